@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from virtual import all_urls, trees
 from virtual_agents import Agents
 
-from scrapy_spider_suite.cluster.assignment import KINDS, assignment_of
+from scrapy_spider_suite.cluster.assignment import ASSIGNMENTS, load_assignment
 from scrapy_spider_suite.store.interface import MemoryStore
 
 PAGES = 13
@@ -41,7 +41,7 @@ def crawl(name: str, count: int, hosts: int, seats: int) -> Agents:
     """A crawl by *count* agents; exits if it is not what one agent would have fetched."""
     web = trees(hosts, PAGES, addresses=hosts * 100)
     agents = Agents(
-        web, assignment_of(name), [MemoryStore() for _ in range(count)], seats=seats,
+        web, load_assignment(name), [MemoryStore() for _ in range(count)], seats=seats,
         cache=1 << 20,
     )  # fmt: skip
     agents.each(lambda crawl: crawl.seed("http://h0.t/0"))
@@ -58,7 +58,7 @@ def main() -> None:
     options = parser.parse_args()
     hosts, seats, counts = (100, 2, (1, 2)) if options.small else (5_000, 16, (1, 2, 4, 8))
     print(f"{hosts * PAGES:,} pages of {hosts:,} hosts, {seats} transfers at a time by agent")
-    for name in KINDS:
+    for name in ASSIGNMENTS:
         one = 0.0
         for count in counts:
             agents = crawl(name, count, hosts, seats)

@@ -37,7 +37,7 @@ from crawls import start, web_settings  # noqa: E402
 from redis_servers import RedisServer  # noqa: E402
 
 from scrapy_spider_suite.cluster.ledger.grants import Grants, Need  # noqa: E402
-from scrapy_spider_suite.cluster.ledger.ledger_client import Lending  # noqa: E402
+from scrapy_spider_suite.cluster.ledger.ledger_client import LedgerClient  # noqa: E402
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess  # noqa: E402
 
 TIMEOUT, WINDOW = 1.0, 1.0
@@ -45,7 +45,7 @@ DELAY = 0.4
 """Seconds between two requests to a host of the web that is crawled."""
 
 
-async def visit(lending: Lending, needs: list[Need], fetches: int) -> None:
+async def visit(lending: LedgerClient, needs: list[Need], fetches: int) -> None:
     """Fetch a host so many times; the fetch itself takes no time."""
     for _ in range(fetches):
         taken = await lending.leave(needs)
@@ -56,7 +56,7 @@ async def visit(lending: Lending, needs: list[Need], fetches: int) -> None:
 async def fetch(where: str, number: int, hosts: int, fetches: int) -> dict[str, float]:
     """One process: what it did and what it cost."""
     grants = Grants(f"{number + 1:016x}", timeout=TIMEOUT, window=WINDOW, everything=True)
-    lending = Lending(ledger_of(where), grants, pause=0.0)
+    lending = LedgerClient(ledger_of(where), grants, pause=0.0)
     running = asyncio.create_task(lending.run())
     began, cpu = time.perf_counter(), time.process_time()
     names = [f"{number} {host}" for host in range(hosts)]

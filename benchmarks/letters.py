@@ -31,31 +31,37 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from growing import LISTS, urls_of
 from redis_servers import RedisServer
 
-from scrapy_spider_suite.cluster.messages import Bounds, Letter, Packer, Transport, unpack
+from scrapy_spider_suite.cluster.messages import (
+    Message,
+    MessageLimits,
+    MessagePacker,
+    MessageTransport,
+    unpack_message,
+)
 from scrapy_spider_suite.cluster.transports import redis_streams, udp
-from scrapy_spider_suite.cluster.transports.udp import Address, Datagrams
+from scrapy_spider_suite.cluster.transports.udp import Address, UdpTransport
 from scrapy_spider_suite.cluster.transports.udp_protocol import OVERHEAD
 
 KEEP = 0.05
 AHEAD = 5_000
 """Rows that the packer is shown."""
 
-Opener = Callable[[str], Transport]
+Opener = Callable[[str], MessageTransport]
 Rows = list[tuple[int, bytes]]
 
 
-def alone(rows: Rows, bounds: Bounds) -> str:
+def alone(rows: Rows, bounds: MessageLimits) -> str:
     """Packing and unpacking alone."""
     began = time.process_time()
     letters, size, left = [], 0, 0
-    packer = Packer("a", 1, bounds)
+    packer = MessagePacker("a", 1, bounds)
     while left < len(rows):
         letter = packer.pack(rows[left : left + AHEAD], 1)
         letters.append(letter.data)
         left += letter.rows
         size += len(letter.data)
     packed = time.process_time()
-    count = sum(len(unpack(letter, bounds).rows) for letter in letters)
+    count = sum(len(unpack_message(letter, bounds).rows) for letter in letters)
     unpacked = time.process_time()
     assert count == len(rows)
     return line(rows, size, None, packed - began, unpacked - packed, len(letters))
@@ -80,7 +86,7 @@ def receive(open_: Opener, count: int, end: Connection) -> None:
         transport, waiting, kept = open_("b"), [], 0
         spent = [0.0]
 
-        def received(letter: Letter) -> None:
+        def received(letter: Message) -> None:
             nonlocal kept
             if not kept:
                 spent[0] = time.process_time()
@@ -101,7 +107,7 @@ def receive(open_: Opener, count: int, end: Connection) -> None:
     asyncio.run(main())
 
 
-async def send(transport: Transport, rows: Rows) -> tuple[float, float]:
+async def send(transport: MessageTransport, rows: Rows) -> tuple[float, float]:
     """Send *rows* and wait until all are acknowledged: seconds, and CPU of this process."""
     done = asyncio.Event()
     left = len(rows)
@@ -114,7 +120,7 @@ async def send(transport: Transport, rows: Rows) -> tuple[float, float]:
         done.set()
 
     await transport.start(lambda letter: None, told)
-    packer, begin = Packer("a", 1, transport.bounds), 0
+    packer, begin = MessagePacker("a", 1, transport.bounds), 0
     began, spent = time.monotonic(), time.process_time()
     while acknowledged < left:
         while begin < left and transport.room("b"):
@@ -137,7 +143,7 @@ def through(open_: Opener, rows: Rows, overhead: int) -> str:
     )
     process.start()
     here.recv()
-    sender: list[Transport] = []
+    sender: list[MessageTransport] = []
 
     async def main() -> tuple[float, float]:
         sender.append(open_("a"))
@@ -168,11 +174,11 @@ def through_redis(rows: Rows) -> str:
     """Through a server of its own; what that took is added to the line."""
     with tempfile.TemporaryDirectory() as folder, RedisServer(Path(folder)) as server:
 
-        def open_(agent: str) -> Transport:
+        def open_(agent: str) -> MessageTransport:
             with server.client() as client:  # as if it had joined
                 row = {"incarnation": f"{1:016x}", "state": "active", "ends": 0}
                 client.hset("suite:{crawl}:members", agent, json.dumps(row))
-            return redis_streams.Streams(server.url, "crawl", agent, 1)
+            return redis_streams.RedisStreams(server.url, "crawl", agent, 1)
 
         text = through(open_, rows, 0)
         with server.client() as client:
@@ -191,7 +197,7 @@ def measure(name: str, rows: Rows) -> None:
         "letters, 48 KiB": lambda: alone(rows, redis_streams.BOUNDS),
         "letters, 1.4 kB": lambda: alone(rows, udp.BOUNDS),
         "streams": lambda: through_redis(rows),
-        "UDP": lambda: through(lambda agent: Datagrams(agent, places, key), rows, OVERHEAD),
+        "UDP": lambda: through(lambda agent: UdpTransport(agent, places, key), rows, OVERHEAD),
     }
     for way, run in ways.items():
         print(f"{way:15} {run()}", flush=True)

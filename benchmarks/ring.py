@@ -30,15 +30,15 @@ import numpy.typing as npt
 from growing import urls_of
 
 from scrapy_spider_suite.cluster.assignment import (
-    KINDS,
+    ASSIGNMENTS,
     Member,
     Owners,
+    OwnerTable,
     Ring,
-    Table,
-    assignment_of,
+    load_assignment,
     moved,
-    nearest,
-    points_of,
+    nearest_owners,
+    ring_points,
 )
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.urls.normalize import normalize
@@ -80,7 +80,7 @@ def off(owners: Owners, members: Sequence[Member]) -> float:
     return float((np.maximum(np.abs(counts - shares) - 1, 0) / shares).max())
 
 
-def needless(old: Table, new: Table) -> float:
+def needless(old: OwnerTable, new: OwnerTable) -> float:
     """The part of all slots that moves, without what must: what some have more of than before."""
     before, after = parts(old.members), parts(new.members)
     must = sum(max(0.0, part - before.get(name, 0.0)) for name, part in after.items())
@@ -90,7 +90,7 @@ def needless(old: Table, new: Table) -> float:
 def timed(members: Sequence[Member]) -> float:
     """Seconds of CPU for a table."""
     began = time.thread_time()
-    Table.of(Ring(), members)
+    OwnerTable.of(Ring(), members)
     return time.thread_time() - began
 
 
@@ -100,9 +100,9 @@ def worst(count: int, mix: Sequence[float], sets: int) -> Worst:
     for number in range(sets):
         weights = [mix[at % len(mix)] for at in range(count)]
         members = crew(f"crawler{number}", weights)
-        points_of.cache_clear()
+        ring_points.cache_clear()
         first, again = timed(members), timed(members)
-        old = Table.of(Ring(), members)
+        old = OwnerTable.of(Ring(), members)
         ends = sorted({0, count // 2, count - 1})
         fewer = [members[:at] + members[at + 1 :] for at in ends if count > 1]
         other = [
@@ -111,17 +111,17 @@ def worst(count: int, mix: Sequence[float], sets: int) -> Worst:
             for weight in (members[at].weight / 2, members[at].weight * 2)
         ]
         joiner = Member(f"crawler{number}-{count}", mix[count % len(mix)])
-        joined = Table.of(Ring(), [*members, joiner])
+        joined = OwnerTable.of(Ring(), [*members, joiner])
         rows.append(Worst(
-            off(old.owners, old.members), off(nearest(old.members), old.members),
+            off(old.owners, old.members), off(nearest_owners(old.members), old.members),
             needless(old, joined), most(old, fewer), most(old, other), first, again,
         ))  # fmt: skip
     return Worst(*map(max, zip(*rows, strict=True)))
 
 
-def most(old: Table, crews: Sequence[Sequence[Member]]) -> float:
+def most(old: OwnerTable, crews: Sequence[Sequence[Member]]) -> float:
     """What moves without need to the worst of *crews*."""
-    return max((needless(old, Table.of(Ring(), members)) for members in crews), default=0.0)
+    return max((needless(old, OwnerTable.of(Ring(), members)) for members in crews), default=0.0)
 
 
 def ring_table(counts: Sequence[int], sets: int) -> bool:
@@ -155,13 +155,13 @@ class Web:
         self.units: Callable[[str], npt.NDArray[np.int64]] = cache(self._units)
 
     def _units(self, kind: str) -> npt.NDArray[np.int64]:
-        unit = assignment_of(kind).unit
+        unit = load_assignment(kind).unit
         return np.array([unit(host, url) for host, url in self._urls])
 
     def shares(self, kind: str, count: int) -> Iterator[npt.NDArray[np.int64]]:
         """How many hosts each agent has, if they are whole, and how many URLs."""
         owners = table_of(kind, count).owners[self.units(kind)]
-        if assignment_of(kind).by_host:
+        if load_assignment(kind).by_host:
             yield np.bincount(owners[self._first], minlength=count)
         yield np.bincount(owners, minlength=count)
 
@@ -173,9 +173,9 @@ class Web:
         return float(changed[self.units(kind)].mean())
 
 
-def table_of(kind: str, count: int) -> Table:
+def table_of(kind: str, count: int) -> OwnerTable:
     """Of *count* agents of one weight."""
-    return Table.of(assignment_of(kind), crew("agent", [1.0] * count))
+    return OwnerTable.of(load_assignment(kind), crew("agent", [1.0] * count))
 
 
 def web_tables(web: Web, largest: int) -> None:
@@ -183,11 +183,11 @@ def web_tables(web: Web, largest: int) -> None:
     growths, crews = ([n for n in each if n <= largest] for each in (GROWTHS, CREWS))
     print(f"\n{web.size:,} URLs of {web.hosts:,} hosts: percent of the URLs that move")
     print(f"{'agents':12}" + "".join(f"{f'{n} to {n + 1}':>9}" for n in growths))
-    for kind in KINDS:
+    for kind in ASSIGNMENTS:
         print(f"{kind:12}" + "".join(f"{100 * web.moved(kind, n):9.1f}" for n in growths))
     print("\npercent by which the share of an agent is off at most: hosts, URLs")
     print(f"{'agents':12}" + "".join(f"{n:>15}" for n in crews))
-    for kind in KINDS:
+    for kind in ASSIGNMENTS:
         print(f"{kind:12}" + "".join(f"{cell(web, kind, n):>15}" for n in crews))
 
 

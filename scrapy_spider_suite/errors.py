@@ -20,10 +20,10 @@
     │   ├── JoinRefusedError     an agent cannot take part: its name, its settings, its clock
     │   ├── FencedError          a process does not stand for its agent any more
     │   ├── CallError            what is asked of agents, or answered, is not what it should be
-    │   ├── LetterError          what came from another agent is no letter
-    │   │   └── LetterTooLargeError  it is larger than agreed, or a row is too large to be sent
-    │   ├── CourierError         a parcel cannot be brought to another agent, or taken, now
-    │   └── ParcelError          a file that another agent has handed over cannot be taken
+    │   ├── MessageError         what came from another agent is no message
+    │   │   └── MessageTooLargeError  it is larger than agreed, or a row is too large to be sent
+    │   ├── TransportError       a hand-over file cannot be sent, or received, now
+    │   └── HandoverFileError    a file that another agent has handed over cannot be used
     ├── ResolveError             a host name has no usable address
     │   ├── NoSuchHostError      the name servers say that there is none
     │   └── ResolveTimeoutError  the name servers did not answer in time
@@ -207,22 +207,22 @@ class CallError(ClusterError):
     """What is asked of agents through Redis, or what they answer, is not what it should be."""
 
 
-class LetterError(ClusterError):
-    """What came from another agent is no letter, or one of another version."""
+class MessageError(ClusterError):
+    """What came from another agent is no message, or one of another version."""
 
 
-class LetterTooLargeError(LetterError):
-    """A letter is larger than agreed, packed or unpacked; or a row is too large for any."""
+class MessageTooLargeError(MessageError):
+    """A message is larger than agreed, packed or unpacked; or a row is too large for any."""
 
 
-class CourierError(ClusterError):
-    """A parcel cannot be brought to another agent now, or taken there; nothing is lost of it."""
+class TransportError(ClusterError):
+    """A hand-over file cannot be sent now, or received there; nothing of it is lost."""
 
 
-class ParcelError(ClusterError):
+class HandoverFileError(ClusterError):
     """A file in which another agent hands hosts over is cut, damaged, or not what was agreed on.
 
-    Nothing of it was taken.
+    Nothing of it was merged.
     """
 
 

@@ -22,7 +22,7 @@ from scrapy.utils.defer import _schedule_coro, deferred_from_coro, maybe_deferre
 from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.cluster.agent import Others, take_part
+from scrapy_spider_suite.cluster.agent import Partners, join_cluster
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.crawl.deferred_links import Extractor
 from scrapy_spider_suite.crawl.duplicates import Duplicates
@@ -115,7 +115,7 @@ class FrontierScheduler(BaseScheduler):
             Ungated(self.crawl, engine.downloader)
         self._faults = Faults(self.crawl, self._keeper.hold_still)
         crawler.signals.connect(self._idle, signals.spider_idle)
-        others: Others = [each for each in (self.crawl.sharing, self.crawl.agency) if each]
+        others: Partners = [each for each in (self.crawl.sharing, self.crawl.agency) if each]
         return deferred_from_coro(self._begin_among(others)) if others else self._begin()
 
     def _begin(self) -> Any:
@@ -123,8 +123,8 @@ class FrontierScheduler(BaseScheduler):
         self._seeding.open(self.crawl.settings.seeds)
         return self._duplicates.open()
 
-    async def _begin_among(self, others: Others) -> None:
-        await take_part(others, self)
+    async def _begin_among(self, others: Partners) -> None:
+        await join_cluster(others, self)
         await maybe_deferred_to_future(self._begin() or succeed(None))
 
     def abandon(self) -> None:

@@ -14,10 +14,10 @@ import numpy as np
 from redis_servers import RedisServer
 
 from scrapy_spider_suite.agents.listening import Listener
-from scrapy_spider_suite.cluster.assignment import Member, Table, assignment_of, fingerprint
-from scrapy_spider_suite.cluster.membership import Candidate, Lease, Post
+from scrapy_spider_suite.cluster.assignment import Member, OwnerTable, fingerprint, load_assignment
+from scrapy_spider_suite.cluster.membership import AgentLease, Candidate, Heartbeat
 from scrapy_spider_suite.cluster.redis_server import prefix_of
-from scrapy_spider_suite.cluster.registry import Registry
+from scrapy_spider_suite.cluster.registry import AgentRegistry
 from scrapy_spider_suite.control.calling import Calling
 from scrapy_spider_suite.control.operator import Operator
 from scrapy_spider_suite.control.site import lying_still
@@ -40,10 +40,10 @@ class Town:
         assignment: str = "ring",
     ) -> None:  # fmt: skip
         self.server, self.crawl, self.jobs = server, crawl, dict(jobs)
-        self.assignment = assignment_of(assignment)
+        self.assignment = load_assignment(assignment)
         terms = f"{assignment!r} ({fingerprint(self.assignment)})"
         self._fixed = {"SUITE_ASSIGNMENT": terms}
-        self._registries: dict[str, Registry] = {}
+        self._registries: dict[str, AgentRegistry] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -64,7 +64,7 @@ class Town:
 
     def owner(self, url: str) -> str:
         """Who owns *url*."""
-        table = Table.of(self.assignment, [Member(name) for name in self.jobs])
+        table = OwnerTable.of(self.assignment, [Member(name) for name in self.jobs])
         return table.owner(self.assignment.unit(host_of(url), url))
 
     @property
@@ -86,7 +86,7 @@ class Town:
         await self._share()
 
     async def _join(self, name: str) -> None:
-        registry = Registry(self.server.url, self.crawl, Lease(180.0))
+        registry = AgentRegistry(self.server.url, self.crawl, AgentLease(180.0))
         candidate = Candidate(
             name=name, job=f"job of {name}", seat=f"seat of {name}", grace=900.0, fixed=self._fixed
         )
@@ -98,13 +98,13 @@ class Town:
         """Let each hold what it owns, as after all hand-overs."""
         first = next(iter(self._registries.values()))
         await first.renew(lambda: _post(first))
-        table = Table.of(self.assignment, first.view.members)
+        table = OwnerTable.of(self.assignment, first.view.members)
         numbers = [row.number for row in first.view.rows]
         with self.server.client() as client:
             client.set(f"{prefix_of(self.crawl)}holders", np.array(numbers)[table.owners]
                        .astype(">u2").tobytes())  # fmt: skip
 
-    async def _live(self, name: str, registry: Registry) -> None:
+    async def _live(self, name: str, registry: AgentRegistry) -> None:
         folder = self.jobs[name] / FOLDER
         job = JobFile.read(folder)
         assert job is not None
@@ -141,6 +141,6 @@ class Town:
             await self._stop(name)
 
 
-def _post(registry: Registry) -> Post:
+def _post(registry: AgentRegistry) -> Heartbeat:
     facts = {"hosts": 5, "pending": 7, "done": 11, "rate": 1.5, "lag": 2, "paused": False}
-    return Post(registry.answer.epoch, False, 0, 0, 0, facts)
+    return Heartbeat(registry.answer.epoch, False, 0, 0, 0, facts)

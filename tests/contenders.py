@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scrapy_spider_suite.cluster.ledger.grants import Grants, Need
-from scrapy_spider_suite.cluster.ledger.ledger_client import Lending
+from scrapy_spider_suite.cluster.ledger.ledger_client import LedgerClient
 from scrapy_spider_suite.cluster.ledger.ledger_stores import FileLedger, RedisLedger
-from scrapy_spider_suite.cluster.ledger.rate_ledger import Ledger
+from scrapy_spider_suite.cluster.ledger.rate_ledger import RateLedger
 
 
 class Fetch(NamedTuple):
@@ -34,7 +34,7 @@ class Fetch(NamedTuple):
     end: int
 
 
-def ledger_of(where: str) -> Ledger:
+def ledger_of(where: str) -> RateLedger:
     """In Redis or in a file."""
     return RedisLedger(where, "town", 30.0) if "://" in where else FileLedger(Path(where), 30.0)
 
@@ -80,7 +80,7 @@ class Contender:
         text = "".join(f"{self.number}\t{need.key}\t{what}\t{at}\n" for need in keys)
         os.write(self.log, text.encode())
 
-    async def visit(self, lending: Lending, host: int) -> None:
+    async def visit(self, lending: LedgerClient, host: int) -> None:
         """Fetch one host and its address again and again."""
         needs = [Need(f"host {host}", self.delay), Need(f"address {host % 3}", self.delay / 2)]
         while self.left > 0:
@@ -97,7 +97,7 @@ class Contender:
         """Until all is fetched."""
         name = f"{self.number + 1:016x}"
         grants = Grants(name, timeout=self.timeout, window=0.5, everything=True)
-        lending = Lending(ledger_of(self.where), grants, pause=0.002)
+        lending = LedgerClient(ledger_of(self.where), grants, pause=0.002)
         running = asyncio.create_task(lending.run())
         async with asyncio.TaskGroup() as visits:
             for host in range(self.keys):

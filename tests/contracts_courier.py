@@ -11,27 +11,27 @@ from pathlib import Path
 import pytest
 
 from scrapy_spider_suite.cluster.handover.handover_file import (
-    Courier,
-    Label,
-    Reader,
-    Writer,
-    packed,
+    FileTransport,
+    HandoverLabel,
+    HandoverReader,
+    HandoverWriter,
+    pack_units,
 )
-from scrapy_spider_suite.errors import CourierError, ParcelError
+from scrapy_spider_suite.errors import HandoverFileError, TransportError
 
 PATIENCE = 60.0
 """Seconds for what takes one on an idle machine."""
 
 
-def label(parcel: str = "p1", sender: str = "a", receiver: str = "b") -> Label:
+def label(parcel: str = "p1", sender: str = "a", receiver: str = "b") -> HandoverLabel:
     """Of a few units."""
-    return Label(parcel, "crawl", sender, receiver, packed([1, 2, 60_000]))
+    return HandoverLabel(parcel, "crawl", sender, receiver, pack_units([1, 2, 60_000]))
 
 
-def write(path: Path, of: Label, chunks: int = 12) -> Path:
+def write(path: Path, of: HandoverLabel, chunks: int = 12) -> Path:
     """A parcel of so many chunks of 64 KiB which no compression makes smaller."""
     draw = random.Random(of.parcel)
-    with Writer(path, of) as parcel:
+    with HandoverWriter(path, of) as parcel:
         for number in range(2 * chunks):
             parcel.put([number, draw.randbytes(1 << 15)])
     return path
@@ -47,17 +47,17 @@ class Box:
         self.open = asyncio.Event()
         self.open.set()
 
-    def kept(self, label: Label) -> bool:
+    def kept(self, label: HandoverLabel) -> bool:
         """See `courier.Inbox`."""
         return label.parcel in self.taken
 
-    async def take(self, label: Label, path: Path) -> None:
+    async def take(self, label: HandoverLabel, path: Path) -> None:
         """See `courier.Inbox`."""
         self.calls += 1
         if self.trouble:
             raise self.trouble.pop()
         await self.open.wait()
-        with Reader(path) as reader:
+        with HandoverReader(path) as reader:
             assert reader.label == label
             assert sum(1 for _ in reader.chunks())
         self.taken[label.parcel] = path.read_bytes()
@@ -71,13 +71,13 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.005)
 
 
-async def insist(courier: Courier, path: Path, of: Label, address: str) -> None:
+async def insist(courier: FileTransport, path: Path, of: HandoverLabel, address: str) -> None:
     """Deliver as an agent does: again and again."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
                 return await courier.deliver(path, of, address)
-            except CourierError:
+            except TransportError:
                 await asyncio.sleep(0.01)
 
 
@@ -85,18 +85,20 @@ class Couriers(ABC):
     """Agents ``a`` and ``b`` for each test; *folder* is theirs."""
 
     @abstractmethod
-    def make(self, name: str, folder: Path) -> Courier:
+    def make(self, name: str, folder: Path) -> FileTransport:
         """A courier of the agent *name*, which has not started."""
 
     @abstractmethod
-    def part(self, folder: Path, of: Label) -> Path:
+    def part(self, folder: Path, of: HandoverLabel) -> Path:
         """Where what has come of a parcel lies at its receiver, while it is not whole."""
 
     @abstractmethod
-    def whole(self, folder: Path, of: Label) -> Path:
+    def whole(self, folder: Path, of: HandoverLabel) -> Path:
         """Where it lies once it is."""
 
-    def run(self, test: Callable[[Courier, Courier, Box], Awaitable[None]], folder: Path) -> None:
+    def run(
+        self, test: Callable[[FileTransport, FileTransport, Box], Awaitable[None]], folder: Path
+    ) -> None:
         """Do *test* with a, b and what b takes."""
 
         async def both() -> None:
@@ -116,7 +118,7 @@ class Couriers(ABC):
         of = label()
         path = write(tmp_path / "out", of)
 
-        async def test(a: Courier, b: Courier, box: Box) -> None:
+        async def test(a: FileTransport, b: FileTransport, box: Box) -> None:
             await a.deliver(path, of, b.address)
             sent = a.counters.bytes_out
             await a.deliver(path, of, b.address)
@@ -138,7 +140,7 @@ class Couriers(ABC):
         part.parent.mkdir(parents=True)
         part.write_bytes(path.read_bytes()[:size] + bytes(5_000 if size > 0 else 0))
 
-        async def test(a: Courier, b: Courier, box: Box) -> None:
+        async def test(a: FileTransport, b: FileTransport, box: Box) -> None:
             await insist(a, path, of, b.address)
             assert box.taken == {"p1": path.read_bytes()}
             expected = path.stat().st_size if size in (0, 11) else a.counters.bytes_out
@@ -155,7 +157,7 @@ class Couriers(ABC):
         part.parent.mkdir(parents=True)
         write(part, label("p2"))
 
-        async def test(a: Courier, b: Courier, box: Box) -> None:
+        async def test(a: FileTransport, b: FileTransport, box: Box) -> None:
             await insist(a, path, of, b.address)
             assert box.taken == {"p1": path.read_bytes()}
 
@@ -167,7 +169,7 @@ class Couriers(ABC):
         back = [label(f"q{n}", "b", "a") for n in range(5)]
         paths = {of.parcel: write(tmp_path / of.parcel, of, 2) for of in there + back}
 
-        async def test(a: Courier, b: Courier, box: Box) -> None:
+        async def test(a: FileTransport, b: FileTransport, box: Box) -> None:
             sends = [insist(a, paths[of.parcel], of, b.address) for of in there]
             sends += [insist(b, paths[of.parcel], of, a.address) for of in back]
             await asyncio.gather(*sends)
@@ -182,8 +184,8 @@ class Couriers(ABC):
         of = label()
         path = write(tmp_path / "out", of, 3)
 
-        async def test(a: Courier, b: Courier, box: Box) -> None:
-            box.trouble = [CourierError("no room"), CourierError("no room")]
+        async def test(a: FileTransport, b: FileTransport, box: Box) -> None:
+            box.trouble = [TransportError("no room"), TransportError("no room")]
             await insist(a, path, of, b.address)
             assert box.calls == 3
             assert a.counters.bytes_out == path.stat().st_size
@@ -195,9 +197,9 @@ class Couriers(ABC):
         of = label()
         path = write(tmp_path / "out", of, 3)
 
-        async def test(a: Courier, b: Courier, box: Box) -> None:
-            box.trouble = [ParcelError("it is\nrotten\x1b[31m")]
-            with pytest.raises(ParcelError, match=r"b: it is rotten"):
+        async def test(a: FileTransport, b: FileTransport, box: Box) -> None:
+            box.trouble = [HandoverFileError("it is\nrotten\x1b[31m")]
+            with pytest.raises(HandoverFileError, match=r"b: it is rotten"):
                 await a.deliver(path, of, b.address)
             a.withdraw(of)
             assert (a.counters.bad, b.counters.bad) == (1, 1)
@@ -212,7 +214,7 @@ class Couriers(ABC):
         whole.parent.mkdir(parents=True)
         write(whole, of, 2)
 
-        async def test(a: Courier, b: Courier, box: Box) -> None:
+        async def test(a: FileTransport, b: FileTransport, box: Box) -> None:
             await until(lambda: box.taken and not whole.exists())
 
         self.run(test, tmp_path / "agents")
@@ -222,7 +224,7 @@ class Couriers(ABC):
         of = label()
         path = write(tmp_path / "out", of, 2)
 
-        async def test(a: Courier, b: Courier, box: Box) -> None:
+        async def test(a: FileTransport, b: FileTransport, box: Box) -> None:
             box.open.clear()
             giving = asyncio.ensure_future(a.deliver(path, of, b.address))
             await until(lambda: box.calls)

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from scrapy_spider_suite.cluster.messages import Bounds, Letter, Packed, Packer, Transport
+from scrapy_spider_suite.cluster.messages import (
+    Message,
+    MessageLimits,
+    MessagePacker,
+    MessageTransport,
+    PackedMessage,
+)
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -48,10 +54,10 @@ class Agent:
     async def start(self) -> Agent:
         """Begin as a process that has what is on disk."""
         self.incarnation += 1
-        self.unkept: list[Letter] = []
+        self.unkept: list[Message] = []
         self.on_the_way: set[int] = set()
         self.transport = self._contract.open(self.name, self.incarnation)
-        self.packer = Packer(self.name, self.incarnation, self.transport.bounds)
+        self.packer = MessagePacker(self.name, self.incarnation, self.transport.bounds)
         await self.transport.start(self.unkept.append, self._acknowledged)
         return self
 
@@ -110,7 +116,7 @@ class Agents(ABC):
     """Two agents for each test."""
 
     @abstractmethod
-    def open(self, name: str, incarnation: int) -> Transport:
+    def open(self, name: str, incarnation: int) -> MessageTransport:
         """A transport for the agent *name*: one of ``a`` and ``b``."""
 
     @pytest.fixture
@@ -233,7 +239,7 @@ class TransportContract(Agents):
             await b.start()
             room = a.transport.room("b")
             rows = rows_of(2 * room)
-            letters = [Packer("a", 1, a.transport.bounds).pack([(n, row)], 1) for n, row in
+            letters = [MessagePacker("a", 1, a.transport.bounds).pack([(n, row)], 1) for n, row in
                        enumerate(rows, 1)]  # fmt: skip
             a.write("b", rows)
             taken = [a.transport.send("b", letter) for letter in letters]
@@ -293,6 +299,6 @@ class TransportContract(Agents):
         both(test)
 
 
-def letter_of(sender: str, *rows: bytes, bounds: Bounds, first: int = 1) -> Packed:
+def letter_of(sender: str, *rows: bytes, bounds: MessageLimits, first: int = 1) -> PackedMessage:
     """A letter with *rows*."""
-    return Packer(sender, 1, bounds).pack(list(enumerate(rows, first)), epoch=1)
+    return MessagePacker(sender, 1, bounds).pack(list(enumerate(rows, first)), epoch=1)

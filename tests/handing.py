@@ -12,15 +12,15 @@ from virtual import Crawl, Web, copy_of
 from virtual_agents import Agents
 
 from scrapy_spider_suite.cluster.assignment import Assignment, Units
-from scrapy_spider_suite.cluster.handover.handover import HandOver
+from scrapy_spider_suite.cluster.handover.handover import Handover
 from scrapy_spider_suite.cluster.handover.handover_context import handover_context
-from scrapy_spider_suite.cluster.handover.handover_file import Courier
-from scrapy_spider_suite.cluster.membership import Row, State, Tokens, View
-from scrapy_spider_suite.cluster.ownership import Shares
-from scrapy_spider_suite.cluster.registry import Moved
-from scrapy_spider_suite.cluster.routing import Outbox, Routing
-from scrapy_spider_suite.cluster.transports.shared_folder import FolderCourier
-from scrapy_spider_suite.cluster.transports.tcp import TcpCourier
+from scrapy_spider_suite.cluster.handover.handover_file import FileTransport
+from scrapy_spider_suite.cluster.membership import Holders, MemberRecord, Membership, MemberState
+from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.registry import MovedUnits
+from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
+from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
+from scrapy_spider_suite.cluster.transports.tcp import TcpTransport
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.seen_index import DROPPED, Archive, SieveIndex
@@ -42,10 +42,10 @@ class FakeRegistry:
         self.trouble: list[Exception] = []
 
     @property
-    def view(self) -> View:
+    def view(self) -> Membership:
         """The members."""
         rows = [
-            Row(
+            MemberRecord(
                 name=name, number=number, incarnation="1", weight=1.0,
                 address=self.addresses.get(name, ""),
                 state=self._state(name), ends=0, heard=0,
@@ -53,34 +53,37 @@ class FakeRegistry:
             )
             for name, number in sorted(self.numbers.items())
         ]  # fmt: skip
-        return View(self.epoch, tuple(rows))
+        return Membership(self.epoch, tuple(rows))
 
-    def _state(self, name: str) -> State:
+    def _state(self, name: str) -> MemberState:
         if name in self.dead:
-            return State.DEAD
-        return State.ACTIVE if name in self.active else State.LEAVING
+            return MemberState.DEAD
+        return MemberState.ACTIVE if name in self.active else MemberState.LEAVING
 
     @property
-    def tokens(self) -> Tokens:
+    def tokens(self) -> Holders:
         """Who holds what."""
-        return Tokens(self.holders.copy(), 0.0, self.epoch, 0, 0, 0.0)
+        return Holders(self.holders.copy(), 0.0, self.epoch, 0, 0, 0.0)
 
     def giving_of(self, name: str) -> Callable[[Units, int, int], Any]:
         """`Registry.give` of that agent."""
 
-        async def give(units: Units, to: int, epoch: int) -> Moved:
+        async def give(units: Units, to: int, epoch: int) -> MovedUnits:
             await asyncio.sleep(0)
             if self.trouble:
                 raise self.trouble.pop()
             none = np.empty(0, np.uint16)
             if epoch != self.epoch:
-                return Moved(none, "epoch")
-            if next(row for row in self.view.rows if row.number == to).state is not State.ACTIVE:
-                return Moved(none, "target")
+                return MovedUnits(none, "epoch")
+            if (
+                next(row for row in self.view.rows if row.number == to).state
+                is not MemberState.ACTIVE
+            ):
+                return MovedUnits(none, "target")
             self.gives += 1
             mine = self.holders[units] == self.numbers[name]
             self.holders[units[mine]] = to
-            return Moved(units[self.holders[units] == to], "")
+            return MovedUnits(units[self.holders[units] == to], "")
 
         return give
 
@@ -89,16 +92,16 @@ class Handing(Agents):
     """Agents that hand over while they crawl; every lease is checked against the registry."""
 
     registry: FakeRegistry
-    shares: dict[str, Shares]
-    handovers: dict[str, HandOver]
-    couriers: dict[str, Courier]
+    shares: dict[str, Ownership]
+    handovers: dict[str, Handover]
+    couriers: dict[str, FileTransport]
     tasks: dict[str, asyncio.Task[None]]
     out: dict[int, str]
     folder: Path
     homes: dict[str, Path]
     kills: int
     refetched: int
-    make: Callable[[str], Courier]
+    make: Callable[[str], FileTransport]
 
     @classmethod
     def of(
@@ -121,13 +124,13 @@ class Handing(Agents):
         self.make = self.tcp if kind == "tcp" else self.shared
         return self
 
-    def tcp(self, name: str) -> Courier:
+    def tcp(self, name: str) -> FileTransport:
         """Over sockets."""
-        return TcpCourier("127.0.0.1", 0, KEY, self.folder / name / "in")
+        return TcpTransport("127.0.0.1", 0, KEY, self.folder / name / "in")
 
-    def shared(self, name: str) -> Courier:
+    def shared(self, name: str) -> FileTransport:
         """Through a folder."""
-        return FolderCourier(self.folder / "shared", "crawl", name, look=0.01)
+        return FolderTransport(self.folder / "shared", "crawl", name, look=0.01)
 
     # Life
 
@@ -143,7 +146,7 @@ class Handing(Agents):
 
     async def start(self, name: str) -> None:
         """A process of that agent."""
-        shares = self.shares[name] = Shares(self.assignment, name)
+        shares = self.shares[name] = Ownership(self.assignment, name)
         shares.number = self.registry.numbers[name]
         shares.meet(self.registry.view)
         shares.hold(self.registry.tokens)
@@ -161,7 +164,7 @@ class Handing(Agents):
             shares.hold(self.registry.tokens)
             changed()
 
-        handover = self.handovers[name] = HandOver(
+        handover = self.handovers[name] = Handover(
             handover_context(frontier, frontier.store), shares, courier, self.folder / name / "out",
             lambda: (crawl.now, crawl.now + frontier.wall_offset),
             give=self.registry.giving_of(name), look=look, changed=changed,
@@ -214,7 +217,7 @@ class Handing(Agents):
         store.archive, self.homes[name] = archive, home
         if self.sift:
             store.sieve = SieveIndex(self.folder / f"v{number}", store.kv(DROPPED))
-        routing = Routing(
+        routing = OwnerRouter(
             Outbox(store.kv("outbox")), self.shares[name].owner, name,
             by_host=self.assignment.by_host,
         )  # fmt: skip

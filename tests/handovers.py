@@ -13,11 +13,11 @@ from typing import Any
 from virtual import POLICY, WALL, copy_of, entry
 from virtual_agents import Agents, owner_of
 
-from scrapy_spider_suite.cluster.assignment import Member, Ring, Table, assignment_of, moved
-from scrapy_spider_suite.cluster.handover.dump import Forgetting, Giving
+from scrapy_spider_suite.cluster.assignment import Member, OwnerTable, Ring, load_assignment, moved
+from scrapy_spider_suite.cluster.handover.dump import DumpSettlement, HostDump
 from scrapy_spider_suite.cluster.handover.handover_context import handover_context
-from scrapy_spider_suite.cluster.handover.handover_file import Label, Units, packed
-from scrapy_spider_suite.cluster.handover.load import Taking
+from scrapy_spider_suite.cluster.handover.handover_file import HandoverLabel, UnitSet, pack_units
+from scrapy_spider_suite.cluster.handover.load import HostLoad
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.entries import UNITS, Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
@@ -31,9 +31,9 @@ DONE = UrlState(State.DONE, Event.SUCCESS, 1, 200, 7)
 FAILED = UrlState(State.FAILED, Event.TIMEOUT, 3, 0, 7)
 
 
-def label(units: frozenset[int] = frozenset(range(UNITS)), parcel: str = "p1") -> Label:
+def label(units: frozenset[int] = frozenset(range(UNITS)), parcel: str = "p1") -> HandoverLabel:
     """Of what agent a gives agent b."""
-    return Label(parcel, "crawl", "a", "b", packed(units))
+    return HandoverLabel(parcel, "crawl", "a", "b", pack_units(units))
 
 
 @dataclass
@@ -89,17 +89,17 @@ class Side:
             self.store.archive.add([state_key(host, url)])
             self.store.delete_state(state_key(host, url))
 
-    def giving(self, units: Units) -> Giving:
+    def giving(self, units: UnitSet) -> HostDump:
         """What gives *units*."""
-        return Giving(handover_context(self.frontier, self.store), units, self.clock)
+        return HostDump(handover_context(self.frontier, self.store), units, self.clock)
 
-    def taking(self, units: Units, path: Path, of: Label) -> Taking:
+    def taking(self, units: UnitSet, path: Path, of: HandoverLabel) -> HostLoad:
         """What takes them."""
-        return Taking(handover_context(self.frontier, self.store), units, self.clock, path, of)
+        return HostLoad(handover_context(self.frontier, self.store), units, self.clock, path, of)
 
-    def forgetting(self, units: Units) -> Forgetting:
+    def forgetting(self, units: UnitSet) -> DumpSettlement:
         """What forgets them."""
-        return Forgetting(handover_context(self.frontier, self.store), units, self.clock)
+        return DumpSettlement(handover_context(self.frontier, self.store), units, self.clock)
 
     def known(self) -> dict[str, str]:
         """What of each URL."""
@@ -155,10 +155,10 @@ class Side:
         return Side(folder, self.now, self.sieve)
 
 
-def units_of(kind: str, numbers: Iterable[int] = range(UNITS)) -> Units:
+def units_of(kind: str, numbers: Iterable[int] = range(UNITS)) -> UnitSet:
     """Those units of the assignment *kind*."""
-    assignment = assignment_of(kind)
-    return Units(
+    assignment = load_assignment(kind)
+    return UnitSet(
         numbers, assignment.unit, by_host=assignment.by_host,
         slots=kind == "ring",
     )  # fmt: skip
@@ -208,7 +208,7 @@ class Movers(Agents):
     """Agents whose membership changes: what moves goes in parcels, portion by portion."""
 
     folder: Path
-    table: Table
+    table: OwnerTable
     held: dict[str, set[int]]
     work: list[Iterator[bool]]
     parcels = 0
@@ -223,7 +223,7 @@ class Movers(Agents):
     def begin(self, folder: Path, *first: str) -> None:
         """Only the *first* hold anything."""
         self.folder, self.work = folder, []
-        self.table = Table.of(self.assignment, map(Member, first))
+        self.table = OwnerTable.of(self.assignment, map(Member, first))
         self.held = {
             name: {unit for unit in range(UNITS) if self.table.owner(unit) == name}
             for name in self.crawls
@@ -242,7 +242,7 @@ class Movers(Agents):
 
     def change(self, *members: str) -> None:
         """These are the agents from now on."""
-        new = Table.of(self.assignment, map(Member, members))
+        new = OwnerTable.of(self.assignment, map(Member, members))
         for (giver, taker), units in moved(self.table, new).items():
             self.parcels += 1
             self.work.append(self.move(giver, taker, {*units.tolist()}, f"p{self.parcels}"))
@@ -252,21 +252,24 @@ class Movers(Agents):
 
     def move(self, giver: str, taker: str, numbers: set[int], parcel: str) -> Iterator[bool]:
         """One hand-over."""
-        units = Units(
+        units = UnitSet(
             numbers, self.assignment.unit, by_host=self.assignment.by_host,
             slots=isinstance(self.assignment, Ring),
         )  # fmt: skip
         self.held[giver] -= numbers
         self.hold(giver)
-        of, path = Label(parcel, "crawl", giver, taker, packed(numbers)), self.folder / parcel
+        of, path = (
+            HandoverLabel(parcel, "crawl", giver, taker, pack_units(numbers)),
+            self.folder / parcel,
+        )
         hands, clock = self.parts(giver)
-        yield from Giving(hands, units, clock).pack(path, of)
-        taking = Taking(*[self.parts(taker)[0], units, self.parts(taker)[1]], path, of)
+        yield from HostDump(hands, units, clock).pack(path, of)
+        taking = HostLoad(*[self.parts(taker)[0], units, self.parts(taker)[1]], path, of)
         yield from taking.take()
         assert taking.done
         self.held[taker] |= numbers
         self.hold(taker)
-        yield from Forgetting(hands, units, clock).forget(parcel)
+        yield from DumpSettlement(hands, units, clock).forget(parcel)
 
     def parts(self, name: str) -> tuple[Any, Callable[[], tuple[float, float]]]:
         """What a hand-over needs of an agent."""

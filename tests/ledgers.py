@@ -10,13 +10,13 @@ from scrapy_spider_suite.cluster.ledger import rate_ledger
 from scrapy_spider_suite.cluster.ledger.ledger_stores import FileLedger, RedisLedger
 from scrapy_spider_suite.cluster.ledger.rate_ledger import (
     Account,
-    Answer,
-    Batch,
-    End,
-    Ledger,
-    Line,
-    Marker,
-    Reply,
+    FetchEnd,
+    LedgerAnswer,
+    LedgerBatch,
+    LedgerLine,
+    LedgerMarker,
+    LedgerReply,
+    RateLedger,
 )
 
 NOON = 1_800_000_000_000
@@ -30,16 +30,16 @@ class Memory:
 
     def __init__(self) -> None:
         self.accounts: dict[str, Account] = {}
-        self.marker: Marker | None = None
+        self.marker: LedgerMarker | None = None
 
-    def settle(self, batch: Batch, now: float) -> Reply:
+    def settle(self, batch: LedgerBatch, now: float) -> LedgerReply:
         """What it says."""
         at = int(now * 1000) + 10**9
-        self.marker = rate_ledger.attended(self.marker, batch, at, "run", at)
-        answers = rate_ledger.settled(
+        self.marker = rate_ledger.updated_marker(self.marker, batch, at, "run", at)
+        answers = rate_ledger.apply_batch(
             lambda key: self.accounts.setdefault(key, Account()), batch, self.marker, at
         )
-        return Reply(int(self.marker.era), int(self.marker.longest), answers)
+        return LedgerReply(int(self.marker.era), int(self.marker.longest), answers)
 
 
 class Place:
@@ -53,7 +53,7 @@ class Place:
         """Let time pass."""
         self.now += milliseconds
 
-    def ledger(self) -> Ledger:
+    def ledger(self) -> RateLedger:
         """Of one process."""
         raise NotImplementedError
 
@@ -152,14 +152,16 @@ class InFile(Place):
 class User:
     """One process that uses the ledger by hand."""
 
-    def __init__(self, ledger: Ledger, process: str) -> None:
+    def __init__(self, ledger: RateLedger, process: str) -> None:
         self.ledger, self.process = ledger, process
         self.era, self.longest, self.serial = 0, 1_000, 0
 
-    async def say(self, *asks: tuple[Line, ...], longest: int = 0, **said: Any) -> Reply:
+    async def say(
+        self, *asks: tuple[LedgerLine, ...], longest: int = 0, **said: Any
+    ) -> LedgerReply:
         """One call."""
         self.longest = max(self.longest, longest)
-        batch = Batch(
+        batch = LedgerBatch(
             self.process, self.era, self.longest, WINDOW, HOLD, AHEAD,
             **{name: tuple(value) for name, value in said.items()}, asks=asks,
         )  # fmt: skip
@@ -167,12 +169,12 @@ class User:
         self.era, self.longest = reply.era, reply.longest
         return reply
 
-    async def ask(self, *keys: str, delay: int = 1_000, anew: bool = True) -> Answer:
+    async def ask(self, *keys: str, delay: int = 1_000, anew: bool = True) -> LedgerAnswer:
         """For a grant of all *keys*: another one, or the last one *anew*."""
         self.serial += anew
-        lines = tuple(Line(key, self.serial, delay) for key in keys)
+        lines = tuple(LedgerLine(key, self.serial, delay) for key in keys)
         return (await self.say(lines, longest=delay)).answers[0]
 
-    async def end(self, *keys: str, ago: int = 0, delay: int = 1_000) -> Reply:
+    async def end(self, *keys: str, ago: int = 0, delay: int = 1_000) -> LedgerReply:
         """The fetch of the last grant ended."""
-        return await self.say(ends=[End(key, self.serial, ago, delay) for key in keys])
+        return await self.say(ends=[FetchEnd(key, self.serial, ago, delay) for key in keys])

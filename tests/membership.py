@@ -13,8 +13,8 @@ from redis_servers import RedisServer
 
 from scrapy_spider_suite.cluster import redis_server
 from scrapy_spider_suite.cluster.assignment import Units
-from scrapy_spider_suite.cluster.membership import Answer, Candidate, Lease, Post
-from scrapy_spider_suite.cluster.registry import Joined, Office, Registry
+from scrapy_spider_suite.cluster.membership import AgentLease, Candidate, Heartbeat, RegistryAnswer
+from scrapy_spider_suite.cluster.registry import AgentRegistry, ClusterAdmin, Joined
 from scrapy_spider_suite.frontier.entries import UNITS
 
 NOON = 1_800_000_000.0
@@ -43,7 +43,7 @@ class Town:
         self.server = server
         self.client = client
         self.now = NOON
-        self._open: list[Registry | Office] = []
+        self._open: list[AgentRegistry | ClusterAdmin] = []
         client.mset({"test:run": "a", "test:uptime": 10**9})
         self.wait(0)
 
@@ -65,22 +65,22 @@ class Town:
         """What the crawl has in Redis."""
         return [f"suite:{{web}}:{name}" for name in ("crawl", "members", "facts", "holders")]
 
-    def registry(self) -> Registry:
+    def registry(self) -> AgentRegistry:
         """One of a process that has not joined."""
-        here = Registry(
-            self.server.url, "web", Lease(FETCH), timeout=60.0, clock=lambda: self.now,
+        here = AgentRegistry(
+            self.server.url, "web", AgentLease(FETCH), timeout=60.0, clock=lambda: self.now,
             wall=lambda: self.now,
         )  # fmt: skip
         self._open.append(here)
         return here
 
-    def office(self) -> Office:
+    def office(self) -> ClusterAdmin:
         """Of an operator."""
-        office = Office(self.server.url, "web", timeout=60.0)
+        office = ClusterAdmin(self.server.url, "web", timeout=60.0)
         self._open.append(office)
         return office
 
-    async def agent(self, name: str, **given: Any) -> Registry:
+    async def agent(self, name: str, **given: Any) -> AgentRegistry:
         """One that has joined."""
         here = self.registry()
         await here.join(candidate(name, **given))
@@ -98,25 +98,25 @@ def candidate(name: str, **given: Any) -> Candidate:
     return Candidate(name=name, **(known | given))
 
 
-async def back(town: Town, name: str, **given: Any) -> tuple[Registry, Joined]:
+async def back(town: Town, name: str, **given: Any) -> tuple[AgentRegistry, Joined]:
     """A new process of *name*, and how it was taken."""
     here = town.registry()
     return here, await here.join(candidate(name, **given))
 
 
-async def beat(agent: Registry, **said: Any) -> Answer:
+async def beat(agent: AgentRegistry, **said: Any) -> RegistryAnswer:
     """A heartbeat of an agent that is at work, unless *said* otherwise."""
     known = {"idle": False, "sent": 0, "received": 0, "activity": 0} | said
-    return await agent.renew(lambda: Post(**({"epoch": agent.answer.epoch} | known)))
+    return await agent.renew(lambda: Heartbeat(**({"epoch": agent.answer.epoch} | known)))
 
 
-async def held(agent: Registry) -> list[int]:
+async def held(agent: AgentRegistry) -> list[int]:
     """How many units each number holds, from 0 on."""
     counts: list[int] = np.bincount((await agent.tokens()).holders, minlength=4).tolist()
     return counts
 
 
-async def two(town: Town, **given: Any) -> tuple[Registry, Registry]:
+async def two(town: Town, **given: Any) -> tuple[AgentRegistry, AgentRegistry]:
     """Agents a and b that know of each other; b, whose number is 2, holds the even units."""
     a, b = await town.agent("a", **given), await town.agent("b", **given)
     await beat(a)

@@ -9,7 +9,7 @@ import pytest
 from contracts_transport import Agents
 from redis_servers import RedisServer
 
-from scrapy_spider_suite.cluster.transports.redis_streams import BOUNDS, Streams
+from scrapy_spider_suite.cluster.transports.redis_streams import BOUNDS, RedisStreams
 
 MEMBERS = "suite:{crawl}:members"
 INBOX, RECEIPTS = "suite:{crawl}:inbox:b", "suite:{crawl}:receipts:a"
@@ -45,11 +45,11 @@ class StreamsAgents(Agents):
             pipe.hset(MEMBERS, mapping=self.rows())
             pipe.execute()
 
-    def open(self, name: str, incarnation: int) -> Streams:
+    def open(self, name: str, incarnation: int) -> RedisStreams:
         """With times that are short."""
         self.processes[name] = incarnation
         self.enroll()
-        streams = Streams(
+        streams = RedisStreams(
             self.server.url, "crawl", name, incarnation, check=0.2, timeout=2.0, block=0.5,
             **{"window": 24} | self.limits,
         )  # fmt: skip

@@ -21,9 +21,9 @@ from scrapy.settings import Settings
 
 import scrapy_spider_suite
 from scrapy_spider_suite.agents.listening import ListenerCounters
-from scrapy_spider_suite.cluster.handover.handover_file import CourierCounters
-from scrapy_spider_suite.cluster.ledger.grants import Figures
-from scrapy_spider_suite.cluster.messages import MailCounters
+from scrapy_spider_suite.cluster.handover.handover_file import FileCounters
+from scrapy_spider_suite.cluster.ledger.grants import GrantCounters
+from scrapy_spider_suite.cluster.messages import MessageCounters
 from scrapy_spider_suite.commands import cluster, fakeweb, frontier, packs, seen, seen_verbs
 from scrapy_spider_suite.commands.base import VerbCommand
 from scrapy_spider_suite.crawl.queue.frontier import FrontierStatistics
@@ -178,7 +178,7 @@ def test_every_stat_is_documented_and_the_other_way_round() -> None:
         ),
         (
             "ledger",
-            {field.name for field in dataclasses.fields(Figures)}
+            {field.name for field in dataclasses.fields(GrantCounters)}
             | {"waiting", "addresses", "shared"},
         ),
         (
@@ -188,10 +188,10 @@ def test_every_stat_is_documented_and_the_other_way_round() -> None:
         ),
         (
             "mail",
-            {field.name for field in dataclasses.fields(MailCounters)}
+            {field.name for field in dataclasses.fields(MessageCounters)}
             | {"rows_taken", "spared", "too_large", "unread", "waiting"},
         ),
-        ("courier", {field.name for field in dataclasses.fields(CourierCounters)}),
+        ("courier", {field.name for field in dataclasses.fields(FileCounters)}),
         ("calls", {field.name for field in dataclasses.fields(ListenerCounters)}),
     ],
 )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from membership import ALL, GRACE, Town, beat, candidate
 
 from scrapy_spider_suite.cluster.assignment import Units
-from scrapy_spider_suite.cluster.membership import State
+from scrapy_spider_suite.cluster.membership import MemberState
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError
 
 SOME: Units = ALL[:: 2**10 + 1]
@@ -133,7 +133,7 @@ class Process:
 
     async def give_back(self) -> None:
         """Hand over to its owners whatever it does not own."""
-        rows = [row for row in self.registry.view.rows if row.state is State.ACTIVE]
+        rows = [row for row in self.registry.view.rows if row.state is MemberState.ACTIVE]
         for index, row in enumerate(rows):
             if row.name != self.job.name:
                 await self.give(SOME % len(rows) == index, row.number)

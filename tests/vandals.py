@@ -14,7 +14,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 from relays import Address
 
-from scrapy_spider_suite.cluster.transports.udp_protocol import Kind, Packet, Sealer
+from scrapy_spider_suite.cluster.transports.udp_protocol import Packet, PacketKind, PacketSealer
 
 Deed = Callable[[], object]
 PAUSE = 0.25
@@ -74,8 +74,8 @@ def in_datagrams(places: Mapping[str, Address], seed: int = 1) -> list[Deed]:
     deeds = []
     for name, place in places.items():
         other = next(each for each in places if each != name)
-        sealer = Sealer(other, [name], b"not what they share")
-        forged = sealer.seal(name, Packet(Kind.HELLO, chance.randbytes(8)))
+        sealer = PacketSealer(other, [name], b"not what they share")
+        forged = sealer.seal(name, Packet(PacketKind.HELLO, chance.randbytes(8)))
         data = [forged, *(chance.randbytes(size) for size in (0, 1, 60, 1_400, 60_000))]
         deeds += [send(each, place) for each in data]
     return deeds

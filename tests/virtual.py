@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from scrapy_spider_suite.cluster.routing import Routing
+from scrapy_spider_suite.cluster.routing import OwnerRouter
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, Entry, Order, state_key
@@ -143,7 +143,7 @@ class Crawl:
         seats: int = 64, think: float = 0.0, start: float = 0.0, wall: float = WALL,
         resume: bool = False, unclean: bool = False, flush_always: bool = False, seed: int = 1,
         order: Order = BREADTH_FIRST, window: Window | None = None, sift: bool = False,
-        cache: int = 0, routing: Routing | None = None,
+        cache: int = 0, routing: OwnerRouter | None = None,
     ) -> None:  # fmt: skip
         self.frontier = Frontier(
             store, policy, now=start, wall=wall, capacity=capacity,

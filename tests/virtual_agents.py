@@ -8,15 +8,15 @@ from itertools import islice
 
 from virtual import POLICY, Crawl, Web
 
-from scrapy_spider_suite.cluster.assignment import Assignment, Member, Table
-from scrapy_spider_suite.cluster.routing import Outbox, Owner, Routing, arrived
+from scrapy_spider_suite.cluster.assignment import Assignment, Member, OwnerTable
+from scrapy_spider_suite.cluster.routing import Outbox, OwnerOf, OwnerRouter, unpack_rows
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store.interface import Store
 
 A_LETTER = 20
 
 
-def owner_of(assignment: Assignment, table: Table) -> Owner:
+def owner_of(assignment: Assignment, table: OwnerTable) -> OwnerOf:
     """Whose a URL is, by *table*."""
     return lambda host, url: table.owner(assignment.unit(host, url))
 
@@ -35,7 +35,7 @@ class Agents:
     policies: Sequence[Policy] = (POLICY,)
     """Of each; the last one of those that follow, too."""
     crawls: dict[str, Crawl] = field(default_factory=dict)
-    routings: dict[str, Routing] = field(default_factory=dict)
+    routings: dict[str, OwnerRouter] = field(default_factory=dict)
     away: set[str] = field(default_factory=set)
     heirs: dict[str, str] = field(default_factory=dict)
     """Who takes the letters of one that does not come back."""
@@ -45,9 +45,9 @@ class Agents:
 
     def __post_init__(self) -> None:
         members = [Member(f"agent-{number}") for number in range(len(self.stores))]
-        owner = owner_of(self.assignment, Table.of(self.assignment, members))
+        owner = owner_of(self.assignment, OwnerTable.of(self.assignment, members))
         for number, (member, store) in enumerate(zip(members, self.stores, strict=True)):
-            routing = Routing(
+            routing = OwnerRouter(
                 Outbox(store.kv("outbox")), owner, member.name, cache=self.cache,
                 by_host=self.assignment.by_host,
             )  # fmt: skip
@@ -97,7 +97,7 @@ class Agents:
                     continue
                 while letter := list(islice(routing.outbox.rows(to), A_LETTER)):
                     frontier = self.crawls[taker].frontier
-                    entries = list(arrived(row for _, row in letter))
+                    entries = list(unpack_rows(row for _, row in letter))
                     frontier.schedule(entries, self.now)
                     frontier.flush()
                     routing.outbox.drop(to, letter[0][0], letter[-1][0])

@@ -24,10 +24,10 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from backports import zstd
 
-from scrapy_spider_suite.cluster.messages import LEVEL, decompressed
-from scrapy_spider_suite.cluster.redis_server import Server, alone, prefix_of
+from scrapy_spider_suite.cluster.messages import LEVEL, decompress
+from scrapy_spider_suite.cluster.redis_server import RedisServer, load_script, prefix_of
 from scrapy_spider_suite.cluster.registry import TIMEOUT
-from scrapy_spider_suite.errors import CallError, LetterError
+from scrapy_spider_suite.errors import CallError, MessageError
 
 CALL_MAX: Final = 64 << 10
 """Bytes of a call."""
@@ -56,7 +56,7 @@ the place of each other."""
 STANDING_MAX: Final = 1_000
 """Calls that may stand."""
 
-_SCRIPTS: Final = {name: alone(name) for name in ("ask", "answers", "send", "stand")}
+_SCRIPTS: Final = {name: load_script(name) for name in ("ask", "answers", "send", "stand")}
 
 Plain = str | int | float | bool | None
 _Id = Annotated[str, msgspec.Meta(pattern=r"^(00-)?[0-9]{20}-[0-9a-f]{16}\Z")]
@@ -145,8 +145,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
         try:
             if len(data) > ANSWER_MAX:
                 raise ValueError(f"longer than {ANSWER_MAX:,} bytes")
-            return msgspec.json.decode(decompressed(data, ANSWER_RAW, "an answer"), type=cls)
-        except (ValueError, LetterError, RecursionError) as error:
+            return msgspec.json.decode(decompress(data, ANSWER_RAW, "an answer"), type=cls)
+        except (ValueError, MessageError, RecursionError) as error:
             raise CallError(f"no answer: {error}") from error
 
 
@@ -171,8 +171,8 @@ class Piece(NamedTuple):
         try:
             if len(data) > PIECE_MAX:
                 raise ValueError(f"longer than {PIECE_MAX:,} bytes")
-            raw = decompressed(data[2 * NUMBER :], PIECE, "a piece")
-        except (ValueError, LetterError) as error:
+            raw = decompress(data[2 * NUMBER :], PIECE, "a piece")
+        except (ValueError, MessageError) as error:
             raise CallError(f"no piece of a list: {error}") from error
         return cls(int.from_bytes(number, "big"), int.from_bytes(at, "big"), raw)
 
@@ -220,7 +220,7 @@ class Caller:
     """
 
     def __init__(self, url: str, crawl: str, *, timeout: float = TIMEOUT) -> None:
-        self._server = Server(url, timeout)
+        self._server = RedisServer(url, timeout)
         self._keys = Keys(crawl)
         self.refused: dict[str, str] = {}
 

@@ -29,7 +29,7 @@ from scrapy_spider_suite.agents.calls import (
     Piece,
     Reply,
 )
-from scrapy_spider_suite.cluster.redis_server import Server, alone
+from scrapy_spider_suite.cluster.redis_server import RedisServer, load_script
 from scrapy_spider_suite.errors import CallError, RegistryError
 from scrapy_spider_suite.runtime.tasks import Once
 from scrapy_spider_suite.wording import counted
@@ -48,7 +48,7 @@ _SILENT: Final = 60.0
 """Seconds for which the next piece of a list may take; whoever sends it has been killed, then."""
 _TIMEOUT: Final = 10.0
 
-_SCRIPTS: Final = {name: alone(name) for name in ("asked", "answer", "piece", "standing")}
+_SCRIPTS: Final = {name: load_script(name) for name in ("asked", "answer", "piece", "standing")}
 
 
 class Carrier(Protocol):
@@ -94,7 +94,7 @@ class Listener:
         wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.counters = ListenerCounters()
-        self._server = Server(url, _TIMEOUT)
+        self._server = RedisServer(url, _TIMEOUT)
         self._keys = Keys(crawl)
         self._agent = agent
         self._carrier = carrier

@@ -30,22 +30,27 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from scrapy import Request
 from scrapy.utils.defer import deferred_from_coro
 
-from scrapy_spider_suite.cluster.agreement import Phasing
-from scrapy_spider_suite.cluster.assignment import assignment_of
-from scrapy_spider_suite.cluster.lan import Neighbour, agents_of, check_names, neighbour_of
-from scrapy_spider_suite.cluster.ledger.ledger_client import NO_CLIENT, replace_sharing, sharing_of
+from scrapy_spider_suite.cluster.agreement import AgentPhase
+from scrapy_spider_suite.cluster.assignment import load_assignment
+from scrapy_spider_suite.cluster.lan import LanMode, check_agent_names, listed_agents, make_lan_mode
+from scrapy_spider_suite.cluster.ledger.ledger_client import (
+    NO_CLIENT,
+    SharedLimits,
+    make_shared_limits,
+    replace_shared_limits,
+)
 from scrapy_spider_suite.cluster.mailbox import (
-    KnownRows,
-    Mail,
+    Mailbox,
+    ReceivedRows,
     from_anybody,
     nobody_listens,
     to_anybody,
 )
-from scrapy_spider_suite.cluster.membership import Post
-from scrapy_spider_suite.cluster.messages import Packer, Transport
-from scrapy_spider_suite.cluster.mode import Members
-from scrapy_spider_suite.cluster.ownership import Shares
-from scrapy_spider_suite.cluster.routing import Outbox, Routing
+from scrapy_spider_suite.cluster.membership import Heartbeat
+from scrapy_spider_suite.cluster.messages import MessagePacker, MessageTransport
+from scrapy_spider_suite.cluster.mode import ClusterMode
+from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.errors import ClusterError, SettingsError, SuiteError
 from scrapy_spider_suite.exceptions import HostBarred
@@ -57,7 +62,6 @@ from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.cluster.ledger.ledger_client import Sharing
     from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.crawl.queue.leases import Lease
     from scrapy_spider_suite.scheduler import FrontierScheduler
@@ -69,13 +73,13 @@ _SECONDS: Final = 10.0
 """Over which the rate of pages is told."""
 
 
-class Facts:
+class AgentFacts:
     """Those of the agent of *crawl*, whose job lies at *path*."""
 
     def __init__(self, crawl: Crawl, path: str) -> None:
         self._crawl = crawl
         self._path = path
-        self._rate = Rate()
+        self._rate = PageRate()
 
     def now(
         self, *, paused: bool, skew: float | None
@@ -95,7 +99,7 @@ class Facts:
         }  # fmt: skip
 
 
-class Rate:
+class PageRate:
     """Pages by second, over the last ten seconds or so."""
 
     def __init__(self) -> None:
@@ -110,18 +114,18 @@ class Rate:
         return round((fetched - before) / (now - then), 2) if now > then else 0.0
 
 
-OWED = "the outbox"
+OUTBOX_FULL = "the outbox"
 """Why the scheduler is paused, among its other reasons."""
 _LOOK = 1.0
 """Seconds between two looks whether it goes on."""
 
 
-def owes_too_much(crawl: Crawl, scheduler: FrontierScheduler | None, outbox: Outbox) -> bool:
+def outbox_is_full(crawl: Crawl, scheduler: FrontierScheduler | None, outbox: Outbox) -> bool:
     """Whether nothing may be fetched, since *outbox* is full: then *scheduler* pauses until a tenth
     of SUITE_OUTBOX_ROWS is free again, which may be changed meanwhile."""
     if scheduler is None or len(outbox) < crawl.settings.outbox_rows:
         return False
-    if OWED not in scheduler.pauses:
+    if OUTBOX_FULL not in scheduler.pauses:
         most = sorted(outbox.receivers.items(), key=lambda each: -each[1])[:3]
         logger.warning(
             "SUITE_OUTBOX_ROWS: %s for other agents (%s): the crawl pauses until some are taken; "
@@ -129,7 +133,7 @@ def owes_too_much(crawl: Crawl, scheduler: FrontierScheduler | None, outbox: Out
             ", ".join(f"{name} {rows:,}" for name, rows in most),
         )  # fmt: skip
         crawl.crawler.stats.inc_value("suite/outbox/pauses")
-        scheduler.pause(OWED)
+        scheduler.pause(OUTBOX_FULL)
         _go_on_later(crawl, scheduler, outbox)
     return True
 
@@ -146,7 +150,7 @@ def _look(crawl: Crawl, scheduler: FrontierScheduler, outbox: Outbox) -> None:
         return
     waiting = counted(len(outbox), "row waits", "rows wait")
     logger.info("%s for other agents: the crawl goes on", waiting)
-    scheduler.unpause(OWED)
+    scheduler.unpause(OUTBOX_FULL)
 
 
 _DISK = 0.25
@@ -166,16 +170,16 @@ _MEETING = (
 """Settings by which it meets the others: with another value it goes, and comes back at once."""
 
 
-def agency_of(crawl: Crawl) -> Agency | None:
+def make_agent(crawl: Crawl) -> Agent | None:
     """The agency of *crawl*; None where it crawls alone. Raises `SettingsError`."""
     if not crawl.settings.cluster or not is_crawl(crawl.crawler):
         return None
     if crawl.job is None:
         raise SettingsError.of("SUITE_CLUSTER", crawl.settings.cluster, "JOBDIR to be set with it")
-    return Agency(crawl, crawl.job)
+    return Agent(crawl, crawl.job)
 
 
-class Agency:
+class Agent:
     """One agent, of the *job* of *crawl*.
 
     Attributes:
@@ -191,20 +195,20 @@ class Agency:
         self.name = settings.agent_name or socket.gethostname()
         self.crawl_name = settings.crawl_name or ("" if spider is None else spider.name)
         self.only_waiting = False
-        self.assignment = assignment_of(settings.assignment)
-        self.shares = Shares(self.assignment, self.name)
-        self.routing = Routing(
+        self.assignment = load_assignment(settings.assignment)
+        self.shares = Ownership(self.assignment, self.name)
+        self.routing = OwnerRouter(
             Outbox(crawl.store.kv("outbox")), self.shares.owner, self.name,
             by_host=self.assignment.by_host, cache=settings.seen_cache // _CACHE,
             shared_seeds=settings.shared_seeds,
         )  # fmt: skip
-        self.phasing = None if self.assignment.by_host else Phasing(crawl, self.shares)
-        self._members: Members | None = None
-        self._mail: Mail | None = None
+        self.phasing = None if self.assignment.by_host else AgentPhase(crawl, self.shares)
+        self._members: ClusterMode | None = None
+        self._mail: Mailbox | None = None
         self._scheduler: FrontierScheduler | None = None
         self._meeting = asyncio.Lock()
         self._again: set[asyncio.Task[None]] = set()
-        self._facts = Facts(crawl, str(job.path))
+        self._facts = AgentFacts(crawl, str(job.path))
         self._looking: asyncio.TimerHandle | None = None
 
     # Life
@@ -229,33 +233,35 @@ class Agency:
             if crawl.settings.cluster == "peers":
                 self._members, transport = self._peering(incarnation)
             else:
-                self._members, transport = neighbour, _ = neighbour_of(self, incarnation)
+                self._members, transport = neighbour, _ = make_lan_mode(self, incarnation)
                 heard, takes, agrees = neighbour.heard, neighbour.takes, neighbour.agrees
         except ValueError as error:
             raise SettingsError(f"SUITE_CLUSTER: {error}") from error
-        self._mail = Mail(
+        self._mail = Mailbox(
             crawl.frontier, self.routing, transport,
-            Packer(self.name, incarnation, transport.bounds),
-            KnownRows(crawl.store.kv("received")), self.shares, written=self.written,
+            MessagePacker(self.name, incarnation, transport.bounds),
+            ReceivedRows(crawl.store.kv("received")), self.shares, written=self.written,
             clock=crawl.now, news=crawl.wake, heard=heard, takes=takes, agrees=agrees,
         )  # fmt: skip
         await self._members.open()
         await self._mail.start()
         self._members.start()
-        if isinstance(self._members, Neighbour):
+        if isinstance(self._members, LanMode):
             await self._members.meet()
 
-    def _peering(self, incarnation: int) -> tuple[Members, Transport]:
+    def _peering(self, incarnation: int) -> tuple[ClusterMode, MessageTransport]:
         try:
-            from scrapy_spider_suite.cluster.peers import Peering  # Redis is an extra
+            from scrapy_spider_suite.cluster.peers import (
+                PeersMode as PeersMode,
+            )  # Redis is an extra
         except ModuleNotFoundError as error:
             raise SettingsError(NO_CLIENT.format("SUITE_CLUSTER = 'peers'")) from error
-        peering = Peering(self, incarnation)
+        peering = PeersMode(self, incarnation)
         return peering, peering.transport
 
     def _changing(self, old: SuiteSettings, new: SuiteSettings) -> None:
         if new.cluster == "lan" and old.agents != new.agents:
-            check_names(self.crawl.store.kv("agent"), agents_of(new))
+            check_agent_names(self.crawl.store.kv("agent"), listed_agents(new))
 
     def tell(self, to: str, message: Sequence[Any]) -> bool:
         return self._mail is not None and self._mail.tell(to, message)
@@ -298,7 +304,9 @@ class Agency:
             try:
                 if self.crawl.sharing is not None and self.crawl.sharing.company is not None:
                     # It may be another Redis in which they share addresses.
-                    replace_sharing(self.crawl, sharing_of(self.crawl, self.crawl.settings))
+                    replace_shared_limits(
+                        self.crawl, make_shared_limits(self.crawl, self.crawl.settings)
+                    )
                 await self._meet()
             except (ClusterError, SettingsError, OSError) as error:
                 logger.error("%s: this agent ends", error)
@@ -348,11 +356,11 @@ class Agency:
     def may_fetch(self) -> bool:
         """Whether a fetch may be started: nobody else can hold before its end what is here."""
         may = self._members is not None and self._members.may_fetch()
-        return may and not owes_too_much(self.crawl, self._scheduler, self.routing.outbox)
+        return may and not outbox_is_full(self.crawl, self._scheduler, self.routing.outbox)
 
     def may_read_seeds(self) -> bool:
         """Whether seeds of others may be put into their letters."""
-        return not owes_too_much(self.crawl, self._scheduler, self.routing.outbox)
+        return not outbox_is_full(self.crawl, self._scheduler, self.routing.outbox)
 
     def refuse_fetch(self, request: Request, lease: Lease | None, delay: float) -> None:
         """Raise `HostBarred` if this agent may not send *request* now, since another one may hold
@@ -412,11 +420,11 @@ class Agency:
         done = self.only_waiting or not (scheduler.starting or scheduler.has_work())
         return done and mail.idle and self.shares.settled
 
-    def post(self) -> Post:
+    def post(self) -> Heartbeat:
         """What this agent says of itself, with each heartbeat."""
         outbox, counters = self.routing.outbox, self.crawl.frontier.counters
         taken, idle = 0 if self._mail is None else self._mail.taken, self.idle
-        return Post(
+        return Heartbeat(
             epoch=self.shares.epoch, idle=idle, left=self._left and not idle,
             sent=outbox.put_in, received=outbox.dropped,
             activity=counters.sequence + counters.done + counters.failed + taken,
@@ -441,14 +449,14 @@ class Agency:
         stats.set_value("suite/cluster/units", int(self.shares.mine.sum()))
 
 
-Others: TypeAlias = "list[Sharing | Agency]"
+Partners: TypeAlias = "list[SharedLimits | Agent]"
 """What leads to others: the ledger, and the agents."""
 
 _PATIENCE = 1.0
 """Seconds for which tasks that were cancelled are waited for, and other crawls of the process."""
 
 
-async def take_part(others: Others, scheduler: FrontierScheduler) -> None:
+async def join_cluster(others: Partners, scheduler: FrontierScheduler) -> None:
     """Open *others* one after the other.
 
     Raises the `SuiteError` that says why that is refused; under a command, ends the process.
@@ -477,13 +485,13 @@ async def take_part(others: Others, scheduler: FrontierScheduler) -> None:
             await asyncio.get_running_loop().create_future()
 
 
-async def _open(others: Others, scheduler: FrontierScheduler) -> None:
+async def _open(others: Partners, scheduler: FrontierScheduler) -> None:
     for each in others:
         await each.open(scheduler)
 
 
 async def _give_up(
-    opening: asyncio.Future[None], others: Others, scheduler: FrontierScheduler, reason: str
+    opening: asyncio.Future[None], others: Partners, scheduler: FrontierScheduler, reason: str
 ) -> None:
     """Leave everything as it was."""
     scheduler.abandon()

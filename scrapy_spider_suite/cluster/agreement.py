@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 from xxhash import xxh3_64_hexdigest
 
 from scrapy_spider_suite.cluster.assignment import Assignment, fingerprint
-from scrapy_spider_suite.cluster.membership import SKEW_MAX, seat_of
+from scrapy_spider_suite.cluster.membership import SKEW_MAX, folder_identity
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.settings.declarations import Kind, full_name, words
 from scrapy_spider_suite.settings.suite import DECLARATIONS, SuiteSettings
@@ -36,7 +36,7 @@ from scrapy_spider_suite.signals import settings_changing
 from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.cluster.ownership import Shares
+    from scrapy_spider_suite.cluster.ownership import Ownership
     from scrapy_spider_suite.crawl.context import Crawl
 
 logger = logging.getLogger(__name__)
@@ -46,13 +46,13 @@ _TELLS: Final = 0.5
 host's delay all the same."""
 
 
-def rank(name: str, names: Collection[str]) -> int | None:
+def agent_rank(name: str, names: Collection[str]) -> int | None:
     """The number of the agent *name* among *names*, from 0; None if it is none of them (K2)."""
     return sorted(names).index(name) if name in names else None
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class PhaseTerms:
     """What is set for the phases of one agent; durations are seconds.
 
     Attributes:
@@ -102,10 +102,10 @@ _SAME = {"phases": "SUITE_PHASES", "phase_seconds": "SUITE_PHASE_SECONDS"}
 """What all agents have to agree on."""
 
 
-class Phasing:
+class AgentPhase:
     """The phases of the agent of *shares*, whose assignment is one of URLs."""
 
-    def __init__(self, crawl: Crawl, shares: Shares) -> None:
+    def __init__(self, crawl: Crawl, shares: Ownership) -> None:
         self._crawl = crawl
         self._shares = shares
         self._told = 0
@@ -117,7 +117,7 @@ class Phasing:
         self.terms.check(len(set(names)))
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> PhaseTerms:
         """What is set."""
         return _terms(self._crawl, self._crawl.settings)
 
@@ -125,7 +125,7 @@ class Phasing:
         """There may be other agents: each has the phase of its rank by name."""
         table, policy = self._shares.table, self._crawl.overriding.policy
         names = [] if table is None else [member.name for member in table.members]
-        node = rank(self._shares.name, names)
+        node = agent_rank(self._shares.name, names)
         if node is None:
             return
         if len(names) > self._crawl.settings.phases and len(names) != self._told:
@@ -148,10 +148,10 @@ class Phasing:
         _terms(self._crawl, new).check()
 
 
-def _terms(crawl: Crawl, settings: SuiteSettings) -> Terms:
+def _terms(crawl: Crawl, settings: SuiteSettings) -> PhaseTerms:
     project = settings.project
     rules = crawl.overriding.policy.overrides
-    return Terms(
+    return PhaseTerms(
         settings.assignment, settings.phases, settings.phase_guard, project.longest_fetch,
         max(settings.longest_delay, rules.longest_delay), settings.ledger is not None,
     )  # fmt: skip
@@ -163,7 +163,7 @@ _LONGEST = 300
 """Characters of a setting's value, in which agents are compared; of longer ones the hash."""
 
 
-def fixed_of(settings: SuiteSettings, assignment: Assignment) -> dict[str, str]:
+def shared_settings(settings: SuiteSettings, assignment: Assignment) -> dict[str, str]:
     """The settings in which the agents of a crawl have to agree, by name, as text."""
     fixed = {
         full_name(name): _short(words(getattr(settings, name)))
@@ -185,7 +185,9 @@ def _ledger(where: RedisUrl | Path | None) -> str:
     if not isinstance(where, Path):
         return words(None if where is None else str(where))
     with suppress(OSError):
-        return words(f"{where} ({xxh3_64_hexdigest(seat_of(where.absolute().parent).encode())})")
+        return words(
+            f"{where} ({xxh3_64_hexdigest(folder_identity(where.absolute().parent).encode())})"
+        )
     return words(str(where))
 
 

@@ -86,7 +86,7 @@ class Assignment(Protocol):
         ...
 
 
-class Table:
+class OwnerTable:
     """Who should hold each unit, for one membership; never changed.
 
     Attributes:
@@ -104,7 +104,7 @@ class Table:
         return f"<Table {counts}>"
 
     @classmethod
-    def of(cls, assignment: Assignment, members: Iterable[Member]) -> Table:
+    def of(cls, assignment: Assignment, members: Iterable[Member]) -> OwnerTable:
         """What *assignment* makes of *members*, in whatever order they come.
 
         Takes milliseconds, more for agents that it never saw. Raises `ValueError` if there are no
@@ -131,7 +131,7 @@ class Table:
         return {member.name: n for member, n in zip(self.members, counts, strict=True)}
 
 
-def moved(old: Table, new: Table) -> dict[tuple[str, str], Units]:
+def moved(old: OwnerTable, new: OwnerTable) -> dict[tuple[str, str], Units]:
     """The units whose owner changes, ascending, by the names of the one before and the one after.
 
     Pairs come in the order of the names; a pair that nothing moves between is not there.
@@ -239,12 +239,12 @@ class Ring:
 
     def table(self, members: Sequence[Member]) -> Owners:
         """See `Assignment`."""
-        return levelled(nearest(members), [member.weight for member in members])
+        return leveled_owners(nearest_owners(members), [member.weight for member in members])
 
 
-def nearest(members: Sequence[Member]) -> Owners:
+def nearest_owners(members: Sequence[Member]) -> Owners:
     """For each slot whose point on the circle comes next."""
-    points = [points_of(name, max(1, round(POINTS * weight))) for name, weight in members]
+    points = [ring_points(name, max(1, round(POINTS * weight))) for name, weight in members]
     owners = np.repeat(np.arange(len(members), dtype=np.uint16), [len(each) for each in points])
     circle = np.concatenate(points)
     # Points at one place are those of the first name: in the order of the members, and stable.
@@ -253,7 +253,7 @@ def nearest(members: Sequence[Member]) -> Owners:
     return owners[order[following]]
 
 
-def levelled(owners: Owners, weights: Sequence[float]) -> Owners:
+def leveled_owners(owners: Owners, weights: Sequence[float]) -> Owners:
     """*owners*, of whom each has its share of the slots by *weights*, and `SLACK` more or less."""
     aims, counts = _aims(owners, weights)
     by_owner = np.argsort(owners, kind="stable")
@@ -282,7 +282,7 @@ def _aims(owners: Owners, weights: Sequence[float]) -> tuple[Counts, Counts]:
 
 
 @lru_cache(maxsize=1_024)
-def points_of(name: str, count: int) -> Points:
+def ring_points(name: str, count: int) -> Points:
     """The places of an agent's points, ascending; the fewer of one are among the more of it."""
     ring = uhashring.HashRing({name: {"vnodes": count}}, hash_fn=_place)
     points = np.sort(np.fromiter(ring.ring, dtype=np.uint64, count=ring.size))
@@ -294,7 +294,7 @@ def _place(key: str) -> int:
     return xxhash.xxh3_64_intdigest(key.encode())
 
 
-KINDS: Final[dict[str, type[Assignment]]] = {
+ASSIGNMENTS: Final[dict[str, type[Assignment]]] = {
     "ring": Ring, "url-sum": UrlSum, "host-parity": HostParity,
 }  # fmt: skip
 
@@ -305,14 +305,15 @@ _MEMBERSHIPS: Final = [
 ]
 
 
-def assignment_of(name: str) -> Assignment:
-    """The assignment function that is called *name*: one of `KINDS`, or a class at a dotted path.
+def load_assignment(name: str) -> Assignment:
+    """The assignment function that is called *name*: one of `ASSIGNMENTS`, or a class at a dotted
+    path.
 
     A class of a project's own is made without arguments, and tried on a sample. Raises
     `SettingsError` if there is none, or if it is not what `Assignment` asks for.
     """
-    kind = KINDS.get(name)
-    return Own(name) if kind is None else kind()
+    kind = ASSIGNMENTS.get(name)
+    return ProjectAssignment(name) if kind is None else kind()
 
 
 def fingerprint(assignment: Assignment) -> str:
@@ -327,7 +328,7 @@ def fingerprint(assignment: Assignment) -> str:
     return digest.hexdigest()
 
 
-class Own:
+class ProjectAssignment:
     """`Assignment` by a project's class, of which everything is checked.
 
     Whatever goes wrong in it, also later, is raised as `SettingsError`.
@@ -370,8 +371,8 @@ class Own:
             found = resolve_name(self._path)
         except Exception as error:  # importing a project's module may raise anything
             raise SettingsError(
-                f"{SETTING} = {self._path!r}: neither one of {', '.join(KINDS)} nor a class that "
-                f"can be imported: {error}"
+                f"{SETTING} = {self._path!r}: neither one of "
+                f"{', '.join(ASSIGNMENTS)} nor a class that can be imported: {error}"
             ) from error
         if not isinstance(found, type):
             self._refuse("the import path of a class")

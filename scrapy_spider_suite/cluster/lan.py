@@ -2,9 +2,10 @@
 and those whose clocks do.
 
 Each asks all others as it begins, and fetches once one that agrees has answered: who agrees with
-one agrees with all. Where nobody answers within `MEETING` seconds it goes on alone, since on a LAN
-who is away is waited for; rows carry `Greeting.digest`, so no others come from elsewhere. Of two
-that disagree one ends: whose `Standing` is lower, then the later by name. A standing only ever
+one agrees with all. Where nobody answers within `HANDSHAKE_SECONDS` seconds it goes on alone, since
+on a LAN who is away is waited for; rows carry `Greeting.digest`, so no others come from elsewhere.
+Of two
+that disagree one ends: whose `Seniority` is lower, then the later by name. A standing only ever
 rises, and who has to end has no say any more, so it is never both. Where the list of the one does
 not have the other, it is that one, if it has only begun.
 
@@ -45,13 +46,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
-from scrapy_spider_suite.cluster.agreement import fixed_of
+from scrapy_spider_suite.cluster.agreement import shared_settings
 from scrapy_spider_suite.cluster.assignment import Member
-from scrapy_spider_suite.cluster.membership import PROTOCOL, SKEW_MAX, Post
-from scrapy_spider_suite.cluster.messages import Letter
+from scrapy_spider_suite.cluster.membership import PROTOCOL, SKEW_MAX, Heartbeat
+from scrapy_spider_suite.cluster.messages import Message
 from scrapy_spider_suite.cluster.mode import HAS_ENDED
-from scrapy_spider_suite.cluster.ownership import Shares
-from scrapy_spider_suite.cluster.transports.udp import Address, Datagrams, parse_agents
+from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.transports.udp import Address, UdpTransport, parse_agents
 from scrapy_spider_suite.errors import JoinRefusedError, SettingsError
 from scrapy_spider_suite.runtime.clock import boottime
 from scrapy_spider_suite.runtime.tasks import Once, watched
@@ -59,18 +60,18 @@ from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.job_reader import is_fresh_store
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.cluster.agent import Agency
+    from scrapy_spider_suite.cluster.agent import Agent
     from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)
 
-Tell = Callable[[str, Sequence[Any]], bool]
+SendMessage = Callable[[str, Sequence[Any]], bool]
 """Sends a message to an agent, if there is room for it."""
 
 MEET, AGREE, REFUSE = range(200, 203)
 """What a message is: what do you go by? I agree; we do not. All say what the sender goes by."""
 
-MEETING: Final = 2.0
+HANDSHAKE_SECONDS: Final = 2.0
 """Seconds for which an answer is waited for before anything is fetched."""
 
 _AGAIN: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
@@ -92,7 +93,7 @@ _MET: Final = b"met"
 """There if this job has ever met another agent that agreed."""
 
 
-class Standing(IntEnum):
+class Seniority(IntEnum):
     """How far an agent has come: the higher stays."""
 
     BEGINS = 0
@@ -104,7 +105,7 @@ class Standing(IntEnum):
     """It has met others."""
 
 
-class Greeting:
+class Handshake:
     """Of the agent *name*, whose directory is *job*, with the *others* of its list.
 
     *terms* is what they have to agree on besides the list, as text; *kv* is this agent's; *tell*
@@ -118,7 +119,7 @@ class Greeting:
 
     def __init__(
         self, name: str, others: Sequence[str], terms: Mapping[str, str], job: str, kv: KV, *,
-        tell: Tell, over: Callable[[str], None], skew: float = SKEW_MAX,
+        tell: SendMessage, over: Callable[[str], None], skew: float = SKEW_MAX,
         wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.met: set[str] = set()
@@ -141,7 +142,7 @@ class Greeting:
         if not self._others:
             self._answered.set()
         with suppress(TimeoutError):
-            async with asyncio.timeout(MEETING):
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
                 await self._answered.wait()
         if self._refused:
             raise self._refused
@@ -149,7 +150,7 @@ class Greeting:
             logger.warning(
                 "no agent of SUITE_AGENTS has answered agent %s within %g s (%s): it begins with "
                 "what is its own. Those that run with another key do not hear it",
-                self._name, MEETING, ", ".join(self._others),
+                self._name, HANDSHAKE_SECONDS, ", ".join(self._others),
             )  # fmt: skip
         self._begins = False
 
@@ -183,7 +184,7 @@ class Greeting:
         if not all(map(math.isfinite, (wall, asked, skew))):
             raise ValueError(f"no time from {sender}")
         there = {str(setting): str(text) for setting, text in terms.items()}
-        standing = Standing(standing)
+        standing = Seniority(standing)
         if self._refused:
             return
         differ = why = _difference(self._terms, there)
@@ -247,14 +248,14 @@ class Greeting:
         )
 
     @property
-    def _standing(self) -> Standing:
+    def _standing(self) -> Seniority:
         if self._among:
-            return Standing.AMONG
+            return Seniority.AMONG
         if self._kv.get(_MET) is not None:
-            return Standing.MET
-        return Standing.BEGINS if self._begins else Standing.ALONE
+            return Seniority.MET
+        return Seniority.BEGINS if self._begins else Seniority.ALONE
 
-    def _yields(self, standing: Standing, sender: str) -> bool:
+    def _yields(self, standing: Seniority, sender: str) -> bool:
         """Whether it is this agent that ends."""
         own = self._standing
         return own < standing or (own == standing and self._name > sender)
@@ -312,13 +313,13 @@ def _difference(here: Mapping[str, str], there: Mapping[str, str]) -> str:
 ENDED: Final = b"ended"
 """Under which an agent keeps that it has closed after the end."""
 
-COMING: Final = 15.0
+ARRIVAL_SECONDS: Final = 15.0
 """Seconds for which others may be on their way; and after which one that has said nothing of
 itself is gone."""
 _LOOK: Final = 0.25
 
 
-class Late:
+class LateStart:
     """Of an agent with *others*, of which *met* have been met; *kv* is this agent's, *post* says
     what it does, and *say* tells those that were met whether it is idle.
 
@@ -328,7 +329,7 @@ class Late:
 
     def __init__(
         self, others: Collection[str], met: Collection[str], kv: KV, *,
-        post: Callable[[], Post], say: Callable[[bool], None],
+        post: Callable[[], Heartbeat], say: Callable[[bool], None],
     ) -> None:  # fmt: skip
         self.late = kv.get(ENDED) is not None
         self._others, self._met, self._kv = others, met, kv
@@ -358,7 +359,7 @@ class Late:
             if said.left or said.activity != activity:
                 return True
             self._say(said.idle)
-            there = len(self._met) == len(self._others) or now - began > COMING
+            there = len(self._met) == len(self._others) or now - began > ARRIVAL_SECONDS
             rest = all(self._rests(name, met, now) for name, met in since.items())
             if said.idle and there and rest:
                 return False
@@ -366,7 +367,7 @@ class Late:
 
     def _rests(self, name: str, met: float, now: float) -> bool:
         idle, when = self._idle.get(name, (False, met))
-        return idle or now - when > COMING
+        return idle or now - when > ARRIVAL_SECONDS
 
 
 ASK, POST, END, NOTED, LATE, ON = range(100, 106)
@@ -383,7 +384,7 @@ _LAST: Final = 15.0
 after which the first says who does not answer."""
 
 
-class _Said(NamedTuple):
+class _RoundReport(NamedTuple):
     """What an agent said in a round; *incarnation* is that of its process."""
 
     incarnation: int
@@ -394,7 +395,7 @@ class _Said(NamedTuple):
     activity: int
 
 
-class Neighbour:
+class LanMode:
     """The agent of *shares* among *names*, all of those on the list.
 
     *terms* are the settings in which they have to agree, *job* is whose directory it is; *kv* is
@@ -406,11 +407,11 @@ class Neighbour:
         ended: the crawl is over: all agents are idle.
     """
 
-    tell: Tell
+    tell: SendMessage
 
     def __init__(
-        self, names: Sequence[str], shares: Shares, incarnation: int, terms: Mapping[str, str],
-        job: str, *, changed: Callable[[], None], post: Callable[[], Post],
+        self, names: Sequence[str], shares: Ownership, incarnation: int, terms: Mapping[str, str],
+        job: str, *, changed: Callable[[], None], post: Callable[[], Heartbeat],
         over: Callable[[str], None], kv: KV, written: Callable[[], Awaitable[None]],
         skew: float = SKEW_MAX, wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
@@ -420,15 +421,15 @@ class Neighbour:
         self._shares = shares
         self._incarnation = incarnation
         self._changed, self._post, self._over = changed, post, over
-        self._greeting = Greeting(
+        self._greeting = Handshake(
             shares.name, self._others, terms, job, kv,
             tell=lambda to, message: self.tell(to, message), over=over, skew=skew, wall=wall,
         )  # fmt: skip
         self._round = 1
-        self._said: dict[str, _Said] = {}
-        self._before: list[_Said] = []
+        self._said: dict[str, _RoundReport] = {}
+        self._before: list[_RoundReport] = []
         self._strangers: set[str] = set()  # whose letters were not taken
-        self._late = Late(
+        self._late = LateStart(
             self._others, self._greeting.met, kv, post=post, say=self._say_late
         )  # fmt: skip
         self._kv, self._written = kv, written
@@ -465,7 +466,7 @@ class Neighbour:
         """Wait, not for long, for one that agrees. Raises `JoinRefusedError`: one does not."""
         await self._greeting.meet()
 
-    def takes(self, letter: Letter) -> bool:
+    def takes(self, letter: Message) -> bool:
         """Whether the sender of *letter* agrees with this agent."""
         if letter.epoch == self._greeting.digest:
             self._strangers.discard(letter.sender)
@@ -610,13 +611,13 @@ class Neighbour:
         for name in self._greeting.met:
             self.tell(name, [LATE, idle])
 
-    def _own(self) -> _Said:
+    def _own(self) -> _RoundReport:
         said = self._post()
-        return _Said(
+        return _RoundReport(
             self._incarnation, self._round, said.idle, said.sent, said.received, said.activity
         )
 
-    def _say(self, name: str, said: _Said) -> None:
+    def _say(self, name: str, said: _RoundReport) -> None:
         if said.round == self._round:
             self._said[name] = said
 
@@ -641,7 +642,7 @@ class Neighbour:
             self.tell(sender, [END])
         elif kind == POST and leads:
             incarnation, number, idle, sent, received, activity = map(int, rest)
-            said = _Said(incarnation, number, bool(idle), sent, received, activity)
+            said = _RoundReport(incarnation, number, bool(idle), sent, received, activity)
             self._say(sender, said)
         elif kind == END and sender == self._first:
             if not (self._found or self.ended):
@@ -685,30 +686,30 @@ class Neighbour:
         self._over("")
 
 
-def neighbour_of(agency: Agency, incarnation: int) -> tuple[Neighbour, Datagrams]:
+def make_lan_mode(agency: Agent, incarnation: int) -> tuple[LanMode, UdpTransport]:
     """The member that *agency* is, and its transport. Raises `SettingsError`, `ValueError`."""
     crawl, settings, phasing = agency.crawl, agency.crawl.settings, agency.phasing
     kv = crawl.store.kv("agent")
-    agents = agents_of(settings)
+    agents = listed_agents(settings)
     if agency.name not in agents:
         raise SettingsError.of("SUITE_AGENT_NAME", agency.name, f"one of {', '.join(agents)}")
     if is_fresh_store(agency.job.store):
         kv.delete(b"names")  # those of a start that was refused
-    check_names(kv, agents)
+    check_agent_names(kv, agents)
     if phasing is not None:
         phasing.check(tuple(agents))
-    neighbour = Neighbour(
-        list(agents), agency.shares, incarnation, fixed_of(settings, agency.assignment),
+    neighbour = LanMode(
+        list(agents), agency.shares, incarnation, shared_settings(settings, agency.assignment),
         agency.job.file.id, changed=agency.changed, post=agency.post, over=agency.over, kv=kv,
         written=agency.written, skew=SKEW_MAX if phasing is None else phasing.terms.skew,
     )  # fmt: skip
     neighbour.tell = agency.tell
     key = "" if settings.cluster_key is None else settings.cluster_key.text
-    post = Datagrams(agency.name, agents, key.encode(), unlisted=neighbour.unlisted)
+    post = UdpTransport(agency.name, agents, key.encode(), unlisted=neighbour.unlisted)
     return neighbour, post
 
 
-def agents_of(settings: SuiteSettings) -> dict[str, Address]:
+def listed_agents(settings: SuiteSettings) -> dict[str, Address]:
     """Those of the list. Raises `SettingsError`: it is none."""
     try:
         return parse_agents(settings.agents)
@@ -716,7 +717,7 @@ def agents_of(settings: SuiteSettings) -> dict[str, Address]:
         raise SettingsError(f"SUITE_AGENTS: {error}") from error
 
 
-def check_names(kv: KV, names: Iterable[str]) -> None:
+def check_agent_names(kv: KV, names: Iterable[str]) -> None:
     """Raise `SettingsError` if the agents of the list are not those that the job began with, as
     *kv* keeps them: nothing is handed over, so what is another's by now would stay for ever."""
     given = "\n".join(sorted(names)).encode()

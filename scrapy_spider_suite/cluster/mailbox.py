@@ -22,11 +22,16 @@ from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped]
 
-from scrapy_spider_suite.cluster.messages import Letter, Packer, Receipt, Transport
-from scrapy_spider_suite.cluster.ownership import Shares
-from scrapy_spider_suite.cluster.routing import LEAST, Routing, arrived
+from scrapy_spider_suite.cluster.messages import (
+    Acknowledgement,
+    Message,
+    MessagePacker,
+    MessageTransport,
+)
+from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.routing import FIRST_ROW_NUMBER, OwnerRouter, unpack_rows
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
-from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
+from scrapy_spider_suite.errors import MessageError, MessageTooLargeError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.runtime.tasks import Once, watched
 from scrapy_spider_suite.store.interface import KV
@@ -42,14 +47,14 @@ _GAP: Final = 10_000
 """Numbers that a letter may leave out: a sender that was killed leaves out a thousand."""
 
 
-class KnownRows:
+class ReceivedRows:
     """The intervals in *kv*, which change with the next batch of the store."""
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
         self._of: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
 
-    def covers(self, letter: Letter) -> bool:
+    def covers(self, letter: Message) -> bool:
         """Whether all rows of *letter* have come."""
         return self.has(letter.sender, letter.first, letter.last)
 
@@ -57,7 +62,7 @@ class KnownRows:
         """Whether the rows of *sender* from *first* to *last* have come."""
         return any(each[0] <= first and last <= each[1] for each in self._known(sender))
 
-    def add(self, letter: Letter) -> None:
+    def add(self, letter: Message) -> None:
         """The rows of *letter* are here, or will be with the next batch."""
         if letter.last - letter.first < len(letter.rows) + _GAP:
             self.put(letter.sender, letter.first, letter.last)
@@ -94,7 +99,7 @@ BEAT: Final = 0.5
 """Seconds in which rows for a letter gather."""
 _PORTION: Final = 100
 """Rows, or URLs, that are handled between two turns of the loop: some milliseconds."""
-_LETTERS: Final = 8
+_MESSAGES: Final = 8
 """Letters that are made durable at once."""
 _SPARE: Final = 32
 """Letters to one receiver for which there is room when rows have taken the rest: for messages."""
@@ -112,12 +117,12 @@ def to_anybody(to: str) -> bool:
     return True
 
 
-def from_anybody(letter: Letter) -> bool:
+def from_anybody(letter: Message) -> bool:
     """Take every letter."""
     return True
 
 
-class Mail:
+class Mailbox:
     """One per agent; *shares* says who there is.
 
     *written* makes durable what was said, and waits while that cannot be done. Each call of *clock*
@@ -132,11 +137,12 @@ class Mail:
     """
 
     def __init__(
-        self, frontier: Frontier, routing: Routing, transport: Transport, packer: Packer,
-        known: KnownRows, shares: Shares, *, written: Callable[[], Awaitable[None]],
+        self, frontier: Frontier, routing: OwnerRouter, transport: MessageTransport,
+        packer: MessagePacker,
+        known: ReceivedRows, shares: Ownership, *, written: Callable[[], Awaitable[None]],
         clock: Callable[[], float], news: Callable[[], None],
         heard: Callable[[str, list[Any]], None] = nobody_listens,
-        takes: Callable[[Letter], bool] = from_anybody,
+        takes: Callable[[Message], bool] = from_anybody,
         agrees: Callable[[str], bool] = to_anybody,
     ) -> None:  # fmt: skip
         self.unread = 0
@@ -156,8 +162,8 @@ class Mail:
         self._takes, self._agrees = takes, agrees
         self._spare = 0 if heard is nobody_listens else _SPARE
         self._messages = 0
-        self._letters: deque[Letter] = deque()
-        self._kept: list[Receipt] = []
+        self._letters: deque[Message] = deque()
+        self._kept: list[Acknowledgement] = []
         self._next: dict[str, int] = {}
         self._came, self._due = asyncio.Event(), asyncio.Event()
         self._open = asyncio.Event()
@@ -214,7 +220,7 @@ class Mail:
 
     # In
 
-    def _received(self, letter: Letter) -> None:
+    def _received(self, letter: Message) -> None:
         self._letters.append(letter)
         self._came.set()
 
@@ -224,7 +230,7 @@ class Mail:
             self._came.clear()
             while self._letters:
                 await self._open.wait()
-                if self._letters[0].last < LEAST:
+                if self._letters[0].last < FIRST_ROW_NUMBER:
                     self._listen(self._letters.popleft())
                     continue
                 if not self._takes(self._letters[0]):
@@ -232,12 +238,12 @@ class Mail:
                     continue
                 await self._keep(self._letters[0])
                 self._kept.append(self._letters.popleft().receipt)
-                if len(self._kept) >= _LETTERS:
+                if len(self._kept) >= _MESSAGES:
                     await self._tell()
             if self._kept:
                 await self._tell()
 
-    async def _keep(self, letter: Letter) -> None:
+    async def _keep(self, letter: Message) -> None:
         if self._known.covers(letter):
             return
         whole = letter.last - letter.first == len(letter.rows) - 1
@@ -264,7 +270,7 @@ class Mail:
             self._known.put(sender, number, number)
         return len(entries)
 
-    def _listen(self, letter: Letter) -> None:
+    def _listen(self, letter: Message) -> None:
         """It is from no outbox, but what another agent said by `tell`."""
         self.transport.acknowledge(letter.receipt)
         for row in letter.rows:
@@ -287,8 +293,8 @@ class Mail:
     def _entries(self, row: bytes) -> list[Entry]:
         """What *row* holds; one that cannot be read is counted, and holds nothing."""
         try:
-            return list(arrived([row]))
-        except LetterError as error:
+            return list(unpack_rows([row]))
+        except MessageError as error:
             self.unread += 1
             self._once.say("unread", error)
             return []
@@ -336,7 +342,7 @@ class Mail:
                 break
             try:
                 letter = self._packer.pack(rows, self._shares.epoch)
-            except LetterTooLargeError as error:
+            except MessageTooLargeError as error:
                 self.too_large += 1
                 logger.error("%s: what is in it is not fetched", error)
                 self._outbox.drop(to, rows[0][0], rows[0][0])

@@ -49,7 +49,7 @@ _RENEWAL: Final = SPARE / 2
 
 
 @dataclass(frozen=True, slots=True)
-class Skew:
+class ClockSkew:
     """How far this machine's wall clock is behind that of Redis, in seconds.
 
     The truth lies *bound* around *offset*: half of what the question took.
@@ -62,12 +62,12 @@ class Skew:
         return f"{self.offset:+.3f} s ± {self.bound:.3f} s"
 
     @classmethod
-    def measured(cls, wall: float, took: float, server: float) -> Skew:
+    def measured(cls, wall: float, took: float, server: float) -> ClockSkew:
         """Asked at *wall*, answered *took* seconds later with the time *server*."""
         return cls(server - wall - took / 2, took / 2)
 
 
-class Lease:
+class AgentLease:
     """What one process knows of its lease.
 
     Args:
@@ -138,7 +138,7 @@ _Number = Annotated[int, msgspec.Meta(ge=1, lt=UNITS)]
 _Weight = Annotated[float, msgspec.Meta(ge=LIGHTEST, le=HEAVIEST)]
 
 
-class State(StrEnum):
+class MemberState(StrEnum):
     """Of a member: whether it owns units, and whether it may hold some."""
 
     ACTIVE = "active"
@@ -153,7 +153,7 @@ class State(StrEnum):
     """An operator has sent it away; what it holds may be taken when its lease is over."""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A member, as of its last heartbeat. Times are Redis's, in milliseconds since 1970."""
 
     name: _Name
@@ -167,7 +167,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     address: _Text
     """Where its files of hand-over are to be had."""
 
-    state: State
+    state: MemberState
     ends: _Count
     """Of its lease; 0 if it has no end."""
 
@@ -181,29 +181,29 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return not self.incarnation or now - self.heard / 1000 > SILENCE
 
 
-class View(NamedTuple):
+class Membership(NamedTuple):
     """The members of an epoch; the same for every agent that knows the epoch."""
 
     epoch: int
-    rows: tuple[Row, ...]
+    rows: tuple[MemberRecord, ...]
     """Sorted by name."""
 
     @property
     def members(self) -> tuple[Member, ...]:
         """Those who own units, for `tables.Table.of`; also who is missing."""
-        return tuple(Member(r.name, r.weight) for r in self.rows if r.state is State.ACTIVE)
+        return tuple(Member(r.name, r.weight) for r in self.rows if r.state is MemberState.ACTIVE)
 
     @property
-    def numbers(self) -> dict[int, Row]:
+    def numbers(self) -> dict[int, MemberRecord]:
         """Each by its number."""
         return {row.number: row for row in self.rows}
 
-    def row(self, name: str) -> Row | None:
+    def row(self, name: str) -> MemberRecord | None:
         """The member of that name."""
         return next((row for row in self.rows if row.name == name), None)
 
 
-class Tokens(NamedTuple):
+class Holders(NamedTuple):
     """Who holds what."""
 
     holders: Units
@@ -219,7 +219,7 @@ class Tokens(NamedTuple):
     """Redis's time in seconds, until which what nobody holds is kept for who held it."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class RegistryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What a script answers. Times are in milliseconds since 1970."""
 
     code: _Text
@@ -244,11 +244,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     round: _Count = 0
     ended: bool = False
-    members: list[Row] | None = None
+    members: list[MemberRecord] | None = None
     """All of them, if the caller knows another version."""
 
     ends: _Count = 0
-    state: State = State.ACTIVE
+    state: MemberState = MemberState.ACTIVE
     number: Annotated[int, msgspec.Meta(ge=0, lt=UNITS)] = 0
     kept: bool = False
     heard: _Count = 0
@@ -259,11 +259,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     states: list[Annotated[int, msgspec.Meta(ge=0, le=2)]] | dict[str, int] = []
     news: list[_Text] | dict[str, str] = []
 
-    def view(self) -> View | None:
+    def view(self) -> Membership | None:
         """The members, if they are in it."""
         if self.members is None:
             return None
-        return View(self.epoch, tuple(sorted(self.members, key=lambda row: row.name)))
+        return Membership(self.epoch, tuple(sorted(self.members, key=lambda row: row.name)))
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -320,7 +320,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(fixed, order="sorted").decode()
 
 
-class Post(NamedTuple):
+class Heartbeat(NamedTuple):
     """What an agent says of itself with each heartbeat, all of it at one moment.
 
     It is idle when it has nothing to fetch, to send, to receive, to hand over or to take: nothing
@@ -340,9 +340,9 @@ class Post(NamedTuple):
     left: bool = False
 
 
-def decode_answer(data: bytes) -> Answer:
+def decode_answer(data: bytes) -> RegistryAnswer:
     """What a script answered. Raises `ValueError` (msgspec's) if it is not what scripts answer."""
-    return msgspec.json.decode(data, type=Answer)
+    return msgspec.json.decode(data, type=RegistryAnswer)
 
 
 def encode_units(units: Units) -> bytes:
@@ -355,16 +355,16 @@ def decode_units(data: bytes) -> Units:
     return np.frombuffer(data, ">u2").astype(np.uint16)
 
 
-def refusal(answer: Answer, candidate: Candidate, wall: float) -> str:
+def join_refusal(answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
     """One line on why *candidate*, whose wall clock said *wall*, cannot join."""
     return _REFUSALS.get(answer.code, _unknown)(answer, candidate, wall)
 
 
-def _unknown(answer: Answer, candidate: Candidate, wall: float) -> str:
+def _unknown(answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
     return f"the crawl does not take {candidate.name}: {answer.code}"
 
 
-def clock_off(behind: float, most: float) -> str:
+def clock_refusal(behind: float, most: float) -> str:
     """One line on a clock that is so many seconds *behind* that of Redis; empty if that is *most*,
     or less."""
     if abs(behind) <= most:
@@ -377,11 +377,11 @@ def clock_off(behind: float, most: float) -> str:
     )
 
 
-def _clock(answer: Answer, candidate: Candidate, wall: float) -> str:
-    return clock_off(answer.now / 1000 - wall, candidate.skew)
+def _clock(answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
+    return clock_refusal(answer.now / 1000 - wall, candidate.skew)
 
 
-def _name(answer: Answer, candidate: Candidate, wall: float) -> str:
+def _name(answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
     ago = (answer.now - answer.heard) / 1000
     return (
         f"an agent with the name {candidate.name} runs already (heard {ago:.0f} s ago): give each "
@@ -389,7 +389,7 @@ def _name(answer: Answer, candidate: Candidate, wall: float) -> str:
     )
 
 
-def _fixed(answer: Answer, candidate: Candidate, wall: float) -> str:
+def _fixed(answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
     here, there = (
         msgspec.json.decode(text, type=dict[str, str]) for text in (candidate.terms(), answer.fixed)
     )
@@ -401,7 +401,7 @@ def _fixed(answer: Answer, candidate: Candidate, wall: float) -> str:
     return f"agents of one crawl need the same fixed settings: {'; '.join(differ)}"
 
 
-_REFUSALS: Final[dict[str, Callable[[Answer, Candidate, float], str]]] = {
+_REFUSALS: Final[dict[str, Callable[[RegistryAnswer, Candidate, float], str]]] = {
     "clock": _clock,
     "name": _name,
     "fixed": _fixed,
@@ -439,7 +439,7 @@ GONE: Final = {
 """Why a process may not write, by the code of a script, and whether it may join again."""
 
 
-def seat_of(folder: Path) -> str:
+def folder_identity(folder: Path) -> str:
     """What only the same *folder* on the same running machine has. Raises `OSError`."""
     status = folder.stat()
     try:
@@ -449,7 +449,7 @@ def seat_of(folder: Path) -> str:
     return f"{boot}:{status.st_dev}:{status.st_ino}"
 
 
-class Question(NamedTuple):
+class AddressQuestion(NamedTuple):
     """One call: see ``meet.lua``."""
 
     new: list[str]

@@ -41,7 +41,7 @@ from typing import Final, NamedTuple, Protocol
 import msgpack  # type: ignore[import-untyped]
 from backports import zstd
 
-from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
+from scrapy_spider_suite.errors import MessageError, MessageTooLargeError
 from scrapy_spider_suite.wording import counted
 
 VERSION: Final = 1
@@ -66,7 +66,7 @@ _FULL: Final = 0.99  # aimed at: now and then a letter has to be made anew with 
 _LEARN: Final = 0.25
 
 
-class Bounds(NamedTuple):
+class MessageLimits(NamedTuple):
     """How large letters may be, in bytes; both sides have to agree on them."""
 
     packed: int
@@ -79,7 +79,7 @@ class Bounds(NamedTuple):
     """The rows of a letter, decompressed."""
 
 
-class Receipt(NamedTuple):
+class Acknowledgement(NamedTuple):
     """What of whom is acknowledged."""
 
     sender: str
@@ -88,7 +88,7 @@ class Receipt(NamedTuple):
     last: int
 
 
-class Packed(NamedTuple):
+class PackedMessage(NamedTuple):
     """A letter as bytes."""
 
     data: bytes
@@ -98,7 +98,7 @@ class Packed(NamedTuple):
     """How many rows it holds."""
 
 
-class Letter(NamedTuple):
+class Message(NamedTuple):
     """A letter as it was received."""
 
     sender: str
@@ -109,12 +109,12 @@ class Letter(NamedTuple):
     rows: tuple[bytes, ...]
 
     @property
-    def receipt(self) -> Receipt:
+    def receipt(self) -> Acknowledgement:
         """By which it is acknowledged."""
-        return Receipt(self.sender, self.incarnation, self.first, self.last)
+        return Acknowledgement(self.sender, self.incarnation, self.first, self.last)
 
 
-class Packer:
+class MessagePacker:
     """Cuts rows into letters that are as full as *bounds* let them be.
 
     How far the rows can be compressed is known from the letters before.
@@ -123,18 +123,18 @@ class Packer:
         ValueError: *sender* is no name for an agent.
     """
 
-    def __init__(self, sender: str, incarnation: int, bounds: Bounds) -> None:
+    def __init__(self, sender: str, incarnation: int, bounds: MessageLimits) -> None:
         self._name = encode_name(sender)
         self._incarnation = incarnation
         self._bounds = bounds
         self._ratio, self._learn = 1.0, 1.0
         self._compressor = zstd.ZstdCompressor(level=LEVEL)
 
-    def pack(self, rows: Sequence[tuple[int, bytes]], epoch: int) -> Packed:
+    def pack(self, rows: Sequence[tuple[int, bytes]], epoch: int) -> PackedMessage:
         """A letter with as many of *rows*, (number, row) from the lowest, as fit from the first on.
 
         Raises:
-            LetterTooLargeError: the first row does not fit, even alone.
+            MessageTooLargeError: the first row does not fit, even alone.
             ValueError: there is no row.
         """
         count = self._guess(rows)
@@ -150,7 +150,7 @@ class Packer:
         if count > 1:
             self._ratio += self._learn * (len(data) / raw - self._ratio)
             self._learn = _LEARN
-        return Packed(data, rows[0][0], rows[count - 1][0], count)
+        return PackedMessage(data, rows[0][0], rows[count - 1][0], count)
 
     def _guess(self, rows: Sequence[tuple[int, bytes]]) -> int:
         """How many of *rows* are likely to fit."""
@@ -167,9 +167,9 @@ class Packer:
                 raise self._too_large(rows[0])
         return min(len(rows), ROWS_MAX)
 
-    def _too_large(self, row: tuple[int, bytes]) -> LetterTooLargeError:
+    def _too_large(self, row: tuple[int, bytes]) -> MessageTooLargeError:
         bounds = self._bounds
-        return LetterTooLargeError(
+        return MessageTooLargeError(
             f"row {row[0]} of {len(row[1])} bytes does not fit into a letter of {bounds.alone} "
             f"bytes, {bounds.raw} before it is packed"
         )
@@ -185,40 +185,40 @@ class Packer:
         return b"".join((head, self._name, frame)), len(raw)
 
 
-def unpack(data: bytes, bounds: Bounds) -> Letter:
+def unpack_message(data: bytes, bounds: MessageLimits) -> Message:
     """The letter that *data* is.
 
     Raises:
-        LetterError: it is none, or one of another version.
-        LetterTooLargeError: it is larger than *bounds* allow, or would be.
+        MessageError: it is none, or one of another version.
+        MessageTooLargeError: it is larger than *bounds* allow, or would be.
     """
     if len(data) > max(bounds.packed, bounds.alone):
-        raise LetterTooLargeError(f"a letter of {len(data)} bytes")
+        raise MessageTooLargeError(f"a letter of {len(data)} bytes")
     if len(data) < _HEAD.size or not data.startswith(_MAGIC):
-        raise LetterError("not a letter")
+        raise MessageError("not a letter")
     _, version, length, incarnation, epoch, first, last, count = _HEAD.unpack_from(data)
     if version != VERSION:
-        raise LetterError(f"a letter of version {version}: this release knows {VERSION}")
+        raise MessageError(f"a letter of version {version}: this release knows {VERSION}")
     if not (0 < count <= ROWS_MAX and count <= last - first + 1):
-        raise LetterError(f"a letter of {counted(count, 'row')}, {first} to {last}")
+        raise MessageError(f"a letter of {counted(count, 'row')}, {first} to {last}")
     name, frame = data[_HEAD.size : _HEAD.size + length], data[_HEAD.size + length :]
-    rows = _rows(decompressed(frame, bounds.raw), count)
-    return Letter(decode_name(name), incarnation, epoch, first, last, rows)
+    rows = _rows(decompress(frame, bounds.raw), count)
+    return Message(decode_name(name), incarnation, epoch, first, last, rows)
 
 
-def pack_receipts(receiver: str, receipts: Iterable[Receipt]) -> bytes:
+def pack_acknowledgements(receiver: str, receipts: Iterable[Acknowledgement]) -> bytes:
     """What *receiver* keeps of one sender's letters, as bytes."""
     name = encode_name(receiver)
     numbers = [_RECEIPT.pack(*receipt[1:]) for receipt in receipts]
     return b"".join((bytes([len(name)]), name, *numbers))
 
 
-def unpack_receipts(data: bytes) -> tuple[str, list[tuple[int, int, int]]]:
-    """Who keeps letters, and of each incarnation, first and last. Raises `LetterError`."""
+def unpack_acknowledgements(data: bytes) -> tuple[str, list[tuple[int, int, int]]]:
+    """Who keeps letters, and of each incarnation, first and last. Raises `MessageError`."""
     end = 1 + data[0] if data else 0
     name, numbers = data[1:end], data[end:]
     if not numbers or len(numbers) % _RECEIPT.size:
-        raise LetterError("receipts of another length than they should have")
+        raise MessageError("receipts of another length than they should have")
     return decode_name(name), list(_RECEIPT.iter_unpack(numbers))
 
 
@@ -231,31 +231,31 @@ def encode_name(name: str) -> bytes:
 
 
 def decode_name(data: bytes) -> str:
-    """The name of an agent. Raises `LetterError`: it is none."""
+    """The name of an agent. Raises `MessageError`: it is none."""
     try:
         name = data.decode("utf-8")
         encode_name(name)
     except ValueError as error:
-        raise LetterError("a sender without a proper name") from error
+        raise MessageError("a sender without a proper name") from error
     return name
 
 
-def decompressed(frame: bytes, limit: int, what: str = "a letter") -> bytes:
+def decompress(frame: bytes, limit: int, what: str = "a letter") -> bytes:
     """What *frame* holds, *limit* bytes at most; an error speaks of it as *what*.
 
     Raises:
-        LetterError: it cannot be decompressed, or something follows it.
-        LetterTooLargeError: it holds more.
+        MessageError: it cannot be decompressed, or something follows it.
+        MessageTooLargeError: it holds more.
     """
     decompressor = zstd.ZstdDecompressor(options=_OPTIONS)
     try:
         raw = decompressor.decompress(frame, limit + 1)
     except (zstd.ZstdError, EOFError) as error:
-        raise LetterError(f"{what} whose rows cannot be decompressed") from error
+        raise MessageError(f"{what} whose rows cannot be decompressed") from error
     if len(raw) > limit:
-        raise LetterTooLargeError(f"{what} of more than {limit} bytes, decompressed")
+        raise MessageTooLargeError(f"{what} of more than {limit} bytes, decompressed")
     if not decompressor.eof or decompressor.unused_data:
-        raise LetterError(f"{what} of another length than it should have")
+        raise MessageError(f"{what} of another length than it should have")
     return raw
 
 
@@ -266,21 +266,21 @@ def _rows(raw: bytes, count: int) -> tuple[bytes, ...]:
             raw, use_list=False, max_array_len=count, max_map_len=0, max_ext_len=0, max_str_len=0
         )
     except (ValueError, msgpack.UnpackException) as error:
-        raise LetterError("a letter whose rows cannot be read") from error
+        raise MessageError("a letter whose rows cannot be read") from error
     if type(rows) is not tuple or len(rows) != count or any(type(row) is not bytes for row in rows):
-        raise LetterError("a letter whose rows are not what they should be")
+        raise MessageError("a letter whose rows are not what they should be")
     return rows
 
 
-Received = Callable[[Letter], None]
+OnMessage = Callable[[Message], None]
 """Called with each letter, in the loop's thread; must not raise."""
 
-Acknowledged = Callable[[str, int, int], None]
+OnAcknowledged = Callable[[str, int, int], None]
 """Called with receiver, first and last of a letter that was taken from here; must not raise."""
 
 
 @dataclass(slots=True)
-class MailCounters:
+class MessageCounters:
     """What a transport has done since it was made; each is for ``suite/mail/...`` in the stats."""
 
     taken: int = 0
@@ -337,7 +337,7 @@ class MailCounters:
     unknown: int = 0
     """Refused: from an agent that is not on the list."""
 
-    def took(self, letter: Packed) -> None:
+    def took(self, letter: PackedMessage) -> None:
         """*letter* is to be sent."""
         self.taken += 1
         self.rows += letter.rows
@@ -357,27 +357,27 @@ class MailCounters:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-class Transport(Protocol):
+class MessageTransport(Protocol):
     """Carries letters; belongs to one event loop and is used in its thread only."""
 
-    bounds: Bounds
+    bounds: MessageLimits
     """What letters it can carry: for `letters.Packer`."""
 
-    counters: MailCounters
+    counters: MessageCounters
 
-    async def start(self, received: Received, acknowledged: Acknowledged) -> None:
+    async def start(self, received: OnMessage, acknowledged: OnAcknowledged) -> None:
         """Begin to send and to receive. Raises `OSError`: there is no socket for it."""
 
     def room(self, to: str) -> int:
         """How many letters `send` takes for the agent *to* now; 0 for one that is not known."""
 
-    def send(self, to: str, letter: Packed) -> bool:
+    def send(self, to: str, letter: PackedMessage) -> bool:
         """Take a letter for *to*; False if there is no room. One that is on its way is not doubled.
 
         There is room again as letters are acknowledged.
         """
 
-    def acknowledge(self, receipt: Receipt) -> None:
+    def acknowledge(self, receipt: Acknowledgement) -> None:
         """The rows of a letter that was received are kept: its sender may forget them."""
 
     def withdraw(self, to: str) -> None:
@@ -390,5 +390,5 @@ class Transport(Protocol):
         """
 
 
-KEY_MIN: Final = 16
+SHARED_KEY_MIN: Final = 16
 """Bytes of the shared key, at least."""

@@ -12,7 +12,7 @@ HAS_ENDED: Final = (
 """What an agent says that is started again after that."""
 
 
-class Members(Protocol):
+class ClusterMode(Protocol):
     """One agent among the others."""
 
     @property

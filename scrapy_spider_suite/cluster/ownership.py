@@ -12,14 +12,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from scrapy_spider_suite.cluster.assignment import Assignment, Member, Table, Units
-from scrapy_spider_suite.cluster.membership import Row, State, Tokens, View
+from scrapy_spider_suite.cluster.assignment import Assignment, Member, OwnerTable, Units
+from scrapy_spider_suite.cluster.membership import Holders, MemberRecord, Membership, MemberState
 from scrapy_spider_suite.frontier.entries import UNITS
 
 _NOBODY: Final = 0
 
 
-class Shares:
+class Ownership:
     """Of the agent *name*, where *assignment* says which unit a URL lies in.
 
     To begin with it owns everything and holds nothing.
@@ -36,26 +36,26 @@ class Shares:
         self.name = name
         self.epoch = 0
         self.number = _NOBODY
-        self.table: Table | None = None
+        self.table: OwnerTable | None = None
         self.giving: npt.NDArray[np.bool_] = np.zeros(UNITS, np.bool_)
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, MemberRecord] = {}
         self._holders: Units = np.zeros(UNITS, np.uint16)
         self._names: list[str] = [name] * UNITS
         self._free = bytearray(UNITS)  # 1: it may be fetched here
 
     # What is known
 
-    def table_of(self, members: Iterable[Member]) -> Table | None:
+    def table_of(self, members: Iterable[Member]) -> OwnerTable | None:
         """Who owns what if those are the members; None if there are none.
 
         Takes up to 0.2 s with many that are new, and may be called in a thread. Raises
         `SettingsError`: the assignment has no answer for them.
         """
         members = tuple(members)
-        return Table.of(self.assignment, members) if members else None
+        return OwnerTable.of(self.assignment, members) if members else None
 
     def settle(
-        self, epoch: int, members: Iterable[Member], table: Table | None = None
+        self, epoch: int, members: Iterable[Member], table: OwnerTable | None = None
     ) -> bool:  # fmt: skip
         """Those are the *members* of *epoch*; whether others own what they owned not before.
 
@@ -68,12 +68,12 @@ class Shares:
             self._names = [names[index] for index in self.table.owners.tolist()]
         return self._names != before
 
-    def meet(self, view: View, table: Table | None = None) -> bool:
+    def meet(self, view: Membership, table: OwnerTable | None = None) -> bool:
         """`settle`, by the *view* that Redis has of them."""
         self._rows = view.numbers
         return self.settle(view.epoch, view.members, table)
 
-    def hear(self, view: View) -> None:
+    def hear(self, view: Membership) -> None:
         """Nobody owns anything else, but who was away may be back, at another address."""
         self._rows = view.numbers
 
@@ -84,7 +84,7 @@ class Shares:
         self.number = number
         self.refresh()
 
-    def hold(self, tokens: Tokens) -> None:
+    def hold(self, tokens: Holders) -> None:
         """These are the holders."""
         self._holders = tokens.holders
         self.refresh()
@@ -144,7 +144,7 @@ class Shares:
                 found[numbers[member.name]] = units
         return found
 
-    def row(self, number: int) -> Row | None:
+    def row(self, number: int) -> MemberRecord | None:
         """The member with that number."""
         return self._rows.get(number)
 
@@ -152,7 +152,7 @@ class Shares:
         """The units that this agent owns and nobody holds who may still fetch them, it seems."""
         gone = [_NOBODY] + [
             number for number, row in self._rows.items()
-            if row.state in (State.DEAD, State.LEFT, State.REMOVED)
+            if row.state in (MemberState.DEAD, MemberState.LEFT, MemberState.REMOVED)
         ]  # fmt: skip
         lost = np.isin(self._holders, gone) | ~np.isin(self._holders, [_NOBODY, *self._rows])
         return np.flatnonzero(self.own & lost).astype(np.uint16)

@@ -21,28 +21,28 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from scrapy_spider_suite.agents.listening import Listener
-from scrapy_spider_suite.cluster.agreement import fixed_of
-from scrapy_spider_suite.cluster.handover.handover import HandOver
+from scrapy_spider_suite.cluster.agreement import shared_settings
+from scrapy_spider_suite.cluster.handover.handover import Handover
 from scrapy_spider_suite.cluster.handover.handover_context import handover_context
-from scrapy_spider_suite.cluster.handover.handover_file import Courier
+from scrapy_spider_suite.cluster.handover.handover_file import FileTransport
 from scrapy_spider_suite.cluster.membership import (
     HEARTBEAT,
     SKEW_MAX,
+    AgentLease,
     Candidate,
-    Lease,
-    Post,
-    State,
-    Tokens,
-    View,
-    clock_off,
-    seat_of,
+    Heartbeat,
+    Holders,
+    Membership,
+    MemberState,
+    clock_refusal,
+    folder_identity,
 )
 from scrapy_spider_suite.cluster.mode import HAS_ENDED
-from scrapy_spider_suite.cluster.ownership import Shares
-from scrapy_spider_suite.cluster.registry import Joined, Registry
-from scrapy_spider_suite.cluster.transports.redis_streams import Streams
-from scrapy_spider_suite.cluster.transports.shared_folder import FolderCourier
-from scrapy_spider_suite.cluster.transports.tcp import TcpCourier
+from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.registry import AgentRegistry, Joined
+from scrapy_spider_suite.cluster.transports.redis_streams import RedisStreams
+from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
+from scrapy_spider_suite.cluster.transports.tcp import TcpTransport
 from scrapy_spider_suite.control.calling import Calling
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError, SettingsError
 from scrapy_spider_suite.runtime.clock import boottime
@@ -53,8 +53,8 @@ from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.cluster.agent import Agency
-    from scrapy_spider_suite.cluster.ledger.shared_addresses import Company
+    from scrapy_spider_suite.cluster.agent import Agent
+    from scrapy_spider_suite.cluster.ledger.shared_addresses import SharedAddresses
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def no_time() -> float:
     return 0.0
 
 
-class Peer:
+class MemberHeartbeat:
     """What *candidate* says that this agent is, in *registry*.
 
     Args:
@@ -93,8 +93,9 @@ class Peer:
     """
 
     def __init__(
-        self, registry: Registry, candidate: Callable[[], Awaitable[Candidate]], shares: Shares, *,
-        changed: Callable[[], None], post: Callable[[], Post], idle: Callable[[], bool],
+        self, registry: AgentRegistry, candidate: Callable[[], Awaitable[Candidate]],
+        shares: Ownership, *,
+        changed: Callable[[], None], post: Callable[[], Heartbeat], idle: Callable[[], bool],
         over: Callable[[str], None], joined: Callable[[Joined], None],
         hear: Callable[[bool], None],
     ) -> None:  # fmt: skip
@@ -106,7 +107,7 @@ class Peer:
         self._shares = shares
         self._changed, self._post, self._idle = changed, post, idle
         self._over, self._joined, self._hear = over, joined, hear
-        self._known: Tokens | None = None
+        self._known: Holders | None = None
         self._held = shares.mine  # as of then
         self._poked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -210,7 +211,7 @@ class Peer:
         self._look_at_clock()
         await self._learn()
         row = self.registry.row
-        if self._draining or (row is not None and row.state is not State.ACTIVE):
+        if self._draining or (row is not None and row.state is not MemberState.ACTIVE):
             await self._drain()
         if answer.ended != self.ended:
             self.ended = answer.ended
@@ -221,7 +222,7 @@ class Peer:
         """Leases bear a clock that is set while the agent runs; phases, and times in logs, do not.
         """
         skew = self.registry.skew
-        why = "" if skew is None else clock_off(skew.offset, self._skew)
+        why = "" if skew is None else clock_refusal(skew.offset, self._skew)
         if why and not self._clock_off:
             logger.warning(why)
         self._clock_off = bool(why)
@@ -229,7 +230,7 @@ class Peer:
     async def _again(self, error: FencedError) -> bool:
         """This process is not the member any more: join again, if that is of use."""
         if not error.again:
-            if self.registry.answer.code == State.LEFT:
+            if self.registry.answer.code == MemberState.LEFT:
                 self._drained()  # no answer came when it left
             else:
                 logger.error("%s: this agent ends", error)
@@ -291,7 +292,7 @@ class Peer:
         if len(free) and (await registry.seize(free, shares.epoch)).units.size:
             await self._look()
 
-    async def _meet(self, view: View) -> None:
+    async def _meet(self, view: Membership) -> None:
         shares = self._shares
         try:
             # It takes long where many are new.
@@ -304,7 +305,7 @@ class Peer:
             self._over("refused")
         self._changed()
 
-    async def _claim(self, known: Tokens) -> None:
+    async def _claim(self, known: Holders) -> None:
         """Redis has lost who holds what: say what this agent held."""
         mine = self._held.nonzero()[0].astype("u2")  # it may have had another number then
         if len(mine):
@@ -333,7 +334,7 @@ class Peer:
         """One step of it."""
         row = self.registry.row
         self._hear(True)  # it is a member still, as the heartbeat said
-        if row is not None and row.state is State.ACTIVE and not await self.registry.leave():
+        if row is not None and row.state is MemberState.ACTIVE and not await self.registry.leave():
             self._draining = False
             logger.error("there is no other agent that could take what this one has: it stays")
         elif not self._shares.mine.any() and self._idle():
@@ -363,38 +364,38 @@ def _reason(text: str) -> str:
     return next((each for each in ("removed", "taken") if each in text), "fenced")
 
 
-FOLDER = "handover"
+HANDOVER_FOLDER = "handover"
 """In the job directory, for parcels that go and that come."""
 _AGAIN = 1.0
 """Seconds after which hand-overs go on that a process had to leave that was not the member."""
 
 
-class Peering:
+class PeersMode:
     """The `cluster.members.Members` of *agency*, a process with that *incarnation*.
 
     Raises:
         ValueError: the crawl has no name for Redis, or there is no such URL.
     """
 
-    def __init__(self, agency: Agency, incarnation: int) -> None:
+    def __init__(self, agency: Agent, incarnation: int) -> None:
         crawl, job = agency.crawl, agency.job
         settings = crawl.settings
         self._agency = agency
         self._job = job
         self._url = "" if settings.redis_url is None else settings.redis_url.url
         self._kv = crawl.store.kv("agent")
-        lease = Lease(settings.project.longest_fetch)
-        self._registry = Registry(self._url, agency.crawl_name, lease, incarnation=incarnation)
-        self._peer = Peer(
+        lease = AgentLease(settings.project.longest_fetch)
+        self._registry = AgentRegistry(self._url, agency.crawl_name, lease, incarnation=incarnation)
+        self._peer = MemberHeartbeat(
             self._registry, self._candidate, agency.shares, changed=self._changed,
             post=agency.post, idle=lambda: agency.at_rest, over=agency.over, joined=self._joined,
             hear=agency.hear,
         )  # fmt: skip
-        self.transport = Streams(self._url, agency.crawl_name, agency.name, incarnation)
+        self.transport = RedisStreams(self._url, agency.crawl_name, agency.name, incarnation)
         calling = Calling(job.folder, job.file.id, agency.name)
         self._listener = Listener(self._url, agency.crawl_name, agency.name, calling)
-        self._courier: Courier | None = None
-        self._handover: HandOver | None = None
+        self._courier: FileTransport | None = None
+        self._handover: Handover | None = None
         self._id = ""
         self._lapses = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -415,7 +416,7 @@ class Peering:
             self._tasks.append(watched(company.run(self._registry), "addresses"))
 
     @property
-    def _company(self) -> Company | None:
+    def _company(self) -> SharedAddresses | None:
         sharing = self._agency.crawl.sharing
         return None if sharing is None else sharing.company
 
@@ -448,9 +449,9 @@ class Peering:
         agency, job = self._agency, self._job
         settings, terms = agency.crawl.settings, agency.phasing and agency.phasing.terms
         return Candidate(
-            name=agency.name, job=job.file.id, seat=seat_of(job.folder),
+            name=agency.name, job=job.file.id, seat=folder_identity(job.folder),
             grace=settings.agent_grace, weight=settings.agent_weight,
-            fixed=fixed_of(settings, agency.assignment), idle=agency.finished,
+            fixed=shared_settings(settings, agency.assignment), idle=agency.finished,
             most=terms.phases if terms else 0, skew=terms.skew if terms else SKEW_MAX,
             address="" if self._courier is None else self._courier.address,
             id=(self._kv.get(b"crawl") or b"").decode(),
@@ -458,11 +459,11 @@ class Peering:
         )  # fmt: skip
 
     async def _receive(self) -> None:
-        crawl, folder = self._agency.crawl, self._job.folder / FOLDER
+        crawl, folder = self._agency.crawl, self._job.folder / HANDOVER_FOLDER
         courier = await self._make_courier(crawl.settings, folder / "in")
         hands = handover_context(crawl.frontier, self._job.store)
         hands = hands._replace(open_sieve=self._open_sieve)
-        self._handover = HandOver(
+        self._handover = Handover(
             hands, self._agency.shares, courier, folder / "out",
             lambda: (crawl.now(), time.time()), give=self._registry.give, look=self._peer.look,
             changed=self._agency.changed,
@@ -476,17 +477,17 @@ class Peering:
         crawl.open_seen(replace(crawl.settings, seen="sieve"))
         crawl.frontier.use_sieve(active=crawl.settings.seen == "sieve")
 
-    async def _make_courier(self, settings: SuiteSettings, folder: Path) -> Courier:
+    async def _make_courier(self, settings: SuiteSettings, folder: Path) -> FileTransport:
         rate, name = settings.handover_rate, self._agency.name
         if settings.handover_dir is not None:
-            return FolderCourier(settings.handover_dir, self._agency.crawl_name, name, rate)
+            return FolderTransport(settings.handover_dir, self._agency.crawl_name, name, rate)
         if settings.cluster_key is None:
             key = await self._registry.secret()
         else:
             key = settings.cluster_key.text
         host, port = endpoint(settings.agent_address) if settings.agent_address else ("", 0)
         host = host or await asyncio.to_thread(own_address, self._url)
-        return TcpCourier(host, port, key.encode(), folder, rate)
+        return TcpTransport(host, port, key.encode(), folder, rate)
 
     def _joined(self, joined: Joined) -> None:
         self._id = joined.id

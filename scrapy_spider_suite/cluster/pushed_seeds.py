@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import msgpack  # type: ignore[import-untyped]
 from scrapy import FormRequest, Request, signals
 
-from scrapy_spider_suite.cluster.redis_server import Server, alone, require_client
+from scrapy_spider_suite.cluster.redis_server import RedisServer, load_script, require_client
 from scrapy_spider_suite.crawl.seeds import Plant, Sown, bad_store, note_bad
 from scrapy_spider_suite.errors import JobError, RegistryError
 from scrapy_spider_suite.runtime.event_loop import Turns
@@ -55,30 +55,30 @@ LONGEST: Final = 1 << 20
 """Bytes of a message; of a longer one comes one byte more than that, and the rest is dropped."""
 _ENOUGH: Final = 4 << 20
 """Bytes of messages after which no more are taken at once."""
-_TAKE, _STORED, _COUNT = alone("take"), alone("stored"), alone("count")
+_TAKE, _STORED, _COUNT = load_script("take"), load_script("stored"), load_script("count")
 
 
-class Taken(NamedTuple):
+class SeedBatch(NamedTuple):
     """Messages that are the taker's, until it removes them."""
 
     mark: bytes
     messages: list[bytes]
 
 
-class Pushed:
+class PushedList:
     """What is pushed to *key*: a ``list`` (left end first), ``set`` or ``zset`` (highest first).
 
     *taker* names whoever takes it, also after a restart, and nobody else. All that asks Redis
     raises `RegistryError`.
     """
 
-    def __init__(self, server: Server, key: str, kind: str, taker: str) -> None:
+    def __init__(self, server: RedisServer, key: str, kind: str, taker: str) -> None:
         self._server = server
         self._kind = kind
         self.key = key
         self.taken_key = f"{key}:taken:{taker}"
 
-    async def take(self, count: int) -> Taken | None:
+    async def take(self, count: int) -> SeedBatch | None:
         """Take *count* messages at most; None if there are none.
 
         The same as before, if those were not removed.
@@ -87,7 +87,7 @@ class Pushed:
             _TAKE, [self.key, self.taken_key], self._kind, str(count), str(_ENOUGH), str(LONGEST),
             uuid.uuid4().hex,
         )  # fmt: skip
-        return Taken(found[0], found[1:]) if found else None
+        return SeedBatch(found[0], found[1:]) if found else None
 
     async def remove(self, mark: bytes) -> None:
         """Remove what was taken with *mark*."""
@@ -105,7 +105,7 @@ class Pushed:
 _WEB = ("http://", "https://")
 
 
-def read_object(text: str) -> Request | None:
+def read_request(text: str) -> Request | None:
     """The request of the JSON object *text*; None if it is no such object.
 
     Raises `ValueError` if what it says makes no request.
@@ -130,7 +130,7 @@ def _field(value: Any) -> str | list[str]:
     return [str(each) for each in value] if isinstance(value, list) else str(value)
 
 
-def requests_of(made: object) -> list[Request]:
+def checked_requests(made: object) -> list[Request]:
     """The requests that ``make_request_from_data()`` of a spider has *made*: one, several, none.
 
     Raises `ValueError` for one that is none of the web: a message is no way to files of this
@@ -187,7 +187,7 @@ class PushedSeeds:
         taker = uuid.uuid4().hex if crawl.job is None else crawl.job.file.id
         self._crawl, self._key, self._plant, self._taker = crawl, key, plant, taker
         self._pushed = self._at(crawl.settings)
-        self._next: Pushed | None = None  # where seeds are taken from after the batch at hand
+        self._next: PushedList | None = None  # where seeds are taken from after the batch at hand
         self._lines = SeedLines(key.key, normal=crawl.normalizer)
         self._row, self._notes = key.key.encode(), crawl.store.kv("pushed_seeds")
         self._bad = bad_store(crawl.store)
@@ -208,10 +208,10 @@ class PushedSeeds:
     def _url(self, settings: SuiteSettings) -> RedisUrl:
         return settings.redis_url or server_of(self._crawl.crawler.settings)
 
-    def _at(self, settings: SuiteSettings) -> Pushed:
+    def _at(self, settings: SuiteSettings) -> PushedList:
         """The messages in the Redis of *settings*."""
         url = self._url(settings)
-        return Pushed(Server(url.url, _ANSWER), self._key.key, self._key.kind, self._taker)
+        return PushedList(RedisServer(url.url, _ANSWER), self._key.key, self._key.kind, self._taker)
 
     def _check(self, new: SuiteSettings) -> None:
         url = self._url(new)
@@ -312,7 +312,7 @@ class PushedSeeds:
                 self._key.requests, counted(number, "request"), self._key.key,
             )  # fmt: skip
 
-    async def _store(self, taken: Taken) -> bool:
+    async def _store(self, taken: SeedBatch) -> bool:
         """Make requests of what was *taken* and the job does not have; whether it has all."""
         crawl = self._crawl
         if taken.mark != self._mark:
@@ -352,11 +352,11 @@ class PushedSeeds:
         """What *message* asks for. Raises anything."""
         if self._read is not None:
             text = message.decode(self._key.encoding) if self._key.decoded else message
-            return requests_of(self._read(text))
+            return checked_requests(self._read(text))
         text = message.decode(self._key.encoding)
-        request = read_object(text)
+        request = read_request(text)
         if request is not None:
-            return requests_of(request)
+            return checked_requests(request)
         read = self._lines.read(text.encode())
         if isinstance(read, Seed):
             return read

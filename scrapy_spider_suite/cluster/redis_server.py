@@ -47,22 +47,22 @@ def _script(text: str) -> Script:
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-def alone(name: str) -> Script:
+def load_script(name: str) -> Script:
     """The script *name*, which needs nothing of the registry's."""
     return _script(_read(name))
 
 
-def timed(name: str) -> Script:
+def load_timed_script(name: str) -> Script:
     """The script *name*, which is told the time and the run of the server, and nothing else."""
     return _script(WORLD + _read(name))
 
 
-def fenced(name: str) -> Script:
+def load_fenced_script(name: str) -> Script:
     """The script *name*, which does nothing for a process that is not the member any more."""
     return _script(WORLD + _read("rows") + _read("fence") + _read(name))
 
 
-def load() -> dict[str, Script]:
+def load_registry_scripts() -> dict[str, Script]:
     """All scripts of the registry by their names."""
     common = WORLD + _read("rows") + _read("common")
     return {name: _script(common + _read(name)) for name in NAMES}
@@ -83,7 +83,7 @@ _SAYS: Final = (
 )
 
 
-def place(url: str) -> str:
+def server_place(url: str) -> str:
     """Where *url* leads, without a password."""
     parts = urlsplit(url)
     port = f":{parts.port}" if parts.port else ""
@@ -109,7 +109,7 @@ def require_client(url: str, shown: object) -> None:
         raise SettingsError(f"no connection can be made to {shown}: {error}") from None
 
 
-def said(error: Exception, where: str, key: str = "") -> RegistryError:
+def redis_error(error: Exception, where: str, key: str = "") -> RegistryError:
     """What went wrong with the server at *where*, as the one error that callers know.
 
     *key* is what was asked about; without it an error that does not name its key has none.
@@ -133,7 +133,7 @@ def end_if_cancelled() -> None:
         raise asyncio.CancelledError
 
 
-class Server:
+class RedisServer:
     """Runs scripts in one Redis.
 
     Args:
@@ -145,7 +145,7 @@ class Server:
     """
 
     def __init__(self, url: str, timeout: float) -> None:
-        self.where = place(url)
+        self.where = server_place(url)
         self._timeout = timeout
         self._client = connect(url, timeout)
 
@@ -208,7 +208,7 @@ class Server:
                 found = await answer
         except (exceptions.RedisError, *_AWAY) as error:
             end_if_cancelled()
-            raise said(error, self.where, key) from error
+            raise redis_error(error, self.where, key) from error
         end_if_cancelled()
         return found
 

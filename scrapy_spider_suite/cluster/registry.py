@@ -28,28 +28,28 @@ import numpy as np
 
 from scrapy_spider_suite.cluster import redis_server
 from scrapy_spider_suite.cluster.assignment import Units
-from scrapy_spider_suite.cluster.membership import (  # fmt: skip
+from scrapy_spider_suite.cluster.membership import (
     FACTS_MAX,
     GONE,
     PROTOCOL,
     SILENCE,
-    Answer,
+    AddressQuestion,
+    AgentLease,
     Candidate,
-    Lease,
-    Post,
-    Question,
-    Row,
-    Skew,
-    State,
-    Tokens,
-    View,
+    ClockSkew,
+    Heartbeat,
+    Holders,
+    MemberRecord,
+    Membership,
+    MemberState,
+    RegistryAnswer,
     decode_answer,
     decode_units,
     encode_units,
-    refusal,
+    join_refusal,
 )
-from scrapy_spider_suite.cluster.messages import KEY_MIN
-from scrapy_spider_suite.cluster.redis_server import EVERY, Server, crawl_of, prefix_of
+from scrapy_spider_suite.cluster.messages import SHARED_KEY_MIN
+from scrapy_spider_suite.cluster.redis_server import EVERY, RedisServer, crawl_of, prefix_of
 from scrapy_spider_suite.errors import ClusterError, FencedError, JoinRefusedError, RegistryError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.runtime.clock import boottime
@@ -63,7 +63,7 @@ _MORE: Final = {"addresses": "hash", "address-eras": "hash"}
 """Keys that scripts name by themselves."""
 
 
-class Desk:
+class RegistryClient:
     """Asks the scripts of one crawl: what `registry.Registry` and `office.Office` have in common.
 
     Raises:
@@ -72,8 +72,8 @@ class Desk:
 
     def __init__(self, url: str, crawl: str, *, timeout: float = TIMEOUT) -> None:
         prefix = prefix_of(crawl)
-        self._server = Server(url, timeout)
-        self._scripts = redis_server.load()
+        self._server = RedisServer(url, timeout)
+        self._scripts = redis_server.load_registry_scripts()
         self._keys = [f"{prefix}{name}" for name in _TYPES]
         self._types = {f"{prefix}{name}": type_ for name, type_ in {**_TYPES, **_MORE}.items()}
         self._secret = f"{prefix}secret"
@@ -84,7 +84,7 @@ class Desk:
 
     async def _ask(
         self, script: str, given: dict[str, Any], more: bytes = b""
-    ) -> tuple[Answer, bytes]:
+    ) -> tuple[RegistryAnswer, bytes]:
         """What *script* answers. Raises `RegistryError`."""
         given["silence"] = round(SILENCE * 1000)
         text = msgspec.json.encode(given)
@@ -111,10 +111,10 @@ class Desk:
                 text = f"Redis at {self._server.where} holds a {type_} under {key}, which is ours"
                 raise RegistryError(text, "type") from error
 
-    def _tokens(self, answer: Answer, data: bytes) -> Tokens:
+    def _tokens(self, answer: RegistryAnswer, data: bytes) -> Holders:
         if len(data) != 2 * UNITS:
             raise self._damaged(f"{len(data)} bytes of holders")
-        return Tokens(
+        return Holders(
             decode_units(data), answer.now / 1000, answer.epoch, answer.era, answer.moves,
             answer.claims / 1000,
         )  # fmt: skip
@@ -123,29 +123,29 @@ class Desk:
 _Facts = dict[str, str | int | float | bool | None]
 
 
-class Overview(NamedTuple):
+class ClusterOverview(NamedTuple):
     """A crawl at one moment."""
 
     id: str
     now: float
     """By Redis's clock."""
 
-    view: View
+    view: Membership
     facts: dict[str, dict[str, Any]]
     """What each agent says of itself, by its name."""
 
-    tokens: Tokens
+    tokens: Holders
     ended: bool
     fixed: dict[str, str]
     """The settings in which all agents agree, as text."""
 
 
-async def crawls(url: str, *, timeout: float = TIMEOUT) -> list[str]:
+async def list_crawls(url: str, *, timeout: float = TIMEOUT) -> list[str]:
     """The names of the crawls in the Redis at *url*, sorted.
 
     Raises `RegistryError`, and `ValueError`: there is no such URL.
     """
-    server = Server(url, timeout)
+    server = RedisServer(url, timeout)
     try:
         found = await server.names(EVERY)
     finally:
@@ -153,21 +153,21 @@ async def crawls(url: str, *, timeout: float = TIMEOUT) -> list[str]:
     return sorted(name for key in found if (name := crawl_of(key)))
 
 
-class Office(Desk):
+class ClusterAdmin(RegistryClient):
     """The crawl *crawl* in the Redis at *url*. All its calls raise `RegistryError`."""
 
-    async def overview(self) -> Overview | None:
+    async def overview(self) -> ClusterOverview | None:
         """The crawl; None if there is none of that name."""
         answer, data = await self._ask("look", {"facts": True})
         view = answer.view()
         if answer.code != "ok":
             return None
-        return Overview(
-            answer.id, answer.now / 1000, View(answer.epoch, ()) if view is None else view,
+        return ClusterOverview(
+            answer.id, answer.now / 1000, Membership(answer.epoch, ()) if view is None else view,
             dict(_facts(answer)), self._tokens(answer, data), answer.ended, self._fixed(answer),
         )  # fmt: skip
 
-    def _fixed(self, answer: Answer) -> dict[str, str]:
+    def _fixed(self, answer: RegistryAnswer) -> dict[str, str]:
         try:
             return msgspec.json.decode(answer.fixed, type=dict[str, str])
         except ValueError as error:
@@ -211,7 +211,7 @@ class Office(Desk):
         return answer.code
 
 
-def _facts(answer: Answer) -> Iterator[tuple[str, dict[str, Any]]]:
+def _facts(answer: RegistryAnswer) -> Iterator[tuple[str, dict[str, Any]]]:
     """What agents say; what is not what they say is left out."""
     flat = answer.facts if isinstance(answer.facts, list) else []
     for name, text in zip(flat[::2], flat[1::2], strict=False):
@@ -237,7 +237,7 @@ class Joined(NamedTuple):
     """It is back before its lease ended: nobody took what it holds."""
 
 
-class Moved(NamedTuple):
+class MovedUnits(NamedTuple):
     """What became of units that were to change their holder."""
 
     units: Units
@@ -248,7 +248,7 @@ class Moved(NamedTuple):
     otherwise empty."""
 
 
-class Registry(Desk):
+class AgentRegistry(RegistryClient):
     """One process of an agent in the registry of its crawl. Calls wait for each other.
 
     All of them raise `RegistryError` when Redis cannot be used, after *timeout* seconds at most:
@@ -270,15 +270,15 @@ class Registry(Desk):
     """
 
     def __init__(
-        self, url: str, crawl: str, lease: Lease, *, incarnation: int | None = None,
+        self, url: str, crawl: str, lease: AgentLease, *, incarnation: int | None = None,
         timeout: float = TIMEOUT, clock: Callable[[], float] = boottime,
         wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         super().__init__(url, crawl, timeout=timeout)
         self.lease = lease
-        self.view = View(0, ())
-        self.answer = Answer(code="", now=0)
-        self.skew: Skew | None = None
+        self.view = Membership(0, ())
+        self.answer = RegistryAnswer(code="", now=0)
+        self.skew: ClockSkew | None = None
         self.lapses = 0
         drawn = secrets.randbits(64) if incarnation is None else incarnation
         self._incarnation = f"{drawn:016x}"
@@ -291,7 +291,7 @@ class Registry(Desk):
         self._who: dict[str, Any] = {}
 
     @property
-    def row(self) -> Row | None:
+    def row(self) -> MemberRecord | None:
         """This agent's own, as of `view`."""
         return self.view.row(self._who.get("name", ""))
 
@@ -330,7 +330,7 @@ class Registry(Desk):
         took."""
         return self.skew is not None and abs(self.skew.offset) - self.skew.bound <= most
 
-    async def renew(self, post: Callable[[], Post]) -> Answer:
+    async def renew(self, post: Callable[[], Heartbeat]) -> RegistryAnswer:
         """A heartbeat: renew the lease, and say what *post* returns at that moment.
 
         When the answer has another epoch, `view` is another one.
@@ -358,7 +358,7 @@ class Registry(Desk):
             if await self._go("left") == "holds":
                 return False
         except FencedError:
-            if self.answer.code != State.LEFT:
+            if self.answer.code != MemberState.LEFT:
                 raise
         self.lease.dropped()
         return True
@@ -372,7 +372,7 @@ class Registry(Desk):
         self.lease.dropped()
         await self._go("resting", quiet=round(max(0.0, quiet()) * 1000))
 
-    async def tokens(self) -> Tokens:
+    async def tokens(self) -> Holders:
         """Who holds what."""
         async with self._one:
             answer, data = await self._call("look", {})
@@ -384,14 +384,14 @@ class Registry(Desk):
         """What the agents of the crawl know and nobody without access to its Redis."""
         async with self._one:
             found = await self._server.agreed(self._secret, secrets.token_hex(16))
-        if len(found.encode()) < KEY_MIN:
+        if len(found.encode()) < SHARED_KEY_MIN:
             raise RegistryError(
                 f"{self._secret} in Redis at {self._server.where} has {len(found.encode())} bytes, "
-                f"expected {KEY_MIN} or more: the suite did not write that", "damaged",
+                f"expected {SHARED_KEY_MIN} or more: the suite did not write that", "damaged",
             )  # fmt: skip
         return found
 
-    async def meet(self, asked: Question) -> tuple[list[int], list[str]]:
+    async def meet(self, asked: AddressQuestion) -> tuple[list[int], list[str]]:
         """Which addresses others fetch from, too: see `addresses.AddressBook`, and ``meet.lua``."""
         async with self._one:
             answer, _ = await self._own("meet", asked._asdict())
@@ -401,17 +401,17 @@ class Registry(Desk):
             raise self._damaged(f"{counted(len(states), 'answer')} to {questions}")
         return states, news
 
-    async def give(self, units: Units, to: int, epoch: int) -> Moved:
+    async def give(self, units: Units, to: int, epoch: int) -> MovedUnits:
         """Have the member with the number *to* hold *units*, which this agent held, and fetches no
         more.
         """
         return await self._move(units, {"how": "give", "to": to, "epoch": epoch})
 
-    async def seize(self, units: Units, epoch: int) -> Moved:
+    async def seize(self, units: Units, epoch: int) -> MovedUnits:
         """Hold *units*, of which this agent is the owner in *epoch*, and whose holder is dead."""
         return await self._move(units, {"how": "seize", "epoch": epoch})
 
-    async def claim(self, units: Units, at: float) -> Moved:
+    async def claim(self, units: Units, at: float) -> MovedUnits:
         """Hold *units* again, which this agent was seen to hold *at* a time, in another era.
 
         *at* is that of `Tokens`. An agent whose lease has not lapsed since gets what nobody else
@@ -419,7 +419,7 @@ class Registry(Desk):
         """
         return await self._move(units, {"how": "claim", "at": round(at * 1000)}, at)
 
-    async def _move(self, units: Units, given: dict[str, Any], at: float = 0) -> Moved:
+    async def _move(self, units: Units, given: dict[str, Any], at: float = 0) -> MovedUnits:
         numbers, found = np.unique(units), []
         why = ""
         for start in range(0, len(numbers), CHUNK):
@@ -431,7 +431,7 @@ class Registry(Desk):
                 why = answer.code
                 break
             found.append(decode_units(moved))
-        return Moved(np.concatenate(found) if found else np.empty(0, np.uint16), why)
+        return MovedUnits(np.concatenate(found) if found else np.empty(0, np.uint16), why)
 
     async def _go(self, to: str, **more: int) -> str:
         async with self._one:
@@ -439,7 +439,7 @@ class Registry(Desk):
 
     async def _own(
         self, script: str, given: dict[str, Any], more: bytes = b""
-    ) -> tuple[Answer, bytes]:
+    ) -> tuple[RegistryAnswer, bytes]:
         """`_call` as the member that this process is. Raises `FencedError`."""
         if not self._who:
             raise FencedError("this process has not joined", again=True)
@@ -450,7 +450,7 @@ class Registry(Desk):
 
     async def _call(
         self, script: str, given: dict[str, Any], more: bytes = b""
-    ) -> tuple[Answer, bytes]:
+    ) -> tuple[RegistryAnswer, bytes]:
         """Ask, and learn from the answer what it tells of the lease, the clocks and the members."""
         self._calls += 1
         era, version = self._version
@@ -460,7 +460,7 @@ class Registry(Desk):
         }  # fmt: skip
         sent, wall = self._clock(), self._wall()
         answer, data = await self._ask(script, given, more)
-        self.skew = Skew.measured(wall, self._clock() - sent, answer.now / 1000)
+        self.skew = ClockSkew.measured(wall, self._clock() - sent, answer.now / 1000)
         self.answer = answer
         if (view := answer.view()) is not None:
             self.view, self._version = view, (answer.era, answer.version)
@@ -472,14 +472,14 @@ class Registry(Desk):
             self.lease.renewed(sent, wall, granted)
         return answer, data
 
-    def _raise_gone(self, answer: Answer) -> None:
+    def _raise_gone(self, answer: RegistryAnswer) -> None:
         why, again = GONE.get(answer.code, (answer.code, False))
         if not again:
             self.lease.dropped()
         raise FencedError(f"{why}, says Redis at {self._server.where}", again=again)
 
-    def _why(self, answer: Answer, candidate: Candidate, wall: float) -> str:
+    def _why(self, answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
         try:
-            return refusal(answer, candidate, wall)
+            return join_refusal(answer, candidate, wall)
         except ValueError as error:
             raise self._damaged(error) from error

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped]
 
-from scrapy_spider_suite.errors import JobDamagedError, LetterError
+from scrapy_spider_suite.errors import JobDamagedError, MessageError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.seen import FingerprintCache
 from scrapy_spider_suite.store.interface import KV
@@ -33,7 +33,7 @@ from scrapy_spider_suite.store.url_states import is_mark
 from scrapy_spider_suite.urls.normalize import host_of
 
 _NUMBER: Final = struct.Struct(">Q")
-LEAST: Final = 1 << 32
+FIRST_ROW_NUMBER: Final = 1 << 32
 """The lowest number of a row: lower ones are for letters that come from no outbox."""
 _BITS: Final = 62
 _AHEAD: Final = 1_000
@@ -76,7 +76,7 @@ class Outbox:
 
     def put(self, to: str, row: bytes) -> None:
         """Let *to* have *row*; part of the store's next batch."""
-        number = self._next.get(to) or LEAST + secrets.randbits(_BITS)
+        number = self._next.get(to) or FIRST_ROW_NUMBER + secrets.randbits(_BITS)
         if number >= self._set_aside.get(to, 0):
             self._set_aside[to] = number + _AHEAD
             self._kv.put(_NEXT + to.encode(), _NUMBER.pack(number + _AHEAD))
@@ -128,7 +128,7 @@ def _number(data: bytes) -> int:
         raise JobDamagedError(f"the outbox has a number that is none ({error})") from error
 
 
-def unpack_strange(host: object, row: object, mark: object = "") -> Entry:
+def unpack_foreign_row(host: object, row: object, mark: object = "") -> Entry:
     """The entry of *host* in the *row* of another agent's queue, with its *mark*.
 
     Raises `ValueError`, or what `unpack_row` does: there is none that could have been stored there.
@@ -162,11 +162,11 @@ _LINKS, _ENTRY = range(2)
 _START, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
 _WEB: Final = ("http://", "https://")
 
-Owner = Callable[[str, str], str]
+OwnerOf = Callable[[str, str], str]
 """The name of the agent that is to have a URL: of its host, and itself."""
 
 
-class Routing:
+class OwnerRouter:
     """Keeps what is *own*, the name of this agent, and puts all else into *outbox*.
 
     *owner* says whose a URL is; with *by_host* it goes by the host alone. Of *cache* URLs that
@@ -181,7 +181,7 @@ class Routing:
     """
 
     def __init__(
-        self, outbox: Outbox, owner: Owner, own: str, *, by_host: bool = True, cache: int = 0,
+        self, outbox: Outbox, owner: OwnerOf, own: str, *, by_host: bool = True, cache: int = 0,
         shared_seeds: bool = True,
     ) -> None:  # fmt: skip
         self.outbox = outbox
@@ -197,7 +197,7 @@ class Routing:
         """Of so many bytes of URLs that were sent last none is sent again."""
         self._sent.resize(cache)
 
-    def reroute(self, owner: Owner) -> None:
+    def reroute(self, owner: OwnerOf) -> None:
         """Others own other URLs from now on: what was sent to them may be wanted once more."""
         self._owner = owner
         self._sent.clear()
@@ -267,8 +267,8 @@ def _rows_of(keys: list[bytes]) -> Iterator[list[bytes]]:
         yield row
 
 
-def arrived(rows: Iterable[bytes]) -> Iterator[Entry]:
-    """What the *rows* of another agent's outbox hold. Raises `LetterError` if that is nothing.
+def unpack_rows(rows: Iterable[bytes]) -> Iterator[Entry]:
+    """What the *rows* of another agent's outbox hold. Raises `MessageError` if that is nothing.
 
     Nothing in them is believed: the identity of a link is made anew of its host and URL.
     """
@@ -278,14 +278,14 @@ def arrived(rows: Iterable[bytes]) -> Iterator[Entry]:
             if kind == _LINKS:
                 yield from _links(rest)
             elif kind == _ENTRY:
-                entry = unpack_strange(*rest)
+                entry = unpack_foreign_row(*rest)
                 if not entry.url.startswith(_WEB):
                     raise ValueError(f"{entry.url[:200]!r} is no URL of the web")
                 yield entry
             else:
                 raise ValueError(f"no kind of row has the number {kind!r}")
         except (ValueError, TypeError, msgpack.UnpackException, JobDamagedError) as error:
-            raise LetterError(f"a row of another agent cannot be read ({error})") from error
+            raise MessageError(f"a row of another agent cannot be read ({error})") from error
 
 
 def _links(rest: list[Any]) -> Iterator[Entry]:

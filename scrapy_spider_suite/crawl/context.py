@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from scrapy import Request, signals
 
-from scrapy_spider_suite.cluster.ledger.ledger_client import sharing_of
+from scrapy_spider_suite.cluster.ledger.ledger_client import make_shared_limits
 from scrapy_spider_suite.crawl.crawl_policy import STORE as TWINS
 from scrapy_spider_suite.crawl.crawl_policy import (
     Ordering,
@@ -55,7 +55,7 @@ from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from scrapy_spider_suite.cluster.agent import Agency
+    from scrapy_spider_suite.cluster.agent import Agent
     from scrapy_spider_suite.crawl.gate import Wire
     from scrapy_spider_suite.crawl.sinks.link_counts import LinkCounting
 
@@ -134,7 +134,7 @@ class Crawl:
         self.ordering = Ordering(order_of(self.settings, crawler.stats))
         self.frontier = self._open_frontier()
         self.wire: Wire | None = None  # where requests wait that have no visit
-        self.sharing = sharing_of(self, self.settings)
+        self.sharing = make_shared_limits(self, self.settings)
         self.revisiting = PageRevisiting(self)
         self.duplicates = DuplicatePages(self)
         self.counting: LinkCounting | None = None
@@ -142,10 +142,12 @@ class Crawl:
         # Connected after the extensions, so called after them; the scheduler is closed before.
         crawler.signals.connect(self.let_go, signals.spider_closed, weak=False)
 
-    def _make_agency(self) -> Agency | None:
+    def _make_agency(self) -> Agent | None:
         if not self.settings.cluster:
             return None
-        from scrapy_spider_suite.cluster.agent import agency_of  # few have other agents
+        from scrapy_spider_suite.cluster.agent import (
+            make_agent as agency_of,  # few have other agents
+        )
 
         return agency_of(self)
 

@@ -20,9 +20,9 @@ from twisted.python.failure import Failure
 
 from scrapy_spider_suite.cluster.ledger.ledger_client import (
     NO_GATE,
-    Sharing,
-    replace_sharing,
-    sharing_of,
+    SharedLimits,
+    make_shared_limits,
+    replace_shared_limits,
 )
 from scrapy_spider_suite.crawl.crawl_policy import STORE as TWINS
 from scrapy_spider_suite.crawl.crawl_policy import (
@@ -130,18 +130,18 @@ def _prepare(crawl: Crawl, new: SuiteSettings, changed: set[str]) -> Iterator[St
     if changed & (_BOTTOM_UP if new.order == "bottom-up" else _BEST_FIRST):
         yield partial(crawl.ordering.adopt, order_of(new, stats))
     if "ledger" in changed:
-        yield partial(replace_sharing, crawl, _sharing(crawl, new))
+        yield partial(replace_shared_limits, crawl, _sharing(crawl, new))
     if changed & _WINDOW:
         yield partial(crawl.frontier.rotation.slide, window_of(new, crawl.store))
 
 
-def _sharing(crawl: Crawl, new: SuiteSettings) -> Sharing | None:
+def _sharing(crawl: Crawl, new: SuiteSettings) -> SharedLimits | None:
     """What the crawl fetches by with the ledger of *new*. Raises `SettingsError`."""
     if new.cluster:
         raise SettingsError("SUITE_LEDGER is one for all agents of a crawl: stop them all first")
     if crawl.crawler.engine is None or not hasattr(crawl.crawler.engine.downloader, "crawl"):
         raise SettingsError(NO_GATE)
-    return sharing_of(crawl, new)
+    return make_shared_limits(crawl, new)
 
 
 def _keep_seen(crawl: Crawl, new: SuiteSettings) -> None:

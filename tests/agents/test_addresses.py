@@ -8,9 +8,13 @@ from random import Random
 from membership import ALL, GRACE, InTown, Town, back, beat, candidate
 
 from scrapy_spider_suite.cluster.assignment import Units
-from scrapy_spider_suite.cluster.ledger.shared_addresses import MOST, AddressBook, Standing
+from scrapy_spider_suite.cluster.ledger.shared_addresses import (
+    ADDRESSES_PER_CALL,
+    AddressBook,
+    AddressSharing,
+)
 from scrapy_spider_suite.cluster.membership import SILENCE
-from scrapy_spider_suite.cluster.registry import Registry
+from scrapy_spider_suite.cluster.registry import AgentRegistry
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
 NOTHING = ALL[:0]
@@ -19,13 +23,13 @@ NOTHING = ALL[:0]
 class Process:
     """An agent and its book; `busy` are the addresses at which something is under way."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: AgentRegistry) -> None:
         self.registry = registry
         self.era = registry.answer.era
         self.busy: set[str] = set()
         self.book = AddressBook(lambda address: address not in self.busy)
 
-    async def ask(self, *addresses: str) -> list[Standing]:
+    async def ask(self, *addresses: str) -> list[AddressSharing]:
         """How those stand, after a call."""
         for address in addresses:
             self.book.standing(address)
@@ -50,17 +54,17 @@ def test_who_is_alone_at_an_address_needs_no_ledger(in_town: InTown) -> None:
 
     async def test(town: Town) -> None:
         a, b = await process(town, "a"), await process(town, "b")
-        assert await a.ask(HERE, THERE) == [Standing.ALONE, Standing.ALONE]
-        assert await b.ask(HERE) == [Standing.ASK]
-        assert a.book.standing(HERE) is Standing.ALONE  # a has heard nothing
+        assert await a.ask(HERE, THERE) == [AddressSharing.ALONE, AddressSharing.ALONE]
+        assert await b.ask(HERE) == [AddressSharing.ASK]
+        assert a.book.standing(HERE) is AddressSharing.ALONE  # a has heard nothing
         a.busy.add(HERE)
-        assert await a.ask(HERE) == [Standing.SHARED]
+        assert await a.ask(HERE) == [AddressSharing.SHARED]
         await a.ask()
-        assert await b.ask(HERE) == [Standing.ASK]  # a fetch of before is under way there
+        assert await b.ask(HERE) == [AddressSharing.ASK]  # a fetch of before is under way there
         a.busy.clear()
         await a.ask()
-        assert await b.ask(HERE) == [Standing.SHARED]
-        assert a.book.standing(THERE) is Standing.ALONE
+        assert await b.ask(HERE) == [AddressSharing.SHARED]
+        assert a.book.standing(THERE) is AddressSharing.ALONE
         assert not a.book.pressing
         assert not b.book.pressing
 
@@ -75,10 +79,10 @@ def test_who_is_dead_is_not_waited_for(in_town: InTown) -> None:
         await a.ask(HERE)
         town.wait(GRACE / 2)
         await beat(b.registry)
-        assert await b.ask(HERE) == [Standing.ASK]
+        assert await b.ask(HERE) == [AddressSharing.ASK]
         town.wait(GRACE / 2 + 1)
         await beat(b.registry)
-        assert await b.ask(HERE) == [Standing.ALONE]
+        assert await b.ask(HERE) == [AddressSharing.ALONE]
 
     in_town(test)
 
@@ -93,13 +97,13 @@ def test_who_has_gone_shares_nothing(in_town: InTown) -> None:
         a.book.keep([])
         assert len(a.book) == 1
         await a.ask()
-        assert await b.ask(HERE, THERE) == [Standing.ASK, Standing.ALONE]
+        assert await b.ask(HERE, THERE) == [AddressSharing.ASK, AddressSharing.ALONE]
         a.busy.clear()
         a.book.keep([])
         await a.ask()
-        assert await b.ask(HERE) == [Standing.ALONE]
+        assert await b.ask(HERE) == [AddressSharing.ALONE]
         await b.ask()
-        assert await a.ask(THERE) == [Standing.ASK]
+        assert await a.ask(THERE) == [AddressSharing.ASK]
 
     in_town(test)
 
@@ -110,11 +114,11 @@ def test_another_process_of_an_agent_is_the_same_agent(in_town: InTown) -> None:
     async def test(town: Town) -> None:
         a, b = await process(town, "a"), await process(town, "b")
         await a.ask(HERE, THERE)
-        assert await b.ask(HERE, THERE) == [Standing.ASK, Standing.ASK]
+        assert await b.ask(HERE, THERE) == [AddressSharing.ASK, AddressSharing.ASK]
         a = Process((await back(town, "a"))[0])
-        assert await a.ask(HERE) == [Standing.SHARED]
+        assert await a.ask(HERE) == [AddressSharing.SHARED]
         await a.ask()
-        assert await b.ask(HERE, THERE) == [Standing.SHARED, Standing.ALONE]
+        assert await b.ask(HERE, THERE) == [AddressSharing.SHARED, AddressSharing.ALONE]
 
     in_town(test)
 
@@ -144,22 +148,22 @@ def test_a_server_that_has_lost_all_lets_nobody_be_alone_anew_before_all_have_sp
         await b.ask(THERE)
         all_lost(town)
         await returned(town, b, "b")
-        assert await b.ask(HERE) == [Standing.ASK]  # a has not come back yet
+        assert await b.ask(HERE) == [AddressSharing.ASK]  # a has not come back yet
         town.wait(4 * SILENCE)
         await beat(b.registry)
-        assert await b.ask(HERE, THERE) == [Standing.ASK, Standing.ALONE]
+        assert await b.ask(HERE, THERE) == [AddressSharing.ASK, AddressSharing.ALONE]
         await returned(town, a, "a", ALL)
-        assert await b.ask(HERE) == [Standing.ASK]
-        assert a.book.standing(HERE) is Standing.ALONE
+        assert await b.ask(HERE) == [AddressSharing.ASK]
+        assert a.book.standing(HERE) is AddressSharing.ALONE
         a.busy.add(HERE)
         await a.ask()
         await a.ask()
-        assert a.book.standing(HERE) is Standing.SHARED
-        assert await b.ask(HERE) == [Standing.ASK]  # a fetch of before is under way there
+        assert a.book.standing(HERE) is AddressSharing.SHARED
+        assert await b.ask(HERE) == [AddressSharing.ASK]  # a fetch of before is under way there
         a.busy.clear()
         for _ in range(2):
             await a.ask()
-        assert await b.ask(HERE) == [Standing.SHARED]
+        assert await b.ask(HERE) == [AddressSharing.SHARED]
         assert not a.book.pressing
 
     in_town(test)
@@ -175,10 +179,10 @@ def test_after_a_loss_a_lease_is_waited_for_at_most(in_town: InTown) -> None:
         await returned(town, b, "b")
         town.wait(GRACE / 2)
         await beat(b.registry)
-        assert await b.ask(HERE) == [Standing.ASK]
+        assert await b.ask(HERE) == [AddressSharing.ASK]
         town.wait(GRACE / 2)
         await beat(b.registry)
-        assert await b.ask(HERE) == [Standing.ALONE]
+        assert await b.ask(HERE) == [AddressSharing.ALONE]
 
     in_town(test)
 
@@ -189,17 +193,17 @@ def test_who_has_stopped_is_waited_for_until_its_last_delay_is_over(in_town: InT
     async def test(town: Town) -> None:
         a, b = await process(town, "a"), await process(town, "b")
         await a.ask(HERE)
-        assert await b.ask(HERE) == [Standing.ASK]
+        assert await b.ask(HERE) == [AddressSharing.ASK]
         await a.registry.rest(lambda: 10.0)
-        assert await b.ask(HERE) == [Standing.ASK]
+        assert await b.ask(HERE) == [AddressSharing.ASK]
         town.wait(10)
-        assert await b.ask(HERE, THERE) == [Standing.ALONE, Standing.ALONE]
+        assert await b.ask(HERE, THERE) == [AddressSharing.ALONE, AddressSharing.ALONE]
         a = Process((await back(town, "a"))[0])
-        assert await a.ask(HERE) == [Standing.ASK]
+        assert await a.ask(HERE) == [AddressSharing.ASK]
         for _ in range(2):
             await b.ask()
-        assert await a.ask(HERE) == [Standing.SHARED]
-        assert b.book.standing(HERE) is Standing.SHARED
+        assert await a.ask(HERE) == [AddressSharing.SHARED]
+        assert b.book.standing(HERE) is AddressSharing.SHARED
 
     in_town(test)
 
@@ -215,13 +219,13 @@ def test_who_was_dead_asks_like_any_other(in_town: InTown) -> None:
         await beat(b.registry)
         town.wait(GRACE / 2)
         await beat(b.registry)
-        assert await b.ask(HERE) == [Standing.ALONE]
+        assert await b.ask(HERE) == [AddressSharing.ALONE]
         await a.registry.join(candidate("a", number=1))
         a.book.forget()
-        assert await a.ask(HERE) == [Standing.ASK]
+        assert await a.ask(HERE) == [AddressSharing.ASK]
         for _ in range(2):
             await b.ask()
-        assert await a.ask(HERE) == [Standing.SHARED]
+        assert await a.ask(HERE) == [AddressSharing.SHARED]
 
     in_town(test)
 
@@ -234,10 +238,10 @@ def test_who_has_all_units_back_waits_for_nobody(in_town: InTown) -> None:
         tokens = await a.registry.tokens()
         await b.registry.rest()
         town.restarted()
-        assert await a.ask(HERE) == [Standing.ASK]
-        assert await a.ask(HERE) == [Standing.ASK]
+        assert await a.ask(HERE) == [AddressSharing.ASK]
+        assert await a.ask(HERE) == [AddressSharing.ASK]
         await a.registry.claim(ALL, tokens.at)
-        assert await a.ask(HERE) == [Standing.ALONE]
+        assert await a.ask(HERE) == [AddressSharing.ALONE]
 
     in_town(test)
 
@@ -247,10 +251,10 @@ def test_more_addresses_than_one_call_takes(in_town: InTown) -> None:
 
     async def test(town: Town) -> None:
         a = await process(town, "a")
-        addresses = [f"10.1.{n // 256}.{n % 256}" for n in range(MOST + 10)]
+        addresses = [f"10.1.{n // 256}.{n % 256}" for n in range(ADDRESSES_PER_CALL + 10)]
         standing = Counter(await a.ask(*addresses))
-        assert standing == {Standing.ALONE: MOST, Standing.NEW: 10}
-        assert set(await a.ask(*addresses)) == {Standing.ALONE}
+        assert standing == {AddressSharing.ALONE: ADDRESSES_PER_CALL, AddressSharing.NEW: 10}
+        assert set(await a.ask(*addresses)) == {AddressSharing.ALONE}
 
     in_town(test)
 
@@ -286,15 +290,15 @@ def test_no_two_are_alone_whatever_they_do(in_town: InTown) -> None:
                     each.book.keep([a for a in addresses if a != address])
                 case 1:  # nobody hears the answer
                     await each.registry.meet(each.book.question(each.era))
-                case 2 if each.book.standing(address) is Standing.ALONE:
+                case 2 if each.book.standing(address) is AddressSharing.ALONE:
                     each.busy.add(address)
                 case 3:
                     each.busy.discard(address)
                 case _:
                     await each.ask(address)
             for one in addresses:
-                alone = [a for a in agents if a.book._known.get(one) is Standing.ALONE]
-                shared = [a for a in agents if a.book._known.get(one) is Standing.SHARED]
+                alone = [a for a in agents if a.book._known.get(one) is AddressSharing.ALONE]
+                shared = [a for a in agents if a.book._known.get(one) is AddressSharing.SHARED]
                 assert len(alone) <= 1
                 assert not (alone and shared)
 

@@ -13,19 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.cluster.assignment import (
-    KINDS,
+    ASSIGNMENTS,
     Assignment,
     Member,
-    Table,
-    assignment_of,
+    OwnerTable,
     fingerprint,
+    load_assignment,
     moved,
 )
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.urls.hosts import node_of, terminal_of
 
-NAMES = [*KINDS, "assignments.ByDomain"]
+NAMES = [*ASSIGNMENTS, "assignments.ByDomain"]
 HASHED = "assignments.ByPythonsHash"
 URLS = [
     (f"www.host-{n}.example", f"https://www.host-{n}.example/{path}")
@@ -44,8 +44,8 @@ def agents(*names: str) -> list[Member]:
 
 def answers(name: str) -> list[object]:
     """What the function called *name* says of all that can be asked here."""
-    assignment = assignment_of(name)
-    tables = [Table.of(assignment, agents(*"abcdefg"[:count])) for count in (1, 2, 3, 7)]
+    assignment = load_assignment(name)
+    tables = [OwnerTable.of(assignment, agents(*"abcdefg"[:count])) for count in (1, 2, 3, 7)]
     units = [assignment.unit(host, url) for host, url in URLS]
     return [units, [table.digest for table in tables], fingerprint(assignment)]
 
@@ -81,7 +81,7 @@ def test_every_process_says_the_same(name: str, elsewhere: dict[str, list[object
 def test_every_unit_has_an_owner(name: str) -> None:
     """Of the members, whose shares are as even as they can be of that function."""
     for count in (1, 2, 5):
-        table = Table.of(assignment_of(name), agents(*"abcde"[:count]))
+        table = OwnerTable.of(load_assignment(name), agents(*"abcde"[:count]))
         assert table.owners.shape == (UNITS,)
         assert sum(table.counts().values()) == UNITS
         assert set(table.counts()) == set("abcde"[:count])
@@ -92,19 +92,19 @@ def test_every_unit_has_an_owner(name: str) -> None:
 @every_kind
 def test_the_order_of_the_names_decides(name: str) -> None:
     """Not that in which agents came: K2, numbers from 0 for each of them."""
-    assignment = assignment_of(name)
-    table = Table.of(assignment, agents("b", "a", "c"))
+    assignment = load_assignment(name)
+    table = OwnerTable.of(assignment, agents("b", "a", "c"))
     assert [member.name for member in table.members] == ["a", "b", "c"]
-    again = Table.of(assignment, agents("c", "b", "a"))
+    again = OwnerTable.of(assignment, agents("c", "b", "a"))
     assert np.array_equal(table.owners, again.owners)
     assert table.digest == again.digest
-    assert table.digest != Table.of(assignment, agents("a", "b", "d")).digest
+    assert table.digest != OwnerTable.of(assignment, agents("a", "b", "d")).digest
 
 
 @every_kind
 def test_a_host_is_whole_or_said_to_be_divided(name: str) -> None:
     """What phases and hand-over rest upon."""
-    assignment = assignment_of(name)
+    assignment = load_assignment(name)
     units = [assignment.unit(host, url) for host, url in URLS]
     assert all(0 <= unit < UNITS for unit in units)
     assert (units[::2] == units[1::2]) == assignment.by_host
@@ -113,8 +113,8 @@ def test_a_host_is_whole_or_said_to_be_divided(name: str) -> None:
 @every_kind
 def test_what_moves_is_all_that_moves(name: str) -> None:
     """The old table and what moved are the new table."""
-    assignment = assignment_of(name)
-    old, new = (Table.of(assignment, agents(*names)) for names in ("abd", "bcde"))
+    assignment = load_assignment(name)
+    old, new = (OwnerTable.of(assignment, agents(*names)) for names in ("abd", "bcde"))
     owners = [old.owner(unit) for unit in range(UNITS)]
     for (before, after), units in moved(old, new).items():
         assert before != after
@@ -128,10 +128,10 @@ def test_what_moves_is_all_that_moves(name: str) -> None:
 
 def test_a_table_stays() -> None:
     """Others hold it, too."""
-    table = Table.of(assignment_of("ring"), agents("a", "b"))
+    table = OwnerTable.of(load_assignment("ring"), agents("a", "b"))
     with pytest.raises(ValueError, match="read-only"):
         table.owners[0] = 1
-    assert repr(Table.of(assignment_of("url-sum"), agents("b", "a"))) == (
+    assert repr(OwnerTable.of(load_assignment("url-sum"), agents("b", "a"))) == (
         "<Table a: 32,768, b: 32,768>"
     )
 
@@ -149,7 +149,7 @@ def test_a_table_stays() -> None:
 def test_impossible_members(members: list[Member], message: str) -> None:
     """They come from whoever joins, and are said before a table is made."""
     with pytest.raises(ValueError, match=message):
-        Table.of(assignment_of("ring"), members)
+        OwnerTable.of(load_assignment("ring"), members)
 
 
 # The seeds'
@@ -157,7 +157,7 @@ def test_impossible_members(members: list[Member], message: str) -> None:
 
 def owner(assignment: Assignment, host: str, url: str, count: int) -> int:
     """The number of the agent that has a URL."""
-    table = Table.of(assignment, agents(*(f"{number:04}" for number in range(count))))
+    table = OwnerTable.of(assignment, agents(*(f"{number:04}" for number in range(count))))
     return int(table.owner(assignment.unit(host, url)))
 
 
@@ -172,13 +172,13 @@ def owner(assignment: Assignment, host: str, url: str, count: int) -> int:
 )
 def test_kspiders_nodes(url: str, node: int) -> None:
     """K1: five of them, and a host over several of them."""
-    assert owner(assignment_of("url-sum"), url.split("/")[2], url, 5) == node
+    assert owner(load_assignment("url-sum"), url.split("/")[2], url, 5) == node
 
 
 @pytest.mark.parametrize(("host", "total"), [("www.sun.com", 671), ("www.sgi.com", 666)])
 def test_tarantulas_terminals(host: str, total: int) -> None:
     """T8: of whatever number, and all URLs of a host with one of them."""
-    assignment = assignment_of("host-parity")
+    assignment = load_assignment("host-parity")
     for count in (1, 4, 7, 100):
         assert owner(assignment, host, f"http://{host}/a", count) == total % count
 
@@ -187,7 +187,7 @@ def test_tarantulas_terminals(host: str, total: int) -> None:
 @given(url=CHARACTERS, long=st.integers(1, 200), count=st.integers(1, 30))
 def test_sums_are_the_papers(url: str, long: int, count: int) -> None:
     """For every number of agents; of sums that are no unit for those that are promised."""
-    by_url, by_host = assignment_of("url-sum"), assignment_of("host-parity")
+    by_url, by_host = load_assignment("url-sum"), load_assignment("host-parity")
     url *= long
     if sum(url.encode()) < UNITS or 55_440 % count == 0:
         assert owner(by_url, "", url, count) == node_of(url, count)
@@ -198,7 +198,7 @@ def test_sums_are_the_papers(url: str, long: int, count: int) -> None:
 
 def test_a_sum_that_is_no_unit() -> None:
     """13 is the first number of agents for which such a URL may lie elsewhere."""
-    assignment, url = assignment_of("url-sum"), "~" * 2_083
+    assignment, url = load_assignment("url-sum"), "~" * 2_083
     for count in (*range(1, 13), 14, 15, 16, 18, 20, 21, 22, 24):
         assert owner(assignment, "", url, count) == node_of(url, count)
     assert owner(assignment, "", url, 13) != node_of(url, 13)
@@ -207,15 +207,15 @@ def test_a_sum_that_is_no_unit() -> None:
 @pytest.mark.parametrize("name", ["url-sum", "host-parity"])
 def test_sums_know_no_weights(name: str) -> None:
     """To take one and do nothing with it would be worse than to refuse it."""
-    assert Table.of(assignment_of(name), [Member("a", 2), Member("b", 2)])
+    assert OwnerTable.of(load_assignment(name), [Member("a", 2), Member("b", 2)])
     with pytest.raises(SettingsError, match=f"{name}.*different weights .b has 1, a 1.5"):
-        Table.of(assignment_of(name), [Member("a", 1.5), Member("b")])
+        OwnerTable.of(load_assignment(name), [Member("a", 1.5), Member("b")])
 
 
 @pytest.mark.parametrize(("name", "least"), [("url-sum", 0.8), ("host-parity", 0.8)])
 def test_modulo_moves_nearly_everything(name: str, least: float) -> None:
     """n of n + 1 parts, for which it is not the default."""
-    old, new = (Table.of(assignment_of(name), agents(*"abcde"[:count])) for count in (4, 5))
+    old, new = (OwnerTable.of(load_assignment(name), agents(*"abcde"[:count])) for count in (4, 5))
     assert sum(map(len, moved(old, new).values())) == pytest.approx(least * UNITS, abs=2)
 
 
@@ -242,14 +242,14 @@ def test_modulo_moves_nearly_everything(name: str, least: float) -> None:
 def test_what_is_no_assignment_function(name: str, message: str) -> None:
     """One line that names the setting, before anything is fetched."""
     with pytest.raises(SettingsError, match=f"^SUITE_ASSIGNMENT = '{name}': ") as raised:
-        assignment_of(name)
+        load_assignment(name)
     assert raised.match(message)
     assert "\n" not in str(raised.value)
 
 
 def test_what_fails_later() -> None:
     """The sample is not the web."""
-    assignment = assignment_of("assignments.Late")
+    assignment = load_assignment("assignments.Late")
     assert assignment.unit("a.example", "https://a.example/") == 1
     with pytest.raises(SettingsError, match=r"unit\('a.test', 'https://a.test/'\) failed: KeyEr"):
         assignment.unit("a.test", "https://a.test/")
@@ -257,5 +257,5 @@ def test_what_fails_later() -> None:
 
 def test_processes_that_disagree(elsewhere: dict[str, list[object]]) -> None:
     """One process cannot tell that others say something else; their fingerprints do."""
-    assert fingerprint(assignment_of(HASHED)) != elsewhere[HASHED][-1]
-    assert len({fingerprint(assignment_of(name)) for name in NAMES}) == len(NAMES)
+    assert fingerprint(load_assignment(HASHED)) != elsewhere[HASHED][-1]
+    assert len({fingerprint(load_assignment(name)) for name in NAMES}) == len(NAMES)

@@ -13,9 +13,9 @@ import pytest
 from contracts_transport import Agent, TransportContract, letter_of, until
 from udp import KEY, free_addresses
 
-from scrapy_spider_suite.cluster.messages import Letter
+from scrapy_spider_suite.cluster.messages import Message
 from scrapy_spider_suite.cluster.transports import udp
-from scrapy_spider_suite.cluster.transports.udp import Datagrams, parse_agents
+from scrapy_spider_suite.cluster.transports.udp import UdpTransport, parse_agents
 
 
 class TestDatagrams(TransportContract):
@@ -25,9 +25,9 @@ class TestDatagrams(TransportContract):
     def _addresses(self) -> None:
         self.addresses = dict(zip("ab", free_addresses(2), strict=True))
 
-    def open(self, name: str, incarnation: int) -> Datagrams:
+    def open(self, name: str, incarnation: int) -> UdpTransport:
         """With a small window, so that it is filled soon."""
-        return Datagrams(name, self.addresses, KEY, window=24)
+        return UdpTransport(name, self.addresses, KEY, window=24)
 
     def test_what_strangers_send(self, both: Any, caplog: pytest.LogCaptureFixture) -> None:
         """It is refused and counted with one line for each kind, and letters go on."""
@@ -54,7 +54,7 @@ class TestDatagrams(TransportContract):
         ]
 
 
-class LossyDatagrams(Datagrams):
+class LossyDatagrams(UdpTransport):
     """Loses one datagram in ten that come, and gets one in ten twice."""
 
     draw = Random(21)
@@ -70,7 +70,7 @@ class TestLossyDatagrams(TestDatagrams):
     count = 1_000
     loses = True
 
-    def open(self, name: str, incarnation: int) -> Datagrams:
+    def open(self, name: str, incarnation: int) -> UdpTransport:
         """One that loses."""
         return LossyDatagrams(name, self.addresses, KEY, window=24)
 
@@ -83,12 +83,12 @@ def test_an_agent_that_runs_twice() -> None:
     (place,) = free_addresses(1)
 
     async def test() -> None:
-        first, second = (Datagrams("a", {"a": place}, KEY) for _ in range(2))
+        first, second = (UdpTransport("a", {"a": place}, KEY) for _ in range(2))
         await first.start(print, print)
         with pytest.raises(OSError, match=r"SUITE_AGENTS: 127.* agent a .* in use.* SUITE_AGENT_N"):
             await second.start(print, print)
         await first.close(0)
-        away = Datagrams("a", {"a": ("192.0.2.1", 9)}, KEY)
+        away = UdpTransport("a", {"a": ("192.0.2.1", 9)}, KEY)
         with pytest.raises(OSError, match=r"192\.0\.2\.1:9, .*: Cannot assign requested"):
             await away.start(print, print)
 
@@ -121,11 +121,11 @@ def test_the_own_name_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     Names(monkeypatch)
     line = r"^SUITE_AGENTS: one\.lan:7000, the address of agent a .* is not known: Name or serv"
     with pytest.raises(OSError, match=line):
-        asyncio.run(Datagrams("a", AGENTS, KEY).start(print, print))
+        asyncio.run(UdpTransport("a", AGENTS, KEY).start(print, print))
     monkeypatch.undo()
     long = {"a": ("x" * 70 + ".lan", 7000)}
     with pytest.raises(OSError, match=r"SUITE_AGENTS: x.* is not known: no name of a machine"):
-        asyncio.run(Datagrams("a", long, KEY).start(print, print))
+        asyncio.run(UdpTransport("a", long, KEY).start(print, print))
 
 
 def test_a_name_that_is_not_known_yet(
@@ -136,8 +136,8 @@ def test_a_name_that_is_not_known_yet(
     place, other = free_addresses(2)
 
     async def test() -> None:
-        a, b = (Datagrams(name, AGENTS, KEY) for name in "ab")
-        came: list[Letter] = []
+        a, b = (UdpTransport(name, AGENTS, KEY) for name in "ab")
+        came: list[Message] = []
         names.places = {"one.lan": [place]}
         await a.start(print, print)
         assert a.send("b", letter_of("a", b"row", bounds=a.bounds))
@@ -162,9 +162,9 @@ def test_an_agent_comes_back_at_another_address(
     place, old, new = free_addresses(3)
 
     async def test() -> None:
-        came: list[Letter] = []
+        came: list[Message] = []
         names.places = {"one.lan": [place], "two.lan": [old]}
-        a, b = (Datagrams(name, AGENTS, KEY) for name in "ab")
+        a, b = (UdpTransport(name, AGENTS, KEY) for name in "ab")
         await a.start(came.append, print)
         await b.start(came.append, print)
         assert a.send("b", letter_of("a", b"row", bounds=a.bounds))
@@ -172,7 +172,7 @@ def test_an_agent_comes_back_at_another_address(
         a.acknowledge(came[0].receipt)
         await b.close(0)
         names.places["two.lan"] = [new]
-        again = Datagrams("b", AGENTS, KEY)
+        again = UdpTransport("b", AGENTS, KEY)
         await again.start(came.append, print)
         assert again.send("a", letter_of("b", b"back", bounds=a.bounds))  # a has to answer it
         await until(lambda: len(came) == 3)
@@ -191,7 +191,7 @@ def test_one_of_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def test() -> None:
         names.places = {"one.lan": [place], "two.lan": [used, other]}
-        a = Datagrams("a", AGENTS, KEY)
+        a = UdpTransport("a", AGENTS, KEY)
         await a.start(print, print)
         names.places["two.lan"] = [other, used]
         assert a.send("b", letter_of("a", b"row", bounds=a.bounds))
@@ -224,8 +224,8 @@ def test_parse_bad_agents(text: str) -> None:
 def test_bad_arguments() -> None:
     """A key that can be guessed, an agent that is not listed, a name that is none."""
     with pytest.raises(ValueError, match="5 bytes, not 16"):
-        Datagrams("a", {"a": ("127.0.0.1", 1)}, b"short")
+        UdpTransport("a", {"a": ("127.0.0.1", 1)}, b"short")
     with pytest.raises(ValueError, match="agent 'b' is not in the list"):
-        Datagrams("b", {"a": ("127.0.0.1", 1)}, KEY)
+        UdpTransport("b", {"a": ("127.0.0.1", 1)}, KEY)
     with pytest.raises(ValueError, match="no name for an agent"):
-        Datagrams("a", {"a": ("127.0.0.1", 1), "b\n": ("127.0.0.1", 2)}, KEY)
+        UdpTransport("a", {"a": ("127.0.0.1", 1), "b\n": ("127.0.0.1", 2)}, KEY)

@@ -13,17 +13,17 @@ from contracts_transport import letter_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.cluster.messages import Letter, Packed, Packer
-from scrapy_spider_suite.cluster.transports.udp import BOUNDS, Exchange
+from scrapy_spider_suite.cluster.messages import Message, MessagePacker, PackedMessage
+from scrapy_spider_suite.cluster.transports.udp import BOUNDS, UdpPeers
 from scrapy_spider_suite.cluster.transports.udp_protocol import (
     COMMON_MAX,
     DATAGRAM_MAX,
-    Kind,
-    Marks,
+    NumberSet,
     Packet,
     PacketError,
-    Report,
-    Sealer,
+    PacketKind,
+    PacketSealer,
+    ReceiptReport,
 )
 
 KEY = bytes(range(32))
@@ -44,16 +44,16 @@ class Node:
     def start(self) -> None:
         """A process; what another one had in memory is lost."""
         self.incarnation += 1
-        self.unkept: list[Letter] = []
+        self.unkept: list[Message] = []
         self.on_the_way: set[int] = set()
         others = [name for name in self.world.names if name != self.name]
-        self.exchange = Exchange(
+        self.exchange = UdpPeers(
             self.name, others, KEY, self.world.window, self.received, self.acknowledged,
             self.unlisted, self.world.draw.randbytes,
         )  # fmt: skip
-        self.packer = Packer(self.name, self.incarnation, SMALL)
+        self.packer = MessagePacker(self.name, self.incarnation, SMALL)
 
-    def received(self, letter: Letter) -> None:
+    def received(self, letter: Message) -> None:
         """Its rows are kept later."""
         self.unkept.append(letter)
         connections = sum(node.incarnation for node in self.world.nodes.values())
@@ -258,7 +258,7 @@ def test_who_does_not_answer() -> None:
     world.write("a", "b", 3)
     a, began = world.nodes["a"].exchange, world.now
     world.run(lambda: world.now > began + 6, keep=1)
-    hello = Sealer("b", ["a"], KEY).seal("a", Packet(Kind.HELLO, b"12345678"))
+    hello = PacketSealer("b", ["a"], KEY).seal("a", Packet(PacketKind.HELLO, b"12345678"))
     a.take(hello, world.now)
     assert a.silent(world.now - 5) == ["b"]
     assert not a.silent(began - 1)
@@ -284,7 +284,7 @@ def test_a_report_that_is_lost() -> None:
 def test_who_keeps_nothing_is_sent_no_more() -> None:
     """The window holds on both sides; whoever sends beyond it has to send again."""
     world = World("ab", 5, window=8)
-    greedy = Exchange("a", ["b"], KEY, 32, lambda letter: None, lambda *_: None, print)
+    greedy = UdpPeers("a", ["b"], KEY, 32, lambda letter: None, lambda *_: None, print)
     world.nodes["a"].exchange = greedy
     for number in range(1, 33):
         assert greedy.send("b", letter_of("a", b"%d" % number, bounds=BOUNDS, first=number))
@@ -301,9 +301,9 @@ class Pair:
     """The exchange of b, and what a and others can make."""
 
     def __init__(self) -> None:
-        self.letters: list[Letter] = []
-        self.b = Exchange("b", ["a", "c"], KEY, 16, self.letters.append, lambda *_: None, print)
-        self.a = Sealer("a", ["b", "c"], KEY)
+        self.letters: list[Message] = []
+        self.b = UdpPeers("b", ["a", "c"], KEY, 16, self.letters.append, lambda *_: None, print)
+        self.a = PacketSealer("a", ["b", "c"], KEY)
 
     def answers(self) -> list[Packet]:
         """What b has to say to a."""
@@ -311,12 +311,12 @@ class Pair:
 
     def connect(self, call: bytes) -> Packet:
         """Begin a connection; what its letters have to say."""
-        self.b.take(self.a.seal("b", Packet(Kind.HELLO, call)), 1.0)
-        (welcome,) = [packet for packet in self.answers() if packet.kind is Kind.WELCOME]
+        self.b.take(self.a.seal("b", Packet(PacketKind.HELLO, call)), 1.0)
+        (welcome,) = [packet for packet in self.answers() if packet.kind is PacketKind.WELCOME]
         assert welcome.call == call
-        return Packet(Kind.LETTER, call, welcome.answer)
+        return Packet(PacketKind.LETTER, call, welcome.answer)
 
-    def seal(self, packet: Packet, number: int, letter: Packed) -> bytes:
+    def seal(self, packet: Packet, number: int, letter: PackedMessage) -> bytes:
         """A letter over that connection."""
         return self.a.seal("b", packet._replace(number=number, body=letter.data))
 
@@ -338,7 +338,7 @@ def test_replayed() -> None:
     assert pair.b.counters.replayed == 4
     assert [letter.rows for letter in pair.letters] == [(b"x",), (b"x",), (b"y",)]
     kinds = [packet.kind for packet in pair.answers()]
-    assert kinds.count(Kind.STALE) == 1
+    assert kinds.count(PacketKind.STALE) == 1
     # The hello of the first connection, played back, leads to another connection of its name.
     third = pair.connect(b"one     ")
     assert third.answer not in (first.answer, second.answer)
@@ -360,15 +360,15 @@ def test_what_is_refused(caplog: pytest.LogCaptureFixture) -> None:
         "forged": [
             good[:-1] + bytes([good[-1] ^ 1]),
             good[:40] + bytes([good[40] ^ 1]) + good[41:],
-            Sealer("a", ["b"], b"another key of the same length  ").seal("b", link),
+            PacketSealer("a", ["b"], b"another key of the same length  ").seal("b", link),
             pair.a.seal("c", link),  # for another agent
             pair.seal(link, 1, letter_of("c", b"x", bounds=BOUNDS)),  # of another agent
         ],
-        "unknown": [Sealer("x", ["b"], KEY).seal("b", link)],
+        "unknown": [PacketSealer("x", ["b"], KEY).seal("b", link)],
         "malformed": [
             b"", b"SD", bytes(100), good[:20],
             pair.a.seal("b", link._replace(number=2, body=b"no letter")),
-            pair.a.seal("b", Packet(Kind.REPORT, bytes(8))),
+            pair.a.seal("b", Packet(PacketKind.REPORT, bytes(8))),
             pair.a.seal("b", Packet(9, bytes(8))),  # type: ignore[arg-type]
         ],
         "oversized": [bytes(DATAGRAM_MAX + 1)],
@@ -390,10 +390,10 @@ def test_what_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     assert [letter.rows for letter in pair.letters] == [(b"x",)]
 
 
-def stranger(call: bytes, key: bytes = KEY) -> tuple[Exchange, list[str]]:
+def stranger(call: bytes, key: bytes = KEY) -> tuple[UdpPeers, list[str]]:
     """Agent x, which has b on its list, and whose list has no x, as it hears."""
     heard: list[str] = []
-    x = Exchange(
+    x = UdpPeers(
         "x", ["b"], key, 16, lambda letter: None, lambda *_: None, heard.append,
         lambda count: call * count,
     )  # fmt: skip
@@ -425,7 +425,7 @@ def test_who_has_another_key_is_told_nothing() -> None:
     assert not pair.b.take(hello, 1.0)
     ((_, hello),) = stranger(b"1")[0].due(1.0)
     assert not pair.b.take(hello[:8] + bytes([hello[8] ^ 1]) + hello[9:], 1.0)
-    reply = Sealer("x", ["b"], KEY).seal("b", Packet(Kind.UNLISTED, b"1" * 8))
+    reply = PacketSealer("x", ["b"], KEY).seal("b", Packet(PacketKind.UNLISTED, b"1" * 8))
     assert not pair.b.take(reply, 1.0)
     assert pair.b.counters.unknown == 3
 
@@ -451,13 +451,13 @@ def test_late_answers() -> None:
     world.write("a", "b", 5)
     a, b = world.nodes["a"], world.nodes["b"]
     world.run(lambda: bool(b.unkept), keep=HOUR)
-    seal = Sealer("b", ["a"], KEY).seal
-    everything = Report(100, 0, 100, 0).pack()
+    seal = PacketSealer("b", ["a"], KEY).seal
+    everything = ReceiptReport(100, 0, 100, 0).pack()
     for packet in (
-        Packet(Kind.WELCOME, b"another!", b"answered"),
-        Packet(Kind.STALE, b"another!", b"answered"),
-        Packet(Kind.REPORT, b"another!", b"answered", 0, everything),
-        Packet(Kind.STALE, b"another!"),
+        Packet(PacketKind.WELCOME, b"another!", b"answered"),
+        Packet(PacketKind.STALE, b"another!", b"answered"),
+        Packet(PacketKind.REPORT, b"another!", b"answered", 0, everything),
+        Packet(PacketKind.STALE, b"another!"),
     ):
         a.exchange.take(seal("a", packet), world.now)
     assert a.exchange.counters.remade == a.exchange.counters.acknowledged == 0
@@ -468,15 +468,15 @@ def test_late_answers() -> None:
 @given(st.lists(st.integers(0, 80), max_size=60))
 def test_marks(numbers: list[int]) -> None:
     """They are a set of numbers, also as a report."""
-    marks, reference = Marks(), set()
+    marks, reference = NumberSet(), set()
     for number in numbers:
         marks.add(number)
         reference.add(number)
         assert marks.below not in reference
-    report = Report.unpack(Report(marks.below, marks.beyond, 3, 5).pack())
+    report = ReceiptReport.unpack(ReceiptReport(marks.below, marks.beyond, 3, 5).pack())
     for number in range(100):
         assert (number in marks) == (number in reference) == report.has_heard(number)
     assert [number for number in range(9) if report.has_kept(number)] == [0, 1, 2, 3, 5]
     assert report.highest == max(reference, default=-1)
     with pytest.raises(PacketError):
-        Report.unpack(b"short")
+        ReceiptReport.unpack(b"short")

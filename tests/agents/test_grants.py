@@ -10,8 +10,15 @@ from random import Random
 import pytest
 from ledgers import Memory
 
-from scrapy_spider_suite.cluster.ledger.grants import DEBTS_MAX, PATIENCE, Debts, Grants, Need, Sent
-from scrapy_spider_suite.cluster.ledger.rate_ledger import Reply
+from scrapy_spider_suite.cluster.ledger.grants import (
+    OUTBOX_MAX,
+    PATIENCE,
+    Grants,
+    LedgerOutbox,
+    Need,
+    SentBatch,
+)
+from scrapy_spider_suite.cluster.ledger.rate_ledger import LedgerReply
 
 TIMEOUT, WINDOW = 20.0, 5.0
 
@@ -73,7 +80,7 @@ class Process:
 
         self.town.at(self.town.now + there, fail if lost < 0.05 else arrive)
 
-    def answered(self, sent: Sent, reply: Reply | None, asked: float) -> None:
+    def answered(self, sent: SentBatch, reply: LedgerReply | None, asked: float) -> None:
         """It came to an end."""
         self.under_way = False
         if reply is None:
@@ -235,9 +242,9 @@ def test_what_a_ledger_has_lost_is_said_again() -> None:
 
 def test_debts_are_bounded() -> None:
     """The oldest are dropped, and counted."""
-    debts = Debts()
-    for number in range(DEBTS_MAX + 3):
+    debts = LedgerOutbox()
+    for number in range(OUTBOX_MAX + 3):
         debts.end(f"host {number}", number, 0.0, 1.0)
     debts.put_back(debts.take(500))
-    assert (len(debts), debts.dropped) == (DEBTS_MAX, 3)
+    assert (len(debts), debts.dropped) == (OUTBOX_MAX, 3)
     assert debts.take(1).debts[0].key == "host 3"

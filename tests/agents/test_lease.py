@@ -7,14 +7,14 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.cluster.membership import DRIFT, SLACK, Lease, Skew
+from scrapy_spider_suite.cluster.membership import DRIFT, SLACK, AgentLease, ClockSkew
 
 FETCH = 180.0
 
 
-def lease(granted: float | None = 900.0) -> Lease:
+def lease(granted: float | None = 900.0) -> AgentLease:
     """One that was granted at 0, and at 1,000 by the wall's clock."""
-    new = Lease(FETCH)
+    new = AgentLease(FETCH)
     new.renewed(0, 1_000, granted)
     return new
 
@@ -23,7 +23,7 @@ def test_who_was_granted_nothing_may_fetch_nothing() -> None:
     """Nor who lost it."""
     dropped = lease()
     dropped.dropped()
-    for each in (Lease(FETCH), dropped):
+    for each in (AgentLease(FETCH), dropped):
         assert not each.live(0, 0)
         assert not each.may_fetch(0, 0)
         assert each.seconds(0, 0) == -math.inf
@@ -84,7 +84,7 @@ def test_no_fetch_outlives_what_redis_knows(
     granted: float, on_its_way: float, ours: float, theirs: float, part: float
 ) -> None:
     """Redis counts from when it hears, by a clock of its own, as wrong as may be."""
-    new = Lease(FETCH)
+    new = AgentLease(FETCH)
     new.renewed(0, 0, granted)
     true = part * granted
     if new.may_fetch(true * (1 + ours), true * (1 + ours)):
@@ -93,6 +93,6 @@ def test_no_fetch_outlives_what_redis_knows(
 
 def test_skew_is_known_to_half_of_what_the_question_took() -> None:
     """And can be read."""
-    skew = Skew.measured(100.0, 0.5, 103.0)
+    skew = ClockSkew.measured(100.0, 0.5, 103.0)
     assert (skew.offset, skew.bound) == (2.75, 0.25)
     assert str(skew) == "+2.750 s ± 0.250 s"

@@ -17,14 +17,14 @@ from scrapy_spider_suite.cluster.ledger.rate_ledger import (
     KEEP_MAX,
     KEY_MAX,
     Account,
-    Answer,
-    End,
-    Line,
-    Marker,
-    Return,
-    Wish,
-    address_key,
-    host_key,
+    DelayWish,
+    FetchEnd,
+    LedgerAnswer,
+    LedgerLine,
+    LedgerMarker,
+    ReturnedGrant,
+    address_grant_key,
+    host_grant_key,
 )
 from scrapy_spider_suite.errors import LedgerError
 
@@ -64,7 +64,7 @@ def contract(test: Test) -> Callable[[Place], None]:
     return run
 
 
-NOW = Answer(0, WINDOW)
+NOW = LedgerAnswer(0, WINDOW)
 
 
 @contract
@@ -77,7 +77,7 @@ async def test_nobody_else_gets_a_grant_before_the_end_and_a_delay(
     place.wait(3_000)
     assert (await b.ask(K)).wait
     await a.end(K, ago=400)
-    assert await b.ask(K) == Answer(601, 601 + WINDOW)
+    assert await b.ask(K) == LedgerAnswer(601, 601 + WINDOW)
     assert (await a.ask(K)).wait
 
 
@@ -90,7 +90,7 @@ async def test_a_killed_holder_blocks_until_its_grant_runs_out(
     place.wait(WINDOW + HOLD - 1)
     assert (await b.ask(K)).wait
     place.wait(1)
-    assert await b.ask(K) == Answer(2_000, 2_000 + WINDOW)
+    assert await b.ask(K) == LedgerAnswer(2_000, 2_000 + WINDOW)
 
 
 @contract
@@ -134,8 +134,8 @@ async def test_who_came_first_is_next(place: Place, a: User, b: User) -> None:
 @contract
 async def test_a_wish_holds_for_all(place: Place, a: User, b: User) -> None:
     """And is no shorter by what comes later."""
-    await a.say(wishes=[Wish(K, 3_600_000)])
-    await b.say(wishes=[Wish(K, 60_000)])
+    await a.say(wishes=[DelayWish(K, 3_600_000)])
+    await b.say(wishes=[DelayWish(K, 60_000)])
     for user in (a, b):
         assert (await user.ask(K)).wait == 3_600_000 - AHEAD
     place.wait(3_600_000)
@@ -146,10 +146,10 @@ async def test_a_wish_holds_for_all(place: Place, a: User, b: User) -> None:
 async def test_a_grant_that_is_returned_costs_no_delay(place: Place, a: User, b: User) -> None:
     """If it was that one."""
     await a.ask(K)
-    await a.say(returns=[Return(K, a.serial + 1)])
+    await a.say(returns=[ReturnedGrant(K, a.serial + 1)])
     assert (await b.ask(K)).wait
-    await b.say(returns=[Return(K, b.serial)])
-    await a.say(returns=[Return(K, a.serial)])
+    await b.say(returns=[ReturnedGrant(K, b.serial)])
+    await a.say(returns=[ReturnedGrant(K, a.serial)])
     assert await b.ask(K) == NOW
 
 
@@ -187,7 +187,7 @@ async def test_after_a_restart_everything_waits(place: Place, a: User, b: User) 
     await a.ledger.close()
     a.ledger = place.ledger()
     assert (await a.ask(K)).wait
-    assert await a.ask(L) == Answer(wait=WINDOW + HOLD + 1_000 - AHEAD)
+    assert await a.ask(L) == LedgerAnswer(wait=WINDOW + HOLD + 1_000 - AHEAD)
     assert a.era != era
     place.wait(WINDOW + HOLD + 1_000)
     assert await a.ask(L) == NOW
@@ -218,7 +218,7 @@ async def test_nothing_is_kept_that_nobody_needs(place: Place, a: User, b: User)
         assert 0 < place.client.pttl("suite:ledger:{town}") <= 2 * (15 * 86_400_000)
     for number in range(60):
         await a.ask(key := f"host {number}")
-        await a.say(returns=[Return(key, a.serial)])
+        await a.say(returns=[ReturnedGrant(key, a.serial)])
     assert place.held() <= 3
     if isinstance(place, InFile):
         for number in range(60):
@@ -242,10 +242,14 @@ async def test_what_no_ledger_wrote_is_named_and_harms_nothing_else(
     await a.end(K)
     for value in (b"", b"L1", b"x" * 98, _TOO_FAR, _NEVER, 7):
         place.put(K, value)
-        reply = await b.say((Line(K, 1, 0), Line("host other", 1, 0)), (Line(L, 1, 0),))
+        reply = await b.say(
+            (LedgerLine(K, 1, 0), LedgerLine("host other", 1, 0)), (LedgerLine(L, 1, 0),)
+        )
         assert reply.damaged == (K,)
         assert [bool(answer.closes) for answer in reply.answers] == [False, True]
-        reply = await b.say(ends=[End(K, 1, 0, 0), End(L, 1, 0, 0)], wishes=[Wish(K, 5)])
+        reply = await b.say(
+            ends=[FetchEnd(K, 1, 0, 0), FetchEnd(L, 1, 0, 0)], wishes=[DelayWish(K, 5)]
+        )
         assert reply.damaged == (K,)
         place.wait(60_000)
 
@@ -254,7 +258,7 @@ async def test_what_no_ledger_wrote_is_named_and_harms_nothing_else(
 async def test_a_marker_that_no_ledger_wrote_is_refused(place: Place, a: User, b: User) -> None:
     """In one line that says where."""
     await a.ask(K)
-    for value in (b"", b"x" * 74, Marker(era=math.inf).pack(), 7):
+    for value in (b"", b"x" * 74, LedgerMarker(era=math.inf).pack(), 7):
         place.put(None, value)
         with pytest.raises(LedgerError, match=r"the suite did not write|another type") as caught:
             await a.ask(K)
@@ -280,6 +284,6 @@ async def test_what_is_no_batch_is_not_sent(place: Place, a: User, b: User) -> N
 
 def test_keys_have_a_bound() -> None:
     """A host may have any length, where a spider chose its slot; two are still two."""
-    long = [host_key("h" * 5_000 + end) for end in "ab"]
+    long = [host_grant_key("h" * 5_000 + end) for end in "ab"]
     assert max(map(len, long)) <= KEY_MAX
-    assert len({*long, host_key("a"), address_key("a")}) == 4
+    assert len({*long, host_grant_key("a"), address_grant_key("a")}) == 4

@@ -22,12 +22,12 @@ from scrapy_spider_suite.cluster import redis_server as scripts
 from scrapy_spider_suite.cluster.ledger.ledger_stores import FileLedger, RedisLedger
 from scrapy_spider_suite.cluster.ledger.rate_ledger import (
     Account,
-    Batch,
-    End,
-    Line,
-    Marker,
-    Return,
-    Wish,
+    DelayWish,
+    FetchEnd,
+    LedgerBatch,
+    LedgerLine,
+    LedgerMarker,
+    ReturnedGrant,
 )
 from scrapy_spider_suite.errors import LedgerError
 
@@ -53,18 +53,20 @@ def steps_of(seed: int) -> Iterator[tuple[str, int, str, dict[str, Any]]]:
     def some(most: int, make: Callable[[], Any]) -> tuple[Any, ...]:
         return tuple(make() for _ in range(random.randint(0, most)))
 
-    def lines() -> tuple[Line, ...]:
+    def lines() -> tuple[LedgerLine, ...]:
         serial = random.randint(1, 3)
-        return tuple(Line(key, serial, span()) for key in random.sample(keys, random.randint(1, 2)))
+        return tuple(
+            LedgerLine(key, serial, span()) for key in random.sample(keys, random.randint(1, 2))
+        )
 
     def key() -> tuple[str, int]:
         return random.choice(keys), random.randint(1, 3)
 
     for _ in range(25):
         yield random.choice([A, B, C]), span(), random.choice(["", "", "", "", "era", "wipe"]), {
-            "ends": some(2, lambda: End(*key(), span(), span())),
-            "returns": some(1, lambda: Return(*key())),
-            "wishes": some(1, lambda: Wish(random.choice(keys), span())),
+            "ends": some(2, lambda: FetchEnd(*key(), span(), span())),
+            "returns": some(1, lambda: ReturnedGrant(*key())),
+            "wishes": some(1, lambda: DelayWish(random.choice(keys), span())),
             "asks": some(2, lines),
         }  # fmt: skip
 
@@ -97,7 +99,7 @@ async def same(there: InRedis, path: Path, seed: int) -> int:
         delays = [end.delay for end in said["ends"]]
         longest = max([0, *delays, *(line.delay for ask in said["asks"] for line in ask)])
         era = 7 if event == "era" else eras[process]
-        batch = Batch(process, era, longest, WINDOW, HOLD, AHEAD, **said)
+        batch = LedgerBatch(process, era, longest, WINDOW, HOLD, AHEAD, **said)
         reply = await one.settle(batch)
         assert reply == await two.settle(batch), (seed, batch)
         eras[process] = reply.era
@@ -235,5 +237,5 @@ def test_who_holds_the_lock_for_too_long_is_not_waited_for(tmp_path: Path) -> No
 
 def test_records_have_the_size_that_lua_expects() -> None:
     """The layout is written down twice."""
-    assert (len(Account().pack()), len(Marker().pack())) == (98, 74)
+    assert (len(Account().pack()), len(LedgerMarker().pack())) == (98, 74)
     assert struct.calcsize(">2s8d16s16s") == 98

@@ -15,7 +15,7 @@ from contenders import fetches_in, gaps
 from redis_servers import RedisServer
 
 from scrapy_spider_suite.cluster.ledger.grants import SLACK, Grants, Need
-from scrapy_spider_suite.cluster.ledger.ledger_client import Lending
+from scrapy_spider_suite.cluster.ledger.ledger_client import LedgerClient
 from scrapy_spider_suite.cluster.ledger.ledger_stores import RedisLedger
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def test_a_redis_that_is_killed_stops_what_is_shared_and_nothing_else(
 
     async def test(server: RedisServer) -> None:
         grants = Grants("a" * 16, timeout=180.0)
-        lending = Lending(RedisLedger(server.url, "town", 5.0), grants)
+        lending = LedgerClient(RedisLedger(server.url, "town", 5.0), grants)
         grants.share("host a")
         grants.share("host b")
         running = asyncio.create_task(lending.run())

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from scrapy_spider_suite.cluster.messages import (
     _HEAD,
     NAME_MAX,
-    Bounds,
-    Letter,
-    Packer,
-    Receipt,
-    pack_receipts,
-    unpack,
-    unpack_receipts,
+    Acknowledgement,
+    Message,
+    MessageLimits,
+    MessagePacker,
+    pack_acknowledgements,
+    unpack_acknowledgements,
+    unpack_message,
 )
-from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
+from scrapy_spider_suite.errors import MessageError, MessageTooLargeError
 
-BOUNDS = Bounds(packed=600, alone=4_000, raw=6_000)
+BOUNDS = MessageLimits(packed=600, alone=4_000, raw=6_000)
 
 
 @settings(max_examples=40)
@@ -36,16 +36,16 @@ BOUNDS = Bounds(packed=600, alone=4_000, raw=6_000)
 def test_round_trip(rows: list[bytes], first: int, epoch: int, name: str) -> None:
     """All rows come out, in order, in letters that keep to the bounds."""
     name = name[:30]
-    packer = Packer(name, 7, BOUNDS)
+    packer = MessagePacker(name, 7, BOUNDS)
     left = list(enumerate(rows, first))
     came: list[bytes] = []
     while left:
         letter = packer.pack(left, epoch)
         assert len(letter.data) <= (BOUNDS.packed if letter.rows > 1 else BOUNDS.alone)
-        opened = unpack(letter.data, BOUNDS)
+        opened = unpack_message(letter.data, BOUNDS)
         last = left[letter.rows - 1][0]
-        assert opened == Letter(name, 7, epoch, left[0][0], last, opened.rows)
-        assert opened.receipt == Receipt(name, 7, letter.first, letter.last)
+        assert opened == Message(name, 7, epoch, left[0][0], last, opened.rows)
+        assert opened.receipt == Acknowledgement(name, 7, letter.first, letter.last)
         came += opened.rows
         del left[: letter.rows]
     assert came == rows
@@ -55,7 +55,7 @@ def test_letters_are_full() -> None:
     """How much fits is known from the letters before: the first ones are smaller."""
     draw = Random(1)
     urls = [f"https://www.{draw.randrange(10**6)}.test/{draw.random()}" for _ in range(3_000)]
-    packer = Packer("a", 1, Bounds(1_300, 8_000, 1 << 16))
+    packer = MessagePacker("a", 1, MessageLimits(1_300, 8_000, 1 << 16))
     left = list(enumerate(map(str.encode, urls)))
     sizes = []
     while left:
@@ -67,18 +67,18 @@ def test_letters_are_full() -> None:
 
 def test_numbers_with_gaps() -> None:
     """Rows for others lie between them."""
-    letter = Packer("a", 1, BOUNDS).pack([(5, b"x"), (9, b"y")], 1)
+    letter = MessagePacker("a", 1, BOUNDS).pack([(5, b"x"), (9, b"y")], 1)
     assert letter[1:] == (5, 9, 2)
-    assert unpack(letter.data, BOUNDS).rows == (b"x", b"y")
+    assert unpack_message(letter.data, BOUNDS).rows == (b"x", b"y")
 
 
 def test_rows_that_fit_nowhere() -> None:
     """The error names the row."""
-    packer = Packer("a", 1, Bounds(600, 4_000, 6_000))
+    packer = MessagePacker("a", 1, MessageLimits(600, 4_000, 6_000))
     noise = Random(1).randbytes(5_000)
-    with pytest.raises(LetterTooLargeError, match="row 3 of 5000 bytes does not fit"):
+    with pytest.raises(MessageTooLargeError, match="row 3 of 5000 bytes does not fit"):
         packer.pack([(3, noise)], 1)
-    with pytest.raises(LetterTooLargeError, match="row 4 of 6001 bytes does not fit"):
+    with pytest.raises(MessageTooLargeError, match="row 4 of 6001 bytes does not fit"):
         packer.pack([(4, bytes(6_001))], 1)
     assert packer.pack([(5, bytes(5_900))], 1).rows == 1
     with pytest.raises(ValueError, match="without rows"):
@@ -89,7 +89,7 @@ def test_rows_that_fit_nowhere() -> None:
 def test_names(name: str) -> None:
     """They are short and can be printed."""
     with pytest.raises(ValueError, match="is no name for an agent"):
-        Packer(name, 1, BOUNDS)
+        MessagePacker(name, 1, BOUNDS)
 
 
 def damaged(**parts: object) -> bytes:
@@ -146,22 +146,22 @@ def deep() -> bytes:
 )
 def test_what_is_no_letter(data: bytes) -> None:
     """It is refused, whatever it is."""
-    with pytest.raises(LetterError) as caught:
-        unpack(data, BOUNDS)
-    assert not isinstance(caught.value, LetterTooLargeError)
+    with pytest.raises(MessageError) as caught:
+        unpack_message(data, BOUNDS)
+    assert not isinstance(caught.value, MessageTooLargeError)
 
 
 def test_bombs() -> None:
     """What becomes large is decompressed no further than the bound; a window takes no memory."""
-    large = Bounds(1 << 20, 1 << 20, 6_000)
-    with pytest.raises(LetterTooLargeError, match="more than 6000 bytes, decompressed"):
-        unpack(damaged(frame=zstd.compress(bytes(50 << 20))), large)
-    with pytest.raises(LetterTooLargeError, match="a letter of 4001 bytes"):
-        unpack(bytes(4_001), BOUNDS)
+    large = MessageLimits(1 << 20, 1 << 20, 6_000)
+    with pytest.raises(MessageTooLargeError, match="more than 6000 bytes, decompressed"):
+        unpack_message(damaged(frame=zstd.compress(bytes(50 << 20))), large)
+    with pytest.raises(MessageTooLargeError, match="a letter of 4001 bytes"):
+        unpack_message(bytes(4_001), BOUNDS)
     compressor = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 27})
     wide = compressor.compress(msgpack.packb([b"x", b"y"])) + compressor.flush()
-    with pytest.raises(LetterError, match="cannot be decompressed"):
-        unpack(damaged(frame=wide), large)
+    with pytest.raises(MessageError, match="cannot be decompressed"):
+        unpack_message(damaged(frame=wide), large)
 
 
 @settings(max_examples=40)
@@ -170,17 +170,17 @@ def test_damage(tail: bytes, place: int, change: bytes) -> None:
     """No bytes raise anything else."""
     data = letter_of("a", *rows_of(3), bounds=BOUNDS).data
     for each in (data[:place] + change + data[place + len(change) :], data[:place] + tail, tail):
-        with suppress(LetterError):
-            unpack(each, BOUNDS)
-        with suppress(LetterError):
-            unpack_receipts(each)
+        with suppress(MessageError):
+            unpack_message(each, BOUNDS)
+        with suppress(MessageError):
+            unpack_acknowledgements(each)
 
 
 def test_receipts() -> None:
     """They come out as they went in; others are refused."""
-    receipts = [Receipt("a", 2**64 - 1, 1, 9), Receipt("a", 3, 10, 10)]
-    data = pack_receipts("bä", receipts)
-    assert unpack_receipts(data) == ("bä", [receipt[1:] for receipt in receipts])
+    receipts = [Acknowledgement("a", 2**64 - 1, 1, 9), Acknowledgement("a", 3, 10, 10)]
+    data = pack_acknowledgements("bä", receipts)
+    assert unpack_acknowledgements(data) == ("bä", [receipt[1:] for receipt in receipts])
     for bad in (b"", data[:-1], data[:4], b"\x00" + bytes(24), b"\x01\n" + bytes(24)):
-        with pytest.raises(LetterError):
-            unpack_receipts(bad)
+        with pytest.raises(MessageError):
+            unpack_acknowledgements(bad)

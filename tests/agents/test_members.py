@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.cluster.membership import (  # fmt: skip
+from scrapy_spider_suite.cluster.membership import (
     Candidate,
     decode_answer,
     decode_units,
     encode_units,
-    refusal,
+    join_refusal,
 )
 
 ROW: dict[str, Any] = {
@@ -103,11 +103,11 @@ def test_units_are_sent_once_and_ascending() -> None:
 def test_a_refusal_names_the_settings_that_help(code: str, names: list[str]) -> None:
     """So that nobody has to look for them."""
     answer = decode_answer(msgspec.json.encode({"code": code, "now": 1}))
-    said = refusal(answer, Candidate(**KNOWN), 0.0)
+    said = join_refusal(answer, Candidate(**KNOWN), 0.0)
     assert [name for name in names if name in said.replace(",", "").split()] == names
 
 
 def test_a_refusal_nobody_knows_is_told_as_it_is() -> None:
     """A newer release's scripts may have more of them."""
     answer = decode_answer(b'{"code": "mood", "now": 0}')
-    assert refusal(answer, Candidate(**KNOWN), 0.0) == "the crawl does not take a: mood"
+    assert join_refusal(answer, Candidate(**KNOWN), 0.0) == "the crawl does not take a: mood"

@@ -12,11 +12,11 @@ import pytest
 from membership import ALL, InTown, Town, back, beat, candidate
 
 from scrapy_spider_suite.cluster import peers as module
-from scrapy_spider_suite.cluster.assignment import Member, Owners, assignment_of
-from scrapy_spider_suite.cluster.membership import Candidate, Post
-from scrapy_spider_suite.cluster.ownership import Shares
-from scrapy_spider_suite.cluster.peers import Peer
-from scrapy_spider_suite.cluster.registry import Joined, Registry
+from scrapy_spider_suite.cluster.assignment import Member, Owners, load_assignment
+from scrapy_spider_suite.cluster.membership import Candidate, Heartbeat
+from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.peers import MemberHeartbeat
+from scrapy_spider_suite.cluster.registry import AgentRegistry, Joined
 from scrapy_spider_suite.errors import FencedError, RegistryError
 
 
@@ -30,15 +30,15 @@ def _by_the_town(monkeypatch: pytest.MonkeyPatch, in_town: InTown) -> None:
 class Here:
     """A `Peer` of *registry*, and what it says."""
 
-    def __init__(self, registry: Registry, name: str) -> None:
+    def __init__(self, registry: AgentRegistry, name: str) -> None:
         self.registry, self.name, self.crawl = registry, name, ""
         self.number = 0
         self.over: list[str] = []
         self.hears = [True]
-        self.shares = Shares(assignment_of("ring"), name)
-        self.peer = Peer(
+        self.shares = Ownership(load_assignment("ring"), name)
+        self.peer = MemberHeartbeat(
             registry, self._candidate, self.shares, changed=lambda: None,
-            post=lambda: Post(self.shares.epoch, True, 0, 0, 0), idle=lambda: True,
+            post=lambda: Heartbeat(self.shares.epoch, True, 0, 0, 0), idle=lambda: True,
             over=self.over.append, joined=self._joined, hear=self.hears.append,
         )  # fmt: skip
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from membership import ALL, FETCH, GRACE, NOON, InTown, Town, back, beat, candidate, held, units
 
-from scrapy_spider_suite.cluster.membership import HEARTBEAT, SILENCE, State
+from scrapy_spider_suite.cluster.membership import HEARTBEAT, SILENCE, MemberState
 from scrapy_spider_suite.errors import (
     ClusterError,
     FencedError,
@@ -71,7 +71,7 @@ def test_a_missing_agent_keeps_its_units_and_a_dead_one_loses_them(in_town: InTo
         assert not a.lease.live(town.now, town.now)
         answer = await beat(b)
         assert answer.epoch > epoch
-        assert b.view.row("a").state is State.DEAD
+        assert b.view.row("a").state is MemberState.DEAD
         assert [member.name for member in b.view.members] == ["b"]
         assert (await b.seize(THIRD, epoch)).why == "epoch"
         assert (await b.seize(THIRD, answer.epoch)).units.size == len(THIRD)
@@ -152,7 +152,7 @@ def test_who_leaves_is_gone_when_it_holds_nothing(in_town: InTown) -> None:
         epoch = (await beat(a)).epoch
         assert await a.leave()
         answer = await beat(a)
-        assert (answer.state, answer.epoch > epoch) == (State.LEAVING, True)
+        assert (answer.state, answer.epoch > epoch) == (MemberState.LEAVING, True)
         await a.give(ALL[1:], to=2, epoch=answer.epoch)
         assert not await a.left()
         assert (await b.give(ALL[1:2], to=1, epoch=answer.epoch)).why == "target"
@@ -178,7 +178,7 @@ def test_who_is_removed_loses_its_units_when_its_lease_is_over(in_town: InTown) 
         await office.remove("a")
         epoch = (await beat(b)).epoch
         answer = await beat(a)
-        assert (answer.state, answer.epoch) == (State.REMOVED, epoch)
+        assert (answer.state, answer.epoch) == (MemberState.REMOVED, epoch)
         assert (await b.seize(THIRD, epoch)).units.size == 0
         assert (await a.give(units(1), to=2, epoch=epoch)).units.tolist() == [1]
         town.wait(FETCH)

@@ -8,16 +8,16 @@ import pytest
 from membership import ALL, GRACE, InTown, Town, back, beat, two
 
 from scrapy_spider_suite.cluster.membership import SILENCE
-from scrapy_spider_suite.cluster.registry import Registry
+from scrapy_spider_suite.cluster.registry import AgentRegistry
 from scrapy_spider_suite.errors import JoinRefusedError
 
 
-async def idle(agent: Registry, **said: int) -> bool:
+async def idle(agent: AgentRegistry, **said: int) -> bool:
     """A heartbeat of an agent that has nothing to do: is the crawl over?"""
     return (await beat(agent, idle=True, **said)).ended
 
 
-async def rounds(*agents: Registry, beats: int = 4) -> bool:
+async def rounds(*agents: AgentRegistry, beats: int = 4) -> bool:
     """All are idle for a while: is the crawl over?"""
     return any([await idle(agent) for _ in range(beats) for agent in agents])
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from membership import GRACE, InTown, Town
 from town_model import SOME, Job, Process
 
-from scrapy_spider_suite.cluster.membership import State
+from scrapy_spider_suite.cluster.membership import MemberState
 from scrapy_spider_suite.errors import ClusterError
 
 NAMES = "abc"
@@ -136,7 +136,7 @@ class Model:
                 process = self.processes[name]
                 await process.sync()
                 row = process.registry.row
-                if not process.ended and (row is None or row.state is not State.ACTIVE):
+                if not process.ended and (row is None or row.state is not MemberState.ACTIVE):
                     await process.join()
                 await process.take()
                 await process.give_back()

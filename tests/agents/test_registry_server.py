@@ -14,9 +14,10 @@ from membership import ALL, FETCH, InTown, Town, back, beat, candidate, held
 from redis_servers import RedisServer, free_port
 
 from scrapy_spider_suite.cluster import redis_server as scripts
-from scrapy_spider_suite.cluster.membership import Lease, Question
-from scrapy_spider_suite.cluster.redis_server import WORLD, Server
-from scrapy_spider_suite.cluster.registry import Registry
+from scrapy_spider_suite.cluster.membership import AddressQuestion, AgentLease
+from scrapy_spider_suite.cluster.redis_server import WORLD
+from scrapy_spider_suite.cluster.redis_server import RedisServer as Server
+from scrapy_spider_suite.cluster.registry import AgentRegistry
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError
 from scrapy_spider_suite.frontier.entries import UNITS
 
@@ -70,7 +71,7 @@ def test_other_keys_of_another_type_are_named(in_town: InTown) -> None:
         prefix = town.keys[0].removesuffix("crawl")
         town.client.set(f"{prefix}addresses", "mine")
         with pytest.raises(RegistryError, match=r"a string under suite:\{web\}:addresses"):
-            await a.meet(Question(["10.0.0.1"], [], [], [], True, 0))
+            await a.meet(AddressQuestion(["10.0.0.1"], [], [], [], True, 0))
         town.client.rpush(f"{prefix}secret", "mine")
         with pytest.raises(RegistryError, match=r"another type under our name \(.*:secret\)"):
             await a.secret()
@@ -165,14 +166,14 @@ def test_nobody_there_is_told_without_the_password() -> None:
     """A URL that is none is a ValueError, and so is a name that is none."""
 
     async def test() -> None:
-        here = Registry(f"redis://:secret@127.0.0.1:{free_port()}/1", "web", Lease(FETCH))
+        here = AgentRegistry(f"redis://:secret@127.0.0.1:{free_port()}/1", "web", AgentLease(FETCH))
         with pytest.raises(RegistryError, match=r"Redis at 127\.0\.0\.1:\d+/1 is away") as caught:
             await here.join(candidate("a"))
         assert (caught.value.kind, "secret" in str(caught.value)) == ("away", False)
         await here.close()
         for url, crawl in (("http://here", "web"), ("redis://here", "a{b}"), ("redis://here", "")):
             with pytest.raises(ValueError, match=r"URL|is no name for a crawl"):
-                Registry(url, crawl, Lease(FETCH))
+                AgentRegistry(url, crawl, AgentLease(FETCH))
 
     asyncio.run(test())
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from scrapy_spider_suite.cluster.assignment import (
     POINTS,
     Member,
+    OwnerTable,
     Ring,
-    Table,
-    levelled,
+    leveled_owners,
     moved,
-    points_of,
+    ring_points,
 )
 from scrapy_spider_suite.frontier.entries import UNITS, host_key
 
@@ -36,7 +36,7 @@ def crew(weights: Sequence[float]) -> list[Member]:
     return [Member(f"agent-{number}", weight) for number, weight in enumerate(weights)]
 
 
-def check_shares(table: Table) -> None:
+def check_shares(table: OwnerTable) -> None:
     """Of each agent within 5 % of its weight, and a unit."""
     whole = sum(member.weight for member in table.members)
     for name, weight in table.members:
@@ -44,14 +44,14 @@ def check_shares(table: Table) -> None:
         assert abs(table.counts()[name] - share) <= 0.05 * share + 1, name
 
 
-def moving(old: Table, new: Table) -> int:
+def moving(old: OwnerTable, new: OwnerTable) -> int:
     """How many units move."""
     return sum(map(len, moved(old, new).values()))
 
 
 def test_known_owners() -> None:
     """Agents of two releases, of the suite and of its libraries, must agree."""
-    table = Table.of(RING, [Member("a"), Member("b", 2), Member("c", 0.5)])
+    table = OwnerTable.of(RING, [Member("a"), Member("b", 2), Member("c", 0.5)])
     assert RING.unit("www.sun.com", "") == 13_541
     assert table.counts() == {"a": 18_583, "b": 37_742, "c": 9_211}
     assert table.digest == "3e2117d617f6f4f4"
@@ -66,7 +66,7 @@ def test_a_unit_is_a_slot() -> None:
 
 def test_points() -> None:
     """As many as the weight says, and those of a lighter agent are among them."""
-    few, many = points_of("a", POINTS), points_of("a", 2 * POINTS)
+    few, many = ring_points("a", POINTS), ring_points("a", 2 * POINTS)
     assert len(few) == POINTS >= 4_000
     assert len(many) == 2 * POINTS
     assert set(few.tolist()) < set(many.tolist())
@@ -74,7 +74,7 @@ def test_points() -> None:
 
 def test_the_shares_of_64_agents() -> None:
     """By points alone they are off by a tenth; one that joins takes no more than its share."""
-    old, new = Table.of(RING, crew([1.0] * 63)), Table.of(RING, crew([1.0] * 64))
+    old, new = OwnerTable.of(RING, crew([1.0] * 63)), OwnerTable.of(RING, crew([1.0] * 64))
     check_shares(old)
     check_shares(new)
     assert moving(old, new) <= (1 / 64 + 0.02) * UNITS
@@ -85,14 +85,14 @@ def test_the_shares_of_64_agents() -> None:
 def test_what_moves(weights: list[float], joins: float, data: st.DataObject) -> None:
     """With a joiner, the same way back, and with another weight: what has to, and 2 %."""
     whole = sum(weights)
-    old, new = Table.of(RING, crew(weights)), Table.of(RING, crew([*weights, joins]))
+    old, new = OwnerTable.of(RING, crew(weights)), OwnerTable.of(RING, crew([*weights, joins]))
     check_shares(new)
     joiner = new.members[[member.name for member in new.members].index(f"agent-{len(weights)}")]
     assert moving(old, new) == moving(new, old)
     assert moving(old, new) <= (joiner.weight / (whole + joiner.weight) + 0.02) * UNITS
     at = data.draw(st.integers(0, len(weights) - 1))
     other = [*weights[:at], joins, *weights[at + 1 :]]
-    changed = Table.of(RING, crew(other))
+    changed = OwnerTable.of(RING, crew(other))
     check_shares(changed)
     needed = abs(joins / sum(other) - weights[at] / whole)
     assert moving(old, changed) <= (needed + 0.02) * UNITS
@@ -108,24 +108,24 @@ def test_any_owners_are_levelled(weights: list[float], seed: int, skew: int) -> 
     """However uneven they were: nothing is lost, nobody has less or more than may be."""
     drawn = np.random.default_rng(seed).random(UNITS) ** skew * len(weights)
     owners = drawn.astype(np.uint16)
-    level = levelled(owners, weights)
+    level = leveled_owners(owners, weights)
     counts = np.bincount(level, minlength=len(weights))
     shares = np.array(weights) * UNITS / sum(weights)
     assert len(counts) == len(weights)
     assert (np.abs(counts - shares) <= 0.04 * shares + 1).all()
-    assert np.array_equal(levelled(level, weights), level)
+    assert np.array_equal(leveled_owners(level, weights), level)
 
 
 def test_level_owners_stay() -> None:
     """Nothing is handed on without need."""
     owners = (np.arange(UNITS) % 7).astype(np.uint16)
-    assert np.array_equal(levelled(owners, [1.0] * 7), owners)
+    assert np.array_equal(leveled_owners(owners, [1.0] * 7), owners)
 
 
 @pytest.mark.parametrize("count", [1, 2, 300])
 def test_any_number_of_agents(count: int) -> None:
     """More than anybody starts, with as few points as there are."""
-    check_shares(Table.of(RING, crew([0.1] * count)))
+    check_shares(OwnerTable.of(RING, crew([0.1] * count)))
 
 
 def test_the_ring_moves_less_than_the_papers() -> None:

@@ -13,7 +13,7 @@ from contracts_transport import Agent, TransportContract, letter_of, rows_of, un
 from redis_servers import RedisServer
 from streaming import INBOX, RECEIPTS, StreamsAgents
 
-from scrapy_spider_suite.cluster.messages import _HEAD, Packer
+from scrapy_spider_suite.cluster.messages import _HEAD, MessagePacker
 from scrapy_spider_suite.cluster.transports.redis_streams import BOUNDS
 
 
@@ -234,7 +234,7 @@ class TestBadStreams(StreamsAgents):
         async def test(a: Agent, b: Agent) -> None:
             rows = rows_of(30)
             a.write("b", rows)
-            a.packer = Packer("a", 1, BOUNDS._replace(packed=90))  # a letter for each
+            a.packer = MessagePacker("a", 1, BOUNDS._replace(packed=90))  # a letter for each
             counters = a.transport.counters
             await until(lambda: counters.full >= 8, a.post)
             with self.server.client() as client:

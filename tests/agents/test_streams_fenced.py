@@ -13,8 +13,8 @@ import pytest
 from contracts_transport import Agent, Test, rows_of, until
 from streaming import INBOX, MEMBERS, RECEIPTS, StreamsAgents
 
-from scrapy_spider_suite.cluster.membership import Candidate, Lease
-from scrapy_spider_suite.cluster.registry import Office, Registry
+from scrapy_spider_suite.cluster.membership import AgentLease, Candidate
+from scrapy_spider_suite.cluster.registry import AgentRegistry, ClusterAdmin
 
 
 class TestFenced(StreamsAgents):
@@ -26,7 +26,7 @@ class TestFenced(StreamsAgents):
     @pytest.fixture
     def fenced(self, both: Any) -> Callable[[Test], None]:
         """Run a test with agents that have joined."""
-        self.registries: dict[tuple[str, int], Registry] = {}
+        self.registries: dict[tuple[str, int], AgentRegistry] = {}
 
         def run(test: Test) -> None:
             async def joined(a: Agent, b: Agent) -> None:
@@ -46,13 +46,15 @@ class TestFenced(StreamsAgents):
     async def join(self, name: str, incarnation: int, job: str) -> None:
         """As the process does, again if it was sent away."""
         if (key := (name, incarnation)) not in self.registries:
-            registry = Registry(self.server.url, "crawl", Lease(60), incarnation=incarnation)
+            registry = AgentRegistry(
+                self.server.url, "crawl", AgentLease(60), incarnation=incarnation
+            )
             self.registries[key] = registry
         await self.registries[key].join(Candidate(name=name, job=job, seat=job, grace=900.0))
 
     async def remove(self, name: str) -> None:
         """As an operator does with one that is dead."""
-        office = Office(self.server.url, "crawl")
+        office = ClusterAdmin(self.server.url, "crawl")
         await office.remove(name, dead=True)
         await office.close()
 

@@ -15,23 +15,27 @@ from handovers import Side
 from packed import fetch, plan
 from virtual import WALL, all_urls, entry, trees
 
-from scrapy_spider_suite.cluster.assignment import assignment_of
+from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.handover import adopt as adopting
 from scrapy_spider_suite.cluster.handover import handover, sender
 from scrapy_spider_suite.cluster.handover.adopt import (
-    Adopted,
-    adopted,
-    lost,
-    rebuilt,
+    AdoptionResult,
+    adopt_directory,
+    adopt_packs,
+    lost_urls,
     states_in_packs,
 )
-from scrapy_spider_suite.cluster.handover.dump import Giving
-from scrapy_spider_suite.cluster.handover.handover_file import CourierCounters, Inbox, Label
-from scrapy_spider_suite.cluster.membership import Row, State, View
-from scrapy_spider_suite.cluster.ownership import Shares
-from scrapy_spider_suite.cluster.routing import Outbox, Routing
+from scrapy_spider_suite.cluster.handover.dump import HostDump
+from scrapy_spider_suite.cluster.handover.handover_file import (
+    FileCounters,
+    FileReceiver,
+    HandoverLabel,
+)
+from scrapy_spider_suite.cluster.membership import MemberRecord, Membership, MemberState
+from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
-from scrapy_spider_suite.errors import ClusterError, CourierError
+from scrapy_spider_suite.errors import ClusterError, TransportError
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.packs.warc import records
 from scrapy_spider_suite.packs.writer import PackWriter
@@ -43,7 +47,7 @@ from scrapy_spider_suite.store.seen_index import DONE_200, DROPPED, SieveIndex
 async def town(folder: Path, seen: str) -> tuple[Handing, list[str]]:
     """Three agents that have crawled for a while; the second has just died for good."""
     web = trees(20, 13, 20)
-    agents = Handing.of(web, assignment_of("ring"), folder, 3, "tcp", seen)
+    agents = Handing.of(web, load_assignment("ring"), folder, 3, "tcp", seen)
     names = list(names_of(agents))
     await agents.begin(names[0])
     agents.crawls[names[0]].seed("http://h0.t/0", "http://h1.t/0")
@@ -82,7 +86,7 @@ def test_a_directory_is_adopted(tmp_path: Path, seen: str) -> None:
         done = known.done
         assert min(done, known.pending) > 0
         fetched = agents.crawls[dead].urls
-        routing = Routing(Outbox(store.kv("outbox")), lambda host, url: names[0], dead)
+        routing = OwnerRouter(Outbox(store.kv("outbox")), lambda host, url: names[0], dead)
         # Of a host that nobody else is fetching from: virtual time stands still below.
         late = f"http://{next(iter(agents.crawls[dead].fetches)).host}/99"
         assert not routing.keeps(entry(late))
@@ -96,12 +100,12 @@ def test_a_directory_is_adopted(tmp_path: Path, seen: str) -> None:
             counters=Counters.load(store),
         )  # fmt: skip
 
-        async def view() -> View:
+        async def view() -> Membership:
             return agents.registry.view
 
-        async def adopt(patience: float = 120.0) -> Adopted:
-            shares = Shares(agents.assignment, dead)
-            return await adopted(
+        async def adopt(patience: float = 120.0) -> AdoptionResult:
+            shares = Ownership(agents.assignment, dead)
+            return await adopt_directory(
                 frontier, store, shares, agents.make(dead), tmp_path / "adopting", crawl="crawl",
                 view=view, say=said.append, patience=patience,
             )  # fmt: skip
@@ -111,7 +115,7 @@ def test_a_directory_is_adopted(tmp_path: Path, seen: str) -> None:
             await adopt()
         bury(agents, dead)
         addresses, agents.registry.addresses = agents.registry.addresses, {}
-        with pytest.raises(CourierError, match="nobody has taken anything"):
+        with pytest.raises(TransportError, match="nobody has taken anything"):
             await adopt(patience=0.0)
         agents.registry.addresses = addresses
         found = await adopt()
@@ -148,18 +152,18 @@ def test_what_packs_tell_is_known_to_the_owners(tmp_path: Path, seen: str) -> No
     assert list(states_in_packs(packs, "b")) == []
     found = {url: state for _, url, state in states_in_packs(packs, name)}
     assert {url[-1]: state.status for url, state in found.items()} == {"1": 200, "2": 404, "4": 301}
-    assert lost({"pending": 10, "done": 3, "failed": None}, 3) == 10
+    assert lost_urls({"pending": 10, "done": 3, "failed": None}, 3) == 10
 
     async def test() -> None:
-        agents = Handing.of(trees(5, 5, 5), assignment_of("ring"), tmp_path, 2, "folder", seen)
+        agents = Handing.of(trees(5, 5, 5), load_assignment("ring"), tmp_path, 2, "folder", seen)
         await agents.begin("agent-0")
         bury(agents, name)
-        shares, courier = Shares(agents.assignment, name), agents.make(name)
+        shares, courier = Ownership(agents.assignment, name), agents.make(name)
 
-        async def view() -> View:
+        async def view() -> Membership:
             return agents.registry.view
 
-        told = await rebuilt(packs, shares, courier, tmp_path / "o", crawl="crawl", view=view)
+        told = await adopt_packs(packs, shares, courier, tmp_path / "o", crawl="crawl", view=view)
         assert (told.hosts, told.urls) == (3, 3)
         for url, state in found.items():
             host = url.split("/")[2]
@@ -180,61 +184,63 @@ class Slow:
 
     address = ""
 
-    def __init__(self, beat: Callable[[Slow, Label], None], *, keeps: bool = True) -> None:
-        self.counters = CourierCounters()
+    def __init__(self, beat: Callable[[Slow, HandoverLabel], None], *, keeps: bool = True) -> None:
+        self.counters = FileCounters()
         self.calls = 0
         self._beat, self._keeps = beat, keeps
 
-    async def deliver(self, path: Path, label: Label, address: str) -> None:
+    async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
         """See `courier.Courier`."""
         self.calls += 1
         for _ in range(40 if self._keeps else 2):
             await asyncio.sleep(0.02)
             self._beat(self, label)
         if not self._keeps:
-            raise CourierError("the disk is full")
+            raise TransportError("the disk is full")
 
-    async def start(self, inbox: Inbox) -> None:
+    async def start(self, inbox: FileReceiver) -> None:
         """See `courier.Courier`."""
 
     async def close(self) -> None:
         """See `courier.Courier`."""
 
-    def withdraw(self, label: Label) -> None:
+    def withdraw(self, label: HandoverLabel) -> None:
         """See `courier.Courier`."""
         self.counters.withdraw(label)
 
 
-def sends(slow: Slow, label: Label) -> None:
+def sends(slow: Slow, label: HandoverLabel) -> None:
     """Bytes of a parcel go out."""
     slow.counters.send(label, 0, 1_000)
 
 
-def waits(slow: Slow, label: Label) -> None:
+def waits(slow: Slow, label: HandoverLabel) -> None:
     """The taker is at work."""
     slow.counters.signs += 1
 
 
-async def look() -> View:
+async def look() -> Membership:
     """Agent a is dead, b is there."""
     rows = [
-        Row(name=name, number=number, incarnation="1", weight=1.0, address="h:1", state=state,
+        MemberRecord(name=name, number=number, incarnation="1", weight=1.0, address="h:1",
+        state=state,
             ends=0, heard=0, idle=False, sent=0, received=0)
-        for number, (name, state) in enumerate([("a", State.REMOVED), ("b", State.ACTIVE)], 1)
+        for number, (name, state) in enumerate([("a", MemberState.REMOVED), ("b",
+        MemberState.ACTIVE)], 1)
     ]  # fmt: skip
-    return View(1, tuple(rows))
+    return Membership(1, tuple(rows))
 
 
-async def adopt(folder: Path, courier: Slow, patience: float = 0.3) -> Adopted:
+async def adopt(folder: Path, courier: Slow, patience: float = 0.3) -> AdoptionResult:
     """What is little, and goes in one parcel; patience is in seconds."""
     side = Side(folder / "a")
     for page in range(5):
         side.put("h0.t", page, "pending")
     side.frontier.flush()
-    shares = Shares(assignment_of("ring"), "a")
+    shares = Ownership(load_assignment("ring"), "a")
     try:
         async with asyncio.timeout(20.0):
-            return await adopted(
+            return await adopt_directory(
                 side.frontier, side.store, shares, courier, folder / "out", crawl="crawl",
                 view=look, patience=patience,
             )  # fmt: skip
@@ -254,7 +260,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("beat", [sends, waits])
 def test_a_parcel_may_take_longer_than_the_patience(
-    tmp_path: Path, beat: Callable[[Slow, Label], None]
+    tmp_path: Path, beat: Callable[[Slow, HandoverLabel], None]
 ) -> None:
     """As long as something is heard of it."""
     courier = Slow(beat)
@@ -265,13 +271,13 @@ def test_a_parcel_may_take_longer_than_the_patience(
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("beat", [sends, waits])
 def test_what_is_called_off_again_and_again_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beat: Callable[[Slow, Label], None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beat: Callable[[Slow, HandoverLabel], None]
 ) -> None:
     """Though each time it gets on for a while."""
     monkeypatch.setattr(sender, "SILENCE", 0.05)
     monkeypatch.setattr(handover, "_MOST", 0.1)
     courier = Slow(beat, keeps=False)
-    with pytest.raises(CourierError, match="nobody has taken anything"):
+    with pytest.raises(TransportError, match="nobody has taken anything"):
         asyncio.run(adopt(tmp_path, courier, 3.0))
     assert courier.calls > 2
 
@@ -281,15 +287,15 @@ def test_a_parcel_may_take_long_to_be_packed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as that goes on."""
-    real = Giving.pack
+    real = HostDump.pack
 
-    def slowly(giving: Giving, path: Path, of: Label) -> Iterator[bool]:
+    def slowly(giving: HostDump, path: Path, of: HandoverLabel) -> Iterator[bool]:
         for _ in range(80):
             sleep(0.01)
             yield False
         yield from real(giving, path, of)
 
-    monkeypatch.setattr(Giving, "pack", slowly)
+    monkeypatch.setattr(HostDump, "pack", slowly)
     courier = Slow(sends)
     assert asyncio.run(adopt(tmp_path, courier)).urls == 5
     assert courier.calls == 1
@@ -302,15 +308,15 @@ def test_what_packs_tell_goes_on_where_it_was_cut(tmp_path: Path, step: int) -> 
     pack(tmp_path / "packs", "a", {1: 200, 2: 404})
 
     class Cut(Slow):
-        async def deliver(self, path: Path, label: Label, address: str) -> None:
+        async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
             self.calls += 1
             self.counters.send(label, step * self.calls, 1_000)
             if self.calls < 5:
-                raise CourierError("cut")
+                raise TransportError("cut")
 
-    async def rebuild() -> Adopted:
-        shares = Shares(assignment_of("ring"), "a")
-        return await rebuilt(
+    async def rebuild() -> AdoptionResult:
+        shares = Ownership(load_assignment("ring"), "a")
+        return await adopt_packs(
             tmp_path / "packs", shares, courier, tmp_path / "out", crawl="crawl", view=look,
             patience=0.0,
         )  # fmt: skip
@@ -319,6 +325,6 @@ def test_what_packs_tell_goes_on_where_it_was_cut(tmp_path: Path, step: int) -> 
     if step:
         assert asyncio.run(rebuild()).urls == 2
     else:
-        with pytest.raises(CourierError, match="cut"):
+        with pytest.raises(TransportError, match="cut"):
             asyncio.run(rebuild())
     assert courier.calls == (5 if step else 2)

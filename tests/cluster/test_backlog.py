@@ -16,14 +16,14 @@ from udp import KEY, free_addresses
 from virtual import POLICY, WALL, entry
 
 from scrapy_spider_suite.cluster import lan
-from scrapy_spider_suite.cluster.assignment import assignment_of
-from scrapy_spider_suite.cluster.lan import Neighbour
-from scrapy_spider_suite.cluster.mailbox import KnownRows, Mail
-from scrapy_spider_suite.cluster.membership import Post
-from scrapy_spider_suite.cluster.messages import Packer
-from scrapy_spider_suite.cluster.ownership import Shares
-from scrapy_spider_suite.cluster.routing import Outbox, Routing
-from scrapy_spider_suite.cluster.transports.udp import Datagrams
+from scrapy_spider_suite.cluster.assignment import load_assignment
+from scrapy_spider_suite.cluster.lan import LanMode
+from scrapy_spider_suite.cluster.mailbox import Mailbox, ReceivedRows
+from scrapy_spider_suite.cluster.membership import Heartbeat
+from scrapy_spider_suite.cluster.messages import MessagePacker
+from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
+from scrapy_spider_suite.cluster.transports.udp import UdpTransport
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import JoinRefusedError
 from scrapy_spider_suite.store.rocks_store import RocksStore
@@ -40,22 +40,22 @@ class Agent:
                  setting: str = "same") -> None:  # fmt: skip
         self.over: list[str] = []
         self.store = RocksStore(path / name)
-        self.shares = Shares(assignment_of("ring"), name)
-        self.routing = Routing(
+        self.shares = Ownership(load_assignment("ring"), name)
+        self.routing = OwnerRouter(
             Outbox(self.store.kv("outbox")), self.shares.owner, name, cache=1 << 16
         )
         self.frontier = Frontier(
             self.store, POLICY, now=0.0, wall=WALL, capacity=100, routing=self.routing
         )
-        self.post = Datagrams(name, places, KEY, WINDOW)
-        self.neighbour = Neighbour(
+        self.post = UdpTransport(name, places, KEY, WINDOW)
+        self.neighbour = LanMode(
             list(places), self.shares, 1, {"SUITE_ORDER": setting}, f"job of {name}",
-            changed=lambda: None, post=lambda: Post(1, False, 0, 0, 0), over=self.over.append,
+            changed=lambda: None, post=lambda: Heartbeat(1, False, 0, 0, 0), over=self.over.append,
             kv=self.store.kv("agent"), written=self.written,
         )  # fmt: skip
-        self.mail = Mail(
-            self.frontier, self.routing, self.post, Packer(name, 7, self.post.bounds),
-            KnownRows(self.store.kv("received")), self.shares, written=self.written,
+        self.mail = Mailbox(
+            self.frontier, self.routing, self.post, MessagePacker(name, 7, self.post.bounds),
+            ReceivedRows(self.store.kv("received")), self.shares, written=self.written,
             clock=lambda: 0.0, news=lambda: None, heard=self.neighbour.heard,
             takes=self.neighbour.takes, agrees=self.neighbour.agrees,
         )  # fmt: skip
@@ -92,7 +92,7 @@ Make = Callable[..., Agent]
 @pytest.fixture
 def village(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """What makes the next process of an agent."""
-    monkeypatch.setattr(lan, "MEETING", 0.5)
+    monkeypatch.setattr(lan, "HANDSHAKE_SECONDS", 0.5)
     monkeypatch.setattr(lan, "_AGAIN", (0.1,) * 600)
     places = dict(zip("ab", free_addresses(2), strict=True))
     return lambda name, setting="same": Agent(tmp_path, name, places, setting)

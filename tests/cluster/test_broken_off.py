@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from handovers import Side, drain, label, units_of
 
-from scrapy_spider_suite.cluster.assignment import assignment_of
-from scrapy_spider_suite.cluster.handover.dump import Giving
-from scrapy_spider_suite.cluster.handover.handover import HandOver
+from scrapy_spider_suite.cluster.assignment import load_assignment
+from scrapy_spider_suite.cluster.handover.dump import HostDump
+from scrapy_spider_suite.cluster.handover.handover import Handover
 from scrapy_spider_suite.cluster.handover.handover_context import handover_context
-from scrapy_spider_suite.cluster.handover.load import Taking
-from scrapy_spider_suite.cluster.ownership import Shares
-from scrapy_spider_suite.cluster.transports.shared_folder import FolderCourier
+from scrapy_spider_suite.cluster.handover.load import HostLoad
+from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
 
 HOSTS = [f"h{n}.t" for n in range(3)]
 UNITS_OF = units_of("ring")
@@ -35,7 +35,7 @@ def sides(folder: Path) -> tuple[Side, Side]:
 def broken_off(folder: Path) -> Side:
     """The taker's next run, after a kill within the merge."""
     giver, taker = sides(folder)
-    drain(Giving(handover_context(giver.frontier, giver.store), UNITS_OF, giver.clock).pack(
+    drain(HostDump(handover_context(giver.frontier, giver.store), UNITS_OF, giver.clock).pack(
         folder / "parcel", label()))  # fmt: skip
     taking = merge(taker, folder / "parcel")
     for _ in taking.take():
@@ -48,9 +48,11 @@ def broken_off(folder: Path) -> Side:
     return again
 
 
-def merge(side: Side, path: Path) -> Taking:
+def merge(side: Side, path: Path) -> HostLoad:
     """Of the parcel at *path*."""
-    return Taking(handover_context(side.frontier, side.store), UNITS_OF, side.clock, path, label())
+    return HostLoad(
+        handover_context(side.frontier, side.store), UNITS_OF, side.clock, path, label()
+    )
 
 
 def test_each_url_waits_once(tmp_path: Path) -> None:
@@ -70,15 +72,15 @@ def test_each_url_waits_once(tmp_path: Path) -> None:
 def test_nothing_is_fetched_before(tmp_path: Path) -> None:
     """An agent that begins holds everything back until that is done."""
     side = broken_off(tmp_path)
-    shares = Shares(assignment_of("ring"), "b")
+    shares = Ownership(load_assignment("ring"), "b")
 
     async def nothing() -> None:
         """Nobody holds anything."""
 
     async def test() -> None:
-        handover = HandOver(
+        handover = Handover(
             handover_context(side.frontier, side.store), shares,
-            FolderCourier(tmp_path / "shared", "crawl", "b"), tmp_path / "out", side.clock,
+            FolderTransport(tmp_path / "shared", "crawl", "b"), tmp_path / "out", side.clock,
             give=lambda units, to, epoch: None,  # type: ignore[arg-type, return-value]
             look=nothing, changed=lambda: None,
         )  # fmt: skip

@@ -12,24 +12,28 @@ from pathlib import Path
 import pytest
 from contracts_courier import Box, Couriers, insist, label, until, write
 
-from scrapy_spider_suite.cluster.handover.handover_file import Courier, Label, as_file
+from scrapy_spider_suite.cluster.handover.handover_file import (
+    FileTransport,
+    HandoverLabel,
+    quoted_name,
+)
 from scrapy_spider_suite.cluster.transports import shared_folder
-from scrapy_spider_suite.cluster.transports.shared_folder import FolderCourier
-from scrapy_spider_suite.errors import CourierError, ParcelError
+from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
+from scrapy_spider_suite.errors import HandoverFileError, TransportError
 
 
 class TestFolders(Couriers):
     """The contract."""
 
-    def make(self, name: str, folder: Path) -> Courier:
+    def make(self, name: str, folder: Path) -> FileTransport:
         """One that looks often."""
-        return FolderCourier(folder, "crawl", name, look=0.01)
+        return FolderTransport(folder, "crawl", name, look=0.01)
 
-    def part(self, folder: Path, of: Label) -> Path:
+    def part(self, folder: Path, of: HandoverLabel) -> Path:
         """In the folder of the receiver."""
-        return folder / "crawl" / as_file(of.receiver) / f"{of.parcel}.part"
+        return folder / "crawl" / quoted_name(of.receiver) / f"{of.parcel}.part"
 
-    def whole(self, folder: Path, of: Label) -> Path:
+    def whole(self, folder: Path, of: HandoverLabel) -> Path:
         """Beside it."""
         return self.part(folder, of).with_suffix(".parcel")
 
@@ -42,7 +46,7 @@ def test_crawls_in_one_folder_do_not_meet(tmp_path: Path) -> None:
     async def test() -> None:
         boxes = [Box(), Box()]
         couriers = [
-            FolderCourier(tmp_path / "shared", crawl, name, look=0.01)
+            FolderTransport(tmp_path / "shared", crawl, name, look=0.01)
             for crawl in ("one", "two") for name in ("a", "b")
         ]  # fmt: skip
         try:
@@ -63,8 +67,8 @@ def test_an_agent_that_does_not_look_counts_as_away(tmp_path: Path) -> None:
     path = write(tmp_path / "out", of, 1)
 
     async def test() -> None:
-        giver = FolderCourier(tmp_path / "shared", "crawl", "a", look=0.01, silence=0.1)
-        with pytest.raises(CourierError, match="b has not looked into its folder"):
+        giver = FolderTransport(tmp_path / "shared", "crawl", "a", look=0.01, silence=0.1)
+        with pytest.raises(TransportError, match="b has not looked into its folder"):
             await giver.deliver(path, of, "")
         giver.withdraw(of)
         await giver.close()
@@ -80,7 +84,7 @@ def test_what_others_put_there_is_refused(tmp_path: Path) -> None:
     secret = write(tmp_path / "secret", label("p5"), 1)
     (folder / "p1.parcel").write_bytes(b"nothing")
     write(folder / "p2.parcel", label("p3"), 1)
-    write(folder / "p4.parcel", Label("p4", "crawl", "\n", "b", label().units), 1)
+    write(folder / "p4.parcel", HandoverLabel("p4", "crawl", "\n", "b", label().units), 1)
     (folder / "p5.parcel").symlink_to(secret)
     os.mkfifo(folder / "p6.parcel")
     old = folder / "p7.kept"
@@ -88,7 +92,7 @@ def test_what_others_put_there_is_refused(tmp_path: Path) -> None:
     os.utime(old, (0, 0))
 
     async def test() -> None:
-        taker, box = FolderCourier(tmp_path / "shared", "crawl", "b", look=0.01), Box()
+        taker, box = FolderTransport(tmp_path / "shared", "crawl", "b", look=0.01), Box()
         await taker.start(box)
         await until(lambda: not list(folder.iterdir()))
         await taker.close()
@@ -107,8 +111,8 @@ def test_a_damaged_parcel_is_not_brought(tmp_path: Path) -> None:
     refused.write_bytes(b"no\x1b[2J\n" * 1_000)
 
     async def test() -> None:
-        giver = FolderCourier(tmp_path / "shared", "crawl", "a")
-        with pytest.raises(ParcelError) as caught:
+        giver = FolderTransport(tmp_path / "shared", "crawl", "a")
+        with pytest.raises(HandoverFileError) as caught:
             await giver.deliver(path, of, "")
         assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 1_100
@@ -121,8 +125,8 @@ def test_a_folder_that_is_gone_is_an_error_of_the_moment(tmp_path: Path) -> None
     (tmp_path / "shared").write_text("no folder")
 
     async def test() -> None:
-        giver = FolderCourier(tmp_path / "shared", "crawl", "a")
-        with pytest.raises(CourierError):
+        giver = FolderTransport(tmp_path / "shared", "crawl", "a")
+        with pytest.raises(TransportError):
             await giver.deliver(write(tmp_path / "out", label(), 1), label(), "")
         with pytest.raises(NotADirectoryError):
             await giver.start(Box())
@@ -131,13 +135,13 @@ def test_a_folder_that_is_gone_is_an_error_of_the_moment(tmp_path: Path) -> None
 
 
 def two(
-    folder: Path, test: Callable[[FolderCourier, FolderCourier, Box], Awaitable[None]]
+    folder: Path, test: Callable[[FolderTransport, FolderTransport, Box], Awaitable[None]]
 ) -> None:  # fmt: skip
     """Do *test* with a, b, and what b takes."""
 
     async def both() -> None:
         a, b = (
-            FolderCourier(folder / "shared", "crawl", name, look=0.01, silence=0.6)
+            FolderTransport(folder / "shared", "crawl", name, look=0.01, silence=0.6)
             for name in "ab"
         )  # fmt: skip
         box = Box()
@@ -151,9 +155,9 @@ def two(
     asyncio.run(both())
 
 
-async def away(giver: FolderCourier, path: Path, of: Label) -> None:
+async def away(giver: FolderTransport, path: Path, of: HandoverLabel) -> None:
     """The parcel is not taken, and its giver does not wait for it for ever."""
-    with pytest.raises(CourierError, match="b has not looked into its folder"):
+    with pytest.raises(TransportError, match="b has not looked into its folder"):
         await asyncio.wait_for(giver.deliver(path, of, ""), 10.0)
 
 
@@ -168,7 +172,7 @@ def test_an_error_that_nobody_foresaw_stops_nothing(
     """It is in the log; what comes after it is taken, and what it was about, too, if it can be."""
     paths = {name: write(tmp_path / name, label(name), 1) for name in ("p1", "p2")}
 
-    async def test(a: FolderCourier, b: FolderCourier, box: Box) -> None:
+    async def test(a: FolderTransport, b: FolderTransport, box: Box) -> None:
         box.trouble = [struct.error("too large") for _ in range(1_000)]
         await away(a, paths["p1"], label("p1"))
         assert "p1.taking cannot be taken" in errors(caplog)[-1]
@@ -187,7 +191,7 @@ def test_a_file_that_cannot_be_taken_is_in_nobodys_way(tmp_path: Path) -> None:
     write(folder / "p0.parcel", label("p0"), 1)
     path = write(tmp_path / "out", label("p1"), 1)
 
-    async def test(a: FolderCourier, b: FolderCourier, box: Box) -> None:
+    async def test(a: FolderTransport, b: FolderTransport, box: Box) -> None:
         await asyncio.wait_for(a.deliver(path, label("p1"), ""), 10.0)
         assert list(box.taken) == ["p1"]
         (folder / "p0.taking").rmdir()
@@ -210,7 +214,7 @@ def test_a_file_that_cannot_be_touched_is_in_nobodys_way(
 
     monkeypatch.setattr(os, "utime", utime)
 
-    async def test(a: FolderCourier, b: FolderCourier, box: Box) -> None:
+    async def test(a: FolderTransport, b: FolderTransport, box: Box) -> None:
         box.open.clear()
         first = asyncio.ensure_future(away(a, paths["p1"], label("p1")))
         await until(lambda: box.calls)
@@ -229,8 +233,8 @@ def test_what_is_put_off_is_not_waited_for(tmp_path: Path) -> None:
     of = label()
     path = write(tmp_path / "out", of, 1)
 
-    async def test(a: FolderCourier, b: FolderCourier, box: Box) -> None:
-        box.trouble = [CourierError("the disk is full") for _ in range(1_000)]
+    async def test(a: FolderTransport, b: FolderTransport, box: Box) -> None:
+        box.trouble = [TransportError("the disk is full") for _ in range(1_000)]
         await away(a, path, of)
         begin, heard = asyncio.get_running_loop().time(), a.counters.signs
         await away(a, path, of)
@@ -258,13 +262,13 @@ def test_what_is_not_begun_can_be_called_off(
     of = label()
     path = write(tmp_path / "out", of, 1)
 
-    def kept(box: Box, of: Label) -> bool:
+    def kept(box: Box, of: HandoverLabel) -> bool:
         box.calls += 1
-        raise CourierError("others wait")
+        raise TransportError("others wait")
 
     monkeypatch.setattr(Box, "kept", kept)
 
-    async def test(a: FolderCourier, b: FolderCourier, box: Box) -> None:
+    async def test(a: FolderTransport, b: FolderTransport, box: Box) -> None:
         await away(a, path, of)
         assert box.calls > 1
         a.withdraw(of)
@@ -281,7 +285,7 @@ def test_a_folder_that_nobody_looks_into_any_more_is_said(
     def fail(folder: Path) -> list[Path]:
         raise ValueError("nobody foresaw it")
 
-    async def test(a: FolderCourier, b: FolderCourier, box: Box) -> None:
+    async def test(a: FolderTransport, b: FolderTransport, box: Box) -> None:
         monkeypatch.setattr(shared_folder, "_whole_in", fail)
         await until(lambda: len(errors(caplog)) == 2)
         assert all("hand-overs of this agent do not go on" in text for text in errors(caplog))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scrapy_spider_suite.cluster import lan
-from scrapy_spider_suite.cluster.lan import AGREE, REFUSE, Greeting
+from scrapy_spider_suite.cluster.lan import AGREE, REFUSE, Handshake
 from scrapy_spider_suite.errors import JoinRefusedError
 from scrapy_spider_suite.store.interface import MemoryKV
 
@@ -34,8 +34,8 @@ class Street:
         self.waits: dict[str, deque[list[Any]]] = {name: deque() for name in "ab"}
         self.ended: list[str] = []
         self.why = self.kind = ""
-        self.agents: dict[str, Greeting] = {}
-        monkeypatch.setattr(lan, "MEETING", 0.0)
+        self.agents: dict[str, Handshake] = {}
+        monkeypatch.setattr(lan, "HANDSHAKE_SECONDS", 0.0)
         monkeypatch.setattr(lan, "boottime", lambda: self.now)
         for name in "ab":
             self.begin(name)
@@ -43,7 +43,7 @@ class Street:
     def begin(self, name: str) -> None:
         """Another process of that agent; what was said to it waits for it."""
         other = "ab".replace(name, "")
-        self.agents[name] = Greeting(
+        self.agents[name] = Handshake(
             name, [other], {"SUITE_ORDER": self.terms[name]}, f"job of {name}", self.kept[name],
             tell=lambda to, message: not self.waits[to].append(list(message)),  # type: ignore[func-returns-value]
             over=lambda reason: self.ended.append(name),

@@ -12,13 +12,13 @@ import pytest
 from handing import Handing, names_of
 from virtual import Web, all_urls, trees
 
-from scrapy_spider_suite.cluster.assignment import assignment_of
+from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.handover import handover as both_ways
 from scrapy_spider_suite.cluster.handover import handover_context, sender
 from scrapy_spider_suite.cluster.handover.handover_context import Mask
-from scrapy_spider_suite.cluster.handover.handover_file import Label
-from scrapy_spider_suite.cluster.handover.receiver import Taker
-from scrapy_spider_suite.cluster.transports.shared_folder import FolderCourier
+from scrapy_spider_suite.cluster.handover.handover_file import HandoverLabel
+from scrapy_spider_suite.cluster.handover.receiver import Receiver
+from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
 from scrapy_spider_suite.errors import RegistryError, StoreWriteError
 from scrapy_spider_suite.store import rotation
 from scrapy_spider_suite.store.counters import wrong_rows
@@ -40,18 +40,18 @@ def test_agents_come_and_go(
     Though a parcel that came cannot be read at first.
     """
     web = trees(20, 13, 20)
-    take, failed = Taker._take, list[Path]()
+    take, failed = Receiver._take, list[Path]()
 
-    async def unread(taker: Taker, label: Label, path: Path, mask: Mask) -> None:
+    async def unread(taker: Receiver, label: HandoverLabel, path: Path, mask: Mask) -> None:
         if not failed:
             failed.append(path)
             raise OSError(EIO, "Input/output error")
         await take(taker, label, path, mask)
 
-    monkeypatch.setattr(Taker, "_take", unread)
+    monkeypatch.setattr(Receiver, "_take", unread)
 
     async def test() -> None:
-        agents = Handing.of(web, assignment_of(kind), tmp_path, 3, courier, seen)
+        agents = Handing.of(web, load_assignment(kind), tmp_path, 3, courier, seen)
         names = names_of(agents)
         await agents.begin(names[0])
         agents.crawls[names[0]].seed("http://h0.t/0", "http://h1.t/0")
@@ -111,7 +111,7 @@ def test_an_agent_is_back_after_its_lease(
     web = Web(trees(20, 13, 20).addresses)
 
     async def test() -> None:
-        agents = Handing.of(web, assignment_of("ring"), tmp_path, 2, "tcp")
+        agents = Handing.of(web, load_assignment("ring"), tmp_path, 2, "tcp")
         one, two = names_of(agents)
         await _one_of_two_dies(agents, *sorted(all_urls(web, 13)))
         agents.registry.holders[:] = agents.registry.numbers[two]
@@ -134,7 +134,7 @@ def test_what_nobody_could_take_goes_on_here(
     web = trees(20, 25, 20)
 
     async def test() -> None:
-        agents = Handing.of(web, assignment_of("ring"), tmp_path, 3, "tcp")
+        agents = Handing.of(web, load_assignment("ring"), tmp_path, 3, "tcp")
         one, two, three = names_of(agents)
         await _one_of_two_dies(agents, "http://h0.t/0", "http://h1.t/0")
         agents.homes[three] = tmp_path / "s0"
@@ -180,9 +180,9 @@ def test_an_agent_whose_disk_is_full_keeps_nothing_from_being_fetched(
     web = trees(20, 25, 20)
 
     async def test() -> None:
-        agents = Handing.of(web, assignment_of("ring"), tmp_path, 2, courier)
+        agents = Handing.of(web, load_assignment("ring"), tmp_path, 2, courier)
         if courier == "folder":
-            agents.make = lambda name: FolderCourier(
+            agents.make = lambda name: FolderTransport(
                 tmp_path / "shared", "crawl", name, look=0.01, silence=0.3
             )
         one, two = names_of(agents)
@@ -223,12 +223,12 @@ def test_kills_and_changes_at_any_moment(
 
     Only what was in flight at a kill is fetched twice.
     """
-    monkeypatch.setattr(both_ways, "PARCEL_URLS", 150)
+    monkeypatch.setattr(both_ways, "FILE_URLS", 150)
     web = trees(16, 40, 16)
     draw = Random(7)
 
     async def test() -> None:
-        agents = Handing.of(web, assignment_of("ring"), tmp_path, 3, "tcp", seen)
+        agents = Handing.of(web, load_assignment("ring"), tmp_path, 3, "tcp", seen)
         names = names_of(agents)
         await agents.begin(*names)
         agents.crawls[names[0]].seed("http://h0.t/0", "http://h1.t/0")

@@ -13,11 +13,11 @@ import pytest
 from scrapy_spider_suite.cluster import lan
 from scrapy_spider_suite.cluster import lan as greeting
 from scrapy_spider_suite.cluster import lan as late
-from scrapy_spider_suite.cluster.assignment import assignment_of
-from scrapy_spider_suite.cluster.lan import ENDED, Neighbour
-from scrapy_spider_suite.cluster.membership import Post
-from scrapy_spider_suite.cluster.messages import Letter
-from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.cluster.assignment import load_assignment
+from scrapy_spider_suite.cluster.lan import ENDED, LanMode
+from scrapy_spider_suite.cluster.membership import Heartbeat
+from scrapy_spider_suite.cluster.messages import Message
+from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.cluster.transports.udp import BOUNDS
 from scrapy_spider_suite.errors import JoinRefusedError
 from scrapy_spider_suite.store.interface import MemoryKV
@@ -33,9 +33,9 @@ class Town:
         self, *, lost: float = 0.0, terms: dict[str, str] | None = None,
         lists: dict[str, str] | None = None,
     ) -> None:  # fmt: skip
-        self.said = {name: Post(1, True, 0, 0, 0) for name in "abc"}
+        self.said = {name: Heartbeat(1, True, 0, 0, 0) for name in "abc"}
         self.over: dict[str, list[str]] = {name: [] for name in "abc"}
-        self.agents: dict[str, Neighbour] = {}
+        self.agents: dict[str, LanMode] = {}
         self.kept = {name: MemoryKV() for name in "abc"}
         self.deaf: set[str] = set()
         self._random, self._lost = Random(3), lost
@@ -44,9 +44,9 @@ class Town:
         for name in "abc":
             self.agents[name] = self._agent(name)
 
-    def _agent(self, name: str) -> Neighbour:
-        agent = Neighbour(
-            list(self._lists.get(name, "cab")), Shares(assignment_of("ring"), name), 1,
+    def _agent(self, name: str) -> LanMode:
+        agent = LanMode(
+            list(self._lists.get(name, "cab")), Ownership(load_assignment("ring"), name), 1,
             {"SUITE_ORDER": self._terms.get(name, "same")}, self.jobs[name], changed=lambda: None,
             post=lambda: self.said[name], over=self.over[name].append, kv=self.kept[name],
             written=self._written,
@@ -99,7 +99,7 @@ class Town:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lan, "_BEAT", 0.01)
-    monkeypatch.setattr(greeting, "MEETING", 0.05)
+    monkeypatch.setattr(greeting, "HANDSHAKE_SECONDS", 0.05)
     monkeypatch.setattr(late, "_LOOK", 0.005)
 
 
@@ -114,10 +114,10 @@ def test_all_of_them_end_when_all_are_idle(lost: float) -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [Post(1, False, 0, 0, 0), Post(1, True, 5, 4, 0)],
+    [Heartbeat(1, False, 0, 0, 0), Heartbeat(1, True, 5, 4, 0)],
     ids=["one that works", "a row on its way"],
 )  # fmt: skip
-def test_it_is_not_over_while(said: Post) -> None:
+def test_it_is_not_over_while(said: Heartbeat) -> None:
     """Somebody works, or owes something."""
     town = Town()
     town.said["b"] = said
@@ -210,7 +210,7 @@ def test_who_knew_of_the_end_ends_though_all_have_gone(monkeypatch: pytest.Monke
     asyncio.run(test())
 
 
-WORKS = Post(1, False, 0, 0, 0, left=True)
+WORKS = Heartbeat(1, False, 0, 0, 0, left=True)
 
 
 class LateTown(Town):
@@ -231,7 +231,7 @@ def test_who_has_nothing_to_do_after_the_end_ends(
     again: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At once if all others are there, and have nothing to do; else when they may be gone."""
-    monkeypatch.setattr(late, "COMING", 60.0 if again == "abc" else 0.1)
+    monkeypatch.setattr(late, "ARRIVAL_SECONDS", 60.0 if again == "abc" else 0.1)
     town = LateTown()
 
     async def test() -> None:
@@ -252,16 +252,21 @@ def test_who_comes_late_is_given_time_to_say_that_it_works() -> None:
     met: list[str] = []
     async def test() -> None:
         nonlocal now
-        found = late.Late(("a",), met, MemoryKV(), post=lambda: Post(1, True, 0, 0, 0),
+        found = late.LateStart(("a",), met, MemoryKV(), post=lambda: Heartbeat(1, True, 0, 0, 0),
                           say=lambda idle: None)  # fmt: skip
         waiting = asyncio.ensure_future(found.goes_on())
-        for now in (1.0, late.COMING - 0.1, late.COMING + 0.1, 2 * late.COMING - 1):
-            if now > late.COMING - 1 and not met:
+        for now in (
+            1.0,
+            late.ARRIVAL_SECONDS - 0.1,
+            late.ARRIVAL_SECONDS + 0.1,
+            2 * late.ARRIVAL_SECONDS - 1,
+        ):
+            if now > late.ARRIVAL_SECONDS - 1 and not met:
                 met.append("a")
             for _ in range(5):
                 await asyncio.sleep(0.01)
             assert not waiting.done(), now
-        now = 2 * late.COMING + 1
+        now = 2 * late.ARRIVAL_SECONDS + 1
         assert not await waiting
 
     with pytest.MonkeyPatch.context() as patch:
@@ -296,7 +301,7 @@ def test_who_is_late_goes_on_with_who_works(works: str, marked: str) -> None:
 def test_who_does_not_know_yet_whether_it_has_work_is_waited_for() -> None:
     """It reads its seeds; what it has done between two looks counts, too."""
     town = LateTown()
-    town.said["b"] = Post(1, False, 0, 0, 0)
+    town.said["b"] = Heartbeat(1, False, 0, 0, 0)
 
     async def test() -> None:
         await town.begin(*"abc")
@@ -304,7 +309,7 @@ def test_who_does_not_know_yet_whether_it_has_work_is_waited_for() -> None:
             await asyncio.sleep(0.01)
         assert not any(town.over.values())
         assert town.late() == "abc"
-        town.said["b"] = Post(1, True, 0, 0, 1)
+        town.said["b"] = Heartbeat(1, True, 0, 0, 1)
         await town.until(lambda: not town.late())
         await town.until(lambda: all(town.over.values()))
 
@@ -340,13 +345,13 @@ def test_a_job_that_is_begun_anew_is_another_crawl() -> None:
     """Who is asked what it does forgets that an earlier crawl was over."""
     town = Town()
     town.kept["c"].put(lan.OVER, b"")
-    town.said["b"] = Post(1, False, 0, 0, 0)
+    town.said["b"] = Heartbeat(1, False, 0, 0, 0)
 
     async def test() -> None:
         await town.begin(*"abc")
         await town.until(lambda: town.kept["c"].get(lan.OVER) is None)
         assert not town.over["c"]
-        town.said["b"] = Post(1, True, 0, 0, 0)
+        town.said["b"] = Heartbeat(1, True, 0, 0, 0)
         await town.until(lambda: all(town.over.values()))
 
     asyncio.run(test())
@@ -376,7 +381,7 @@ def test_who_goes_by_something_else_does_not_begin(
         epochs = {name: town.agents[name]._shares.epoch for name in "abc"}
         assert epochs["a"] == epochs["b"] != epochs["c"]
         for sender, taken in (("b", True), ("c", False), ("c", False)):
-            letter = Letter(sender, 1, epochs[sender], 1, 1, (b"",))
+            letter = Message(sender, 1, epochs[sender], 1, 1, (b"",))
             assert town.agents["a"].takes(letter) == taken
         for _ in range(20):
             await asyncio.sleep(0)
@@ -413,7 +418,7 @@ def test_who_began_alone_ends_when_it_meets_others(caplog: pytest.LogCaptureFixt
 def test_who_has_lost_its_directory_is_named(caplog: pytest.LogCaptureFixture) -> None:
     """By those that knew it; not when it is merely started again."""
     town = Town()
-    town.said["b"] = Post(1, False, 0, 0, 0)
+    town.said["b"] = Heartbeat(1, False, 0, 0, 0)
 
     async def test() -> None:
         await town.begin(*"abc")
@@ -437,7 +442,7 @@ def test_terms_fit_into_a_letter() -> None:
     said: list[Any] = []
     names = [f"agent-{n}-\N{SNOWMAN}" for n in range(900)]
     terms = {f"SUITE_{n}": f"{n}" * 5_000 for n in range(15)}
-    one = greeting.Greeting(
+    one = greeting.Handshake(
         names[0], names[1:], terms, "job", MemoryKV(),
         tell=lambda to, message: not said.append(message), over=said.append,
     )  # fmt: skip

@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 from contracts_courier import Box, insist, label, until, write
 
-from scrapy_spider_suite.cluster.handover.handover_file import Label
+from scrapy_spider_suite.cluster.handover.handover_file import HandoverLabel
 from scrapy_spider_suite.cluster.transports import tcp
-from scrapy_spider_suite.cluster.transports.tcp import TcpCourier
-from scrapy_spider_suite.errors import CourierError
+from scrapy_spider_suite.cluster.transports.tcp import TcpTransport
+from scrapy_spider_suite.errors import TransportError
 
 KEY = b"what all agents share"
-Test = Callable[[TcpCourier, TcpCourier, Box], Awaitable[None]]
+Test = Callable[[TcpTransport, TcpTransport, Box], Awaitable[None]]
 
 
 def two(folder: Path, test: Test) -> None:
     """Do *test* with a, b, and what b takes."""
 
     async def both() -> None:
-        a, b = (TcpCourier("127.0.0.1", 0, KEY, folder / name) for name in "ab")
+        a, b = (TcpTransport("127.0.0.1", 0, KEY, folder / name) for name in "ab")
         box = Box()
         await b.start(box)
         try:
@@ -44,14 +44,14 @@ def test_what_nobody_foresaw_is_an_error_in_the_log(
     def errors() -> list[str]:
         return [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
 
-    async def test(a: TcpCourier, b: TcpCourier, box: Box) -> None:
-        box.trouble = [OSError(5, "no input"), CourierError("no room")]
+    async def test(a: TcpTransport, b: TcpTransport, box: Box) -> None:
+        box.trouble = [OSError(5, "no input"), TransportError("no room")]
         for _ in range(2):
-            with pytest.raises(CourierError):
+            with pytest.raises(TransportError):
                 await a.deliver(path, of, b.address)
         assert errors() == []
         box.trouble = [struct.error("too large")]
-        with pytest.raises(CourierError, match="b: an error in taking it: too large"):
+        with pytest.raises(TransportError, match="b: an error in taking it: too large"):
             await a.deliver(path, of, b.address)
         (said,) = errors()
         assert "parcel p1 cannot be taken" in said
@@ -70,9 +70,9 @@ def test_it_is_taken_though_nobody_offers_it_again(
     of = label()
     path = write(tmp_path / "out", of, 2)
 
-    async def test(a: TcpCourier, b: TcpCourier, box: Box) -> None:
-        box.trouble = [CourierError("no room"), ValueError("?"), OSError(5, "no input")]
-        with pytest.raises(CourierError):
+    async def test(a: TcpTransport, b: TcpTransport, box: Box) -> None:
+        box.trouble = [TransportError("no room"), ValueError("?"), OSError(5, "no input")]
+        with pytest.raises(TransportError):
             await a.deliver(path, of, b.address)
         await until(lambda: box.taken and b.counters.received)
         assert box.calls == 4
@@ -88,25 +88,25 @@ def test_nothing_is_taken_after_the_end(tmp_path: Path, monkeypatch: pytest.Monk
     paths = [write(tmp_path / each.parcel, each, 2) for each in of]
     take = Box.take
 
-    async def ends(box: Box, of: Label, path: Path) -> None:
+    async def ends(box: Box, of: HandoverLabel, path: Path) -> None:
         try:
             await take(box, of, path)
         except asyncio.CancelledError:
-            raise CourierError("it ends") from None
+            raise TransportError("it ends") from None
 
-    async def test(a: TcpCourier, b: TcpCourier, box: Box) -> None:
+    async def test(a: TcpTransport, b: TcpTransport, box: Box) -> None:
         monkeypatch.setattr(Box, "take", ends)
         box.open.clear()
         giving = asyncio.ensure_future(a.deliver(paths[0], of[0], b.address))
         await until(lambda: box.calls)
-        box.trouble = [CourierError("no room")]
-        with pytest.raises(CourierError):
+        box.trouble = [TransportError("no room")]
+        with pytest.raises(TransportError):
             await a.deliver(paths[1], of[1], b.address)
         await b.close()
         await asyncio.gather(giving, return_exceptions=True)
         await asyncio.sleep(0.3)
         assert box.calls == 2
-        again, rest = TcpCourier("127.0.0.1", 0, KEY, tmp_path / "b"), Box()
+        again, rest = TcpTransport("127.0.0.1", 0, KEY, tmp_path / "b"), Box()
         await again.start(rest)
         await until(lambda: len(rest.taken) == 2)
         await again.close()
@@ -122,7 +122,7 @@ def test_who_has_not_the_key_keeps_nobody_out(
     of = [label(f"p{number}") for number in range(3)]
     paths = [write(tmp_path / each.parcel, each, 1) for each in of]
 
-    async def test(a: TcpCourier, b: TcpCourier, box: Box) -> None:
+    async def test(a: TcpTransport, b: TcpTransport, box: Box) -> None:
         async def silent() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
             return await asyncio.open_connection("127.0.0.1", int(b.address[10:]))
 
@@ -137,7 +137,7 @@ def test_who_has_not_the_key_keeps_nobody_out(
         for reader, _ in lines[:-2]:
             assert await asyncio.wait_for(reader.read(), 5.0) == b""
         assert b.counters.crowded == len(lines) - 2
-        with pytest.raises(CourierError, match="closed"):
+        with pytest.raises(TransportError, match="closed"):
             await a.deliver(paths[2], of[2], b.address)
         box.open.set()
         await asyncio.gather(*giving)

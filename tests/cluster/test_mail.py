@@ -12,21 +12,21 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 from virtual import POLICY, WALL, entry
 
-from scrapy_spider_suite.cluster.assignment import Member, assignment_of
-from scrapy_spider_suite.cluster.mailbox import KnownRows, Mail
+from scrapy_spider_suite.cluster.assignment import Member, load_assignment
+from scrapy_spider_suite.cluster.mailbox import Mailbox, ReceivedRows
 from scrapy_spider_suite.cluster.messages import (
-    Acknowledged,
-    Bounds,
-    Letter,
-    MailCounters,
-    Packed,
-    Packer,
-    Receipt,
-    Received,
-    unpack,
+    Acknowledgement,
+    Message,
+    MessageCounters,
+    MessageLimits,
+    MessagePacker,
+    OnAcknowledged,
+    OnMessage,
+    PackedMessage,
+    unpack_message,
 )
-from scrapy_spider_suite.cluster.ownership import Shares
-from scrapy_spider_suite.cluster.routing import Outbox, Routing
+from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.store.rocks_store import RocksStore
@@ -37,18 +37,18 @@ HOSTS = [f"http://h{n}.example/" for n in range(40)]
 class Post:
     """A post office in memory: letters lie there until `deliver`, receipts until `return_all`."""
 
-    bounds = Bounds(4_000, 9_000, 1 << 16)
+    bounds = MessageLimits(4_000, 9_000, 1 << 16)
 
     def __init__(self, offices: dict[str, Post], name: str) -> None:
-        self.counters = MailCounters()
-        self.sent: list[tuple[str, Packed]] = []
-        self.kept: list[Receipt] = []
+        self.counters = MessageCounters()
+        self.sent: list[tuple[str, PackedMessage]] = []
+        self.kept: list[Acknowledgement] = []
         self.withdrawn: list[str] = []
         self.space = 100
         self._offices, self._name = offices, name
         offices[name] = self
 
-    async def start(self, received: Received, acknowledged: Acknowledged) -> None:
+    async def start(self, received: OnMessage, acknowledged: OnAcknowledged) -> None:
         """See `Transport`."""
         self.received, self.acknowledged = received, acknowledged
 
@@ -56,12 +56,12 @@ class Post:
         """See `Transport`."""
         return self.space - len(self.sent)
 
-    def send(self, to: str, letter: Packed) -> bool:
+    def send(self, to: str, letter: PackedMessage) -> bool:
         """See `Transport`."""
         self.sent.append((to, letter))
         return True
 
-    def acknowledge(self, receipt: Receipt) -> None:
+    def acknowledge(self, receipt: Acknowledgement) -> None:
         """See `Transport`."""
         self.kept.append(receipt)
 
@@ -76,7 +76,7 @@ class Post:
     def deliver(self) -> None:
         """Bring what was sent, and leave it here, so that it can be brought again."""
         for to, letter in self.sent:
-            self._offices[to].received(unpack(letter.data, self.bounds))
+            self._offices[to].received(unpack_message(letter.data, self.bounds))
 
     def return_all(self) -> None:
         """Bring what is kept back to its senders."""
@@ -89,9 +89,9 @@ class Agent:
 
     def __init__(self, path: Path, name: str, offices: dict[str, Post], names: str = "ab") -> None:
         self.store = RocksStore(path / name)
-        self.shares = Shares(assignment_of("ring"), name)
+        self.shares = Ownership(load_assignment("ring"), name)
         self.shares.settle(1, [Member(each) for each in names])
-        self.routing = Routing(
+        self.routing = OwnerRouter(
             Outbox(self.store.kv("outbox")), self.shares.owner, name, cache=1 << 16
         )
         self.frontier = Frontier(
@@ -99,9 +99,9 @@ class Agent:
         )
         self.post = Post(offices, name)
         self.heard: list[Any] = []
-        self.mail = Mail(
-            self.frontier, self.routing, self.post, Packer(name, 7, self.post.bounds),
-            KnownRows(self.store.kv("received")), self.shares, written=self.written,
+        self.mail = Mailbox(
+            self.frontier, self.routing, self.post, MessagePacker(name, 7, self.post.bounds),
+            ReceivedRows(self.store.kv("received")), self.shares, written=self.written,
             clock=lambda: 0.0, news=lambda: None,
             heard=self.hear,
         )  # fmt: skip
@@ -184,7 +184,7 @@ def test_a_request_that_is_not_filtered_is_taken_once(tmp_path: Path) -> None:
         a.post.deliver()
         await until(lambda: b.post.kept)
         assert b.frontier.pending == 3
-        b.mail._known = KnownRows(b.store.kv("received"))
+        b.mail._known = ReceivedRows(b.store.kv("received"))
         a.post.deliver()
         await until(lambda: len(b.post.kept) == 2 * len(a.post.sent))
         assert b.frontier.pending == 3
@@ -216,12 +216,12 @@ def test_who_dies_within_a_letter_takes_the_rest_of_it(
         b.frontier.flush()
         monkeypatch.undo()
         b.mail._letters.clear()
-        b.mail._known = KnownRows(b.store.kv("received"))
+        b.mail._known = ReceivedRows(b.store.kv("received"))
         await b.mail.start()
         a.post.deliver()
         await until(lambda: b.post.kept)
         assert b.frontier.pending == 5
-        assert b.mail._known.covers(unpack(a.post.sent[0][1].data, a.post.bounds))
+        assert b.mail._known.covers(unpack_message(a.post.sent[0][1].data, a.post.bounds))
 
     run(test, tmp_path)
 
@@ -290,7 +290,7 @@ def test_what_is_sent_is_on_disk_before(
         more = [entry(f"{url}{n}", flags=Flag.DONT_FILTER) for n in range(3)]
         dirty = []
 
-        def send(to: str, letter: Packed) -> bool:
+        def send(to: str, letter: PackedMessage) -> bool:
             dirty.append(a.store.dirty)
             if more:
                 loop.call_soon(a.frontier.schedule, [more.pop()], 0.0)
@@ -335,9 +335,9 @@ def test_messages_are_no_rows(tmp_path: Path) -> None:
         assert a.mail.idle
         assert b.mail.idle
         assert len(b.post.kept) == 2
-        b.post.received(Letter("a", 7, 1, 9, 9, (msgpack.packb("no list"),)))
+        b.post.received(Message("a", 7, 1, 9, 9, (msgpack.packb("no list"),)))
         await until(lambda: b.mail.unread)
-        b.post.received(Letter("a", 7, 1, 9, 9, (msgpack.packb(["inf", float("inf")]),)))
+        b.post.received(Message("a", 7, 1, 9, 9, (msgpack.packb(["inf", float("inf")]),)))
         await until(lambda: b.mail.unread == 2)
 
     run(test, tmp_path)

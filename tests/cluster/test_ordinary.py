@@ -21,8 +21,8 @@ from running import until
 from scrapy import Request
 from websites import Answer, Site, Visit, links, running
 
-from scrapy_spider_suite.cluster.agent import Agency
-from scrapy_spider_suite.cluster.assignment import Member, Table, assignment_of
+from scrapy_spider_suite.cluster.agent import Agent
+from scrapy_spider_suite.cluster.assignment import Member, OwnerTable, load_assignment
 from scrapy_spider_suite.exceptions import HostBarred
 
 NAMES = [name_of(1), name_of(2)]
@@ -32,8 +32,8 @@ PAGES = ("/a", "/b")
 
 def owned() -> Iterator[tuple[str, str]]:
     """Addresses of this machine, and who owns each."""
-    ring = assignment_of("ring")
-    table = Table.of(ring, [Member(name) for name in NAMES])
+    ring = load_assignment("ring")
+    table = OwnerTable.of(ring, [Member(name) for name in NAMES])
     for number in range(1, 255):
         host = f"127.0.9.{number}"
         yield host, NAMES[table.owners[ring.unit(host, "")]]
@@ -143,14 +143,14 @@ def test_media_of_another_agents_host_need_a_ledger(ledger: str | None) -> None:
         shares=SimpleNamespace(elsewhere=lambda host, url: host == "b.test"),
     )  # fmt: skip
     theirs, ours = Request("http://b.test/1.png"), Request("http://a.test/1.png")
-    Agency.refuse_fetch(here, ours, None, 1.0)
+    Agent.refuse_fetch(here, ours, None, 1.0)
     if ledger:
-        Agency.refuse_fetch(here, theirs, None, 1.0)
+        Agent.refuse_fetch(here, theirs, None, 1.0)
     else:
         with pytest.raises(HostBarred, match="another agent has the host; with SUITE_LEDGER"):
-            Agency.refuse_fetch(here, theirs, None, 1.0)
+            Agent.refuse_fetch(here, theirs, None, 1.0)
     with pytest.raises(HostBarred, match="the lease of this agent has run out"):
-        Agency.refuse_fetch(here, ours, None, 9.0)
+        Agent.refuse_fetch(here, ours, None, 9.0)
     here._members = None
     with pytest.raises(HostBarred, match="the lease of this agent has run out"):
-        Agency.refuse_fetch(here, ours, None, 1.0)
+        Agent.refuse_fetch(here, ours, None, 1.0)

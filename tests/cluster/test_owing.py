@@ -23,7 +23,7 @@ from redis_servers import RedisServer
 from verdict import verdict_of
 
 from scrapy_spider_suite.cluster import agent as owing
-from scrapy_spider_suite.cluster.agent import Agency
+from scrapy_spider_suite.cluster.agent import Agent
 from scrapy_spider_suite.cluster.routing import Outbox
 from scrapy_spider_suite.store.interface import MemoryKV
 from scrapy_spider_suite.store.job_directory import FOLDER
@@ -79,7 +79,7 @@ class Scene:
 
     def may(self) -> bool:
         """Whether it may begin a fetch."""
-        return Agency.may_fetch(self.agency)
+        return Agent.may_fetch(self.agency)
 
 
 @pytest.fixture(autouse=True)

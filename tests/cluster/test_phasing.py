@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from scrapy_spider_suite.cluster.agreement import Terms, rank
+from scrapy_spider_suite.cluster.agreement import PhaseTerms, agent_rank
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.policy import Phases, Policy
 
-GOOD = Terms("url-sum", phases=4, guard=190.0, timeout=180.0, delay=4.0, ledger=True)
+GOOD = PhaseTerms("url-sum", phases=4, guard=190.0, timeout=180.0, delay=4.0, ledger=True)
 
 
 def test_at_each_time_each_agent_has_another_phase() -> None:
@@ -18,13 +18,13 @@ def test_at_each_time_each_agent_has_another_phase() -> None:
     names = ["c", "a", "b"]
     policies = [Policy(phases=Phases(4, 10.0)) for _ in names]
     for name, policy in zip(names, policies, strict=True):
-        policy.change(node=rank(name, names))
+        policy.change(node=agent_rank(name, names))
         policy.change(phases=Phases(4, 10.0))  # another setting changes nothing of it
     seen = [[policy.phases.active(10.0 * turn) for policy in policies] for turn in range(4)]
     assert all(len(set(row)) == 3 for row in seen)
     assert all(sorted(column) == [0, 1, 2, 3] for column in zip(*seen, strict=True))
     assert seen[0] == [2, 0, 1]
-    assert rank("d", names) is None
+    assert agent_rank("d", names) is None
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from redis_servers import RedisServer
 from running import until
 from websites import Answer, Site, Visit, running
 
-from scrapy_spider_suite.cluster.assignment import Member, Table, assignment_of
+from scrapy_spider_suite.cluster.assignment import Member, OwnerTable, load_assignment
 from scrapy_spider_suite.urls.normalize import host_of
 
 AGENTS = ("a", "b")
@@ -39,8 +39,8 @@ LATE = 100.0
 
 def seeds(site: Site) -> Iterator[str]:
     """URLs of hosts that belong to one agent and the other in turn, all served by *site*."""
-    ring = assignment_of("ring")
-    table = Table.of(ring, [Member(name) for name in AGENTS])
+    ring = load_assignment("ring")
+    table = OwnerTable.of(ring, [Member(name) for name in AGENTS])
     hosts: dict[str, list[str]] = {name: [] for name in AGENTS}
     for number in count(2):
         url = f"http://127.0.0.{number}:{site.server_port}/"

@@ -15,12 +15,12 @@ from redis_servers import RedisServer, free_port
 from running import until
 
 from scrapy_spider_suite.cluster import peers
-from scrapy_spider_suite.cluster.assignment import assignment_of
-from scrapy_spider_suite.cluster.membership import Candidate, Lease, Post
-from scrapy_spider_suite.cluster.ownership import Shares
-from scrapy_spider_suite.cluster.peers import Peering
-from scrapy_spider_suite.cluster.redis_server import place
-from scrapy_spider_suite.cluster.registry import Registry
+from scrapy_spider_suite.cluster.assignment import load_assignment
+from scrapy_spider_suite.cluster.membership import AgentLease, Candidate, Heartbeat
+from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.peers import PeersMode
+from scrapy_spider_suite.cluster.redis_server import server_place
+from scrapy_spider_suite.cluster.registry import AgentRegistry
 from scrapy_spider_suite.errors import JobError, RegistryError
 from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.store.job_directory import FOLDER
@@ -109,19 +109,21 @@ def test_another_list(tmp_path: Path) -> None:
 def test_redis_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     """The setting is named by which an agent looks for it, and no password is."""
     monkeypatch.setattr(peers, "PATIENCE", 0.0)
-    shares = Shares(assignment_of("ring"), "a")
+    shares = Ownership(load_assignment("ring"), "a")
 
     async def here() -> Candidate:
         return candidate("a")
 
     async def test() -> None:
-        registry = Registry(f"redis://:secret@127.0.0.1:{free_port()}/1", "web", Lease(60.0))
-        agent: Any = SimpleNamespace(_peer=peers.Peer(
+        registry = AgentRegistry(
+            f"redis://:secret@127.0.0.1:{free_port()}/1", "web", AgentLease(60.0)
+        )
+        agent: Any = SimpleNamespace(_peer=peers.MemberHeartbeat(
             registry, here, shares, changed=lambda: None, idle=lambda: True, over=print,
-            post=lambda: Post(shares.epoch, True, 0, 0, 0), joined=print, hear=print,
+            post=lambda: Heartbeat(shares.epoch, True, 0, 0, 0), joined=print, hear=print,
         ))  # fmt: skip
         with pytest.raises(RegistryError, match=r"^SUITE_REDIS_URL: Redis at 127\.") as caught:
-            await Peering.open(agent)
+            await PeersMode.open(agent)
         assert (caught.value.kind, "secret" in str(caught.value)) == ("away", False)
         await registry.close()
 
@@ -139,5 +141,5 @@ def test_a_wrong_password(setting: str, tmp_path: Path) -> None:
         common = {**COMMON, "SUITE_CLUSTER": "peers", **urls, setting: wrong}
         with Fleet(tmp_path, lambda name: common, {}) as fleet:
             agent = fleet.start("a")
-            refused(agent, f"CRITICAL: {setting}: Redis at {place(redis.url)} refuses: ")
+            refused(agent, f"CRITICAL: {setting}: Redis at {server_place(redis.url)} refuses: ")
             assert "wrong1" not in agent.log

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import numpy as np
 
-from scrapy_spider_suite.cluster.assignment import Member, Units, assignment_of
-from scrapy_spider_suite.cluster.membership import Row, State, Tokens, View
-from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.cluster.assignment import Member, Units, load_assignment
+from scrapy_spider_suite.cluster.membership import Holders, MemberRecord, Membership, MemberState
+from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.frontier.entries import UNITS
 
 
-def row(name: str, number: int, state: State = State.ACTIVE) -> Row:
+def row(name: str, number: int, state: MemberState = MemberState.ACTIVE) -> MemberRecord:
     """A member with a lease."""
-    return Row(
+    return MemberRecord(
         name=name, number=number, incarnation="1" * 16, weight=1.0, address="", state=state,
         ends=10, heard=1, idle=False, sent=0, received=0,
     )  # fmt: skip
 
 
-def tokens(holders: Units) -> Tokens:
+def tokens(holders: Units) -> Holders:
     """Who holds what."""
-    return Tokens(holders, 0.0, 1, 1, 1, 0.0)
+    return Holders(holders, 0.0, 1, 1, 1, 0.0)
 
 
-def of_a(*rows: Row, number: int = 1) -> Shares:
+def of_a(*rows: MemberRecord, number: int = 1) -> Ownership:
     """Those of agent a, with the others in *rows*."""
-    shares = Shares(assignment_of("ring"), "a")
+    shares = Ownership(load_assignment("ring"), "a")
     shares.number = number
-    shares.meet(View(5, tuple(sorted(rows, key=lambda each: each.name))))
+    shares.meet(Membership(5, tuple(sorted(rows, key=lambda each: each.name))))
     return shares
 
 
 def test_before_it_knows_of_others_an_agent_owns_all_and_fetches_nothing() -> None:
     """What it is given is stored."""
-    shares = Shares(assignment_of("ring"), "a")
+    shares = Ownership(load_assignment("ring"), "a")
     assert shares.owner("h.example", "https://h.example/") == "a"
     assert shares.elsewhere("h.example", "https://h.example/")
     assert shares.own.all()
@@ -57,7 +57,7 @@ def test_an_owner_that_does_not_hold_does_not_fetch() -> None:
 
 def test_others_are_heirs_of_what_they_own() -> None:
     """All of it, held here or not; an agent that leaves is the heir of nothing."""
-    shares = of_a(row("a", 1), row("b", 2), row("c", 7, State.LEAVING))
+    shares = of_a(row("a", 1), row("b", 2), row("c", 7, MemberState.LEAVING))
     heirs = shares.heirs()
     assert list(heirs) == [2]
     assert len(heirs[2]) + shares.own.sum() == UNITS
@@ -65,7 +65,7 @@ def test_others_are_heirs_of_what_they_own() -> None:
 
 def test_free_is_what_is_owned_here_and_held_by_nobody_who_may_fetch() -> None:
     """Units of the dead and of nobody; those of a member that is only missing are its own."""
-    shares = of_a(row("a", 1), row("b", 2), row("c", 3, State.DEAD))
+    shares = of_a(row("a", 1), row("b", 2), row("c", 3, MemberState.DEAD))
     own = np.flatnonzero(shares.own)
     holders = np.full(UNITS, 2, np.uint16)
     holders[own[:10]] = 3
@@ -79,16 +79,16 @@ def test_free_is_what_is_owned_here_and_held_by_nobody_who_may_fetch() -> None:
 def test_the_same_members_change_nothing() -> None:
     """So that nothing is sent again that was sent before."""
     shares = of_a(row("a", 1), row("b", 2))
-    again = View(6, (row("a", 1), row("b", 2)))
+    again = Membership(6, (row("a", 1), row("b", 2)))
     assert not shares.meet(again)
     assert shares.epoch == 6
-    assert shares.meet(View(7, (row("a", 1),)))
+    assert shares.meet(Membership(7, (row("a", 1),)))
     assert shares.own.all()
 
 
 def test_on_a_list_everybody_holds_what_he_owns() -> None:
     """There is nothing to be handed over."""
-    shares = Shares(assignment_of("ring"), "b")
+    shares = Ownership(load_assignment("ring"), "b")
     shares.settle(1, [Member(name) for name in "abc"])
     shares.hold_own()
     assert shares.settled

@@ -11,13 +11,17 @@ from pathlib import Path
 import pytest
 from handovers import Side, drain, label, units_of
 
-from scrapy_spider_suite.cluster.assignment import Member, assignment_of
-from scrapy_spider_suite.cluster.handover.handover_context import Moving, Traces, handover_context
-from scrapy_spider_suite.cluster.handover.handover_file import Label
-from scrapy_spider_suite.cluster.handover.load import Taking
-from scrapy_spider_suite.cluster.handover.receiver import MOST_LATE, TRIES, Taker
-from scrapy_spider_suite.cluster.ownership import Shares
-from scrapy_spider_suite.errors import CourierError, JobDamagedError, StoreWriteError
+from scrapy_spider_suite.cluster.assignment import Member, load_assignment
+from scrapy_spider_suite.cluster.handover.handover_context import (
+    ForeignUnits,
+    HandoverContext,
+    handover_context,
+)
+from scrapy_spider_suite.cluster.handover.handover_file import HandoverLabel
+from scrapy_spider_suite.cluster.handover.load import HostLoad
+from scrapy_spider_suite.cluster.handover.receiver import MAX_POSTPONED, MAX_TRIES, Receiver
+from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError, TransportError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
@@ -32,8 +36,8 @@ class At:
     folder: Path
     path: Path = field(init=False)
     side: Side = field(init=False)
-    shares: Shares = field(init=False)
-    taker: Taker = field(init=False)
+    shares: Ownership = field(init=False)
+    taker: Receiver = field(init=False)
     known: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -44,13 +48,13 @@ class At:
         drain(giver.giving(units_of("ring")).pack(self.path, label()))
         giver.close()
         self.side = Side(self.folder / "b")
-        self.shares = Shares(assignment_of("ring"), "b")
+        self.shares = Ownership(load_assignment("ring"), "b")
         self.shares.settle(1, [Member("b")])
         self.shares.hold_own()
         hands = handover_context(self.side.frontier, self.side.store)
-        work = Moving(hands, self.shares, self.side.clock, lambda: None)
+        work = HandoverContext(hands, self.shares, self.side.clock, lambda: None)
         work.crawl = "crawl"
-        self.taker = Taker(work, Traces(self.shares))
+        self.taker = Receiver(work, ForeignUnits(self.shares))
 
     @property
     def held(self) -> int:
@@ -99,7 +103,7 @@ def test_what_nobody_foresaw_is_said_and_tried_again(
 
     async def test(at: At) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(Taking, "_take", fail)
+            patch.setattr(HostLoad, "_take", fail)
             for _ in range(2):
                 with pytest.raises(type(error)):
                     await at.take()
@@ -131,9 +135,9 @@ def test_a_disk_that_is_full_puts_a_parcel_off(
         with monkeypatch.context() as patch:
             patch.setattr(RocksStore, method, full)
             for number in (1, 2):
-                with pytest.raises(CourierError, match="no space"):
+                with pytest.raises(TransportError, match="no space"):
                     await at.take()
-                assert len(tries) == number * TRIES
+                assert len(tries) == number * MAX_TRIES
                 merged = room or method == "sync_log"
                 assert at.side.known() == (at.known if merged else {})
         await at.check()
@@ -147,14 +151,14 @@ def test_what_is_not_over_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     async def test(at: At) -> None:
         synced = list[bool]()
 
-        async def sync(taker: Taker) -> None:
+        async def sync(taker: Receiver) -> None:
             synced.append(taker.kept(label()))
 
-        monkeypatch.setattr(Taker, "_on_the_medium", sync)
+        monkeypatch.setattr(Receiver, "_on_the_medium", sync)
         await at.take()
         assert synced == [False]
         assert at.taker.kept(label())
-        other = Label("p2", "crawl", "a", "b", label().units)
+        other = HandoverLabel("p2", "crawl", "a", "b", label().units)
         assert not at.taker.kept(other)
 
     run(tmp_path, test)
@@ -162,25 +166,25 @@ def test_what_is_not_over_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_what_is_put_off_fills_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its giver calls it off, and gives it anew under another name: no more than a few lie here."""
-    names = [f"p{number}" for number in range(MOST_LATE + 2)]
-    last, *others = [Label(name, "crawl", "a", "b", label().units) for name in names]
+    names = [f"p{number}" for number in range(MAX_POSTPONED + 2)]
+    last, *others = [HandoverLabel(name, "crawl", "a", "b", label().units) for name in names]
 
-    async def late(taker: Taker, *args: object) -> None:
-        raise CourierError("the disk is full")
+    async def late(taker: Receiver, *args: object) -> None:
+        raise TransportError("the disk is full")
 
-    async def taken(taker: Taker, *args: object) -> None:
+    async def taken(taker: Receiver, *args: object) -> None:
         """It can be taken by now."""
 
     async def test(at: At) -> None:
-        monkeypatch.setattr(Taker, "_take", late)
-        for each in others[:MOST_LATE]:
+        monkeypatch.setattr(Receiver, "_take", late)
+        for each in others[:MAX_POSTPONED]:
             assert not at.taker.kept(each)
-            with pytest.raises(CourierError):
+            with pytest.raises(TransportError):
                 await at.taker.take(each, at.path)
-        with pytest.raises(CourierError, match=f"{MOST_LATE} parcels that came before"):
+        with pytest.raises(TransportError, match=f"{MAX_POSTPONED} parcels that came before"):
             at.taker.kept(last)
         assert not at.taker.kept(others[0])
-        monkeypatch.setattr(Taker, "_take", taken)
+        monkeypatch.setattr(Receiver, "_take", taken)
         await at.taker.take(others[0], at.path)
         assert not at.taker.kept(last)
 

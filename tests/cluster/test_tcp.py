@@ -12,10 +12,20 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 from contracts_courier import Box, Couriers, insist, label, until, write
 
-from scrapy_spider_suite.cluster.handover.handover_file import Courier, Label, Throttle, as_file
+from scrapy_spider_suite.cluster.handover.handover_file import (
+    FileTransport,
+    HandoverLabel,
+    Throttle,
+    quoted_name,
+)
 from scrapy_spider_suite.cluster.transports import tcp
-from scrapy_spider_suite.cluster.transports.tcp import Channel, Kind, Secret, TcpCourier
-from scrapy_spider_suite.errors import CourierError, ParcelError
+from scrapy_spider_suite.cluster.transports.tcp import (
+    ChannelKey,
+    FrameKind,
+    SealedChannel,
+    TcpTransport,
+)
+from scrapy_spider_suite.errors import HandoverFileError, TransportError
 
 KEY = b"what all agents share"
 
@@ -23,28 +33,28 @@ KEY = b"what all agents share"
 class TestTcp(Couriers):
     """The contract."""
 
-    def make(self, name: str, folder: Path) -> Courier:
+    def make(self, name: str, folder: Path) -> FileTransport:
         """At a free port."""
-        return TcpCourier("127.0.0.1", 0, KEY, folder / as_file(name))
+        return TcpTransport("127.0.0.1", 0, KEY, folder / quoted_name(name))
 
-    def part(self, folder: Path, of: Label) -> Path:
+    def part(self, folder: Path, of: HandoverLabel) -> Path:
         """In the folder of the receiver."""
-        return folder / as_file(of.receiver) / f"{as_file(of.sender)}.{of.parcel}.part"
+        return folder / quoted_name(of.receiver) / f"{quoted_name(of.sender)}.{of.parcel}.part"
 
-    def whole(self, folder: Path, of: Label) -> Path:
+    def whole(self, folder: Path, of: HandoverLabel) -> Path:
         """Beside it."""
         return self.part(folder, of).with_suffix(".parcel")
 
 
-Test = Callable[[TcpCourier, TcpCourier, Box], Awaitable[None]]
+Test = Callable[[TcpTransport, TcpTransport, Box], Awaitable[None]]
 
 
 def two(folder: Path, test: Test) -> None:
     """Do *test* with a, b, and what b takes."""
 
     async def both() -> None:
-        a = TcpCourier("127.0.0.1", 0, KEY, folder / "a")
-        b, box = TcpCourier("127.0.0.1", 0, KEY, folder / "b"), Box()
+        a = TcpTransport("127.0.0.1", 0, KEY, folder / "a")
+        b, box = TcpTransport("127.0.0.1", 0, KEY, folder / "b"), Box()
         await b.start(box)
         try:
             await test(a, b, box)
@@ -55,7 +65,7 @@ def two(folder: Path, test: Test) -> None:
     asyncio.run(both())
 
 
-def refused(courier: TcpCourier) -> int:
+def refused(courier: TcpTransport) -> int:
     """What came to it and was not what an agent says."""
     counters = courier.counters
     return counters.forged + counters.malformed + counters.oversized
@@ -113,9 +123,9 @@ def test_a_line_that_is_cut_is_no_loss(tmp_path: Path, cut: int) -> None:
     of = label()
     path = write(tmp_path / "out", of)
 
-    async def test(a: TcpCourier, b: TcpCourier, box: Box) -> None:
+    async def test(a: TcpTransport, b: TcpTransport, box: Box) -> None:
         async with between(b.address, cut) as (_, address):
-            with pytest.raises(CourierError, match="b at 127"):
+            with pytest.raises(TransportError, match="b at 127"):
                 await a.deliver(path, of, address)
         before = b.counters.bytes_in
         await insist(a, path, of, b.address)
@@ -133,9 +143,9 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path, flip: int) -> None:
     of = label()
     path = write(tmp_path / "out", of)
 
-    async def test(a: TcpCourier, b: TcpCourier, box: Box) -> None:
+    async def test(a: TcpTransport, b: TcpTransport, box: Box) -> None:
         async with between(b.address, flip=flip) as (_, address):
-            with pytest.raises(CourierError):
+            with pytest.raises(TransportError):
                 await a.deliver(path, of, address)
         await until(lambda: refused(a) + refused(b))
         assert not box.calls
@@ -150,7 +160,7 @@ def test_what_was_said_once_counts_once(tmp_path: Path) -> None:
     of = label()
     path = write(tmp_path / "out", of, 1)
 
-    async def test(a: TcpCourier, b: TcpCourier, box: Box) -> None:
+    async def test(a: TcpTransport, b: TcpTransport, box: Box) -> None:
         async with between(b.address) as (line, address):
             await a.deliver(path, of, address)
             said = bytes(line.said)
@@ -168,15 +178,15 @@ def test_who_has_another_key_gets_nothing(tmp_path: Path) -> None:
     """Neither who brings nor who takes; a short one is refused."""
     of = label()
     path = write(tmp_path / "out", of, 1)
-    stranger = TcpCourier("127.0.0.1", 0, b"another key altogether", tmp_path / "x")
+    stranger = TcpTransport("127.0.0.1", 0, b"another key altogether", tmp_path / "x")
     with pytest.raises(ValueError, match="has 5 bytes, not 16"):
-        TcpCourier("127.0.0.1", 0, b"short", tmp_path / "x")
+        TcpTransport("127.0.0.1", 0, b"short", tmp_path / "x")
 
-    async def test(a: TcpCourier, b: TcpCourier, box: Box) -> None:
-        with pytest.raises(CourierError, match="it has another key"):
+    async def test(a: TcpTransport, b: TcpTransport, box: Box) -> None:
+        with pytest.raises(TransportError, match="it has another key"):
             await stranger.deliver(path, of, b.address)
         await stranger.start(Box())
-        with pytest.raises(CourierError, match="it has another key"):
+        with pytest.raises(TransportError, match="it has another key"):
             await a.deliver(path, of, stranger.address)
         await stranger.close()
         assert not box.calls
@@ -197,17 +207,18 @@ BAD_OFFERS = [
 
 def test_nothing_of_an_agent_that_lies_is_believed(tmp_path: Path) -> None:
     """It has the key, and sends what no agent does."""
-    good = msgpack.packb([1_000_000, *(getattr(label(), name) for name in Label.__slots__)])
-    frames: list[list[tuple[int, bytes]]] = [[(Kind.OFFER, offer)] for offer in BAD_OFFERS]
+    good = msgpack.packb([1_000_000, *(getattr(label(), name) for name in HandoverLabel.__slots__)])
+    frames: list[list[tuple[int, bytes]]] = [[(FrameKind.OFFER, offer)] for offer in BAD_OFFERS]
     frames += [
-        [(Kind.DATA, b"x")], [(Kind.OFFER, good), (Kind.OFFER, good)], [(99, b"")],
-        [(Kind.OFFER, good), (Kind.DATA, b"")], [(Kind.OFFER, bytes(tcp.FRAME_MAX + 1))],
+        [(FrameKind.DATA, b"x")], [(FrameKind.OFFER, good), (FrameKind.OFFER, good)], [(99, b"")],
+        [(FrameKind.OFFER, good), (FrameKind.DATA, b"")], [(FrameKind.OFFER,
+        bytes(tcp.FRAME_MAX + 1))],
     ]  # fmt: skip
 
-    async def say(address: str, said: list[tuple[int, bytes]]) -> list[Kind]:
+    async def say(address: str, said: list[tuple[int, bytes]]) -> list[FrameKind]:
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        line: Channel = await tcp.call(reader, writer, Secret(KEY))
+        line: SealedChannel = await tcp.open_channel(reader, writer, ChannelKey(KEY))
         heard = []
         try:
             for kind, body in said:
@@ -219,9 +230,9 @@ def test_nothing_of_an_agent_that_lies_is_believed(tmp_path: Path) -> None:
         finally:
             writer.close()
 
-    async def test(a: TcpCourier, b: TcpCourier, box: Box) -> None:
+    async def test(a: TcpTransport, b: TcpTransport, box: Box) -> None:
         for said in frames:
-            assert set(await say(b.address, said)) <= {Kind.REFUSED, Kind.AT}
+            assert set(await say(b.address, said)) <= {FrameKind.REFUSED, FrameKind.AT}
         counters = b.counters
         assert counters.malformed + counters.bad + counters.oversized == len(frames)
         assert (counters.oversized, counters.bad) == (1, 5)
@@ -239,8 +250,8 @@ def test_a_parcel_that_is_damaged_at_its_giver_is_refused(tmp_path: Path) -> Non
     data[150_000] ^= 1
     path.write_bytes(data)
 
-    async def test(a: TcpCourier, b: TcpCourier, box: Box) -> None:
-        with pytest.raises(ParcelError, match="b: it is damaged"):
+    async def test(a: TcpTransport, b: TcpTransport, box: Box) -> None:
+        with pytest.raises(HandoverFileError, match="b: it is damaged"):
             await a.deliver(path, of, b.address)
         assert not box.calls
         assert list((tmp_path / "b").iterdir()) == []
@@ -255,18 +266,18 @@ def test_a_full_disk_is_said_and_nothing_is_lost(
     of = label()
     path = write(tmp_path / "out", of, 3)
 
-    async def test(a: TcpCourier, b: TcpCourier, box: Box) -> None:
+    async def test(a: TcpTransport, b: TcpTransport, box: Box) -> None:
         real, full = os.statvfs, os.statvfs_result((4096, 4096, 9, 9, 9, 9, 9, 9, 0, 255))
         with monkeypatch.context() as patch:
             patch.setattr(os, "statvfs", lambda path: full)
-            with pytest.raises(CourierError, match="b: the disk has no room"):
+            with pytest.raises(TransportError, match="b: the disk has no room"):
                 await a.deliver(path, of, b.address)
         assert os.statvfs is real
         (tmp_path / "b" / "a.p1.part").mkdir()
-        with pytest.raises(CourierError, match=r"b: .*directory"):
+        with pytest.raises(TransportError, match=r"b: .*directory"):
             await a.deliver(path, of, b.address)
         (tmp_path / "b" / "a.p1.part").rmdir()
-        with pytest.raises(CourierError, match=r"none: No such file"):
+        with pytest.raises(TransportError, match=r"none: No such file"):
             await a.deliver(tmp_path / "none", of, b.address)
         await insist(a, path, of, b.address)
         assert box.taken
@@ -279,7 +290,7 @@ def test_who_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
     path = write(tmp_path / "out", label(), 1)
 
     async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = await tcp.answer(reader, writer, Secret(KEY))
+        line = await tcp.accept_channel(reader, writer, ChannelKey(KEY))
         await line.receive()
         await reader.read()
         writer.close()
@@ -287,13 +298,13 @@ def test_who_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
     async def test() -> None:
         server = await asyncio.start_server(hold, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        a = TcpCourier("127.0.0.1", 0, KEY, tmp_path / "a", silence=0.05)
-        with pytest.raises(CourierError, match=r"nothing came for 0.05 s"):
+        a = TcpTransport("127.0.0.1", 0, KEY, tmp_path / "a", silence=0.05)
+        with pytest.raises(TransportError, match=r"nothing came for 0.05 s"):
             await a.deliver(path, label(), f"127.0.0.1:{port}")
         server.close()
         none = ("127.0.0.1:1", "", "b", "b:0", "127.0.0.1:99999", "a..b:80", f"{'x' * 70}.t:80")
         for address in none:
-            with pytest.raises(CourierError):
+            with pytest.raises(TransportError):
                 await a.deliver(path, label(), address)
 
     asyncio.run(test())
@@ -305,8 +316,8 @@ def test_a_taker_at_work_says_so(tmp_path: Path) -> None:
     path = write(tmp_path / "out", of, 1)
 
     async def test() -> None:
-        a = TcpCourier("127.0.0.1", 0, KEY, tmp_path / "a", silence=0.3)
-        b, box = TcpCourier("127.0.0.1", 0, KEY, tmp_path / "b", silence=0.3), Box()
+        a = TcpTransport("127.0.0.1", 0, KEY, tmp_path / "a", silence=0.3)
+        b, box = TcpTransport("127.0.0.1", 0, KEY, tmp_path / "b", silence=0.3), Box()
         await b.start(box)
         box.open.clear()
         giving = asyncio.ensure_future(a.deliver(path, of, b.address))

@@ -21,7 +21,7 @@ from made_jobs import Made
 from redis_servers import RedisServer
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.cluster.assignment import assignment_of
+from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.commands.cluster import Command
 from scrapy_spider_suite.commands.cluster_verbs import MODULES, leaving
 from scrapy_spider_suite.commands.frontier import Command as FrontierCommand
@@ -99,7 +99,7 @@ def test_owner(town: Town, cluster: Frontier) -> None:
         for subject in (name, f"http://{name.upper()}:80/page"):
             [row] = cluster("owner", subject, "--json").rows
             assert (row["owner"], row["holder"], row["host"]) == (owner, owner, name)
-    assert row["unit"] == assignment_of("ring").unit("three.example", "https://three.example/")
+    assert row["unit"] == load_assignment("ring").unit("three.example", "https://three.example/")
     with pytest.raises(UsageError, match="expected a host, or a URL of the web"):
         cluster("owner", "ftp://x/")
 

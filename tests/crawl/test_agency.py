@@ -14,13 +14,13 @@ from scrapy import Request
 from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.cluster import agent as agency
-from scrapy_spider_suite.cluster.agent import Agency
-from scrapy_spider_suite.cluster.lan import check_names
+from scrapy_spider_suite.cluster.agent import Agent
+from scrapy_spider_suite.cluster.lan import check_agent_names
 from scrapy_spider_suite.cluster.ledger import ledger_client
-from scrapy_spider_suite.cluster.ledger.ledger_client import Sharing
+from scrapy_spider_suite.cluster.ledger.ledger_client import SharedLimits
 from scrapy_spider_suite.cluster.ledger.ledger_stores import RedisLedger
-from scrapy_spider_suite.cluster.ledger.shared_addresses import Company, Standing
-from scrapy_spider_suite.cluster.membership import Question
+from scrapy_spider_suite.cluster.ledger.shared_addresses import AddressSharing, SharedAddresses
+from scrapy_spider_suite.cluster.membership import AddressQuestion
 from scrapy_spider_suite.crawl.requests import Translator
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.policy import Pace, Policy
@@ -45,7 +45,7 @@ def test_nobody_is_told_of_what_is_not_on_disk(monkeypatch: pytest.MonkeyPatch) 
     here = agent(dirty=True)
 
     async def test() -> None:
-        written = asyncio.ensure_future(Agency.written(here))
+        written = asyncio.ensure_future(Agent.written(here))
         for _ in range(10):
             await asyncio.sleep(0)
         assert not written.done()
@@ -60,8 +60,10 @@ def test_others_wait_for_all_that_has_begun_without_the_ledger() -> None:
     """Also where several fetches at a time are allowed, and one by the ledger comes between."""
     address: Any = SimpleNamespace(key="10.0.0.1", wire=2, next_fetch=0.0, delay=3.0)
     crawl = made({address.key: address}, floor=None)
-    company = Company(crawl, lambda addresses: None)
-    company._book.answered(Question([], [], [], [], complete=True, known=1), [], [address.key])
+    company = SharedAddresses(crawl, lambda addresses: None)
+    company._book.answered(
+        AddressQuestion([], [], [], [], complete=True, known=1), [], [address.key]
+    )
     heard = []
     for address.wire in (2, 1, 0):
         company.begun(address)
@@ -86,25 +88,29 @@ def test_others_wait_for_the_delay_of_an_earlier_process() -> None:
     """It was killed: this one counts its addresses as fetched when it began."""
     heard, quiet = [], []
     for floor in (100.0, 98.0):
-        company = Company(made({}, floor), lambda addresses: None)
-        company._book.answered(Question([], [], [], [], complete=True, known=1), [], ["10.0.0.1"])
+        company = SharedAddresses(made({}, floor), lambda addresses: None)
+        company._book.answered(
+            AddressQuestion([], [], [], [], complete=True, known=1), [], ["10.0.0.1"]
+        )
         heard.append(company._book.question(1).heard)
         quiet.append(company.quiet_in())
     assert heard == [[], ["10.0.0.1"]]
     assert quiet == [2.0, 0.0]
     here: Any = SimpleNamespace(wire=1, delay=3.0, next_fetch=0.0)
-    assert Company(made({"10.0.0.1": here}, None), lambda addresses: None).quiet_in() == 63.0
+    assert (
+        SharedAddresses(made({"10.0.0.1": here}, None), lambda addresses: None).quiet_in() == 63.0
+    )
 
 
 def test_after_redis_has_lost_all_an_agent_goes_on_where_it_was_alone() -> None:
     """And says so; but not if others may have thought that it was gone."""
     address: Any = SimpleNamespace(key="10.0.0.1", wire=0, next_fetch=0.0, delay=3.0)
-    company = Company(made({address.key: address}, None), lambda addresses: None)
-    asked: list[Question] = []
+    company = SharedAddresses(made({address.key: address}, None), lambda addresses: None)
+    asked: list[AddressQuestion] = []
 
-    async def meet(question: Question) -> tuple[list[int], list[str]]:
+    async def meet(question: AddressQuestion) -> tuple[list[int], list[str]]:
         asked.append(question)
-        return [Standing.ALONE] * len(question.new), []
+        return [AddressSharing.ALONE] * len(question.new), []
 
     async def test() -> None:
         registry: Any = SimpleNamespace(answer=SimpleNamespace(era=1), meet=meet)
@@ -113,9 +119,9 @@ def test_after_redis_has_lost_all_an_agent_goes_on_where_it_was_alone() -> None:
         registry.answer.era = 2
         for _ in range(2):
             await company._ask(registry)
-        assert company.standing(address) is Standing.ALONE
+        assert company.standing(address) is AddressSharing.ALONE
         company.forget()
-        assert company.standing(address) is Standing.NEW
+        assert company.standing(address) is AddressSharing.NEW
 
     asyncio.run(test())
     assert [each.known for each in asked] == [1, 1, 2]
@@ -125,10 +131,10 @@ def test_after_redis_has_lost_all_an_agent_goes_on_where_it_was_alone() -> None:
 def test_a_list_of_other_agents_is_refused() -> None:
     """What is in the queues for hosts of the others would never be fetched."""
     kv = MemoryKV()
-    check_names(kv, {"b": None, "a": None})
-    check_names(kv, {"a": 1, "b": 2})
+    check_agent_names(kv, {"b": None, "a": None})
+    check_agent_names(kv, {"a": 1, "b": 2})
     with pytest.raises(SettingsError, match="expected a, b, the agents that"):
-        check_names(kv, ["a", "b", "c"])
+        check_agent_names(kv, ["a", "b", "c"])
 
 
 def test_the_setting_is_named_that_needs_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +159,7 @@ def test_the_setting_is_named_of_a_ledger_that_is_not_there(
             _ledger=ledger, _process="0" * 15 + "1", _lending=SimpleNamespace(run=quiet),
             company=None if setting == "SUITE_LEDGER" else object(),
         )  # fmt: skip
-        await Sharing._ask(here)
+        await SharedLimits._ask(here)
         await here._running
         await ledger.close()
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from scrapy.settings import Settings
 
-from scrapy_spider_suite.cluster.agreement import Phasing
-from scrapy_spider_suite.cluster.assignment import Member, assignment_of
-from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.cluster.agreement import AgentPhase
+from scrapy_spider_suite.cluster.assignment import Member, load_assignment
+from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.crawl.crawl_policy import policy_fields
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.overrides import Overrides
@@ -24,15 +24,15 @@ GIVEN = {
 }  # fmt: skip
 
 
-def _agent(**changes: Any) -> tuple[Phasing, Policy, Shares, SuiteSettings]:
+def _agent(**changes: Any) -> tuple[AgentPhase, Policy, Ownership, SuiteSettings]:
     settings = SuiteSettings.from_settings(Settings(GIVEN | changes))
     policy = Policy(**policy_fields(settings))
     crawl: Any = SimpleNamespace(
         settings=settings, overriding=SimpleNamespace(policy=policy),
         crawler=SimpleNamespace(signals=SimpleNamespace(connect=lambda *_: None)),
     )  # fmt: skip
-    shares = Shares(assignment_of("url-sum"), "m")
-    return Phasing(crawl, shares), policy, shares, settings
+    shares = Ownership(load_assignment("url-sum"), "m")
+    return AgentPhase(crawl, shares), policy, shares, settings
 
 
 def test_it_has_the_phase_of_its_rank(caplog: pytest.LogCaptureFixture) -> None:

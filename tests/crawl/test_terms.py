@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from scrapy.settings import Settings
 
-from scrapy_spider_suite.cluster.agreement import fixed_of
-from scrapy_spider_suite.cluster.assignment import assignment_of
+from scrapy_spider_suite.cluster.agreement import shared_settings
+from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.runtime import clock
 from scrapy_spider_suite.settings.suite import SuiteSettings
 
@@ -17,7 +17,7 @@ from scrapy_spider_suite.settings.suite import SuiteSettings
 def terms(assignment: str = "ring", **settings: Any) -> dict[str, str]:
     """Those of an agent with these settings."""
     given = Settings({"SUITE_ASSIGNMENT": assignment, **settings})
-    return fixed_of(SuiteSettings.from_settings(given), assignment_of(assignment))
+    return shared_settings(SuiteSettings.from_settings(given), load_assignment(assignment))
 
 
 def differ(one: dict[str, str], other: dict[str, str]) -> set[str]:

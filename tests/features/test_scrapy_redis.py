@@ -19,7 +19,7 @@ from redis_servers import RedisServer
 from scrapy import signals
 from websites import Answer, Site, Visit, links
 
-from scrapy_spider_suite.cluster.pushed_seeds import LONGEST, Pushed, PushedSeeds
+from scrapy_spider_suite.cluster.pushed_seeds import LONGEST, PushedList, PushedSeeds
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.errors import RegistryError, SettingsError
 from scrapy_spider_suite.settings.changing import change_setting
@@ -174,7 +174,7 @@ def test_what_was_taken_comes_once(
         raise RegistryError("Redis is away: pulled out", "away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Pushed, "remove", breaks)
+        patch.setattr(PushedList, "remove", breaks)
         assert crawl(Pages, CLOSESPIDER_ITEMCOUNT=2, **settings).reason == "closespider_itemcount"
     (taken,) = redis.keys("pages:start_urls:taken:*")
     redis.rpush(taken, f"{site.url}/c")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.cluster.pushed_seeds import PushedSeeds, Taken
+from scrapy_spider_suite.cluster.pushed_seeds import PushedSeeds, SeedBatch
 from scrapy_spider_suite.settings.scrapy_redis import SeedKey
 from scrapy_spider_suite.settings.values import RedisUrl
 from scrapy_spider_suite.store.interface import MemoryKV
@@ -24,10 +24,10 @@ class Source:
     def __init__(self) -> None:
         self.messages: Iterator[bytes] = iter(())
 
-    async def take(self, count: int) -> Taken | None:
+    async def take(self, count: int) -> SeedBatch | None:
         """The next one, if there is one."""
         message = next(self.messages, None)
-        return None if message is None else Taken(message, [message])
+        return None if message is None else SeedBatch(message, [message])
 
     async def remove(self, mark: bytes) -> None:
         """It is gone already."""

@@ -20,17 +20,22 @@ from hypothesis import strategies as st
 from virtual import WALL, entry
 
 import scrapy_spider_suite
-from scrapy_spider_suite.cluster.handover.dump import given as begun
+from scrapy_spider_suite.cluster.handover.dump import unfinished_dumps as begun
 from scrapy_spider_suite.cluster.handover.handover_context import handover_context
 from scrapy_spider_suite.cluster.handover.handover_file import (
-    Reader,
-    Units,
-    Writer,
-    intact,
-    packed,
-    unpacked,
+    HandoverReader,
+    HandoverWriter,
+    UnitSet,
+    intact_length,
+    pack_units,
+    unpack_units,
 )
-from scrapy_spider_suite.cluster.handover.row_kinds import COLUMNS, GOES, MORE, STAYS
+from scrapy_spider_suite.cluster.handover.row_kinds import (
+    COLUMNS,
+    SHARED_MAPPINGS,
+    STAYS,
+    TRANSFERRED,
+)
 from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag, state_key
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
 from scrapy_spider_suite.frontier.workbench import FOREVER
@@ -93,8 +98,8 @@ def test_every_mapping_is_classified() -> None:
     """Whoever adds one has to say whether it goes along."""
     from scrapy_spider_suite.analysis.duplicates import PAYLOADS, STRUCTURES
 
-    known = {*GOES, *MORE, *STAYS}
-    assert len(known) == len(GOES) + len(MORE) + len(STAYS)
+    known = {*TRANSFERRED, *SHARED_MAPPINGS, *STAYS}
+    assert len(known) == len(TRANSFERRED) + len(SHARED_MAPPINGS) + len(STAYS)
     found = list(names_of_mappings())
     plain = {name for _, name in found if name is not None}
     assert {"seeds", "revisits", "cookies", "handover", "sieve"} <= plain
@@ -115,8 +120,8 @@ def test_every_mapping_is_classified() -> None:
 @given(st.sets(st.integers(0, UNITS - 1), max_size=40))
 def test_units_are_bits_and_ranges(numbers: set[int]) -> None:
     """Each of them is in exactly one range of keys, and no other is in any."""
-    assert unpacked(packed(numbers)) == numbers
-    ranges = list(Units(numbers, lambda host, url: 0, slots=True).prefixes())
+    assert unpack_units(pack_units(numbers)) == numbers
+    ranges = list(UnitSet(numbers, lambda host, url: 0, slots=True).prefixes())
     for unit in {*numbers, *(n + 1 for n in numbers), *(n - 1 for n in numbers)} & {*range(UNITS)}:
         key = unit.to_bytes(2, "big") + "ü.example\0".encode()
         assert sum(begin <= key < end for begin, end in ranges) == (unit in numbers)
@@ -127,7 +132,7 @@ def test_units_are_bits_and_ranges(numbers: set[int]) -> None:
 
 def written(path: Path, items: list[Any]) -> Path:
     """A parcel with *items*."""
-    with Writer(path, label()) as parcel:
+    with HandoverWriter(path, label()) as parcel:
         for item in items:
             parcel.put(item)
     return path
@@ -137,12 +142,12 @@ def test_a_parcel_is_read_as_it_was_written(tmp_path: Path) -> None:
     """In chunks, of which each is no larger than a chunk and what filled it."""
     items = [[n, b"x" * (n % 3000)] for n in range(600)]
     path = written(tmp_path / "p", items)
-    with Reader(path) as reader:
+    with HandoverReader(path) as reader:
         assert reader.label == label()
         chunks = [chunk for chunk, _ in reader.chunks()]
     assert [item for chunk in chunks for item in chunk] == items
     assert len(chunks) > 2
-    assert intact(path) == path.stat().st_size
+    assert intact_length(path) == path.stat().st_size
 
 
 def test_what_is_intact_of_a_cut_parcel_needs_no_sending(tmp_path: Path) -> None:
@@ -152,11 +157,11 @@ def test_what_is_intact_of_a_cut_parcel_needs_no_sending(tmp_path: Path) -> None
     known = set()
     for size in (0, 5, 8, 20, *range(100, len(whole), len(whole) // 7)):
         path.write_bytes(whole[:size])
-        at = intact(path)
+        at = intact_length(path)
         assert at <= size
         known.add(at)
         path.write_bytes(whole[:at] + whole[at:])
-        assert intact(path) == len(whole)
+        assert intact_length(path) == len(whole)
     assert len(known) > 2
 
 

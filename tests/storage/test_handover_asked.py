@@ -8,8 +8,8 @@ import pytest
 from handovers import Side, drain, hand_over, label, units_of
 from virtual import WALL, entry
 
-from scrapy_spider_suite.cluster.handover.handover_context import handover_context, settled
-from scrapy_spider_suite.cluster.handover.load import Mark
+from scrapy_spider_suite.cluster.handover.handover_context import drain_sieve, handover_context
+from scrapy_spider_suite.cluster.handover.load import ConflictMark
 from scrapy_spider_suite.frontier.entries import Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
@@ -149,7 +149,7 @@ def test_a_page_that_was_due_here_and_is_done_is_due_again(tmp_path: Path, sieve
     a.put("h0.t", 1, "done")
     b.put("h0.t", 1, "pending")
     for side in (a, b):
-        drain(settled(handover_context(side.frontier, side.store), side.clock))
+        drain(drain_sieve(handover_context(side.frontier, side.store), side.clock))
     revisits, key = b.frontier.planner.revisits, state_key("h0.t", URL)
     plan = RevisitPlan(
         WALL - 60.0, History(WALL - 90.0), 1e-4, Validators(), b"d", host="h0.t",
@@ -171,7 +171,7 @@ def test_a_fingerprint_leaves_what_was_asked_for(tmp_path: Path) -> None:
         url = f"http://h0.t/{page}"
         a.frontier.schedule([entry(url, referrer="http://x.t/")], a.now)
         a.frontier.flush()
-    drain(settled(handover_context(a.frontier, a.store), a.clock))
+    drain(drain_sieve(handover_context(a.frontier, a.store), a.clock))
     assert not a.store.has_row(state_key("h0.t", URL))
     ask(b)
     b.put("h0.t", 2, "pending")
@@ -205,6 +205,6 @@ def test_at_no_moment_a_url_is_neither_queued_nor_over(tmp_path: Path) -> None:
 
 def test_what_an_earlier_release_has_noted_is_read() -> None:
     """No more than how far a queue is meant."""
-    assert Mark.from_bytes((7).to_bytes(8, "big")) == Mark(7, b"r", b"")
-    mark = Mark(1 << 40, b"s", b"\0" * 9)
-    assert Mark.from_bytes(mark.to_bytes()) == mark
+    assert ConflictMark.from_bytes((7).to_bytes(8, "big")) == ConflictMark(7, b"r", b"")
+    mark = ConflictMark(1 << 40, b"s", b"\0" * 9)
+    assert ConflictMark.from_bytes(mark.to_bytes()) == mark

@@ -9,7 +9,7 @@ import pytest
 from handovers import Movers
 from virtual import HOST_DELAY, all_urls, trees
 
-from scrapy_spider_suite.cluster.assignment import assignment_of
+from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.store.counters import wrong_rows
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.seen_index import Archive
@@ -22,7 +22,7 @@ def test_units_move_while_the_crawl_goes_on(tmp_path: Path, kind: str) -> None:
     stores = [RocksStore(tmp_path / f"s{n}", memory=1 << 20) for n in range(3)]
     for n, store in enumerate(stores):
         store.archive = Archive(tmp_path / f"a{n}")
-    agents = Movers(web, assignment_of(kind), stores)
+    agents = Movers(web, load_assignment(kind), stores)
     names = list(agents.crawls)
     agents.begin(tmp_path, *names[:2])
     agents.portions = 2 if agents.assignment.by_host else 40

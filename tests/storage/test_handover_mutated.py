@@ -20,9 +20,14 @@ from hypothesis import strategies as st
 from virtual import WALL, entry
 
 from scrapy_spider_suite.cluster.handover.dump import ROWS
-from scrapy_spider_suite.cluster.handover.handover_context import handover_context, settled
-from scrapy_spider_suite.cluster.handover.handover_file import Item, Label, Reader, Writer
-from scrapy_spider_suite.errors import ParcelError
+from scrapy_spider_suite.cluster.handover.handover_context import drain_sieve, handover_context
+from scrapy_spider_suite.cluster.handover.handover_file import (
+    HandoverLabel,
+    HandoverReader,
+    HandoverWriter,
+    Item,
+)
+from scrapy_spider_suite.errors import HandoverFileError
 from scrapy_spider_suite.frontier.entries import slot_of, state_key
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -45,7 +50,7 @@ def honest(folder: Path, *, sieve: bool) -> list[Item]:
     a = Side(folder, sieve=sieve)
     for page in range(12):
         a.put(HOST, page, STATES[page % 4])
-    drain(settled(handover_context(a.frontier, a.store), a.clock))
+    drain(drain_sieve(handover_context(a.frontier, a.store), a.clock))
     key, url = state_key(HOST, "http://h0.t/1"), b"http://h0.t/1"
     cookie = Cookie(
         0, "a", "1", None, False, HOST, True, False, "/", True, False, None, True, None, None, {}
@@ -71,7 +76,7 @@ def honest(folder: Path, *, sieve: bool) -> list[Item]:
     hands.workbench.addresses["10.0.0.1"].next_fetch = a.now + 40.0
     path = folder / "parcel"
     drain(a.giving(UNITS).pack(path, label(UNITS.numbers)))
-    with Reader(path) as reader:
+    with HandoverReader(path) as reader:
         items = [item for chunk, _ in reader.chunks() for item in chunk]
     a.close()
     return items
@@ -110,19 +115,19 @@ def within(draw: Random, items: list[Any]) -> list[Any]:
     return items
 
 
-def written(path: Path, of: Label, items: list[Item]) -> None:
+def written(path: Path, of: HandoverLabel, items: list[Item]) -> None:
     """A parcel that holds those; of what cannot be packed nothing."""
-    with Writer(path, of) as parcel:
+    with HandoverWriter(path, of) as parcel:
         for item in items:
             with suppress(OverflowError, TypeError, ValueError):
                 parcel.put(item)
 
 
-def refusal(side: Side, path: Path, of: Label) -> str:
+def refusal(side: Side, path: Path, of: HandoverLabel) -> str:
     """Why a parcel is not taken; "" if it is."""
     try:
         drain(side.taking(UNITS, path, of).take())
-    except ParcelError as error:
+    except HandoverFileError as error:
         return str(error)
     return ""
 

@@ -12,9 +12,13 @@ from handovers import DONE, Side, drain, label, units_of
 from virtual import entry
 
 from scrapy_spider_suite.cluster.handover.dump import CLOCK, HOST, KEPT, ROW, STATE
-from scrapy_spider_suite.cluster.handover.handover_file import Label, Writer, packed
-from scrapy_spider_suite.cluster.handover.row_kinds import part_of
-from scrapy_spider_suite.errors import ParcelError
+from scrapy_spider_suite.cluster.handover.handover_file import (
+    HandoverLabel,
+    HandoverWriter,
+    pack_units,
+)
+from scrapy_spider_suite.cluster.handover.row_kinds import kind_of_row
+from scrapy_spider_suite.errors import HandoverFileError
 from scrapy_spider_suite.frontier.entries import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
@@ -38,7 +42,7 @@ def test_no_damaged_parcel_is_taken(tmp_path: Path) -> None:
         bad.append(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
     for data in bad:
         path.write_bytes(data)
-        with pytest.raises(ParcelError) as caught:
+        with pytest.raises(HandoverFileError) as caught:
             drain(b.taking(units, path, label()).take())
         assert "\n" not in str(caught.value)
         b.frontier.flush()
@@ -101,15 +105,15 @@ HOSTILE = [
 
 def test_what_names_no_origin_is_no_row_of_robots() -> None:
     """Behind the byte of its bucket; whoever looks for rows of a host need not mind."""
-    assert part_of("robots", b"\7http://h0.t", "h0.t") is not None
-    assert [part_of("robots", key, "h0.t") for key in (b"", b"h0.t", b"\7h0.t")] == [None] * 3
+    assert kind_of_row("robots", b"\7http://h0.t", "h0.t") is not None
+    assert [kind_of_row("robots", key, "h0.t") for key in (b"", b"h0.t", b"\7h0.t")] == [None] * 3
 
 
 def test_counts_of_a_host_have_an_end(tmp_path: Path) -> None:
     """As large as they may be, and several times: what is stored can be stored again, and given."""
     b, c, path = Side(tmp_path / "b"), Side(tmp_path / "c"), tmp_path / "parcel"
     units = units_of("ring", [int.from_bytes(host_key("h0.t")[:2], "big")])
-    with Writer(path, label(units.numbers)) as parcel:
+    with HandoverWriter(path, label(units.numbers)) as parcel:
         for _ in range(3):
             parcel.put([HOST, "h0.t", HostRecord(attempts=COUNT_MAX).to_bytes()])
     drain(b.taking(units, path, label(units.numbers)).take())
@@ -134,21 +138,25 @@ def test_no_hostile_parcel_is_taken(tmp_path: Path) -> None:
     before = list(b.store.every_row())
     first = [HOST, "h0.t", HostRecord(attempts=7).to_bytes()]
     for item in HOSTILE:
-        with Writer(path, of) as parcel:
+        with HandoverWriter(path, of) as parcel:
             parcel.put(first)
             parcel.put(item)
-        with pytest.raises(ParcelError) as caught:
+        with pytest.raises(HandoverFileError) as caught:
             drain(b.taking(units, path, of).take())
         assert "\n" not in str(caught.value), item
         b.frontier.flush()
         assert list(b.store.every_row()) == before, item
-    others = [label(units.numbers, "p2"), label(), Label("p1", "crawl", "x", "b", packed({slot}))]
-    with Writer(path, of) as parcel:
+    others = [
+        label(units.numbers, "p2"),
+        label(),
+        HandoverLabel("p1", "crawl", "x", "b", pack_units({slot})),
+    ]
+    with HandoverWriter(path, of) as parcel:
         parcel.put(first)
     for other in others:
-        with pytest.raises(ParcelError, match="another parcel"):
+        with pytest.raises(HandoverFileError, match="another parcel"):
             drain(b.taking(units, path, other).take())
-    with pytest.raises(ParcelError, match="No such file"):
+    with pytest.raises(HandoverFileError, match="No such file"):
         drain(b.taking(units, tmp_path / "none", of).take())
     assert list(b.store.every_row()) == before
     b.close()

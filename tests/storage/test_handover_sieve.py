@@ -17,10 +17,16 @@ from hypothesis import strategies as st
 from virtual import WALL, entry
 
 from scrapy_spider_suite.cluster.handover import fingerprints
-from scrapy_spider_suite.cluster.handover.handover_context import handover_context, settled
-from scrapy_spider_suite.cluster.handover.handover_file import DROPPED, PRINTS, SIEVE, Units, Writer
-from scrapy_spider_suite.cluster.handover.load import Taking
-from scrapy_spider_suite.errors import JobError, ParcelError, StoreWriteError
+from scrapy_spider_suite.cluster.handover.handover_context import drain_sieve, handover_context
+from scrapy_spider_suite.cluster.handover.handover_file import (
+    DROPPED,
+    PRINTS,
+    SIEVE,
+    HandoverWriter,
+    UnitSet,
+)
+from scrapy_spider_suite.cluster.handover.load import HostLoad
+from scrapy_spider_suite.errors import HandoverFileError, JobError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import UNITS, Flag, slot_of, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.seen.fingerprints import fingerprint
@@ -36,7 +42,7 @@ CUTS = ("", "pack", "called off", "back", "take", "forget")
 
 def settle(side: Side) -> None:
     """Have nothing wait for the sieve any more."""
-    drain(settled(handover_context(side.frontier, side.store), side.clock))
+    drain(drain_sieve(handover_context(side.frontier, side.store), side.clock))
     side.frontier.flush()
 
 
@@ -174,7 +180,7 @@ class Two:
         self.bring(units, giver, 1 - giver)
         self.owners[half], self.torn = 1 - giver, False
 
-    def fail(self, units: Units, half: int, giver: int, cut: str) -> None:
+    def fail(self, units: UnitSet, half: int, giver: int, cut: str) -> None:
         """An attempt that is cut short, by a kill or since others are members."""
         parcel, taker = self.new_name("p"), 1 - giver
         path, of = self.folder / parcel, label(units.numbers, parcel)
@@ -200,7 +206,7 @@ class Two:
         if cut == "back":
             self.bring(units, taker, giver)
 
-    def bring(self, units: Units, giver: int, taker: int) -> None:
+    def bring(self, units: UnitSet, giver: int, taker: int) -> None:
         """All of it goes; URLs for it come to the taker meanwhile."""
         parcel = self.new_name("p")
         path, of = self.folder / parcel, label(units.numbers, parcel)
@@ -303,7 +309,7 @@ def test_between_a_sieve_and_none(tmp_path: Path) -> None:
     link(a, urls[3])
     units, path = units_of("ring"), tmp_path / "parcel"
     drain(a.giving(units).pack(path, label()))
-    with pytest.raises(ParcelError, match="no sieve here"):
+    with pytest.raises(HandoverFileError, match="no sieve here"):
         drain(b.taking(units, path, label()).take())
 
     def open_sieve() -> None:
@@ -311,7 +317,7 @@ def test_between_a_sieve_and_none(tmp_path: Path) -> None:
         b.frontier.use_sieve(active=False)
 
     hands = handover_context(b.frontier, b.store)._replace(open_sieve=open_sieve)
-    drain(Taking(hands, units, b.clock, path, label()).take())
+    drain(HostLoad(hands, units, b.clock, path, label()).take())
     assert [state_of(b, url) for url in urls] == ["done"] * 3 + ["pending"]
     assert (b.frontier.counters.done, b.store.has_row(entry(urls[0]).identity)) == (3, False)
     b.put("h1.t", 1, "done")
@@ -386,10 +392,10 @@ def test_no_hostile_parcel_is_taken(tmp_path: Path) -> None:
     b.frontier.flush()
     before = list(b.store.every_row())
     for items in HOSTILE:
-        with Writer(path, of) as parcel:
+        with HandoverWriter(path, of) as parcel:
             for item in items:
                 parcel.put(item)
-        with pytest.raises(ParcelError) as caught:
+        with pytest.raises(HandoverFileError) as caught:
             drain(b.taking(units, path, of).take())
         assert "\n" not in str(caught.value)
         b.frontier.flush()

@@ -10,7 +10,7 @@ import pytest
 from ledgers import Memory
 from virtual import IP_DELAY, WALL, Crawl, Watch, Web, all_urls, trees
 
-from scrapy_spider_suite.cluster.ledger.grants import SLACK, Grants, Need, Sent
+from scrapy_spider_suite.cluster.ledger.grants import SLACK, Grants, Need, SentBatch
 from scrapy_spider_suite.frontier.overrides import Overrides
 from scrapy_spider_suite.frontier.permits import NEAR
 from scrapy_spider_suite.frontier.policy import Phases, Policy
@@ -77,11 +77,11 @@ class Borrower(Crawl):
         self._flying, asked = True, self.now
         self._later(LATENCY, lambda: self._arrive(sent, asked))
 
-    def _arrive(self, sent: Sent, asked: float) -> None:
+    def _arrive(self, sent: SentBatch, asked: float) -> None:
         reply = self.ledger.settle(sent.batch, self.now)
         self._later(LATENCY, lambda: self._hear(sent, reply, asked))
 
-    def _hear(self, sent: Sent, reply: object, asked: float) -> None:
+    def _hear(self, sent: SentBatch, reply: object, asked: float) -> None:
         self._flying = False
         keys = self.grants.answered(sent, reply, asked, self.now)  # type: ignore[arg-type]
         names = [key.split() for key in keys]

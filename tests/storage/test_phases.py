@@ -10,7 +10,7 @@ from pathlib import Path
 from virtual import HOST_DELAY, POLICY, WALL, Crawl, Web, all_urls, trees
 from virtual_agents import Agents
 
-from scrapy_spider_suite.cluster.assignment import assignment_of
+from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Phases
 from scrapy_spider_suite.frontier.politeness import BackOff
@@ -79,7 +79,7 @@ def test_agents_that_share_hosts_never_meet() -> None:
     """By url-sum each host is everybody's: the phases keep them apart, for more than 20 swaps."""
     web = trees(HOSTS, PAGES, 10_000)
     agents = Agents(
-        web, assignment_of("url-sum"), [MemoryStore() for _ in range(3)],
+        web, load_assignment("url-sum"), [MemoryStore() for _ in range(3)],
         policies=[replace(POLICY, phases=Phases(4, SECONDS, GUARD, node)) for node in range(3)],
     )  # fmt: skip
     agents.each(lambda crawl: crawl.seed("http://h0.t/0"))

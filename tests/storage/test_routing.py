@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from virtual import POLICY, WALL, all_urls, entry, trees
 from virtual_agents import Agents
 
-from scrapy_spider_suite.cluster.assignment import assignment_of
-from scrapy_spider_suite.cluster.messages import Packer
-from scrapy_spider_suite.cluster.routing import LEAST, Outbox, Routing, arrived
+from scrapy_spider_suite.cluster.assignment import load_assignment
+from scrapy_spider_suite.cluster.messages import MessagePacker
+from scrapy_spider_suite.cluster.routing import FIRST_ROW_NUMBER, Outbox, OwnerRouter, unpack_rows
 from scrapy_spider_suite.cluster.transports.udp import BOUNDS
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.seeds import planter
-from scrapy_spider_suite.errors import JobDamagedError, LetterError
+from scrapy_spider_suite.errors import JobDamagedError, MessageError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.store.interface import KV, MemoryKV, MemoryStore, Store
@@ -96,7 +96,7 @@ def test_the_rows_of_another_directory_have_other_numbers() -> None:
         outbox.put("b", b"row")
         firsts.append(next(outbox.rows("b"))[0])
     assert abs(firsts[0] - firsts[1]) > 1 << 32
-    assert LEAST <= min(firsts) <= max(firsts) < LAST
+    assert FIRST_ROW_NUMBER <= min(firsts) <= max(firsts) < LAST
     kv = MemoryKV()
     Outbox(kv).put("b", b"row")
     later = []
@@ -148,10 +148,10 @@ def test_a_damaged_outbox_is_named(key: bytes, value: bytes) -> None:
 # Routing
 
 
-def routing(**more: object) -> Routing:
+def routing(**more: object) -> OwnerRouter:
     """Of agent a, which has the hosts that begin with a."""
     owner = lambda host, url: host[0]  # noqa: E731
-    return Routing(Outbox(MemoryKV()), owner, "a", **more)  # type: ignore[arg-type]
+    return OwnerRouter(Outbox(MemoryKV()), owner, "a", **more)  # type: ignore[arg-type]
 
 
 def keys(*urls: str) -> list[bytes]:
@@ -159,9 +159,9 @@ def keys(*urls: str) -> list[bytes]:
     return [state_key(url.split("/")[2], url) for url in urls]
 
 
-def sent(agent: Routing, to: str) -> list[str]:
+def sent(agent: OwnerRouter, to: str) -> list[str]:
     """The URLs on their way."""
-    return [each.url for each in arrived(row for _, row in agent.outbox.rows(to))]
+    return [each.url for each in unpack_rows(row for _, row in agent.outbox.rows(to))]
 
 
 def test_links_of_others_go_out() -> None:
@@ -170,7 +170,7 @@ def test_links_of_others_go_out() -> None:
     links = keys("http://a.t/1", "http://b.t/1", "http://a.t/2", "http://c.t/1", "http://b.t/2")
     assert agent.own_links(LinkOrigin(3, "http://a.t/", 7, 1, 8), links) == [links[0], links[2]]
     assert sent(agent, "c") == ["http://c.t/1"]
-    first, second = arrived(row for _, row in agent.outbox.rows("b"))
+    first, second = unpack_rows(row for _, row in agent.outbox.rows("b"))
     assert (first.host, first.url, first.depth, first.referrer) == (
         "b.t", "http://b.t/1", 3, "http://a.t/",
     )  # fmt: skip
@@ -211,7 +211,7 @@ def test_requests_travel_as_they_are_stored() -> None:
     request = entry("http://b.t/form", flags=int(Flag.USER), payload=b"body", priority=3)
     request.own_identity = host_key("b.t") + b"\xffprint"
     assert not agent.keeps(request)
-    (came,) = arrived(row for _, row in agent.outbox.rows("b"))
+    (came,) = unpack_rows(row for _, row in agent.outbox.rows("b"))
     assert (came.url, came.payload, came.priority) == ("http://b.t/form", b"body", 3)
     assert came.identity == request.identity
     seed = entry("http://b.t/", flags=int(Flag.START))
@@ -249,7 +249,7 @@ def stores(tmp_path: Path) -> Iterator[list[RocksStore]]:
         store.close()
 
 
-def seeded(store: RocksStore, agent: Routing | None = None) -> Frontier:
+def seeded(store: RocksStore, agent: OwnerRouter | None = None) -> Frontier:
     """A frontier in it."""
     return Frontier(store, POLICY, now=0.0, wall=WALL, capacity=9, routing=agent)
 
@@ -267,7 +267,7 @@ def test_what_is_known_of_a_seed_lies_where_the_seed_does(
     for host in "ab":
         plant([Seed(f"https://{host}.t/", "news", True)])
     assert [(row.url, row.tag) for row in seeds(here.store)] == [("https://a.t/", "news")]
-    found = list(arrived(row for _, row in agent.outbox.rows("b")))
+    found = list(unpack_rows(row for _, row in agent.outbox.rows("b")))
     assert len(found) == (0 if shared else 1)
     for _ in range(2):  # a letter may come twice
         there.schedule(found, 0.0, came=True)
@@ -289,7 +289,7 @@ def test_a_seed_that_was_a_link_has_its_tag(stores: list[RocksStore]) -> None:
 def test_the_tag_of_a_guess_goes_where_its_other_scheme_does(stores: list[RocksStore]) -> None:
     """By url-sum, with a URL of the same host, to another agent."""
     owner = lambda host, url: "b" if url.startswith("http:") else "a"  # noqa: E731
-    agent = Routing(Outbox(MemoryKV()), owner, "a", by_host=False, cache=1 << 16)
+    agent = OwnerRouter(Outbox(MemoryKV()), owner, "a", by_host=False, cache=1 << 16)
     frontier = seeded(stores[0], agent)
     agent.own_links(LinkOrigin(1, ""), keys("http://a.t/"))
     agent.outbox.drop("b", 0, LAST)
@@ -297,7 +297,7 @@ def test_the_tag_of_a_guess_goes_where_its_other_scheme_does(stores: list[RocksS
     seed = entry("https://a.t/")
     assert frontier.guesses.wrong(seed, Event.REFUSED)
     frontier.schedule([frontier.guesses.other(seed)], 0.0)
-    [came] = arrived(row for _, row in agent.outbox.rows("b"))
+    [came] = unpack_rows(row for _, row in agent.outbox.rows("b"))
     assert (came.url, came.mark) == ("http://a.t/", "news")
     frontier.guesses.over(seed)
     assert not frontier.guesses.wrong(seed, Event.REFUSED)
@@ -306,7 +306,7 @@ def test_the_tag_of_a_guess_goes_where_its_other_scheme_does(stores: list[RocksS
 
 def test_files_do_not_travel() -> None:
     """Whoever finds one reads it: elsewhere there is another one, or none."""
-    agent = Routing(Outbox(MemoryKV()), lambda host, url: "b", "a")
+    agent = OwnerRouter(Outbox(MemoryKV()), lambda host, url: "b", "a")
     file = Entry("", "file:///srv/list.html", flags=int(Flag.USER), payload=b"body")
     assert agent.keeps(file)
     assert agent.owns(file)
@@ -321,7 +321,7 @@ def test_every_row_of_links_fits_into_a_datagram() -> None:
     ]
     agent = routing()
     agent.own_links(LinkOrigin(1, "http://a.t/" + random.randbytes(900).hex()), keys(*urls))
-    packer, rows = Packer("a", 1, BOUNDS), list(agent.outbox.rows("b"))
+    packer, rows = MessagePacker("a", 1, BOUNDS), list(agent.outbox.rows("b"))
     for row in rows:
         packer.pack([row], 0)
     assert len(rows) < 60
@@ -354,15 +354,15 @@ def test_every_row_of_links_fits_into_a_datagram() -> None:
 ])  # fmt: skip
 def test_rows_that_are_none_are_refused(row: bytes) -> None:
     """Whoever sends them gets nothing in."""
-    with pytest.raises(LetterError):
-        list(arrived([row]))
+    with pytest.raises(MessageError):
+        list(unpack_rows([row]))
 
 
 def test_slots_are_made_anew() -> None:
     """A peer does not say under which key a URL is known."""
     honest = keys("http://b.t/1")[0]
     row = msgpack.packb([0, 1, "", 0, 0, 0, b"\0\0" + honest[2:]])
-    (came,) = arrived([row])
+    (came,) = unpack_rows([row])
     assert came.identity == honest
 
 
@@ -377,7 +377,7 @@ def test_agents_are_disjoint_and_miss_nothing(name: str, sift: bool, tmp_path: P
     stores: list[Store] = [MemoryStore() for _ in range(3)]
     if sift:
         stores = [sieved(tmp_path / str(number)) for number in range(3)]
-    agents = Agents(web, assignment_of(name), stores, sift=sift)
+    agents = Agents(web, load_assignment(name), stores, sift=sift)
     agents.each(lambda crawl: crawl.seed("http://h0.t/0"))
     agents.run()
     assert Counter(agents.urls) == Counter(dict.fromkeys(all_urls(web, PAGES), 1))
@@ -398,7 +398,7 @@ def sieved(folder: Path) -> Store:
 def test_a_request_that_cannot_travel_has_failed() -> None:
     """What cannot be stored cannot be sent, and must not be fetched here either."""
     web = trees(HOSTS, PAGES, 20)
-    agents = Agents(web, assignment_of("ring"), [MemoryStore(), MemoryStore()])
+    agents = Agents(web, load_assignment("ring"), [MemoryStore(), MemoryStore()])
     own = next(iter(agents.crawls.values()))
     routing = next(iter(agents.routings.values()))
     foreign = next(

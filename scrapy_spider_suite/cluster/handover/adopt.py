@@ -19,16 +19,21 @@ from pathlib import Path
 from typing import Final
 
 from scrapy_spider_suite.cluster.assignment import Units
-from scrapy_spider_suite.cluster.handover.handover import HandOver
+from scrapy_spider_suite.cluster.handover.handover import Handover
 from scrapy_spider_suite.cluster.handover.handover_context import handover_context
-from scrapy_spider_suite.cluster.handover.handover_file import STATE, Courier, Label, Writer, packed
-from scrapy_spider_suite.cluster.membership import State as Membership
-from scrapy_spider_suite.cluster.membership import View
-from scrapy_spider_suite.cluster.ownership import Shares
-from scrapy_spider_suite.cluster.registry import Moved
-from scrapy_spider_suite.cluster.routing import Outbox, arrived
+from scrapy_spider_suite.cluster.handover.handover_file import (
+    STATE,
+    FileTransport,
+    HandoverLabel,
+    HandoverWriter,
+    pack_units,
+)
+from scrapy_spider_suite.cluster.membership import Membership, MemberState
+from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.registry import MovedUnits
+from scrapy_spider_suite.cluster.routing import Outbox, unpack_rows
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
-from scrapy_spider_suite.errors import ClusterError, CourierError, LetterError
+from scrapy_spider_suite.errors import ClusterError, MessageError, TransportError
 from scrapy_spider_suite.frontier.entries import Entry, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State, event_of_status
 from scrapy_spider_suite.packs.pack_file import is_pack, plain
@@ -42,18 +47,18 @@ logger = logging.getLogger(__name__)
 PATIENCE: Final = 120.0
 """Seconds in which nothing gets on, after which whoever adopts is told so."""
 
-OF_PACKS: Final = 200_000
+PACKED_URLS: Final = 200_000
 """URLs of a parcel that is made of packs."""
 
 _BEAT: Final = 1.0
 _ROWS: Final = 200
 
-LookView = Callable[[], Awaitable[View]]
+FetchMembership = Callable[[], Awaitable[Membership]]
 """The members by now, as `office.Office` has them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class AdoptionResult:
     """What went to others.
 
     Attributes:
@@ -68,11 +73,12 @@ class Adopted:
     unread: int = 0
 
 
-async def adopted(
-    frontier: Frontier, store: RocksStore, shares: Shares, courier: Courier, folder: Path, *,
-    crawl: str, view: LookView, say: Callable[[str], None] = logger.info,
+async def adopt_directory(
+    frontier: Frontier, store: RocksStore, shares: Ownership, courier: FileTransport,
+    folder: Path, *,
+    crawl: str, view: FetchMembership, say: Callable[[str], None] = logger.info,
     patience: float = PATIENCE,
-) -> Adopted:  # fmt: skip
+) -> AdoptionResult:  # fmt: skip
     """Give all that lies in *store*, which is held like by a crawl, to its owners.
 
     Args:
@@ -85,24 +91,24 @@ async def adopted(
 
     Raises:
         ClusterError: the agent is still a member, or nobody is there to take what it had.
-        CourierError: nothing has got on for *patience* seconds, or nothing that was not called off
-            afterwards; what has gone is gone.
+        TransportError: nothing has got on for *patience* seconds, or nothing that was not called
+        off afterwards; what has gone is gone.
         JobError: the job knows its URLs by fingerprints, and those of units do not lie together.
     """
-    await _meet(shares, view)
+    await _update_members(shares, view)
 
-    async def give(units: Units, to: int, epoch: int) -> Moved:
+    async def give(units: Units, to: int, epoch: int) -> MovedUnits:
         raise ClusterError(f"{shares.name} holds units: it is not dead")
 
     async def look() -> None:
         """Nothing is held here."""
 
     offset = frontier.wall_offset
-    handover = HandOver(
+    handover = Handover(
         handover_context(frontier, store), shares, courier, folder,
         lambda: (time.time() - offset, time.time()), give=give, look=look, changed=lambda: None,
     )  # fmt: skip
-    links, unread = await _bring_home(frontier, Outbox(store.kv("outbox")))
+    links, unread = await _requeue_outbox(frontier, Outbox(store.kv("outbox")))
     giving = asyncio.ensure_future(handover.run(crawl))
     try:
         await _until_empty(handover, giving, shares, view, say, patience)
@@ -112,13 +118,13 @@ async def adopted(
         frontier.flush()
     facts = handover.facts
     parcels, hosts, urls = (facts.get(f"given_{name}", 0) for name in ("parcels", "hosts", "urls"))
-    return Adopted(parcels, hosts, urls, links, unread)
+    return AdoptionResult(parcels, hosts, urls, links, unread)
 
 
-async def _meet(shares: Shares, view: LookView) -> None:
+async def _update_members(shares: Ownership, view: FetchMembership) -> None:
     known = await view()
     row = known.row(shares.name)
-    if row is not None and row.state in (Membership.ACTIVE, Membership.LEAVING):
+    if row is not None and row.state in (MemberState.ACTIVE, MemberState.LEAVING):
         raise ClusterError(
             f"agent {shares.name} is still a member: remove it first, once its process is gone"
         )
@@ -127,7 +133,7 @@ async def _meet(shares: Shares, view: LookView) -> None:
     shares.meet(known)
 
 
-async def _bring_home(frontier: Frontier, outbox: Outbox) -> tuple[int, int]:
+async def _requeue_outbox(frontier: Frontier, outbox: Outbox) -> tuple[int, int]:
     """Put what was for other agents into the queues here: it goes with them, to whom owns it by
     now. How many rows there were, and how many could not be read."""
     links = unread = 0
@@ -135,10 +141,10 @@ async def _bring_home(frontier: Frontier, outbox: Outbox) -> tuple[int, int]:
         while rows := list(islice(outbox.rows(to), _ROWS)):
             for _, row in rows:
                 try:
-                    entries = list[Entry](arrived([row]))
+                    entries = list[Entry](unpack_rows([row]))
                     frontier.schedule(entries, _now(frontier))
                     links += len(entries)
-                except LetterError as error:
+                except MessageError as error:
                     logger.warning("a row of the outbox: %s", error)
                     unread += 1
             outbox.drop(to, rows[0][0], rows[-1][0])
@@ -151,10 +157,10 @@ def _now(frontier: Frontier) -> float:
     return time.time() - frontier.wall_offset
 
 
-class _Quiet:
+class _StallClock:
     """How long nothing of *handover* has got on; what was called off has not."""
 
-    def __init__(self, handover: HandOver) -> None:
+    def __init__(self, handover: Handover) -> None:
         self._handover = handover
         self._facts = handover.facts
         self._progress = handover.progress
@@ -185,23 +191,23 @@ class _Quiet:
 
 
 async def _until_empty(
-    handover: HandOver, giving: asyncio.Future[None], shares: Shares, view: LookView,
+    handover: Handover, giving: asyncio.Future[None], shares: Ownership, view: FetchMembership,
     say: Callable[[str], None], patience: float,
 ) -> None:  # fmt: skip
-    quiet = _Quiet(handover)
+    quiet = _StallClock(handover)
     while handover.busy:
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(giving), _BEAT)
         now = await view()
         if now.epoch != shares.epoch:
-            await _meet(shares, view)
+            await _update_members(shares, view)
             handover.poke()
             quiet.begin()
         if quiet.look():
             facts = handover.facts.items()
             say(", ".join(f"{name.partition('_')[2]}: {n:,}" for name, n in facts))
         elif quiet.seconds > patience:
-            raise CourierError(f"nobody has taken anything for {patience:g} s")
+            raise TransportError(f"nobody has taken anything for {patience:g} s")
 
 
 # Where the disk is lost
@@ -223,20 +229,21 @@ def states_in_packs(folder: Path, agent: str) -> Iterator[tuple[str, str, UrlSta
                 yield host, entry.url, UrlState(state, event, 1, entry.status, when)
 
 
-async def rebuilt(
-    folder: Path, shares: Shares, courier: Courier, out: Path, *, crawl: str, view: LookView,
+async def adopt_packs(
+    folder: Path, shares: Ownership, courier: FileTransport, out: Path, *, crawl: str,
+    view: FetchMembership,
     patience: float = PATIENCE,
-) -> Adopted:  # fmt: skip
+) -> AdoptionResult:  # fmt: skip
     """Have the owners know what the agent of *shares*, whose disk is lost, has fetched.
 
-    As its packs in *folder* say; its queues are lost (see `lost`). Args, and what is raised, are
-    those of `adopted`.
+    As its packs in *folder* say; its queues are lost (see `lost_urls`). Args, and what is raised,
+    are those of `adopt_directory`.
     """
-    await _meet(shares, view)
+    await _update_members(shares, view)
     out.mkdir(parents=True, exist_ok=True)
     found, parcels, urls = states_in_packs(folder, shares.name), 0, 0
     hosts = set[int]()
-    while portion := list(islice(found, OF_PACKS)):
+    while portion := list(islice(found, PACKED_URLS)):
         urls += len(portion)
         hosts |= {hash(host) for host, _, _ in portion}
         for number, units in shares.heirs().items():
@@ -244,23 +251,25 @@ async def rebuilt(
             if row is None:
                 continue
             numbers = frozenset(units.tolist())
-            label = Label(secrets.token_hex(8), crawl, shares.name, row.name, packed(numbers))
+            label = HandoverLabel(
+                secrets.token_hex(8), crawl, shares.name, row.name, pack_units(numbers)
+            )
             path = out / label.parcel
             if _write(path, label, portion, shares, numbers):
-                await _insist(courier, path, label, row.address, patience)
+                await _deliver(courier, path, label, row.address, patience)
                 parcels += 1
             path.unlink(missing_ok=True)
-        await _meet(shares, view)
-    return Adopted(parcels, len(hosts), urls)
+        await _update_members(shares, view)
+    return AdoptionResult(parcels, len(hosts), urls)
 
 
 def _write(
-    path: Path, label: Label, portion: list[tuple[str, str, UrlState]], shares: Shares,
+    path: Path, label: HandoverLabel, portion: list[tuple[str, str, UrlState]], shares: Ownership,
     numbers: frozenset[int],
 ) -> int:  # fmt: skip
     """A parcel of those states that lie in the units of *numbers*; how many there are."""
     count, unit = 0, shares.assignment.unit
-    with Writer(path, label) as parcel:
+    with HandoverWriter(path, label) as parcel:
         for host, url, state in portion:
             if unit(host, url) in numbers:
                 name = state_key(host, url)[len(host_key(host)) :]
@@ -269,14 +278,14 @@ def _write(
     return count
 
 
-async def _insist(
-    courier: Courier, path: Path, label: Label, address: str, patience: float
+async def _deliver(
+    courier: FileTransport, path: Path, label: HandoverLabel, address: str, patience: float
 ) -> None:
     sent, until = courier.counters.sent(label), time.monotonic() + patience
     while True:
         try:
             await courier.deliver(path, label, address)
-        except CourierError:
+        except TransportError:
             if (now := courier.counters.sent(label)) != sent:
                 sent, until = now, time.monotonic() + patience
             elif time.monotonic() > until:
@@ -287,7 +296,7 @@ async def _insist(
             return
 
 
-def lost(facts: Mapping[str, str | int | float | None], found: int) -> int:
+def lost_urls(facts: Mapping[str, str | int | float | None], found: int) -> int:
     """How many URLs are lost with the disk of an agent, of which *found* were in its packs.
 
     *facts* are what it last said of itself (`office.Overview.facts`): what has happened since then

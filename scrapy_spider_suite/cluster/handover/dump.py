@@ -3,7 +3,8 @@
 What its caller sees to, in this order: the new owner is known to `Routing`, so that whatever comes
 for the units from then on goes there; `Holding` holds them back; then `pack`. When the other side
 has said that it keeps all of it, `forget`; if the hand-over is called off, `keep`. Which of the two
-is to come after a kill only the caller knows; `given` names the parcels of which neither was done.
+is to come after a kill only the caller knows; `unfinished_dumps` names the parcels of which neither
+was done.
 
 All of these go on a portion at a time, while the crawl of everything else goes on.
 
@@ -20,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from scrapy_spider_suite.cluster.handover.fingerprints import Given, weight
+from scrapy_spider_suite.cluster.handover.fingerprints import FingerprintDump, item_weight
 from scrapy_spider_suite.cluster.handover.handover_context import Clock, Hands, Steps, refuse_sieve
 from scrapy_spider_suite.cluster.handover.handover_file import (
     CLOCK,
@@ -28,18 +29,18 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     KEPT,
     ROW,
     STATE,
+    HandoverLabel,
+    HandoverWriter,
     Item,
-    Label,
-    Units,
-    Writer,
-    unpacked,
+    UnitSet,
+    unpack_units,
 )
 from scrapy_spider_suite.cluster.handover.row_kinds import (
-    GOES,
-    By,
-    domain_of,
-    origin_of,
-    parts_of_hosts,
+    TRANSFERRED,
+    KeyedBy,
+    cookie_domain,
+    kinds_by_host,
+    robots_origin,
 )
 from scrapy_spider_suite.crawl.queue.traps import page_rows
 from scrapy_spider_suite.frontier.entries import LAST, Entry, host_key
@@ -52,18 +53,18 @@ from scrapy_spider_suite.store.seen_transfer import archived, bring_back, while_
 from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of
 
-NAME: Final = "handover"
+MAPPING: Final = "handover"
 """The mapping of a job's store that says what was given, and how far what is taken."""
-GIVEN: Final = b"g"
+DUMPED: Final = b"g"
 ROWS: Final = 100
 """Rows of a portion: some milliseconds."""
 _RANGES: Final = 50
 """Ranges of keys with nothing in them that are a portion."""
-NOT_A_URL: Final = b"\xff"
+REQUEST_KEY: Final = b"\xff"
 """Begins what follows the host's key in the state keys of requests, known by their fingerprints."""
 
 
-class Giving:
+class HostDump:
     """Gives the *units* of the frontier whose parts are *hands*; *clock* tells the time.
 
     Attributes:
@@ -73,33 +74,33 @@ class Giving:
     Raises `JobError` for units whose fingerprints do not lie together.
     """
 
-    def __init__(self, hands: Hands, units: Units, clock: Clock) -> None:
+    def __init__(self, hands: Hands, units: UnitSet, clock: Clock) -> None:
         refuse_sieve(hands, units)
-        self.printed = Given(hands, units, clock)
+        self.printed = FingerprintDump(hands, units, clock)
         self._hands = hands
         self._store = hands.store
         self._records = hands.residents.records
         self._units = units
         self._clock = clock
-        self._kv = hands.store.kv(NAME)
+        self._kv = hands.store.kv(MAPPING)
         self.counts: Counter[int] = Counter()
 
     # Packing
 
-    def pack(self, path: Path, label: Label) -> Steps:
+    def pack(self, path: Path, label: HandoverLabel) -> Steps:
         """Write all that is kept of the units to *path*, which is there when it is whole.
 
         Raises `OSError`, and what the store does; then `pack` again, or `keep`.
         """
-        self._kv.put(GIVEN + label.parcel.encode(), label.units)
+        self._kv.put(DUMPED + label.parcel.encode(), label.units)
         # It need not be on the medium: who finds it after a kill looks whether it is whole.
         new = path.with_name(f"{path.name}.new")
-        with Writer(new, label) as parcel:
+        with HandoverWriter(new, label) as parcel:
             for count, item in enumerate(self._items(), 1):
                 if isinstance(item, bool):
                     yield item
                     continue
-                self.counts[item[0]] += weight(item, self.printed.width)
+                self.counts[item[0]] += item_weight(item, self.printed.width)
                 if parcel.put(item) or not count % ROWS:
                     yield False
         new.replace(path)
@@ -127,9 +128,9 @@ class Giving:
     def _jars(self) -> dict[str, list[bytes]]:
         """The rows of cookies by their domains: not more than there are jars in memory."""
         jars: dict[str, list[bytes]] = {}
-        prefix = GOES["cookies"].prefix
+        prefix = TRANSFERRED["cookies"].prefix
         for key, _ in self._store.kv("cookies").items(prefix):
-            jars.setdefault(domain_of(key[len(prefix) :]), []).append(key)
+            jars.setdefault(cookie_domain(key[len(prefix) :]), []).append(key)
         return jars
 
     def hosts(self) -> Iterator[str | None]:
@@ -239,7 +240,7 @@ class Giving:
         """Whether a URL goes, of which the state key, without the host's, is *name*."""
         if self._units.by_host:
             return True
-        if not url and name.startswith(NOT_A_URL):
+        if not url and name.startswith(REQUEST_KEY):
             return False  # nothing says which one it is
         return self._units.has(host, url or name.decode("utf-8", "replace"))
 
@@ -250,9 +251,9 @@ class Giving:
 
     def kept(self, host: str) -> Iterator[list[tuple[str, bytes, bytes]]]:
         """What else goes of *host*: mapping, key and value of rows, in portions."""
-        for name, part in parts_of_hosts():
+        for name, part in kinds_by_host():
             kv = self._store.kv(name)
-            if part.by is By.HOST:
+            if part.by is KeyedBy.HOST:
                 key = part.prefix + host.encode()
                 value = kv.get(key)
                 yield [] if value is None else [(name, key, value)]
@@ -261,7 +262,11 @@ class Giving:
             begin, since = part.prefix + _start(part.by, host), b""
             while portion := list(islice(kv.items(begin, since), ROWS)):
                 rows = ((name, key, value) for key, value in portion)
-                yield [row for row in rows if part.by is By.HOST or self._is_kept(host, begin, row)]
+                yield [
+                    row
+                    for row in rows
+                    if part.by is KeyedBy.HOST or self._is_kept(host, begin, row)
+                ]
                 since = portion[-1][0][len(begin) :] + b"\0"
 
     def _is_kept(self, host: str, begin: bytes, row: tuple[str, bytes, bytes]) -> bool:
@@ -269,7 +274,7 @@ class Giving:
         """
         name, key, value = row
         url = ""
-        if not self._units.by_host and key.startswith(NOT_A_URL, len(begin)):
+        if not self._units.by_host and key.startswith(REQUEST_KEY, len(begin)):
             if name == "revisits":
                 url = RevisitPlan.from_bytes(value).entry().url
             elif name == "seeds":
@@ -280,36 +285,36 @@ class Giving:
         kv, since = self._store.kv("robots"), b""
         while portion := list(islice(kv.items(since=since), ROWS)):
             for key, value in portion:
-                host = host_of(origin_of(key))
+                host = host_of(robots_origin(key))
                 if self._units.has_host(host):
                     yield [KEPT, host, "robots", key, value]
             since = portion[-1][0] + b"\0"
             yield False
 
 
-def given(store: RocksStore) -> dict[str, frozenset[int]]:
+def unfinished_dumps(store: RocksStore) -> dict[str, frozenset[int]]:
     """The units of each parcel that was begun in *store*, and neither forgotten nor kept."""
-    rows = store.kv(NAME).items(GIVEN)
-    return {key[len(GIVEN) :].decode(): unpacked(units) for key, units in rows}
+    rows = store.kv(MAPPING).items(DUMPED)
+    return {key[len(DUMPED) :].decode(): unpack_units(units) for key, units in rows}
 
 
-def _start(by: By, host: str) -> bytes:
-    return host_key(host) if by is By.IDENTITY else page_rows(host)
+def _start(by: KeyedBy, host: str) -> bytes:
+    return host_key(host) if by is KeyedBy.IDENTITY else page_rows(host)
 
 
 _PLAN: Final = b"p"
 
 
-class Forgetting:
-    """Ends what `Giving` began, of the same units."""
+class DumpSettlement:
+    """Ends what `HostDump` began, of the same units."""
 
-    def __init__(self, hands: Hands, units: Units, clock: Clock) -> None:
+    def __init__(self, hands: Hands, units: UnitSet, clock: Clock) -> None:
         self._hands = hands
         self._store = hands.store
         self._records = hands.residents.records
         self._units = units
         self._clock = clock
-        self._giving = Giving(hands, units, clock)
+        self._giving = HostDump(hands, units, clock)
 
     def forget(self, parcel: str) -> Steps:
         """The receiver of *parcel* keeps it all: know nothing of it any more.
@@ -341,7 +346,7 @@ class Forgetting:
         self._end(parcel)
 
     def _end(self, parcel: str) -> None:
-        self._store.kv(NAME).delete(GIVEN + parcel.encode())
+        self._store.kv(MAPPING).delete(DUMPED + parcel.encode())
         self._hands.flush()
 
     def _forget(self, host: str) -> Iterator[bool]:

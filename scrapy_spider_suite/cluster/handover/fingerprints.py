@@ -25,20 +25,20 @@ from scrapy_spider_suite.cluster.handover.handover_context import (
     Clock,
     Hands,
     Steps,
-    asked_for,
-    due_again,
-    ended,
-    settled,
-    still,
+    drain_sieve,
+    finish_flush,
+    is_forced,
+    restore_revisit,
+    with_sieve_locked,
 )
 from scrapy_spider_suite.cluster.handover.handover_file import (
     DROPPED,
     HOST,
     PRINTS,
     SIEVE,
+    HandoverReader,
     Item,
-    Reader,
-    Units,
+    UnitSet,
 )
 from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.seen.fingerprints import (
@@ -69,16 +69,16 @@ _OFTEN: Final = 1 << 31
 """How often a host was dropped is less than that: it is counted on here, in four bytes."""
 
 
-def weight(item: Item, width: int) -> int:
+def item_weight(item: Item, width: int) -> int:
     """How many things an *item* of a parcel is; of fingerprints, of *width* bytes, it is several.
     """
     return len(item[2]) // width if item[0] == PRINTS and width else 1
 
 
-class Given:
+class FingerprintDump:
     """The fingerprints of the *units* that are given away; nothing of it without a sieve."""
 
-    def __init__(self, hands: Hands, units: Units, clock: Clock) -> None:
+    def __init__(self, hands: Hands, units: UnitSet, clock: Clock) -> None:
         self._hands = hands
         self._units = units
         self._clock = clock
@@ -93,7 +93,7 @@ class Given:
         """What has to come before all else, once nothing of the units waits for the sieve."""
         if self._sieved is None:
             return
-        yield from settled(self._hands, self._clock, self._units.numbers)
+        yield from drain_sieve(self._hands, self._clock, self._units.numbers)
         yield [SIEVE, "", self._sieved.width * 8]
         for host, times in self._sieved.dropped.items():
             if self._units.has_host(host):
@@ -106,7 +106,7 @@ class Given:
         slots, sieve = mask_of(self._units.numbers), self._sieved.sieve
         for low, high in sieve.spans(slots, _PIECE):
             read = list[Rows]()
-            yield from still(
+            yield from with_sieve_locked(
                 self._hands, self._sieved, partial(_read, sieve, slots, low, high, read)
             )
             (rows,) = read
@@ -121,7 +121,7 @@ class Given:
 
     def _of_rows(self, sieved: SieveIndex, first: int, end: int) -> Iterator[Rows]:
         """The fingerprints of all that has a row in the slots from *first* on, before *end*."""
-        for begin, stop in ranges(self._units, first, end):
+        for begin, stop in key_ranges(self._units, first, end):
             after = begin
             while keys := [
                 key for key, _ in islice(self._hands.store.every_state(after), _KEYS) if key < stop
@@ -133,7 +133,7 @@ class Given:
         """Take them out of the sieve: before rows go, since what has neither is new again."""
         if self._sieved is not None:
             slots, sieve = mask_of(self._units.numbers), self._sieved.sieve
-            yield from still(self._hands, self._sieved, lambda: sieve.removing(slots))
+            yield from with_sieve_locked(self._hands, self._sieved, lambda: sieve.removing(slots))
 
 
 def _read(
@@ -147,13 +147,13 @@ def _read(
     into.append(merged(*pieces) if pieces else empty(sieve.words))
 
 
-class Taken:
+class FingerprintLoad:
     """The fingerprints that come in a parcel of *units*.
 
     The store gets a sieve if it has none.
     """
 
-    def __init__(self, hands: Hands, units: Units, clock: Clock) -> None:
+    def __init__(self, hands: Hands, units: UnitSet, clock: Clock) -> None:
         self._hands = hands
         self._store = hands.store
         self._records = hands.residents.records
@@ -201,8 +201,8 @@ class Taken:
         the portion that comes next."""
         sifter = self._hands.ledger.sifter
         if sifter is not None and sifter.full:
-            yield from settled(self._hands, self._clock)
-        yield from ended(self._hands, self._clock)
+            yield from drain_sieve(self._hands, self._clock)
+        yield from finish_flush(self._hands, self._clock)
 
     def knows(self, key: bytes) -> bool:
         """Whether a URL without a row is done here."""
@@ -210,12 +210,12 @@ class Taken:
 
     # When all of it is merged
 
-    def finish(self, reader: Reader) -> Steps:
+    def finish(self, reader: HandoverReader) -> Steps:
         """Have all that has come known to the sieve, and be done here, too. Bears to be repeated.
         """
         if self._store.sieve is None:
             return
-        yield from settled(self._hands, self._clock)
+        yield from drain_sieve(self._hands, self._clock)
         come, size, printed = list[Rows](), 0, False
         for items, _ in reader.chunks():
             for number, (kind, host, *rest) in enumerate(items, 1):
@@ -245,7 +245,7 @@ class Taken:
     def _take_out(self, sieved: SieveIndex, rows: Rows) -> Steps:
         """Take what is pending here out of its queue, if it is among *rows*: it is done."""
         slots = slots_of(rows)
-        for begin, stop in ranges(self._units, int(slots.min()), int(slots.max()) + 1):
+        for begin, stop in key_ranges(self._units, int(slots.min()), int(slots.max()) + 1):
             after = begin
             while hosts := list(islice(self._store.hosts_between(after, stop), _ROWS)):
                 for host in hosts:
@@ -265,15 +265,15 @@ class Taken:
 
     def _take_out_or_leave(self, entry: Entry) -> None:
         data = self._store.row(entry.identity)
-        if asked_for(entry, UrlState.from_bytes(data or DONE_200)):
+        if is_forced(entry, UrlState.from_bytes(data or DONE_200)):
             return
         self._hands.holding.let_go(entry)
         if self._hands.rework.take_out(entry):
             self._store.delete_state(entry.identity)
-            due_again(self._hands.revisits, entry.identity)
+            restore_revisit(self._hands.revisits, entry.identity)
 
 
-def ranges(units: Units, first: int, end: int) -> Iterator[tuple[bytes, bytes]]:
+def key_ranges(units: UnitSet, first: int, end: int) -> Iterator[tuple[bytes, bytes]]:
     """`Units.prefixes`, as far as they lie in the slots from *first* on, before *end*."""
     low, high = first.to_bytes(2, "big"), (end - 1).to_bytes(2, "big") + b"\xff"
     for begin, stop in units.prefixes():

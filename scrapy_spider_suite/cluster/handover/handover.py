@@ -26,33 +26,38 @@ from typing import Final
 
 import numpy as np
 
-from scrapy_spider_suite.cluster.handover.dump import Giving, given
+from scrapy_spider_suite.cluster.handover.dump import HostDump, unfinished_dumps
 from scrapy_spider_suite.cluster.handover.handover_context import (
     Clock,
+    ForeignUnits,
+    HandoverContext,
     Hands,
     Mask,
-    Moving,
     Steps,
-    Traces,
-    mask_of,
-    settled,
+    drain_sieve,
+    unit_mask,
 )
-from scrapy_spider_suite.cluster.handover.handover_file import Courier, Label, label_in, packed
-from scrapy_spider_suite.cluster.handover.load import Taking
-from scrapy_spider_suite.cluster.handover.receiver import Taker
-from scrapy_spider_suite.cluster.handover.sender import Give, Giver, Parcel
-from scrapy_spider_suite.cluster.ownership import Shares
-from scrapy_spider_suite.errors import ParcelError
+from scrapy_spider_suite.cluster.handover.handover_file import (
+    FileTransport,
+    HandoverLabel,
+    pack_units,
+    read_label,
+)
+from scrapy_spider_suite.cluster.handover.load import HostLoad
+from scrapy_spider_suite.cluster.handover.receiver import Receiver
+from scrapy_spider_suite.cluster.handover.sender import GiveUnits, OutgoingFile, Sender
+from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.errors import HandoverFileError
 from scrapy_spider_suite.frontier.entries import UNITS
 
-PARCEL_URLS: Final = 50_000
+FILE_URLS: Final = 50_000
 """About how many URLs a parcel holds, unless one unit has more: so long hosts stand still, and so
 much of a disk is in use."""
 
-PASSES: Final = 8
+MAX_PASSES: Final = 8
 """Most parcels that all units go in, where each takes a pass over the whole store."""
 
-_NONE: Final = Label("", "", "", "", b"")
+_NONE: Final = HandoverLabel("", "", "", "", b"")
 """No parcel."""
 
 _LOOK: Final = 1.0
@@ -61,7 +66,7 @@ _FIRST, _MOST = 2.0, 60.0
 """Seconds until something is given again to an agent that could not take it."""
 
 
-class HandOver:
+class Handover:
     """The hand-overs of one agent, both ways; `inbox` is for its *courier*.
 
     It is made before anything is fetched: what was on its way when a process was killed is held
@@ -82,19 +87,20 @@ class HandOver:
     """
 
     def __init__(
-        self, hands: Hands, shares: Shares, courier: Courier, folder: Path, clock: Clock, *,
-        give: Give, look: Callable[[], Awaitable[None]], changed: Callable[[], None],
+        self, hands: Hands, shares: Ownership, courier: FileTransport, folder: Path, clock: Clock,
+        *,
+        give: GiveUnits, look: Callable[[], Awaitable[None]], changed: Callable[[], None],
     ) -> None:  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
-        self._moving = Moving(hands, shares, clock, changed)
+        self._moving = HandoverContext(hands, shares, clock, changed)
         self._shares = shares
         self._folder = folder
-        self._traces = Traces(shares)
+        self._traces = ForeignUnits(shares)
         self._counters = courier.counters
-        self._giver = Giver(self._moving, courier, give, look, self._traces)
-        self.inbox = Taker(self._moving, self._traces)
+        self._giver = Sender(self._moving, courier, give, look, self._traces)
+        self.inbox = Receiver(self._moving, self._traces)
         self._left = self._begun()
-        self._merged = Taking(
+        self._merged = HostLoad(
             hands, self._moving.units(np.ones(UNITS, np.bool_)), clock, Path(), _NONE
         )  # fmt: skip
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -167,8 +173,8 @@ class HandOver:
 
     def _begun(self) -> dict[str, Mask]:
         """The parcels that were begun, and did not end."""
-        found = given(self._moving.hands.store)
-        return {name: mask_of(units) for name, units in found.items()}
+        found = unfinished_dumps(self._moving.hands.store)
+        return {name: unit_mask(units) for name, units in found.items()}
 
     async def _undo(self) -> None:
         """Call off what an earlier process has begun, and end what it has broken off."""
@@ -180,10 +186,10 @@ class HandOver:
         for name, mask in list(self._left.items()):
             path = self._folder / name
             try:
-                label = await asyncio.to_thread(label_in, path)
-            except ParcelError:
+                label = await asyncio.to_thread(read_label, path)
+            except HandoverFileError:
                 label = self._label(name, "", mask)
-            await self._giver.call_off(Parcel(label, path, 0, mask))
+            await self._giver.call_off(OutgoingFile(label, path, 0, mask))
             del self._left[name]
         self._giver.let_go()
         for path in self._folder.iterdir():
@@ -224,20 +230,20 @@ class HandOver:
         counters, units = self._moving.hands.ledger.counters, self._moving.units(mask)
         urls = counters.pending + counters.done + counters.failed
         held = max(1, int((self._shares.mine | self._traces.found).sum()))
-        most = max(1, PARCEL_URLS * held // max(1, urls))
+        most = max(1, FILE_URLS * held // max(1, urls))
         if not units.slots:
-            most = max(most, UNITS // PASSES)
+            most = max(most, UNITS // MAX_PASSES)
         part = np.zeros(UNITS, np.bool_)
         part[np.flatnonzero(mask)[:most]] = True
         return part
 
-    def _parcel(self, number: int, mask: Mask) -> Parcel:
+    def _parcel(self, number: int, mask: Mask) -> OutgoingFile:
         label = self._label(secrets.token_hex(8), self._name(number), mask)
-        return Parcel(label, self._folder / label.parcel, number, mask)
+        return OutgoingFile(label, self._folder / label.parcel, number, mask)
 
-    def _label(self, parcel: str, receiver: str, mask: Mask) -> Label:
-        units = packed(np.flatnonzero(mask).tolist())
-        return Label(parcel, self._moving.crawl, self._shares.name, receiver, units)
+    def _label(self, parcel: str, receiver: str, mask: Mask) -> HandoverLabel:
+        units = pack_units(np.flatnonzero(mask).tolist())
+        return HandoverLabel(parcel, self._moving.crawl, self._shares.name, receiver, units)
 
     def _begin(self, giving: Awaitable[bool], number: int) -> None:
         async def work() -> None:
@@ -258,8 +264,10 @@ class HandOver:
         units, unit = moving.units(unknown), self._shares.assignment.unit
 
         def steps() -> Steps:
-            yield from settled(moving.hands, moving.clock)  # of some hosts nothing else is known
-            for host in Giving(moving.hands, units, moving.clock).hosts():
+            yield from drain_sieve(
+                moving.hands, moving.clock
+            )  # of some hosts nothing else is known
+            for host in HostDump(moving.hands, units, moving.clock).hosts():
                 if host is None:
                     yield False
                 elif units.by_host:

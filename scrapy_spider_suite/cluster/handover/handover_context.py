@@ -31,8 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from scrapy_spider_suite.cluster.assignment import Ring
-from scrapy_spider_suite.cluster.handover.handover_file import Units
-from scrapy_spider_suite.cluster.ownership import Shares
+from scrapy_spider_suite.cluster.handover.handover_file import UnitSet
+from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, UrlEdits
 from scrapy_spider_suite.crawl.queue.leases import ForeignUrlCheck
 from scrapy_spider_suite.crawl.queue.traps import TrapStats
@@ -57,7 +57,7 @@ WAIT: Final = 0.05
 """Seconds until work that waits for something else is looked at again."""
 
 
-class Turns:
+class StepRunner:
     """Whose work it is, of all that there is: never of more than one at a time.
 
     It takes half of the time of a loop at most. *between* is called after each slice, and may raise
@@ -140,7 +140,7 @@ _AT_ONCE: Final = 0.004
 """Seconds for which a step waits for a thread itself: most of what it does takes no longer."""
 
 
-def settled(hands: Hands, clock: Clock, slots: Container[int] | None = None) -> Steps:
+def drain_sieve(hands: Hands, clock: Clock, slots: Container[int] | None = None) -> Steps:
     """Have all links that wait for the sieve by now known to it, and those that are new pending.
 
     With *slots* only if any of them leads to a host there. Others may work at the same, and do:
@@ -157,10 +157,10 @@ def settled(hands: Hands, clock: Clock, slots: Container[int] | None = None) -> 
         hands.flush()
         if sifter.begin() is None and not sifter.decided:
             yield True  # somebody holds it
-        yield from ended(hands, clock)
+        yield from finish_flush(hands, clock)
 
 
-def ended(hands: Hands, clock: Clock) -> Steps:
+def finish_flush(hands: Hands, clock: Clock) -> Steps:
     """Have no flush under way, until the next step of whoever asks for it: then, of what has no
     row, who is known to the sieve is done."""
     sifter = hands.ledger.sifter
@@ -170,7 +170,7 @@ def ended(hands: Hands, clock: Clock) -> Steps:
         else:
             # It may be that nobody is at it: it has failed, and waits for its time.
             hands.flush()
-            yield from beside(_run(hands.store, flush))
+            yield from run_in_thread(_run(hands.store, flush))
         if sifter.under_way is flush:
             yield False
 
@@ -190,7 +190,7 @@ def _waits(
     return False
 
 
-def still(
+def with_sieve_locked(
     hands: Hands, sieved: SieveIndex, work: Callable[[], Generator[Any, None, None]]
 ) -> Steps:
     """Do the steps that *work* makes, in a thread, while no flush runs or can begin."""
@@ -200,9 +200,9 @@ def still(
             yield True  # somebody else holds it
         else:
             hands.flush()
-            yield from beside(_run(hands.store, flush))
+            yield from run_in_thread(_run(hands.store, flush))
     try:
-        yield from beside(work())
+        yield from run_in_thread(work())
     finally:
         sieved.give_back()
 
@@ -214,7 +214,7 @@ def _run(store: RocksStore, flush: Flush) -> Generator[None, None, None]:
         yield
 
 
-def beside(steps: Generator[Any, None, None]) -> Steps:
+def run_in_thread(steps: Generator[Any, None, None]) -> Steps:
     """Do all *steps* in a thread, between which it can be stopped; raises what they raise."""
     stop = Event()
 
@@ -247,14 +247,14 @@ Mask = npt.NDArray[np.bool_]
 logger = logging.getLogger("scrapy_spider_suite.cluster.handover.handover")
 
 
-def mask_of(numbers: frozenset[int]) -> Mask:
+def unit_mask(numbers: frozenset[int]) -> Mask:
     """Those units."""
     mask = np.zeros(UNITS, np.bool_)
     mask[list(numbers)] = True
     return mask
 
 
-class Moving:
+class HandoverContext:
     """The frontier of *hands* and its *shares*; *clock* tells the time of it, and wall time.
 
     Args:
@@ -268,22 +268,22 @@ class Moving:
     """
 
     def __init__(
-        self, hands: Hands, shares: Shares, clock: Clock, changed: Callable[[], None]
+        self, hands: Hands, shares: Ownership, clock: Clock, changed: Callable[[], None]
     ) -> None:
         self.hands = hands
         self.shares = shares
         refuse_sieve(hands, self.units(np.zeros(UNITS, np.bool_)))
         self.clock = clock
         self.crawl = ""
-        self.turns = Turns(self._relieve)
+        self.turns = StepRunner(self._relieve)
         self.once = Once(logger, "hand-over")
         self._changed = changed
 
-    def units(self, mask: Mask) -> Units:
+    def units(self, mask: Mask) -> UnitSet:
         """Those units, as the storage takes them."""
         assignment = self.shares.assignment
         numbers: list[int] = np.flatnonzero(mask).tolist()
-        return Units(
+        return UnitSet(
             numbers, assignment.unit, by_host=assignment.by_host,
             slots=isinstance(assignment, Ring),
         )  # fmt: skip
@@ -333,14 +333,14 @@ class Moving:
             self.hands.flush()
 
 
-class Traces:
+class ForeignUnits:
     """What is known of the units that this agent, with *shares*, neither owns nor holds.
 
     Attributes:
         found: units of which something may lie here, and is to go to their owners.
     """
 
-    def __init__(self, shares: Shares) -> None:
+    def __init__(self, shares: Ownership) -> None:
         self.found: Mask = np.zeros(UNITS, np.bool_)
         self._clean: Mask = np.zeros(UNITS, np.bool_)  # nothing lies here, and nothing comes
         self._came: Mask = np.zeros(UNITS, np.bool_)  # since the last `begin`
@@ -383,7 +383,7 @@ _ENDED: Final = frozenset(
 )
 
 
-def asked_for(entry: Entry, state: UrlState) -> bool:
+def is_forced(entry: Entry, state: UrlState) -> bool:
     """Whether somebody asked for *entry*, which waits, though its URL was known: a spider that said
     ``dont_filter``, an operator.
 
@@ -395,7 +395,7 @@ def asked_for(entry: Entry, state: UrlState) -> bool:
     return not entry.flags & _START or state.event in _ENDED
 
 
-def due_again(revisits: RevisitPlans, identity: bytes) -> None:
+def restore_revisit(revisits: RevisitPlans, identity: bytes) -> None:
     """A page is not pending any more, and nobody has visited it: let it wait for its time, if it
     has a plan."""
     plan = revisits.get(identity)
@@ -404,7 +404,7 @@ def due_again(revisits: RevisitPlans, identity: bytes) -> None:
         revisits.take_over(identity, plan, waits=True)
 
 
-def refuse_sieve(hands: Hands, units: Units) -> None:
+def refuse_sieve(hands: Hands, units: UnitSet) -> None:
     """Raise `JobError` where URLs are known by fingerprints that are not those of some units."""
     if hands.store.sieve is not None and not units.slots:
         raise JobError(

@@ -11,8 +11,9 @@ n        the chunk: a Zstandard frame (RFC 8878) of a msgpack array
 ...      likewise, chunk after chunk
 ======== ==========================================================
 
-The first chunk is the `Label`, the last one is empty; every other is a list of items, which are
-lists of a number and what belongs to it. So a file that was cut is noticed, and where its intact
+The first chunk is the `HandoverLabel`, the last one is empty; every other is a list of items, which
+are lists of a number and what belongs to it. So a file that was cut is noticed, and where its
+intact
 part ends is known: a transfer goes on from there.
 
 A file came from elsewhere: no length is used unchecked, and nothing in it is more than data.
@@ -49,7 +50,7 @@ import xxhash
 from backports import zstd
 
 from scrapy_spider_suite.cluster.messages import encode_name
-from scrapy_spider_suite.errors import CourierError, ParcelError
+from scrapy_spider_suite.errors import HandoverFileError, TransportError
 from scrapy_spider_suite.frontier.entries import UNITS
 
 MAGIC: Final = b"SUITE-H\1"
@@ -71,7 +72,7 @@ Item = list[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class HandoverLabel:
     """What a parcel is.
 
     Attributes:
@@ -89,16 +90,16 @@ class Label:
     units: bytes
 
 
-class Writer:
+class HandoverWriter:
     """Writes a parcel to *path*. Raises `OSError`."""
 
-    def __init__(self, path: Path, label: Label) -> None:
+    def __init__(self, path: Path, label: HandoverLabel) -> None:
         self._file = path.open("wb")
         self._file.write(MAGIC)
         self._at = len(MAGIC)
         self._items: list[bytes] = []
         self._size = 0
-        self._chunk(msgpack.packb([getattr(label, each.name) for each in fields(Label)]))
+        self._chunk(msgpack.packb([getattr(label, each.name) for each in fields(HandoverLabel)]))
 
     def put(self, item: Item) -> bool:
         """Add *item*; whether a chunk was written for it."""
@@ -132,7 +133,7 @@ class Writer:
         """Let go of the file; it is to be removed unless it was finished."""
         self._file.close()
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> HandoverWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -141,8 +142,9 @@ class Writer:
         self.close()
 
 
-class Reader:
-    """Reads the parcel at *path*. Raises `ParcelError`: it is none, here and in all that follows.
+class HandoverReader:
+    """Reads the parcel at *path*. Raises `HandoverFileError`: it is none, here and in all that
+    follows.
 
     Attributes:
         label: what it says it is.
@@ -154,12 +156,12 @@ class Reader:
         try:
             self._file = path.open("rb")
         except OSError as error:
-            raise ParcelError(f"{path}: {error.strerror}") from error
+            raise HandoverFileError(f"{path}: {error.strerror}") from error
         try:
             if self._file.read(len(MAGIC)) != MAGIC:
-                raise ParcelError(f"{path} is no parcel of this version")
+                raise HandoverFileError(f"{path} is no parcel of this version")
             row, self.first = self._chunk(len(MAGIC))
-            self.label = _label(path, row)
+            self.label = _label_of_row(path, row)
         except BaseException:
             self.close()
             raise
@@ -168,9 +170,9 @@ class Reader:
         """The items of the chunk at *at*, and where the next one begins; none: it is the last."""
         items, end = self._chunk(at)
         if not all(isinstance(item, list) and item for item in items):
-            raise ParcelError(f"{self.path} holds what no agent writes, at byte {at}")
+            raise HandoverFileError(f"{self.path} holds what no agent writes, at byte {at}")
         if not items and end != os.fstat(self._file.fileno()).st_size:
-            raise ParcelError(f"{self.path} goes on behind its end, at byte {end}")
+            raise HandoverFileError(f"{self.path} goes on behind its end, at byte {end}")
         return items, end
 
     def chunks(self) -> Iterator[tuple[list[Item], int]]:
@@ -185,48 +187,51 @@ class Reader:
         self._file.seek(at)
         head = self._file.read(_HEAD.size)
         if len(head) < _HEAD.size:
-            raise ParcelError(f"{self.path} is cut, at byte {at}")
+            raise HandoverFileError(f"{self.path} is cut, at byte {at}")
         packed, size, sum_ = _HEAD.unpack(head)
         if max(packed, size) > RAW_MAX:
-            raise ParcelError(f"{self.path} is damaged, at byte {at}: a chunk of {size:,} bytes")
+            raise HandoverFileError(
+                f"{self.path} is damaged, at byte {at}: a chunk of {size:,} bytes"
+            )
         if os.fstat(self._file.fileno()).st_size < at + _HEAD.size + packed:
-            raise ParcelError(f"{self.path} is cut, at byte {at}")
+            raise HandoverFileError(f"{self.path} is cut, at byte {at}")
         frame = self._file.read(packed)
         if xxhash.xxh3_64_intdigest(frame, at) != sum_:
-            raise ParcelError(f"{self.path} is damaged, at byte {at}")
+            raise HandoverFileError(f"{self.path} is damaged, at byte {at}")
         return _array(_raw(frame, size), f"{self.path}, at byte {at}"), at + _HEAD.size + packed
 
     def close(self) -> None:
         """Let go of the file."""
         self._file.close()
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> HandoverReader:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def intact(path: Path) -> int:
+def intact_length(path: Path) -> int:
     """How many bytes of the parcel at *path*, from its begin on, need not be sent again.
 
-    All of them if it is whole: then `Reader` reads to its end. Takes as long as reading it does.
+    All of them if it is whole: then `HandoverReader` reads to its end. Takes as long as reading it
+    does.
     """
     try:
-        with Reader(path) as reader:
+        with HandoverReader(path) as reader:
             at = reader.first
             items = True
             while items:
                 items, at = _next(reader, at)
             return at
-    except ParcelError:
+    except HandoverFileError:
         return 0
 
 
-def _next(reader: Reader, at: int) -> tuple[bool, int]:
+def _next(reader: HandoverReader, at: int) -> tuple[bool, int]:
     try:
         items, end = reader.chunk(at)
-    except ParcelError:
+    except HandoverFileError:
         return False, at
     return bool(items), end
 
@@ -245,24 +250,24 @@ def _array(raw: bytes, where: str) -> list[Any]:
     try:
         found = msgpack.unpackb(raw, max_ext_len=0)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
-        raise ParcelError(f"{where}: it cannot be read ({error})") from error
+        raise HandoverFileError(f"{where}: it cannot be read ({error})") from error
     if not isinstance(found, list):
-        raise ParcelError(f"{where}: it holds what no agent writes")
+        raise HandoverFileError(f"{where}: it holds what no agent writes")
     return found
 
 
-def _label(path: Path, row: list[Any]) -> Label:
+def _label_of_row(path: Path, row: list[Any]) -> HandoverLabel:
     kinds = [str, str, str, str, bytes]
     if [type(each) for each in row] != kinds:
-        raise ParcelError(f"{path} has no label")
-    return Label(*row)
+        raise HandoverFileError(f"{path} has no label")
+    return HandoverLabel(*row)
 
 
-Unit = Callable[[str, str], int]
+UnitFunction = Callable[[str, str], int]
 """The unit of a URL: of its host, and itself."""
 
 
-class Units:
+class UnitSet:
     """The *units* of an assignment, whose function is *unit*.
 
     With *by_host* it goes by the host alone; with *slots* the unit is the slot of the host, so that
@@ -270,7 +275,7 @@ class Units:
     """
 
     def __init__(
-        self, units: Iterable[int], unit: Unit, *, by_host: bool = True, slots: bool = False
+        self, units: Iterable[int], unit: UnitFunction, *, by_host: bool = True, slots: bool = False
     ) -> None:
         self.numbers = frozenset(units)
         self.by_host = by_host
@@ -301,17 +306,17 @@ class Units:
             yield start.to_bytes(2, "big"), (end - 1).to_bytes(2, "big") + b"\xff"
 
 
-def packed(units: Iterable[int]) -> bytes:
+def pack_units(units: Iterable[int]) -> bytes:
     """*units* as a bit for each."""
     bits = np.zeros(UNITS, bool)
     bits[list(units)] = True
     return np.packbits(bits).tobytes()
 
 
-def unpacked(data: bytes) -> frozenset[int]:
-    """What `packed` packed. Raises `ParcelError` for anything else."""
+def unpack_units(data: bytes) -> frozenset[int]:
+    """What `pack_units` packed. Raises `HandoverFileError` for anything else."""
     if len(data) != UNITS // 8:
-        raise ParcelError("units that are none")
+        raise HandoverFileError("units that are none")
     found = np.flatnonzero(np.unpackbits(np.frombuffer(data, np.uint8)))
     return frozenset(found.tolist())
 
@@ -325,25 +330,25 @@ RESERVE: Final = 64 << 20
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class Inbox(Protocol):
+class FileReceiver(Protocol):
     """What takes the parcels that come."""
 
-    def kept(self, label: Label) -> bool:
+    def kept(self, label: HandoverLabel) -> bool:
         """Whether all of that parcel is in the store, on disk, already.
 
-        Raises `CourierError`: that cannot be said now.
+        Raises `TransportError`: that cannot be said now.
         """
 
-    async def take(self, label: Label, path: Path) -> None:
+    async def take(self, label: HandoverLabel, path: Path) -> None:
         """Have all of the parcel at *path*, which is whole, in the store, on disk.
 
-        If it is cancelled, the next call goes on. Raises `ParcelError`: it cannot be taken, now or
-        later; `CourierError`: not now.
+        If it is cancelled, the next call goes on. Raises `HandoverFileError`: it cannot be taken,
+        now or later; `TransportError`: not now.
         """
 
 
 @dataclass
-class CourierCounters:
+class FileCounters:
     """What a courier has done since it was made. Bytes are those of parcels.
 
     Attributes:
@@ -383,16 +388,16 @@ class CourierCounters:
         self.signs = 0
         self._sent: Counter[str] = Counter()
 
-    def sent(self, label: Label) -> int:
+    def sent(self, label: HandoverLabel) -> int:
         """How far that parcel has gone out, however often, until it is withdrawn."""
         return self._sent[label.parcel]
 
-    def send(self, label: Label, at: int, size: int) -> None:
+    def send(self, label: HandoverLabel, at: int, size: int) -> None:
         """So many bytes of it go out, from byte *at* on."""
         self.bytes_out += size
         self._sent[label.parcel] = max(self._sent[label.parcel], at + size)
 
-    def withdraw(self, label: Label) -> None:
+    def withdraw(self, label: HandoverLabel) -> None:
         """Nobody asks for that parcel any more."""
         self._sent.pop(label.parcel, None)
 
@@ -405,26 +410,26 @@ class CourierCounters:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-class Courier(Protocol):
+class FileTransport(Protocol):
     """Brings parcels, several at once; belongs to one event loop and is used in its thread only."""
 
-    counters: CourierCounters
+    counters: FileCounters
 
     @property
     def address(self) -> str:
         """Where others bring theirs, once it has started; for the row of a member."""
 
-    async def start(self, inbox: Inbox) -> None:
+    async def start(self, inbox: FileReceiver) -> None:
         """Begin to receive; what an earlier process has not taken is. Raises `OSError`."""
 
-    async def deliver(self, path: Path, label: Label, address: str) -> None:
+    async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
         """Bring the parcel at *path* to its receiver, at *address*; return once that keeps it.
 
-        Raises `CourierError`: it is to be tried again later; `ParcelError`: the receiver cannot
-        take it, now or later. May be cancelled.
+        Raises `TransportError`: it is to be tried again later; `HandoverFileError`: the receiver
+        cannot take it, now or later. May be cancelled.
         """
 
-    def withdraw(self, label: Label) -> None:
+    def withdraw(self, label: HandoverLabel) -> None:
         """Nobody calls `deliver` for that parcel any more: what lies about of it is removed.
 
         If it was not delivered, it may have arrived all the same.
@@ -450,37 +455,39 @@ class Throttle:
         return begin - now
 
 
-def label_of(row: Sequence[Any]) -> Label:
-    """The label that *row* holds. Raises `ParcelError` unless it is one that an agent can write."""
+def decode_label(row: Sequence[Any]) -> HandoverLabel:
+    """The label that *row* holds. Raises `HandoverFileError` unless it is one that an agent can
+    write.
+    """
     if [type(each) for each in row] != [str, str, str, str, bytes]:
-        raise ParcelError("a parcel without a label")
-    label = Label(*row)
-    unpacked(label.units)
+        raise HandoverFileError("a parcel without a label")
+    label = HandoverLabel(*row)
+    unpack_units(label.units)
     if not _ID.fullmatch(label.parcel) or not 0 < len(label.crawl) <= 256:
-        raise ParcelError("a parcel with a label that no agent writes")
+        raise HandoverFileError("a parcel with a label that no agent writes")
     try:
         encode_name(label.sender)
         encode_name(label.receiver)
     except ValueError as error:
-        raise ParcelError(f"a parcel with a label that no agent writes: {error}") from error
+        raise HandoverFileError(f"a parcel with a label that no agent writes: {error}") from error
     return label
 
 
-def label_in(path: Path) -> Label:
-    """The label of the parcel at *path*, checked. Raises `ParcelError`."""
+def read_label(path: Path) -> HandoverLabel:
+    """The label of the parcel at *path*, checked. Raises `HandoverFileError`."""
     if path.is_symlink() or not path.is_file():
-        raise ParcelError(f"{path.name} is no file")
-    with Reader(path) as reader:
+        raise HandoverFileError(f"{path.name} is no file")
+    with HandoverReader(path) as reader:
         found = reader.label
-    return label_of([getattr(found, name) for name in Label.__slots__])
+    return decode_label([getattr(found, name) for name in HandoverLabel.__slots__])
 
 
-def as_file(name: str) -> str:
+def quoted_name(name: str) -> str:
     """*name* as part of a path, whatever is in it."""
     return quote(name, safe="").replace(".", "%2E")
 
 
-def part_of(path: Path, label: Label, size: int) -> int:
+def intact_prefix(path: Path, label: HandoverLabel, size: int) -> int:
     """How much of the parcel *label* of *size* bytes lies at *path*, where it goes on; 0 is none.
 
     What is not intact is cut off. Takes as long as reading it does. Raises `OSError`.
@@ -488,8 +495,8 @@ def part_of(path: Path, label: Label, size: int) -> int:
     at = 0
     if path.is_file() and not path.is_symlink():
         try:
-            at = intact(path) if label_in(path) == label else 0
-        except ParcelError:
+            at = intact_length(path) if read_label(path) == label else 0
+        except HandoverFileError:
             at = 0
     if not 0 < at <= size:
         path.unlink(missing_ok=True)
@@ -499,13 +506,13 @@ def part_of(path: Path, label: Label, size: int) -> int:
 
 
 def check_room(folder: Path, size: int) -> None:
-    """Raise `CourierError` unless a parcel of which *size* bytes are to come finds room there."""
+    """Raise `TransportError` unless a parcel of which *size* bytes are to come finds room there."""
     system = os.statvfs(folder)
     free = system.f_bavail * system.f_frsize
     if free < 2 * size + RESERVE:
-        raise CourierError(f"the disk has no room for {size:,} bytes: {free:,} are free")
+        raise TransportError(f"the disk has no room for {size:,} bytes: {free:,} are free")
 
 
-def one_line(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What *error* says, as others are told."""
     return " ".join(str(error).split())[:300] or type(error).__name__

@@ -29,15 +29,15 @@ from typing import Any, Final, NamedTuple
 import msgpack  # type: ignore[import-untyped]
 import xxhash
 
-from scrapy_spider_suite.cluster.handover.dump import NAME, NOT_A_URL, ROWS
-from scrapy_spider_suite.cluster.handover.fingerprints import Taken, weight
+from scrapy_spider_suite.cluster.handover.dump import MAPPING, REQUEST_KEY, ROWS
+from scrapy_spider_suite.cluster.handover.fingerprints import FingerprintLoad, item_weight
 from scrapy_spider_suite.cluster.handover.handover_context import (
     Clock,
     Hands,
     Steps,
-    asked_for,
-    due_again,
+    is_forced,
     refuse_sieve,
+    restore_revisit,
 )
 from scrapy_spider_suite.cluster.handover.handover_file import (
     CLOCK,
@@ -48,16 +48,16 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     ROW,
     SIEVE,
     STATE,
+    HandoverLabel,
+    HandoverReader,
     Item,
-    Label,
-    Reader,
-    Units,
-    unpacked,
+    UnitSet,
+    unpack_units,
 )
-from scrapy_spider_suite.cluster.handover.row_kinds import part_of
-from scrapy_spider_suite.cluster.routing import unpack_strange
+from scrapy_spider_suite.cluster.handover.row_kinds import kind_of_row
+from scrapy_spider_suite.cluster.routing import unpack_foreign_row
 from scrapy_spider_suite.crawl.queue.traps import unpack
-from scrapy_spider_suite.errors import JobDamagedError, ParcelError
+from scrapy_spider_suite.errors import HandoverFileError, JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, host_key, sequence_of
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.store.host_queues import LATEST, NEVER, RESIDENT, seconds_until_due
@@ -65,17 +65,17 @@ from scrapy_spider_suite.store.revisit_plans import RevisitPlan
 from scrapy_spider_suite.store.rows import COUNT_MAX, HostRecord, UrlState, unpack_row
 from scrapy_spider_suite.store.seen_index import DONE_200
 
-Write = Callable[[str, bytes, UrlState], None]
+WriteState = Callable[[str, bytes, UrlState], None]
 """Writes, of a host, under a state key, that a URL is done or failed."""
 
-_TWICE: Final = b"d"
+_CONFLICT: Final = b"d"
 _UNTIL: Final = struct.Struct(">Q")
-_ROW, _ASKED, _INSTEAD, _STATE = b"r", b"a", b"i", b"s"
+_ROW, _FORCED, _REPLACES, _STATE = b"r", b"a", b"i", b"s"
 """What came: a row, one that was asked for, one instead of which another stays; a state."""
 _UNTRIED: Final = UrlState(State.PENDING)
 
 
-class Mark(NamedTuple):
+class ConflictMark(NamedTuple):
     """What came for a URL that was pending.
 
     Attributes:
@@ -93,7 +93,7 @@ class Mark(NamedTuple):
         return _UNTIL.pack(self.until) + self.kind + self.data
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Mark:
+    def from_bytes(cls, data: bytes) -> ConflictMark:
         """Read it back; earlier releases kept no more than the number. Raises `JobDamagedError`."""
         at = _UNTIL.size
         try:
@@ -102,48 +102,48 @@ class Mark(NamedTuple):
             raise JobDamagedError(f"what waits twice cannot be read ({error})") from error
 
 
-class Twice:
+class Conflicts:
     """The marks of a store; *write* writes states that were put off."""
 
-    def __init__(self, hands: Hands, write: Write) -> None:
+    def __init__(self, hands: Hands, write: WriteState) -> None:
         self._hands = hands
         self._store = hands.store
         self._records = hands.residents.records
         self._write = write
-        self._kv = hands.store.kv(NAME)
+        self._kv = hands.store.kv(MAPPING)
 
     @property
     def left(self) -> bool:
         """Whether any mark has not come to its end."""
-        return next(self._kv.items(_TWICE), None) is not None
+        return next(self._kv.items(_CONFLICT), None) is not None
 
     def row(self, entry: Entry, state: UrlState) -> None:
         """*entry*, which is about to come, with *state*, waits here already."""
-        self._mark(entry.identity, _ASKED if asked_for(entry, state) else _ROW, _digest(entry))
+        self._mark(entry.identity, _FORCED if is_forced(entry, state) else _ROW, _digest(entry))
 
     def state(self, key: bytes, theirs: UrlState) -> None:
         """What waits here under this state key is done or failed, as *theirs* says."""
         self._mark(key, _STATE, theirs.to_bytes())
 
     def _mark(self, key: bytes, kind: bytes, data: bytes) -> None:
-        mark = Mark(self._hands.ledger.counters.sequence, kind, data)
-        self._kv.put(_TWICE + key, mark.to_bytes())
+        mark = ConflictMark(self._hands.ledger.counters.sequence, kind, data)
+        self._kv.put(_CONFLICT + key, mark.to_bytes())
 
     # When all of it is merged
 
     def end(self, since: int) -> Iterator[bool]:
         """Have every mark come to its end; all rows of the parcel have numbers behind *since*."""
-        while (first := next(self._kv.items(_TWICE), None)) is not None:
-            prefix = first[0][: first[0].index(b"\0", len(_TWICE) + 2) + 1]
-            host = prefix[len(_TWICE) + 2 : -1].decode()
+        while (first := next(self._kv.items(_CONFLICT), None)) is not None:
+            prefix = first[0][: first[0].index(b"\0", len(_CONFLICT) + 2) + 1]
+            host = prefix[len(_CONFLICT) + 2 : -1].decode()
             while (yield from self._walk(host, since)):
                 pass
             while rows := list(islice(self._kv.items(prefix), ROWS)):
                 for key, data in rows:
                     self._kv.delete(key)
-                    mark = Mark.from_bytes(data)
+                    mark = ConflictMark.from_bytes(data)
                     if mark.kind == _STATE:  # nothing of it waits any more
-                        self._conclude(host, key[len(_TWICE) :], mark)
+                        self._conclude(host, key[len(_CONFLICT) :], mark)
                 self._records.save()
                 yield False
 
@@ -152,46 +152,46 @@ class Twice:
         after, again = self._records.of(host).head, False
         while entries := self._store.rows(host, after, ROWS):
             for entry in entries:
-                mark = self._kv.get(_TWICE + entry.identity)
+                mark = self._kv.get(_CONFLICT + entry.identity)
                 if mark is not None:
-                    again = self._judge(entry, Mark.from_bytes(mark), since) or again
+                    again = self._judge(entry, ConflictMark.from_bytes(mark), since) or again
                 after = entry.key
             self._records.save()
             yield False
         return again
 
-    def _judge(self, entry: Entry, mark: Mark, since: int) -> bool:
+    def _judge(self, entry: Entry, mark: ConflictMark, since: int) -> bool:
         """Take out a marked *entry*, or leave it; whether the queue is to be gone over again."""
         early = sequence_of(entry.key) <= mark.until
         if mark.kind == _STATE:
             data = self._store.row(entry.identity)
             state = _UNTRIED if data is None else UrlState.from_bytes(data)
-            if early and not asked_for(entry, state) and self._take_out(entry):
+            if early and not is_forced(entry, state) and self._take_out(entry):
                 self._conclude(entry.host, entry.identity, mark)  # at once: it must not be neither
             else:
-                self._kv.delete(_TWICE + entry.identity)
+                self._kv.delete(_CONFLICT + entry.identity)
             return False
-        same, asked = mark.data == _digest(entry), asked_for(entry, _UNTRIED)
+        same, asked = mark.data == _digest(entry), is_forced(entry, _UNTRIED)
         if not early:
-            if mark.kind == _INSTEAD and same and not asked:
+            if mark.kind == _REPLACES and same and not asked:
                 self._take_out(entry)
             return False
         if asked and same and mark.kind == _ROW:
-            self._kv.put(_TWICE + entry.identity, mark._replace(kind=_INSTEAD).to_bytes())
+            self._kv.put(_CONFLICT + entry.identity, mark._replace(kind=_REPLACES).to_bytes())
             return True
         if asked:
-            goes = same and mark.kind == _ASKED
+            goes = same and mark.kind == _FORCED
         else:
             # A spider's request that the giver had, too, before the one that was asked for.
-            of_parcel = mark.kind == _ASKED and sequence_of(entry.key) > since
+            of_parcel = mark.kind == _FORCED and sequence_of(entry.key) > since
             goes = not (of_parcel and entry.payload is not None)
         if goes:
             self._take_out(entry)
         return False
 
-    def _conclude(self, host: str, key: bytes, mark: Mark) -> None:
+    def _conclude(self, host: str, key: bytes, mark: ConflictMark) -> None:
         self._write(host, key, UrlState.from_bytes(mark.data))
-        due_again(self._hands.revisits, key)
+        restore_revisit(self._hands.revisits, key)
 
     def _take_out(self, entry: Entry) -> bool:
         self._hands.holding.let_go(entry)
@@ -203,7 +203,7 @@ def _digest(entry: Entry) -> bytes:
     return xxhash.xxh3_64_digest(entry.payload or b"")
 
 
-_TAKEN: Final = b"t"
+_LOADED: Final = b"t"
 _PLAN: Final = b"p"
 _RANK: Final = {State.PENDING: 0, State.FAILED: 1, State.DONE: 2}
 _END: Final = -1
@@ -219,17 +219,17 @@ def _check_record(record: HostRecord) -> None:
 
 def _check_kept(host: str, name: str, key: bytes, value: bytes) -> None:
     """Raise anything for what is no row of a mapping that goes with *host*."""
-    part = part_of(name, key, host)
+    part = kind_of_row(name, key, host)
     if part is None or type(value) is not bytes:
         raise ValueError(f"no row of {str(name)[:100]!r} that goes with {host!r}")
     part.merge(None, value)
     if name == "revisits" and key.startswith(_PLAN):
         plan = RevisitPlan.from_bytes(value)
-        if unpack_strange(plan.host, plan.row).identity != key[len(_PLAN) :]:
+        if unpack_foreign_row(plan.host, plan.row).identity != key[len(_PLAN) :]:
             raise ValueError(f"a plan for another page than one of {host!r}")
 
 
-class Place(NamedTuple):
+class LoadPosition(NamedTuple):
     """How far a parcel is taken: the chunk to go on with, and how many of its items are; *since*
     is the sequence number of the last row that was here before."""
 
@@ -238,7 +238,7 @@ class Place(NamedTuple):
     since: int = 0
 
 
-class Taking:
+class HostLoad:
     """Takes the parcel at *path*, which *label* says is to come, into the frontier of *hands*.
 
     Attributes:
@@ -246,10 +246,10 @@ class Taking:
     """
 
     def __init__(
-        self, hands: Hands, units: Units, clock: Clock, path: Path, label: Label
+        self, hands: Hands, units: UnitSet, clock: Clock, path: Path, label: HandoverLabel
     ) -> None:  # fmt: skip
         refuse_sieve(hands, units)
-        self._printed = Taken(hands, units, clock)
+        self._printed = FingerprintLoad(hands, units, clock)
         self._hands = hands
         self._store = hands.store
         self._records = hands.residents.records
@@ -257,8 +257,8 @@ class Taking:
         self._clock = clock
         self._path = path
         self._label = label
-        self._kv = hands.store.kv(NAME)
-        self._twice = Twice(hands, self._write_state)
+        self._kv = hands.store.kv(MAPPING)
+        self._twice = Conflicts(hands, self._write_state)
         self.counts: Counter[int] = Counter()
 
     @property
@@ -267,15 +267,17 @@ class Taking:
         return self._place(0).at == _END
 
     def take(self) -> Steps:
-        """Check the file, all of it, then merge it. Raises `ParcelError`: nothing was changed."""
+        """Check the file, all of it, then merge it. Raises `HandoverFileError`: nothing was
+        changed.
+        """
         if not self.done:
-            with Reader(self._path) as reader:
+            with HandoverReader(self._path) as reader:
                 if self._kv.get(self._key) is None:
                     yield from self._check(reader)
                 yield from self._merge(reader)
                 yield from self._twice.end(self._place(0).since)
                 yield from self._printed.finish(reader)
-            self._note(Place(_END, 0))
+            self._note(LoadPosition(_END, 0))
             self._hands.flush()
 
     # What was broken off
@@ -289,40 +291,40 @@ class Taking:
     def settle(self) -> Steps:
         """See to those URLs: it may be that nobody goes on with that merge. Raises what the store
         does."""
-        rows = (msgpack.unpackb(data) for _, data in self._kv.items(_TAKEN))
-        since = [Place(*map(int, row)).since for row in rows if row[0] != _END]
+        rows = (msgpack.unpackb(data) for _, data in self._kv.items(_LOADED))
+        since = [LoadPosition(*map(int, row)).since for row in rows if row[0] != _END]
         yield from self._twice.end(min(since, default=self._hands.ledger.counters.sequence))
 
     # Where
 
     @property
     def _key(self) -> bytes:
-        return _TAKEN + self._label.parcel.encode()
+        return _LOADED + self._label.parcel.encode()
 
-    def _place(self, first: int) -> Place:
+    def _place(self, first: int) -> LoadPosition:
         data = self._kv.get(self._key)
         if data is None:
-            return Place(first, 0, self._hands.ledger.counters.sequence)
+            return LoadPosition(first, 0, self._hands.ledger.counters.sequence)
         try:
-            return Place(*map(int, msgpack.unpackb(data)))
+            return LoadPosition(*map(int, msgpack.unpackb(data)))
         except (ValueError, TypeError) as error:
             raise JobDamagedError(f"how far a parcel is taken cannot be read ({error})") from error
 
-    def _note(self, place: Place) -> None:
+    def _note(self, place: LoadPosition) -> None:
         self._kv.put(self._key, msgpack.packb(place))
 
     # Checking
 
-    def _check(self, reader: Reader) -> Iterator[bool]:
-        if reader.label != self._label or unpacked(self._label.units) != self._units.numbers:
-            raise ParcelError(f"{self._path} is another parcel than was offered")
+    def _check(self, reader: HandoverReader) -> Iterator[bool]:
+        if reader.label != self._label or unpack_units(self._label.units) != self._units.numbers:
+            raise HandoverFileError(f"{self._path} is another parcel than was offered")
         for items, at in reader.chunks():
             for count, item in enumerate(items, 1):
                 try:
                     self._check_item(*item)
                 except Exception as error:  # whatever it is: an agent that lies chooses
                     why = " ".join(str(error).split())[:200]
-                    raise ParcelError(f"{self._path}, before byte {at}: {why}") from error
+                    raise HandoverFileError(f"{self._path}, before byte {at}: {why}") from error
                 if not count % ROWS:
                     yield False
             yield False
@@ -345,13 +347,13 @@ class Taking:
             row, state, last = rest
             if UrlState.from_bytes(state).state is not State.PENDING or type(last) is not bool:
                 raise ValueError("a URL that is not pending")
-            self._check_url(host, unpack_strange(host, row).url)
+            self._check_url(host, unpack_foreign_row(host, row).url)
         elif kind == STATE:
             name, state = rest
             known = UrlState.from_bytes(state)
             if known.state is State.PENDING or type(name) is not bytes or not name:
                 raise ValueError("a URL that is neither done nor failed")
-            url = "" if name.startswith(NOT_A_URL) else name.decode()
+            url = "" if name.startswith(REQUEST_KEY) else name.decode()
             self._check_url(host, known.url or url, name)
         elif kind == KEPT:
             _check_kept(host, *rest)
@@ -361,13 +363,13 @@ class Taking:
             raise ValueError(f"no item has the number {kind!r}")
 
     def _check_url(self, host: str, url: str, name: bytes = b"") -> None:
-        known = self._units.by_host or name.startswith(NOT_A_URL)
+        known = self._units.by_host or name.startswith(REQUEST_KEY)
         if not known and not self._units.has(host, url):
             raise ValueError(f"{url[:200]!r} lies in no unit that was to be handed over")
 
     # Merging
 
-    def _merge(self, reader: Reader) -> Iterator[bool]:
+    def _merge(self, reader: HandoverReader) -> Iterator[bool]:
         place = self._place(reader.first)
         items, end = reader.chunk(place.at)
         while items:
@@ -375,7 +377,7 @@ class Taking:
             portion = items[place.items : place.items + ROWS]
             for item in portion:
                 self._take(item)
-                self.counts[item[0]] += weight(item, self._printed.width)
+                self.counts[item[0]] += item_weight(item, self._printed.width)
             self._records.save()
             place = place._replace(items=place.items + ROWS)
             if place.items >= len(items):
@@ -441,7 +443,7 @@ class Taking:
             mine = UrlState.from_bytes(data)
             if mine.state is State.PENDING:
                 self._twice.row(entry, theirs)
-            elif asked_for(entry, theirs):
+            elif is_forced(entry, theirs):
                 self._hands.ledger.take_back(host, record, mine)
             else:
                 return
@@ -477,7 +479,7 @@ class Taking:
                 self._hands.grounds.change(host, unpack(host, value))
                 self._hands.grounds.save()
         else:
-            kv, part = self._store.kv(name), part_of(name, key, host)
+            kv, part = self._store.kv(name), kind_of_row(name, key, host)
             kept = None if part is None else part.merge(kv.get(key), value)
             if kept is not None:
                 kv.put(key, kept)

@@ -13,33 +13,33 @@ import numpy as np
 from scrapy_spider_suite.cluster.handover.handover_context import (
     RETRY,
     WAIT,
+    ForeignUnits,
+    HandoverContext,
     Mask,
-    Moving,
-    Traces,
     logger,
-    mask_of,
+    unit_mask,
 )
 from scrapy_spider_suite.cluster.handover.handover_file import (
     HOST,
     PRINTS,
     ROW,
     STATE,
-    Label,
-    unpacked,
+    HandoverLabel,
+    unpack_units,
 )
-from scrapy_spider_suite.cluster.handover.load import Taking
-from scrapy_spider_suite.errors import CourierError, ParcelError, StoreWriteError
+from scrapy_spider_suite.cluster.handover.load import HostLoad
+from scrapy_spider_suite.errors import HandoverFileError, StoreWriteError, TransportError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.wording import counted
 
-TRIES: Final = 5
+MAX_TRIES: Final = 5
 """Times that a store may fail to write before a parcel is put off: its giver fetches meanwhile."""
 
-MOST_LATE: Final = 4
+MAX_POSTPONED: Final = 4
 """Parcels that were put off, after which no others are taken: each of them lies on this disk."""
 
 
-class Taker:
+class Receiver:
     """A `courier.Inbox` that merges what comes into the frontier of *moving*.
 
     Attributes:
@@ -47,7 +47,7 @@ class Taker:
         counts: parcels, hosts, urls, bytes.
     """
 
-    def __init__(self, moving: Moving, traces: Traces) -> None:
+    def __init__(self, moving: HandoverContext, traces: ForeignUnits) -> None:
         self.at_work = 0
         self.counts: Counter[str] = Counter()
         self.ready = asyncio.Event()
@@ -57,10 +57,10 @@ class Taker:
         self._open: set[str] = set()  # parcels that are not over yet, however much is merged
         self._late: set[str] = set()  # those of them that could not be taken of late
 
-    def kept(self, label: Label) -> bool:
+    def kept(self, label: HandoverLabel) -> bool:
         """See `courier.Inbox`."""
         if not self.ready.is_set():
-            raise CourierError("this agent has only just begun")
+            raise TransportError("this agent has only just begun")
         self._check(label)
         if label.parcel in self._open:
             return False
@@ -68,17 +68,17 @@ class Taker:
             try:
                 self._moving.hands.flush()
             except StoreWriteError as error:
-                raise CourierError(str(error)) from error
+                raise TransportError(str(error)) from error
             return True
-        if len(self._late) >= MOST_LATE:
-            raise CourierError(f"{len(self._late)} parcels that came before wait to be taken")
+        if len(self._late) >= MAX_POSTPONED:
+            raise TransportError(f"{len(self._late)} parcels that came before wait to be taken")
         return False
 
-    async def take(self, label: Label, path: Path) -> None:
+    async def take(self, label: HandoverLabel, path: Path) -> None:
         """See `courier.Inbox`."""
         await self.ready.wait()
         self._check(label)
-        moving, mask = self._moving, mask_of(unpacked(label.units))
+        moving, mask = self._moving, unit_mask(unpack_units(label.units))
         self.at_work += 1
         self._open.add(label.parcel)
         try:
@@ -91,25 +91,25 @@ class Taker:
             self._traces.come(mask)
             # Not if it was cancelled: what is half merged is not to be fetched.
             self._over(label, mask)
-        except ParcelError as error:
+        except HandoverFileError as error:
             logger.warning("refused parcel %s of %s: %s", label.parcel, label.sender, error)
             self._over(label, mask)
             raise
         except Exception as error:
             self._failed |= mask  # it comes again, or what takes its place does
             self._late.add(label.parcel)
-            if not isinstance(error, CourierError):
+            if not isinstance(error, TransportError):
                 self._tell(label, error)
             raise
         finally:
             self.at_work -= 1
 
-    def _over(self, label: Label, mask: Mask) -> None:
+    def _over(self, label: HandoverLabel, mask: Mask) -> None:
         self._moving.let_go(mask)
         self._open.discard(label.parcel)
         self._late.discard(label.parcel)
 
-    async def _take(self, label: Label, path: Path, mask: Mask) -> None:
+    async def _take(self, label: HandoverLabel, path: Path, mask: Mask) -> None:
         begin, size = time.perf_counter(), path.stat().st_size
         logger.info(
             "taking parcel %s of %s: %s, %d bytes", label.parcel, label.sender,
@@ -118,10 +118,10 @@ class Taker:
         await self._nothing_is_out(mask)
         taking = self._taking(label, path)
         try:
-            await self._moving.through(taking.take, tries=TRIES)
+            await self._moving.through(taking.take, tries=MAX_TRIES)
             await self._on_the_medium()
         except StoreWriteError as error:
-            raise CourierError(str(error)) from error
+            raise TransportError(str(error)) from error
         counts = taking.counts
         hosts, urls = counts[HOST], counts[ROW] + counts[STATE] + counts[PRINTS]
         self.counts.update(parcels=1, hosts=hosts, urls=urls, bytes=size)
@@ -132,7 +132,7 @@ class Taker:
 
     async def _on_the_medium(self) -> None:
         """The other side forgets it all: also a power failure must leave it here."""
-        for tries in range(TRIES, 0, -1):
+        for tries in range(MAX_TRIES, 0, -1):
             try:
                 await asyncio.to_thread(self._moving.hands.store.sync_log)
             except StoreWriteError as error:
@@ -143,7 +143,7 @@ class Taker:
             else:
                 return
 
-    def _tell(self, label: Label, error: Exception) -> None:
+    def _tell(self, label: HandoverLabel, error: Exception) -> None:
         logger.error(
             "parcel %s of %s was not taken, its hosts stand still here until it is: %r",
             label.parcel, label.sender, error,
@@ -155,15 +155,15 @@ class Taker:
         while units.by_host and any(map(units.has_host, fronts.hosts_leased())):
             await asyncio.sleep(WAIT)
 
-    def _taking(self, label: Label, path: Path) -> Taking:
+    def _taking(self, label: HandoverLabel, path: Path) -> HostLoad:
         moving = self._moving
-        units = moving.units(mask_of(unpacked(label.units)))
-        return Taking(moving.hands, units, moving.clock, path, label)
+        units = moving.units(unit_mask(unpack_units(label.units)))
+        return HostLoad(moving.hands, units, moving.clock, path, label)
 
-    def _check(self, label: Label) -> None:
+    def _check(self, label: HandoverLabel) -> None:
         own = self._moving.shares.name
         if (label.crawl, label.receiver) != (self._moving.crawl, own):
-            raise ParcelError(
+            raise HandoverFileError(
                 f"a parcel for agent {label.receiver} of the crawl {label.crawl}; this is {own} of "
                 f"{self._moving.crawl}"
             )

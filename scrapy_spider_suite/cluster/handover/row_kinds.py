@@ -28,7 +28,7 @@ COLUMNS: Final = {
     "due": "made anew of the records",
     "queue": "goes, in its order; keys are given anew",
     "states": "goes, with what is in the archive",
-    "kv": "see `GOES` and `STAYS`",
+    "kv": "see `TRANSFERRED` and `STAYS`",
     "meta": "stays: facts about the job itself",
 }
 """The families of the database."""
@@ -62,7 +62,7 @@ STAYS: Final = {
 """The mappings of a store that do not go, and why."""
 
 
-class By(Enum):
+class KeyedBy(Enum):
     """What the keys of a mapping begin with, behind the prefix of its part."""
 
     IDENTITY = auto()
@@ -80,10 +80,10 @@ _MOST: Final = 1e12
 """No count of an agent is as large, and no time (wall)."""
 
 
-class Part(NamedTuple):
+class RowKind(NamedTuple):
     """Rows of a mapping that go: whose keys begin with *prefix*, found *by* what follows it."""
 
-    by: By
+    by: KeyedBy
     merge: Merge
     prefix: bytes = b""
 
@@ -127,7 +127,7 @@ def _plan(mine: bytes | None, theirs: bytes) -> bytes | None:
     return _first(mine, theirs)
 
 
-def _ground(mine: bytes | None, theirs: bytes) -> bytes | None:
+def _traps(mine: bytes | None, theirs: bytes) -> bytes | None:
     ground = unpack("", theirs)
     counts = [count for each in ground.counts.values() for count in each.values()]
     if max((ground.mined, *map(abs, counts))) >= _MOST or ground.mined < 0:
@@ -164,45 +164,45 @@ def _cookies(mine: bytes | None, theirs: bytes) -> bytes | None:
     return packed if packed != mine else None
 
 
-GOES: Final = {
-    "cookies": Part(By.DOMAIN, _cookies, b"host\0"),
-    "lastmod": Part(By.IDENTITY, _greater),
-    "robots": Part(By.ORIGIN, _robots),
-    "seeds": Part(By.IDENTITY, _longer),
-    "sitemaps": Part(By.IDENTITY, _word),
-    "sitemap_counts": Part(By.HOST, _greater),
+TRANSFERRED: Final = {
+    "cookies": RowKind(KeyedBy.DOMAIN, _cookies, b"host\0"),
+    "lastmod": RowKind(KeyedBy.IDENTITY, _greater),
+    "robots": RowKind(KeyedBy.ORIGIN, _robots),
+    "seeds": RowKind(KeyedBy.IDENTITY, _longer),
+    "sitemaps": RowKind(KeyedBy.IDENTITY, _word),
+    "sitemap_counts": RowKind(KeyedBy.HOST, _greater),
 }
 """The mappings that go, each with its only part."""
 
-MORE: Final = {
-    "revisits": (Part(By.IDENTITY, _plan, b"p"), Part(By.HOST, _claims, b"c")),
-    "traps": (Part(By.HOST, _ground), Part(By.HOST, _short)),
+SHARED_MAPPINGS: Final = {
+    "revisits": (RowKind(KeyedBy.IDENTITY, _plan, b"p"), RowKind(KeyedBy.HOST, _claims, b"c")),
+    "traps": (RowKind(KeyedBy.HOST, _traps), RowKind(KeyedBy.HOST, _short)),
 }
 """Those with more than one: plans and claims; grounds, and the URLs that stand for pages."""
 
 
-def part_of(name: str, key: bytes, host: str) -> Part | None:
+def kind_of_row(name: str, key: bytes, host: str) -> RowKind | None:
     """The part of mapping *name* that a row of *host* under *key* belongs to; None: it is none."""
-    parts = (GOES[name],) if name in GOES else MORE.get(name, ())
+    parts = (TRANSFERRED[name],) if name in TRANSFERRED else SHARED_MAPPINGS.get(name, ())
     for part in parts:
         if key.startswith(part.prefix) and _is_of(part, key[len(part.prefix) :], host):
             stand_in = name == "traps" and key != host.encode()
-            return MORE["traps"][1] if stand_in else part
+            return SHARED_MAPPINGS["traps"][1] if stand_in else part
     return None
 
 
-def _is_of(part: Part, rest: bytes, host: str) -> bool:
+def _is_of(part: RowKind, rest: bytes, host: str) -> bool:
     """Whether the *rest* of a key names *host*."""
-    if part.by is By.IDENTITY:
+    if part.by is KeyedBy.IDENTITY:
         return rest.startswith(host_key(host)) and len(rest) > len(host_key(host))
-    if part.by is By.ORIGIN:
-        return b"://" in rest and host_of(origin_of(rest)) == host
-    if part.by is By.DOMAIN:
-        return domain_of(rest) == registered_domain(host)
+    if part.by is KeyedBy.ORIGIN:
+        return b"://" in rest and host_of(robots_origin(rest)) == host
+    if part.by is KeyedBy.DOMAIN:
+        return cookie_domain(rest) == registered_domain(host)
     return rest == host.encode() or rest.startswith(page_rows(host))
 
 
-def origin_of(key: bytes) -> str:
+def robots_origin(key: bytes) -> str:
     """The origin of a row of robots.txt, behind the byte of its bucket."""
     return key[1:].decode() + "/"
 
@@ -210,7 +210,7 @@ def origin_of(key: bytes) -> str:
 _values = ValueCodec()
 
 
-def domain_of(key: bytes) -> str:
+def cookie_domain(key: bytes) -> str:
     """The domain of a row of cookies, without its prefix; "": it is none."""
     try:
         found = _values.loads(key)
@@ -220,9 +220,12 @@ def domain_of(key: bytes) -> str:
     return cast("tuple[Any, str]", found)[1] if whole else ""
 
 
-def parts_of_hosts() -> Iterator[tuple[str, Part]]:
+def kinds_by_host() -> Iterator[tuple[str, RowKind]]:
     """Where rows are found by a host's name alone."""
-    for name, parts in (*((name, (part,)) for name, part in GOES.items()), *MORE.items()):
+    for name, parts in (
+        *((name, (part,)) for name, part in TRANSFERRED.items()),
+        *SHARED_MAPPINGS.items(),
+    ):
         for part in parts[: 1 if name == "traps" else None]:
-            if part.by in (By.IDENTITY, By.HOST):
+            if part.by in (KeyedBy.IDENTITY, KeyedBy.HOST):
                 yield name, part

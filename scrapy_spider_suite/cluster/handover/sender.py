@@ -14,19 +14,24 @@ from typing import Final
 import numpy as np
 
 from scrapy_spider_suite.cluster.assignment import Units as Numbers
-from scrapy_spider_suite.cluster.handover.dump import Forgetting, Giving
-from scrapy_spider_suite.cluster.handover.handover_context import Mask, Moving, Traces, logger
+from scrapy_spider_suite.cluster.handover.dump import DumpSettlement, HostDump
+from scrapy_spider_suite.cluster.handover.handover_context import (
+    ForeignUnits,
+    HandoverContext,
+    Mask,
+    logger,
+)
 from scrapy_spider_suite.cluster.handover.handover_file import (
     HOST,
     KEPT,
     PRINTS,
     ROW,
     STATE,
-    Courier,
-    Label,
+    FileTransport,
+    HandoverLabel,
 )
-from scrapy_spider_suite.cluster.registry import Moved
-from scrapy_spider_suite.errors import CourierError, FencedError, ParcelError, RegistryError
+from scrapy_spider_suite.cluster.registry import MovedUnits
+from scrapy_spider_suite.errors import FencedError, HandoverFileError, RegistryError, TransportError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.wording import counted
 
@@ -37,15 +42,15 @@ fetched here."""
 _LOOK: Final = 1.0
 """Seconds between two looks at whether a parcel is still to go."""
 
-Give = Callable[[Numbers, int, int], Awaitable[Moved]]
+GiveUnits = Callable[[Numbers, int, int], Awaitable[MovedUnits]]
 """`registry.Registry.give`."""
 
 
 @dataclass(slots=True, eq=False)
-class Parcel:
+class OutgoingFile:
     """What is to go to the member *number*."""
 
-    label: Label
+    label: HandoverLabel
     path: Path
     number: int
     mask: Mask
@@ -59,7 +64,7 @@ class Parcel:
     counts: Counter[int] = field(default_factory=Counter)
 
 
-class Giver:
+class Sender:
     """Gives parcels of the frontier of *moving*.
 
     Args:
@@ -71,8 +76,9 @@ class Giver:
     """
 
     def __init__(
-        self, moving: Moving, courier: Courier, give: Give, look: Callable[[], Awaitable[None]],
-        traces: Traces,
+        self, moving: HandoverContext, courier: FileTransport, give: GiveUnits, look: Callable[[],
+        Awaitable[None]],
+        traces: ForeignUnits,
     ) -> None:  # fmt: skip
         self.counts: Counter[str] = Counter()
         self._moving = moving
@@ -80,7 +86,7 @@ class Giver:
         self._courier = courier
         self._give, self._look = give, look
         self._heir = (-1, dict[int, Mask]())
-        self._open: list[Parcel] = []
+        self._open: list[OutgoingFile] = []
         self._dropped: Mask = np.zeros(UNITS, np.bool_)
 
     # Who is to have what
@@ -97,7 +103,7 @@ class Giver:
             self._heir = shares.epoch, found
         return found
 
-    def is_wanted(self, parcel: Parcel) -> bool:
+    def is_wanted(self, parcel: OutgoingFile) -> bool:
         """Whether its receiver is still the owner of some of it, and all of that is in it."""
         if parcel.stale:
             return False
@@ -112,7 +118,7 @@ class Giver:
 
     # A parcel
 
-    async def give(self, parcel: Parcel) -> bool:
+    async def give(self, parcel: OutgoingFile) -> bool:
         """From its packing to its end; False: it was called off, or cannot go now."""
         self._open.append(parcel)
         try:
@@ -130,13 +136,13 @@ class Giver:
         self._moving.let_go(self._dropped)
         self._dropped[:] = False
 
-    async def _pack(self, parcel: Parcel) -> bool:
+    async def _pack(self, parcel: OutgoingFile) -> bool:
         """Whether it is packed."""
         moving = self._moving
         units = moving.units(parcel.mask)
 
-        def pack() -> Giving:
-            giving = Giving(moving.hands, units, moving.clock)
+        def pack() -> HostDump:
+            giving = HostDump(moving.hands, units, moving.clock)
             parcel.counts = giving.counts
             return giving
 
@@ -148,7 +154,7 @@ class Giver:
             moving.once.say("pack", f"{parcel.path}: {error.strerror}")
             return False
 
-    async def _bring(self, parcel: Parcel) -> bool:
+    async def _bring(self, parcel: OutgoingFile) -> bool:
         """Whether the receiver keeps it; or there is nothing in it."""
         if self._is_empty(parcel):
             return True
@@ -160,17 +166,17 @@ class Giver:
         )  # fmt: skip
         return await self._deliver(parcel)
 
-    async def call_off(self, parcel: Parcel) -> None:
+    async def call_off(self, parcel: OutgoingFile) -> None:
         """What an earlier process has begun does not go on: more may have come since."""
         await self._end(parcel, kept=False)
 
-    def _is_empty(self, parcel: Parcel) -> bool:
+    def _is_empty(self, parcel: OutgoingFile) -> bool:
         """Whether nothing in it is of use to anybody."""
         counts = parcel.counts
         whole = self._moving.shares.assignment.by_host
         return not (_urls(parcel) or (whole and counts[HOST] + counts[KEPT]))
 
-    async def _deliver(self, parcel: Parcel) -> bool:
+    async def _deliver(self, parcel: OutgoingFile) -> bool:
         """Whether the receiver keeps it."""
         loop, counters = asyncio.get_running_loop(), self._courier.counters
         heard, sent, wait = loop.time(), counters.sent(parcel.label), _LOOK
@@ -178,10 +184,10 @@ class Giver:
             try:
                 if await self._try(parcel):
                     return True
-            except ParcelError as error:
+            except HandoverFileError as error:
                 logger.warning("parcel %s cannot be taken: %s", parcel.label.parcel, error)
                 return False
-            except CourierError as error:
+            except TransportError as error:
                 self._moving.once.say(f"to {parcel.label.receiver}", error)
                 if (now := counters.sent(parcel.label)) != sent:
                     heard, sent, wait = loop.time(), now, _LOOK
@@ -191,7 +197,7 @@ class Giver:
                 wait = min(2 * wait, SILENCE / 2)
         return False
 
-    async def _try(self, parcel: Parcel) -> bool:
+    async def _try(self, parcel: OutgoingFile) -> bool:
         """Bring it, while it is wanted."""
         row = self._moving.shares.row(parcel.number)
         if row is None:
@@ -212,7 +218,7 @@ class Giver:
 
     # What comes of it
 
-    async def _end(self, parcel: Parcel, *, kept: bool) -> bool:
+    async def _end(self, parcel: OutgoingFile, *, kept: bool) -> bool:
         """The receiver keeps it, or it is called off; whether the units are gone."""
         moving = self._moving
         shares, mask = moving.shares, parcel.mask
@@ -233,7 +239,7 @@ class Giver:
         self._tell(parcel, gone=bool(goes.any()))
         return bool(goes.any())
 
-    async def _forget(self, parcel: Parcel, goes: Mask) -> None:
+    async def _forget(self, parcel: OutgoingFile, goes: Mask) -> None:
         """Forget it, unless this agent is to have some of it again: then more comes in."""
         moving = self._moving
         done = await moving.through(
@@ -244,11 +250,11 @@ class Giver:
         else:
             await moving.through(lambda: self._forgetting(goes).keep(parcel.label.parcel))
 
-    def _forgetting(self, mask: Mask) -> Forgetting:
+    def _forgetting(self, mask: Mask) -> DumpSettlement:
         moving = self._moving
-        return Forgetting(moving.hands, moving.units(mask), moving.clock)
+        return DumpSettlement(moving.hands, moving.units(mask), moving.clock)
 
-    async def _hand_tokens(self, parcel: Parcel) -> None:
+    async def _hand_tokens(self, parcel: OutgoingFile) -> None:
         """Have the receiver hold what this agent holds of it, as far as that is its by now."""
         shares, wait = self._moving.shares, _LOOK / 4
         while not parcel.stale:
@@ -272,7 +278,7 @@ class Giver:
             await asyncio.sleep(wait)
             wait = min(2 * wait, 5 * _LOOK)
 
-    def _tell(self, parcel: Parcel, *, gone: bool) -> None:
+    def _tell(self, parcel: OutgoingFile, *, gone: bool) -> None:
         label, seconds = parcel.label, time.perf_counter() - parcel.begun
         if not gone:
             self.counts["called_off"] += 1
@@ -289,5 +295,5 @@ class Giver:
         )  # fmt: skip
 
 
-def _urls(parcel: Parcel) -> int:
+def _urls(parcel: OutgoingFile) -> int:
     return parcel.counts[ROW] + parcel.counts[STATE] + parcel.counts[PRINTS]

@@ -26,13 +26,13 @@ from scrapy_spider_suite.cluster.ledger.rate_ledger import (
     BATCH,
     HOLD_MAX,
     WISH_MAX,
-    Answer,
-    Batch,
-    End,
-    Line,
-    Reply,
-    Return,
-    Wish,
+    DelayWish,
+    FetchEnd,
+    LedgerAnswer,
+    LedgerBatch,
+    LedgerLine,
+    LedgerReply,
+    ReturnedGrant,
 )
 
 
@@ -44,7 +44,7 @@ class Need(NamedTuple):
 
 
 @dataclass(slots=True)
-class Figures:
+class GrantCounters:
     """What was done so far, in numbers of keys."""
 
     asked: int = 0
@@ -59,7 +59,7 @@ class Figures:
 
 
 @dataclass(slots=True)
-class Lease:
+class Grant:
     """A grant: fetches may start from *opens* to *closes*; *out* are those that were."""
 
     serial: int
@@ -73,7 +73,7 @@ class Lease:
 
 
 @dataclass(slots=True)
-class Asking:
+class GrantRequest:
     """Grants that are wanted, all or none."""
 
     serial: int
@@ -88,12 +88,12 @@ class Asking:
     """They may have been granted without our knowledge."""
 
 
-DEBTS_MAX: Final = 100_000
+OUTBOX_MAX: Final = 100_000
 """Of each kind, for a ledger that is away. An end that is dropped makes others wait until its grant
 runs out; of a wish they do not hear."""
 
 
-class Debt(NamedTuple):
+class EndedGrant(NamedTuple):
     """A grant is over: its fetch ended at *ended*, or it was not used (below 0)."""
 
     key: str
@@ -102,7 +102,7 @@ class Debt(NamedTuple):
     delay: float
 
 
-class Debts:
+class LedgerOutbox:
     """The oldest are paid first.
 
     Attributes:
@@ -110,7 +110,7 @@ class Debts:
     """
 
     def __init__(self) -> None:
-        self._debts: deque[Debt] = deque()
+        self._debts: deque[EndedGrant] = deque()
         self._wishes: dict[str, float] = {}
         self.dropped = 0
 
@@ -119,12 +119,12 @@ class Debts:
 
     def end(self, key: str, serial: int, ended: float, delay: float) -> None:
         """A fetch ended, and *delay* seconds run from there."""
-        self._debts.append(Debt(key, serial, ended, delay))
+        self._debts.append(EndedGrant(key, serial, ended, delay))
         self._bound()
 
     def give_back(self, key: str, serial: int) -> None:
         """A grant that was not used, or may have been given."""
-        self._debts.append(Debt(key, serial, -1.0, 0.0))
+        self._debts.append(EndedGrant(key, serial, -1.0, 0.0))
         self._bound()
 
     def wish(self, key: str, until: float) -> None:
@@ -132,13 +132,13 @@ class Debts:
         self._wishes[key] = max(until, self._wishes.get(key, until))
         self._bound()
 
-    def take(self, room: int) -> Paid:
+    def take(self, room: int) -> OutboxPortion:
         """Up to *room* of them, to be sent."""
         debts = tuple(self._debts.popleft() for _ in range(min(room, len(self._debts))))
         keys = list(self._wishes)[: room - len(debts)]
-        return Paid(debts, tuple((key, self._wishes.pop(key)) for key in keys))
+        return OutboxPortion(debts, tuple((key, self._wishes.pop(key)) for key in keys))
 
-    def put_back(self, paid: Paid) -> None:
+    def put_back(self, paid: OutboxPortion) -> None:
         """They may not have been heard."""
         self._debts.extendleft(reversed(paid.debts))
         for key, until in paid.wishes:
@@ -146,36 +146,40 @@ class Debts:
         self._bound()
 
     def _bound(self) -> None:
-        while len(self._debts) > DEBTS_MAX:
+        while len(self._debts) > OUTBOX_MAX:
             self._debts.popleft()
             self.dropped += 1
-        while len(self._wishes) > DEBTS_MAX:
+        while len(self._wishes) > OUTBOX_MAX:
             del self._wishes[next(iter(self._wishes))]
             self.dropped += 1
 
 
 @dataclass(frozen=True, slots=True)
-class Paid:
+class OutboxPortion:
     """What `Debts.take` gave."""
 
-    debts: tuple[Debt, ...] = ()
+    debts: tuple[EndedGrant, ...] = ()
     wishes: tuple[tuple[str, float], ...] = ()
 
     def __len__(self) -> int:
         return len(self.debts) + len(self.wishes)
 
-    def lines(self, now: float) -> tuple[tuple[End, ...], tuple[Return, ...], tuple[Wish, ...]]:
+    def lines(
+        self, now: float
+    ) -> tuple[tuple[FetchEnd, ...], tuple[ReturnedGrant, ...], tuple[DelayWish, ...]]:
         """As they are written into a batch that is sent *now*."""
         ends = tuple(
-            End(key, serial, min(int((now - ended) * 1000), WISH_MAX), span(delay))
+            FetchEnd(key, serial, min(int((now - ended) * 1000), WISH_MAX), whole_millis(delay))
             for key, serial, ended, delay in self.debts if ended >= 0
         )  # fmt: skip
-        returns = tuple(Return(debt.key, debt.serial) for debt in self.debts if debt.ended < 0)
-        wishes = tuple(Wish(key, span(until - now)) for key, until in self.wishes)
+        returns = tuple(
+            ReturnedGrant(debt.key, debt.serial) for debt in self.debts if debt.ended < 0
+        )
+        wishes = tuple(DelayWish(key, whole_millis(until - now)) for key, until in self.wishes)
         return ends, returns, wishes
 
 
-def span(seconds: float) -> int:
+def whole_millis(seconds: float) -> int:
     """Whole milliseconds, not less than *seconds*, within what a ledger takes."""
     whole = int(seconds * 1000)
     return min(max(0, whole + (whole < seconds * 1000)), WISH_MAX)
@@ -188,12 +192,12 @@ SLACK: Final = 1.0
 """Seconds between `start` and the first byte on the wire, as in `lease`."""
 
 
-class Sent(NamedTuple):
+class SentBatch(NamedTuple):
     """What `outgoing` gave, for `answered` or `failed`."""
 
-    batch: Batch
+    batch: LedgerBatch
     asks: tuple[tuple[str, ...], ...]
-    paid: Paid
+    paid: OutboxPortion
 
 
 class Grants:
@@ -216,15 +220,15 @@ class Grants:
         self._window, self._ahead = window, ahead
         self._everything = everything
         self._shared: set[str] = set()
-        self._leases: dict[str, Lease] = {}
-        self._asks: dict[tuple[str, ...], Asking] = {}
+        self._leases: dict[str, Grant] = {}
+        self._asks: dict[tuple[str, ...], GrantRequest] = {}
         self._queue: deque[tuple[str, ...]] = deque()
         self._agenda: list[tuple[float, int, tuple[str, ...]]] = []
         self._serial = 0
         self._era = 0
         self._longest = 0
-        self.debts = Debts()
-        self.figures = Figures()
+        self.debts = LedgerOutbox()
+        self.figures = GrantCounters()
 
     def share(self, key: str) -> None:
         """Others fetch there too: from now on fetches at *key* need a grant."""
@@ -332,7 +336,7 @@ class Grants:
             return 0.0
         return max(0.0, self._agenda[0][0] - now) if self._agenda else None
 
-    def outgoing(self, now: float) -> Sent | None:
+    def outgoing(self, now: float) -> SentBatch | None:
         """What is to be sent now, if there is anything; one at a time."""
         self._tidy(now)
         paid = self.debts.take(BATCH)
@@ -346,9 +350,9 @@ class Grants:
         if not (paid or asks):
             return None
         self.figures.calls += 1
-        return Sent(self._batch(paid, asks, now), tuple(asks), paid)
+        return SentBatch(self._batch(paid, asks, now), tuple(asks), paid)
 
-    def answered(self, sent: Sent, reply: Reply, asked: float, now: float) -> set[str]:
+    def answered(self, sent: SentBatch, reply: LedgerReply, asked: float, now: float) -> set[str]:
         """The ledger was *asked* at a time, and its *reply* is here *now*.
 
         Returns the keys for which `ready` may say something else than before.
@@ -363,7 +367,7 @@ class Grants:
                 self._refused(keys, answer, now)
         return {key for keys in sent.asks for key in keys}
 
-    def failed(self, sent: Sent) -> None:
+    def failed(self, sent: SentBatch) -> None:
         """No answer came: all of it is to be sent again. What was granted here holds."""
         self.figures.failures += 1
         self.debts.put_back(sent.paid)
@@ -379,7 +383,7 @@ class Grants:
         asking = self._asks.get(keys)
         if asking is None:
             self._serial += 1
-            asking = self._asks[keys] = Asking(self._serial, needs, now, now)
+            asking = self._asks[keys] = GrantRequest(self._serial, needs, now, now)
             heappush(self._agenda, (now + self._window, self._serial, keys))
         asking.needs, asking.wanted = needs, now
         if asking.again > now:
@@ -389,33 +393,41 @@ class Grants:
             self._queue.append(keys)
         return now + PATIENCE
 
-    def _batch(self, paid: Paid, asks: Iterable[tuple[str, ...]], now: float) -> Batch:
+    def _batch(
+        self, paid: OutboxPortion, asks: Iterable[tuple[str, ...]], now: float
+    ) -> LedgerBatch:
         ends, returns, wishes = paid.lines(now)
         lines = tuple(self._lines(self._asks[keys]) for keys in asks)
         delays = [line.delay for each in lines for line in each] + [end.delay for end in ends]
         self._longest = max(self._longest, *delays, 0)
-        return Batch(
-            self._process, self._era, self._longest, span(self._window), span(self._hold),
-            span(self._ahead), ends, returns, wishes, lines,
+        return LedgerBatch(
+            self._process, self._era, self._longest, whole_millis(self._window),
+            whole_millis(self._hold),
+            whole_millis(self._ahead), ends, returns, wishes, lines,
         )  # fmt: skip
 
-    def _lines(self, asking: Asking) -> tuple[Line, ...]:
+    def _lines(self, asking: GrantRequest) -> tuple[LedgerLine, ...]:
         lines = []
         for need in asking.needs:
             lease = self._leases.get(need.key)
             serial = asking.serial if lease is None else lease.serial
-            lines.append(Line(need.key, serial, span(need.delay)))
+            lines.append(LedgerLine(need.key, serial, whole_millis(need.delay)))
         self.figures.asked += len(lines)
         return tuple(lines)
 
-    def _refused(self, keys: tuple[str, ...], answer: Answer, now: float) -> None:
+    def _refused(self, keys: tuple[str, ...], answer: LedgerAnswer, now: float) -> None:
         self.figures.refused += len(keys)
         if (asking := self._asks.get(keys)) is not None:
             asking.flying = asking.maybe = False
             asking.again = now + answer.wait / 1000
 
     def _granted(
-        self, keys: tuple[str, ...], lines: Sequence[Line], answer: Answer, asked: float, now: float
+        self,
+        keys: tuple[str, ...],
+        lines: Sequence[LedgerLine],
+        answer: LedgerAnswer,
+        asked: float,
+        now: float,
     ) -> None:
         asking = self._asks.pop(keys, None)
         self.figures.granted += len(lines)
@@ -427,14 +439,14 @@ class Grants:
             if lease is not None and lease.serial == line.serial:
                 lease.closes = max(lease.closes, closes)
             elif lease is None and asking is not None and asking.serial == line.serial:
-                lease = Lease(line.serial, opens, closes, line.delay / 1000)
+                lease = Grant(line.serial, opens, closes, line.delay / 1000)
                 self._leases[line.key] = lease
             else:  # nobody wants it any more, or its fetch has ended
                 self.debts.give_back(line.key, line.serial)
                 continue
             heappush(self._agenda, (lease.closes, line.serial, (line.key,)))
 
-    def _over(self, key: str, lease: Lease) -> None:
+    def _over(self, key: str, lease: Grant) -> None:
         lease.out -= 1
         if not lease.out and lease.ended >= 0:
             del self._leases[key]
@@ -443,7 +455,7 @@ class Grants:
         elif not lease.out:
             heappush(self._agenda, (lease.closes, lease.serial, (key,)))
 
-    def _give_back(self, key: str, lease: Lease) -> None:
+    def _give_back(self, key: str, lease: Grant) -> None:
         del self._leases[key]
         self.figures.returned += 1
         self.debts.give_back(key, lease.serial)

@@ -21,8 +21,13 @@ from scrapy.signals import spider_closed
 
 from scrapy_spider_suite.cluster.ledger.grants import Grants, Need
 from scrapy_spider_suite.cluster.ledger.ledger_stores import FileLedger
-from scrapy_spider_suite.cluster.ledger.rate_ledger import Batch, Ledger, address_key, host_key
-from scrapy_spider_suite.cluster.ledger.shared_addresses import Company, Standing
+from scrapy_spider_suite.cluster.ledger.rate_ledger import (
+    LedgerBatch,
+    RateLedger,
+    address_grant_key,
+    host_grant_key,
+)
+from scrapy_spider_suite.cluster.ledger.shared_addresses import AddressSharing, SharedAddresses
 from scrapy_spider_suite.errors import LedgerError, SettingsError
 from scrapy_spider_suite.frontier.outcomes import Health
 from scrapy_spider_suite.frontier.permits import NEAR
@@ -47,7 +52,7 @@ PAUSE: Final = 0.005
 """Seconds between calls, in which what is to be said gathers."""
 
 
-class Lending:
+class LedgerClient:
     """Keeps *grants* and *ledger* in touch while `run` runs.
 
     Args:
@@ -61,7 +66,7 @@ class Lending:
     """
 
     def __init__(
-        self, ledger: Ledger, grants: Grants, *, clock: Callable[[], float] = boottime,
+        self, ledger: RateLedger, grants: Grants, *, clock: Callable[[], float] = boottime,
         news: Callable[[set[str]], None] = lambda keys: None, pause: float = PAUSE,
     ) -> None:  # fmt: skip
         self.grants = grants
@@ -192,7 +197,7 @@ NO_GATE: Final = "SUITE_LEDGER needs the downloader of the suite: remove DOWNLOA
 
 NO_CLIENT: Final = "{} needs a client for Redis: pip install 'scrapy-spider-suite[redis]'"
 
-NAME: Final = "shared"
+LEDGER_NAME: Final = "shared"
 """Of the ledger in a Redis: crawls that name the same Redis share it."""
 
 _LEDGER: Final = "SUITE_LEDGER"
@@ -205,26 +210,28 @@ _UNKNOWN: Final = 1.0
 _PASSES: Final = frozenset({"away", "memory"})
 """What goes by: the crawl begins all the same, and waits for it."""
 
-Taken = tuple[Need, ...]
+TakenNeeds = tuple[Need, ...]
 
 _tasks: set[asyncio.Task[None]] = set()
 """Those that begin and end in a running crawl: the loop itself does not hold them."""
 
 
-def sharing_of(crawl: Crawl, settings: SuiteSettings) -> Sharing | None:
+def make_shared_limits(crawl: Crawl, settings: SuiteSettings) -> SharedLimits | None:
     """What *crawl* needs to fetch politely with others by *settings*; None if it fetches alone.
 
     Raises `SettingsError`: that is no place for a ledger.
     """
     if settings.ledger is not None:
-        return Sharing(crawl, _ledger(settings.ledger, NAME, _LEDGER))
+        return SharedLimits(crawl, _ledger(settings.ledger, LEDGER_NAME, _LEDGER))
     if crawl.agency is None or settings.cluster != "peers" or settings.redis_url is None:
         return None
     # Each host is one agent's; its address may be that of others' hosts.
-    return Sharing(crawl, _ledger(settings.redis_url, crawl.agency.crawl_name, _REDIS), agents=True)
+    return SharedLimits(
+        crawl, _ledger(settings.redis_url, crawl.agency.crawl_name, _REDIS), agents=True
+    )
 
 
-def replace_sharing(crawl: Crawl, sharing: Sharing | None) -> None:
+def replace_shared_limits(crawl: Crawl, sharing: SharedLimits | None) -> None:
     """Have *crawl*, which crawls, fetch by *sharing* from now on; what is out ends as it began."""
     old, crawl.sharing = crawl.sharing, sharing
     crawl.frontier.permits.let_go()
@@ -237,7 +244,7 @@ def replace_sharing(crawl: Crawl, sharing: Sharing | None) -> None:
         task.add_done_callback(_tasks.discard)
 
 
-def _ledger(where: RedisUrl | Path, name: str, setting: str) -> Ledger:
+def _ledger(where: RedisUrl | Path, name: str, setting: str) -> RateLedger:
     if not isinstance(where, RedisUrl):
         return FileLedger(where.absolute())
     try:
@@ -250,7 +257,7 @@ def _ledger(where: RedisUrl | Path, name: str, setting: str) -> Ledger:
         raise SettingsError(f"{setting} = {str(where)!r}: {error}") from error
 
 
-class Sharing:
+class SharedLimits:
     """Those of one crawl. It is a `storage.permits.Lender`.
 
     Stats: ``suite/ledger/…``, in numbers of keys (`agents.asking.Figures`).
@@ -260,8 +267,8 @@ class Sharing:
             None, and every host and address is shared.
     """
 
-    def __init__(self, crawl: Crawl, ledger: Ledger, *, agents: bool = False) -> None:
-        self.company = Company(crawl, self._met) if agents else None
+    def __init__(self, crawl: Crawl, ledger: RateLedger, *, agents: bool = False) -> None:
+        self.company = SharedAddresses(crawl, self._met) if agents else None
         self._crawl = crawl
         self._ledger = ledger
         # Whatever is longer is cut: a grant runs out, and then others may fetch there.
@@ -270,7 +277,7 @@ class Sharing:
         self.grants = Grants(
             self._process, timeout=self._longest, ahead=NEAR, everything=True
         )
-        self._lending = Lending(ledger, self.grants, news=self._news)
+        self._lending = LedgerClient(ledger, self.grants, news=self._news)
         self._running: asyncio.Task[None] | None = None
         self._closed = False
         self._asked = 0.0  # when `pause` was
@@ -295,7 +302,7 @@ class Sharing:
     async def _ask(self) -> None:
         self._running = watched(self._lending.run(), "grants")
         try:
-            await self._ledger.settle(Batch(self._process, 0, 0, 1, 0, 0))
+            await self._ledger.settle(LedgerBatch(self._process, 0, 0, 1, 0, 0))
         except LedgerError as error:
             setting = _LEDGER if self.company is None else _REDIS
             if error.kind not in _PASSES:
@@ -356,7 +363,7 @@ class Sharing:
         self.grants.drop(self._needs(host, address))
         self._lending.poke()
 
-    def begin(self, host: HostState, address: AddressState) -> Taken:
+    def begin(self, host: HostState, address: AddressState) -> TakenNeeds:
         """Begin a fetch for which `pause` was 0.0 in this turn of the loop, the last time it was
         called; what is returned has to be given to `end`.
         """
@@ -365,7 +372,7 @@ class Sharing:
             self.company.begun(address)
         return taken
 
-    def end(self, taken: Taken, host: HostState, address: AddressState) -> None:
+    def end(self, taken: TakenNeeds, host: HostState, address: AddressState) -> None:
         """The fetch has just ended; the next is asked for, if it could begin right away."""
         now = boottime()
         self.grants.end(taken, now)
@@ -397,7 +404,7 @@ class Sharing:
             return
         wait = host.next_fetch - self._crawl.now()
         if wait > host.gap():
-            self.grants.postpone(host_key(host.key), boottime() + wait)
+            self.grants.postpone(host_grant_key(host.key), boottime() + wait)
             self._lending.poke()
 
     # News
@@ -426,21 +433,21 @@ class Sharing:
         """Whether it is not known yet if other agents fetch at *address*, too."""
         if self.company is None or not _is_paced(address):
             return False
-        return self.company.standing(address) in (Standing.NEW, Standing.ASK)
+        return self.company.standing(address) in (AddressSharing.NEW, AddressSharing.ASK)
 
-    def _passes_by(self, needs: Taken) -> bool:
+    def _passes_by(self, needs: TakenNeeds) -> bool:
         """Whether who lacks one of *needs* is not worth a place, since the ledger is away."""
         return self.company is not None and bool(needs and self._lending.away)
 
-    def _needs(self, host: HostState, address: AddressState) -> Taken:
+    def _needs(self, host: HostState, address: AddressState) -> TakenNeeds:
         """What a fetch has to do with: an address only where one is promised anything."""
         whole = self.company is None
-        need = (Need(host_key(host.key), host.gap()),) if whole else ()
+        need = (Need(host_grant_key(host.key), host.gap()),) if whole else ()
         if not _is_paced(address):
             return need
-        if self.company is not None and self.company.standing(address) is not Standing.SHARED:
+        if self.company is not None and self.company.standing(address) is not AddressSharing.SHARED:
             return need
-        return *need, Need(address_key(address.key), address.delay)
+        return *need, Need(address_grant_key(address.key), address.delay)
 
 
 def _is_paced(address: AddressState) -> bool:

@@ -29,14 +29,14 @@ from scrapy_spider_suite.cluster import redis_server
 from scrapy_spider_suite.cluster.ledger import rate_ledger
 from scrapy_spider_suite.cluster.ledger.rate_ledger import (
     Account,
-    Batch,
-    Marker,
-    Reply,
-    check,
-    pack,
-    unpack,
+    LedgerBatch,
+    LedgerMarker,
+    LedgerReply,
+    check_batch,
+    pack_batch,
+    unpack_reply,
 )
-from scrapy_spider_suite.cluster.redis_server import Server
+from scrapy_spider_suite.cluster.redis_server import RedisServer
 from scrapy_spider_suite.errors import LedgerError, RegistryError
 from scrapy_spider_suite.runtime.clock import boot_id
 
@@ -63,7 +63,7 @@ DELETE FROM accounts WHERE key IN (SELECT key FROM accounts WHERE over <= ? ORDE
 """
 
 
-def boottime() -> int:
+def boottime_ms() -> int:
     """Milliseconds since the machine began, those of its sleep included."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
@@ -73,12 +73,12 @@ class FileLedger:
 
     Args:
         timeout: seconds for which other processes are waited for.
-        clock: milliseconds, as of `boottime`.
+        clock: milliseconds, as of `boottime_ms`.
         run: as of `boot_id`.
     """
 
     def __init__(
-        self, path: Path, timeout: float = 5.0, *, clock: Callable[[], int] = boottime,
+        self, path: Path, timeout: float = 5.0, *, clock: Callable[[], int] = boottime_ms,
         run: str | None = None,
     ) -> None:  # fmt: skip
         self._path = path
@@ -90,9 +90,9 @@ class FileLedger:
         self._inode = 0
         self.where = f"the ledger {path}"
 
-    async def settle(self, batch: Batch) -> Reply:
+    async def settle(self, batch: LedgerBatch) -> LedgerReply:
         """See `ledger.Ledger`. Raises `ValueError` too: that is no batch."""
-        check(batch)
+        check_batch(batch)
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._settle, batch)
 
     async def close(self) -> None:
@@ -100,27 +100,27 @@ class FileLedger:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown()
 
-    def _settle(self, batch: Batch) -> Reply:
+    def _settle(self, batch: LedgerBatch) -> LedgerReply:
         with self._transaction() as file:
             now = self._clock()  # the others have finished
             marker = self._attended(file, batch, now)
-            book = _Book(file, now)
-            answers = rate_ledger.settled(book.account, batch, marker, now)
+            book = _Accounts(file, now)
+            answers = rate_ledger.apply_batch(book.account, batch, marker, now)
             book.write(marker.keep)
             file.execute(_PURGE, (now, len(book.accounts) + _SPARE))
         damaged = tuple(key for key, account in book.accounts.items() if account is None)
-        return Reply(int(marker.era), int(marker.longest), answers, damaged)
+        return LedgerReply(int(marker.era), int(marker.longest), answers, damaged)
 
-    def _attended(self, file: sqlite3.Connection, batch: Batch, now: int) -> Marker:
+    def _attended(self, file: sqlite3.Connection, batch: LedgerBatch, now: int) -> LedgerMarker:
         row = file.execute("SELECT row FROM marker").fetchone()
         try:
-            old = None if row is None else Marker.unpack(row[0])
+            old = None if row is None else LedgerMarker.unpack(row[0])
         except ValueError as error:
             text = f"{self.where} holds what the suite did not write"
             raise LedgerError(text, "damaged") from error
         if old is not None and old.run != self._run:
             file.execute("DELETE FROM accounts")  # times of another clock
-        marker = rate_ledger.attended(old, batch, now, self._run, now)
+        marker = rate_ledger.updated_marker(old, batch, now, self._run, now)
         if (packed := marker.pack()) != (row and row[0]):
             file.execute("REPLACE INTO marker VALUES (1, ?)", (packed,))
         return marker
@@ -206,7 +206,7 @@ def _locked(file: int) -> bool:
     return True
 
 
-class _Book:
+class _Accounts:
     """The accounts of one call, read as they are needed; None for those that are damaged."""
 
     def __init__(self, file: sqlite3.Connection, now: int) -> None:
@@ -256,17 +256,17 @@ class RedisLedger:
     def __init__(self, url: str, name: str, timeout: float = 5.0) -> None:
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name for a ledger: 1 to 100 of letters, _ . : -")
-        self._server = Server(url, timeout)
-        self._script = redis_server.timed("ledger")
+        self._server = RedisServer(url, timeout)
+        self._script = redis_server.load_timed_script("ledger")
         self._marker = f"suite:ledger:{{{name}}}"
         self._looked = False
         self.where = f"Redis at {self._server.where}"
 
-    async def settle(self, batch: Batch) -> Reply:
+    async def settle(self, batch: LedgerBatch) -> LedgerReply:
         """See `ledger.Ledger`. Raises `ValueError` too: that is no batch."""
-        check(batch)
+        check_batch(batch)
         keys = batch.all_keys()
-        data = pack(batch, {key: index for index, key in enumerate(keys)})
+        data = pack_batch(batch, {key: index for index, key in enumerate(keys)})
         names = [self._marker, *(f"{self._marker}:{key}" for key in keys)]
         try:
             if not self._looked:
@@ -276,7 +276,7 @@ class RedisLedger:
             self._looked = False  # the next one that answers may be another server
             raise LedgerError(self._named(error), error.kind) from error
         try:
-            return unpack(found[0], batch, keys)
+            return unpack_reply(found[0], batch, keys)
         except (ValueError, TypeError, IndexError) as error:
             text = f"{self.where} answers what the suite did not write: {error}"
             raise LedgerError(text, "damaged") from error

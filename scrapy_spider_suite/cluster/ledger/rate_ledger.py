@@ -55,12 +55,12 @@ NOBODY: Final = "0" * 16
 _PROCESS: Final = re.compile(r"[0-9a-f]{16}")
 
 
-def host_key(host: str) -> str:
+def host_grant_key(host: str) -> str:
     """The key of a host, by the name under which it is paced."""
     return _bounded(f"host {host}")
 
 
-def address_key(address: str) -> str:
+def address_grant_key(address: str) -> str:
     """The key of an address in its usual spelling."""
     return _bounded(f"address {address}")
 
@@ -71,7 +71,7 @@ def _bounded(key: str) -> str:
     return f"{key[:100]} {xxh3_128_hexdigest(key.encode(errors='surrogatepass'))}"
 
 
-class End(NamedTuple):
+class FetchEnd(NamedTuple):
     """A fetch ended *ago*, and *delay* runs from there; the grant is over."""
 
     key: str
@@ -80,21 +80,21 @@ class End(NamedTuple):
     delay: int
 
 
-class Return(NamedTuple):
+class ReturnedGrant(NamedTuple):
     """A grant that was not used, or that may have been given without the caller's knowledge."""
 
     key: str
     serial: int
 
 
-class Wish(NamedTuple):
+class DelayWish(NamedTuple):
     """Nobody is to fetch for the next *wait*."""
 
     key: str
     wait: int
 
 
-class Line(NamedTuple):
+class LedgerLine(NamedTuple):
     """One key of an `Ask`. *serial* is that of the grant: the caller's own number, never used
     twice. Whoever asks again with it, because no answer came or because its visit goes on, has the
     same grant, and its window anew.
@@ -105,7 +105,7 @@ class Line(NamedTuple):
     delay: int
 
 
-class Batch(NamedTuple):
+class LedgerBatch(NamedTuple):
     """One call: what ended and what was returned come first, and can be asked for at once.
 
     *process* are 16 hexadecimal digits, drawn at random; *era* is that of the last reply (0: none
@@ -120,10 +120,10 @@ class Batch(NamedTuple):
     window: int
     hold: int
     ahead: int
-    ends: tuple[End, ...] = ()
-    returns: tuple[Return, ...] = ()
-    wishes: tuple[Wish, ...] = ()
-    asks: tuple[tuple[Line, ...], ...] = ()
+    ends: tuple[FetchEnd, ...] = ()
+    returns: tuple[ReturnedGrant, ...] = ()
+    wishes: tuple[DelayWish, ...] = ()
+    asks: tuple[tuple[LedgerLine, ...], ...] = ()
     """Each is answered for all its keys or none."""
 
     def all_keys(self) -> list[str]:
@@ -133,7 +133,7 @@ class Batch(NamedTuple):
         return list(dict.fromkeys(line.key for line in lines))
 
 
-class Answer(NamedTuple):
+class LedgerAnswer(NamedTuple):
     """To one ask: fetches may start from *opens* to *closes* after now; or ask again in *wait*.
 
     It is granted if *closes* is not 0.
@@ -144,7 +144,7 @@ class Answer(NamedTuple):
     wait: int = 0
 
 
-class Reply(NamedTuple):
+class LedgerReply(NamedTuple):
     """What the ledger says to a batch.
 
     *era*: another one means that the ledger may have lost what it knew. *longest* is the longest
@@ -154,17 +154,17 @@ class Reply(NamedTuple):
 
     era: int
     longest: int
-    answers: tuple[Answer, ...]
+    answers: tuple[LedgerAnswer, ...]
     damaged: tuple[str, ...] = ()
 
 
-class Ledger(Protocol):
+class RateLedger(Protocol):
     """Where grants are kept."""
 
     where: str
     """For messages, without a password."""
 
-    async def settle(self, batch: Batch) -> Reply:
+    async def settle(self, batch: LedgerBatch) -> LedgerReply:
         """Do all of *batch* at one instant, and answer.
 
         Raises `LedgerError`: the ledger cannot be used now; what was asked for may have been done.
@@ -177,7 +177,7 @@ class Ledger(Protocol):
         ...
 
 
-def check(batch: Batch) -> None:
+def check_batch(batch: LedgerBatch) -> None:
     """Raise `ValueError` if *batch* is none that a ledger takes."""
     spans = [line.delay for ask in batch.asks for line in ask]
     spans += [wish.wait for wish in batch.wishes] + [end.delay for end in batch.ends]
@@ -192,7 +192,7 @@ def check(batch: Batch) -> None:
         raise ValueError("a key is empty or too long")
 
 
-class Said(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+class RedisReply(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """What comes from Redis, before it is believed."""
 
     era: int
@@ -201,7 +201,7 @@ class Said(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     damaged: list[int]
 
 
-def pack(batch: Batch, indexes: dict[str, int]) -> bytes:
+def pack_batch(batch: LedgerBatch, indexes: dict[str, int]) -> bytes:
     """*batch* for Lua, with the number of each key in place of it."""
 
     def numbered(lines: Any) -> list[list[Any]]:
@@ -214,9 +214,9 @@ def pack(batch: Batch, indexes: dict[str, int]) -> bytes:
     return msgspec.msgpack.encode(given)
 
 
-def unpack(data: bytes, batch: Batch, keys: list[str]) -> Reply:
+def unpack_reply(data: bytes, batch: LedgerBatch, keys: list[str]) -> LedgerReply:
     """What Lua answered to *batch*. Raises `ValueError`: it is no answer."""
-    said = msgspec.msgpack.decode(data, type=Said)
+    said = msgspec.msgpack.decode(data, type=RedisReply)
     spans = [span for answer in said.answers for span in answer]
     bound = 2 * WISH_MAX + 2 * HOLD_MAX
     if len(said.answers) != len(batch.asks) or not all(0 <= span <= bound for span in spans):
@@ -225,8 +225,10 @@ def unpack(data: bytes, batch: Batch, keys: list[str]) -> Reply:
         raise ValueError("keys or an era that cannot be")
     if not 0 <= said.longest <= WISH_MAX:
         raise ValueError("a delay that cannot be")
-    answers = tuple(Answer(*answer) for answer in said.answers)
-    return Reply(said.era, said.longest, answers, tuple(keys[index] for index in said.damaged))
+    answers = tuple(LedgerAnswer(*answer) for answer in said.answers)
+    return LedgerReply(
+        said.era, said.longest, answers, tuple(keys[index] for index in said.damaged)
+    )
 
 
 MAGIC: Final = b"L1"
@@ -302,7 +304,7 @@ class Account(Struct):
         ended = self.ended + keep if self.ended else 0
         return max(self.due, ended, held, self.claimed)
 
-    def end(self, process: str, end: End, now: int) -> None:
+    def end(self, process: str, end: FetchEnd, now: int) -> None:
         """A fetch of *process* ended."""
         at = max(0, now + 1 - end.ago)  # the millisecond has begun: no gap is short of one
         self.ended, self.due = max(self.ended, at), max(self.due, at + end.delay)
@@ -315,7 +317,7 @@ class Account(Struct):
             self.opens = self.closes = self.until = self.delay = self.serial = 0
 
 
-class Marker(Struct):
+class LedgerMarker(Struct):
     """What is known of all keys.
 
     *run*: of the server, or of the machine. Nothing is granted before *quiet*, after a loss. A key
@@ -340,7 +342,7 @@ class Marker(Struct):
         return _MARKER.pack(MAGIC, self.era, self.quiet, self.floor, self.longest, run)
 
     @classmethod
-    def unpack(cls, data: object) -> Marker:
+    def unpack(cls, data: object) -> LedgerMarker:
         """Raises `ValueError`: it was not written by a ledger."""
         if not isinstance(data, bytes) or len(data) != _MARKER.size:
             raise ValueError("no ledger")
@@ -351,7 +353,9 @@ class Marker(Struct):
         return cls(*(*numbers, run.decode("latin-1").rstrip()))
 
 
-def attended(marker: Marker | None, batch: Batch, now: int, run: str, uptime: int) -> Marker:
+def updated_marker(
+    marker: LedgerMarker | None, batch: LedgerBatch, now: int, run: str, uptime: int
+) -> LedgerMarker:
     """The marker as of a call at *now*, *uptime* after the server or the machine began its *run*.
 
     An era ends when it cannot be known what was lost: in another run, or when the marker is gone.
@@ -360,7 +364,7 @@ def attended(marker: Marker | None, batch: Batch, now: int, run: str, uptime: in
     span = batch.window + batch.hold + batch.longest
     if marker is None or marker.run != run:
         since = now if marker is None and batch.era else max(0, now - uptime)
-        marker = Marker(max(now, batch.era + 1), 0, 0, batch.longest, run)
+        marker = LedgerMarker(max(now, batch.era + 1), 0, 0, batch.longest, run)
         if since + span > now:
             marker.quiet, marker.floor = since + span, since + batch.window + batch.hold
     elif batch.era and batch.era != marker.era:
@@ -373,9 +377,9 @@ def attended(marker: Marker | None, batch: Batch, now: int, run: str, uptime: in
     return marker
 
 
-def settled(
-    account_of: Callable[[str], Account | None], batch: Batch, marker: Marker, now: int
-) -> tuple[Answer, ...]:
+def apply_batch(
+    account_of: Callable[[str], Account | None], batch: LedgerBatch, marker: LedgerMarker, now: int
+) -> tuple[LedgerAnswer, ...]:
     """Do *batch* to the accounts of its keys, None for damaged ones, and answer what it asks."""
     for end in batch.ends:
         if (account := account_of(end.key)) is not None:
@@ -393,13 +397,17 @@ def settled(
         if len(whole) == len(lines):
             answers.append(_asked(whole, lines, marker, batch, now))
         else:
-            answers.append(Answer(wait=DAMAGED_WAIT))
+            answers.append(LedgerAnswer(wait=DAMAGED_WAIT))
     return tuple(answers)
 
 
 def _asked(
-    accounts: Sequence[Account], lines: Sequence[Line], marker: Marker, batch: Batch, now: int
-) -> Answer:
+    accounts: Sequence[Account],
+    lines: Sequence[LedgerLine],
+    marker: LedgerMarker,
+    batch: LedgerBatch,
+    now: int,
+) -> LedgerAnswer:
     """The answer to *lines*, whose *accounts* are changed with it."""
     process, opens, claimed, waits = batch.process, float(now), False, []
     for account, line in zip(accounts, lines, strict=True):
@@ -421,7 +429,7 @@ def _asked(
     if wait > 0:
         late = [each for each, own in zip(accounts, waits, strict=True) if own > wait - CLAIM_SLACK]
         _claim(accounts if claimed else late, process, now + wait, claimed)
-        return Answer(wait=math.ceil(wait))
+        return LedgerAnswer(wait=math.ceil(wait))
     for account, line in zip(accounts, lines, strict=True):
         if account.claimant == process:
             account.claimed, account.claimant = 0, NOBODY
@@ -431,10 +439,10 @@ def _asked(
         account.until = max(account.until, account.closes + batch.hold)
         account.holder, account.serial, account.delay = process, line.serial, line.delay
     ahead = round(opens - now)
-    return Answer(ahead, ahead + batch.window)
+    return LedgerAnswer(ahead, ahead + batch.window)
 
 
-def _free(account: Account, delay: int, marker: Marker) -> float:
+def _free(account: Account, delay: int, marker: LedgerMarker) -> float:
     """When who has a delay of *delay* may fetch, where nobody holds a grant."""
     at = max(account.due, marker.quiet)
     if marker.floor:

@@ -26,22 +26,22 @@ from enum import IntEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from scrapy_spider_suite.cluster.membership import Question
+from scrapy_spider_suite.cluster.membership import AddressQuestion
 from scrapy_spider_suite.errors import FencedError, RegistryError
 from scrapy_spider_suite.frontier.workbench import AddressState
 from scrapy_spider_suite.runtime.tasks import Once
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.cluster.registry import Registry
+    from scrapy_spider_suite.cluster.registry import AgentRegistry
     from scrapy_spider_suite.crawl.context import Crawl
 
 logger = logging.getLogger(__name__)
 
-MOST: Final = 500
+ADDRESSES_PER_CALL: Final = 500
 """Addresses of one call; some milliseconds of Redis's time."""
 
 
-class Standing(IntEnum):
+class AddressSharing(IntEnum):
     """Of an address, for this agent; the first three are what ``meet.lua`` answers."""
 
     ASK = 0
@@ -62,7 +62,7 @@ class AddressBook:
 
     def __init__(self, quiet: Callable[[str], bool]) -> None:
         self._quiet = quiet
-        self._known: dict[str, Standing] = {}
+        self._known: dict[str, AddressSharing] = {}
         self._open: dict[str, None] = {}  # to be asked about, in this order
         self._never: set[str] = set()  # of these, those that nothing is known of
         self._gone: set[str] = set()
@@ -73,17 +73,17 @@ class AddressBook:
     def __len__(self) -> int:
         return len(self._known)
 
-    def count(self, standing: Standing) -> int:
+    def count(self, standing: AddressSharing) -> int:
         """How many have that *standing*."""
         return sum(each is standing for each in self._known.values())
 
-    def standing(self, address: str) -> Standing:
+    def standing(self, address: str) -> AddressSharing:
         """Of *address*, which is asked about with the next call if it was not."""
         found = self._known.get(address)
         if found is None:
             self._gone.discard(address)
             self._ask(address)
-            return Standing.NEW
+            return AddressSharing.NEW
         return found
 
     def is_told(self, address: str) -> bool:
@@ -91,7 +91,7 @@ class AddressBook:
         return address in self._told
 
     def _ask(self, address: str) -> None:
-        self._known[address] = Standing.NEW
+        self._known[address] = AddressSharing.NEW
         self._open[address] = None
         self._never.add(address)
 
@@ -119,7 +119,7 @@ class AddressBook:
         self._complete = False
         self._told.clear()  # whoever waits is heard of again
         for address, standing in self._known.items():
-            if standing in (Standing.ALONE, Standing.SHARED):
+            if standing in (AddressSharing.ALONE, AddressSharing.SHARED):
                 self._mine[address] = None
             else:
                 self._ask(address)
@@ -129,20 +129,25 @@ class AddressBook:
         """Whether somebody waits for an answer, here or elsewhere."""
         return bool(self._open or self._told or self._mine) or not self._complete
 
-    def question(self, known: int) -> Question:
+    def question(self, known: int) -> AddressQuestion:
         """What to ask next, in the era *known*."""
-        new = list(islice(self._open, MOST))
-        heard = [address for address in islice(self._told, MOST) if self._quiet(address)]
+        new = list(islice(self._open, ADDRESSES_PER_CALL))
+        heard = [
+            address for address in islice(self._told, ADDRESSES_PER_CALL) if self._quiet(address)
+        ]
         # An earlier process of this agent was there.
         self._gone.update(address for address in heard if address not in self._known)
-        mine = list(islice(self._mine, MOST))
+        mine = list(islice(self._mine, ADDRESSES_PER_CALL))
         complete = len(self._never) <= len(new) and self._never.issubset(new)
         complete = complete and len(mine) == len(self._mine)
-        return Question(new, list(islice(self._gone, MOST)), heard, mine, complete, known)
+        return AddressQuestion(
+            new, list(islice(self._gone, ADDRESSES_PER_CALL)), heard, mine, complete, known
+        )
 
-    def answered(self, asked: Question, states: Sequence[int], news: Sequence[str]) -> set[str]:
-        """To *asked* came *states* and *news*; return the addresses of which more is known now.
-        """
+    def answered(
+        self, asked: AddressQuestion, states: Sequence[int], news: Sequence[str]
+    ) -> set[str]:
+        """To *asked* came *states* and *news*; return the addresses of which more is known now."""
         self._complete = self._complete or asked.complete
         self._gone.difference_update(asked.gone)
         self._told.difference_update(asked.heard)
@@ -154,14 +159,14 @@ class AddressBook:
                 continue  # it is gone meanwhile
             del self._open[address]
             self._never.discard(address)
-            self._known[address] = Standing(state)
-            if state == Standing.ASK:
+            self._known[address] = AddressSharing(state)
+            if state == AddressSharing.ASK:
                 self._open[address] = None
             else:
                 changed.add(address)
         for address in news:
-            if self._known.get(address) is Standing.ALONE:
-                self._known[address] = Standing.SHARED
+            if self._known.get(address) is AddressSharing.ALONE:
+                self._known[address] = AddressSharing.SHARED
                 changed.add(address)
             self._told.add(address)
         return changed
@@ -176,7 +181,7 @@ _KEEP: Final = 30.0
 _TROUBLE: Final = "trouble"
 
 
-class Company:
+class SharedAddresses:
     """Of the agent of *crawl*; *news* is told the addresses of which more is known."""
 
     def __init__(self, crawl: Crawl, news: Callable[[set[str]], None]) -> None:
@@ -190,16 +195,16 @@ class Company:
         self._era = 0
         self._kept = 0.0
 
-    def standing(self, address: AddressState) -> Standing:
+    def standing(self, address: AddressState) -> AddressSharing:
         """Of *address*: whether others fetch there."""
         found = self._book.standing(address.key)
-        if found is Standing.NEW:
+        if found is AddressSharing.NEW:
             self._asked.set()
         return found
 
     def will_say(self, address: AddressState) -> bool:
         """Whether the standing of *address* is known in a moment."""
-        return not self._away and self._book.standing(address.key) is Standing.NEW
+        return not self._away and self._book.standing(address.key) is AddressSharing.NEW
 
     def quiet_in(self) -> float:
         """Seconds until all that was begun is over, and the delay of every address."""
@@ -216,7 +221,7 @@ class Company:
 
     def counts(self) -> dict[str, int]:
         """How many addresses there are, and how many of them are shared."""
-        return {"addresses": len(self._book), "shared": self._book.count(Standing.SHARED)}
+        return {"addresses": len(self._book), "shared": self._book.count(AddressSharing.SHARED)}
 
     def begun(self, address: AddressState) -> None:
         """A fetch by the ledger is about to begin at *address*, alone there: those without it are
@@ -234,7 +239,7 @@ class Company:
         # An earlier process may have been there just now.
         return frontier.residents.clocks.next_fetch(key) <= self._crawl.now()
 
-    async def run(self, registry: Registry) -> None:
+    async def run(self, registry: AgentRegistry) -> None:
         """Ask, and hear, until it is cancelled."""
         while True:
             try:
@@ -253,7 +258,7 @@ class Company:
                     await asyncio.sleep(_GATHER)
             self._asked.clear()
 
-    async def _ask(self, registry: Registry) -> None:
+    async def _ask(self, registry: AgentRegistry) -> None:
         crawl = self._crawl
         if crawl.now() - self._kept > _KEEP:
             self._kept = crawl.now()

@@ -42,20 +42,26 @@ from typing import Any, Final
 from redis.exceptions import RedisError, ResponseError
 
 from scrapy_spider_suite.cluster.messages import (
-    Acknowledged,
-    Bounds,
-    Letter,
-    MailCounters,
-    Packed,
-    Receipt,
-    Received,
+    Acknowledgement,
+    Message,
+    MessageCounters,
+    MessageLimits,
+    OnAcknowledged,
+    OnMessage,
+    PackedMessage,
     encode_name,
-    pack_receipts,
-    unpack,
-    unpack_receipts,
+    pack_acknowledgements,
+    unpack_acknowledgements,
+    unpack_message,
 )
-from scrapy_spider_suite.cluster.redis_server import LOST, connect, fenced, place, said
-from scrapy_spider_suite.errors import FencedError, LetterError, LetterTooLargeError
+from scrapy_spider_suite.cluster.redis_server import (
+    LOST,
+    connect,
+    load_fenced_script,
+    redis_error,
+    server_place,
+)
+from scrapy_spider_suite.errors import FencedError, MessageError, MessageTooLargeError
 from scrapy_spider_suite.runtime.tasks import Once, forever
 
 logger = logging.getLogger(__name__)
@@ -67,7 +73,7 @@ to a client that waited."""
 GROUP: Final = "agents"
 CONSUMER: Final = "agent"
 
-Entry = tuple[bytes, dict[bytes, bytes]]
+StreamEntry = tuple[bytes, dict[bytes, bytes]]
 """Its name in the stream, and its fields; none for one that was removed while it was pending."""
 
 
@@ -91,7 +97,7 @@ class GroupReader:
         self.made = 0
         """How often the group was made: more than once if it was lost."""
 
-    async def read(self, count: int, after: str | bytes = ">") -> list[Entry]:
+    async def read(self, count: int, after: str | bytes = ">") -> list[StreamEntry]:
         """Up to *count* entries that were never read, once there are some; or none after *block*.
 
         With a name of an entry for *after*, those that are pending behind it; ``0`` for all.
@@ -128,7 +134,7 @@ class GroupReader:
         self.made += 1
 
 
-def _entries(answer: Any) -> Iterator[Entry]:
+def _entries(answer: Any) -> Iterator[StreamEntry]:
     """The entries in *answer*, which has other shapes under RESP3 and in newer clients."""
     streams = answer.values() if isinstance(answer, dict) else [each[1] for each in answer or ()]
     for entries in streams:
@@ -145,11 +151,11 @@ MOST_CHECK: Final = 600.0
 
 
 @dataclass(slots=True, eq=False)
-class Post:
+class QueuedMessage:
     """A letter on its way."""
 
     to: str
-    letter: Packed
+    letter: PackedMessage
     entry: bytes = b""
     """Where it lies; empty while it was put nowhere."""
 
@@ -160,7 +166,7 @@ class Post:
     check: float = 0.0
 
 
-class Posts:
+class SendQueue:
     """The letters for all receivers.
 
     Args:
@@ -172,9 +178,9 @@ class Posts:
     def __init__(self, window: int, check: float) -> None:
         self._window = window
         self._check = check
-        self._posts: dict[str, dict[tuple[int, int], Post]] = {}
+        self._posts: dict[str, dict[tuple[int, int], QueuedMessage]] = {}
 
-    def __iter__(self) -> Iterator[Post]:
+    def __iter__(self) -> Iterator[QueuedMessage]:
         for posts in self._posts.values():
             yield from posts.values()
 
@@ -185,17 +191,17 @@ class Posts:
         """How many letters `put` takes for *to*."""
         return self._window - len(self._posts.get(to, ()))
 
-    def put(self, to: str, letter: Packed) -> bool:
+    def put(self, to: str, letter: PackedMessage) -> bool:
         """Take *letter*, unless there is no room. One that is here already is here once."""
         posts = self._posts.setdefault(to, {})
         key = letter.first, letter.last
         if key not in posts:
             if len(posts) >= self._window:
                 return False
-            posts[key] = Post(to, letter)
+            posts[key] = QueuedMessage(to, letter)
         return True
 
-    def due(self, now: float, most: int) -> list[Post]:
+    def due(self, now: float, most: int) -> list[QueuedMessage]:
         """The first *most* letters that it is time for."""
         found = []
         for post in self:
@@ -209,14 +215,14 @@ class Posts:
         """When there is something due; None: never."""
         return min((post.when for post in self), default=None)
 
-    def lies(self, post: Post, entry: bytes, now: float) -> bool:
+    def lies(self, post: QueuedMessage, entry: bytes, now: float) -> bool:
         """It lies at *entry*: look again later. Whether it is somewhere else than it was."""
         moved = entry != post.entry
         post.check = self._check if moved else min(2 * post.check, MOST_CHECK)
         post.entry, post.when, post.pause = entry, now + post.check, FIRST_PAUSE
         return moved
 
-    def refused(self, post: Post, now: float) -> None:
+    def refused(self, post: QueuedMessage, now: float) -> None:
         """It was not taken: offer it again later."""
         post.when = now + post.pause
         post.pause = min(2 * post.pause, MOST_PAUSE)
@@ -230,7 +236,7 @@ class Posts:
         return len(self._posts.pop(to, ()))
 
 
-BOUNDS: Final = Bounds(48 << 10, 1 << 20, 1 << 20)
+BOUNDS: Final = MessageLimits(48 << 10, 1 << 20, 1 << 20)
 """Letters of some 1,500 URLs."""
 
 BATCH: Final = 16
@@ -251,7 +257,7 @@ _Asked = tuple[str, str, tuple[Any, ...]]
 """The name of a script, the key that it is about, and what else it is given."""
 
 
-class Streams:
+class RedisStreams:
     """A `transport.Transport` over a Redis server.
 
     Args:
@@ -281,33 +287,33 @@ class Streams:
         block: float = 2.0,
     ) -> None:  # fmt: skip
         encode_name(name)
-        self.counters = MailCounters()
-        self._client, self._where, self._timeout = connect(url, timeout), place(url), timeout
+        self.counters = MessageCounters()
+        self._client, self._where, self._timeout = connect(url, timeout), server_place(url), timeout
         self._name, self._incarnation = name, incarnation
         self._prefix = f"suite:{{{crawl}}}:"
         self._fence = f"{self._prefix}members", name, f"{incarnation:016x}"
-        self._scripts = {each: fenced(each).text for each in ("post", "tell", "drop")}
+        self._scripts = {each: load_fenced_script(each).text for each in ("post", "tell", "drop")}
         self._inbox, self._mine = self._key("inbox", name), self._key("receipts", name)
         self._letters = GroupReader(self._client, self._inbox, timeout, block, pending=True)
         self._receipts = GroupReader(self._client, self._mine, timeout, block, pending=False)
-        self._posts = Posts(window, check)
+        self._posts = SendQueue(window, check)
         self._most, self._unkept, self._check = inbox, unkept, check
         self._after: str | bytes = "0"  # what is pending is read first, and looked at again then
         self._look_at = 0.0
-        self._handed: dict[Receipt, set[bytes]] = {}  # unkept letters, with their entries
-        self._kept: list[Receipt] = []  # to be told to their senders
+        self._handed: dict[Acknowledgement, set[bytes]] = {}  # unkept letters, with their entries
+        self._kept: list[Acknowledgement] = []  # to be told to their senders
         self._done: dict[bytes, None] = {}  # entries to be removed, in order
         self._work, self._space = asyncio.Event(), asyncio.Event()
         self._what = f"letters through Redis, agent {name}"
         self._once = Once(logger, self._what)
-        self._received: Received | None = None
-        self._acknowledged: Acknowledged | None = None
+        self._received: OnMessage | None = None
+        self._acknowledged: OnAcknowledged | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def _key(self, kind: str, name: str) -> str:
         return f"{self._prefix}{kind}:{name}"
 
-    async def start(self, received: Received, acknowledged: Acknowledged) -> None:
+    async def start(self, received: OnMessage, acknowledged: OnAcknowledged) -> None:
         """Begin to send and to receive; a server that is away is asked until it is there."""
         self._received, self._acknowledged = received, acknowledged
         for step, key in (
@@ -322,7 +328,7 @@ class Streams:
         """How many letters `send` takes for *to*."""
         return self._posts.room(to)
 
-    def send(self, to: str, letter: Packed) -> bool:
+    def send(self, to: str, letter: PackedMessage) -> bool:
         """Take *letter* for *to*, if there is room."""
         before = len(self._posts)
         if not self._posts.put(to, letter):
@@ -332,7 +338,7 @@ class Streams:
             self._work.set()
         return True
 
-    def acknowledge(self, receipt: Receipt) -> None:
+    def acknowledge(self, receipt: Acknowledgement) -> None:
         """The rows of that letter are kept."""
         entries = self._handed.pop(receipt, None)
         if entries is not None:
@@ -370,7 +376,7 @@ class Streams:
             return "fenced"
         if not isinstance(error, _TROUBLE):
             return ""
-        trouble = said(error, self._where, key)
+        trouble = redis_error(error, self._where, key)
         self._once.say(trouble.kind, trouble)
         return trouble.kind
 
@@ -392,7 +398,9 @@ class Streams:
         done, kept = list(self._done)[:RECEIPTS], self._kept[:RECEIPTS]
         asked: list[_Asked] = [("drop", self._inbox, (GROUP, *done))] if done else []
         for sender in dict.fromkeys(receipt.sender for receipt in kept):
-            data = pack_receipts(self._name, [each for each in kept if each.sender == sender])
+            data = pack_acknowledgements(
+                self._name, [each for each in kept if each.sender == sender]
+            )
             asked.append(("tell", self._key("receipts", sender), (RECEIPTS_MAX, data)))
         if asked:
             # What the server refuses is not tried again: the letter comes again, or its sender
@@ -415,7 +423,7 @@ class Streams:
             for post, answer in zip(posts, answers, strict=True):
                 self._posted(post, answer, clock())
 
-    def _posted(self, post: Post, answer: object, now: float) -> None:
+    def _posted(self, post: QueuedMessage, answer: object, now: float) -> None:
         if isinstance(answer, bytes):
             again = bool(post.entry)
             if self._posts.lies(post, answer, now):
@@ -465,7 +473,7 @@ class Streams:
             return
         try:
             letter = self._letter(fields)
-        except LetterError as error:
+        except MessageError as error:
             self._refuse(error)
             self._done[entry] = None
             self._work.set()
@@ -478,10 +486,10 @@ class Streams:
             self._received(letter)
         known.add(entry)
 
-    def _letter(self, fields: dict[bytes, bytes]) -> Letter:
+    def _letter(self, fields: dict[bytes, bytes]) -> Message:
         if fields.keys() != {b"letter"}:
-            raise LetterError("an entry of the inbox that is no letter")
-        return unpack(fields[b"letter"], BOUNDS)
+            raise MessageError("an entry of the inbox that is no letter")
+        return unpack_message(fields[b"letter"], BOUNDS)
 
     async def _read_receipts(self) -> None:
         """Let go of what others keep."""
@@ -489,15 +497,15 @@ class Streams:
         for _, fields in entries:
             try:
                 self._release(fields)
-            except LetterError as error:
+            except MessageError as error:
                 self._refuse(error)
         if entries:
             await self._ask([("drop", self._mine, (GROUP, *(entry for entry, _ in entries)))])
 
     def _release(self, fields: dict[bytes, bytes]) -> None:
         if fields.keys() != {b"receipts"}:
-            raise LetterError("an entry that holds no receipts")
-        receiver, numbers = unpack_receipts(fields[b"receipts"])
+            raise MessageError("an entry that holds no receipts")
+        receiver, numbers = unpack_acknowledgements(fields[b"receipts"])
         for incarnation, first, last in numbers:
             mine = incarnation == self._incarnation
             if mine and self._posts.acknowledged(receiver, first, last):
@@ -505,8 +513,8 @@ class Streams:
                 if self._acknowledged is not None:
                     self._acknowledged(receiver, first, last)
 
-    def _refuse(self, error: LetterError) -> None:
-        kind = "oversized" if isinstance(error, LetterTooLargeError) else "malformed"
+    def _refuse(self, error: MessageError) -> None:
+        kind = "oversized" if isinstance(error, MessageTooLargeError) else "malformed"
         self.counters.refuse(kind)
         self._once.say(kind, f"refused {error}")
 

@@ -28,17 +28,17 @@ from typing import Final
 
 from scrapy_spider_suite.cluster.handover.handover_file import (
     PIECE,
-    CourierCounters,
-    Inbox,
-    Label,
+    FileCounters,
+    FileReceiver,
+    HandoverLabel,
     Throttle,
-    as_file,
     check_room,
-    label_in,
-    one_line,
-    part_of,
+    error_text,
+    intact_prefix,
+    quoted_name,
+    read_label,
 )
-from scrapy_spider_suite.errors import CourierError, ParcelError, SuiteError
+from scrapy_spider_suite.errors import HandoverFileError, SuiteError, TransportError
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.tasks import Once, watched
 
@@ -62,8 +62,9 @@ _AT_ONCE: Final = 16
 """Pieces that are written in one go in another thread: 1 MiB."""
 
 
-class FolderCourier:
-    """A `courier.Courier` of the agent *name* over the shared *folder*; *rate* as of `TcpCourier`.
+class FolderTransport:
+    """A `courier.Courier` of the agent *name* over the shared *folder*; *rate* as of
+    `TcpTransport`.
 
     Args:
         crawl: parcels of another one are never met.
@@ -74,12 +75,12 @@ class FolderCourier:
         self, folder: Path, crawl: str, name: str, rate: float = 0.0, *, look: float = LOOK,
         silence: float = SILENCE,
     ) -> None:  # fmt: skip
-        self.counters = CourierCounters()
-        self._folder = folder / as_file(crawl)
-        self._own = self._folder / as_file(name)
+        self.counters = FileCounters()
+        self._folder = folder / quoted_name(crawl)
+        self._own = self._folder / quoted_name(name)
         self._throttle = Throttle(rate)
         self._look, self._silence = look, silence
-        self._inbox: Inbox | None = None
+        self._inbox: FileReceiver | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._seen: dict[str, tuple[int, float]] = {}  # when a parcel was touched, and heard of
         self._later: dict[str, tuple[float, float]] = {}  # what could not be taken: until when
@@ -91,7 +92,7 @@ class FolderCourier:
         """See `courier.Courier`: nobody needs one."""
         return ""
 
-    async def start(self, inbox: Inbox) -> None:
+    async def start(self, inbox: FileReceiver) -> None:
         """See `courier.Courier`."""
         await asyncio.to_thread(self._own.mkdir, parents=True, exist_ok=True)
         await asyncio.to_thread(_remove_old, self._own)
@@ -116,7 +117,7 @@ class FolderCourier:
 
     # Giving
 
-    async def deliver(self, path: Path, label: Label, address: str) -> None:
+    async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
         """See `courier.Courier`."""
         try:
             if not await self._answered(label):
@@ -124,11 +125,11 @@ class FolderCourier:
                 await self._wait(label)
         except OSError as error:
             self.counters.broken += 1
-            raise CourierError(f"{self._folder}: {error.strerror}") from error
+            raise TransportError(f"{self._folder}: {error.strerror}") from error
         self.counters.delivered += 1
 
-    async def _wait(self, label: Label) -> None:
-        """Return once the receiver keeps the parcel. Raises `CourierError`: it is away."""
+    async def _wait(self, label: HandoverLabel) -> None:
+        """Return once the receiver keeps the parcel. Raises `TransportError`: it is away."""
         whole, loop = self._there(label), asyncio.get_running_loop()
         touched, since = self._seen.get(label.parcel, (0, loop.time()))
         while not await self._answered(label):
@@ -138,26 +139,26 @@ class FolderCourier:
                 self.counters.signs += 1
             elif loop.time() - since > self._silence:
                 self.counters.broken += 1
-                raise CourierError(f"{label.receiver} has not looked into its folder of late")
+                raise TransportError(f"{label.receiver} has not looked into its folder of late")
             await asyncio.sleep(self._look)
 
-    async def _answered(self, label: Label) -> bool:
-        """Whether the receiver keeps the parcel. Raises `ParcelError`: it cannot."""
+    async def _answered(self, label: HandoverLabel) -> bool:
+        """Whether the receiver keeps the parcel. Raises `HandoverFileError`: it cannot."""
         kept, refused = (self._own / f"{label.parcel}{end}" for end in (_KEPT, _REFUSED))
         text = await asyncio.to_thread(_read, refused)
         if text is not None:
             self.counters.bad += 1
-            raise ParcelError(f"{label.receiver}: {text}")
+            raise HandoverFileError(f"{label.receiver}: {text}")
         return await asyncio.to_thread(_read, kept) is not None
 
-    async def _bring(self, path: Path, label: Label) -> None:
+    async def _bring(self, path: Path, label: HandoverLabel) -> None:
         part = self._place(label, _PART)
         whole = part.with_suffix(_WHOLE)
         if await asyncio.to_thread(_touched, *self._there(label)):
             return
         await asyncio.to_thread(part.parent.mkdir, parents=True, exist_ok=True)
         size = path.stat().st_size
-        at = await asyncio.to_thread(part_of, part, label, size)
+        at = await asyncio.to_thread(intact_prefix, part, label, size)
         check_room(part.parent, size - at)
         self.counters.resumed += at > 0
         loop = asyncio.get_running_loop()
@@ -169,7 +170,7 @@ class FolderCourier:
             at += wanted
         await asyncio.to_thread(_finish, part, whole)
 
-    def withdraw(self, label: Label) -> None:
+    def withdraw(self, label: HandoverLabel) -> None:
         """See `courier.Courier`."""
         self.counters.withdraw(label)
         self._seen.pop(label.parcel, None)
@@ -178,12 +179,12 @@ class FolderCourier:
             with suppress(OSError):
                 path.unlink()
 
-    def _there(self, label: Label) -> tuple[Path, ...]:
+    def _there(self, label: HandoverLabel) -> tuple[Path, ...]:
         """Where it may lie as a whole."""
         return self._place(label, _WHOLE), self._place(label, _TAKING)
 
-    def _place(self, label: Label, end: str) -> Path:
-        return self._folder / as_file(label.receiver) / f"{label.parcel}{end}"
+    def _place(self, label: HandoverLabel, end: str) -> Path:
+        return self._folder / quoted_name(label.receiver) / f"{label.parcel}{end}"
 
     # Taking
 
@@ -244,7 +245,7 @@ class FolderCourier:
 
     def _say(self, path: Path, error: Exception) -> None:
         if isinstance(error, SuiteError):
-            self._once.say("later", f"cannot take a parcel now: {one_line(error)}")
+            self._once.say("later", f"cannot take a parcel now: {error_text(error)}")
         elif isinstance(error, OSError):
             self._once.say("file", f"{path}: {error.strerror}")
         else:
@@ -253,13 +254,13 @@ class FolderCourier:
             )  # fmt: skip
 
     async def _take(self, path: Path) -> None:
-        """Take what lies at *path*, and say so. Raises `CourierError`: it cannot be taken now."""
+        """Take what lies at *path*, and say so. Raises `TransportError`: it cannot be taken now."""
         assert self._inbox is not None
         try:
-            label = await asyncio.to_thread(label_in, path)
+            label = await asyncio.to_thread(read_label, path)
             if label.parcel != path.stem:
-                raise ParcelError("a parcel under the name of another one")
-        except ParcelError as error:
+                raise HandoverFileError("a parcel under the name of another one")
+        except HandoverFileError as error:
             self._refuse(path, error)  # nobody is known who could be told
             return
         size = path.stat().st_size
@@ -267,9 +268,9 @@ class FolderCourier:
             if not self._inbox.kept(label):  # if that raises, its giver can still take it away
                 path = await asyncio.to_thread(path.rename, path.with_suffix(_TAKING))
                 await self._inbox.take(label, path)
-        except ParcelError as error:
+        except HandoverFileError as error:
             self._refuse(path, error)
-            await asyncio.to_thread(self._answer, label, _REFUSED, one_line(error))
+            await asyncio.to_thread(self._answer, label, _REFUSED, error_text(error))
         else:
             self.counters.received += 1
             self.counters.bytes_in += size
@@ -278,14 +279,14 @@ class FolderCourier:
             await asyncio.to_thread(self._answer, label, _KEPT, label.receiver)
         await asyncio.to_thread(path.unlink, missing_ok=True)
 
-    def _answer(self, label: Label, end: str, text: str) -> None:
-        place = self._folder / as_file(label.sender)
+    def _answer(self, label: HandoverLabel, end: str, text: str) -> None:
+        place = self._folder / quoted_name(label.sender)
         place.mkdir(parents=True, exist_ok=True)
         files.replace(place / f"{label.parcel}{end}", text.encode())
 
-    def _refuse(self, path: Path, error: ParcelError) -> None:
+    def _refuse(self, path: Path, error: HandoverFileError) -> None:
         self.counters.bad += 1
-        self._once.say("bad", f"refused: {one_line(error)}")
+        self._once.say("bad", f"refused: {error_text(error)}")
         with suppress(OSError):
             path.unlink()
 

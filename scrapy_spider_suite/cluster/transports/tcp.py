@@ -7,7 +7,7 @@ bytes  what, in network order
 8, 32  from the other: likewise
 32     its proof: keyed BLAKE2b (RFC 7693) of its role and of both draws
 32     from the caller: its own proof
-4, 1   then frames, both ways: bytes of the body, and the `Kind`
+4, 1   then frames, both ways: bytes of the body, and the `FrameKind`
 n      body: at most `FRAME_MAX` bytes
 16     keyed BLAKE2b of the frame's number in its direction, from 0, and of the frame
 ====== ===========================================================================
@@ -39,20 +39,20 @@ import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.cluster.handover.handover_file import (
     PIECE,
-    CourierCounters,
-    Inbox,
-    Label,
+    FileCounters,
+    FileReceiver,
+    HandoverLabel,
     Throttle,
-    as_file,
     check_room,
-    intact,
-    label_in,
-    label_of,
-    one_line,
-    part_of,
+    decode_label,
+    error_text,
+    intact_length,
+    intact_prefix,
+    quoted_name,
+    read_label,
 )
-from scrapy_spider_suite.cluster.messages import KEY_MIN
-from scrapy_spider_suite.errors import CourierError, ParcelError, SuiteError
+from scrapy_spider_suite.cluster.messages import SHARED_KEY_MIN
+from scrapy_spider_suite.errors import HandoverFileError, SuiteError, TransportError
 from scrapy_spider_suite.runtime.tasks import Once
 from scrapy_spider_suite.settings.values import endpoint
 
@@ -67,7 +67,7 @@ FRAME_MAX: Final = 1 << 17
 SILENCE: Final = 30.0
 """Seconds without a byte after which a connection counts as cut."""
 
-GREETING: Final = 10.0
+HANDSHAKE_SECONDS: Final = 10.0
 """Seconds that proving oneself may take."""
 
 _DRAW: Final = 32
@@ -79,7 +79,7 @@ _PURPOSE: Final = b"suite parcels 01"
 _CALLER, _CALLED = b"caller", b"called"
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame is."""
 
     OFFER = 1
@@ -102,13 +102,13 @@ class Kind(IntEnum):
     """The taker cannot take it at all, and says why."""
 
 
-_KINDS: Final = frozenset(Kind)
+_KINDS: Final = frozenset(FrameKind)
 
 
-class Frame(NamedTuple):
+class ChannelFrame(NamedTuple):
     """A frame that is genuine."""
 
-    kind: Kind
+    kind: FrameKind
     body: bytes
 
 
@@ -116,7 +116,7 @@ class ChannelError(Exception):
     """A connection that is of no use any more; never leaves this package.
 
     Attributes:
-        kind: the counter of `CourierCounters` that it belongs to.
+        kind: the counter of `FileCounters` that it belongs to.
     """
 
     def __init__(self, kind: str, why: str) -> None:
@@ -124,13 +124,15 @@ class ChannelError(Exception):
         self.kind = kind
 
 
-class Secret:
+class ChannelKey:
     """The *key* that agents share, as this package uses it. Raises `ValueError`: it is too short.
     """
 
     def __init__(self, key: bytes) -> None:
-        if len(key) < KEY_MIN:
-            raise ValueError(f"the key that the agents share has {len(key)} bytes, not {KEY_MIN}")
+        if len(key) < SHARED_KEY_MIN:
+            raise ValueError(
+                f"the key that the agents share has {len(key)} bytes, not {SHARED_KEY_MIN}"
+            )
         self._key = blake2b(key, person=_PURPOSE).digest()
 
     def proof(self, role: bytes, draws: bytes) -> bytes:
@@ -143,7 +145,7 @@ class Secret:
         return lambda data: blake2b(data, key=key, digest_size=_MAC).digest()
 
 
-class Channel:
+class SealedChannel:
     """A connection on which both sides have proved that they have the key.
 
     All of it raises `ChannelError`.
@@ -160,7 +162,7 @@ class Channel:
         self._silence = silence
         self._sent = self._received = 0
 
-    async def send(self, kind: Kind, body: bytes = b"") -> None:
+    async def send(self, kind: FrameKind, body: bytes = b"") -> None:
         """Send a frame; returns when there is room for another."""
         head = _HEAD.pack(len(body), kind)
         mac = self._seal(_NUMBER.pack(self._sent) + head + body)
@@ -171,7 +173,7 @@ class Channel:
         self._writer.write(data)
         await self._writer.drain()
 
-    async def receive(self) -> Frame:
+    async def receive(self) -> ChannelFrame:
         """The next frame."""
         head = await within(self._silence, self._reader.readexactly(_HEAD.size))
         size, kind = _HEAD.unpack(head)
@@ -184,39 +186,39 @@ class Channel:
         if kind not in _KINDS:
             raise ChannelError("malformed", f"a frame of kind {kind}")
         self._received += 1
-        return Frame(Kind(kind), body)
+        return ChannelFrame(FrameKind(kind), body)
 
 
-async def call(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: Secret,
+async def open_channel(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: ChannelKey,
     silence: float = SILENCE,
-) -> Channel:  # fmt: skip
+) -> SealedChannel:  # fmt: skip
     """A channel to whom one has connected to. Raises `ChannelError`."""
     mine = os.urandom(_DRAW)
     writer.write(MAGIC + mine)
-    data = await within(GREETING, reader.readexactly(len(MAGIC) + _DRAW + _PROOF))
+    data = await within(HANDSHAKE_SECONDS, reader.readexactly(len(MAGIC) + _DRAW + _PROOF))
     draws = mine + _draw_in(data[:-_PROOF])
     if not hmac.compare_digest(data[-_PROOF:], secret.proof(_CALLED, draws)):
         raise ChannelError("forged", "it has another key")
     writer.write(secret.proof(_CALLER, draws))
     own, theirs = (secret.seal(role, draws) for role in (_CALLER, _CALLED))
-    return Channel(reader, writer, own, theirs, silence)
+    return SealedChannel(reader, writer, own, theirs, silence)
 
 
-async def answer(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: Secret,
+async def accept_channel(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: ChannelKey,
     silence: float = SILENCE,
-) -> Channel:  # fmt: skip
+) -> SealedChannel:  # fmt: skip
     """A channel to who has connected. Raises `ChannelError`."""
-    data = await within(GREETING, reader.readexactly(len(MAGIC) + _DRAW))
+    data = await within(HANDSHAKE_SECONDS, reader.readexactly(len(MAGIC) + _DRAW))
     mine = os.urandom(_DRAW)
     draws = _draw_in(data) + mine
     writer.write(MAGIC + mine + secret.proof(_CALLED, draws))
-    proof = await within(GREETING, reader.readexactly(_PROOF))
+    proof = await within(HANDSHAKE_SECONDS, reader.readexactly(_PROOF))
     if not hmac.compare_digest(proof, secret.proof(_CALLER, draws)):
         raise ChannelError("forged", "it has another key")
     own, theirs = (secret.seal(role, draws) for role in (_CALLED, _CALLER))
-    return Channel(reader, writer, own, theirs, silence)
+    return SealedChannel(reader, writer, own, theirs, silence)
 
 
 def _draw_in(greeting: bytes) -> bytes:
@@ -244,29 +246,29 @@ AGAIN: Final = 60.0
 _WHOLE = ".parcel"
 
 
-class Landing:
+class Spool:
     """What lies in *folder*, which is of one agent alone; *counters* are those of its courier.
 
     Once half of a parcel is merged its hosts stand still here. So it is taken also if nobody asks
     for it any more.
     """
 
-    def __init__(self, folder: Path, counters: CourierCounters) -> None:
+    def __init__(self, folder: Path, counters: FileCounters) -> None:
         self._folder = folder
         self._counters = counters
-        self._inbox: Inbox | None = None
+        self._inbox: FileReceiver | None = None
         self._takes: dict[str, asyncio.Task[None]] = {}
         self._again: dict[str, asyncio.TimerHandle] = {}
         self._closed = False
 
-    def open(self, inbox: Inbox) -> None:
+    def open(self, inbox: FileReceiver) -> None:
         """Take what lies here, and from now on what comes. Raises `OSError`."""
         self._inbox = inbox
         for path in sorted(self._folder.glob(f"*{_WHOLE}")):
             try:
-                label = label_in(path)
-            except ParcelError as error:
-                logger.warning("hand-over: %s; it is removed", one_line(error))
+                label = read_label(path)
+            except HandoverFileError as error:
+                logger.warning("hand-over: %s; it is removed", error_text(error))
                 path.unlink()
                 continue
             self._begin(label, path)
@@ -281,20 +283,20 @@ class Landing:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def kept(self, label: Label) -> bool:
+    def kept(self, label: HandoverLabel) -> bool:
         """See `Inbox.kept`."""
         assert self._inbox is not None
         return self._inbox.kept(label)
 
-    def place(self, label: Label) -> Path:
+    def place(self, label: HandoverLabel) -> Path:
         """Where that parcel is to lie."""
-        return self._folder / f"{as_file(label.sender)}.{label.parcel}{_WHOLE}"
+        return self._folder / f"{quoted_name(label.sender)}.{label.parcel}{_WHOLE}"
 
-    def take(self, label: Label) -> asyncio.Task[None]:
+    def take(self, label: HandoverLabel) -> asyncio.Task[None]:
         """Have it taken: what raises as `Inbox.take` does, but nothing that nobody foresaw."""
         return self._takes.get(label.parcel) or self._begin(label, self.place(label))
 
-    def _begin(self, label: Label, path: Path) -> asyncio.Task[None]:
+    def _begin(self, label: HandoverLabel, path: Path) -> asyncio.Task[None]:
         if (timer := self._again.pop(label.parcel, None)) is not None:
             timer.cancel()
         task = asyncio.get_running_loop().create_task(self._take_and_remove(label, path))
@@ -302,27 +304,27 @@ class Landing:
         task.add_done_callback(lambda done: self._over(label, path, done))
         return task
 
-    async def _take_and_remove(self, label: Label, path: Path) -> None:
+    async def _take_and_remove(self, label: HandoverLabel, path: Path) -> None:
         assert self._inbox is not None
         try:
             await self._inbox.take(label, path)
-        except ParcelError:
+        except HandoverFileError:
             path.unlink(missing_ok=True)
             raise
         except (SuiteError, OSError):
             raise
         except Exception as error:
             logger.exception("hand-over: parcel %s cannot be taken; report this", label.parcel)
-            raise CourierError(f"an error in taking it: {one_line(error)}") from error
+            raise TransportError(f"an error in taking it: {error_text(error)}") from error
         self._counters.received += 1
         path.unlink(missing_ok=True)
 
-    def _over(self, label: Label, path: Path, task: asyncio.Task[None]) -> None:
+    def _over(self, label: HandoverLabel, path: Path, task: asyncio.Task[None]) -> None:
         del self._takes[label.parcel]
         if task.cancelled() or (error := task.exception()) is None:
             return
         # Perhaps nobody waits for it any more; who offers it again hears of it.
-        logger.debug("hand-over: parcel %s was not taken: %s", label.parcel, one_line(error))
+        logger.debug("hand-over: parcel %s was not taken: %s", label.parcel, error_text(error))
         if path.is_file() and not self._closed:
             loop = asyncio.get_running_loop()
             self._again[label.parcel] = loop.call_later(AGAIN, self._begin, label, path)
@@ -337,7 +339,7 @@ _AT: Final = struct.Struct(">Q")
 _PART: Final = ".part"
 
 
-class TcpCourier:
+class TcpTransport:
     """A `courier.Courier` over TCP.
 
     Args:
@@ -356,15 +358,15 @@ class TcpCourier:
         self, host: str, port: int, key: bytes, folder: Path, rate: float = 0.0, *,
         listen: str | None = None, silence: float = SILENCE,
     ) -> None:  # fmt: skip
-        self.counters = CourierCounters()
+        self.counters = FileCounters()
         self._host, self._port = host, port
         self._listen = host if listen is None else listen
-        self._secret = Secret(key)
+        self._secret = ChannelKey(key)
         self._folder = folder
         self._throttle = Throttle(rate)
         self._silence = silence
         self._server: asyncio.Server | None = None
-        self._landing = Landing(folder, self.counters)
+        self._landing = Spool(folder, self.counters)
         self._connections: set[asyncio.Task[None]] = set()
         self._unproved: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._serving: dict[asyncio.Task[None], str] = {}  # the parcel, once it is known
@@ -376,7 +378,7 @@ class TcpCourier:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{self._port}"
 
-    async def start(self, inbox: Inbox) -> None:
+    async def start(self, inbox: FileReceiver) -> None:
         """See `courier.Courier`."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._server = await asyncio.start_server(self._connected, self._listen, self._port)
@@ -394,47 +396,47 @@ class TcpCourier:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._landing.close()
 
-    def withdraw(self, label: Label) -> None:
+    def withdraw(self, label: HandoverLabel) -> None:
         """See `courier.Courier`: a receiver removes what it has of one when another one comes."""
         self.counters.withdraw(label)
 
     # Giving
 
-    async def deliver(self, path: Path, label: Label, address: str) -> None:
+    async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
         """See `courier.Courier`."""
         try:
             connection = await _connection(address)
             async with _closing(connection[1]):
-                line = await call(*connection, self._secret, self._silence)
+                line = await open_channel(*connection, self._secret, self._silence)
                 await self._offer(line, path, label)
         except ChannelError as error:
             self.counters.refuse(error.kind)
-            raise CourierError(f"{label.receiver} at {address}: {error}") from error
+            raise TransportError(f"{label.receiver} at {address}: {error}") from error
         except OSError as error:
-            raise CourierError(f"{path}: {error.strerror}") from error
+            raise TransportError(f"{path}: {error.strerror}") from error
         self.counters.delivered += 1
 
-    async def _offer(self, line: Channel, path: Path, label: Label) -> None:
+    async def _offer(self, line: SealedChannel, path: Path, label: HandoverLabel) -> None:
         size = path.stat().st_size
-        row = [getattr(label, name) for name in Label.__slots__]
-        await line.send(Kind.OFFER, msgpack.packb([size, *row]))
+        row = [getattr(label, name) for name in HandoverLabel.__slots__]
+        await line.send(FrameKind.OFFER, msgpack.packb([size, *row]))
         wanted = False
-        while (frame := await line.receive()).kind is not Kind.KEPT:
-            if frame.kind is Kind.AT and not wanted:
+        while (frame := await line.receive()).kind is not FrameKind.KEPT:
+            if frame.kind is FrameKind.AT and not wanted:
                 wanted = True
                 await self._send(line, path, label, _number(frame, size), size)
-            elif frame.kind is Kind.LATER:
-                raise CourierError(f"{label.receiver}: {_text(frame)}")
-            elif frame.kind is Kind.REFUSED:
+            elif frame.kind is FrameKind.LATER:
+                raise TransportError(f"{label.receiver}: {_text(frame)}")
+            elif frame.kind is FrameKind.REFUSED:
                 self.counters.bad += 1
-                raise ParcelError(f"{label.receiver}: {_text(frame)}")
-            elif frame.kind is Kind.WAIT:
+                raise HandoverFileError(f"{label.receiver}: {_text(frame)}")
+            elif frame.kind is FrameKind.WAIT:
                 self.counters.signs += 1
             else:
                 raise ChannelError("malformed", f"a frame out of its turn: {frame.kind.name}")
 
     async def _send(
-        self, line: Channel, path: Path, label: Label, at: int, size: int
+        self, line: SealedChannel, path: Path, label: HandoverLabel, at: int, size: int
     ) -> None:  # fmt: skip
         self.counters.resumed += at > 0
         loop = asyncio.get_running_loop()
@@ -443,9 +445,9 @@ class TcpCourier:
             while at < size:
                 piece = file.read(min(PIECE, size - at))
                 if not piece:
-                    raise CourierError(f"{path} has become shorter")
+                    raise TransportError(f"{path} has become shorter")
                 await asyncio.sleep(self._throttle.wait(len(piece), loop.time()))
-                await line.send(Kind.DATA, piece)
+                await line.send(FrameKind.DATA, piece)
                 self.counters.send(label, at, len(piece))
                 at += len(piece)
 
@@ -476,7 +478,7 @@ class TcpCourier:
         """Serve a connection. Never raises, unless it is cancelled."""
         async with _closing(writer):
             try:
-                line = await answer(reader, writer, self._secret, self._silence)
+                line = await accept_channel(reader, writer, self._secret, self._silence)
                 self._admit()
                 await self._receive(line)
             except ChannelError as error:
@@ -494,20 +496,20 @@ class TcpCourier:
             raise ChannelError("crowded", f"{MOST} parcels are coming already")
         self._serving[own] = ""
 
-    async def _receive(self, line: Channel) -> None:
+    async def _receive(self, line: SealedChannel) -> None:
         try:
             size, label = _offer_in(await line.receive())
             await self._alone(label.parcel)
             await self._fetch_and_take(line, label, size)
-        except ParcelError as error:
+        except HandoverFileError as error:
             self._refuse("bad", error)
-            await line.send(Kind.REFUSED, one_line(error).encode())
+            await line.send(FrameKind.REFUSED, error_text(error).encode())
         except (OSError, SuiteError) as error:
-            self._once.say("later", f"cannot take a parcel now: {one_line(error)}")
-            await line.send(Kind.LATER, one_line(error).encode())
+            self._once.say("later", f"cannot take a parcel now: {error_text(error)}")
+            await line.send(FrameKind.LATER, error_text(error).encode())
         else:
             self._once.over("later")
-            await line.send(Kind.KEPT)
+            await line.send(FrameKind.KEPT)
 
     async def _alone(self, parcel: str) -> None:
         """Whoever offers a parcel again has no use for the connection before."""
@@ -519,7 +521,7 @@ class TcpCourier:
         if own is not None:
             self._serving[own] = parcel
 
-    async def _fetch_and_take(self, line: Channel, label: Label, size: int) -> None:
+    async def _fetch_and_take(self, line: SealedChannel, label: HandoverLabel, size: int) -> None:
         if self._landing.kept(label):
             return
         whole = self._landing.place(label)
@@ -529,19 +531,21 @@ class TcpCourier:
         # A connection that is cut does not keep what is whole from being taken.
         await self._waiting(line, asyncio.shield(self._landing.take(label)))
 
-    async def _fetch(self, line: Channel, label: Label, size: int, path: Path) -> None:
-        """Have all of the parcel at *path*. Raises `ParcelError`: it is none."""
-        for old in self._folder.glob(f"{as_file(label.sender)}.*{_PART}"):
+    async def _fetch(
+        self, line: SealedChannel, label: HandoverLabel, size: int, path: Path
+    ) -> None:
+        """Have all of the parcel at *path*. Raises `HandoverFileError`: it is none."""
+        for old in self._folder.glob(f"{quoted_name(label.sender)}.*{_PART}"):
             if old != path:
                 old.unlink(missing_ok=True)
-        at = await self._waiting(line, asyncio.to_thread(part_of, path, label, size))
+        at = await self._waiting(line, asyncio.to_thread(intact_prefix, path, label, size))
         check_room(self._folder, size - at)
         self.counters.resumed += at > 0
-        await line.send(Kind.AT, _AT.pack(at))
+        await line.send(FrameKind.AT, _AT.pack(at))
         with path.open("ab") as file:
             while at < size:
                 frame = await line.receive()
-                if frame.kind is not Kind.DATA or not 0 < len(frame.body) <= size - at:
+                if frame.kind is not FrameKind.DATA or not 0 < len(frame.body) <= size - at:
                     raise ChannelError("malformed", f"a frame out of its turn: {frame.kind.name}")
                 file.write(frame.body)
                 at += len(frame.body)
@@ -549,14 +553,14 @@ class TcpCourier:
         if await self._waiting(line, asyncio.to_thread(_is_whole, path, label, size)):
             return
         path.unlink(missing_ok=True)
-        raise ParcelError("it is damaged, or another one than was offered")
+        raise HandoverFileError("it is damaged, or another one than was offered")
 
-    async def _waiting(self, line: Channel, work: Awaitable[Any]) -> Any:
+    async def _waiting(self, line: SealedChannel, work: Awaitable[Any]) -> Any:
         """What *work* comes to; meanwhile the other side is told to wait."""
         task = asyncio.ensure_future(work)
         try:
             while not (await asyncio.wait([task], timeout=min(_BUSY, self._silence / 3)))[0]:
-                await line.send(Kind.WAIT)
+                await line.send(FrameKind.WAIT)
         except BaseException:
             task.cancel()
             raise
@@ -564,7 +568,7 @@ class TcpCourier:
 
     def _refuse(self, kind: str, why: Exception) -> None:
         self.counters.refuse(kind)
-        self._once.say(kind, f"refused: {one_line(why)}")
+        self._once.say(kind, f"refused: {error_text(why)}")
 
 
 @asynccontextmanager
@@ -578,16 +582,16 @@ async def _closing(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
 
 
 async def _connection(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to *address*. Raises `ChannelError`; `CourierError`: there can be none."""
+    """A connection to *address*. Raises `ChannelError`; `TransportError`: there can be none."""
     try:
         host, port = endpoint(address, whole=True)
-        return await within(GREETING, asyncio.open_connection(host, port))
+        return await within(HANDSHAKE_SECONDS, asyncio.open_connection(host, port))
     except ValueError as error:  # also of what turns a name into one for name servers
-        raise CourierError(f"{address!r} is no address to bring anything to") from error
+        raise TransportError(f"{address!r} is no address to bring anything to") from error
 
 
-def _offer_in(frame: Frame) -> tuple[int, Label]:
-    if frame.kind is not Kind.OFFER:
+def _offer_in(frame: ChannelFrame) -> tuple[int, HandoverLabel]:
+    if frame.kind is not FrameKind.OFFER:
         raise ChannelError("malformed", f"a frame out of its turn: {frame.kind.name}")
     try:
         size, *row = msgpack.unpackb(frame.body)
@@ -595,10 +599,10 @@ def _offer_in(frame: Frame) -> tuple[int, Label]:
         raise ChannelError("malformed", f"an offer that cannot be read ({error})") from error
     if type(size) is not int or size < 1:
         raise ChannelError("malformed", "an offer of nothing")
-    return size, label_of(row)
+    return size, decode_label(row)
 
 
-def _number(frame: Frame, most: int) -> int:
+def _number(frame: ChannelFrame, most: int) -> int:
     try:
         (at,) = _AT.unpack(frame.body)
     except struct.error as error:
@@ -608,17 +612,17 @@ def _number(frame: Frame, most: int) -> int:
     return int(at)
 
 
-def _text(frame: Frame) -> str:
+def _text(frame: ChannelFrame) -> str:
     """What the other side says, fit to be shown."""
     text = frame.body[:300].decode("utf-8", "replace")
     return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
-def _is_whole(path: Path, label: Label, size: int) -> bool:
+def _is_whole(path: Path, label: HandoverLabel, size: int) -> bool:
     """Whether the parcel at *path* is that one, all of it. Raises `OSError`."""
-    if path.stat().st_size != size or intact(path) != size:
+    if path.stat().st_size != size or intact_length(path) != size:
         return False
     try:
-        return label_in(path) == label
-    except ParcelError:
+        return read_label(path) == label
+    except HandoverFileError:
         return False

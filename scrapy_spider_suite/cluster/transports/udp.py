@@ -23,43 +23,43 @@ from contextlib import suppress
 from typing import Any, Final
 
 from scrapy_spider_suite.cluster.messages import (
-    Acknowledged,
-    Bounds,
-    Letter,
-    MailCounters,
-    Packed,
-    Receipt,
-    Received,
+    Acknowledgement,
+    Message,
+    MessageCounters,
+    MessageLimits,
+    OnAcknowledged,
+    OnMessage,
+    PackedMessage,
     encode_name,
-    unpack,
+    unpack_message,
 )
 from scrapy_spider_suite.cluster.transports.udp_protocol import (
     COMMON_MAX,
     DATAGRAM_MAX,
     OVERHEAD,
-    Incoming,
-    Kind,
-    Outgoing,
+    Arrival,
     Packet,
     PacketError,
-    Sealer,
-    StrangerError,
-    Verdict,
+    PacketKind,
+    PacketSealer,
+    PairReceiver,
+    PairSender,
+    UnlistedAgentError,
 )
-from scrapy_spider_suite.errors import LetterError, LetterTooLargeError
+from scrapy_spider_suite.errors import MessageError, MessageTooLargeError
 from scrapy_spider_suite.runtime.tasks import Once
 from scrapy_spider_suite.settings.values import endpoint
 
 logger = logging.getLogger(__name__)
 
-BOUNDS: Final = Bounds(COMMON_MAX - OVERHEAD, DATAGRAM_MAX - OVERHEAD, 1 << 16)
+BOUNDS: Final = MessageLimits(COMMON_MAX - OVERHEAD, DATAGRAM_MAX - OVERHEAD, 1 << 16)
 """A letter is a datagram."""
 
-_QUESTIONS: Final = (Kind.HELLO, Kind.WELCOME, Kind.LETTER)
+_QUESTIONS: Final = (PacketKind.HELLO, PacketKind.WELCOME, PacketKind.LETTER)
 """What is answered where it arrives, by anything but a hello."""
 
 
-class Exchange:
+class UdpPeers:
     """Datagrams in, letters out, and the other way round.
 
     Args:
@@ -81,18 +81,18 @@ class Exchange:
         others: Collection[str],
         key: bytes,
         window: int,
-        received: Received,
-        acknowledged: Acknowledged,
+        received: OnMessage,
+        acknowledged: OnAcknowledged,
         unlisted: Callable[[str], None],
         draw: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        self.counters = MailCounters()
+        self.counters = MessageCounters()
         self._received = received
         self._acknowledged = acknowledged
         self._unlisted = unlisted
-        self._sealer = Sealer(name, others, key)
-        self._to = {other: Outgoing(window, draw, self.counters) for other in others}
-        self._from = {other: Incoming(window, draw(32)) for other in others}
+        self._sealer = PacketSealer(name, others, key)
+        self._to = {other: PairSender(window, draw, self.counters) for other in others}
+        self._from = {other: PairReceiver(window, draw(32)) for other in others}
         self._replies: list[tuple[str, Packet]] = []
         self._unanswered: dict[str, float] = {}  # since when
         self._once = Once(logger, f"letters over UDP, agent {name}")
@@ -101,7 +101,7 @@ class Exchange:
         """How many letters `send` takes for *to*."""
         return self._to[to].room() if to in self._to else 0
 
-    def send(self, to: str, letter: Packed) -> bool:
+    def send(self, to: str, letter: PackedMessage) -> bool:
         """Take *letter*, if there is room."""
         if to not in self._to:
             return False
@@ -117,7 +117,7 @@ class Exchange:
         if to in self._to:
             self.counters.withdrawn += self._to[to].clear()
 
-    def acknowledge(self, receipt: Receipt, now: float) -> None:
+    def acknowledge(self, receipt: Acknowledgement, now: float) -> None:
         """The rows of that letter are kept."""
         sender = self._from.get(receipt.sender)
         if sender is not None and sender.keep(receipt, now):
@@ -165,35 +165,35 @@ class Exchange:
         try:
             name, packet = self._sealer.open(datagram)
             self._take(name, packet, now)
-        except StrangerError as error:
+        except UnlistedAgentError as error:
             self._refuse(error.kind, error)
             return error.answer
         except PacketError as error:
             self._refuse(error.kind, error)
-        except LetterTooLargeError as error:
+        except MessageTooLargeError as error:
             self._refuse("oversized", error)
-        except LetterError as error:
+        except MessageError as error:
             self._refuse("malformed", error)
         return b""
 
     def _take(self, name: str, packet: Packet, now: float) -> None:
-        if packet.kind in (Kind.WELCOME, Kind.STALE, Kind.REPORT):
+        if packet.kind in (PacketKind.WELCOME, PacketKind.STALE, PacketKind.REPORT):
             self._unanswered.pop(name, None)
         match packet.kind:
-            case Kind.HELLO:
+            case PacketKind.HELLO:
                 self._replies.append((name, self._from[name].hello(packet)))
                 self._to[name].is_back()
-            case Kind.WELCOME:
+            case PacketKind.WELCOME:
                 self._to[name].welcome(packet)
-            case Kind.STALE:
+            case PacketKind.STALE:
                 self._to[name].stale(packet)
-            case Kind.REPORT:
+            case PacketKind.REPORT:
                 for letter in self._to[name].report(packet, now):
                     self.counters.acknowledged += 1
                     self._acknowledged(name, letter.first, letter.last)
-            case Kind.LETTER:
+            case PacketKind.LETTER:
                 self._letter(name, packet, now)
-            case Kind.UNLISTED:
+            case PacketKind.UNLISTED:
                 if self._to[name].calls(packet):  # otherwise it was said to an earlier process
                     self._unlisted(name)
 
@@ -205,11 +205,11 @@ class Exchange:
             return
         self._unanswered.pop(name, None)
         verdict = incoming.arrived(packet.number, now)
-        self.counters.repeated += verdict is Verdict.REPEATED
-        self.counters.full += verdict is Verdict.BEYOND
-        if verdict is not Verdict.NEW:
+        self.counters.repeated += verdict is Arrival.REPEATED
+        self.counters.full += verdict is Arrival.BEYOND
+        if verdict is not Arrival.NEW:
             return
-        letter = unpack(packet.body, BOUNDS)
+        letter = unpack_message(packet.body, BOUNDS)
         if letter.sender != name:
             raise PacketError("forged", f"a letter of {letter.sender} from {name}")
         incoming.expect(packet.number, letter.receipt)
@@ -253,7 +253,7 @@ def parse_agents(texts: Iterable[str]) -> dict[str, Address]:
     return agents
 
 
-class Datagrams:
+class UdpTransport:
     """A `transport.Transport` over UDP.
 
     Args:
@@ -277,12 +277,12 @@ class Datagrams:
             raise ValueError(f"agent {name!r} is not in the list of agents")
         self._name, self._own = name, agents[name]
         self._others = {other: address for other, address in agents.items() if other != name}
-        self._received: Received | None = None
-        self._acknowledged: Acknowledged | None = None
-        self._exchange = Exchange(
+        self._received: OnMessage | None = None
+        self._acknowledged: OnAcknowledged | None = None
+        self._exchange = UdpPeers(
             name, list(self._others), key, window, self._hand_on, self._tell, unlisted
         )
-        self.counters: MailCounters = self._exchange.counters
+        self.counters: MessageCounters = self._exchange.counters
         self._once = Once(logger, f"letters over UDP, agent {name}")
         self._places: dict[str, Any] = {}
         self._socket: asyncio.DatagramTransport | None = None
@@ -293,7 +293,7 @@ class Datagrams:
         self._ended = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
-    async def start(self, received: Received, acknowledged: Acknowledged) -> None:
+    async def start(self, received: OnMessage, acknowledged: OnAcknowledged) -> None:
         """Listen at the own address. Raises `OSError`: it is not to be had, or its name not known.
 
         Those whose names are not known are looked up again from time to time.
@@ -386,13 +386,13 @@ class Datagrams:
         """How many letters `send` takes for *to*."""
         return self._exchange.room(to)
 
-    def send(self, to: str, letter: Packed) -> bool:
+    def send(self, to: str, letter: PackedMessage) -> bool:
         """Take *letter* for *to*, if there is room."""
         taken = self._exchange.send(to, letter)
         self._soon()
         return taken
 
-    def acknowledge(self, receipt: Receipt) -> None:
+    def acknowledge(self, receipt: Acknowledgement) -> None:
         """The rows of that letter are kept."""
         if self._loop is not None:
             self._exchange.acknowledge(receipt, self._loop.time())
@@ -451,7 +451,7 @@ class Datagrams:
                 self._socket.sendto(answer, source)
             self._soon()
 
-    def _hand_on(self, letter: Letter) -> None:
+    def _hand_on(self, letter: Message) -> None:
         if self._received is not None:
             self._received(letter)
 
@@ -473,7 +473,7 @@ class Datagrams:
 class _Socket(asyncio.DatagramProtocol):
     """The side of it that asyncio calls."""
 
-    def __init__(self, owner: Datagrams) -> None:
+    def __init__(self, owner: UdpTransport) -> None:
         self._owner = owner
 
     def datagram_received(self, data: bytes, addr: object) -> None:

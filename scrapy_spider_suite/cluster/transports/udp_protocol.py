@@ -4,12 +4,12 @@
 bytes  what, in network order
 ====== ==================================================================================
 2, 1   ``SD`` and the version
-1      kind: `Kind`
+1      kind: `PacketKind`
 8      who sends it: BLAKE2b of the name
 8      call: drawn by the sender of letters for each of its connections
 8      answer: what the receiver of letters gave for this call; zeros in a ``HELLO``
 8      number of the letter within the connection, from 0; 0 where there is none
-n      body: a letter, or a `Report`
+n      body: a letter, or a `ReceiptReport`
 16     keyed BLAKE2b (RFC 7693) of all before, under the key of this direction of this pair
 ====== ==================================================================================
 
@@ -51,7 +51,13 @@ from enum import Enum, IntEnum, auto
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from scrapy_spider_suite.cluster.messages import KEY_MIN, MailCounters, Packed, Receipt, encode_name
+from scrapy_spider_suite.cluster.messages import (
+    SHARED_KEY_MIN,
+    Acknowledgement,
+    MessageCounters,
+    PackedMessage,
+    encode_name,
+)
 
 VERSION: Final = 1
 """Third byte of each datagram."""
@@ -80,7 +86,7 @@ _LISTED: Final = "on the list: SUITE_AGENTS may differ there"
 _DIFFER: Final = "SUITE_CLUSTER_KEY or SUITE_AGENTS may differ there"
 
 
-class Kind(IntEnum):
+class PacketKind(IntEnum):
     """What a datagram is."""
 
     HELLO = 1
@@ -103,14 +109,14 @@ class Kind(IntEnum):
 class Packet(NamedTuple):
     """A datagram, taken apart."""
 
-    kind: Kind
+    kind: PacketKind
     call: bytes
     answer: bytes = NONE
     number: int = 0
     body: bytes = b""
 
 
-class Report(NamedTuple):
+class ReceiptReport(NamedTuple):
     """What a receiver says of a connection's letters: it holds everything, so any can be lost."""
 
     heard: int
@@ -130,7 +136,7 @@ class Report(NamedTuple):
         return _REPORT.pack(self.heard, self.kept, len(heard)) + heard + _bits(self.kept_beyond)
 
     @classmethod
-    def unpack(cls, body: bytes) -> Report:
+    def unpack(cls, body: bytes) -> ReceiptReport:
         """Of the body of a datagram. Raises `PacketError`: it is none."""
         if len(body) < _REPORT.size:
             raise PacketError("malformed", "a report that is too short")
@@ -156,7 +162,7 @@ class PacketError(Exception):
     """A datagram that is refused; never leaves this package.
 
     Attributes:
-        kind: the counter of `MailCounters` that it belongs to.
+        kind: the counter of `MessageCounters` that it belongs to.
     """
 
     def __init__(self, kind: str, why: str) -> None:
@@ -164,7 +170,7 @@ class PacketError(Exception):
         self.kind = kind
 
 
-class StrangerError(PacketError):
+class UnlistedAgentError(PacketError):
     """A genuine datagram of an agent that is not listed here.
 
     Attributes:
@@ -176,7 +182,7 @@ class StrangerError(PacketError):
         self.answer = answer
 
 
-class Sealer:
+class PacketSealer:
     """Makes datagrams of packets, and packets of genuine datagrams.
 
     Args:
@@ -189,8 +195,10 @@ class Sealer:
     """
 
     def __init__(self, name: str, others: Collection[str], key: bytes) -> None:
-        if len(key) < KEY_MIN:
-            raise ValueError(f"the key that the agents share has {len(key)} bytes, not {KEY_MIN}")
+        if len(key) < SHARED_KEY_MIN:
+            raise ValueError(
+                f"the key that the agents share has {len(key)} bytes, not {SHARED_KEY_MIN}"
+            )
         secret = blake2b(key, person=_PURPOSE).digest()
         own = _identity(name)
         self._own, self._secret = own, secret
@@ -231,19 +239,19 @@ class Sealer:
         if version != VERSION or kind not in _KINDS:
             raise PacketError("malformed", f"a datagram of version {version}, kind {kind}")
         body = datagram[_HEAD.size : -_MAC]
-        return self._names[sender], Packet(Kind(kind), call, answer, number, body)
+        return self._names[sender], Packet(PacketKind(kind), call, answer, number, body)
 
     def _unknown(self, datagram: bytes, sender: bytes, packet: Packet) -> PacketError:
         """Of an agent that is not listed: if it has the key it may learn that, in no more bytes."""
         why = f"a datagram of an agent that is not {_LISTED}"
-        asks = packet.kind in (Kind.HELLO, Kind.LETTER)
+        asks = packet.kind in (PacketKind.HELLO, PacketKind.LETTER)
         if not (asks and _genuine(datagram, _mac_of(self._secret, sender, self._own))):
             return PacketError("unknown", why)
         mac = _mac_of(self._secret, self._own, sender)
-        return StrangerError(why, self._sealed(Packet(Kind.UNLISTED, packet.call), mac))
+        return UnlistedAgentError(why, self._sealed(Packet(PacketKind.UNLISTED, packet.call), mac))
 
 
-_KINDS: Final = frozenset(Kind)
+_KINDS: Final = frozenset(PacketKind)
 
 
 def _genuine(datagram: bytes, mac: blake2b) -> bool:
@@ -276,7 +284,7 @@ STALE_PAUSE: Final = 0.05
 """Seconds between two answers to letters of connections that are over."""
 
 
-class Verdict(Enum):
+class Arrival(Enum):
     """What a letter is to the connection that it came by."""
 
     NEW = auto()
@@ -285,7 +293,7 @@ class Verdict(Enum):
     """Its sender has more on the way than was agreed; it will come again."""
 
 
-class Marks:
+class NumberSet:
     """Numbers that are marked: all below `below`, and some beyond."""
 
     def __init__(self) -> None:
@@ -304,7 +312,7 @@ class Marks:
             self.beyond >>= ones
 
 
-class Incoming:
+class PairReceiver:
     """The letters of one sender, of which *window* may be unkept at a time.
 
     Args:
@@ -320,15 +328,15 @@ class Incoming:
 
     def _begin(self, call: bytes, answer: bytes) -> None:
         self._call, self._answer = call, answer
-        self._heard, self._kept = Marks(), Marks()
-        self._unkept: dict[Receipt, list[int]] = {}
+        self._heard, self._kept = NumberSet(), NumberSet()
+        self._unkept: dict[Acknowledgement, list[int]] = {}
         self._unreported = 0
         self._report_at: float | None = None
 
     def hello(self, packet: Packet) -> Packet:
         """The answer to somebody who wants to send letters."""
         answer = self._answer if packet.call == self._call else self._answer_to(packet.call)
-        return Packet(Kind.WELCOME, packet.call, answer)
+        return Packet(PacketKind.WELCOME, packet.call, answer)
 
     def knows(self, packet: Packet) -> bool:
         """Whether *packet* is of the connection that holds; one that was answered begins thus."""
@@ -345,24 +353,24 @@ class Incoming:
         if now < self._stale_at + STALE_PAUSE:
             return []
         self._stale_at = now
-        return [Packet(Kind.STALE, packet.call, packet.answer)]
+        return [Packet(PacketKind.STALE, packet.call, packet.answer)]
 
-    def arrived(self, number: int, now: float) -> Verdict:
+    def arrived(self, number: int, now: float) -> Arrival:
         """Take note of a letter."""
         if number >= self._kept.below + self._window:
-            return Verdict.BEYOND
+            return Arrival.BEYOND
         self._unreported += 1
         self._report_by(now if self._unreported >= REPORT_LETTERS else now + REPORT_DELAY)
         if number in self._heard:
-            return Verdict.REPEATED
+            return Arrival.REPEATED
         self._heard.add(number)
-        return Verdict.NEW
+        return Arrival.NEW
 
-    def expect(self, number: int, receipt: Receipt) -> None:
+    def expect(self, number: int, receipt: Acknowledgement) -> None:
         """A letter that arrived is kept once `keep` is called with *receipt*."""
         self._unkept.setdefault(receipt, []).append(number)
 
-    def keep(self, receipt: Receipt, now: float) -> bool:
+    def keep(self, receipt: Acknowledgement, now: float) -> bool:
         """It is kept; False for a letter that came by another connection, or was kept before."""
         numbers = self._unkept.pop(receipt, ())
         for number in numbers:
@@ -382,8 +390,8 @@ class Incoming:
         self._report_at = None
         self._unreported = 0
         heard, kept = self._heard, self._kept
-        body = Report(heard.below, heard.beyond, kept.below, kept.beyond).pack()
-        return [Packet(Kind.REPORT, self._call, self._answer, 0, body)]
+        body = ReceiptReport(heard.below, heard.beyond, kept.below, kept.beyond).pack()
+        return [Packet(PacketKind.REPORT, self._call, self._answer, 0, body)]
 
     def _report_by(self, when: float) -> None:
         self._report_at = when if self._report_at is None else min(when, self._report_at)
@@ -414,21 +422,21 @@ FIRST_BURST, LEAST_BURST = 16.0, 2.0
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class InFlight:
     """A letter that is not kept yet."""
 
-    letter: Packed
+    letter: PackedMessage
     number: int = -1  # within the connection; -1: not sent over it
     sent: float = 0.0  # when it was sent last
     tries: int = 0  # over any connection
 
 
-def _order(flight: Flight) -> float:
+def _order(flight: InFlight) -> float:
     """Which goes first: by number, then those that have none, as they came."""
     return flight.number if flight.number >= 0 else math.inf
 
 
-class Wait:
+class RetryTimer:
     """How long to wait for a report: the smoothed round trip and four times its deviation."""
 
     def __init__(self) -> None:
@@ -459,18 +467,20 @@ class Wait:
         self._factor = 1
 
 
-class Outgoing:
+class PairSender:
     """The letters for one receiver, *window* of them at most.
 
     Args:
         draw: random bytes, as `os.urandom`.
     """
 
-    def __init__(self, window: int, draw: Callable[[int], bytes], counters: MailCounters) -> None:
+    def __init__(
+        self, window: int, draw: Callable[[int], bytes], counters: MessageCounters
+    ) -> None:
         self._window = window
         self._draw = draw
         self._counters = counters
-        self._letters: dict[tuple[int, int], Flight] = {}
+        self._letters: dict[tuple[int, int], InFlight] = {}
         self._begin()
 
     def __len__(self) -> int:
@@ -483,11 +493,11 @@ class Outgoing:
         self._waiting = deque(self._letters.values())
         for flight in self._waiting:
             flight.number = -1
-        self._flying: dict[int, Flight] = {}  # in the order of their numbers
-        self._unheard: dict[int, Flight] = {}  # of these, in the order of their last sending
+        self._flying: dict[int, InFlight] = {}  # in the order of their numbers
+        self._unheard: dict[int, InFlight] = {}  # of these, in the order of their last sending
         self._number = 0
         self._kept: tuple[int, int] = (0, 0)  # what the last report that said more said
-        self._wait = Wait()
+        self._wait = RetryTimer()
         self._burst = FIRST_BURST
         self._calm = 0.0  # until then further losses are those that the burst was halved for
         self._probe = FIRST_PROBE
@@ -501,14 +511,14 @@ class Outgoing:
         """How many letters `put` takes."""
         return self._window - len(self._letters)
 
-    def put(self, letter: Packed) -> bool:
+    def put(self, letter: PackedMessage) -> bool:
         """Take *letter*, unless there is no room. One that is here already is here once."""
         key = letter.first, letter.last
         if key in self._letters:
             return True
         if len(self._letters) >= self._window:
             return False
-        flight = self._letters[key] = Flight(letter)
+        flight = self._letters[key] = InFlight(letter)
         self._waiting.append(flight)
         return True
 
@@ -564,13 +574,13 @@ class Outgoing:
             self._counters.remade += 1
             self._begin()
 
-    def report(self, packet: Packet, now: float) -> list[Packed]:
+    def report(self, packet: Packet, now: float) -> list[PackedMessage]:
         """Take in what the receiver says; the letters that it keeps, and that are forgotten here.
 
         Raises:
             PacketError: it is no report.
         """
-        report = Report.unpack(packet.body)
+        report = ReceiptReport.unpack(packet.body)
         if (packet.call, packet.answer) != (self._call, self._answer):
             return []
         self._hear(report, now)
@@ -586,9 +596,9 @@ class Outgoing:
             return []
         self._timer = now + self._wait.seconds
         self._wait.fruitless()
-        return [Packet(Kind.HELLO, self._call)]
+        return [Packet(PacketKind.HELLO, self._call)]
 
-    def _has_number(self, flight: Flight) -> bool:
+    def _has_number(self, flight: InFlight) -> bool:
         """Number it, if the receiver can tell so many apart."""
         if flight.number < 0:
             if self._flying and self._number - next(iter(self._flying)) >= self._window:
@@ -598,12 +608,14 @@ class Outgoing:
             self._number += 1
         return True
 
-    def _packet(self, flight: Flight, now: float) -> Packet:
+    def _packet(self, flight: InFlight, now: float) -> Packet:
         self._counters.sent += 1
         self._counters.resent += flight.tries > 0
         flight.sent = now
         flight.tries += 1
-        return Packet(Kind.LETTER, self._call, self._answer, flight.number, flight.letter.data)
+        return Packet(
+            PacketKind.LETTER, self._call, self._answer, flight.number, flight.letter.data
+        )
 
     def _overdue(self, now: float) -> None:
         """Let what was waited for too long be sent again."""
@@ -613,7 +625,7 @@ class Outgoing:
             self._again(lost, now)
             self._wait.fruitless()
 
-    def _miss(self, report: Report, now: float) -> None:
+    def _miss(self, report: ReceiptReport, now: float) -> None:
         """Let be sent again what later letters have overtaken."""
         until = now - 1.25 * self._wait.trip
         lost = [
@@ -624,7 +636,7 @@ class Outgoing:
         if lost:
             self._again(lost, now)
 
-    def _again(self, lost: list[Flight], now: float) -> None:
+    def _again(self, lost: list[InFlight], now: float) -> None:
         for flight in lost:
             del self._unheard[flight.number]
         # The lowest first: what the receiver cannot take yet must not stand before what it can.
@@ -633,7 +645,7 @@ class Outgoing:
             self._burst = max(LEAST_BURST, self._burst / 2)
             self._calm = now + self._wait.trip
 
-    def _hear(self, report: Report, now: float) -> None:
+    def _hear(self, report: ReceiptReport, now: float) -> None:
         """Let go of what has arrived."""
         for number in [number for number in self._unheard if report.has_heard(number)]:
             flight = self._unheard.pop(number)
@@ -649,7 +661,7 @@ class Outgoing:
                 if flight.number < 0 or not report.has_heard(flight.number)
             )
 
-    def _keep(self, report: Report) -> list[Packed]:
+    def _keep(self, report: ReceiptReport) -> list[PackedMessage]:
         """Forget what is kept."""
         if (report.kept, report.kept_beyond) == self._kept:
             return []

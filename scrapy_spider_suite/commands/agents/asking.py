@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from scrapy_spider_suite.agents.calls import KEPT, Call, Reply, new_id
-from scrapy_spider_suite.cluster.membership import Row, State
+from scrapy_spider_suite.cluster.membership import MemberRecord, MemberState
 from scrapy_spider_suite.commands.agents.place import Line
 from scrapy_spider_suite.commands.agents.spreading import Part, send
 from scrapy_spider_suite.errors import ClusterError, RegistryError
@@ -49,32 +49,32 @@ class Heard:
     silent: dict[str, str] = field(default_factory=dict)
 
 
-def there(line: Line) -> dict[str, Row]:
+def there(line: Line) -> dict[str, MemberRecord]:
     """The agents that take part, by their names, also those that are away.
 
     Raises `ClusterError`: there are none.
     """
     rows = {
         row.name: row for row in line.overview.view.rows
-        if row.state in (State.ACTIVE, State.LEAVING)
+        if row.state in (MemberState.ACTIVE, MemberState.LEAVING)
     }  # fmt: skip
     if not rows:
         raise ClusterError(f"no agent takes part in the crawl {line.place.crawl}")
     return rows
 
 
-def away(line: Line, rows: Mapping[str, Row]) -> dict[str, str]:
+def away(line: Line, rows: Mapping[str, MemberRecord]) -> dict[str, str]:
     """Which of the agents do not run, it seems, and since when."""
     now = line.overview.now
     return {name: _silence(row, now) for name, row in rows.items() if row.missing(now)}
 
 
-def _silence(row: Row, now: float) -> str:
+def _silence(row: MemberRecord, now: float) -> str:
     return f"not heard for {now - row.heard / 1000:,.0f} s" if row.incarnation else "stopped"
 
 
 async def ask(
-    line: Line, question: Question, rows: Mapping[str, Row], seconds: float,
+    line: Line, question: Question, rows: Mapping[str, MemberRecord], seconds: float,
     parts: Mapping[str, Part] | None = None,
 ) -> Heard:  # fmt: skip
     """Ask the agents *rows*, each with its part of a list if there are *parts*.

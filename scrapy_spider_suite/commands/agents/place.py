@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.agents.calls import Caller
-from scrapy_spider_suite.cluster.registry import Office, Overview, crawls
+from scrapy_spider_suite.cluster.registry import ClusterAdmin, ClusterOverview, list_crawls
 from scrapy_spider_suite.commands.verb import Call
 from scrapy_spider_suite.errors import ClusterError
 from scrapy_spider_suite.settings.values import RedisUrl, redis_url
@@ -31,9 +31,9 @@ class Line(NamedTuple):
     """Open connections to the agents of a crawl, and how they were a moment ago."""
 
     place: Place
-    office: Office
+    office: ClusterAdmin
     caller: Caller
-    overview: Overview
+    overview: ClusterOverview
 
 
 def redis_of(text: str | None) -> RedisUrl:
@@ -61,7 +61,7 @@ async def find(redis: RedisUrl, name: str | None) -> Place:
     if name:
         return Place(redis, name)
     try:
-        names = await crawls(redis.url)
+        names = await list_crawls(redis.url)
     except ValueError as error:
         raise ClusterError(f"{redis}: {error}") from None
     if not names:
@@ -77,13 +77,13 @@ async def lines(redis: RedisUrl, name: str | None) -> AsyncIterator[Line]:
     """Connections to the crawl *name* in *redis*. Raises `ClusterError`: it is not there."""
     place = await find(redis, name)
     try:
-        office, caller = Office(redis.url, place.crawl), Caller(redis.url, place.crawl)
+        office, caller = ClusterAdmin(redis.url, place.crawl), Caller(redis.url, place.crawl)
     except ValueError as error:
         raise ClusterError(f"--crawl: {error}") from None
     try:
         overview = await office.overview()
         if overview is None:
-            names = ", ".join((await crawls(redis.url))[:_SHOWN]) or "none"
+            names = ", ".join((await list_crawls(redis.url))[:_SHOWN]) or "none"
             raise ClusterError(
                 f"Redis at {redis} holds no crawl {place.crawl!r}; those there are: {names}"
             )

@@ -21,12 +21,12 @@ from scrapy_spider_suite.agents.calls import PIECE, Caller, Piece
 from scrapy_spider_suite.cluster.assignment import (
     SETTING,
     Assignment,
-    Table,
-    assignment_of,
+    OwnerTable,
     fingerprint,
+    load_assignment,
 )
-from scrapy_spider_suite.cluster.membership import Row
-from scrapy_spider_suite.cluster.registry import Overview
+from scrapy_spider_suite.cluster.membership import MemberRecord
+from scrapy_spider_suite.cluster.registry import ClusterOverview
 from scrapy_spider_suite.errors import ClusterError, SettingsError
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.url_lists import ORIGIN, BadLine, SeedLines
@@ -39,14 +39,14 @@ Whose = Callable[[str, str], str]
 """The agent that a URL is sent to: of its host, and itself."""
 
 
-def assignment_in(overview: Overview) -> Assignment:
+def assignment_in(overview: ClusterOverview) -> Assignment:
     """The assignment function of the crawl. Raises `ClusterError`: it is not to be had here."""
     text = overview.fixed.get(SETTING, "")
     found = _ASSIGNMENT.fullmatch(text)
     if found is None:
         raise ClusterError(f"the agents do not say which {SETTING} they have: {text[:100]!r}")
     try:
-        assignment = assignment_of(found[1])
+        assignment = load_assignment(found[1])
     except SettingsError as error:
         raise ClusterError(f"run this in the project of the crawl: {error}") from error
     if fingerprint(assignment) != found[2]:
@@ -54,14 +54,14 @@ def assignment_in(overview: Overview) -> Assignment:
     return assignment
 
 
-def owners(overview: Overview, there: Mapping[str, Row]) -> Whose:
+def owners(overview: ClusterOverview, there: Mapping[str, MemberRecord]) -> Whose:
     """Who owns a URL; for what an agent owns that is not *there* anybody who is."""
     assignment = assignment_in(overview)
-    table = Table.of(assignment, overview.view.members)
+    table = OwnerTable.of(assignment, overview.view.members)
     return _of(assignment, [member.name for member in table.members], table.owners.tolist(), there)
 
 
-def holders(overview: Overview, there: Mapping[str, Row]) -> Whose:
+def holders(overview: ClusterOverview, there: Mapping[str, MemberRecord]) -> Whose:
     """Who holds a URL, and so knows what became of it; if that one is not *there*, anybody."""
     assignment = assignment_in(overview)
     names = {number: row.name for number, row in overview.view.numbers.items()}
@@ -71,7 +71,7 @@ def holders(overview: Overview, there: Mapping[str, Row]) -> Whose:
 
 
 def _of(
-    assignment: Assignment, names: list[str], units: list[int], there: Mapping[str, Row]
+    assignment: Assignment, names: list[str], units: list[int], there: Mapping[str, MemberRecord]
 ) -> Whose:
     known = sorted(there)
 

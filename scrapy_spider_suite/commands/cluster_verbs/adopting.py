@@ -13,19 +13,29 @@ from typing import Any
 
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.cluster.handover.adopt import Adopted, adopted, lost, rebuilt
-from scrapy_spider_suite.cluster.handover.handover_file import Courier, Label
-from scrapy_spider_suite.cluster.membership import Lease, State, View
-from scrapy_spider_suite.cluster.membership import Row as Member
-from scrapy_spider_suite.cluster.ownership import Shares
-from scrapy_spider_suite.cluster.registry import Registry
-from scrapy_spider_suite.cluster.transports.shared_folder import FolderCourier
-from scrapy_spider_suite.cluster.transports.tcp import TcpCourier
+from scrapy_spider_suite.cluster.handover.adopt import (
+    AdoptionResult,
+    adopt_directory,
+    adopt_packs,
+    lost_urls,
+)
+from scrapy_spider_suite.cluster.handover.handover_file import FileTransport, HandoverLabel
+from scrapy_spider_suite.cluster.membership import AgentLease, Membership, MemberState
+from scrapy_spider_suite.cluster.membership import MemberRecord as Member
+from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.registry import AgentRegistry
+from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
+from scrapy_spider_suite.cluster.transports.tcp import TcpTransport
 from scrapy_spider_suite.commands.agents import place
 from scrapy_spider_suite.commands.agents.spreading import assignment_in
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_caution
 from scrapy_spider_suite.control.site import Site, lying_still
-from scrapy_spider_suite.errors import ClusterError, CourierError, JobInUseError, ParcelError
+from scrapy_spider_suite.errors import (
+    ClusterError,
+    HandoverFileError,
+    JobInUseError,
+    TransportError,
+)
 from scrapy_spider_suite.settings.declarations import full_name, read_given
 from scrapy_spider_suite.settings.suite import DECLARATIONS
 from scrapy_spider_suite.store.counters import Counters
@@ -40,13 +50,13 @@ _RATE = 16 << 20
 class _Gone:
     """The inbox of an agent that is gone: nothing is taken any more."""
 
-    def kept(self, label: Label) -> bool:
+    def kept(self, label: HandoverLabel) -> bool:
         """See `courier.Inbox`."""
-        raise CourierError("this agent is gone")
+        raise TransportError("this agent is gone")
 
-    async def take(self, label: Label, path: Path) -> None:
+    async def take(self, label: HandoverLabel, path: Path) -> None:
         """See `courier.Inbox`."""
-        raise ParcelError("this agent is gone: it takes nothing")
+        raise HandoverFileError("this agent is gone: it takes nothing")
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -85,10 +95,10 @@ async def _of_job(call: Call) -> Row:
             facts: Row = {"agent": row.name, "pending": counters.pending, "done": counters.done}
             if call.options.dry_run:
                 return {"dry_run": True, **facts, **left}
-            shares = Shares(assignment_in(line.overview), row.name)
+            shares = Ownership(assignment_in(line.overview), row.name)
             courier = await _courier(call, line, row.name, folder)
             try:
-                found = await adopted(
+                found = await adopt_directory(
                     site.frontier, site.store, shares, courier, folder / _OUT / "adopted",
                     crawl=line.overview.id, view=_view(line), say=_say,
                 )  # fmt: skip
@@ -131,7 +141,7 @@ def _whose(line: place.Line, site: Site, job: Path) -> Member:
 
 
 def _refuse_living(row: Member) -> None:
-    if row.state in (State.ACTIVE, State.LEAVING):
+    if row.state in (MemberState.ACTIVE, MemberState.LEAVING):
         raise ClusterError(
             f"{row.name} is a member still: start it, so that it goes on, or `scrapy cluster "
             f"remove {row.name} --dead` before"
@@ -150,12 +160,12 @@ async def _of_packs(call: Call) -> Row:
         _refuse_living(row)
         facts = line.overview.facts.get(row.name, {})
         if options.dry_run:
-            return {"dry_run": True, "agent": row.name, "lost_at_most": lost(facts, 0)}
-        shares = Shares(assignment_in(line.overview), row.name)
+            return {"dry_run": True, "agent": row.name, "lost_at_most": lost_urls(facts, 0)}
+        shares = Ownership(assignment_in(line.overview), row.name)
         with TemporaryDirectory(prefix="suite-adopt-") as folder:
             courier = await _courier(call, line, row.name, Path(folder))
             try:
-                found = await rebuilt(
+                found = await adopt_packs(
                     options.packs, shares, courier, Path(folder) / _OUT, crawl=line.overview.id,
                     view=_view(line),
                 )  # fmt: skip
@@ -163,22 +173,22 @@ async def _of_packs(call: Call) -> Row:
                 await courier.close()
     return {
         "adopted": str(options.packs), "agent": row.name, **_facts(found),
-        "lost": lost(facts, found.urls),
+        "lost": lost_urls(facts, found.urls),
     }  # fmt: skip
 
 
 # Both
 
 
-def _facts(found: Adopted) -> Row:
+def _facts(found: AdoptionResult) -> Row:
     return {
         "parcels": found.parcels, "hosts": found.hosts, "urls": found.urls, "links": found.links,
         "unread": found.unread,
     }  # fmt: skip
 
 
-def _view(line: place.Line) -> Callable[[], Awaitable[View]]:
-    async def look() -> View:
+def _view(line: place.Line) -> Callable[[], Awaitable[Membership]]:
+    async def look() -> Membership:
         overview = await line.office.overview()
         if overview is None:
             raise ClusterError(f"the crawl {line.place.crawl} is gone from Redis")
@@ -187,23 +197,25 @@ def _view(line: place.Line) -> Callable[[], Awaitable[View]]:
     return look
 
 
-async def _courier(call: Call, line: place.Line, name: str, folder: Path) -> Courier:
+async def _courier(call: Call, line: place.Line, name: str, folder: Path) -> FileTransport:
     """What the agents use among each other, by the settings of the project."""
     wanted = ("handover_dir", "handover_rate", "cluster_key")
     raw = {full_name(each): call.settings.get(full_name(each)) for each in wanted}
     given: dict[str, Any] = read_given(DECLARATIONS, raw)
     rate = given.get("handover_rate", _RATE)
     if given.get("handover_dir") is not None:
-        courier: Courier = FolderCourier(given["handover_dir"], line.place.crawl, name, rate)
+        courier: FileTransport = FolderTransport(
+            given["handover_dir"], line.place.crawl, name, rate
+        )
         await courier.start(_Gone())  # for receipts
         return courier
     if given.get("cluster_key") is not None:
         key = given["cluster_key"].text
     else:
-        registry = Registry(line.place.redis.url, line.place.crawl, Lease(0.0))
+        registry = AgentRegistry(line.place.redis.url, line.place.crawl, AgentLease(0.0))
         key = await registry.secret()
         await registry.close()
-    return TcpCourier("127.0.0.1", 0, key.encode(), folder / _OUT / "in", rate)
+    return TcpTransport("127.0.0.1", 0, key.encode(), folder / _OUT / "in", rate)
 
 
 def _say(text: str) -> None:

@@ -8,9 +8,9 @@ import sys
 import time
 from collections.abc import Mapping
 
-from scrapy_spider_suite.cluster.membership import Row as Member
-from scrapy_spider_suite.cluster.membership import State
-from scrapy_spider_suite.cluster.registry import Overview
+from scrapy_spider_suite.cluster.membership import MemberRecord as Member
+from scrapy_spider_suite.cluster.membership import MemberState
+from scrapy_spider_suite.cluster.registry import ClusterOverview
 from scrapy_spider_suite.commands.agents import place
 from scrapy_spider_suite.commands.agents.asking import Question, ask, away
 from scrapy_spider_suite.commands.frontier_verbs import acting
@@ -22,7 +22,7 @@ from scrapy_spider_suite.wording import counted
 _ANSWER = 15.0
 _LOOK = 1.0
 _TELL = 10.0
-_HERE = (State.ACTIVE, State.LEAVING)
+_HERE = (MemberState.ACTIVE, MemberState.LEAVING)
 
 
 def _member(line: place.Line, name: str) -> Member:
@@ -33,7 +33,7 @@ def _member(line: place.Line, name: str) -> Member:
     return row
 
 
-def _held(overview: Overview, row: Member) -> int:
+def _held(overview: ClusterOverview, row: Member) -> int:
     return int((overview.tokens.holders == row.number).sum())
 
 
@@ -76,9 +76,9 @@ async def _drained(call: Call) -> int:
         return await _watch(call, line, name, deadline)
 
 
-def _others(overview: Overview, name: str) -> dict[str, Member]:
+def _others(overview: ClusterOverview, name: str) -> dict[str, Member]:
     rows = overview.view.rows
-    return {row.name: row for row in rows if row.state is State.ACTIVE and row.name != name}
+    return {row.name: row for row in rows if row.state is MemberState.ACTIVE and row.name != name}
 
 
 def _silent(gone: Mapping[str, str]) -> str:
@@ -99,7 +99,7 @@ async def _watch(call: Call, line: place.Line, name: str, deadline: float) -> in
         if overview is None or row is None or row.state not in _HERE:
             state = "gone" if row is None else str(row.state)
             call.facts({"agent": name, "state": state, "seconds": round(time.monotonic() - began)})
-            return 0 if row is None or row.state is State.LEFT else 1
+            return 0 if row is None or row.state is MemberState.LEFT else 1
         now = time.monotonic()
         if now > deadline:
             print(f"scrapy cluster: {name} has not left within {call.options.wait:g} s; it goes on "
@@ -113,7 +113,7 @@ async def _watch(call: Call, line: place.Line, name: str, deadline: float) -> in
         await asyncio.sleep(_LOOK)
 
 
-def _left(overview: Overview, row: Member) -> str:
+def _left(overview: ClusterOverview, row: Member) -> str:
     """What the agent still has to hand over, as it last said."""
     facts = overview.facts.get(row.name, {})
     left = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from scrapy_spider_suite.cluster.assignment import Table
-from scrapy_spider_suite.cluster.membership import Row as Member
-from scrapy_spider_suite.cluster.membership import State
-from scrapy_spider_suite.cluster.registry import Overview
+from scrapy_spider_suite.cluster.assignment import OwnerTable
+from scrapy_spider_suite.cluster.membership import MemberRecord as Member
+from scrapy_spider_suite.cluster.membership import MemberState
+from scrapy_spider_suite.cluster.registry import ClusterOverview
 from scrapy_spider_suite.commands.agents import place
 from scrapy_spider_suite.commands.agents.spreading import assignment_in
 from scrapy_spider_suite.commands.verb import Call, Row, Verb
@@ -22,8 +22,8 @@ _COLUMNS = (
 )  # fmt: skip
 
 _FACTS = ("hosts", "pending", "rate", "lag", "phase", "skew", "machine", "pid", "job")
-_HERE = (State.ACTIVE, State.LEAVING)
-_GONE = (State.LEFT, State.DEAD, State.REMOVED)
+_HERE = (MemberState.ACTIVE, MemberState.LEAVING)
+_GONE = (MemberState.LEFT, MemberState.DEAD, MemberState.REMOVED)
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -47,12 +47,12 @@ def _run(call: Call) -> int:
     return 0
 
 
-async def _look(call: Call) -> Overview:
+async def _look(call: Call) -> ClusterOverview:
     async with place.lines(place.redis_of(call.jobdir), place.name_of(call)) as line:
         return line.overview
 
 
-def agent_rows(overview: Overview) -> list[Row]:
+def agent_rows(overview: ClusterOverview) -> list[Row]:
     """What is known of each agent. *share* and *holds* are percents of the ring, the part that it
     should have and the one that it has; *heard* and *lease* are seconds, ago and left."""
     held = Counter(overview.tokens.holders.tolist())
@@ -60,16 +60,16 @@ def agent_rows(overview: Overview) -> list[Row]:
     return [_row(row, overview, held[row.number], owned) for row in overview.view.rows]
 
 
-def _owned(overview: Overview) -> dict[str, int] | None:
+def _owned(overview: ClusterOverview) -> dict[str, int] | None:
     """How much each agent should have; None: that cannot be told here."""
     try:
         members = overview.view.members
-        return Table.of(assignment_in(overview), members).counts() if members else {}
+        return OwnerTable.of(assignment_in(overview), members).counts() if members else {}
     except SuiteError:
         return None
 
 
-def _row(row: Member, overview: Overview, held: int, owned: dict[str, int] | None) -> Row:
+def _row(row: Member, overview: ClusterOverview, held: int, owned: dict[str, int] | None) -> Row:
     facts, now = overview.facts.get(row.name, {}), overview.now
     runs = row.state in _HERE and not row.missing(now)
     return {
@@ -84,7 +84,7 @@ def _row(row: Member, overview: Overview, held: int, owned: dict[str, int] | Non
     }  # fmt: skip
 
 
-def state_of(row: Member, overview: Overview) -> str:
+def state_of(row: Member, overview: ClusterOverview) -> str:
     """The state of a member in a word: also whether a process of it runs."""
     if overview.ended and _was_there(row, overview):
         return "ended"
@@ -96,16 +96,16 @@ def state_of(row: Member, overview: Overview) -> str:
         return "missing"
     if overview.facts.get(row.name, {}).get("paused"):
         return "paused"
-    return "idle" if row.idle and row.state is State.ACTIVE else str(row.state)
+    return "idle" if row.idle and row.state is MemberState.ACTIVE else str(row.state)
 
 
-def _was_there(row: Member, overview: Overview) -> bool:
+def _was_there(row: Member, overview: ClusterOverview) -> bool:
     """Whether a member that does not run any more was one at the end of the crawl.
 
     All of the ring was held by members then, and nobody has taken any of it since: the lease of
     who is dead and holds some has ended afterwards.
     """
-    if row.state is State.DEAD:
+    if row.state is MemberState.DEAD:
         return bool((overview.tokens.holders == row.number).any())
     return row.state in _HERE and row.missing(overview.now)
 

@@ -6,8 +6,8 @@ import argparse
 
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.cluster.assignment import Table
-from scrapy_spider_suite.cluster.registry import Overview
+from scrapy_spider_suite.cluster.assignment import OwnerTable
+from scrapy_spider_suite.cluster.registry import ClusterOverview
 from scrapy_spider_suite.commands.agents import place
 from scrapy_spider_suite.commands.agents.spreading import assignment_in
 from scrapy_spider_suite.commands.cluster_verbs.listing import state_of
@@ -39,7 +39,7 @@ async def _look(call: Call) -> Row:
         return facts(line.overview, call.options.subject)
 
 
-def facts(overview: Overview, subject: str) -> Row:
+def facts(overview: ClusterOverview, subject: str) -> Row:
     """Who should have *subject*, a host or a URL, and who has it; None is nobody.
 
     Raises `ClusterError`: that cannot be told here; `UsageError`: a host has several.
@@ -52,7 +52,7 @@ def facts(overview: Overview, subject: str) -> Row:
     name = host_of(url)
     unit = assignment.unit(name, url)
     members = overview.view.members
-    owner = Table.of(assignment, members).owner(unit) if members else None
+    owner = OwnerTable.of(assignment, members).owner(unit) if members else None
     holder = overview.view.numbers.get(int(overview.tokens.holders[unit]))
     return {
         "host": name, "unit": unit, "owner": owner,

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import groupby
 from typing import Final, Protocol
 
-from scrapy_spider_suite.cluster.routing import Routing
+from scrapy_spider_suite.cluster.routing import OwnerRouter
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.queue.traps import Traps
 from scrapy_spider_suite.errors import StoreWriteError
@@ -190,7 +190,7 @@ class Admission:
 
     def __init__(
         self, store: Store, policy: Policy, residents: Residents, ledger: UrlStates, traps: Traps,
-        chances: RetryFailed, routing: Routing | None,
+        chances: RetryFailed, routing: OwnerRouter | None,
         refusal: Callable[[str, HostRecord], Event | None],
         flush: Callable[[], None], let_go: Callable[[Entry, float], None],
     ) -> None:  # fmt: skip

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.cluster.routing import Routing
+from scrapy_spider_suite.cluster.routing import OwnerRouter
 from scrapy_spider_suite.crawl.queue.admission import Admission, RetryFailed, StoredPageLinks
 from scrapy_spider_suite.crawl.queue.commit import Commit, RevisitPlanner
 from scrapy_spider_suite.crawl.queue.leases import (
@@ -262,7 +262,7 @@ class Frontier:
         self, store: Store, policy: Policy, *, now: float, wall: float, capacity: int,
         counters: Counters | None = None, unclean: bool = False, order: Order = BREADTH_FIRST,
         window: Window | None = None, cache: int = 0, sift: bool = False,
-        routing: Routing | None = None,
+        routing: OwnerRouter | None = None,
     ) -> None:  # fmt: skip
         self.store = store
         self.policy = policy
