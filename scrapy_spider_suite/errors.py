@@ -19,7 +19,7 @@
     │   ├── LedgerError          the ledger of grants, in Redis or a file, cannot be used now
     │   ├── JoinRefusedError     an agent cannot take part: its name, its settings, its clock
     │   ├── FencedError          a process does not stand for its agent any more
-    │   ├── CallError            what is asked of agents, or answered, is not what it should be
+    │   ├── AgentCallError            what is asked of agents, or answered, is not what it should be
     │   ├── MessageError         what came from another agent is no message
     │   │   └── MessageTooLargeError  it is larger than agreed, or a row is too large to be sent
     │   ├── TransportError       a hand-over file cannot be sent, or received, now
@@ -32,7 +32,7 @@
     │   ├── PackWriteError       it cannot be written now: a full or read-only disk
     │   ├── PackRefusedError     no records can be made of it
     │   ├── PackUploadError      it could not be brought to another file system
-    │   ├── PackAwayError        it is elsewhere: it was uploaded, and is not here any more
+    │   ├── PackUploadedError        it is elsewhere: it was uploaded, and is not here any more
     │   └── PackMissingError     it is gone, and its index is here
     ├── SearchError              there is no index of packs to search in, or none can be made
     │   ├── QueryError           what is asked for cannot be understood
@@ -203,7 +203,7 @@ class FencedError(ClusterError):
         self.again = again
 
 
-class CallError(ClusterError):
+class AgentCallError(ClusterError):
     """What is asked of agents through Redis, or what they answer, is not what it should be."""
 
 
@@ -266,7 +266,7 @@ class PackUploadError(PackError):
     """A pack could not be brought to another file system, or not with certainty."""
 
 
-class PackAwayError(PackError):
+class PackUploadedError(PackError):
     """A page is in a pack that was uploaded, and is not here any more; the message says where."""
 
 
@@ -303,4 +303,11 @@ class PrivateAddressError(SuiteError):
     """A private, loopback, link-local or otherwise special address was about to be connected to.
 
     Raised before a connection is made; ``SUITE_ALLOW_PRIVATE_ADDRESSES`` lists the exceptions.
+    """
+
+
+class OutOfFilesError(SuiteError):
+    """No connection could be opened because this process or machine is out of file descriptors.
+
+    The crawl should pause, or be given a higher limit (``ulimit -n``); the host is not to blame.
     """

@@ -5,7 +5,7 @@
     scrapy.exceptions.IgnoreRequest
     ├── RobotsForbidden     robots.txt does not allow the URL
     ├── RobotsUnavailable   nothing is allowed until robots.txt can be had
-    ├── HostBarred          the host is blocked, outside its hours, or another agent's
+    ├── HostExcluded          the host is blocked, outside its hours, or another agent's
     ├── UnwantedMediaType   the answer is of a media type that is not read
     ├── PrivateAddressRefused  the host is at an address that is not allowed
     ├── FilterRefused       a filter does not want the URL, or its answer
@@ -42,7 +42,7 @@ class RobotsUnavailable(IgnoreRequest):
         self.retry_at = retry_at
 
 
-class HostBarred(IgnoreRequest):
+class HostExcluded(IgnoreRequest):
     """Nothing may be sent to the host, or below the URL, for now.
 
     By the operator's rules; or, where several agents share a crawl, since another one has the host,

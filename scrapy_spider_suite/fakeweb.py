@@ -11,10 +11,10 @@ from scrapy import signals
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.runtime.refusal import refuse
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.testing.config import FakeWebConfig
 from scrapy_spider_suite.testing.fake_web_process import FakeWebProcess
-from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.settings.declarations import Profile
 
 _OURS = "scrapy_spider_suite"
-_MIDDLEWARE = "scrapy.downloadermiddlewares"
+_SCRAPYS = "scrapy.downloadermiddlewares"
+_DOWNLOADER, _SPIDER = "DOWNLOADER_MIDDLEWARES", "SPIDER_MIDDLEWARES"
+_EXTENSION, _PIPELINE = "EXTENSIONS", "ITEM_PIPELINES"
 _VERIFY = "DOWNLOAD_VERIFY_CERTIFICATES"
 
 
@@ -34,7 +36,7 @@ class Component(NamedTuple):
     order: int = 0
 
 
-class Lean(NamedTuple):
+class LeanSetting(NamedTuple):
     """A setting of Scrapy's that the broad profile changes, with the reason."""
 
     value: Any
@@ -47,100 +49,98 @@ CLASSES = {
 }
 """Scrapy's settings that name one class, and the suite's class for each."""
 
-HANDLER = f"{_OURS}.handlers.http1.Http1Handler"
+HANDLER = f"{_OURS}.fetch.http1.Http1Handler"
 """The download handler for http and https."""
 
 _BOTH = (
     Component(
-        "DOWNLOADER_MIDDLEWARES",
-        f"{_OURS}.downloadermiddlewares.robots.RobotsMiddleware",
-        replaces=f"{_MIDDLEWARE}.robotstxt.RobotsTxtMiddleware",
+        _DOWNLOADER, f"{_OURS}.downloadermiddlewares.robots.RobotsMiddleware",
+        replaces=f"{_SCRAPYS}.robotstxt.RobotsTxtMiddleware",
     ),
     # Before robots.txt, whose rules depend on it.
     Component(
-        "DOWNLOADER_MIDDLEWARES",
-        f"{_OURS}.downloadermiddlewares.useragent.HostUserAgent",
-        order=90,
+        _DOWNLOADER, f"{_OURS}.downloadermiddlewares.useragent.HostUserAgentMiddleware", order=90
     ),
-    # The last to see what a page gave: it ties the page to its new requests.
+    # The last to see the output of a page: ties the page to its new requests.
+    Component(_SPIDER, f"{_OURS}.spidermiddlewares.page_parents.PageParentMiddleware", order=1),
+    # Before links are followed: an unwanted page goes no further.
+    Component(_SPIDER, f"{_OURS}.spidermiddlewares.page_filters.PageFilterMiddleware", order=940),
+    # Scrapy's own is a pickle, which runs any code in it.
     Component(
-        "SPIDER_MIDDLEWARES", f"{_OURS}.spidermiddlewares.lineage.LineageMiddleware", order=1
-    ),
-    # Before links are followed: a page that is not wanted goes no further.
-    Component(
-        "SPIDER_MIDDLEWARES", f"{_OURS}.spidermiddlewares.filters.PageFilters", order=940
-    ),
-    # Scrapy's own is a pickle, which runs what it finds.
-    Component(
-        "EXTENSIONS",
-        f"{_OURS}.extensions.spiderstate.SpiderState",
+        _EXTENSION, f"{_OURS}.extensions.persistence.SpiderState",
         replaces="scrapy.extensions.spiderstate.SpiderState",
     ),
-    # The cookie middleware of either profile stays in use; this one keeps its jars over a restart.
-    Component("EXTENSIONS", f"{_OURS}.extensions.cookies.CookieKeeper"),
+    # Saves the jars of the cookie middleware of either profile.
+    Component(_EXTENSION, f"{_OURS}.extensions.persistence.SavedCookies"),
     # After Scrapy's FeedExporter (0), which writes the items first.
-    Component("EXTENSIONS", f"{_OURS}.extensions.feeds.FeedFlush", order=1),
-    Component("EXTENSIONS", f"{_OURS}.extensions.evidence.Evidence"),
-    Component("EXTENSIONS", f"{_OURS}.extensions.chronicler.Chronicler"),
-    Component("EXTENSIONS", f"{_OURS}.extensions.quietlog.QuietLog"),
-)
+    Component(_EXTENSION, f"{_OURS}.extensions.persistence.DurableFeeds", order=1),
+    Component(_EXTENSION, f"{_OURS}.extensions.fetch_recorder.FetchRecorder"),
+    Component(_EXTENSION, f"{_OURS}.extensions.job_history.JobHistoryWriter"),
+    Component(_EXTENSION, f"{_OURS}.extensions.quietlog.QuietLog"),
+)  # fmt: skip
 BY_SETTING = {
     # Before the project's own, which may make something else of a page.
-    "packs_dir": Component("ITEM_PIPELINES", f"{_OURS}.pipelines.pagepacks.PagePackPipeline"),
-    "index": Component("ITEM_PIPELINES", f"{_OURS}.pipelines.index.IndexPipeline", order=1_000),
-    "link_stats": Component("ITEM_PIPELINES", f"{_OURS}.pipelines.linkstats.LinkStatsPipeline"),
-    # It closes after the packs, for which its pages wait.
-    "items_dir": Component(
-        "ITEM_PIPELINES", f"{_OURS}.pipelines.itempacks.ItemPackPipeline", order=1_000
-    ),
-    # Nearer to the spider than what filters its output.
+    "packs_dir": Component(_PIPELINE, f"{_OURS}.pipelines.sinks.PagePackPipeline"),
+    "index": Component(_PIPELINE, f"{_OURS}.pipelines.text_index.IndexPipeline", order=1_000),
+    "link_stats": Component(_PIPELINE, f"{_OURS}.pipelines.sinks.LinkStatsPipeline"),
+    # Closes after the packs, for which its pages wait.
+    "items_dir": Component(_PIPELINE, f"{_OURS}.pipelines.sinks.ItemPackPipeline", order=1_000),
+    # Nearer to the spider than the middlewares that filter its output.
     "page_items": Component(
-        "SPIDER_MIDDLEWARES", f"{_OURS}.spidermiddlewares.pageitems.PageItems", order=960
+        _SPIDER, f"{_OURS}.spidermiddlewares.page_links.PageItemMiddleware", order=960
     ),
 }
 """The components that a setting of the suite switches on, by the name of its field."""
 COMPONENTS: dict[Profile, tuple[Component, ...]] = {
     "spider": (
         *_BOTH,
-        # Where the broad profile has what follows links.
-        Component(
-            "SPIDER_MIDDLEWARES", f"{_OURS}.spidermiddlewares.reading.LinkReading", order=950
-        ),
+        # At the place of FollowMiddleware in the broad profile.
+        Component(_SPIDER, f"{_OURS}.spidermiddlewares.page_links.LinkCountMiddleware", order=950),
     ),
     "broad": (
         *_BOTH,
         # Scrapy's jar grows with the hosts seen; this one is bounded.
         Component(
-            "DOWNLOADER_MIDDLEWARES",
-            f"{_OURS}.downloadermiddlewares.cookies.HostCookiesMiddleware",
-            replaces=f"{_MIDDLEWARE}.cookies.CookiesMiddleware",
+            _DOWNLOADER, f"{_OURS}.downloadermiddlewares.cookies.HostCookiesMiddleware",
+            replaces=f"{_SCRAPYS}.cookies.CookiesMiddleware",
         ),
-        # Nearer to the downloader than Scrapy's (600), so that it sees a redirect first; it leaves
-        # those of requests that the spider made to Scrapy's.
+        # Nearer to the downloader than Scrapy's (600): sees a redirect first, and leaves redirects
+        # of requests that the spider made to Scrapy's.
         Component(
-            "DOWNLOADER_MIDDLEWARES",
-            f"{_OURS}.downloadermiddlewares.redirect.LinkRedirectMiddleware",
+            _DOWNLOADER, f"{_OURS}.downloadermiddlewares.redirect.LinkRedirectMiddleware",
             order=610,
         ),
         # Before Scrapy's LogStats (0), whose first line it leaves out, too.
-        Component("EXTENSIONS", f"{_OURS}.extensions.progress.Progress", order=-1),
-        # Nearest to the spider: only what the others let through is followed.
-        Component(
-            "SPIDER_MIDDLEWARES", f"{_OURS}.spidermiddlewares.follow.FollowMiddleware", order=950
-        ),
+        Component(_EXTENSION, f"{_OURS}.extensions.progress.ProgressLine", order=-1),
+        # Nearest to the spider: only links that the others let through are followed.
+        Component(_SPIDER, f"{_OURS}.spidermiddlewares.page_links.FollowMiddleware", order=950),
     ),
-}
+}  # fmt: skip
 """The middlewares and extensions of each profile."""
 
-LEAN: dict[str, Lean] = {
-    "CONCURRENT_REQUESTS": Lean(200, "every host gets one request at a time: many hosts at once"),
-    "CONCURRENT_ITEMS": Lean(1, "Scrapy starts so many workers for each page, items or not"),
-    "DOWNLOAD_MAXSIZE": Lean(4 << 20, "a page longer than 4 MiB is no page to read links from"),
-    "DOWNLOAD_TIMEOUT": Lean(60, "a host that takes longer holds one of the places in vain"),
-    "LOG_LEVEL": Lean("INFO", "two lines of debug log for each page are most of the log"),
-    "METAREFRESH_ENABLED": Lean(False, "a meta refresh is one of the page's links already"),
-    "REMOTE_CONTROL_ENABLED": Lean(False, "a port that runs code is open for days otherwise"),
-    "TELNETCONSOLE_ENABLED": Lean(False, "a port that runs code is open for days otherwise"),
+LEAN: dict[str, LeanSetting] = {
+    "CONCURRENT_REQUESTS": LeanSetting(
+        200, "every host gets one request at a time: many hosts at once"
+    ),
+    "CONCURRENT_ITEMS": LeanSetting(
+        1, "Scrapy starts so many workers for each page, items or not"
+    ),
+    "DOWNLOAD_MAXSIZE": LeanSetting(
+        4 << 20, "a page longer than 4 MiB is no page to read links from"
+    ),
+    "DOWNLOAD_TIMEOUT": LeanSetting(
+        60, "a host that takes longer holds one of the places in vain"
+    ),
+    "LOG_LEVEL": LeanSetting("INFO", "two lines of debug log for each page are most of the log"),
+    "METAREFRESH_ENABLED": LeanSetting(
+        False, "a meta refresh is one of the page's links already"
+    ),
+    "REMOTE_CONTROL_ENABLED": LeanSetting(
+        False, "a port that runs code is open for days otherwise"
+    ),
+    "TELNETCONSOLE_ENABLED": LeanSetting(
+        False, "a port that runs code is open for days otherwise"
+    ),
 }
 """Scrapy's settings in the broad profile; set one in the project to switch that entry off."""
 

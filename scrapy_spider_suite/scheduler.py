@@ -1,10 +1,29 @@
-"""The scheduler: the frontier behind Scrapy's scheduler interface, and the one waker of its engine.
+"""Which requests are known already: by the frontier, or by a dupefilter of the project's own.
+
+The scheduler: the frontier behind Scrapy's scheduler interface, and the one waker of its engine.
 
 This is the only module that reaches into the engine, at three places: it replaces the slot's set
 of requests in progress by one that says when a request has left it (then everything that came of
 a page has been through the pipelines), it schedules the slot's next call when a host becomes
 ready (Scrapy asks an idle scheduler again only on other activity, or every 5 seconds), and it
 stands before a downloader that is not the suite's (`Ungated`).
+
+For components that write later than they are given something: a page is done after them.
+
+A sink must not wait in ``process_item``: the page's other items wait behind it, and at the end of
+a crawl everybody for everybody. It remembers what it was given, and tells the frontier of a future
+that is done when the bytes are on disk::
+
+    class Packs:
+        @classmethod
+        def from_crawler(cls, crawler):
+            sink = cls(crawler)
+            crawler.signals.connect(sink.item_scraped, signals.item_scraped)
+            return sink
+
+        def item_scraped(self, item, response):
+            block = self.append(item)  # block.written: an asyncio.Future
+            hold(self.crawler, response, block.written)
 """
 
 from __future__ import annotations
@@ -19,13 +38,14 @@ from scrapy.core.scheduler import BaseScheduler
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.http import Response
 from scrapy.utils.defer import _schedule_coro, deferred_from_coro, maybe_deferred_to_future
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.python import global_object_name
 from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.cluster.agent import Partners, join_cluster
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.crawl.deferred_links import Extractor
-from scrapy_spider_suite.crawl.duplicates import Duplicates
 from scrapy_spider_suite.crawl.empty_runs import EmptyRun
 from scrapy_spider_suite.crawl.maintenance import Keeper
 from scrapy_spider_suite.crawl.preparation import Errands
@@ -38,7 +58,7 @@ from scrapy_spider_suite.downloader import PoliteDownloader
 from scrapy_spider_suite.errors import JobDamagedError, SuiteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.pipelines.sinking import sinking_pipelines
+from scrapy_spider_suite.pipelines.sinks import sinking_pipelines
 from scrapy_spider_suite.runtime.refusal import NO_PAGES, SEEDS_UNREAD, refuse
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.store.rocks_store import condemn_on_damage
@@ -46,9 +66,78 @@ from scrapy_spider_suite.urls.url_lists import check_sources
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
-
+    from scrapy.dupefilters import BaseDupeFilter
 
 logger = logging.getLogger(__name__)
+
+_SCRAPY_DUPEFILTER = "scrapy.dupefilters.RFPDupeFilter"
+_SUITE_DUPEFILTERS = (
+    "scrapy_spider_suite.dupefilter.SieveDupeFilter",
+    "scrapy_spider_suite.dupefilter.TrieDupeFilter",
+)
+# Plain integers: operators of flags are Python code.
+_START_FLAG, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
+
+
+class Duplicates:
+    """One per crawl. Stats: ``dupefilter/filtered``, as Scrapy's dupefilter."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._dupefilter = _own_dupefilter(crawler)
+        self._log = crawler.settings.getbool("DUPEFILTER_DEBUG")
+
+    def open(self) -> Any:
+        """Open the project's dupefilter; a Deferred, if that gives one."""
+        return None if self._dupefilter is None else self._dupefilter.open()
+
+    async def close(self, reason: str) -> None:
+        """Close the project's dupefilter."""
+        if self._dupefilter is not None:
+            await maybe_deferred_to_future(self._dupefilter.close(reason) or succeed(None))
+
+    def filters(self, request: Request, entry: Entry, crawl: Crawl) -> bool:
+        """Whether *request*, whose entry is *entry*, is not to be asked for again; counts it."""
+        again = entry.flags & _START_FLAG and crawl.job is not None and crawl.job.resumed
+        if request.dont_filter and not again:
+            return False
+        if self._dupefilter is not None:
+            if not self._dupefilter.request_seen(request):
+                entry.flags |= _DONT_FILTER
+                return False
+            spider = self._crawler.spider
+            if spider is not None:
+                self._dupefilter.log(request, spider)
+            return True
+        if not crawl.frontier.known(entry.identity):
+            return False
+        if crawl.frontier.chances.due(entry.identity, crawl.now() + crawl.frontier.wall_offset):
+            return False
+        if self._log:
+            logger.debug("Filtered duplicate request: %s", request)
+        self._crawler.stats.inc_value("dupefilter/filtered")
+        return True
+
+
+def _own_dupefilter(crawler: Crawler) -> BaseDupeFilter | None:
+    """The project's own dupefilter; None for those whose work the frontier does.
+
+    The suite's own ones remember a request at once. The frontier does so in the commit of the page
+    that it came from: beside it they would know requests that a kill takes from the frontier.
+    """
+    chosen = load_object(crawler.settings["DUPEFILTER_CLASS"])
+    if chosen is load_object(_SCRAPY_DUPEFILTER):
+        return None
+    if global_object_name(chosen) in _SUITE_DUPEFILTERS:
+        logger.warning(
+            "DUPEFILTER_CLASS = %r is not used: the suite's scheduler knows itself what was seen; "
+            "it is for other schedulers",
+            global_object_name(chosen),
+        )
+        return None
+    dupefilter: BaseDupeFilter = build_from_crawler(chosen, crawler)
+    return dupefilter
+
 
 # A plain integer: operators of flags are Python code.
 _START = int(Flag.START)
@@ -369,3 +458,25 @@ def _robots_of(crawler: Crawler) -> Any:
     from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
 
     return crawler.get_downloader_middleware(RobotsMiddleware)
+
+
+def hold(
+    crawler: Crawler, response: Response | Failure | None, durable: asyncio.Future[Any]
+) -> bool:
+    """Let the page of *response* be done only when *durable* is.
+
+    If *durable* fails or is cancelled, or the crawl ends before it is done, the page stays pending
+    and is fetched again. To be called from a handler of ``item_scraped`` or ``response_received``,
+    with what that was given as *response*: before the page is through.
+
+    Returns:
+        Whether something will wait for it: not where there is no page (items of ``start()``), it is
+        through already, or the scheduler is not the suite's.
+    """
+    slot = None if crawler.engine is None else crawler.engine._slot
+    scheduler = None if slot is None else slot.scheduler
+    # Not isinstance(): to Scrapy's metaclass every scheduler is an instance of any other's class.
+    if FrontierScheduler not in type(scheduler).__mro__:
+        return False
+    held: bool = scheduler.hold(response, durable)  # type: ignore[union-attr]
+    return held

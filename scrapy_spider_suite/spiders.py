@@ -9,6 +9,7 @@ from scrapy import Spider
 from scrapy.http import Response
 from scrapy.utils.misc import load_object
 
+from scrapy_spider_suite.crawl.preparation import has_contact
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.runtime.refusal import refuse, refuse_crawl
 from scrapy_spider_suite.store.job_directory import job_begun
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from scrapy.crawler import Crawler
-
 
 class BroadSpider(Spider):
     """Crawls many hosts; links are extracted, deduplicated and queued in bulk.
@@ -108,3 +108,16 @@ class BroadSpider(Spider):
     def link_priority(self, response: Response, url: str) -> int:
         """Return the priority of a link; higher goes first among the URLs of its host."""
         return 0
+
+
+def require_contact(user_agent: str | None) -> None:
+    """Refuse the crawl if *user_agent* gives no contact.
+
+    Raises `SettingsError` in a script; a command ends with one line and exit code 2.
+    """
+    if not has_contact(user_agent):
+        expected = (
+            "the address of a page or a mailbox where a site's owner can reach you, "
+            "e.g. 'mybot/1.0 (+https://example.org/bot)'"
+        )
+        refuse(SettingsError.of("USER_AGENT", user_agent, expected))

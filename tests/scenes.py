@@ -12,7 +12,7 @@ from redis_servers import RedisServer
 
 from scrapy_spider_suite.agents.calls import Call, Caller, Keys, Reply, new_id
 from scrapy_spider_suite.agents.listening import Listener
-from scrapy_spider_suite.errors import CallError
+from scrapy_spider_suite.errors import AgentCallError
 
 CRAWL = "web"
 KEYS = Keys(CRAWL)
@@ -47,7 +47,7 @@ class Doer:
         """Remember it."""
         await self.wait.wait()
         if call.verb == "unknown":
-            raise CallError("nobody does that")
+            raise AgentCallError("nobody does that")
         if call.verb == "fault":
             raise ZeroDivisionError("a fault")
         self.done.append(call)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_spider_suite.crawl.preparation import (
-    Introduction,
-    has_contact,
-    mailbox_in,
-    require_contact,
-)
+from scrapy_spider_suite.crawl.preparation import Introduction, has_contact, mailbox_in
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.spiders import require_contact
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ RANKS = {
     "__version__": CORE,
     "errors": CORE,
     "headers": CORE,
-    "wording": CORE,
     "durable": CORE,
     "processes": CORE,
     "urls": CORE,
@@ -36,7 +35,6 @@ RANKS = {
     "pages": SERVICE,
     "search": SERVICE,
     "profiles": TOP,
-    "movingover": TOP,
     "addon": TOP,
 }
 WORLD = {
@@ -47,7 +45,7 @@ FORBIDDEN = {CORE: WORLD, SERVICE: {"scrapy", "twisted"}}
 # What was seen is kept in files, and tries are built by a process of their own.
 FILES = {"io", "os", "pathlib", "shutil", "subprocess", "tempfile", "threading"}
 # The local web measures the suite from outside, so it knows nothing of it but its errors.
-ALONE, ITS = "testing", {"testing", "errors", "wording"}
+ALONE, ITS = "testing", {"testing", "errors"}
 
 MODULES = sorted(ROOT.rglob("*.py"))
 

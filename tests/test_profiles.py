@@ -13,7 +13,7 @@ from scrapy_spider_suite.settings.declarations import Profile
 
 THEIR_ROBOTS = "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware"
 OUR_ROBOTS = "scrapy_spider_suite.downloadermiddlewares.robots.RobotsMiddleware"
-OUR_AGENT = "scrapy_spider_suite.downloadermiddlewares.useragent.HostUserAgent"
+OUR_AGENT = "scrapy_spider_suite.downloadermiddlewares.useragent.HostUserAgentMiddleware"
 OUR_COOKIES = "scrapy_spider_suite.downloadermiddlewares.cookies.HostCookiesMiddleware"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import scrapy_spider_suite
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.runtime.text import counted
 
 PACKAGE = Path(scrapy_spider_suite.__file__).parent
 PLURAL = re.compile(r"(%[-+,\d]*[ds]|\{[^{}]*\}) (?:(?!whose )[a-z-]*[a-rt-z] )?([A-Za-z]+s)\b")
@@ -51,7 +51,7 @@ def test_a_number_before_a_plural_is_counted() -> None:
         f"{path}:{line}: {words}" for path in sorted(PACKAGE.rglob("*.py"))
         for line, words in plurals(path.read_text()) if (path.name, words) not in ALLOWED
     ]  # fmt: skip
-    assert not found, "use scrapy_spider_suite.wording.counted"
+    assert not found, "use scrapy_spider_suite.runtime.text.counted"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from backports import zstd
 from scrapy_spider_suite.cluster.messages import LEVEL, decompress
 from scrapy_spider_suite.cluster.redis_server import RedisServer, load_script, prefix_of
 from scrapy_spider_suite.cluster.registry import TIMEOUT
-from scrapy_spider_suite.errors import CallError, MessageError
+from scrapy_spider_suite.errors import AgentCallError, MessageError
 
 CALL_MAX: Final = 64 << 10
 """Bytes of a call."""
@@ -96,19 +96,19 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         return f"{kind} {self.arguments.get('subject', '')}" if kind else ""
 
     def to_bytes(self) -> bytes:
-        """As it lies in Redis. Raises `CallError`: it is too long."""
+        """As it lies in Redis. Raises `AgentCallError`: it is too long."""
         data = msgspec.json.encode(self)
         if len(data) > CALL_MAX:
-            raise CallError(f"{self.verb}: that is longer than {CALL_MAX:,} bytes")
+            raise AgentCallError(f"{self.verb}: that is longer than {CALL_MAX:,} bytes")
         return data
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Call:
-        """Read what anybody may have written. Raises `CallError`: it is no call."""
+        """Read what anybody may have written. Raises `AgentCallError`: it is no call."""
         try:
             return msgspec.json.decode(data, type=cls)
         except (ValueError, RecursionError) as error:
-            raise CallError(f"no call: {error}") from error
+            raise AgentCallError(f"no call: {error}") from error
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,13 +141,13 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Reply:
-        """Read what anybody may have written. Raises `CallError`: it is no answer."""
+        """Read what anybody may have written. Raises `AgentCallError`: it is no answer."""
         try:
             if len(data) > ANSWER_MAX:
                 raise ValueError(f"longer than {ANSWER_MAX:,} bytes")
             return msgspec.json.decode(decompress(data, ANSWER_RAW, "an answer"), type=cls)
         except (ValueError, MessageError, RecursionError) as error:
-            raise CallError(f"no answer: {error}") from error
+            raise AgentCallError(f"no answer: {error}") from error
 
 
 class Piece(NamedTuple):
@@ -166,14 +166,14 @@ class Piece(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Piece:
-        """Read what anybody may have written. Raises `CallError`: it is no piece."""
+        """Read what anybody may have written. Raises `AgentCallError`: it is no piece."""
         number, at = data[:NUMBER], data[NUMBER : 2 * NUMBER]
         try:
             if len(data) > PIECE_MAX:
                 raise ValueError(f"longer than {PIECE_MAX:,} bytes")
             raw = decompress(data[2 * NUMBER :], PIECE, "a piece")
         except (ValueError, MessageError) as error:
-            raise CallError(f"no piece of a list: {error}") from error
+            raise AgentCallError(f"no piece of a list: {error}") from error
         return cls(int.from_bytes(number, "big"), int.from_bytes(at, "big"), raw)
 
 
@@ -231,7 +231,7 @@ class Caller:
     async def leave(self, calls: Mapping[str, Call]) -> None:
         """Leave a call for each agent by its name, all of one id: all of them, or none.
 
-        Raises `CallError`: it is too long, or too many wait for one of them.
+        Raises `AgentCallError`: it is too long, or too many wait for one of them.
         """
         if not calls:
             return
@@ -243,19 +243,19 @@ class Caller:
             str(round(KEPT * 1000)), str(int(urgent)), *texts,
         )  # fmt: skip
         if full:
-            raise CallError(f"{WAITING_MAX:,} calls wait for {agents[full - 1]} already")
+            raise AgentCallError(f"{WAITING_MAX:,} calls wait for {agents[full - 1]} already")
 
     async def stand(self, call: Call) -> None:
         """Keep *call* for agents that come later, instead of what stood about the same.
 
-        Raises `CallError`: too many stand.
+        Raises `AgentCallError`: too many stand.
         """
         [full] = await self._server.run(
             _SCRIPTS["stand"], [self._keys.standing], call.stands, call.to_bytes(),
             str(STANDING_MAX),
         )  # fmt: skip
         if full:
-            raise CallError(f"{STANDING_MAX:,} blocks stand already: take some back")
+            raise AgentCallError(f"{STANDING_MAX:,} blocks stand already: take some back")
 
     async def over(self, call: Call) -> None:
         """Nothing stands about this any more: all agents know it."""
@@ -276,8 +276,10 @@ class Caller:
             try:
                 reply = Reply.from_bytes(data)
                 if (reply.id, reply.agent) != (id, agent):
-                    raise CallError(f"the answer of {reply.agent} to another call, or another's")
-            except CallError as error:
+                    raise AgentCallError(
+                        f"the answer of {reply.agent} to another call, or another's"
+                    )
+            except AgentCallError as error:
                 self.refused[agent] = str(error)
             else:
                 replies[agent] = reply

@@ -30,9 +30,9 @@ from scrapy_spider_suite.agents.calls import (
     Reply,
 )
 from scrapy_spider_suite.cluster.redis_server import RedisServer, load_script
-from scrapy_spider_suite.errors import CallError, RegistryError
+from scrapy_spider_suite.errors import AgentCallError, RegistryError
 from scrapy_spider_suite.runtime.tasks import Once
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.runtime.text import counted
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Carrier(Protocol):
         ...
 
     async def carry_out(self, call: Call) -> Reply:
-        """Do what is asked, unless that was done before, and answer. Raises `CallError`."""
+        """Do what is asked, unless that was done before, and answer. Raises `AgentCallError`."""
         ...
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class Listener:
             if text not in self._stood:
                 try:
                     call = Call.from_bytes(text)
-                except CallError as error:
+                except AgentCallError as error:
                     self._refuse(1, error)
                     self._stood.add(text)
                 else:
@@ -177,7 +177,7 @@ class Listener:
                     await self._carry_out(call)
                 if due or not new:
                     self._stood.add(text)
-            except CallError as error:
+            except AgentCallError as error:
                 self._refuse(1, error)
                 self._stood.add(text)
             except OSError as error:
@@ -199,7 +199,7 @@ class Listener:
         """The id of the call, and its answer; nothing if nobody waits for one."""
         try:
             call = Call.from_bytes(text)
-        except CallError as error:
+        except AgentCallError as error:
             self._refuse(1, error)
             return "", b""
         if call.until < self._wall():
@@ -210,7 +210,7 @@ class Listener:
             if call.pieces and (place := self._carrier.place(call)) is not None:
                 await self._fetch(call, place)
             return call.id, (await self._carry_out(call)).to_bytes()
-        except CallError as error:
+        except AgentCallError as error:
             self._refuse(1, error)
             said = str(error)
         except OSError as error:
@@ -257,7 +257,7 @@ class Listener:
     async def _fetch(self, call: Call, place: Path) -> None:
         """Write the list that comes with *call* to *place*, from where the process before was.
 
-        Raises `CallError` and `OSError`.
+        Raises `AgentCallError` and `OSError`.
         """
         have, number = b"", -1
         silent = self._wall()
@@ -268,7 +268,7 @@ class Listener:
                     _put(file.fileno(), piece, number)
                     number, have, silent = piece.number, piece.to_bytes()[:NUMBER], self._wall()
                 elif self._wall() - silent > _SILENT:
-                    raise CallError(
+                    raise AgentCallError(
                         f"{call.verb}: of {counted(call.pieces, 'piece')} of the list "
                         f"{number + 1} came"
                     )
@@ -308,15 +308,15 @@ class Listener:
 def _id_of(text: bytes) -> str:
     try:
         return Call.from_bytes(text).id
-    except CallError:
+    except AgentCallError:
         return ""
 
 
 def _put(file: int, piece: Piece, last: int) -> None:
-    """Write *piece* where it belongs. Raises `CallError`: one before it is missing."""
+    """Write *piece* where it belongs. Raises `AgentCallError`: one before it is missing."""
     size = os.fstat(file).st_size
     known = piece.number == last + 1 or last < 0
     if not known or piece.at > size:
-        raise CallError(f"piece {piece.number} of a list came without the one before it")
+        raise AgentCallError(f"piece {piece.number} of a list came without the one before it")
     os.ftruncate(file, piece.at)
     os.pwrite(file, piece.data, piece.at)

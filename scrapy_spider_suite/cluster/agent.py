@@ -53,13 +53,13 @@ from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.errors import ClusterError, SettingsError, SuiteError
-from scrapy_spider_suite.exceptions import HostBarred
+from scrapy_spider_suite.exceptions import HostExcluded
 from scrapy_spider_suite.runtime.refusal import refuse, running_command
 from scrapy_spider_suite.runtime.tasks import watched
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.suite import SuiteSettings, refuse_short_lease
 from scrapy_spider_suite.signals import settings_changed, settings_changing
-from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.context import Crawl
@@ -363,14 +363,14 @@ class Agent:
         return not outbox_is_full(self.crawl, self._scheduler, self.routing.outbox)
 
     def refuse_fetch(self, request: Request, lease: Lease | None, delay: float) -> None:
-        """Raise `HostBarred` if this agent may not send *request* now, since another one may hold
+        """Raise `HostExcluded` if this agent may not send *request* now, since another one may hold
         its host before *delay* seconds after the fetch are over.
 
         What has no visit may go to a host of another agent only by a ledger that all share.
         """
         until = time.time() + _SOON
         if self._members is None or not self._members.may_fetch(delay):
-            raise HostBarred("the lease of this agent has run out", until)
+            raise HostExcluded("the lease of this agent has run out", until)
         if lease is not None:
             elsewhere = self.crawl.frontier.holding.holds_back(lease.entry)
         else:
@@ -378,7 +378,7 @@ class Agent:
                 hostname(request), request.url
             )
         if elsewhere:
-            raise HostBarred(
+            raise HostExcluded(
                 "another agent has the host; with SUITE_LEDGER both may send requests there", until
             )
 

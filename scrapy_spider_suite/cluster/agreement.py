@@ -29,11 +29,11 @@ from xxhash import xxh3_64_hexdigest
 from scrapy_spider_suite.cluster.assignment import Assignment, fingerprint
 from scrapy_spider_suite.cluster.membership import SKEW_MAX, folder_identity
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.declarations import Kind, full_name, words
 from scrapy_spider_suite.settings.suite import DECLARATIONS, SuiteSettings
 from scrapy_spider_suite.settings.values import RedisUrl
 from scrapy_spider_suite.signals import settings_changing
-from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.ownership import Ownership

@@ -39,8 +39,8 @@ import xxhash
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.entries import UNITS, slot_of
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.urls.hosts import node_of, terminal_of
-from scrapy_spider_suite.wording import counted
 
 SETTING: Final = "SUITE_ASSIGNMENT"
 LIGHTEST: Final = 0.1

@@ -42,7 +42,7 @@ import msgpack  # type: ignore[import-untyped]
 from backports import zstd
 
 from scrapy_spider_suite.errors import MessageError, MessageTooLargeError
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.runtime.text import counted
 
 VERSION: Final = 1
 """Third byte of each letter."""

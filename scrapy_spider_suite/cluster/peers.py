@@ -47,10 +47,10 @@ from scrapy_spider_suite.control.calling import Calling
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError, SettingsError
 from scrapy_spider_suite.runtime.clock import boottime
 from scrapy_spider_suite.runtime.tasks import watched
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.settings.values import endpoint
 from scrapy_spider_suite.store.rocks_store import condemn_on_damage
-from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.agent import Agent

@@ -35,13 +35,13 @@ from scrapy_spider_suite.cluster.redis_server import RedisServer, load_script, r
 from scrapy_spider_suite.crawl.seeds import Plant, Sown, bad_store, note_bad
 from scrapy_spider_suite.errors import JobError, RegistryError
 from scrapy_spider_suite.runtime.event_loop import Turns
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.scrapy_redis import SeedKey, server_of
 from scrapy_spider_suite.settings.values import RedisUrl
 from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 from scrapy_spider_suite.urls.url_lists import BadLine, Seed, SeedLines
-from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -53,7 +53,7 @@ from scrapy_spider_suite.cluster.redis_server import EVERY, RedisServer, crawl_o
 from scrapy_spider_suite.errors import ClusterError, FencedError, JoinRefusedError, RegistryError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.runtime.clock import boottime
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.runtime.text import counted
 
 TIMEOUT: Final = 5.0
 """Seconds that a call may take."""

@@ -16,12 +16,12 @@ from scrapy.utils.request import fingerprint
 from w3lib.url import canonicalize_url
 
 from scrapy_spider_suite.errors import JobError, UnknownUrlError
+from scrapy_spider_suite.runtime.text import counted, printable
 from scrapy_spider_suite.seen.sieve import Sieve, waiting_in
 from scrapy_spider_suite.seen.sorted_set import Manifest
 from scrapy_spider_suite.seen.trie_store import TrieStore
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.urls.normalize import normalize
-from scrapy_spider_suite.wording import counted, printable
 
 _TRIE, _SIEVE = "seen-trie", "seen-sieve"  # of the dupefilters, which know URLs by other names
 PLACES = (f"{FOLDER}/seen", _TRIE, f"{FOLDER}/sieve", _SIEVE)

@@ -15,8 +15,8 @@ from typing import Any
 
 from scrapy.exceptions import UsageError
 
+from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.urls.normalize import host_of, normalize
-from scrapy_spider_suite.wording import printable
 
 Row = dict[str, Any]
 

@@ -11,8 +11,8 @@ from scrapy_spider_suite.control.asking import whoami
 from scrapy_spider_suite.control.folder import ActionFolder, new_id
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.declarations import plain, words
-from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.context import Crawl

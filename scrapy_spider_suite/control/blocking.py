@@ -16,8 +16,8 @@ from scrapy_spider_suite.control.reach import hosts_of
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.urls.host_patterns import Kind, Subject
-from scrapy_spider_suite.wording import counted
 
 _ROWS = 50
 """Rows that are looked at in one portion."""

@@ -20,7 +20,7 @@ from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.control.folder import ActionFolder
 from scrapy_spider_suite.control.looking import Lookers
 from scrapy_spider_suite.control.verbs import VERBS
-from scrapy_spider_suite.errors import ActionError, CallError
+from scrapy_spider_suite.errors import ActionError, AgentCallError
 from scrapy_spider_suite.runtime import files
 
 _SUFFIX: Final = "-call"
@@ -69,7 +69,7 @@ class Calling:
         if call.kind == "look":
             return await self._look(call)
         if call.verb not in VERBS or call.verb in _NOT_FROM_AFAR:
-            raise CallError(f"nobody does {call.verb[:80]!r} when asked through Redis")
+            raise AgentCallError(f"nobody does {call.verb[:80]!r} when asked through Redis")
         answer = await self._act(call)
         return Reply(
             id=call.id, agent=self._name, code=0 if answer.ok else 1,
@@ -88,14 +88,14 @@ class Calling:
                 try:
                     await asyncio.to_thread(self._leave, action)
                 except ActionError as error:
-                    raise CallError(str(error)) from error
+                    raise AgentCallError(str(error)) from error
         while (answer := self._actions.collect(id)) is None:
             if not self._actions.wanted(id) and not self._actions.answered(id):
                 # Somebody else has taken the answer away: the log has it.
                 self._done = None
                 if (known := (await self._earlier()).get(id)) is not None:
                     return known
-                raise CallError(f"{call.verb}: the action was taken back")
+                raise AgentCallError(f"{call.verb}: the action was taken back")
             await asyncio.sleep(_POLL)
         done[id] = answer
         self._ids.add(id)

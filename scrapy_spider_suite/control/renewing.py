@@ -25,6 +25,7 @@ from scrapy_spider_suite.crawl.seeds import Sower, Sown, planter
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_transfer import bring_back, while_locked
@@ -32,7 +33,6 @@ from scrapy_spider_suite.store.url_states import voucher_of_sitemap
 from scrapy_spider_suite.urls.host_patterns import Subject
 from scrapy_spider_suite.urls.normalizer import Normal
 from scrapy_spider_suite.urls.url_lists import READ_ERRORS, ListFile, Seed, SeedLines, reason
-from scrapy_spider_suite.wording import counted
 
 _SOWING = 0.005
 """Seconds for which seeds are taken before they are written."""

@@ -25,7 +25,7 @@ from scrapy.utils.misc import load_object
 from scrapy_spider_suite.analysis.ranks import Scores as ScoreFile
 from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.exceptions import HostBarred
+from scrapy_spider_suite.exceptions import HostExcluded
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, BestFirst, BottomUp, Entry, Order
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.overrides import Overrides
@@ -33,6 +33,7 @@ from scrapy_spider_suite.frontier.policy import Phases, Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.robots_rules import origin_of
 from scrapy_spider_suite.frontier.windows import Window
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.urls.normalize import host_of, normalize
@@ -40,7 +41,6 @@ from scrapy_spider_suite.urls.normalizer import Normalizer, Options, Plugin, Rul
 from scrapy_spider_suite.urls.scope import Scope
 from scrapy_spider_suite.urls.traps import Limits
 from scrapy_spider_suite.urls.twins import Twins
-from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -349,7 +349,7 @@ class Overriding:
         return host, self.address_of(host)
 
     def refuse_barred(self, request: Request, address: str = "") -> None:
-        """Raise `HostBarred` if nothing may be asked of the host of *request*, at *address*, now.
+        """Raise `HostExcluded` if nothing may be asked of the host of *request*, at *address*, now.
 
         *address* is "" while it is not known.
         """
@@ -358,7 +358,7 @@ class Overriding:
         if bar is None and policy.blocks:
             bar = policy.bar_of_url(normalize(request.url) or request.url, host, wall)
         if bar is not None:
-            raise HostBarred(str(bar), bar.until)
+            raise HostExcluded(str(bar), bar.until)
 
 
 def read_overrides(path: Path | None) -> Overrides:

@@ -26,8 +26,8 @@ from scrapy_spider_suite.crawl.requests import event_of_error, event_of_result
 from scrapy_spider_suite.crawl.supervision import Leaving
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
 from scrapy_spider_suite.runtime.refusal import NO_PAGES, ExitCode, code_of_reason
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
-from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.context import Crawl

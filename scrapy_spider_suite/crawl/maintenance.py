@@ -34,11 +34,11 @@ from scrapy_spider_suite.crawl.supervision import Supervision
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.runtime.event_loop import CalmCollector
 from scrapy_spider_suite.runtime.refusal import DAMAGED
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.store.rocks_store import RocksStore, condemn_on_damage
 from scrapy_spider_suite.store.seen_transfer import Archiver, make_archiver
-from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.context import Crawl

@@ -27,8 +27,8 @@ from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import StoppedError, event_of_error, hostname
-from scrapy_spider_suite.errors import PrivateAddressError, ResolveError, SettingsError, SuiteError
-from scrapy_spider_suite.exceptions import HostBarred, RobotsUnavailable
+from scrapy_spider_suite.errors import PrivateAddressError, ResolveError, SuiteError
+from scrapy_spider_suite.exceptions import HostExcluded, RobotsUnavailable
 from scrapy_spider_suite.fetch.address_rules import pacing_key as address_key
 from scrapy_spider_suite.fetch.address_rules import special_kind
 from scrapy_spider_suite.fetch.resolver import Resolver
@@ -36,7 +36,6 @@ from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.robots_rules import RobotsRules, RobotsVerdict, origin_of
 from scrapy_spider_suite.frontier.workbench import FOREVER, HostState
-from scrapy_spider_suite.runtime.refusal import refuse
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.urls.normalize import host_of
 
@@ -70,17 +69,6 @@ def has_contact(user_agent: str | None) -> bool:
     return bool(contact_in(user_agent))
 
 
-def require_contact(user_agent: str | None) -> None:
-    """Refuse the crawl if *user_agent* gives no contact.
-
-    Raises `SettingsError` in a script; a command ends with one line and exit code 2.
-    """
-    if not has_contact(user_agent):
-        expected = (
-            "the address of a page or a mailbox where a site's owner can reach you, "
-            "e.g. 'mybot/1.0 (+https://example.org/bot)'"
-        )
-        refuse(SettingsError.of("USER_AGENT", user_agent, expected))
 
 
 class Introduction:
@@ -264,7 +252,7 @@ class Errands:
                 self._keep_to(visit.host, url)
         except (SuiteError, CannotResolveHostError):
             known = False  # its pages fail of the same, where whoever wants them expects it
-        except (RobotsUnavailable, HostBarred, StoppedError) as error:
+        except (RobotsUnavailable, HostExcluded, StoppedError) as error:
             logger.debug("%s: %s", url, error)
         finally:
             self._fetches -= 1

@@ -60,13 +60,14 @@ from scrapy.utils.misc import load_object
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.errors import (
     NoSuchHostError,
+    OutOfFilesError,
     PrivateAddressError,
     ResolveError,
     UnstorableError,
 )
 from scrapy_spider_suite.exceptions import (
     FilterRefused,
-    HostBarred,
+    HostExcluded,
     HostUnreachable,
     NotModified,
     RedirectLoop,
@@ -76,7 +77,7 @@ from scrapy_spider_suite.exceptions import (
     UnwantedMediaType,
 )
 from scrapy_spider_suite.fetch.exchange import MEDIA_TYPES, TRUNCATE
-from scrapy_spider_suite.fetch.http_messages import MalformedResponseError, OutOfFilesError
+from scrapy_spider_suite.fetch.http_messages import MalformedResponseError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
 from scrapy_spider_suite.runtime.http_fields import header
@@ -121,7 +122,7 @@ _EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
     # The first that fits counts: the narrower class stands before the wider one.
     (RobotsForbidden, Event.ROBOTS),
     (RobotsUnavailable, Event.ROBOTS_UNAVAILABLE),
-    (HostBarred, Event.BARRED),
+    (HostExcluded, Event.BARRED),
     (UnwantedMediaType, Event.MEDIA_TYPE),
     (NotModified, Event.SUCCESS),
     (FilterRefused, Event.FILTERED),

@@ -23,7 +23,7 @@ from scrapy.http.request import NO_CALLBACK
 
 from scrapy_spider_suite.crawl.requests import StoppedError, redirect_target
 from scrapy_spider_suite.errors import SuiteError
-from scrapy_spider_suite.exceptions import HostBarred, RedirectRefused
+from scrapy_spider_suite.exceptions import HostExcluded, RedirectRefused
 from scrapy_spider_suite.frontier.robots_rules import (
     BODY_MAX,
     REDIRECTS_MAX,
@@ -84,13 +84,13 @@ class RobotsFetcher:
     async def fetch(self, engine: ExecutionEngine, origin: str) -> Answer:
         """Return the answer of *origin*, or why there is none.
 
-        Raises `SuiteError`, `CannotResolveHostError`, `HostBarred` and `StoppedError`: a rule of
+        Raises `SuiteError`, `CannotResolveHostError`, `HostExcluded` and `StoppedError`: a rule of
         ours says nothing of the host, nor does a crawl that is being stopped.
         """
         request = self._request(f"{origin}/robots.txt")
         try:
             response = await self._download(engine, request)
-        except (SuiteError, CannotResolveHostError, HostBarred, StoppedError) as exc:
+        except (SuiteError, CannotResolveHostError, HostExcluded, StoppedError) as exc:
             self._count_failure(exc)
             raise
         except Exception as exc:  # of any download handler or middleware: all mean no answer
@@ -120,7 +120,7 @@ class RobotsFetcher:
             request = self._request(target)
             try:
                 response = await engine.download_async(request)
-            except (SuiteError, CannotResolveHostError, HostBarred) as exc:
+            except (SuiteError, CannotResolveHostError, HostExcluded) as exc:
                 raise RedirectRefused(f"redirected to {target}: {exc}") from exc
         return response
 

@@ -32,6 +32,7 @@ from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key
 from scrapy_spider_suite.runtime.event_loop import Turns, in_thread
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.store.interface import KV, Store
 from scrapy_spider_suite.store.url_states import mark_of
@@ -48,7 +49,6 @@ from scrapy_spider_suite.urls.url_lists import (
     download,
     reason,
 )
-from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.pushed_seeds import PushedSeeds

@@ -24,10 +24,10 @@ from scrapy_spider_suite.guards.checks import CrawlNeeds, findings
 from scrapy_spider_suite.guards.notify import Notifier
 from scrapy_spider_suite.guards.stall import Stillness, Watchdog, stacks, tasks
 from scrapy_spider_suite.runtime.refusal import STALLED, ExitCode, code_of_reason, running_command
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.store.job_status import StatusFile, read_status
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.context import Crawl

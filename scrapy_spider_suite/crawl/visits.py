@@ -33,7 +33,7 @@ from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import event_of_error, event_of_result, hostname
 from scrapy_spider_suite.errors import CodecError
 from scrapy_spider_suite.exceptions import (
-    HostBarred,
+    HostExcluded,
     HostUnreachable,
     NotModified,
     RobotsUnavailable,
@@ -42,7 +42,7 @@ from scrapy_spider_suite.exceptions import (
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health, event_of_status
 from scrapy_spider_suite.frontier.politeness import parse_retry_after
 from scrapy_spider_suite.frontier.workbench import HostState
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.runtime.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -344,7 +344,7 @@ class Visits:
                 lease.status = error.response.status
             if isinstance(error, RobotsUnavailable) and lease.visit is not None:
                 self._no_robots(lease, lease.visit.host, error.retry_at)
-            elif isinstance(error, HostBarred) and lease.visit is not None:
+            elif isinstance(error, HostExcluded) and lease.visit is not None:
                 self._barred(lease.visit.host, error)
         elif result is not None:
             lease.event = event_of_result(result)
@@ -365,7 +365,7 @@ class Visits:
             until = retry_at - crawl.frontier.wall_offset
             crawl.frontier.residents.postpone(host, until, "robots.txt unavailable")
 
-    def _barred(self, host: HostState, error: HostBarred) -> None:
+    def _barred(self, host: HostState, error: HostExcluded) -> None:
         """Keep a host waiting of which a request was refused: its turn must not come at once."""
         frontier, now = self._crawl.frontier, self._crawl.now()
         if not frontier.reviser.barred(host, now, now + frontier.wall_offset):

@@ -25,7 +25,7 @@ _BEFORE = "suite_user_agent"
 """Meta key: what stood there before, for the redirect that leads to another host. "": nothing."""
 
 
-class HostUserAgent:
+class HostUserAgentMiddleware:
     """Sets the User-Agent of requests, robots.txt and media too, where a rule names one.
 
     It wins over the project's and over a spider's own, and is taken back where a request is sent

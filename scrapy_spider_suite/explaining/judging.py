@@ -29,6 +29,7 @@ from scrapy_spider_suite.frontier.robots_rules import (
     deciding_line,
     origin_of,
 )
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.counters import Counters, domain_row
 from scrapy_spider_suite.store.host_queues import NEVER
 from scrapy_spider_suite.store.rows import HostRecord
@@ -36,7 +37,6 @@ from scrapy_spider_suite.urls.filters import Fact, Stage, Subject
 from scrapy_spider_suite.urls.normalize import Unusable, host_of, parse
 from scrapy_spider_suite.urls.scope import Reason, Scope
 from scrapy_spider_suite.urls.traps import Refusal, look
-from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.store.rocks_store import RocksStore

@@ -20,9 +20,9 @@ from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.explaining.judging import span
 from scrapy_spider_suite.explaining.waits import summary
 from scrapy_spider_suite.frontier.waits import WaitReason
+from scrapy_spider_suite.runtime.text import counted, printable
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.urls.traps import counts_of
-from scrapy_spider_suite.wording import counted, printable
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -129,7 +129,7 @@ class _Pace:
         return f"about {span(pending * (now - then) / max(1, before - pending))}"
 
 
-class Progress:
+class ProgressLine:
     """Shows pages, rates, queue and hosts of a crawl in the broad profile.
 
     LOGSTATS_INTERVAL is the interval of the line in the log, where there is no terminal. The line
@@ -145,7 +145,7 @@ class Progress:
         crawler.signals.connect(self._opened, signals.spider_opened)
 
     @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Progress:
+    def from_crawler(cls, crawler: Crawler) -> ProgressLine:
         """Build it for *crawler*. Raises `NotConfigured` where nothing is to be shown."""
         settings = crawler.settings
         if suite_settings(crawler).profile != "broad":

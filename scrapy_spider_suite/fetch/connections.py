@@ -33,7 +33,7 @@ from scrapy.exceptions import (
     DownloadTimeoutError,
 )
 
-from scrapy_spider_suite.fetch.http_messages import OutOfFilesError
+from scrapy_spider_suite.errors import OutOfFilesError
 
 if TYPE_CHECKING:
     from scrapy import Request

@@ -55,7 +55,7 @@ from typing import NamedTuple
 from backports import zstd
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.runtime.text import counted
 
 logger = logging.getLogger(__name__)
 

@@ -46,8 +46,6 @@ import httptools
 from msgspec import Struct
 from scrapy.exceptions import DownloadFailedError, UnsupportedURLSchemeError
 
-from scrapy_spider_suite.errors import SuiteError
-
 
 class MalformedResponseError(DownloadFailedError):
     """The bytes that came back are not an HTTP/1 response."""
@@ -58,11 +56,6 @@ class ResponseBoundsError(MalformedResponseError):
     headers."""
 
 
-class OutOfFilesError(SuiteError):
-    """No connection could be opened because this process or machine is out of file descriptors.
-
-    The crawl should pause, or be given a higher limit (``ulimit -n``); the host is not to blame.
-    """
 
 
 class UnsendableRequestError(ValueError):

@@ -22,10 +22,10 @@ from typing import Any
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.overrides import OverrideLine, Overrides, Rule
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.urls.host_patterns import Subject, Subjects
 from scrapy_spider_suite.urls.hosts import phase_of
 from scrapy_spider_suite.urls.traps import Limits
-from scrapy_spider_suite.wording import counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from scrapy_spider_suite.guards.limits import ROOT, memory_limit, tracking
 from scrapy_spider_suite.guards.mounts import mount_of
 from scrapy_spider_suite.guards.room import in_units
 from scrapy_spider_suite.guards.scrapy_queue import FOLDER, count_pending
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.runtime.text import counted
 
 _OTHER_FILES = 320
 """Files beside connections: the store keeps up to 256 open."""

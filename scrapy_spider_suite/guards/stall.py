@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from types import FrameType
 
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.runtime.text import counted
 
 TICK = 1.0
 """Seconds between two looks of the watchdog."""

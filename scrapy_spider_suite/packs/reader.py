@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.errors import (
-    PackAwayError,
     PackDamagedError,
     PackError,
     PackMissingError,
+    PackUploadedError,
 )
 from scrapy_spider_suite.packs import cdxj, http_records, warc
 from scrapy_spider_suite.packs import scan as access
@@ -309,8 +309,8 @@ class Packs:
         """Return *url* as it was last fetched, or as it was *at* a time; None if it was not.
 
         *at* without a zone is UTC; a text such as ``2026-11`` is the end of that. Raises
-        ValueError (*at* is no time), `PackDamagedError` (it is there, but damaged), `PackAwayError`
-        (its pack is elsewhere), `PackMissingError` (it is gone), `OSError`.
+        ValueError (*at* is no time), `PackDamagedError` (it is there, but damaged),
+        `PackUploadedError` (its pack is elsewhere), `PackMissingError` (it is gone), `OSError`.
         """
         found = self._find(url)
         if at is not None:
@@ -346,7 +346,7 @@ class Packs:
     def page_of(self, entry: cdxj.Entry) -> Page | None:
         """Return the page of an *entry* that may be old: where it is by now; None if it is gone.
 
-        Raises `PackAwayError` (its pack is elsewhere), `PackMissingError` (it is gone, and its
+        Raises `PackUploadedError` (its pack is elsewhere), `PackMissingError` (it is gone, and its
         index is not), `PackDamagedError`, `OSError`.
         """
         for index in self._indexes:
@@ -385,8 +385,9 @@ class Packs:
             record, metadata = access.read_both(path, entry.place, entry.metadata, self.limit)
         except FileNotFoundError:
             if (elsewhere := uploaded(path)) is not None:
-                raise PackAwayError(f"{entry.url} is in a pack that is elsewhere: {elsewhere.url}"
-                                    ) from None  # fmt: skip
+                raise PackUploadedError(
+                    f"{entry.url} is in a pack that is elsewhere: {elsewhere.url}"
+                ) from None
             if not folder.is_dir():
                 raise
             raise PackMissingError(

@@ -18,7 +18,7 @@ from scrapy_spider_suite.packs.pack_file import INDEX, OPEN, index_path, is_pack
 from scrapy_spider_suite.packs.scan import Damage, scan
 from scrapy_spider_suite.packs.sorted_lines import SortedLines
 from scrapy_spider_suite.packs.warc import Record, digest
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.runtime.text import counted
 
 NAMED: Final = 1000
 """Lines of an index that are named one by one, of each kind."""

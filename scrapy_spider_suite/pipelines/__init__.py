@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from scrapy_spider_suite.pipelines.index import IndexPipeline
-from scrapy_spider_suite.pipelines.itempacks import ItemPackPipeline
-from scrapy_spider_suite.pipelines.linkstats import LinkStatsPipeline
-from scrapy_spider_suite.pipelines.pagepacks import PagePackPipeline
+from scrapy_spider_suite.pipelines.sinks import (
+    ItemPackPipeline,
+    LinkStatsPipeline,
+    PagePackPipeline,
+)
+from scrapy_spider_suite.pipelines.text_index import IndexPipeline
 
 __all__ = ["IndexPipeline", "ItemPackPipeline", "LinkStatsPipeline", "PagePackPipeline"]

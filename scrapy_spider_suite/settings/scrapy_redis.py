@@ -1,7 +1,7 @@
 """The settings of scrapy-redis, by their documented meaning: where Redis is, and where seeds are.
 
 scrapy-redis need not be installed. What becomes of those of its settings that are not read here
-says :mod:`scrapy_spider_suite.movingover`.
+says :mod:`scrapy_spider_suite.addon`.
 """
 
 from __future__ import annotations

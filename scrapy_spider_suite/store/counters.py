@@ -26,10 +26,10 @@ import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.urls.hosts import load, registered_domain
 from scrapy_spider_suite.urls.traps import Trap
-from scrapy_spider_suite.wording import counted
 
 _COUNTERS = b"counters"
 

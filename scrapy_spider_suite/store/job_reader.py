@@ -17,6 +17,7 @@ from scrapy_spider_suite.errors import JobDamagedError, JobError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.runtime.files import LockedFolder
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.counters import Counters, wrong_rows
 from scrapy_spider_suite.store.host_queues import NEVER, RESIDENT
 from scrapy_spider_suite.store.job_status import CrawlState, read_status, state_of
@@ -30,7 +31,6 @@ from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
 from scrapy_spider_suite.store.seen_transfer import archived, entry_of, rows_in
 from scrapy_spider_suite.store.unread_pages import UnreadPages
 from scrapy_spider_suite.store.url_states import seed_tag
-from scrapy_spider_suite.wording import counted
 
 _BATCH = 1_000
 _DONE = UrlState.from_bytes(DONE_200)

@@ -26,9 +26,9 @@ from scrapy_spider_suite.frontier.revisit_rules import (
     RevisitPolicy,
     Validators,
 )
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.interface import KV, Store
 from scrapy_spider_suite.store.rows import UrlState, pack_row, unpack_row
-from scrapy_spider_suite.wording import counted
 
 _KEPT = int(Flag.USER | Flag.PROXIED | Flag.NO_ROBOTS)
 

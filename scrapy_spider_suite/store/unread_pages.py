@@ -28,9 +28,9 @@ import xxhash
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.rows import pack_row, unpack_row
 from scrapy_spider_suite.urls.normalize import host_of
-from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.queue.leases import Lease

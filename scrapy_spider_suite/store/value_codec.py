@@ -73,7 +73,7 @@ import attrs
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import CodecError
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.runtime.text import counted
 
 _CLASS_NAME = re.compile(r"(?P<module>\w+(\.\w+)*):(?P<path>\w+(\.\w+)*)")
 

@@ -22,12 +22,12 @@ from scrapy_spider_suite.testing.config import (
     FakeWebConfig,
     Ready,
     check,
+    counted,
     parse,
     parse_override,
     parse_site,
 )
 from scrapy_spider_suite.testing.fake_web import FakeWeb, new_loop
-from scrapy_spider_suite.wording import counted
 
 ABOUT = (
     "Serve a web of many hosts on this machine only: a synthetic one, folders of files, or "

@@ -36,6 +36,12 @@ from scrapy_spider_suite.errors import SettingsError
 
 T = TypeVar("T")
 
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return *number* with *one*, or with *many* (by default *one* and an s) unless it is 1."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
 ALLOWED = {
     "count": "a whole number",
     "bytes": "a whole number of bytes, with K, M or G if you like",

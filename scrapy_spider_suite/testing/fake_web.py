@@ -21,7 +21,7 @@ from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.testing import trap_sites
 from scrapy_spider_suite.testing import trap_sites as traps
 from scrapy_spider_suite.testing.arrivals import Arrival, ArrivalLog, QueryLog
-from scrapy_spider_suite.testing.config import FakeWebConfig, Ready
+from scrapy_spider_suite.testing.config import FakeWebConfig, Ready, counted
 from scrapy_spider_suite.testing.connection import Connection, Reception
 from scrapy_spider_suite.testing.folder_site import FolderSite
 from scrapy_spider_suite.testing.http import HTML, Reply, Request, Site, coded, reply
@@ -37,7 +37,6 @@ from scrapy_spider_suite.testing.loopback import (
 from scrapy_spider_suite.testing.name_server import SERVED, NameServer, SpecialAddresses, Zone
 from scrapy_spider_suite.testing.synthetic_graph import SyntheticWeb
 from scrapy_spider_suite.testing.synthetic_site import SyntheticSite
-from scrapy_spider_suite.wording import counted
 
 REFUSED, HANGING = "refused.test", "hang.test"
 MISDIRECTED = 421

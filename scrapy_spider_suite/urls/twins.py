@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 import xxhash
 
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.runtime.text import counted
 
 REDIRECTS: Final = 4
 """Weight of the redirects that make a twin: permanent ones weigh 2, temporary ones 1."""

@@ -23,7 +23,7 @@ from scrapy_spider_suite.agents.calls import (
     Reply,
     new_id,
 )
-from scrapy_spider_suite.errors import CallError
+from scrapy_spider_suite.errors import AgentCallError
 
 
 def test_a_call_is_carried_out_and_answered(in_scene: InScene) -> None:
@@ -182,10 +182,10 @@ def test_calls_are_bounded(in_scene: InScene) -> None:
 
     async def test(scene: Scene) -> None:
         await scene.kill()
-        with pytest.raises(CallError, match="longer than"):
+        with pytest.raises(AgentCallError, match="longer than"):
             await scene.caller.leave({"b": a_call(), "c": a_call(words=["x" * CALL_MAX])})
         scene.client.rpush(KEYS.calls("b"), *[b"x"] * WAITING_MAX)
-        with pytest.raises(CallError, match="wait for b already"):
+        with pytest.raises(AgentCallError, match="wait for b already"):
             await scene.caller.leave({"c": a_call(), "b": a_call()})
         assert scene.client.exists(KEYS.calls("c")) == 0
 

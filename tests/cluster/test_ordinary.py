@@ -23,7 +23,7 @@ from websites import Answer, Site, Visit, links, running
 
 from scrapy_spider_suite.cluster.agent import Agent
 from scrapy_spider_suite.cluster.assignment import Member, OwnerTable, load_assignment
-from scrapy_spider_suite.exceptions import HostBarred
+from scrapy_spider_suite.exceptions import HostExcluded
 
 NAMES = [name_of(1), name_of(2)]
 SITES = 6
@@ -147,10 +147,10 @@ def test_media_of_another_agents_host_need_a_ledger(ledger: str | None) -> None:
     if ledger:
         Agent.refuse_fetch(here, theirs, None, 1.0)
     else:
-        with pytest.raises(HostBarred, match="another agent has the host; with SUITE_LEDGER"):
+        with pytest.raises(HostExcluded, match="another agent has the host; with SUITE_LEDGER"):
             Agent.refuse_fetch(here, theirs, None, 1.0)
-    with pytest.raises(HostBarred, match="the lease of this agent has run out"):
+    with pytest.raises(HostExcluded, match="the lease of this agent has run out"):
         Agent.refuse_fetch(here, ours, None, 9.0)
     here._members = None
-    with pytest.raises(HostBarred, match="the lease of this agent has run out"):
+    with pytest.raises(HostExcluded, match="the lease of this agent has run out"):
         Agent.refuse_fetch(here, ours, None, 1.0)

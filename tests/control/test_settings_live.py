@@ -28,9 +28,9 @@ from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
 from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
 from scrapy_spider_suite.errors import ActionError, SettingsError
-from scrapy_spider_suite.extensions.evidence import Evidence
+from scrapy_spider_suite.extensions.fetch_recorder import FetchRecorder
+from scrapy_spider_suite.extensions.persistence import SpiderState
 from scrapy_spider_suite.extensions.quietlog import QuietLog
-from scrapy_spider_suite.extensions.spiderstate import SpiderState
 from scrapy_spider_suite.fetch.connections import crawler_pool
 from scrapy_spider_suite.frontier.entries import BestFirst, Entry
 from scrapy_spider_suite.frontier.outcomes import Event
@@ -96,10 +96,10 @@ class Parts:
         return found
 
     @cached_property
-    def evidence(self) -> Evidence:
+    def evidence(self) -> FetchRecorder:
         """The extension in use."""
-        found = self.crawler.get_extension(Evidence)
-        assert isinstance(found, Evidence)
+        found = self.crawler.get_extension(FetchRecorder)
+        assert isinstance(found, FetchRecorder)
         return found
 
     @cached_property

@@ -13,7 +13,7 @@ from scrapy.settings import Settings
 
 from scrapy_spider_suite.crawl.crawl_policy import Overriding
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.exceptions import HostBarred
+from scrapy_spider_suite.exceptions import HostExcluded
 from scrapy_spider_suite.frontier.overrides import Rule
 from scrapy_spider_suite.frontier.policy import Block
 from scrapy_spider_suite.settings.suite import SuiteSettings
@@ -209,11 +209,11 @@ def test_refusing_what_is_barred(path: Path) -> None:
     crawl = overriding(path)
     subject = Subject.parse("http://c.t/shop")
     crawl.policy.blocks.put(subject, Block(Rule(str(subject), "ops")))
-    with pytest.raises(HostBarred, match=r"^blocked \(a\.t, \S+rules, line 1\): asked$"):
+    with pytest.raises(HostExcluded, match=r"^blocked \(a\.t, \S+rules, line 1\): asked$"):
         crawl.refuse_barred(Request("http://A.t/"))
-    with pytest.raises(HostBarred, match="line 2"):
+    with pytest.raises(HostExcluded, match="line 2"):
         crawl.refuse_barred(Request("http://b.t/"), "10.2.3.4")
     crawl.refuse_barred(Request("http://b.t/"), "11.2.3.4")
-    with pytest.raises(HostBarred, match="ops"):
+    with pytest.raises(HostExcluded, match="ops"):
         crawl.refuse_barred(Request("http://c.t/%73hop/1"))
     crawl.refuse_barred(Request("http://c.t/"))

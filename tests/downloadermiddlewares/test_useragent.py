@@ -10,26 +10,26 @@ from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.crawl.crawl_policy import Overriding
-from scrapy_spider_suite.downloadermiddlewares.useragent import HostUserAgent
+from scrapy_spider_suite.downloadermiddlewares.useragent import HostUserAgentMiddleware
 from scrapy_spider_suite.settings.suite import SuiteSettings
 
 
 @pytest.fixture
-def middleware(tmp_path: Path) -> HostUserAgent:
+def middleware(tmp_path: Path) -> HostUserAgentMiddleware:
     """One with rules for two hosts."""
     path = tmp_path / "rules"
     path.write_text("a.t user_agent='a bot/1.0 (+http://x.t/)'\n.b.t user_agent=b\n")
     settings = SuiteSettings.from_settings(Settings({"SUITE_OVERRIDES": str(path)}))
-    return HostUserAgent(lambda: Overriding(settings))
+    return HostUserAgentMiddleware(lambda: Overriding(settings))
 
 
-def sent(middleware: HostUserAgent, request: Request) -> bytes | None:
+def sent(middleware: HostUserAgentMiddleware, request: Request) -> bytes | None:
     """The header with which *request* is sent."""
     middleware.process_request(request)
     return request.headers.get("User-Agent")
 
 
-def test_a_rule_wins(middleware: HostUserAgent) -> None:
+def test_a_rule_wins(middleware: HostUserAgentMiddleware) -> None:
     """Over none, over a spider's own; other hosts keep theirs."""
     assert sent(middleware, Request("http://a.t/")) == b"a bot/1.0 (+http://x.t/)"
     assert sent(middleware, Request("https://w.b.t/", headers={"User-Agent": "own"})) == b"b"
@@ -39,7 +39,9 @@ def test_a_rule_wins(middleware: HostUserAgent) -> None:
 
 
 @pytest.mark.parametrize("own", [None, b"own"])
-def test_a_redirect_takes_it_along_no_further(middleware: HostUserAgent, own: bytes | None) -> None:
+def test_a_redirect_takes_it_along_no_further(
+    middleware: HostUserAgentMiddleware, own: bytes | None
+) -> None:
     """To another host with a rule, to one without, and on a retry."""
     request = Request("http://a.t/", headers={} if own is None else {"User-Agent": own})
     sent(middleware, request)
@@ -53,5 +55,5 @@ def test_a_redirect_takes_it_along_no_further(middleware: HostUserAgent, own: by
 
 def test_without_a_file_nothing_changes() -> None:
     """A crawl without rules sends what it would."""
-    middleware = HostUserAgent.from_crawler(get_crawler(Spider))
+    middleware = HostUserAgentMiddleware.from_crawler(get_crawler(Spider))
     assert sent(middleware, Request("http://a.t/", headers={"User-Agent": "own"})) == b"own"

@@ -21,8 +21,8 @@ from scrapy.utils.test import get_crawler
 
 import scrapy_spider_suite.store.job_directory
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
-from scrapy_spider_suite.extensions import cookies as module
-from scrapy_spider_suite.extensions.cookies import CookieKeeper
+from scrapy_spider_suite.extensions import persistence as module
+from scrapy_spider_suite.extensions.persistence import SavedCookies
 from scrapy_spider_suite.store.interface import MemoryKV
 from scrapy_spider_suite.urls import hosts
 from tests.helpers_codec import in_a_loop, until
@@ -58,7 +58,7 @@ def run(
 
     async def crawl() -> None:
         crawler = cast(Crawler, StubCrawler(middleware))
-        keeper = CookieKeeper(crawler, lambda: kv, period)
+        keeper = SavedCookies(crawler, lambda: kv, period)
         keeper.spider_opened()
         used = use(middleware)
         if asyncio.iscoroutine(used):
@@ -244,7 +244,7 @@ def test_from_crawler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         crawler = get_crawler(settings_dict=settings)
         crawler.crawling = True
         with pytest.raises(NotConfigured):
-            CookieKeeper.from_crawler(crawler)
+            SavedCookies.from_crawler(crawler)
     crawler = get_crawler(settings_dict={"JOBDIR": str(tmp_path)})
     crawler.crawling = True
-    assert isinstance(CookieKeeper.from_crawler(crawler), CookieKeeper)
+    assert isinstance(SavedCookies.from_crawler(crawler), SavedCookies)

@@ -25,7 +25,7 @@ from websites import Answer, Site, links, moved, running
 
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.gate import Fetched
-from scrapy_spider_suite.extensions.evidence import Evidence
+from scrapy_spider_suite.extensions.fetch_recorder import FetchRecorder
 from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
 from scrapy_spider_suite.fetch.fetch_log import Fetch, FetchLog, read
 from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader
@@ -263,7 +263,7 @@ def test_changed_while_the_crawl_runs(run: Run, site: Site, tmp_path: Path) -> N
                 change_setting(its_crawl, "SUITE_FETCH_LOG", path)
                 await engine.download_async(Request(f"{site.url}/page?{number}"))
             change_setting(its_crawl, "SUITE_FETCH_LOG_SIZE", "1M")
-            sizes.append(self.crawler.get_extension(Evidence)._log.size)
+            sizes.append(self.crawler.get_extension(FetchRecorder)._log.size)
             for nothing in ():
                 yield nothing
 
@@ -325,14 +325,14 @@ def test_only_a_crawl_leaves_evidence(tmp_path: Path) -> None:
     """Not ``scrapy shell`` beside it, which would find the folder in use."""
     crawler = get_crawler(Spider, {"SUITE_FETCH_LOG": str(tmp_path / "fetches")})
     with pytest.raises(NotConfigured):
-        Evidence.from_crawler(crawler)
+        FetchRecorder.from_crawler(crawler)
     assert not (tmp_path / "fetches").exists()
 
 
 def test_whatever_a_project_puts_into_its_requests(tmp_path: Path) -> None:
     """A line is made all the same."""
     log = FetchLog(tmp_path)
-    evidence = Evidence(get_crawler(Spider), log)
+    evidence = FetchRecorder(get_crawler(Spider), log)
     request = Request("http://a.test/é x", meta={"depth": "deep", "suite_via": 5})
     response = Response(request.url, flags=[["odd"], "truncated"])
     evidence.fetched(Fetched(request, None, response, None, 1e9, 0.001))
@@ -347,7 +347,7 @@ def test_whatever_a_project_puts_into_its_requests(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_once(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     """Until writing works again."""
     log = FetchLog(tmp_path)
-    evidence = Evidence(get_crawler(Spider), log)
+    evidence = FetchRecorder(get_crawler(Spider), log)
     real = log.flush
     for error in (None, OSError("full"), OSError("full"), None, OSError("full")):
 

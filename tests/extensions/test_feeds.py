@@ -15,7 +15,7 @@ from scrapy.http import Response
 from websites import Site, running
 
 from scrapy_spider_suite.crawl.diskguard import feed_folders
-from scrapy_spider_suite.extensions.feeds import FeedFlush
+from scrapy_spider_suite.extensions.persistence import DurableFeeds
 
 
 class Counts(Spider):
@@ -72,7 +72,7 @@ def test_each_item_is_in_the_feed_before_its_page_is_done(
 def test_only_where_a_job_is_resumed() -> None:
     """Without JOBDIR a kill loses everything anyway."""
     with pytest.raises(NotConfigured):
-        FeedFlush.from_crawler(Crawler(Spider))
+        DurableFeeds.from_crawler(Crawler(Spider))
 
 
 def crawl_into(feed: str, job: Path, run: Callable[[Any], Crawled], **more: Any) -> Crawled:

@@ -19,7 +19,7 @@ from scrapy.utils.test import get_crawler
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.requests import seed_entry
 from scrapy_spider_suite.extensions import progress
-from scrapy_spider_suite.extensions.progress import Progress
+from scrapy_spider_suite.extensions.progress import ProgressLine
 from scrapy_spider_suite.frontier.outcomes import Event
 
 BROAD = {"SUITE_PROFILE": "broad"}
@@ -52,9 +52,11 @@ def crawler() -> Iterator[Any]:
     crawl.let_go()
 
 
-def opened(crawler: Any, terminal: io.StringIO | None, run: Any, seconds: float = 0.0) -> Progress:
+def opened(
+    crawler: Any, terminal: io.StringIO | None, run: Any, seconds: float = 0.0
+) -> ProgressLine:
     """A progress line for *crawler*, after its spider has been open for some *seconds*."""
-    shown = Progress(crawler, terminal)
+    shown = ProgressLine(crawler, terminal)
     shown._interval = 0.01 if seconds else 60.0
 
     async def wait() -> None:
@@ -69,16 +71,16 @@ def opened(crawler: Any, terminal: io.StringIO | None, run: Any, seconds: float 
 def test_nothing_is_shown(settings: dict[str, Any]) -> None:
     """In the spider profile, whose log stays as it was, and where no statistics are wanted."""
     with pytest.raises(NotConfigured):
-        Progress.from_crawler(crawler_of(**settings))
+        ProgressLine.from_crawler(crawler_of(**settings))
 
 
 def test_a_terminal_is_used_if_the_log_goes_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not for a log in a file, or standard error that is none."""
-    assert Progress.from_crawler(crawler_of())._status is None
+    assert ProgressLine.from_crawler(crawler_of())._status is None
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    assert Progress.from_crawler(crawler_of())._status is not None
-    assert Progress.from_crawler(crawler_of(LOG_FILE="x.log"))._status is None
+    assert ProgressLine.from_crawler(crawler_of())._status is not None
+    assert ProgressLine.from_crawler(crawler_of(LOG_FILE="x.log"))._status is None
 
 
 def test_the_line(crawler: Any, run: Any) -> None:
@@ -132,7 +134,7 @@ def test_the_queue_is_looked_at_every_second(
     monkeypatch.setattr(progress, "_SAMPLING", 0.01)
 
     async def grow_and_shrink() -> None:
-        shown = Progress(crawler, None)
+        shown = ProgressLine(crawler, None)
         frontier = get_crawl(crawler).frontier
         frontier.counters.pending = 0
         shown._opened()
@@ -155,7 +157,7 @@ def test_elsewhere_it_is_logged(crawler: Any, run: Any, caplog: pytest.LogCaptur
     assert caplog.messages[0] == "The crawl is open: 1,234 pages done, 3 URLs to go"
     assert re.match(r"1,234 pages \(0\.0/s, 0 B/s\), 3 URLs to go", caplog.messages[1])
     assert crawler_of(LOGSTATS_INTERVAL=7).settings.getfloat("LOGSTATS_INTERVAL") == 7
-    assert Progress(crawler_of(LOGSTATS_INTERVAL=7), None)._interval == 7
+    assert ProgressLine(crawler_of(LOGSTATS_INTERVAL=7), None)._interval == 7
 
 
 def test_the_summary(crawler: Any, run: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -18,8 +18,14 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 from websites import Answer, Site, running
 
-from scrapy_spider_suite.extensions.quietlog import QuietLog, _Filter, kind_of, shorten
-from scrapy_spider_suite.monitor.folding import FIRST, Folding
+from scrapy_spider_suite.extensions.quietlog import (
+    FIRST,
+    LineFolding,
+    QuietLog,
+    _Filter,
+    kind_of,
+    shorten,
+)
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.signals import settings_changed
 
@@ -262,7 +268,7 @@ def test_threads_take_turns() -> None:
     """Whoever logs, and whoever counts: two at once would count wrongly."""
     inside: list[int] = []
 
-    class Alone(Folding):
+    class Alone(LineFolding):
         def passes(self, kind: str, level: int, text: Callable[[], str]) -> bool:
             inside.append(1)
             time.sleep(0.001)

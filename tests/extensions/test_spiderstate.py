@@ -16,7 +16,7 @@ from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 
 import scrapy_spider_suite.store.job_directory
-from scrapy_spider_suite.extensions.spiderstate import SpiderState
+from scrapy_spider_suite.extensions.persistence import SpiderState
 from scrapy_spider_suite.store.interface import MemoryKV
 from tests.helpers_codec import Book, CodecSpider, Colour, in_a_loop, same, until
 

@@ -17,8 +17,8 @@ from websites import Site, links
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.pipelines.sinking import SinkingPipeline
-from scrapy_spider_suite.sinks import hold
+from scrapy_spider_suite.pipelines.sinks import SinkPipeline
+from scrapy_spider_suite.scheduler import hold
 
 
 class Sink:
@@ -133,10 +133,10 @@ class Defective:
 
 def defective(
     failing: str, error: Exception, told: list[str], name: str = "Pipeline"
-) -> type[SinkingPipeline]:
+) -> type[SinkPipeline]:
     """A pipeline with such a sink. *name*: to Scrapy two classes of one name are one component."""
 
-    class Pipeline(SinkingPipeline):
+    class Pipeline(SinkPipeline):
         def make_sink(self, log: CommitLog) -> Any:
             return Defective(failing, error, told)
 

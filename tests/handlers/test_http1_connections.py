@@ -16,9 +16,9 @@ from scrapy.exceptions import (
 )
 from scrapy.signals import spider_closed
 
+from scrapy_spider_suite.errors import OutOfFilesError
 from scrapy_spider_suite.fetch import connections
 from scrapy_spider_suite.fetch.connections import WAITS_FOR_FILES, crawler_pool
-from scrapy_spider_suite.fetch.http_messages import OutOfFilesError
 
 
 @pytest.mark.parametrize(

@@ -7,28 +7,28 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.monitor.folding import FIRST, REST, Folding, Held
+from scrapy_spider_suite.extensions.quietlog import FIRST, REST, FoldedLines, LineFolding
 
 
-def written(folding: Folding, kind: str, lines: int) -> int:
+def written(folding: LineFolding, kind: str, lines: int) -> int:
     """How many of so many lines are written."""
     return sum(folding.passes(kind, 20, kind.upper) for _ in range(lines))
 
 
 def test_a_kind_that_keeps_coming() -> None:
     """First ten, then one with each count, and the counts tell the rest."""
-    folding = Folding()
+    folding = LineFolding()
     assert written(folding, "a", 1_000) == FIRST
     assert written(folding, "b", 3) == 3
-    assert folding.turn() == [Held("a", 20, 990, "A")]
+    assert folding.turn() == [FoldedLines("a", 20, 990, "A")]
     assert written(folding, "a", 500) == 1
-    assert folding.turn() == [Held("a", 20, 499, "A")]
+    assert folding.turn() == [FoldedLines("a", 20, 499, "A")]
     assert folding.turn() == []
 
 
 def test_a_kind_that_was_silent_is_new() -> None:
     """After one interval without it."""
-    folding = Folding()
+    folding = LineFolding()
     assert written(folding, "a", 50) == FIRST
     folding.turn()
     assert folding.turn() == []
@@ -37,7 +37,7 @@ def test_a_kind_that_was_silent_is_new() -> None:
 
 def test_a_rare_kind_is_always_written() -> None:
     """A few an interval, up to the first ten, then at least one."""
-    folding = Folding()
+    folding = LineFolding()
     for _ in range(5):
         assert written(folding, "a", 2) == 2
         assert folding.turn() == []
@@ -48,19 +48,19 @@ def test_a_rare_kind_is_always_written() -> None:
 
 def test_the_highest_level_counts() -> None:
     """A kind that is sometimes worse is said to be so."""
-    folding = Folding(first=1)
+    folding = LineFolding(first=1)
     folding.passes("a", 20, "a".upper)
     folding.passes("a", 40, "a".upper)
     folding.passes("a", 30, "a".upper)
-    assert folding.turn() == [Held("a", 40, 2, "A")]
+    assert folding.turn() == [FoldedLines("a", 40, 2, "A")]
 
 
 def test_kinds_are_bounded() -> None:
     """What comes after so many is one kind, and still counted."""
-    folding = Folding(first=1, kinds_max=5)
+    folding = LineFolding(first=1, kinds_max=5)
     for number in range(100):
         folding.passes(f"kind {number}", 20, f"line {number}".upper)
-    assert folding.turn() == [Held(REST, 20, 94, "LINE 99")]
+    assert folding.turn() == [FoldedLines(REST, 20, 94, "LINE 99")]
     assert repr(folding) == "<Folding: 6 kinds, 0 lines held back>"
 
 
@@ -71,7 +71,7 @@ def test_kinds_are_bounded() -> None:
 )
 def test_no_line_is_lost(lines: list[str | None], first: int, kinds_max: int) -> None:
     """Written and counted ones add up to all; a kind is written before it is counted."""
-    folding = Folding(first, kinds_max)
+    folding = LineFolding(first, kinds_max)
     total, told = Counter[str](), Counter[str]()
     for kind in lines:
         if kind is None:

@@ -17,7 +17,7 @@ from fsspec.implementations.memory import MemoryFile
 from packed import NOW
 from uploading import Flaky, there, write
 
-from scrapy_spider_suite.errors import PackAwayError, PackError, PackUploadError
+from scrapy_spider_suite.errors import PackError, PackUploadedError, PackUploadError
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.pack_file import (
     Uploaded,
@@ -62,7 +62,7 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str) -> None:
     pack = write(tmp_path / "packs", 1, 2)
     index_path(pack).write_text(damage)
     assert upload(pack, Target("memory://far"), NOW, keep=False)
-    with pytest.raises(PackAwayError, match=f"memory://far/{pack.name}"):
+    with pytest.raises(PackUploadedError, match=f"memory://far/{pack.name}"):
         open_packs(pack.parent).get("http://www.example.com/1")
 
 
@@ -72,7 +72,7 @@ def test_pages_of_a_pack_that_is_away(tmp_path: Path) -> None:
     upload(first, Target("memory://far"), NOW, keep=False)
     packs = open_packs(tmp_path)
     assert len(packs.history("http://www.example.com/1")) == 1
-    with pytest.raises(PackAwayError, match=f"memory://far/{first.name}"):
+    with pytest.raises(PackUploadedError, match=f"memory://far/{first.name}"):
         packs.get("http://www.example.com/1")
     assert packs.get("http://www.example.com/2") is not None
     assert [page.path for page in packs] == [second]

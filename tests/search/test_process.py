@@ -16,7 +16,7 @@ from searched import contents, expected, followed, page, write
 from scrapy_spider_suite.analysis.search.index_follower import Follower
 from scrapy_spider_suite.analysis.search.index_process import FollowProcess
 from scrapy_spider_suite.packs import PackWriter, records
-from scrapy_spider_suite.pipelines.index import Indexing
+from scrapy_spider_suite.pipelines.text_index import IndexSupervisor
 
 
 class Following:
@@ -97,7 +97,7 @@ def test_kills(tmp_path: Path) -> None:
 
 def test_a_process_that_ends_for_days(tmp_path: Path) -> None:
     """As on a full disk: it is started again every five minutes, however often it has ended."""
-    indexing, waits = Indexing(get_crawler(), tmp_path), []
+    indexing, waits = IndexSupervisor(get_crawler(), tmp_path), []
     indexing._loop = Mock(call_later=lambda wait, start: waits.append(wait))
     for indexing._failures in (0, 3, 2_000):
         indexing._ended(1, "No space left on device")

@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 from scrapy import Spider
 from scrapy.settings import Settings
 
+from scrapy_spider_suite.addon import REPLACED_CLASSES, check_pushed_seeds, replace_scrapy_redis
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.movingover import REPLACED, check, move_over
 from scrapy_spider_suite.settings.declarations import plain
 from scrapy_spider_suite.settings.scrapy_redis import SeedKey, server_of
 from scrapy_spider_suite.settings.suite import SuiteSettings
@@ -78,9 +78,9 @@ def test_what_no_client_takes() -> None:
         settings = Settings({"REDIS_PARAMS": {**params, "password": "secret"}})
         suite = SuiteSettings.from_settings(settings)
         with pytest.raises(SettingsError, match="no connection can be made to") as caught:
-            check(settings, suite, Pushed)
+            check_pushed_seeds(settings, suite, Pushed)
         assert "secret" not in str(caught.value)
-    check(Settings(), SuiteSettings.from_settings(Settings()), Pushed)
+    check_pushed_seeds(Settings(), SuiteSettings.from_settings(Settings()), Pushed)
 
 
 def test_no_password_is_kept() -> None:
@@ -125,10 +125,10 @@ def test_what_makes_no_sense(name: str, value: object) -> None:
 
 def test_a_flush_contradicts_a_job() -> None:
     """And what is a project's own is left alone."""
-    theirs = {"SCHEDULER": REPLACED["SCHEDULER"][0], "SCHEDULER_FLUSH_ON_START": True}
-    move_over(Settings(theirs))
+    theirs = {"SCHEDULER": REPLACED_CLASSES["SCHEDULER"][0], "SCHEDULER_FLUSH_ON_START": True}
+    replace_scrapy_redis(Settings(theirs))
     with pytest.raises(SettingsError, match="SCHEDULER_FLUSH_ON_START"):
-        move_over(Settings({**theirs, "JOBDIR": "job"}))
+        replace_scrapy_redis(Settings({**theirs, "JOBDIR": "job"}))
     own = Settings({**theirs, "JOBDIR": "job", "SCHEDULER": "project.Scheduler"})
-    move_over(own)
+    replace_scrapy_redis(own)
     assert own["SCHEDULER"] == "project.Scheduler"

@@ -19,9 +19,8 @@ from pathlib import Path
 
 from scrapy import signals
 
-from scrapy_spider_suite.crawl.preparation import require_contact
 from scrapy_spider_suite.fakeweb import serve
-from scrapy_spider_suite.spiders import BroadSpider
+from scrapy_spider_suite.spiders import BroadSpider, require_contact
 
 
 class Broad(BroadSpider):

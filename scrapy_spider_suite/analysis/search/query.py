@@ -208,7 +208,7 @@ class Hit:
     def page(self) -> Page | None:
         """Return the page from its pack; None if it is not there any more.
 
-        Raises `PackAwayError` (the pack was uploaded), `PackMissingError` (it is gone, and its
+        Raises `PackUploadedError` (the pack was uploaded), `PackMissingError` (it is gone, and its
         index is not), `PackDamagedError`, `OSError`.
         """
         return self._packs.page_of(self.entry)

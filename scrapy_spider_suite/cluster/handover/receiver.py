@@ -30,7 +30,7 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
 from scrapy_spider_suite.cluster.handover.load import HostLoad
 from scrapy_spider_suite.errors import HandoverFileError, StoreWriteError, TransportError
 from scrapy_spider_suite.frontier.entries import UNITS
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.runtime.text import counted
 
 MAX_TRIES: Final = 5
 """Times that a store may fail to write before a parcel is put off: its giver fetches meanwhile."""

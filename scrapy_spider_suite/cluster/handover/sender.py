@@ -33,7 +33,7 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
 from scrapy_spider_suite.cluster.registry import MovedUnits
 from scrapy_spider_suite.errors import FencedError, HandoverFileError, RegistryError, TransportError
 from scrapy_spider_suite.frontier.entries import UNITS
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.runtime.text import counted
 
 SILENCE: Final = 30.0
 """Seconds in which nothing more of a parcel goes, after which it is called off: its hosts are

@@ -15,7 +15,7 @@ from scrapy_spider_suite.commands.verb import Call
 from scrapy_spider_suite.control.actions import Answer
 from scrapy_spider_suite.control.verbs import URGENT
 from scrapy_spider_suite.errors import ClusterError
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.runtime.text import counted
 
 SILENT = "silent"
 """The fact that names agents which have not answered, and why."""

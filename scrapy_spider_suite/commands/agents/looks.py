@@ -16,7 +16,7 @@ from scrapy_spider_suite.commands.agents.words import REFUSED, list_of, words_of
 from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.control.asking import whoami
 from scrapy_spider_suite.errors import ClusterError
-from scrapy_spider_suite.wording import printable
+from scrapy_spider_suite.runtime.text import printable
 
 WAIT: Final = 60.0
 """Seconds that an agent has to look."""

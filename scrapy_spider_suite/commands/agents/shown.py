@@ -19,7 +19,7 @@ from scrapy_spider_suite.commands.verb import Call, Row, shown
 from scrapy_spider_suite.explaining.waits import counts_of, summary
 from scrapy_spider_suite.explaining.waits import rows as waiting_rows
 from scrapy_spider_suite.fetch.fetch_log_reader import fetches
-from scrapy_spider_suite.wording import counted, printable
+from scrapy_spider_suite.runtime.text import counted, printable
 
 Found = Mapping[str, list[Any]]
 """What each agent has found, by its name; sorted."""

@@ -36,12 +36,12 @@ from scrapy_spider_suite.errors import (
     JobInUseError,
     TransportError,
 )
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.declarations import full_name, read_given
 from scrapy_spider_suite.settings.suite import DECLARATIONS
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 from scrapy_spider_suite.store.job_status import StatusFile, read_status
-from scrapy_spider_suite.wording import counted
 
 _OUT = "handover"
 _RATE = 16 << 20

@@ -17,7 +17,7 @@ from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_caution, confirm
 from scrapy_spider_suite.control.asking import whoami
 from scrapy_spider_suite.errors import ClusterError
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.runtime.text import counted
 
 _ANSWER = 15.0
 _LOOK = 1.0

@@ -14,7 +14,7 @@ from scrapy_spider_suite.commands.agents.spreading import assignment_in
 from scrapy_spider_suite.commands.verb import Call, Row, Verb
 from scrapy_spider_suite.errors import SuiteError
 from scrapy_spider_suite.frontier.entries import UNITS
-from scrapy_spider_suite.wording import counted
+from scrapy_spider_suite.runtime.text import counted
 
 _COLUMNS = (
     "agent", "state", "share", "holds", "hosts", "pending", "pages", "rate", "lag", "phase",

@@ -26,8 +26,8 @@ from scrapy_spider_suite.commands.cluster_verbs import agent
 from scrapy_spider_suite.commands.cluster_verbs.fleet import Fleet
 from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.commands.verb import Call, Verb
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.values import Endpoint, endpoint
-from scrapy_spider_suite.wording import counted
 
 _MOST: Final = 64
 _SHOWN: Final = 10

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from scrapy_spider_suite.commands.verb import Call, Verb
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.wording import counted
 
 
 def _run(call: Call) -> int:

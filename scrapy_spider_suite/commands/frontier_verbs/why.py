@@ -34,11 +34,11 @@ from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import waits_for_rule
 from scrapy_spider_suite.frontier.robots_rules import origin_of
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.host_queues import NEVER
 from scrapy_spider_suite.store.job_reader import StoreReader, wait_reason
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.normalize import host_of, normalize
-from scrapy_spider_suite.wording import counted
 
 _DAY = 86_400.0
 _SHOWN = 3

@@ -25,8 +25,8 @@ from scrapy_spider_suite.packs import Crawl, Packs
 from scrapy_spider_suite.packs.export import Exported, export_files, export_wacz, export_warc
 from scrapy_spider_suite.packs.selection import Choice, choose
 from scrapy_spider_suite.packs.warc import SOFTWARE
+from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.store.job_directory import FOLDER
-from scrapy_spider_suite.wording import printable
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

@@ -22,8 +22,8 @@ from scrapy_spider_suite.packs.cdxj import stamp
 from scrapy_spider_suite.packs.http_records import split
 from scrapy_spider_suite.packs.pack_file import OPEN, final
 from scrapy_spider_suite.packs.scan import scan
+from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.urls.normalize import normalize
-from scrapy_spider_suite.wording import printable
 
 
 def _at(text: str) -> datetime:

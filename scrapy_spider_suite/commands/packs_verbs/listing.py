@@ -20,7 +20,7 @@ from scrapy_spider_suite.packs.cdxj import Entry
 from scrapy_spider_suite.packs.pack_file import OPEN, USES, Uploaded, final, format_of, uploaded
 from scrapy_spider_suite.packs.scan import open_pack
 from scrapy_spider_suite.packs.selection import Choice, choose, entries_of
-from scrapy_spider_suite.wording import printable
+from scrapy_spider_suite.runtime.text import printable
 
 _COLUMNS = ("name", "pages", "bytes", "from", "to", "state")
 _ALL_COLUMNS = (*_COLUMNS, "uploaded")

@@ -22,7 +22,7 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
 from scrapy_spider_suite.commands.verb import Call, Verb, add_limit
 from scrapy_spider_suite.errors import PackError, SearchError
 from scrapy_spider_suite.packs.pack_file import is_pack
-from scrapy_spider_suite.wording import counted, printable
+from scrapy_spider_suite.runtime.text import counted, printable
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.analysis.search.query import Hit

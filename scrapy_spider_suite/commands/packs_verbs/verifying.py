@@ -11,7 +11,7 @@ from scrapy_spider_suite.commands.packs_verbs.common import add_paths, packs_of,
 from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.packs.pack_file import final
 from scrapy_spider_suite.packs.verify import Finding, verify_merged, verify_missing, verify_pack
-from scrapy_spider_suite.wording import counted, printable
+from scrapy_spider_suite.runtime.text import counted, printable
 
 
 def _run(call: Call) -> int:

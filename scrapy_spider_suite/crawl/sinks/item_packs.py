@@ -30,8 +30,8 @@ from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.items import ItemLines, PageItem
 from scrapy_spider_suite.packs.item_file import BLOCK, FORMATS, KIND, ItemFile, Pile, recover_items
 from scrapy_spider_suite.packs.pack_file import OPEN, pack_name
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.signals import item_not_exported, item_pack_closed
-from scrapy_spider_suite.wording import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.queue.leases import Lease

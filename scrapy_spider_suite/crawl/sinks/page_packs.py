@@ -61,11 +61,11 @@ from scrapy_spider_suite.packs.http_records import build
 from scrapy_spider_suite.packs.pack_file import USES, Uploaded, format_of
 from scrapy_spider_suite.packs.upload import Target, Uploads
 from scrapy_spider_suite.packs.warc import LATER, SOFTWARE, URL_MAX
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.signals import pack_closed, settings_changed
 from scrapy_spider_suite.store.job_directory import digest_of
-from scrapy_spider_suite.wording import counted
 
 logger = logging.getLogger(__name__)
 

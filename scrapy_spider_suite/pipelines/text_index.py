@@ -38,12 +38,12 @@ _AT_HAND: Final = 5.0
 class IndexPipeline:
     """Has the packs of SUITE_PACKS_DIR indexed beside the crawl, while SUITE_INDEX says so.
 
-    Either may change. Stats: those of `Indexing`.
+    Either may change. Stats: those of `IndexSupervisor`.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._indexing: Indexing | None = None
+        self._indexing: IndexSupervisor | None = None
         self._changing: asyncio.Task[None] | None = None
         crawler.signals.connect(self._check, settings_changing)
         crawler.signals.connect(self._change, settings_changed)
@@ -80,9 +80,9 @@ class IndexPipeline:
         """Pass every item on: pages come out of the packs."""
         return item
 
-    def _make(self, settings: SuiteSettings) -> Indexing | None:
+    def _make(self, settings: SuiteSettings) -> IndexSupervisor | None:
         folder = settings.packs_dir if settings.index else None
-        return None if folder is None else Indexing(self._crawler, folder)
+        return None if folder is None else IndexSupervisor(self._crawler, folder)
 
     def _check(self, new: SuiteSettings) -> None:
         if new.index:
@@ -100,7 +100,9 @@ class IndexPipeline:
 
     @staticmethod
     async def _follow(
-        before: asyncio.Task[None] | None, former: Indexing | None, indexing: Indexing | None
+        before: asyncio.Task[None] | None,
+        former: IndexSupervisor | None,
+        indexing: IndexSupervisor | None,
     ) -> None:
         """Have *indexing* begin when *former*, and the change *before* this one, are over."""
         if before is not None:
@@ -118,7 +120,7 @@ class IndexPipeline:
             await self._indexing.end()
 
 
-class Indexing:
+class IndexSupervisor:
     """Has a process follow the packs in *folder* and index them.
 
     It reads what is on disk, so no page waits for it, and nothing is lost with it: it goes on where

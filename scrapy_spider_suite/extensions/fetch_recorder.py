@@ -51,7 +51,7 @@ _TOLD_FLAGS = ("dataloss", "truncated")
 """Flags of a response that say something of the fetch."""
 
 
-class Evidence:
+class FetchRecorder:
     """Writes the fetch log of *crawler* and keeps its tallies; *log* None: there is none yet."""
 
     def __init__(self, crawler: Crawler, log: FetchLog | None = None) -> None:
@@ -70,7 +70,7 @@ class Evidence:
         crawler.signals.connect(self.changed, settings_changed)
 
     @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Evidence:
+    def from_crawler(cls, crawler: Crawler) -> FetchRecorder:
         """Build it for *crawler*; ends the crawl if the folder of SUITE_FETCH_LOG is no use.
 
         Raises `NotConfigured` where nothing is crawled, as in ``scrapy shell``.

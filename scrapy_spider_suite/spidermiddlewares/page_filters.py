@@ -25,8 +25,7 @@ from scrapy_spider_suite.urls.filters import Stage
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-
-class PageFilters:
+class PageFilterMiddleware:
     """SUITE_PARSE_FILTER and SUITE_STORE_FILTER.
 
     What is not to be parsed ends as in Scrapy's HttpErrorMiddleware: its errback, if it has one,
@@ -42,7 +41,7 @@ class PageFilters:
         self._noted = False
 
     @classmethod
-    def from_crawler(cls, crawler: Crawler) -> PageFilters:
+    def from_crawler(cls, crawler: Crawler) -> PageFilterMiddleware:
         """Build it for *crawler*."""
         return cls(crawler)
 

@@ -24,15 +24,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
-class LineageMiddleware:
+class PageParentMiddleware:
     """Spider middleware for order 1: what it sees is what the engine gets."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
 
     @classmethod
-    def from_crawler(cls, crawler: Crawler) -> LineageMiddleware:
+    def from_crawler(cls, crawler: Crawler) -> PageParentMiddleware:
         """Build it for *crawler*."""
         return cls(crawler)
 

@@ -51,7 +51,7 @@ _FIRST: Final = 5
 """Seeds, and domains, that are named."""
 
 
-class Chronicler:
+class JobHistoryWriter:
     """One for each crawl that has a job."""
 
     def __init__(self, crawler: Crawler) -> None:

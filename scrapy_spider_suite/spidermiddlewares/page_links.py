@@ -1,0 +1,147 @@
+"""Follows every link of every page in bulk: BroadSpider, and any spider with SUITE_FOLLOW.
+
+Lets every page that links are followed from be an item, too: SUITE_PAGE_ITEMS.
+
+Reads pages for their links where nobody follows them in bulk: for link statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from scrapy import signals
+from scrapy.exceptions import NotConfigured
+from scrapy.http import HtmlResponse, Response
+
+from scrapy_spider_suite.crawl.context import get_crawl
+from scrapy_spider_suite.crawl.links import Follower, LinkReader, has_links
+from scrapy_spider_suite.crawl.requests import SITEMAP
+from scrapy_spider_suite.items import PageItem
+from scrapy_spider_suite.packs import Link
+from scrapy_spider_suite.settings.suite import suite_settings
+from scrapy_spider_suite.spiders import BroadSpider
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+class FollowMiddleware:
+    """Spider middleware closest to the spider: what the others let through is followed."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._follower: Follower | None = None
+        self._always = issubclass(crawler.spidercls, BroadSpider)
+        crawler.signals.connect(self._opened, signals.spider_opened)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> FollowMiddleware:
+        """Build it for *crawler*. Raises `NotConfigured` where links are never followed."""
+        settings = suite_settings(crawler)
+        follows = settings.follow or issubclass(crawler.spidercls, BroadSpider)
+        # In the broad profile SUITE_FOLLOW may be set while the crawl runs.
+        if not follows and settings.profile != "broad":
+            raise NotConfigured("neither a BroadSpider nor SUITE_FOLLOW")
+        return cls(crawler)
+
+    def _opened(self) -> None:
+        get_crawl(self._crawler).sitemaps.make_follower = self._get
+
+    def process_spider_input(self, response: Response) -> None:
+        """Follow the links of *response*, then let its callback have it."""
+        if self._always or suite_settings(self._crawler).follow:
+            self._get().follow(response)
+
+    def _get(self) -> Follower:
+        if self._follower is None:
+            self._follower = self._make()
+        return self._follower
+
+    def _make(self) -> Follower:
+        spider = self._crawler.spider
+        if spider is None:
+            raise RuntimeError("the crawl has no spider yet")
+        choose = rank = None
+        if isinstance(spider, BroadSpider):
+            # A hook that no subclass overrides is not called at all.
+            if type(spider).choose_links is not BroadSpider.choose_links:
+                choose = spider.choose_links
+            if type(spider).link_priority is not BroadSpider.link_priority:
+                rank = spider.link_priority
+        return Follower(get_crawl(self._crawler), spider, choose, rank)
+
+
+class PageItemMiddleware:
+    """Spider middleware closest to the spider: a page comes before what its callback yields.
+
+    While SUITE_PAGE_ITEMS says so, which may change.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._always = issubclass(crawler.spidercls, BroadSpider)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> PageItemMiddleware:
+        """Build it for *crawler*. Raises `NotConfigured` where links are not followed in bulk."""
+        if suite_settings(crawler).profile != "broad":
+            raise NotConfigured  # the spider itself yields a PageItem where it wants one
+        return cls(crawler)
+
+    def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterable[Any]:
+        """Yield the page, and what its callback yields."""
+        yield from self._page(response)
+        yield from result
+
+    async def process_spider_output_async(
+        self, response: Response, result: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
+        """Yield the page, and what its callback yields."""
+        for item in self._page(response):
+            yield item
+        async for output in result:
+            yield output
+
+    def _page(self, response: Response) -> Iterator[PageItem]:
+        request = response.request
+        if request is None or SITEMAP in request.meta:
+            return
+        settings = suite_settings(self._crawler)
+        if not settings.page_items or not (self._always or settings.follow):
+            return
+        lease = get_crawl(self._crawler).leases.get(request)
+        links = None
+        if lease is not None and lease.unread is None and isinstance(response, HtmlResponse):
+            links = [Link(*edge) for edge in lease.outlinks]
+        yield PageItem.from_response(response, links)
+
+
+class LinkCountMiddleware:
+    """Spider middleware closest to the spider, for SUITE_LINK_STATS in the spider profile.
+
+    Packs have the links, too, as far as the spider gives no others (`PageItem`).
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._reader = LinkReader(partial(suite_settings, crawler))
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> LinkCountMiddleware:
+        """Build it for *crawler*. Raises `NotConfigured`: no links will be counted."""
+        settings = suite_settings(crawler)
+        if not settings.link_stats and settings.project.jobdir is None:
+            raise NotConfigured
+        return cls(crawler)
+
+    def process_spider_input(self, response: Response) -> None:
+        """Read *response*, then let its callback have it."""
+        crawl, request = get_crawl(self._crawler), response.request
+        if crawl.counting is None or crawl.settings.page_items:
+            return  # no links are counted, or those of page items
+        lease = None if request is None else crawl.leases.get(request)
+        if lease is None or lease.facts is None or not has_links(response):
+            return
+        page, lease.outlinks = self._reader.links_of(response)
+        crawl.counting.read(lease, response, page.links)
