@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import lzop as programs
 import pytest
 from hypothesis import HealthCheck, settings
+from redis_servers import RedisServer
 from scrapy.utils.reactor import install_reactor
 
 # A module of Twisted or Scrapy that imports the reactor would install the platform's default one,
@@ -62,6 +63,13 @@ async def _cancelled() -> set[asyncio.Task[Any]]:
 def lzop(tmp_path_factory: pytest.TempPathFactory) -> programs.Lzop:
     """The lzop program, 1.04 or newer."""
     return programs.find(tmp_path_factory.mktemp("lzop"))
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One Redis for a file of tests; tests that kill or pause one start their own."""
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
 
 
 @pytest.fixture

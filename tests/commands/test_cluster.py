@@ -34,13 +34,6 @@ NAMES = ("a", "b", "c")
 
 
 @pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """One for all tests here."""
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Job directories with little in them."""
     folder = tmp_path_factory.mktemp("jobs")

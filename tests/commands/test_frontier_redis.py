@@ -24,13 +24,6 @@ from scrapy_spider_suite.store.job_reader import StoreReader
 NAMES = ("a", "b")
 
 
-@pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """One for all tests here."""
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
 @pytest.fixture
 def town(redis_server: RedisServer, finished: Path, tmp_path: Path) -> Iterator[Town]:
     """Two agents, each with a copy of the job, so that both know everything in it."""

@@ -12,7 +12,7 @@ from pycares import errno
 from scrapy_spider_suite.fetch.dns_client import MAX_ADDRESSES, Channel, parse_server
 
 if TYPE_CHECKING:
-    from tests.dns.conftest import NameServer, Run
+    from support.dns_server import NameServer, Run
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_parse_bad_server(text: str) -> None:
         parse_server(text)
 
 
-def test_many_addresses_are_cut(nameserver: NameServer, run: Run) -> None:
+def test_many_addresses_are_cut(nameserver: NameServer, run_on_loop: Run) -> None:
     """Of an answer with hundreds of addresses, which comes over TCP, the first few are kept."""
     nameserver.add("big.example", *(f"1.2.{i // 250}.{i % 250 + 1}" for i in range(400)))
 
@@ -51,10 +51,10 @@ def test_many_addresses_are_cut(nameserver: NameServer, run: Run) -> None:
         assert channel.idle
         channel.close()
 
-    run(main())
+    run_on_loop(main())
 
 
-def test_sockets_are_let_go(nameserver: NameServer, run: Run) -> None:
+def test_sockets_are_let_go(nameserver: NameServer, run_on_loop: Run) -> None:
     """An idle channel watches no socket, a closed one neither, even if questions were open."""
     nameserver.add("a.example", "1.1.1.1")
     nameserver.silence("silent.example")
@@ -72,10 +72,10 @@ def test_sockets_are_let_go(nameserver: NameServer, run: Run) -> None:
         assert not channel._watched
         assert repr(channel) == "<Channel: closed>"
 
-    run(main())
+    run_on_loop(main())
 
 
-def test_the_least_ttl_counts(nameserver: NameServer, run: Run) -> None:
+def test_the_least_ttl_counts(nameserver: NameServer, run_on_loop: Run) -> None:
     """An answer at the end of a chain is good for as long as the chain is."""
     nameserver.add("www.example", "1.1.1.1", ttl=77, cnames=("cdn.example",))
 
@@ -85,7 +85,7 @@ def test_the_least_ttl_counts(nameserver: NameServer, run: Run) -> None:
         assert answer == (("1.1.1.1",), 77, None)
         channel.close()
 
-    run(main())
+    run_on_loop(main())
 
 
 def test_a_slow_name_behind_a_fast_server(nameserver: NameServer) -> None:
@@ -112,7 +112,7 @@ def test_a_slow_name_behind_a_fast_server(nameserver: NameServer) -> None:
     asyncio.run(main())
 
 
-def test_a_lost_question_is_asked_again(nameserver: NameServer, run: Run) -> None:
+def test_a_lost_question_is_asked_again(nameserver: NameServer, run_on_loop: Run) -> None:
     """A second try comes in time when the first answer never arrived."""
     nameserver.add("lost.example", "1.1.1.1")
     lost = []
@@ -129,4 +129,4 @@ def test_a_lost_question_is_asked_again(nameserver: NameServer, run: Run) -> Non
         assert answer.addresses == ("1.1.1.1",)
         channel.close()
 
-    run(main())
+    run_on_loop(main())

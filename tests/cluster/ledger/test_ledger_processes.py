@@ -18,7 +18,7 @@ from scrapy_spider_suite.cluster.ledger.grants import SLACK, Grants, Need
 from scrapy_spider_suite.cluster.ledger.ledger_client import LedgerClient
 from scrapy_spider_suite.cluster.ledger.ledger_stores import RedisLedger
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DELAY, TIMEOUT = 0.03, 0.2
 
 

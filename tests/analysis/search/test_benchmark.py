@@ -13,7 +13,7 @@ import pytest
 @pytest.mark.slow
 def test_the_benchmark_runs() -> None:
     """Every page is indexed at the end of the crawl."""
-    script = Path(__file__).parents[2] / "benchmarks" / "search.py"
+    script = Path(__file__).parents[3] / "benchmarks" / "search.py"
     done = subprocess.run(
         [sys.executable, str(script), "--small"], capture_output=True, text=True, check=True
     )

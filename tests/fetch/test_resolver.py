@@ -18,7 +18,7 @@ from scrapy_spider_suite.fetch.dns_client import Answer, Succession
 from scrapy_spider_suite.fetch.resolver import Resolution, Resolver, ResolverLimits
 
 if TYPE_CHECKING:
-    from tests.dns.conftest import Clock, NameServer
+    from support.dns_server import Clock, NameServer
 
 
 async def error_of(resolver: Resolver, host: str) -> SuiteError:

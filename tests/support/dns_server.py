@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import selectors
 import socket
 import struct
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import dns.flags
 import dns.message
 import dns.rcode
 import dns.rdatatype
 import dns.rrset
-import pytest
-
-from scrapy_spider_suite.fetch.address_rules import AddressPolicy
-from scrapy_spider_suite.fetch.resolver import Resolver, ResolverLimits
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 Reply = Callable[[dns.message.Message], "bytes | None"]
@@ -167,29 +162,6 @@ def _bound_pair() -> tuple[socket.socket, socket.socket]:
         return udp, tcp
 
 
-@pytest.fixture
-def nameserver() -> Iterator[NameServer]:
-    """A name server that knows nothing yet."""
-    server = NameServer()
-    yield server
-    server.close()
-
-
-def _run_asyncio(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(main)
-
-
-def _run_uvloop(main: Coroutine[Any, Any, None]) -> None:
-    uvloop = pytest.importorskip("uvloop")
-    uvloop.run(main)
-
-
-@pytest.fixture(params=[_run_asyncio, _run_uvloop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Runs a coroutine to its end, on asyncio's own loop and on uvloop's."""
-    return cast("Run", request.param)
-
-
 class Clock:
     """A clock that stands until it is moved."""
 
@@ -198,28 +170,3 @@ class Clock:
 
     def __call__(self) -> float:
         return self.time
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """A clock that stands."""
-    return Clock()
-
-
-@pytest.fixture
-def use(nameserver: NameServer, run: Run, clock: Clock) -> Callable[..., None]:
-    """Runs a scenario with a resolver that asks the name server of the test, and closes it."""
-
-    def use(scenario: Callable[[Resolver], Coroutine[Any, Any, None]], **options: Any) -> None:
-        async def main() -> None:
-            options.setdefault("policy", AddressPolicy(False))
-            options.setdefault("limits", ResolverLimits(ttl_min=60.0))
-            resolver = Resolver(servers=[nameserver.address], now=clock, **options)
-            try:
-                await scenario(resolver)
-            finally:
-                resolver.close()
-
-        run(main())
-
-    return use

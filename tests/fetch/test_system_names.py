@@ -13,7 +13,7 @@ from scrapy_spider_suite.fetch.address_rules import AddressPolicy
 from scrapy_spider_suite.fetch.resolver import Resolver
 
 if TYPE_CHECKING:
-    from tests.dns.conftest import NameServer, Run
+    from support.dns_server import NameServer, Run
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def system(nameserver: NameServer, monkeypatch: pytest.MonkeyPatch) -> Callable[
     return configure
 
 
-def test_localhost_comes_from_the_hosts_file(run: Run) -> None:
+def test_localhost_comes_from_the_hosts_file(run_on_loop: Run) -> None:
     """The hosts file is read, and a name in it is judged by its address like any other."""
 
     async def main() -> None:
@@ -43,11 +43,11 @@ def test_localhost_comes_from_the_hosts_file(run: Run) -> None:
             await strict.resolve("localhost")
         strict.close()
 
-    run(main())
+    run_on_loop(main())
 
 
 def test_single_labels_are_searched(
-    nameserver: NameServer, system: Callable[..., None], run: Run
+    nameserver: NameServer, system: Callable[..., None], run_on_loop: Run
 ) -> None:
     """A single label is looked for in the search domains."""
     system("corp.example", "other.example")
@@ -59,11 +59,11 @@ def test_single_labels_are_searched(
         assert nameserver.asked[0] == ("wiki.corp.example", "A")
         resolver.close()
 
-    run(main())
+    run_on_loop(main())
 
 
 def test_given_servers_are_not_searched(
-    nameserver: NameServer, system: Callable[..., None], run: Run
+    nameserver: NameServer, system: Callable[..., None], run_on_loop: Run
 ) -> None:
     """With servers of its own a crawl does not depend on the machine's search domains."""
     system("corp.example")
@@ -76,4 +76,4 @@ def test_given_servers_are_not_searched(
         assert {name for name, _ in nameserver.asked} == {"wiki"}
         resolver.close()
 
-    run(main())
+    run_on_loop(main())

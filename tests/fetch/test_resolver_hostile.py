@@ -23,7 +23,7 @@ from scrapy_spider_suite.fetch.address_rules import AddressPolicy
 from scrapy_spider_suite.fetch.resolver import Resolution, Resolver, ResolverLimits
 
 if TYPE_CHECKING:
-    from tests.dns.conftest import NameServer, Run
+    from support.dns_server import NameServer, Run
 
 SHORT = ResolverLimits(timeout=0.5)
 
@@ -50,7 +50,7 @@ def test_a_silent_server_costs_bounded_time(nameserver: NameServer, use: Any) ->
     use(scenario, limits=SHORT)
 
 
-def test_an_unreachable_server(run: Run) -> None:
+def test_an_unreachable_server(run_on_loop: Run) -> None:
     """Where nobody listens the error comes at once, and is not that the host does not exist."""
 
     async def main() -> None:
@@ -58,7 +58,7 @@ def test_an_unreachable_server(run: Run) -> None:
         assert type(await error_of(resolver, "www.example")) is ResolveError
         resolver.close()
 
-    run(main())
+    run_on_loop(main())
 
 
 @pytest.mark.parametrize("chain", [("www.example",), ("a.example", "b.example", "a.example")])

@@ -14,11 +14,11 @@ from scrapy_spider_suite.fetch import dns_client
 from scrapy_spider_suite.fetch.dns_client import MAX_AGE, MIN_AGE, Succession
 
 if TYPE_CHECKING:
-    from tests.dns.conftest import Clock, NameServer, Run
+    from support.dns_server import Clock, NameServer, Run
 
 
 def test_cares_repeats_answers_for_a_minute_at_most(
-    nameserver: NameServer, run: Run, clock: Clock
+    nameserver: NameServer, run_on_loop: Run, clock: Clock
 ) -> None:
     """The cache inside c-ares lives as long as a channel, whatever the TTL."""
     nameserver.add("a.example", "1.1.1.1", ttl=86_400)
@@ -31,10 +31,10 @@ def test_cares_repeats_answers_for_a_minute_at_most(
             assert len(nameserver.asked) == asked
         servers.close()
 
-    run(main())
+    run_on_loop(main())
 
 
-def test_outdated(nameserver: NameServer, run: Run, clock: Clock) -> None:
+def test_outdated(nameserver: NameServer, run_on_loop: Run, clock: Clock) -> None:
     """After `outdate` an answer is repeated only while it is younger than a second."""
     nameserver.add("a.example", "1.1.1.1")
 
@@ -49,11 +49,11 @@ def test_outdated(nameserver: NameServer, run: Run, clock: Clock) -> None:
         assert len(nameserver.asked) == 2
         servers.close()
 
-    run(main())
+    run_on_loop(main())
 
 
 def test_questions_survive_their_channel(
-    nameserver: NameServer, run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    nameserver: NameServer, run_on_loop: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A channel that was replaced answers what it was asked before, and is then closed."""
     monkeypatch.setattr(dns_client, "MAX_ASKED", 3)
@@ -70,10 +70,10 @@ def test_questions_survive_their_channel(
         assert repr(servers) == "<Succession: <Channel: 0 open>, 0 retired>"
         servers.close()
 
-    run(main())
+    run_on_loop(main())
 
 
-def test_a_question_ends_in_time(nameserver: NameServer, run: Run, clock: Clock) -> None:
+def test_a_question_ends_in_time(nameserver: NameServer, run_on_loop: Run, clock: Clock) -> None:
     """The time given bounds the wait even where c-ares would wait longer."""
     nameserver.silence("silent.example")
 
@@ -84,10 +84,10 @@ def test_a_question_ends_in_time(nameserver: NameServer, run: Run, clock: Clock)
         servers.close()
         assert (await servers.ask("a.example", socket.AF_INET, 1.0)).code == errno.ARES_ECANCELLED
 
-    run(main())
+    run_on_loop(main())
 
 
-def test_out_of_files(nameserver: NameServer, run: Run, clock: Clock) -> None:
+def test_out_of_files(nameserver: NameServer, run_on_loop: Run, clock: Clock) -> None:
     """Without a file for a socket the answer is that no server can be reached, and it recovers."""
     nameserver.add("a.example", "1.1.1.1")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -107,4 +107,4 @@ def test_out_of_files(nameserver: NameServer, run: Run, clock: Clock) -> None:
         assert (await servers.ask("a.example", socket.AF_INET, 5.0)).addresses == ("1.1.1.1",)
         servers.close()
 
-    run(main())
+    run_on_loop(main())

@@ -1,0 +1,16 @@
+"""A town of agents in one Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from membership import InTown, towns
+from redis_servers import RedisServer
+
+
+@pytest.fixture
+def in_town(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[InTown]:
+    """Run a coroutine function in an empty town."""
+    with towns(redis_server, monkeypatch) as run:
+        yield run
