@@ -16,7 +16,7 @@ import time
 from itertools import islice
 from pathlib import Path
 
-from scrapy_spider_suite.urls.filters import Filter, Stage, Subject
+from scrapy_spider_suite.urls.filters import Filter, LinkFacts, Stage
 from scrapy_spider_suite.urls.filters.atoms import BODY_MAX, STEPS_MAX, body_contains
 from scrapy_spider_suite.urls.normalize import normalize
 
@@ -58,7 +58,7 @@ def cost(text: str, urls: list[str], rounds: int) -> tuple[float, float]:
     """Microseconds a link, and the share that is wanted."""
     wants = Filter(text, Stage.SCHEDULE).wants
     pages = [urls[at : at + LINKS] for at in range(0, len(urls), LINKS)]
-    subject = Subject(via=urls[0], depth=3)
+    subject = LinkFacts(via=urls[0], depth=3)
     best, kept = float("inf"), 0
     for _ in range(rounds):
         began, kept = time.thread_time(), 0

@@ -34,9 +34,15 @@ from scrapy_spider_suite.seen import FingerprintCache, TrieStore
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import PENDING
 from scrapy_spider_suite.urls.extract import PageLinks, extract
-from scrapy_spider_suite.urls.filters import Filter, Stage, Subject
+from scrapy_spider_suite.urls.filters import Filter, LinkFacts, Stage
 from scrapy_spider_suite.urls.normalize import host_of
-from scrapy_spider_suite.urls.normalizer import WORDS, Normalizer, Options, Rules, UrlRules
+from scrapy_spider_suite.urls.normalizer import (
+    WORDS,
+    Normalizer,
+    RewriterTable,
+    SpellingOptions,
+    SpellingRules,
+)
 from scrapy_spider_suite.urls.scope import Scope
 
 TYPE = "text/html; charset=utf-8"
@@ -114,9 +120,10 @@ def each(function: Callable[[list[str]], object], lists: Lists) -> Callable[[], 
 def normalizers() -> Iterable[tuple[str, Normalizer]]:
     """The normaliser as it is by default, and with everything on."""
     yield "options: none", Normalizer()
-    yield "options: all", Normalizer(Rules(Options.of(WORDS, ["ref"])))
-    rules = UrlRules([".elsewhere.test index=no"])
-    yield "options: all, and a rule", Normalizer(Rules(Options.of(WORDS, ["ref"]), rules))
+    yield "options: all", Normalizer(RewriterTable(SpellingOptions.of(WORDS, ["ref"])))
+    rules = SpellingRules([".elsewhere.test index=no"])
+    general = SpellingOptions.of(WORDS, ["ref"])
+    yield "options: all, and a rule", Normalizer(RewriterTable(general, rules))
 
 
 def scoped(hosts: set[str]) -> Callable[[list[str]], list[str]]:
@@ -127,7 +134,7 @@ def scoped(hosts: set[str]) -> Callable[[list[str]], list[str]]:
 
 def filtered() -> Callable[[list[str]], list[str]]:
     """What leaves the links out that a filter does not want."""
-    wants, subject = Filter(FILTER, Stage.FOLLOW).wants, Subject()
+    wants, subject = Filter(FILTER, Stage.FOLLOW).wants, LinkFacts()
     return lambda links: [url for url in links if wants(url, subject)]
 
 

@@ -22,7 +22,7 @@ from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.overrides import Overrides
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.runtime.event_loop import CalmCollector
+from scrapy_spider_suite.runtime.event_loop import GcTuning
 from scrapy_spider_suite.store.interface import MemoryStore
 
 WALL = 1_800_000_000.0
@@ -105,7 +105,7 @@ def main() -> None:
     options = parser.parse_args()
     for addresses in (1, min(options.hosts, 65_536)):
         frontier = filled(options.hosts, addresses)
-        collector = CalmCollector()  # as in a broad crawl
+        collector = GcTuning()  # as in a broad crawl
         collector.start()
         print(f"{options.hosts} hosts on {addresses} addresses")
         for number, lines in enumerate(CHANGES, 1):

@@ -41,7 +41,7 @@ from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess, trap_site
 from scrapy_spider_suite.testing.trap_sites import NAMES, real_pages, trap_of
 from scrapy_spider_suite.urls.extract import extract
 from scrapy_spider_suite.urls.normalize import host_of, normalize
-from scrapy_spider_suite.urls.page_digests import likeness
+from scrapy_spider_suite.urls.page_digests import content_hash
 
 PARTS = ("links", "likeness, if of each", "learning of traps, as it is")
 LISTS = ("mixed_500k.txt.xz", "sitemaps_300k.txt.xz")
@@ -161,7 +161,7 @@ def cost_of_pages(folder: Path) -> None:
             times = [time.process_time()]
             links = extract(body, url=url).links
             times.append(time.process_time())
-            likeness(body, f"{site.name}.test")
+            content_hash(body, f"{site.name}.test")
             times.append(time.process_time())
             traps.saw(url, f"{site.name}.test", body, links, pages=number)
             times.append(time.process_time())

@@ -23,7 +23,7 @@ from scrapy.exceptions import DownloadFailedError, IgnoreRequest
 from scrapy.http import Response
 
 from scrapy_spider_suite.errors import PrivateAddressError
-from scrapy_spider_suite.runtime.http_fields import header
+from scrapy_spider_suite.runtime.http_fields import field_text
 
 
 class RobotsForbidden(IgnoreRequest):
@@ -65,7 +65,7 @@ class UnwantedMediaType(IgnoreRequest):
     """
 
     def __init__(self, response: Response) -> None:
-        kind = header(response.headers, "Content-Type")[:100]
+        kind = field_text(response.headers, "Content-Type")[:100]
         super().__init__(f"{response.url} is {kind!r}, which SUITE_MEDIA_TYPES does not name")
         self.response = response
 

@@ -23,7 +23,7 @@ import json, logging, sys
 from scrapy import signals
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.utils.misc import load_object
-from scrapy_spider_suite.runtime.refusal import code_of_error
+from scrapy_spider_suite.runtime.refusal import exit_code_for_error
 job = json.loads(sys.argv[1])
 process = AsyncCrawlerProcess(job["settings"])
 crawler = process.create_crawler(load_object(job["spider"]))
@@ -37,7 +37,7 @@ process.start()
 refused = crawl.done() and not crawl.cancelled() and crawl.exception()
 if refused:
     logging.critical(refused)
-    sys.exit(int(code_of_error(refused)))
+    sys.exit(int(exit_code_for_error(refused)))
 """
 
 

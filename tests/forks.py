@@ -181,7 +181,7 @@ def _prepare() -> None:
     from scrapy.settings import default_settings as scrapys
 
     from scrapy_spider_suite import profiles
-    from scrapy_spider_suite.urls import hosts as domains
+    from scrapy_spider_suite.urls import hosts
 
     listed = [each for kind in profiles.COMPONENTS.values() for each in kind]
     paths = [
@@ -193,7 +193,7 @@ def _prepare() -> None:
     for path in paths:
         import_module(path.rpartition(".")[0])
     assert "twisted.internet.reactor" not in sys.modules
-    domains.load()
+    hosts.load_suffixes()
     gc.collect()
     gc.freeze()
 

@@ -15,9 +15,9 @@ from scrapy_spider_suite.testing.http import Request
 from scrapy_spider_suite.testing.trap_sites import NAMES, TrapSite, trap_hosts, trap_number, trap_of
 from scrapy_spider_suite.urls.extract import extract
 from scrapy_spider_suite.urls.normalize import host_of
-from scrapy_spider_suite.urls.traps import Limits
+from scrapy_spider_suite.urls.traps import TrapLimits
 
-BROAD = Limits(
+BROAD = TrapLimits(
     length=1024, segments=24, repeats=4, calendar=10, permuted=1, query=64, sessions=8, same=24,
     numbers=1, hosts=24, prefix=50,
 )  # fmt: skip
@@ -38,7 +38,7 @@ class _Addresses(dict[str, str]):
 class TrapCrawl(Crawl):
     """A crawl of the traps that goes by *limits*; *resume* as for any crawl."""
 
-    def __init__(self, store: Store, limits: Limits, *, seats: int = 8, **more: object) -> None:
+    def __init__(self, store: Store, limits: TrapLimits, *, seats: int = 8, **more: object) -> None:
         policy = Policy(host=Pace(1.0), address=Pace(0.1), traps=limits)
         self.site = TrapSite(lambda host: f"http://{host}")
         self.ordinary = trap_sites.OrdinarySite()

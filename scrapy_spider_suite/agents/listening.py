@@ -31,7 +31,7 @@ from scrapy_spider_suite.agents.calls import (
 )
 from scrapy_spider_suite.cluster.redis_server import RedisServer, load_script
 from scrapy_spider_suite.errors import AgentCallError, RegistryError
-from scrapy_spider_suite.runtime.tasks import Once
+from scrapy_spider_suite.runtime.tasks import WarnOnce
 from scrapy_spider_suite.runtime.text import counted
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class Listener:
         self._due: dict[str, tuple[bytes, Call]] = {}  # those that are not, by what they are about
         self._standing: asyncio.Task[None] | None = None  # carries them out
         self._under_way: set[str] = set()  # ids of calls
-        self._once = Once(logger, f"calls to {agent}")
+        self._once = WarnOnce(logger, f"calls to {agent}")
         self._lost = ""
 
     async def run(self) -> None:

@@ -28,7 +28,7 @@ from scrapy_spider_suite.packs.export import Exported, bodies
 from scrapy_spider_suite.packs.reader import Packs, Page
 from scrapy_spider_suite.packs.selection import Choice
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.urls.hosts import host_of
+from scrapy_spider_suite.urls.hosts import host_of_any
 
 ROWS: Final = 10_000
 BYTES: Final = 32 << 20
@@ -87,7 +87,7 @@ def export_table(
     rows: list[dict[str, Any]] = []
     size = 0
     with (
-        files.replacing(target) as new,
+        files.replacing_file(target) as new,
         pq.ParquetWriter(new, SCHEMA, compression="zstd") as writer,
     ):
         for page, body in bodies(packs, choice, done):
@@ -156,7 +156,7 @@ def _url(url: str) -> dict[str, Any]:
     return {
         "url_surtkey": key_of(url),
         "url": url,
-        **_host(host_of(url)),
+        **_host(host_of_any(url)),
         "url_protocol": parts.scheme,
         "url_port": port,
         "url_path": parts.path,

@@ -55,7 +55,7 @@ from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.errors import ClusterError, SettingsError, SuiteError
 from scrapy_spider_suite.exceptions import HostExcluded
 from scrapy_spider_suite.runtime.refusal import refuse, running_command
-from scrapy_spider_suite.runtime.tasks import watched
+from scrapy_spider_suite.runtime.tasks import logged_task
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.suite import SuiteSettings, refuse_short_lease
@@ -292,7 +292,7 @@ class Agent:
         self.routing.shared_seeds = new.shared_seeds
         self.routing.resize(new.seen_cache // _CACHE)
         if any(getattr(old, name) != getattr(new, name) for name in _MEETING):
-            task = watched(self._meet_again(), "meetings")
+            task = logged_task(self._meet_again(), "meetings")
             self._again.add(task)
             task.add_done_callback(self._again.discard)
 

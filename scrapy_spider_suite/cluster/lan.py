@@ -55,7 +55,7 @@ from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.cluster.transports.udp import Address, UdpTransport, parse_agents
 from scrapy_spider_suite.errors import JoinRefusedError, SettingsError
 from scrapy_spider_suite.runtime.clock import boottime
-from scrapy_spider_suite.runtime.tasks import Once, watched
+from scrapy_spider_suite.runtime.tasks import WarnOnce, logged_task
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.job_reader import is_fresh_store
 
@@ -439,7 +439,7 @@ class LanMode:
         self._know = set((known or b"").decode().splitlines())  # who knows it
         self._noted = set(self._know)
         self._dismissed = asyncio.Event()
-        self._once = Once(logger, f"agent {shares.name}")
+        self._once = WarnOnce(logger, f"agent {shares.name}")
         self._task: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
 
@@ -452,15 +452,15 @@ class LanMode:
 
     def start(self) -> None:
         """Ask the others from now on, if that is this agent's business; and who they are."""
-        self._asking = watched(self._greeting.ask(), "greetings")
+        self._asking = logged_task(self._greeting.ask(), "greetings")
         if self._late.late:
             if not self._post().left:
                 logger.warning(HAS_ENDED)
-            self._task = watched(self._rest(), "rounds")
+            self._task = logged_task(self._rest(), "rounds")
         elif self._leads:
-            self._task = watched(self._lead(), "rounds")
+            self._task = logged_task(self._lead(), "rounds")
         elif self._over_before:
-            self._task = watched(self._follow(), "rounds")
+            self._task = logged_task(self._follow(), "rounds")
 
     async def meet(self) -> None:
         """Wait, not for long, for one that agrees. Raises `JoinRefusedError`: one does not."""
@@ -596,7 +596,7 @@ class LanMode:
         self._kv.delete(OVER)
         self._late.forget()
         if self._leads:
-            self._task = watched(self._lead(), "rounds")
+            self._task = logged_task(self._lead(), "rounds")
 
     async def _rest(self) -> None:
         """End, since all have ended, unless there is more to do."""
@@ -648,7 +648,7 @@ class LanMode:
             if not (self._found or self.ended):
                 if self._task is not None:  # it was late
                     self._task.cancel()
-                self._task = watched(self._follow(), "rounds")
+                self._task = logged_task(self._follow(), "rounds")
         elif kind == END and leads:
             self._hears(sender)
         elif kind == NOTED and sender == self._first:

@@ -33,7 +33,7 @@ from scrapy_spider_suite.cluster.routing import FIRST_ROW_NUMBER, OwnerRouter, u
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import MessageError, MessageTooLargeError
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.runtime.tasks import Once, watched
+from scrapy_spider_suite.runtime.tasks import WarnOnce, logged_task
 from scrapy_spider_suite.store.interface import KV
 
 logger = logging.getLogger(__name__)
@@ -169,13 +169,13 @@ class Mailbox:
         self._open = asyncio.Event()
         self._open.set()
         self._tasks: list[asyncio.Task[None]] = []
-        self._once = Once(logger, f"letters, agent {shares.name}")
+        self._once = WarnOnce(logger, f"letters, agent {shares.name}")
 
     async def start(self) -> None:
         """Begin. Raises `OSError`: the transport cannot."""
         await self.transport.start(self._received, self._acknowledged)
         for step in (self._take, self._post):
-            self._tasks.append(watched(step(), "letters"))
+            self._tasks.append(logged_task(step(), "letters"))
 
     async def close(self) -> None:
         """Stop; what was not acknowledged is sent again by the next run."""

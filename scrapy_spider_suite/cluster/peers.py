@@ -46,7 +46,7 @@ from scrapy_spider_suite.cluster.transports.tcp import TcpTransport
 from scrapy_spider_suite.control.calling import Calling
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError, SettingsError
 from scrapy_spider_suite.runtime.clock import boottime
-from scrapy_spider_suite.runtime.tasks import watched
+from scrapy_spider_suite.runtime.tasks import logged_task
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.settings.values import endpoint
@@ -144,7 +144,7 @@ class MemberHeartbeat:
 
     def start(self) -> None:
         """Send heartbeats from now on."""
-        self._task = watched(self._run(), "heartbeats")
+        self._task = logged_task(self._run(), "heartbeats")
 
     async def close(self, quiet: Callable[[], float] = no_time) -> None:
         """Stop, and say that this agent will be back; *quiet* is that of `Registry.rest`."""
@@ -410,10 +410,11 @@ class PeersMode:
         """See `Members`."""
         self._peer.start()
         self._tasks = [
-            watched(self._hand_over(), "hand-overs"), watched(self._listener.run(), "calls"),
+            logged_task(self._hand_over(), "hand-overs"),
+            logged_task(self._listener.run(), "calls"),
         ]  # fmt: skip
         if (company := self._company) is not None:
-            self._tasks.append(watched(company.run(self._registry), "addresses"))
+            self._tasks.append(logged_task(company.run(self._registry), "addresses"))
 
     @property
     def _company(self) -> SharedAddresses | None:

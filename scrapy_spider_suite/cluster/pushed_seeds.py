@@ -34,7 +34,7 @@ from scrapy import FormRequest, Request, signals
 from scrapy_spider_suite.cluster.redis_server import RedisServer, load_script, require_client
 from scrapy_spider_suite.crawl.seeds import Plant, Sown, bad_store, note_bad
 from scrapy_spider_suite.errors import JobError, RegistryError
-from scrapy_spider_suite.runtime.event_loop import Turns
+from scrapy_spider_suite.runtime.event_loop import TimeSlices
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.scrapy_redis import SeedKey, server_of
@@ -195,7 +195,7 @@ class PushedSeeds:
         if (note := self._notes.get(self._row)) is not None:
             self._mark, self._done, sown = msgpack.unpackb(note)
             self._sown = Sown(**sown)
-        self._turns = Turns()
+        self._turns = TimeSlices()
         self._told = 0
         self._lost = ""  # what is wrong with Redis
         self._first = True
@@ -320,11 +320,11 @@ class PushedSeeds:
         while self._done < len(taken.messages) and not crawl.stopping:
             self._take_in(taken.messages[self._done])
             self._done += 1
-            if self._turns.over or self._done == len(taken.messages):
+            if self._turns.is_over or self._done == len(taken.messages):
                 note = [self._mark, self._done, asdict(self._sown)]
                 self._notes.put(self._row, msgpack.packb(note))
                 await crawl.written()
-                await self._turns.leave()
+                await self._turns.yield_turn()
         return self._done == len(taken.messages) and not crawl.store.dirty
 
     # One message

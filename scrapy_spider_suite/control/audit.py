@@ -24,11 +24,12 @@ class AuditLog:
 
         All of them or none. *by* says who carried them out (``process 123``). Raises `OSError`.
         """
-        files.append(self.path, *(_row(action, answer, wall, by) for action, answer in rows))
+        lines = [_row(action, answer, wall, by) for action, answer in rows]
+        files.append_json_lines(self.path, *lines)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """All that was written, the oldest first; lines that were torn are left out."""
-        return files.rows(self.path)
+        return files.read_json_lines(self.path)
 
 
 def _discreet(action: Action) -> Mapping[str, Any]:

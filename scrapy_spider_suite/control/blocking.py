@@ -17,7 +17,7 @@ from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.urls.host_patterns import Kind, Subject
+from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 
 _ROWS = 50
 """Rows that are looked at in one portion."""
@@ -31,7 +31,7 @@ def block(site: Site, action: Action) -> Result | Work:
     if seconds is not None and not 0 < seconds < 1e10:
         raise ActionError(f"a block lasts for some seconds, not {seconds:g}")
     drop = action.get("drop", bool, False)
-    if drop and subject.kind is Kind.RANGE:
+    if drop and subject.kind is PatternKind.RANGE:
         raise ActionError("which hosts live in an address range is not known: drop them by name")
     # The time for which it holds runs from when it was asked, also if it is carried out later.
     until = {} if seconds is None else {"until": action.when + seconds}
@@ -67,16 +67,16 @@ def unblock(site: Site, action: Action) -> Result:
     return f"{subject} is no longer blocked", {"subject": str(subject)}
 
 
-def parse(text: str) -> Subject:
+def parse(text: str) -> HostPattern:
     """The subject that *text* names. Raises `ActionError`."""
     try:
-        return Subject.parse(text)
+        return HostPattern.parse(text)
     except ValueError as error:
         raise ActionError(str(error)) from None
 
 
 def _drop(
-    site: Site, action: Action, subject: Subject, said: str, facts: dict[str, Any]
+    site: Site, action: Action, subject: HostPattern, said: str, facts: dict[str, Any]
 ) -> Work:
     """Fail what is pending there: `retry --reason barred` would bring it back."""
     rework, progress = site.rework, Progress(site.kv, action.id)
@@ -89,7 +89,7 @@ def _drop(
         while entries := rework.pending(host, after, _ROWS):
             after = entries[-1].key
             for entry in entries:
-                if subject.kind is not Kind.PREFIX or entry.url.startswith(subject.text):
+                if subject.kind is not PatternKind.PREFIX or entry.url.startswith(subject.text):
                     progress.count("dropped", rework.fail(entry, Event.BARRED, site.wall()))
             progress.save()
             yield

@@ -16,7 +16,7 @@ from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.overrides import Rule
 from scrapy_spider_suite.frontier.policy import Block, Policy
 from scrapy_spider_suite.store.interface import KV
-from scrapy_spider_suite.urls.host_patterns import Subject
+from scrapy_spider_suite.urls.host_patterns import HostPattern
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class StoredBlock:
         if not is_time(self.when) or not (self.until == math.inf or is_time(self.until)):
             raise ActionError("a block begins and ends at a time before the year 10000")
         try:
-            Subject.parse(self.subject)
+            HostPattern.parse(self.subject)
         except ValueError as error:
             raise ActionError(str(error)) from None
 
@@ -85,7 +85,7 @@ def policy_of(kv: KV, wall: float) -> Policy:
     policy = Policy()
     for each in stored(kv):
         if each.until > wall:
-            policy.blocks.put(Subject.parse(each.subject), each.block())
+            policy.blocks.put(HostPattern.parse(each.subject), each.block())
     return policy
 
 
@@ -101,7 +101,7 @@ def load(kv: KV, policy: Policy, wall: float) -> float:
             kv.delete(each.subject.encode())
             continue
         known.pop(each.subject, None)
-        policy.blocks.put(Subject.parse(each.subject), each.block())
+        policy.blocks.put(HostPattern.parse(each.subject), each.block())
         first = min(first, each.until)
     for subject in known.values():
         policy.blocks.remove(subject)

@@ -105,7 +105,7 @@ class Calling:
 
     def _leave(self, action: Action) -> None:
         self._actions.leave(action)
-        files.sync(self._actions.path)
+        files.sync_path(self._actions.path)
 
     async def _earlier(self) -> dict[str, Answer]:
         """What was carried out of calls that may come again: the audit log has it."""

@@ -32,7 +32,7 @@ from scrapy_spider_suite.frontier.robots_rules import origin_of
 from scrapy_spider_suite.store import url_states
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_transfer import bring_back, while_locked
-from scrapy_spider_suite.urls.host_patterns import Kind, Subject
+from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 from scrapy_spider_suite.urls.hosts import registered_domain
 
 _ROWS = 50
@@ -68,7 +68,7 @@ def drop(site: Site, action: Action) -> Work:
     yield from _forget_unread(site, subject, progress)
     yield from while_locked(site.store.archive, _forget_urls(site, subject, progress))
     yield from _forget_plans(site, subject)  # those of what was out
-    if subject.kind is not Kind.PREFIX:
+    if subject.kind is not PatternKind.PREFIX:
         yield from _forget_host(site, subject.host, progress)
     if progress.counts.pop(_HELD, 0):
         site.store.kv(blocks.STORE).delete(str(subject).encode())
@@ -89,7 +89,7 @@ def drop(site: Site, action: Action) -> Work:
     return _receipt(site, subject, progress, "; ".join(failures))
 
 
-def _receipt(site: Site, subject: Subject, progress: Progress, failure: str) -> Result:
+def _receipt(site: Site, subject: HostPattern, progress: Progress, failure: str) -> Result:
     counts = {name: progress.counts.get(name, 0) for name in _COUNTED}
     known = bool(progress.counts.get(KNOWN)) or any(counts.values())
     facts: dict[str, Any] = {
@@ -105,9 +105,9 @@ def _receipt(site: Site, subject: Subject, progress: Progress, failure: str) -> 
     return said, facts
 
 
-def _not_touched(site: Site, subject: Subject) -> list[str]:
+def _not_touched(site: Site, subject: HostPattern) -> list[str]:
     """What was left, of what this job has."""
-    store, below = site.store, subject.kind is Kind.PREFIX
+    store, below = site.store, subject.kind is PatternKind.PREFIX
     found = {
         "the fetch log": (site.folder / FETCHES).exists(),
         "the audit log": True,
@@ -128,20 +128,20 @@ def _not_touched(site: Site, subject: Subject) -> list[str]:
     return [what for what, there in found.items() if there]
 
 
-def parse_droppable(text: str) -> Subject:
+def parse_droppable(text: str) -> HostPattern:
     """The host or prefix that *text* names. Raises `ActionError` for anything else."""
     subject = parse(text)
-    if subject.kind in (Kind.DOMAIN, Kind.RANGE):
+    if subject.kind in (PatternKind.DOMAIN, PatternKind.RANGE):
         raise ActionError(f"{subject} is more than a host: drop hosts, or what lies below a URL")
     return subject
 
 
-def belongs(subject: Subject, url: str) -> bool:
+def belongs(subject: HostPattern, url: str) -> bool:
     """Whether a *url* of the host of *subject* is to go."""
-    return subject.kind is not Kind.PREFIX or url.startswith(subject.text)
+    return subject.kind is not PatternKind.PREFIX or url.startswith(subject.text)
 
 
-def _hold(site: Site, action: Action, subject: Subject, progress: Progress) -> None:
+def _hold(site: Site, action: Action, subject: HostPattern, progress: Progress) -> None:
     """Block it for as long as it takes, also over a kill; a block of the operator's own stays."""
     kv = site.store.kv(blocks.STORE)
     if kv.get(str(subject).encode()) is None:
@@ -151,7 +151,7 @@ def _hold(site: Site, action: Action, subject: Subject, progress: Progress) -> N
         site.blocks_changed()
 
 
-def _forget_unread(site: Site, subject: Subject, progress: Progress) -> Work:
+def _forget_unread(site: Site, subject: HostPattern, progress: Progress) -> Work:
     """Take out stored pages whose links are to be read: they are not, then."""
     waiting = site.frontier.extraction.waiting
     for gone in waiting.forget(subject.host, partial(belongs, subject), _ROWS):
@@ -161,7 +161,7 @@ def _forget_unread(site: Site, subject: Subject, progress: Progress) -> Work:
     return "", {}
 
 
-def _empty_sieve(site: Site, subject: Subject, progress: Progress) -> Work:
+def _empty_sieve(site: Site, subject: HostPattern, progress: Progress) -> Work:
     """Take out links that wait for the sieve; those that come later were found later."""
     sifter = site.frontier.sifter
     if sifter is not None:
@@ -172,7 +172,7 @@ def _empty_sieve(site: Site, subject: Subject, progress: Progress) -> Work:
     return "", {}
 
 
-def _empty_queue(site: Site, subject: Subject, progress: Progress) -> Work:
+def _empty_queue(site: Site, subject: HostPattern, progress: Progress) -> Work:
     """Take out what is queued; what is out comes back to the queue, or is done, in its time."""
     left = True
     while left:
@@ -194,7 +194,7 @@ def _empty_queue(site: Site, subject: Subject, progress: Progress) -> Work:
     return "", {}
 
 
-def _forget_urls(site: Site, subject: Subject, progress: Progress) -> Work:
+def _forget_urls(site: Site, subject: HostPattern, progress: Progress) -> Work:
     yield from bring_back(site.store, subject.host)
     prefix = host_key(subject.host)
     while rows := site.rework.urls(subject.host, progress.url, _ROWS):
@@ -208,7 +208,7 @@ def _forget_urls(site: Site, subject: Subject, progress: Progress) -> Work:
             _forget_seed(site, prefix + name, progress)
             url_states.forget_url(site.store, prefix + name)
             origins.add(origin_of(url))
-        if subject.kind is not Kind.PREFIX:
+        if subject.kind is not PatternKind.PREFIX:
             progress.count("robots", sum(map(site.forget_robots, filter(None, origins))))
         progress.save()
         yield
@@ -228,11 +228,11 @@ def _forget_originals(site: Site, host: str) -> Work:
     return "", {}
 
 
-def _forget_plans(site: Site, subject: Subject) -> Work:
+def _forget_plans(site: Site, subject: HostPattern) -> Work:
     """Visit nothing again: of many pages no other row says that they are done."""
     revisits = site.frontier.planner.revisits
     host = host_key(subject.host)
-    below = subject.text.encode() if subject.kind is Kind.PREFIX else b""
+    below = subject.text.encode() if subject.kind is PatternKind.PREFIX else b""
     for begin in (host + below, host + b"\xff"):  # by their URLs, and by their fingerprints
         since = b""
         while portion := list(islice(revisits.planned(begin, since), _ROWS)):
@@ -279,7 +279,7 @@ def _forget_host(site: Site, host: str, progress: Progress) -> Work:
     # What another page has brought meanwhile goes, too.
     while not site.rework.forget_host(host, site.now()):
         yield WAITING
-        yield from _empty_queue(site, Subject(Kind.HOST, host, host), progress)
+        yield from _empty_queue(site, HostPattern(PatternKind.HOST, host, host), progress)
     progress.save()
     yield
     return "", {}

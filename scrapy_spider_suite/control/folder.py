@@ -207,7 +207,7 @@ def _open(path: Path) -> BufferedReader:
 
 
 def _write(new: Path, path: Path, data: bytes) -> None:
-    files.write(new, data)
+    files.write_synced(new, data)
     os.replace(new, path)
 
 

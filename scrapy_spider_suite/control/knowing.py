@@ -8,33 +8,33 @@ from pathlib import Path
 from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.urls.host_patterns import Kind, Subject
+from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 
 KNOWN = "known"
 """The fact of a receipt that says whether there was anything to be dropped."""
 
 
-def knows(store: RocksStore, folder: Path, subject: Subject) -> bool:
+def knows(store: RocksStore, folder: Path, subject: HostPattern) -> bool:
     """Whether *subject* was met, is blocked, or was dropped before: that may have to be done again.
 
     Of what lies below a URL the rows say it, but where a sieve stands for them. *folder* is the
     job's ``suite`` folder.
     """
-    below = subject.kind is Kind.PREFIX
+    below = subject.kind is PatternKind.PREFIX
     met = store.record(subject.host) is not None and not (below and store.sieve is None)
     return met or _blocked(store, subject) or _dropped(folder, str(subject))
 
 
-def unknown(store: RocksStore, subject: Subject) -> str:
+def unknown(store: RocksStore, subject: HostPattern) -> str:
     """What to say of *subject*, of which nothing is in the job."""
-    if subject.kind is Kind.PREFIX and store.record(subject.host) is not None:
+    if subject.kind is PatternKind.PREFIX and store.record(subject.host) is not None:
         return f"the job knows nothing below {subject}"
     return f"the job has never met the host {subject.host!r}"
 
 
-def _blocked(store: RocksStore, subject: Subject) -> bool:
-    found = (Subject.parse(each.subject) for each in blocks.stored(store.kv(blocks.STORE)))
-    if subject.kind is Kind.PREFIX:
+def _blocked(store: RocksStore, subject: HostPattern) -> bool:
+    found = (HostPattern.parse(each.subject) for each in blocks.stored(store.kv(blocks.STORE)))
+    if subject.kind is PatternKind.PREFIX:
         return subject in found
     return any(each.host == subject.host for each in found)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.urls.host_patterns import Kind, Subject
+from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import Normal
 
@@ -22,15 +22,15 @@ def parse_reason(text: str) -> Event:
 
 def parse_pattern(
     text: str, normalizer: Normal = normalize
-) -> tuple[Subject, Callable[[str], bool]]:
+) -> tuple[HostPattern, Callable[[str], bool]]:
     """Whose URLs *text* means, and which of them: a host, a domain, a URL, a URL with ``*``.
 
     A URL means what the crawl's *normalizer* makes of it. Raises `ActionError`.
     """
     try:
         if "://" not in text:
-            subject = Subject.parse(text)
-            if subject.kind is Kind.RANGE:
+            subject = HostPattern.parse(text)
+            if subject.kind is PatternKind.RANGE:
                 raise ActionError("which hosts live in an address range is not known: name them")
             return subject, lambda url: True
         # Each half is spelled as URLs are kept; a star is none of their characters.
@@ -41,7 +41,7 @@ def parse_pattern(
     except ValueError as error:
         raise ActionError(str(error)) from None
     host = host_of(normal)
-    return Subject(Kind.HOST, host, host), lambda url: matches(url, [normal, *rest])
+    return HostPattern(PatternKind.HOST, host, host), lambda url: matches(url, [normal, *rest])
 
 
 def matches(text: str, pieces: Sequence[str]) -> bool:

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 
 from scrapy_spider_suite.control.progress import Progress
 from scrapy_spider_suite.crawl.queue.frontier import UrlEdits
-from scrapy_spider_suite.urls.host_patterns import Kind, Subject
+from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 
 _HOSTS = 200
 """Hosts that are looked at in one portion."""
 
 
-def hosts_of(rework: UrlEdits, subject: Subject, progress: Progress) -> Iterator[str | None]:
+def hosts_of(rework: UrlEdits, subject: HostPattern, progress: Progress) -> Iterator[str | None]:
     """The hosts of *subject* that the job knows, from where *progress* is; None: a portion ends."""
-    if subject.kind is not Kind.DOMAIN:
+    if subject.kind is not PatternKind.DOMAIN:
         yield subject.host
         return
     belongs = within(subject)
@@ -26,8 +26,8 @@ def hosts_of(rework: UrlEdits, subject: Subject, progress: Progress) -> Iterator
         yield None
 
 
-def within(subject: Subject) -> Callable[[str], bool]:
+def within(subject: HostPattern) -> Callable[[str], bool]:
     """Whether a host belongs to *subject*, a domain or a host."""
-    if subject.kind is Kind.DOMAIN:
+    if subject.kind is PatternKind.DOMAIN:
         return lambda name: name == subject.host or name.endswith(subject.text)
     return lambda name: name == subject.host

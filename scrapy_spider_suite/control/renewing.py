@@ -30,9 +30,15 @@ from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_transfer import bring_back, while_locked
 from scrapy_spider_suite.store.url_states import voucher_of_sitemap
-from scrapy_spider_suite.urls.host_patterns import Subject
+from scrapy_spider_suite.urls.host_patterns import HostPattern
 from scrapy_spider_suite.urls.normalizer import Normal
-from scrapy_spider_suite.urls.url_lists import READ_ERRORS, ListFile, Seed, SeedLines, reason
+from scrapy_spider_suite.urls.url_lists import (
+    READ_ERRORS,
+    ListFile,
+    Seed,
+    SeedLines,
+    describe_read_error,
+)
 
 _SOWING = 0.005
 """Seconds for which seeds are taken before they are written."""
@@ -115,25 +121,25 @@ def retry(site: Site, action: Action) -> Work:
     The reason *trap* opens what is closed on their hosts, too.
     """
     action.expect("reason", "subject")
-    reason = parse_reason(action.get("reason", str))
+    cause = parse_reason(action.get("reason", str))
     subject, within = None, None
     if "subject" in action.arguments:
         subject, within = parse_pattern(action.get("subject", str), site.normal)
     progress = Progress(site.kv, action.id)
 
     def wanted(url: str, state: UrlState) -> bool:
-        failed = state.state is State.FAILED and state.event is reason
+        failed = state.state is State.FAILED and state.event is cause
         return failed and (within is None or within(url))
 
     def begin(host: str) -> None:
-        if reason is Event.TRAP:
+        if cause is Event.TRAP:
             progress.count("traps_opened", site.frontier.traps.reopen(host))
 
     yield from _walk(site, progress, subject, wanted, first=False, begin=begin)
-    if reason is Event.TRAP:
+    if cause is Event.TRAP:
         site.frontier.grounds.save()
     progress.forget()
-    return _renewed(progress, f" that failed ({reason.value.replace('_', ' ')})", "tried again")
+    return _renewed(progress, f" that failed ({cause.value.replace('_', ' ')})", "tried again")
 
 
 # Lists
@@ -149,7 +155,8 @@ def _taken_in(site: Site, action: Action, sower: Sower) -> Iterator[None]:
                 sower.feed(block)
                 yield from _taken(site, sower)
     except READ_ERRORS as error:
-        raise ActionError(f"the URLs that belong to it cannot be read: {reason(error)}") from None
+        why = describe_read_error(error)
+        raise ActionError(f"the URLs that belong to it cannot be read: {why}") from None
     sower.end_of_text()
     yield from _taken(site, sower)
 
@@ -230,7 +237,7 @@ def known(store: RocksStore, url: str, normal: Normal) -> tuple[Entry | None, by
 
 
 def _walk_all(
-    site: Site, progress: Progress, subject: Subject | None, wanted: Wanted, *, first: bool
+    site: Site, progress: Progress, subject: HostPattern | None, wanted: Wanted, *, first: bool
 ) -> Work:
     """`_walk`, also over what the archive holds, which gets its rows back first."""
     walk = _walk(site, progress, subject, wanted, first=first, archived=True)
@@ -238,7 +245,7 @@ def _walk_all(
 
 
 def _walk(
-    site: Site, progress: Progress, subject: Subject | None, wanted: Wanted, *, first: bool,
+    site: Site, progress: Progress, subject: HostPattern | None, wanted: Wanted, *, first: bool,
     archived: bool = False, begin: Callable[[str], None] = lambda host: None,
 ) -> Work:  # fmt: skip
     """Go over the URLs of *subject*, of every host without one; *begin* with each host."""

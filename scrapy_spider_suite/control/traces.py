@@ -16,7 +16,7 @@ from scrapy_spider_suite.fetch import fetch_log
 from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader, Target
 from scrapy_spider_suite.fetch.fetch_log_reader import host_of as host_of_field
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.urls.hosts import host_pattern, reverse_host
+from scrapy_spider_suite.urls.hosts import host_mentions, reverse_host
 from scrapy_spider_suite.urls.normalize import host_of
 
 _URL, _VIA = 4, 5
@@ -31,7 +31,7 @@ class Names:
     def __init__(self, host: str) -> None:
         self.name = host.removeprefix("*.")
         self._below = host != self.name
-        self.pattern = host_pattern(host, reverse_host(self.name))
+        self.pattern = host_mentions(host, reverse_host(self.name))
         digest = hashlib.sha256(f"host {host}".encode()).hexdigest()
         self.digest = f"sha256:{digest}".encode()
 
@@ -101,7 +101,7 @@ def _rewrite(path: Path, names: Names, change: Callable[[bytes], bytes]) -> int:
         if not _holds(file, names):
             return 0
     count = 0
-    with files.replacing(path) as new, _opened(path) as source, _made(new, path) as target:
+    with files.replacing_file(path) as new, _opened(path) as source, _made(new, path) as target:
         for line in source:
             kept = change(line)
             count += kept != line

@@ -37,9 +37,15 @@ from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.urls.normalize import host_of, normalize
-from scrapy_spider_suite.urls.normalizer import Normalizer, Options, Plugin, Rules, UrlRules
+from scrapy_spider_suite.urls.normalizer import (
+    Normalizer,
+    Plugin,
+    RewriterTable,
+    SpellingOptions,
+    SpellingRules,
+)
 from scrapy_spider_suite.urls.scope import Scope
-from scrapy_spider_suite.urls.traps import Limits
+from scrapy_spider_suite.urls.traps import TrapLimits
 from scrapy_spider_suite.urls.twins import Twins
 
 if TYPE_CHECKING:
@@ -139,11 +145,11 @@ def make_normalizer(
     """
     if settings.profile != "broad":
         return Normalizer()
-    general = Options.of(settings.normal_form, settings.drop_parameters)
+    general = SpellingOptions.of(settings.normal_form, settings.drop_parameters)
     plugin = None
     if settings.normalizer:
         plugin = Guarded(_load(settings.normalizer), settings.normalizer, stats)
-    rules = Rules(general, UrlRules(settings.url_rules))
+    rules = RewriterTable(general, SpellingRules(settings.url_rules))
     made = Normalizer(rules, plugin, twins_of(settings, kv))
     made.scope = Scope(domains) if domains else None
     return made
@@ -406,7 +412,9 @@ def policy_fields(settings: SuiteSettings) -> dict[str, Any]:
         "start_delay": project.autothrottle_start_delay if project.autothrottle_enabled else 0.0,
         "phases": phases_of(settings),
         "shared": settings.ledger is not None,
-        "traps": Limits(**{each: getattr(settings, f"trap_{each}") for each in Limits.names()}),
+        "traps": TrapLimits(
+            **{each: getattr(settings, f"trap_{each}") for each in TrapLimits.names()}
+        ),
     }
 
 

@@ -25,7 +25,7 @@ from scrapy_spider_suite.crawl.preparation import trust_start
 from scrapy_spider_suite.crawl.requests import event_of_error, event_of_result
 from scrapy_spider_suite.crawl.supervision import Leaving
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
-from scrapy_spider_suite.runtime.refusal import NO_PAGES, ExitCode, code_of_reason
+from scrapy_spider_suite.runtime.refusal import NO_PAGES, ExitCode, exit_code_for_reason
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
 
@@ -239,4 +239,4 @@ class Unscheduled:
     def _ended(self, reason: str) -> None:
         if reason == NO_PAGES:
             logger.warning("no page was fetched: %s", why_no_page(self._events))
-        self._leaving.leave(code_of_reason(reason))
+        self._leaving.leave(exit_code_for_reason(reason))

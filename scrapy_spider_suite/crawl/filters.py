@@ -22,17 +22,17 @@ from scrapy_spider_suite.errors import FilterError, SettingsError
 from scrapy_spider_suite.exceptions import FilterRefused
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.runtime.http_fields import header
+from scrapy_spider_suite.runtime.http_fields import field_text
 from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.urls.filters import (
     Countries,
     Fact,
     Filter,
-    Given,
-    Page,
+    FilterInputs,
+    FilterPage,
+    LinkFacts,
     Stage,
-    Subject,
 )
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.scope import Scope
@@ -70,10 +70,10 @@ class FilterSet:
     of: Mapping[Stage, Filter] = field(default_factory=dict)
     paths: Mapping[Stage, Path] = field(default_factory=dict)
     stamps: Mapping[Stage, Stamp] = field(default_factory=dict)
-    given: Given = field(default_factory=Given)
+    given: FilterInputs = field(default_factory=FilterInputs)
 
     @classmethod
-    def read(cls, values: Mapping[Stage, str], given: Given) -> FilterSet:
+    def read(cls, values: Mapping[Stage, str], given: FilterInputs) -> FilterSet:
         """Read those in *values*: an expression each, or ``@`` and the path of a file of one.
 
         Raises `SettingsError`, which names the setting, the file, the line and the column.
@@ -94,18 +94,18 @@ def values_of(settings: SuiteSettings) -> dict[Stage, str]:
     return {stage: str(getattr(settings, name)) for stage, name in SETTINGS.items()}
 
 
-def read_given(path: Path | None) -> Given:
+def read_given(path: Path | None) -> FilterInputs:
     """What filters have besides their text. Raises `SettingsError`, with file and line."""
     if path is None:
-        return Given()
+        return FilterInputs()
     try:
         with path.open(encoding="utf-8-sig") as lines:
-            return Given(Countries.parse(lines, str(path)).of)
+            return FilterInputs(Countries.parse(lines, str(path)).of)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"SUITE_COUNTRIES: {path} cannot be read: {error}") from error
 
 
-def _read(stage: Stage, value: str, given: Given) -> Filter:
+def _read(stage: Stage, value: str, given: FilterInputs) -> Filter:
     name, place, text = full_name(SETTINGS[stage]), "", value
     if value.startswith("@"):
         place = f"{value[1:]}, "
@@ -201,7 +201,7 @@ class Filtering:
         """Whether there is a filter for any of *stages*."""
         return any(stage in self._set.of for stage in stages)
 
-    def keep(self, stage: Stage, links: list[str], subject: Subject) -> list[str]:
+    def keep(self, stage: Stage, links: list[str], subject: LinkFacts) -> list[str]:
         """Those of *links* that the filter of *stage* wants; the others are counted."""
         found = self.of(stage)
         if found is None or not links:
@@ -215,7 +215,7 @@ class Filtering:
             self._stats.inc_value(f"suite/filter/{stage.value}/refused", len(links) - len(kept))
         return kept
 
-    def wants(self, stage: Stage, url: str, subject: Subject) -> bool:
+    def wants(self, stage: Stage, url: str, subject: LinkFacts) -> bool:
         """Whether the filter of *stage* wants *url*; counts it if not."""
         found = self.of(stage)
         if found is None:
@@ -280,15 +280,15 @@ class Filtering:
         return self._by_hops(Stage.SCHEDULE, links, lease, None)
 
     def _by_hops(
-        self, stage: Stage, links: list[str], lease: Lease, page: Page | None
+        self, stage: Stage, links: list[str], lease: Lease, page: FilterPage | None
     ) -> list[str]:
         """All links of a page are asked about with one subject, or two: in scope, and beyond."""
         entry = lease.entry
         via = normalize(entry.url) or ""
-        within = Subject(via, entry.depth + 1, 0, "", page)
+        within = LinkFacts(via, entry.depth + 1, 0, "", page)
         if not self.opens_scope:
             return self.keep(stage, links, within)
-        without = Subject(via, entry.depth + 1, self.out(entry) + 1, "", page)
+        without = LinkFacts(via, entry.depth + 1, self.out(entry) + 1, "", page)
         far = {url for url in links if self.beyond(url, 0)}
         kept = {*self.keep(stage, [url for url in links if url not in far], within)}
         kept.update(self.keep(stage, [url for url in links if url in far], without))
@@ -313,7 +313,7 @@ class Filtering:
             before = self.out(parent.entry) - (parent.event is Event.REPLACED)
         if found.asks(Fact.BEYOND):
             entry.beyond = self.beyond(url, max(0, before))
-        return self.wants(Stage.SCHEDULE, url, Subject(via, entry.depth, entry.beyond))
+        return self.wants(Stage.SCHEDULE, url, LinkFacts(via, entry.depth, entry.beyond))
 
     def refuse_fetch(self, request: Request, entry: Entry, address: str) -> None:
         """Raise `FilterRefused` if the fetch filter does not want *request*, at *address*."""
@@ -331,18 +331,18 @@ class Filtering:
         return self.wants(stage, url, _subject(entry, address, page_of(response)))
 
 
-def _subject(entry: Entry, address: str, page: Page | None) -> Subject:
-    return Subject(normalize(entry.referrer) or "", entry.depth, entry.beyond, address, page)
+def _subject(entry: Entry, address: str, page: FilterPage | None) -> LinkFacts:
+    return LinkFacts(normalize(entry.referrer) or "", entry.depth, entry.beyond, address, page)
 
 
-def page_of(response: Response) -> Page:
+def page_of(response: Response) -> FilterPage:
     """*response* as filters see it."""
     headers = response.headers
     text = response if isinstance(response, TextResponse) else None
-    return Page(
+    return FilterPage(
         response.status,
         response.body,
-        header(headers, "Content-Type"),
+        field_text(headers, "Content-Type"),
         b",".join(headers.getlist("Content-Language")).decode("latin-1"),
         http=response.url.startswith(("http://", "https://")),
         text=None if text is None else lambda: text.text,

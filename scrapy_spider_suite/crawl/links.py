@@ -31,14 +31,14 @@ from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import SITEMAP, redirect_target, sitemap_payload
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.robots_rules import RobotsRules, RobotsVerdict
-from scrapy_spider_suite.runtime.event_loop import in_thread
+from scrapy_spider_suite.runtime.event_loop import iterate_in_thread
 from scrapy_spider_suite.store import url_states
-from scrapy_spider_suite.urls.extract import Context, Edge, PageLinks, extract, extract_edges
+from scrapy_spider_suite.urls.extract import Edge, PageContext, PageLinks, extract, extract_edges
 from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import Normalizer
-from scrapy_spider_suite.urls.scope import Reason, Scope
-from scrapy_spider_suite.urls.sitemaps import BadSitemap, Location, read
+from scrapy_spider_suite.urls.scope import OutOfScope, Scope
+from scrapy_spider_suite.urls.sitemaps import BadSitemap, SitemapEntry, read_sitemap
 from scrapy_spider_suite.urls.twins import Twins
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class LinkReader:
     def links_of(self, response: Response) -> tuple[PageLinks, Sequence[Edge]]:
         """The links of *response*, whatever their scope; where pages are kept, how they link."""
         headers = response.headers
-        context: Context = {
+        context: PageContext = {
             "url": response.url,
             "content_type": headers.get("Content-Type"),
             "x_robots_tag": [tag.decode("latin-1") for tag in headers.getlist("X-Robots-Tag")],
@@ -290,7 +290,7 @@ class Follower:
         if self._is_deepest(lease.entry):
             found, host = len(links), lease.entry.host
             links = [url for url in links if host_of(url) != host]
-            refused = f"suite/links/refused/{Reason.TOO_DEEP_ON_HOST.value}"
+            refused = f"suite/links/refused/{OutOfScope.TOO_DEEP_ON_HOST.value}"
             self._stats.inc_value(refused, found - len(links))
         return self._crawl.filtering.followed(self._trapping.passed(links), lease, response)
 
@@ -306,7 +306,7 @@ class Follower:
     def in_scope(self, url: str, depth: int) -> bool:
         """Whether *url* may be followed at *depth*; counts it if it may not."""
         reason = self._scope.refuses(url, host_of(url), depth)
-        if reason is None or (reason is Reason.OFF_SITE and self._crawl.filtering.opens_scope):
+        if reason is None or (reason is OutOfScope.OFF_SITE and self._crawl.filtering.opens_scope):
             return True
         self._stats.inc_value(f"suite/links/refused/{reason.value}")
         return False
@@ -457,7 +457,8 @@ class Sitemaps:
         self._stats.inc_value("suite/sitemap/read")
         body = response.body
         try:
-            async with self._reading, aclosing(in_thread(lambda: _portions(body))) as portions:
+            found = iterate_in_thread(lambda: _portions(body))
+            async with self._reading, aclosing(found) as portions:
                 async for portion in portions:
                     self._take(lease, response, voucher, portion, follower)
         except BadSitemap as error:
@@ -465,7 +466,7 @@ class Sitemaps:
             logger.debug("Sitemap %s: %s", response.url, error)
 
     def _take(
-        self, lease: Lease, response: Response, voucher: str, portion: list[Location],
+        self, lease: Lease, response: Response, voucher: str, portion: list[SitemapEntry],
         follower: Follower,
     ) -> None:  # fmt: skip
         own = {registered_domain(voucher), registered_domain(host_of(lease.entry.url))}
@@ -520,11 +521,11 @@ class Sitemaps:
         self._stats.inc_value("suite/sitemap/nested", len(made))
 
 
-def _portions(body: bytes) -> Iterator[list[Location]]:
+def _portions(body: bytes) -> Iterator[list[SitemapEntry]]:
     """The entries of a sitemap by the portion. Raises `BadSitemap` behind the last of them."""
-    portion: list[Location] = []
+    portion: list[SitemapEntry] = []
     try:
-        for entry in read(body):
+        for entry in read_sitemap(body):
             portion.append(entry)
             if len(portion) == _PORTION:
                 yield portion

@@ -32,7 +32,7 @@ from scrapy_spider_suite.crawl.diskguard import DiskGuard
 from scrapy_spider_suite.crawl.gate import REASONS
 from scrapy_spider_suite.crawl.supervision import Supervision
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
-from scrapy_spider_suite.runtime.event_loop import CalmCollector
+from scrapy_spider_suite.runtime.event_loop import GcTuning
 from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.seen.sieve import Flush
@@ -226,7 +226,7 @@ class Keeper:
         self._disk = DiskGuard(crawl, scheduler)
         self._supervision = Supervision(crawl, scheduler)
         self._ended = False
-        self._collector = CalmCollector()
+        self._collector = GcTuning()
         self._collecting: asyncio.Task[None] | None = None
         self._operator = operator_of(crawl, scheduler, self.flush)
         self._operating = False

@@ -80,7 +80,7 @@ from scrapy_spider_suite.fetch.exchange import MEDIA_TYPES, TRUNCATE
 from scrapy_spider_suite.fetch.http_messages import MalformedResponseError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
-from scrapy_spider_suite.runtime.http_fields import header
+from scrapy_spider_suite.runtime.http_fields import field_text
 from scrapy_spider_suite.store.request_codec import RequestCodec
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import Normal, Normalizer
@@ -212,12 +212,12 @@ class Referers:
 
         One of the project's own that has no number, and may say anything, counts as no-referrer.
         """
-        header = page.headers.get(b"Referrer-Policy")
-        if header is None or self._middleware is None:
+        value = page.headers.get(b"Referrer-Policy")
+        if value is None or self._middleware is None:
             return 0
         # Not by the middleware's policy(), which warns of each unknown text, and so keeps it.
         known = self._middleware.policies
-        for name in reversed(header.decode("latin-1").lower().split(",")):
+        for name in reversed(value.decode("latin-1").lower().split(",")):
             if (kind := known.get(name.strip())) is not None:
                 other = 0 if kind is self._middleware.default_policy else _NO_REFERRER
                 same = (n for n, each in enumerate(_POLICIES, 1) if known.get(each) is kind)
@@ -355,7 +355,7 @@ class Translator:
             hops=int(meta.get(HOPS, 0)),
             beyond=int(meta.get(BEYOND, 0)),
             flags=_flags(request),
-            referrer=header(request.headers, "Referer"),
+            referrer=field_text(request.headers, "Referer"),
         )  # fmt: skip
         if meta.get(BULK):
             normal = normalize(request.url)

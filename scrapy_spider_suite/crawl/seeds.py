@@ -31,7 +31,7 @@ from scrapy import Request
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key
-from scrapy_spider_suite.runtime.event_loop import Turns, in_thread
+from scrapy_spider_suite.runtime.event_loop import TimeSlices, iterate_in_thread
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.store.interface import KV, Store
@@ -41,13 +41,13 @@ from scrapy_spider_suite.urls.url_lists import (
     LONGEST,
     READ_ERRORS,
     BadLine,
-    Kind,
     ListFile,
     Seed,
     SeedLines,
     Source,
+    SourceKind,
+    describe_read_error,
     download,
-    reason,
 )
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class Intake:
     def __init__(self, crawl: Crawl, plant: Plant | None = None) -> None:
         self._crawl = crawl
         self._plant = plant or planter(crawl.frontier, crawl.now)
-        self._turns = Turns()
+        self._turns = TimeSlices()
         self._folder: TemporaryDirectory[str] | None = None
         self._counted = (0, 0, 0, 0)
         self._tell_at = 0.0
@@ -246,16 +246,17 @@ class Intake:
         """
         sources = [(text, Source.of(text)) for text in texts]
         wrong, crawl = [], self._crawl
-        given = [source for _, source in sources if source.kind is Kind.SEED]
+        given = [source for _, source in sources if source.kind is SourceKind.SEED]
         if given:
             await self._take_given(given)
         for text, source in sources:
-            if source.kind is not Kind.SEED and not crawl.stopping:
+            if source.kind is not SourceKind.SEED and not crawl.stopping:
                 crawl.unread.discard(text)
                 try:
                     await self._take_list(source)
                 except READ_ERRORS as error:
-                    wrong.append(f"seeds: {source.name} cannot be read: {reason(error)}")
+                    why = describe_read_error(error)
+                    wrong.append(f"seeds: {source.name} cannot be read: {why}")
                     crawl.unread.add(text)
                     crawl.crawler.stats.inc_value("suite/seeds/unreadable")
         return wrong
@@ -273,7 +274,7 @@ class Intake:
 
     async def _take_list(self, source: Source) -> None:
         sower = self._sower(source.name, source.tag)
-        if source.kind is Kind.REMOTE:
+        if source.kind is SourceKind.REMOTE:
             # Kept until it was read to its end; not downloaded again after that.
             path, of = self._place(source.name), [0, 0]
         else:
@@ -284,12 +285,12 @@ class Intake:
         if sower.ended:
             logger.info("%s: read to its end by an earlier run", source.name)
             return
-        if source.kind is Kind.REMOTE and not path.exists():
+        if source.kind is SourceKind.REMOTE and not path.exists():
             await self._fetch(source.name, path)
         if resumed:
             logger.info("%s: goes on after %s", source.name, counted(sower.sown.lines, "line"))
         self._begin(sower)
-        async with aclosing(in_thread(lambda: _read(path, sower.at))) as blocks:
+        async with aclosing(iterate_in_thread(lambda: _read(path, sower.at))) as blocks:
             async for block, share in blocks:
                 sower.feed(block)
                 await self._work(sower, share)
@@ -302,7 +303,7 @@ class Intake:
         sower.ended = True
         sower.save()
         await self._crawl.written()
-        if source.kind is Kind.REMOTE:
+        if source.kind is SourceKind.REMOTE:
             path.unlink(missing_ok=True)
         self._say_end(sower)
 
@@ -327,7 +328,7 @@ class Intake:
             yield None
 
         logger.info("%s: being downloaded", url)
-        async with aclosing(in_thread(fetch)) as done:
+        async with aclosing(iterate_in_thread(fetch)) as done:
             async for _ in done:
                 logger.info("%s: %s bytes", url, f"{path.stat().st_size:,}")
 
@@ -338,10 +339,10 @@ class Intake:
         crawl, turns = self._crawl, self._turns
         while sower.more and not crawl.stopping:
             sower.take()
-            if turns.over or not sower.more:
+            if turns.is_over or not sower.more:
                 sower.save()
                 await crawl.written()
-                await turns.leave()
+                await turns.yield_turn()
                 self._tell(sower, share)
                 while self._is_full() and not crawl.stopping:
                     await asyncio.sleep(_ROOM)

@@ -23,7 +23,12 @@ from scrapy_spider_suite.fetch.connections import idle_limit, raise_file_limit
 from scrapy_spider_suite.guards.checks import CrawlNeeds, findings
 from scrapy_spider_suite.guards.notify import Notifier
 from scrapy_spider_suite.guards.stall import Stillness, Watchdog, stacks, tasks
-from scrapy_spider_suite.runtime.refusal import STALLED, ExitCode, code_of_reason, running_command
+from scrapy_spider_suite.runtime.refusal import (
+    STALLED,
+    ExitCode,
+    exit_code_for_reason,
+    running_command,
+)
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.store.job_status import StatusFile, read_status
@@ -133,7 +138,7 @@ class Supervision:
 
     def _ended(self, reason: str) -> None:
         """The crawl has ended, and the job is still ours."""
-        self._say_last(reason, self._leaving.leave(code_of_reason(reason)))
+        self._say_last(reason, self._leaving.leave(exit_code_for_reason(reason)))
         self._notifier.send(STOPPING=1, STATUS=f"the crawl ended: {reason}")
         self._notifier.close()
 

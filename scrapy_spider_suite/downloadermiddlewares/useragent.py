@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.crawl.crawl_policy import Overriding, overriding_of
 from scrapy_spider_suite.crawl.preparation import mailbox_in
-from scrapy_spider_suite.runtime.http_fields import header
+from scrapy_spider_suite.runtime.http_fields import field_text
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
 
@@ -73,7 +73,7 @@ class HostUserAgentMiddleware:
         if before is None and name is None:
             return
         if before is None:
-            before = header(request.headers, "User-Agent")
+            before = field_text(request.headers, "User-Agent")
         if name is not None:
             request.meta[_BEFORE] = before
             request.headers[b"User-Agent"] = name

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from scrapy_spider_suite.crawl.filters import SETTINGS, FilterSet
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.settings.declarations import full_name
-from scrapy_spider_suite.urls.filters import Fact, Stage, Subject
+from scrapy_spider_suite.urls.filters import Fact, LinkFacts, Stage
 
 _MEANING = {
     Stage.SCHEDULE: "it is not queued",
@@ -33,7 +33,7 @@ class Refusal(NamedTuple):
 
 
 def refusals(
-    filters: FilterSet, terms: Terms, stages: Collection[Stage], url: str, subject: Subject,
+    filters: FilterSet, terms: Terms, stages: Collection[Stage], url: str, subject: LinkFacts,
     known: Collection[Fact],
 ) -> Iterator[Refusal]:  # fmt: skip
     """Each filter of *stages* that does not want the normal *url*, whatever is not *known*.

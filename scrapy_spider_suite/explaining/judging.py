@@ -33,10 +33,10 @@ from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.counters import Counters, domain_row
 from scrapy_spider_suite.store.host_queues import NEVER
 from scrapy_spider_suite.store.rows import HostRecord
-from scrapy_spider_suite.urls.filters import Fact, Stage, Subject
-from scrapy_spider_suite.urls.normalize import Unusable, host_of, parse
-from scrapy_spider_suite.urls.scope import Reason, Scope
-from scrapy_spider_suite.urls.traps import Refusal, look
+from scrapy_spider_suite.urls.filters import Fact, LinkFacts, Stage
+from scrapy_spider_suite.urls.normalize import Unusable, host_of, parse_reference
+from scrapy_spider_suite.urls.scope import OutOfScope, Scope
+from scrapy_spider_suite.urls.traps import TrapRefusal, trap_of_url
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.store.rocks_store import RocksStore
@@ -46,8 +46,8 @@ _UNUSABLE = {
     Unusable.MALFORMED: "no web address: it cannot be parsed as a URL",
 }
 _REASONS = {
-    Reason.TOO_DEEP: ("DEPTH_LIMIT", "deeper than links are followed"),
-    Reason.TOO_LONG: ("URLLENGTH_LIMIT", "longer than URLs may be"),
+    OutOfScope.TOO_DEEP: ("DEPTH_LIMIT", "deeper than links are followed"),
+    OutOfScope.TOO_LONG: ("URLLENGTH_LIMIT", "longer than URLs may be"),
 }
 _PARSER = "scrapy.robotstxt.ProtegoRobotParser"  # in whose place the suite judges
 
@@ -114,7 +114,7 @@ class Judge:
 
         *entry* is it in the queue, where it is there already.
         """
-        normal = parse(url, None)
+        normal = parse_reference(url, None)
         if isinstance(normal, Unusable):
             return [Finding("normal form", Judgement.REFUSE, _UNUSABLE[normal], "urls/normalize")]
         host = host_of(normal)
@@ -150,10 +150,10 @@ class Judge:
         reason = self._scope.refuses(url, host, depth) if depth else None
         opened = self._filters.of.get(Stage.SCHEDULE)
         if reason is None or (
-            reason is Reason.OFF_SITE and opened is not None and opened.asks(Fact.BEYOND)
+            reason is OutOfScope.OFF_SITE and opened is not None and opened.asks(Fact.BEYOND)
         ):
             return
-        if reason is Reason.OFF_SITE:
+        if reason is OutOfScope.OFF_SITE:
             why, where = f"{host} is not among the allowed domains", (
                 f"allowed_domains of {self._terms.spider}"
             )
@@ -167,8 +167,8 @@ class Judge:
     ) -> Iterator[Finding]:
         # Seeds, and what is in the queue, are past the first two.
         stages = [stage for stage in Stage if depth or stage not in (Stage.SCHEDULE, Stage.FOLLOW)]
-        off_site = self._scope.refuses(url, host, 0) is Reason.OFF_SITE
-        subject = Subject("", depth, int(off_site), self._address(host))
+        off_site = self._scope.refuses(url, host, 0) is OutOfScope.OFF_SITE
+        subject = LinkFacts("", depth, int(off_site), self._address(host))
         known = {Fact.DEPTH, Fact.BEYOND, *([Fact.ADDRESS] if subject.address else [])}
         if entry is not None:
             subject.via, subject.depth, subject.beyond = entry.referrer, entry.depth, entry.beyond
@@ -181,9 +181,9 @@ class Judge:
         # As for scope: whoever names a seed means it.
         if not depth or not self._policy.traps.any:
             return
-        betrayed = look(url, self._policy.traps, time.gmtime(self._wall).tm_year)
+        betrayed = trap_of_url(url, self._policy.traps, time.gmtime(self._wall).tm_year)
         if betrayed is not None:
-            yield _refused(in_words(self._terms, Refusal(betrayed)))
+            yield _refused(in_words(self._terms, TrapRefusal(betrayed)))
         elif self._traps is not None and (found := self._traps.of_link(url, host)) is not None:
             yield _refused(found)
 

@@ -23,7 +23,7 @@ from scrapy_spider_suite.crawl.filters import SETTINGS as FILTERS
 from scrapy_spider_suite.crawl.filters import FilterSet, read_given
 from scrapy_spider_suite.settings.declarations import full_name, plain, words
 from scrapy_spider_suite.settings.suite import SuiteSettings
-from scrapy_spider_suite.urls.traps import Limits
+from scrapy_spider_suite.urls.traps import TrapLimits
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -42,7 +42,7 @@ _SUITE = (
     "retry_failed", "host_max_pages",
     "domain_max_pages", "domain_max_hosts", "max_pages", "allow_private_addresses", "overrides",
     "fetch_log", "revisit", "revisit_interval",
-    *(f"trap_{name}" for name in Limits.names()), "mine",
+    *(f"trap_{name}" for name in TrapLimits.names()), "mine",
     *FILTERS.values(), "countries",
     "normal_form", "drop_parameters", "url_rules", "normalizer", "prefer_https",
 )  # fmt: skip

@@ -18,8 +18,8 @@ from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.normalize import host_of
-from scrapy_spider_suite.urls.traps import Refusal, Trap
-from scrapy_spider_suite.urls.url_spaces import folders, local, sorted_query
+from scrapy_spider_suite.urls.traps import Trap, TrapRefusal
+from scrapy_spider_suite.urls.url_spaces import folders, path_and_query, sorted_query
 
 MINING = "mining"
 """The rule by which what nobody linked to is forgotten."""
@@ -33,7 +33,7 @@ class Ruling(NamedTuple):
     where: str
 
 
-def in_words(terms: Terms, refusal: Refusal) -> Ruling:
+def in_words(terms: Terms, refusal: TrapRefusal) -> Ruling:
     """*refusal* in words."""
     why = str(refusal) if refusal.trap is Trap.PREFIX else f"a trap: {refusal}"
     return Ruling("trap", why, terms.where(f"SUITE_TRAP_{refusal.trap.name}"))
@@ -73,12 +73,14 @@ class TrapJudge:
         fell = 0 if entry.flags & ASKED_FOR else round(-entry.priority / BEHIND)
         if fell >= LAST // BEHIND:
             space = self._traps.numbered(entry.url, self._grounds.get(entry.host))
-            return in_words(self._terms, Refusal(Trap.NUMBERS, space or local(entry.url)))
-        if fell <= 0 or not (crowded := [*folders(local(entry.url).partition("?")[0])][-fell:]):
+            found = space or path_and_query(entry.url)
+            return in_words(self._terms, TrapRefusal(Trap.NUMBERS, found))
+        path = path_and_query(entry.url).partition("?")[0]
+        if fell <= 0 or not (crowded := [*folders(path)][-fell:]):
             return None
-        return in_words(self._terms, Refusal(Trap.PREFIX, crowded[0]))
+        return in_words(self._terms, TrapRefusal(Trap.PREFIX, crowded[0]))
 
-    def _permuted(self, url: str, host: str) -> Refusal | None:
+    def _permuted(self, url: str, host: str) -> TrapRefusal | None:
         """What the job knows that differs from *url* in the order of its query only."""
         store, query = self._store, sorted_query(url)
         if not self._policy.traps.permuted or "&" not in url:
@@ -87,7 +89,7 @@ class TrapJudge:
             return None
         for each in self._queries(f"{url.partition('?')[0]}?", host):
             if sorted_query(each) == query:
-                return Refusal(Trap.PERMUTED, each)
+                return TrapRefusal(Trap.PERMUTED, each)
         return None
 
     def _has_values(self, space: str, parameters: list[str]) -> bool:

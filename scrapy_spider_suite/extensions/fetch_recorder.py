@@ -24,9 +24,9 @@ from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import UnwantedMediaType
 from scrapy_spider_suite.fetch.fetch_log import FOLDER, Fetch, FetchLog, write
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
-from scrapy_spider_suite.runtime.http_fields import header, media_type
+from scrapy_spider_suite.runtime.http_fields import field_text, media_type
 from scrapy_spider_suite.runtime.refusal import refuse_crawl
-from scrapy_spider_suite.runtime.tasks import Ticker
+from scrapy_spider_suite.runtime.tasks import PeriodicTask
 from scrapy_spider_suite.settings.project import is_crawl, uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
@@ -63,7 +63,7 @@ class FetchRecorder:
         self._tallies = FetchTotals()
         self._store: Store | None = None
         self._said = False
-        self._ticker = Ticker(PERIOD, self.flush)
+        self._ticker = PeriodicTask(PERIOD, self.flush)
         call_witness(crawler, self.fetched)
         crawler.signals.connect(self.opened, signals.spider_opened)
         crawler.signals.connect(self.closed, signals.spider_closed)
@@ -185,7 +185,7 @@ def _fetch(fetched: Fetched, kind: str, *, with_digest: bool) -> Fetch:
         response = fetched.error.response  # its head tells more than nothing
     flags = () if response is None else response.flags
     depth = request.meta.get("depth") if lease is None else lease.entry.depth
-    via = request.meta.get(VIA) or header(request.headers, "Referer")
+    via = request.meta.get(VIA) or field_text(request.headers, "Referer")
     return Fetch(
         time=fetched.ended,
         status=None if response is None else response.status,
@@ -215,7 +215,7 @@ def _reason(response: Response | None, error: BaseException | None) -> str:
 
 
 def _media_type(response: Response | None) -> str:
-    return "" if response is None else media_type(header(response.headers, "Content-Type"))
+    return "" if response is None else media_type(field_text(response.headers, "Content-Type"))
 
 
 def _digest(response: Response | None) -> str:

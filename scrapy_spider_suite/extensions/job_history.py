@@ -21,14 +21,14 @@ from scrapy.exceptions import NotConfigured
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.filters import filtering_of
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.runtime.tasks import Ticker
+from scrapy_spider_suite.runtime.tasks import PeriodicTask
 from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.settings.project import LIVE, uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.store.job_directory import JobHistory, digest_of
 from scrapy_spider_suite.urls.filters import Stage
-from scrapy_spider_suite.urls.url_lists import Kind, Source
+from scrapy_spider_suite.urls.url_lists import Source, SourceKind
 
 if TYPE_CHECKING:
     from typing import Self
@@ -61,7 +61,7 @@ class JobHistoryWriter:
         self._chronicle: JobHistory | None = None
         self._hashing: asyncio.Task[None] | None = None
         self._failed = False
-        self._ticker = Ticker(_LOOK, self._look)
+        self._ticker = PeriodicTask(_LOOK, self._look)
         crawler.signals.connect(self.opened, signals.spider_opened)
         crawler.signals.connect(self.closed, signals.spider_closed)
         crawler.signals.connect(self.changed, settings_changed)
@@ -191,7 +191,7 @@ def _digests(texts: Iterable[str]) -> list[dict[str, Any]]:
         except SettingsError:  # it was there when the job was begun
             found.append({"source": text, "missing": True})
             continue
-        if source.kind is Kind.SEED:
+        if source.kind is SourceKind.SEED:
             single.append(source.name)
         else:
             found.append({"source": source.name, **_contents(Path(source.name), source.kind)})
@@ -204,9 +204,9 @@ def _named(texts: list[str]) -> dict[str, Any]:
     return {"named": len(texts), "first": texts[:_FIRST], "sha256": digest}
 
 
-def _contents(path: Path, kind: Kind) -> dict[str, Any]:
+def _contents(path: Path, kind: SourceKind) -> dict[str, Any]:
     """Size and digest of a file; nothing of what is elsewhere, or can be read only once."""
-    if kind is not Kind.FILE or not path.is_file():
+    if kind is not SourceKind.FILE or not path.is_file():
         return {}
     try:
         with path.open("rb") as file:

@@ -51,7 +51,7 @@ from twisted.python.failure import Failure
 
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
 from scrapy_spider_suite.errors import CodecError
-from scrapy_spider_suite.runtime.tasks import Ticker
+from scrapy_spider_suite.runtime.tasks import PeriodicTask
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import item_not_exported, settings_changed
@@ -84,7 +84,7 @@ class SavedCookies:
     ) -> None:
         self._crawler = crawler
         self._open_kv = open_kv
-        self._ticker = Ticker(period, self.save)
+        self._ticker = PeriodicTask(period, self.save)
         self._jars: _Jars | None = None
         crawler.signals.connect(self.spider_opened, signals.spider_opened)
         crawler.signals.connect(self.spider_closed, signals.spider_closed)
@@ -356,7 +356,7 @@ class SpiderState:
         self._pickle = pickle
         self._period = period
         self._kv: KV | None = None
-        self._ticker: Ticker | None = None
+        self._ticker: PeriodicTask | None = None
         self._saved: int | None = None  # the hash of what was written last
         self._reported: set[str] = set()
 
@@ -390,7 +390,7 @@ class SpiderState:
         if self._kv is not None:
             self._values = self._codec(spider)
             state = self._load(self._kv)
-            self._ticker = Ticker(self._period, partial(self.save, spider))
+            self._ticker = PeriodicTask(self._period, partial(self.save, spider))
             self._ticker.start()
         vars(spider)["state"] = state
 

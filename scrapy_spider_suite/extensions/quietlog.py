@@ -30,7 +30,7 @@ from scrapy.utils.log import LogCounterHandler
 
 from scrapy_spider_suite.crawl.requests import event_of_error
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.runtime.tasks import Ticker
+from scrapy_spider_suite.runtime.tasks import PeriodicTask
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
 
@@ -134,7 +134,7 @@ class QuietLog:
         self._crawler = crawler
         self._filter = _Filter()
         self._handlers: list[logging.Handler] = []
-        self._ticker = Ticker(interval, self.say)
+        self._ticker = PeriodicTask(interval, self.say)
         crawler.signals.connect(self.opened, signals.spider_opened)
         crawler.signals.connect(self.changed, settings_changed)
         crawler.signals.connect(self.stop, signals.spider_closed)

@@ -20,7 +20,7 @@ from ipaddress import (
     ip_network,
 )
 
-from scrapy_spider_suite.urls.host_patterns import carried
+from scrapy_spider_suite.urls.host_patterns import embedded_ipv4
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -299,7 +299,7 @@ def pacing_key(address: str, v6_prefix: int = 64) -> str:
     if ":" not in address:
         return address
     parsed = IPv6Address(address.partition("%")[0])
-    inner = carried(int(parsed))
+    inner = embedded_ipv4(int(parsed))
     if inner is not None:
         return str(IPv4Address(inner))
     return str(IPv6Network((parsed, v6_prefix), strict=False))

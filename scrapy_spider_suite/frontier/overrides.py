@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.urls.host_patterns import Kind, Subject, Subjects
+from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind, PatternTable
 
 DAY = 86_400.0
 _RANGE = re.compile(r"(\d{1,2})(?::(\d\d))?-(\d{1,2})(?::(\d\d))?", re.ASCII)
@@ -181,7 +181,7 @@ class Overrides:
     """The rules of one file, looked up by host or by address."""
 
     def __init__(self) -> None:
-        self._lines: Subjects[OverrideLine] = Subjects()
+        self._lines: PatternTable[OverrideLine] = PatternTable()
         self.bars = False
         """Whether any rule keeps a host from being visited, for some hours or at all."""
         self.longest_delay = 0.0
@@ -200,15 +200,15 @@ class Overrides:
             try:
                 words = _split(line)
                 if words:
-                    rules._add(Subject.parse(words[0]), _parse_fields(words[1:]), where)
+                    rules._add(HostPattern.parse(words[0]), _parse_fields(words[1:]), where)
             except ValueError as error:
                 raise SettingsError(f"SUITE_OVERRIDES: {where}: {error}") from None
         return rules
 
-    def _add(self, subject: Subject, override: Override, where: str) -> None:
-        if subject.kind is Kind.PREFIX:
+    def _add(self, subject: HostPattern, override: Override, where: str) -> None:
+        if subject.kind is PatternKind.PREFIX:
             raise ValueError(f"{str(subject)!r} is no host, .domain or address range")
-        if subject.kind is Kind.RANGE and override.burst is not None:
+        if subject.kind is PatternKind.RANGE and override.burst is not None:
             raise ValueError("burst belongs to hosts, not to address ranges")
         earlier = self._lines.get(subject)
         if earlier is not None:
@@ -229,7 +229,7 @@ class Overrides:
         """The rules that hold for a numeric *address* ("" for none), the closest first."""
         return self._lines.of_address(address)
 
-    def line(self, subject: Subject) -> OverrideLine | None:
+    def line(self, subject: HostPattern) -> OverrideLine | None:
         """The rule for *subject* itself."""
         return self._lines.get(subject)
 

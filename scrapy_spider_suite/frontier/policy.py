@@ -23,9 +23,9 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.overrides import OverrideLine, Overrides, Rule
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.urls.host_patterns import Subject, Subjects
+from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternTable
 from scrapy_spider_suite.urls.hosts import phase_of
-from scrapy_spider_suite.urls.traps import Limits
+from scrapy_spider_suite.urls.traps import TrapLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +105,13 @@ def waits_for_rule(words: str) -> bool:
     return bool(parenthesis) and why in (_BLOCKED, _OUTSIDE, _PHASE)
 
 
-def excluded_pattern(words: str) -> Subject | None:
+def excluded_pattern(words: str) -> HostPattern | None:
     """Of whom the rule was by which a host waits for *words*; None if it is no one's."""
     why, parenthesis, rest = words.partition(" (")
     if not parenthesis or why not in (_BLOCKED, _OUTSIDE):
         return None
     try:
-        return Subject.parse(rest.partition(",")[0])
+        return HostPattern.parse(rest.partition(",")[0])
     except ValueError:
         return None
 
@@ -146,8 +146,8 @@ class Policy:
     overrides: Overrides = field(default_factory=Overrides)
     slots: dict[str, Pace] = field(default_factory=dict)
     start_delay: float = 0.0
-    traps: Limits = field(default_factory=Limits)
-    blocks: Subjects[Block] = field(default_factory=Subjects)
+    traps: TrapLimits = field(default_factory=TrapLimits)
+    blocks: PatternTable[Block] = field(default_factory=PatternTable)
     phases: Phases | None = None
     node: int = 0
     shared: bool = False
@@ -249,7 +249,7 @@ class Policy:
         bars = _bars_of_blocks(self.blocks.of_url(url, host), wall)
         return max(bars, key=_until, default=None)
 
-    def bar_of_rule(self, subject: Subject, wall: float) -> Exclusion | None:
+    def bar_of_rule(self, subject: HostPattern, wall: float) -> Exclusion | None:
         """What the rule and the block for *subject* itself keep from being visited at *wall*."""
         line, block = self.overrides.line(subject), self.blocks.get(subject)
         bars = list(_bars_of_lines(iter(() if line is None else (line,)), wall))

@@ -34,8 +34,7 @@ from scrapy_spider_suite.packs.reader import Packs, Page, open_packs
 from scrapy_spider_suite.packs.selection import Bundle, Choice, entries_of, fetches, pages
 from scrapy_spider_suite.packs.warc import Crawl, warcinfo
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime import files as durable
-from scrapy_spider_suite.urls.hosts import host_of
+from scrapy_spider_suite.urls.hosts import host_of_any
 
 FILE_MAX: Final = 1 << 30
 """Bytes at which a file of several is ended, as is usual with WARC."""
@@ -127,7 +126,7 @@ def export_files(
     done = Exported()
     folder.mkdir(parents=True, exist_ok=True)
     with (
-        durable.replacing(folder / LIST) as new,
+        files.replacing_file(folder / LIST) as new,
         new.open("w", encoding="utf-8") as listing,
     ):
         for page, body in bodies(packs, choice, done):
@@ -159,7 +158,7 @@ def facts(page: Page) -> dict[str, Any]:
 
 def file_name(page: Page) -> str:
     """Return a name for the body of *page*, for it alone: ``example.com/a-page-1f0c….html``."""
-    host = re.sub(r"[^a-z0-9.-]+", "_", host_of(page.url)).strip(".-")[:100] or "_"
+    host = re.sub(r"[^a-z0-9.-]+", "_", host_of_any(page.url)).strip(".-")[:100] or "_"
     rest = re.sub(r"^[a-z+.-]+://[^/?#]*", "", page.url, flags=re.IGNORECASE)
     words = re.sub(r"[^A-Za-z0-9]+", "-", rest).strip("-")[:80].strip("-") or "index"
     own = f"{xxhash.xxh3_64_intdigest(page.record.id.encode()):016x}"
@@ -192,7 +191,7 @@ def export_wacz(
     if target.exists():
         raise PackError(f"it is there already: {target}")
     with (
-        files.replacing(target) as new,
+        files.replacing_file(target) as new,
         tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name,
     ):
         folder = Path(name)

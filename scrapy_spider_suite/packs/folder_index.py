@@ -47,7 +47,7 @@ from scrapy_spider_suite.packs.sorted_lines import (
     write_lines,
 )
 from scrapy_spider_suite.packs.warc import clean_url
-from scrapy_spider_suite.runtime.files import locked
+from scrapy_spider_suite.runtime.files import lock_file
 from scrapy_spider_suite.runtime.helper_processes import last_error_line, start_helper
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def indexes_held(folder: Path, *, wait: bool = False) -> Iterator[bool]:
     With *wait*, wait for it. Raises `OSError`.
     """
     with (folder / "merging.lock").open("wb") as lock:
-        yield locked(lock, wait=wait)
+        yield lock_file(lock, wait=wait)
 
 
 FAN_IN: Final = 4

@@ -25,7 +25,7 @@ from scrapy_spider_suite.packs.containers import (
 )
 from scrapy_spider_suite.packs.pack_file import OPEN, GroupFile, final, write_all
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime.files import locked
+from scrapy_spider_suite.runtime.files import lock_file
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ def recover_items(path: Path, size: int) -> Recovered | None:
     """
     form = FORMATS[_form(path)]()
     with path.open("r+b") as file:
-        if not locked(file):
+        if not lock_file(file):
             return None
         there = kept = file.seek(0, 2)
         if there > size:
@@ -158,7 +158,7 @@ def recover_items(path: Path, size: int) -> Recovered | None:
         os.rename(path, final(path))
     else:
         path.unlink()
-    files.sync(path.parent)
+    files.sync_path(path.parent)
     return Recovered(final(path) if kept else None, there - kept, max(0, size - there))
 
 

@@ -36,7 +36,7 @@ from scrapy_spider_suite.packs.containers import (
 from scrapy_spider_suite.packs.sorted_lines import sort_lines
 from scrapy_spider_suite.packs.warc import Record
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime.files import locked
+from scrapy_spider_suite.runtime.files import lock_file
 
 FORMATS: Final[dict[str, Callable[[], Container]]] = {
     "lzo": LzopContainer,
@@ -112,10 +112,10 @@ class GroupFile:
         self._ended = self._named = False
         self._file: BinaryIO = self.open_path.open("xb", buffering=0)
         try:
-            locked(self._file)
+            lock_file(self._file)
             write_all(self._file, start)
             if power:
-                files.sync(path.parent)
+                files.sync_path(path.parent)
         except OSError:
             self._file.close()
             self.open_path.unlink(missing_ok=True)
@@ -166,7 +166,7 @@ class GroupFile:
         if not self._named:
             os.rename(self.open_path, self.path)
             self._named = True
-        files.sync(self.path.parent)
+        files.sync_path(self.path.parent)
 
     @property
     def named(self) -> bool:
@@ -326,12 +326,12 @@ def _read(pack: Path) -> dict[str, Any]:
 
 def mark(pack: Path, done: Uploaded) -> None:
     """Note that *pack* has been uploaded. Raises `OSError`."""
-    files.replace(mark_of(pack), json.dumps(done._asdict()).encode() + b"\n")
+    files.replace_file(mark_of(pack), json.dumps(done._asdict()).encode() + b"\n")
 
 
 def begin(pack: Path, url: str) -> None:
     """Note that what is at *url* is *pack*'s own from now on. Raises `OSError`."""
-    files.replace(mark_of(pack), json.dumps({"url": url}).encode() + b"\n")
+    files.replace_file(mark_of(pack), json.dumps({"url": url}).encode() + b"\n")
 
 
 def unmark(pack: Path) -> None:

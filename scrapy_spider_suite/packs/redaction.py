@@ -49,8 +49,7 @@ from scrapy_spider_suite.packs.sorted_lines import SortedLines, write_lines
 from scrapy_spider_suite.packs.warc import Record, date, digest
 from scrapy_spider_suite.packs.writer import recover_folder
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime import files as durable
-from scrapy_spider_suite.urls.hosts import host_pattern, is_of, url_pattern
+from scrapy_spider_suite.urls.hosts import host_mentions, is_on_host, url_mentions
 
 RECEIPTS: Final = "redactions.jsonl"
 """What was taken out, when: the subject as a digest only."""
@@ -115,7 +114,7 @@ class Receipts:
         row = {"id": uuid.uuid4().hex, "time": date(now), "subject_sha256": self._digest, **facts}
         lines = [line for line in self._lines() if not self._row_of(line)]
         lines.append(json.dumps(row).encode())
-        files.replace(self._path, b"".join(line + b"\n" for line in lines))
+        files.replace_file(self._path, b"".join(line + b"\n" for line in lines))
 
     def _lines(self) -> list[bytes]:
         return self._path.read_bytes().splitlines() if self._path.exists() else []
@@ -158,12 +157,12 @@ class Subject:
         if not url:
             return False
         if self.host:
-            return is_of(url, self.host)
+            return is_on_host(url, self.host)
         return url == self.url
 
     def pattern(self) -> re.Pattern[bytes]:
         """What its name looks like in a text."""
-        return host_pattern(self.host) if self.host else url_pattern(self.url)
+        return host_mentions(self.host) if self.host else url_mentions(self.url)
 
 
 def redact(
@@ -238,7 +237,7 @@ def _hide(folder: Path, packs: list[Path], subject: Subject) -> None:
             write_lines((line + b"\n" for line in found if not _leads(line, subject)), index)
     for path in folder.glob("merged-*.cdxj*"):  # those that were begun, too
         path.unlink(missing_ok=True)
-    files.sync(folder)
+    files.sync_path(folder)
 
 
 def _elsewhere(folder: Path, subject: Subject) -> list[str]:
@@ -360,7 +359,7 @@ def _redact_pack(path: Path, keep: _Filter, note: Callable[[], object]) -> None:
     index_path(path).unlink(missing_ok=True)
     os.replace(new, path)
     os.replace(index_path(new), index_path(path))
-    files.sync(path.parent)
+    files.sync_path(path.parent)
     keep.receipt.packs += 1
 
 
@@ -426,7 +425,7 @@ def _redact_file(path: Path, subject: Subject, receipt: ItemReceipt, *, dry: boo
     if dry or not items:
         return
     form = container_of(path)
-    with durable.replacing(path) as new, new.open("wb") as out, path.open("rb") as file:
+    with files.replacing_file(path) as new, new.open("wb") as out, path.open("rb") as file:
         for frame, lines, kept in _blocks(path, subject):
             if len(kept) == len(lines) and not frame.problem:
                 file.seek(frame.offset)

@@ -23,7 +23,7 @@ from scrapy_spider_suite.packs.pack_file import OPEN, container, final, format_o
 from scrapy_spider_suite.packs.reader import PAGES, Packs, Page
 from scrapy_spider_suite.packs.scan import Damage, Group, open_pack, scan_from
 from scrapy_spider_suite.packs.sorted_lines import GrowingLines, SortedLines
-from scrapy_spider_suite.urls.hosts import is_of
+from scrapy_spider_suite.urls.hosts import is_on_host
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Choice:
             and (not self.last or entry.stamp <= self.last)
             and (not self.statuses or any(_fits(status, wanted) for wanted in self.statuses))
             and (not self.mimes or any(_starts(entry.mime, wanted) for wanted in self.mimes))
-            and (not self.hosts or any(is_of(entry.url, host) for host in self.hosts))
+            and (not self.hosts or any(is_on_host(entry.url, host) for host in self.hosts))
         )
 
 

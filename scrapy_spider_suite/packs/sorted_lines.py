@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from scrapy_spider_suite.runtime import files as durable
+from scrapy_spider_suite.runtime import files
 
 _STEP = 1 << 20
 
@@ -147,13 +147,13 @@ def sort_lines(source: Path, target: Path) -> None:
     A line that has no end is left out: it was being written. Raises `OSError`; *target* is as it
     was, then.
     """
-    with ExitStack() as files:
-        file = files.enter_context(source.open("rb"))
+    with ExitStack() as opened:
+        file = opened.enter_context(source.open("rb"))
         runs: list[Iterable[bytes]] = []
         while lines := file.readlines(CHUNK):
             lines = sorted(line for line in lines if line.endswith(b"\n"))
             if len(runs) or file.peek(1):
-                run = files.enter_context(tempfile.TemporaryFile(dir=target.parent))
+                run = opened.enter_context(tempfile.TemporaryFile(dir=target.parent))
                 run.writelines(lines)
                 run.seek(0)
                 runs.append(run)
@@ -164,5 +164,5 @@ def sort_lines(source: Path, target: Path) -> None:
 
 def write_lines(lines: Iterable[bytes], target: Path) -> None:
     """Let *target* hold *lines* once they are all on the medium. Raises `OSError`."""
-    with durable.replacing(target) as new, new.open("wb") as file:
+    with files.replacing_file(target) as new, new.open("wb") as file:
         file.writelines(lines)

@@ -40,7 +40,7 @@ from scrapy_spider_suite.packs.pack_file import (
 from scrapy_spider_suite.packs.sorted_lines import identity
 from scrapy_spider_suite.packs.warc import date
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime.files import locked
+from scrapy_spider_suite.runtime.files import lock_file
 
 logger = logging.getLogger(__name__)
 
@@ -149,13 +149,13 @@ class Target:
     def _rename(self, system: Any, name: str, target: str) -> None:
         """Let *name* take the place of *target*."""
         if self._protocol in _HERE:
-            files.sync(Path(name))
+            files.sync_path(Path(name))
         if self._protocol not in _RENAMES and system.exists(target):
             system.rm_file(target)  # WebHDFS renames nothing onto a file, and does not say so
         system.mv(name, target)
         system.invalidate_cache()
         if self._protocol in _HERE:
-            files.sync(Path(target).parent)
+            files.sync_path(Path(target).parent)
 
 
 def upload(pack: Path, target: Target, now: float, *, keep: bool) -> Uploaded | None:
@@ -165,7 +165,7 @@ def upload(pack: Path, target: Target, now: float, *, keep: bool) -> Uploaded | 
     removed meanwhile (redacted). Raises as `Target.send`.
     """
     with pack.open("rb") as file:
-        if not locked(file):
+        if not lock_file(file):
             return None
         before = identity(pack.stat())
         if not _is_indexed(pack, before, keep=keep):
@@ -187,7 +187,7 @@ def _settle(pack: Path, done: Uploaded, before: tuple[int, int, int], *, keep: b
         mark(pack, done)
         if not keep:
             pack.unlink()
-            files.sync(pack.parent)
+            files.sync_path(pack.parent)
     return True
 
 

@@ -38,7 +38,7 @@ from scrapy_spider_suite.packs.pack_file import (
 from scrapy_spider_suite.packs.scan import Damage, Group, beginning, scan_from
 from scrapy_spider_suite.packs.warc import Crawl, Fetch, Record, records, size_of, warcinfo
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime.files import locked
+from scrapy_spider_suite.runtime.files import lock_file
 
 logger = logging.getLogger(__name__)
 
@@ -357,7 +357,7 @@ def recover(path: Path, limit: int = RECORD_MAX) -> Recovery | None:
     """
     form = container(format_of(path))
     with path.open("r+b") as file:
-        if not locked(file):
+        if not lock_file(file):
             return None
         kept: list[tuple[int, int]] = []
         damage: list[Damage] = []
@@ -381,7 +381,7 @@ def recover(path: Path, limit: int = RECORD_MAX) -> Recovery | None:
         logger.warning("No index for %s: %s", target, error)
     os.rename(path, target)
     index_path(path).unlink(missing_ok=True)
-    files.sync(path.parent)
+    files.sync_path(path.parent)
     lost = [part for part in damage if part.length]
     return Recovery(target, end, max(0, size - end), records, lost)
 
@@ -410,7 +410,7 @@ def _put_right(
 def _rewrite(
     path: Path, file: BinaryIO, header: bytes, ending: bytes, kept: list[tuple[int, int]]
 ) -> int:
-    with files.replacing(path) as new, new.open("wb") as out:
+    with files.replacing_file(path) as new, new.open("wb") as out:
         out.write(header)
         for offset, length in kept:
             file.seek(offset)
@@ -430,7 +430,7 @@ def _copy(source: BinaryIO, target: BinaryIO, length: int) -> None:
 def _remove(path: Path) -> None:
     index_path(path).unlink(missing_ok=True)
     path.unlink()
-    files.sync(path.parent)
+    files.sync_path(path.parent)
 
 
 class PackWriter:

@@ -50,8 +50,8 @@ _PATIENCE = 0.5
 """Seconds; by then any turn has to do."""
 
 
-class Turns:
-    """Work in slices: `leave` between two pieces of it. *clock* gives seconds."""
+class TimeSlices:
+    """Work in slices: `yield_turn` between two pieces of it. *clock* gives seconds."""
 
     withheld: ClassVar[int] = 0
     """How many wait for a turn without a slice."""
@@ -61,11 +61,11 @@ class Turns:
         self._until = clock() + SLICE
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the slice is over."""
         return self._clock() >= self._until
 
-    async def leave(self) -> None:
+    async def yield_turn(self) -> None:
         """Return at once within a slice; at its end when the others are idle, or had their share.
 
         Where nobody else has anything to do that is one turn of the loop, some 20 µs.
@@ -80,7 +80,7 @@ class Turns:
             long = now - before >= _LONG
             longs += long
             calm = not long or longs > _LONGS
-            if Turns.withheld:
+            if TimeSlices.withheld:
                 continue
             if now - before < _IDLE or (now >= enough and calm):
                 break
@@ -88,12 +88,12 @@ class Turns:
 
 
 @asynccontextmanager
-async def calm_turn(clock: Callable[[], float] = time.perf_counter) -> AsyncIterator[None]:
+async def quiet_turn(clock: Callable[[], float] = time.perf_counter) -> AsyncIterator[None]:
     """A turn of the loop for what takes long and cannot be cut: others bring little to it.
 
     No slice falls in it, and the turn before it was short, unless none is for half a second.
     """
-    Turns.withheld += 1
+    TimeSlices.withheld += 1
     try:
         await asyncio.sleep(0)  # in this turn a slice may have fallen already
         now = clock()
@@ -105,7 +105,7 @@ async def calm_turn(clock: Callable[[], float] = time.perf_counter) -> AsyncIter
                 break
         yield
     finally:
-        Turns.withheld -= 1
+        TimeSlices.withheld -= 1
 
 
 _THRESHOLDS = (2_000, 10, 1 << 30)
@@ -121,21 +121,21 @@ and those that were being parsed while the second generation was collected wait 
 Python by itself waits until a quarter of it is new: to free so much took 0.1 s."""
 
 
-class CalmCollector:
+class GcTuning:
     """Sets the collector for the time of a crawl; the last `stop` puts back what was there.
 
     The collector is the process's, in which several crawls may run, beginning and ending in any
     order.
     """
 
-    _running: ClassVar[set[CalmCollector]] = set()
+    _running: ClassVar[set[GcTuning]] = set()
     _last: ClassVar[float] = 0.0
     _before: ClassVar[tuple[int, int, int]] = gc.get_threshold()
 
     def start(self) -> None:
         """What exists now is there to stay: it is not walked any more."""
         if not self._running:
-            CalmCollector._before = gc.get_threshold()
+            GcTuning._before = gc.get_threshold()
         self._running.add(self)
         gc.collect()
         gc.freeze()
@@ -153,16 +153,16 @@ class CalmCollector:
         """
         if not self._running or 0 <= now - self._last < _PERIOD:
             return False
-        CalmCollector._last = now
+        GcTuning._last = now
         return True
 
     @staticmethod
     async def collect() -> None:
         """Collect everything: what is young first, and then, some 10 ms that cannot be cut, the
         rest, each in a turn of the loop of its own."""
-        async with calm_turn():
+        async with quiet_turn():
             gc.collect(1)
-        async with calm_turn():
+        async with quiet_turn():
             gc.collect()
 
     def stop(self) -> None:
@@ -180,7 +180,7 @@ _AHEAD = 4
 """Items that are made before they are asked for."""
 
 
-async def in_thread(make: Callable[[], Iterator[T]]) -> AsyncGenerator[T]:
+async def iterate_in_thread(make: Callable[[], Iterator[T]]) -> AsyncGenerator[T]:
     """Yield what the iterator that *make* makes yields; raises what it raises.
 
     To be closed (`contextlib.aclosing`). A thread that waits for ever, as for a pipe that nobody

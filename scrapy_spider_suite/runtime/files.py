@@ -26,7 +26,7 @@ from typing import IO, Any, BinaryIO, Final
 from scrapy_spider_suite.errors import JobInUseError, SettingsError, StoreWriteError
 
 
-def sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
     """Have the file *path*, or the names in the folder *path*, on the medium. Raises `OSError`."""
     number = os.open(path, os.O_RDONLY)
     try:
@@ -35,7 +35,7 @@ def sync(path: Path) -> None:
         os.close(number)
 
 
-def write(path: Path, *data: bytes) -> None:
+def write_synced(path: Path, *data: bytes) -> None:
     """Write *data* to *path*, on the medium; its name is there once it is renamed or synced.
 
     Raises `OSError`.
@@ -46,17 +46,17 @@ def write(path: Path, *data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     """Let *path* hold *data*: on the medium, before it takes the place of what was there.
 
     Raises `OSError`; what was there is there, then.
     """
-    with replacing(path) as new:
+    with replacing_file(path) as new:
         new.write_bytes(data)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing_file(path: Path) -> Iterator[Path]:
     """A file to be written beside *path*, which takes its place once it is on the medium.
 
     Raises `OSError`. If anything is raised, it is removed, and what was there is there.
@@ -64,15 +64,15 @@ def replacing(path: Path) -> Iterator[Path]:
     new = path.with_name(f"{path.name}.new")
     try:
         yield new
-        sync(new)
+        sync_path(new)
         os.replace(new, path)
     except BaseException:
         new.unlink(missing_ok=True)
         raise
-    sync(path.parent)
+    sync_path(path.parent)
 
 
-def append(path: Path, *rows: dict[str, Any]) -> None:
+def append_json_lines(path: Path, *rows: dict[str, Any]) -> None:
     """Append *rows*, all of them or none. Raises `OSError`."""
     data = b"".join(
         json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n" for row in rows
@@ -92,7 +92,7 @@ def append(path: Path, *rows: dict[str, Any]) -> None:
         os.close(file)
 
 
-def rows(path: Path) -> Iterator[dict[str, Any]]:
+def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """All that was written, the oldest first; lines that were torn are left out."""
     try:
         with path.open(encoding="utf-8", errors="replace") as lines:
@@ -165,7 +165,7 @@ def _free_lock(path: Path) -> IO[bytes] | None:
     return None
 
 
-PREFIX: Final = "scrapy-spider-suite-"
+TEMPORARY_PREFIX: Final = "scrapy-spider-suite-"
 
 
 class TemporaryFolder(LockedFolder):
@@ -173,14 +173,14 @@ class TemporaryFolder(LockedFolder):
 
     def __init__(self) -> None:
         try:
-            super().__init__(PREFIX)
+            super().__init__(TEMPORARY_PREFIX)
         except OSError as error:
             raise SettingsError(
                 f"there is no temporary folder to crawl in ({error}): set JOBDIR, or TMPDIR"
             ) from error
 
 
-def locked(file: BinaryIO, *, wait: bool = False) -> bool:
+def lock_file(file: BinaryIO, *, wait: bool = False) -> bool:
     """Lock *file* (flock); False if another process has it locked, and it is not to *wait*."""
     try:
         flock(file, LOCK_EX | (0 if wait else LOCK_NB))
@@ -189,17 +189,17 @@ def locked(file: BinaryIO, *, wait: bool = False) -> bool:
     return True
 
 
-LOCK: Final = "lock"
+LOCK_NAME: Final = "lock"
 
 
-def lock(folder: Path) -> int:
+def lock_folder(folder: Path) -> int:
     """Take the store in *folder* for this process; closing what is returned gives it back.
 
     Raises `JobInUseError`, `StoreWriteError`.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise StoreWriteError(f"{folder}: {error.strerror}") from error
     try:

@@ -12,7 +12,7 @@ class Headers(Protocol):
         """The last value of a field, if it has any."""
 
 
-def header(headers: Headers, name: str) -> str:
+def field_text(headers: Headers, name: str) -> str:
     """The last value of the field *name*, whatever its bytes; "" if there is none."""
     return (headers.get(name) or b"").decode("latin-1")
 

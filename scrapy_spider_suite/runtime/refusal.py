@@ -111,12 +111,12 @@ _REASONS = {
 }
 
 
-def code_of_reason(reason: str) -> ExitCode:
+def exit_code_for_reason(reason: str) -> ExitCode:
     """The code of a crawl that ended with the finish *reason*."""
     return _REASONS.get(reason, ExitCode.WORK_LEFT)
 
 
-def code_of_error(error: object) -> ExitCode:
+def exit_code_for_error(error: object) -> ExitCode:
     """The code of a crawl that was refused because of *error*."""
     if isinstance(error, JobInUseError):
         return ExitCode.IN_USE
@@ -156,7 +156,7 @@ def refuse(error: Exception) -> NoReturn:
     if handlers and not any(getattr(h, "stream", None) is sys.stderr for h in handlers):
         print(f"scrapy_spider_suite: {line}", file=sys.stderr)
     _silence_twisted()
-    raise SystemExit(int(code_of_error(error))) from None
+    raise SystemExit(int(exit_code_for_error(error))) from None
 
 
 def _silence_twisted() -> None:

@@ -21,7 +21,7 @@ FIRST_PAUSE, MOST_PAUSE = 0.1, 5.0
 _UNFORESEEN: Final = "unforeseen"
 
 
-async def forever(
+async def retry_forever(
     step: Callable[[], Awaitable[None]], failed: Callable[[Exception], str],
     over: Callable[[str], None], what: str,
 ) -> None:  # fmt: skip
@@ -46,7 +46,7 @@ async def forever(
             pause, kind = FIRST_PAUSE, ""
 
 
-def watched(work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
+def logged_task(work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
     """A task that does *work*; an error that ends it is logged as one of *what*."""
 
     def ended(task: asyncio.Task[None]) -> None:
@@ -61,13 +61,13 @@ def watched(work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
     return task
 
 
-SHARE = 50
+TIME_SHARE = 50
 
 
-class Ticker:
+class PeriodicTask:
     """Calls *action* every *period* seconds, from `start` to `stop`, on the running loop.
 
-    Less often if it takes long: at most one part in `SHARE` of the time is spent on it. An action
+    Less often if it takes long: at most one part in `TIME_SHARE` of the time is spent on it. One
     that raises is called again; that is logged once, until it has worked again.
     """
 
@@ -98,12 +98,12 @@ class Ticker:
         else:
             self._failing = False
         took = time.monotonic() - began
-        pause = max(self._period, took * SHARE)
+        pause = max(self._period, took * TIME_SHARE)
         if self._timer is not None:
             self._timer = asyncio.get_running_loop().call_later(pause, self._tick)
 
 
-class Once:
+class WarnOnce:
     """Says each kind of trouble once: who sends a million bad datagrams gets one line for them."""
 
     def __init__(self, logger: logging.Logger, name: str) -> None:

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError, SuiteError
-from scrapy_spider_suite.runtime import files as durable
+from scrapy_spider_suite.runtime.files import sync_path
 from scrapy_spider_suite.runtime.helper_processes import last_error_line, start_helper
 from scrapy_spider_suite.seen import segments
 from scrapy_spider_suite.seen import segments as catalogues
@@ -95,7 +95,7 @@ class Builder:
     def run(self) -> None:
         """Build, and write the catalogue that says so. Raises OSError, `JobDamagedError`."""
         # What the catalogue before this one replaced may be deleted once its name is durable.
-        durable.sync(self._folder)
+        sync_path(self._folder)
         tasks = {task.low: task for task in self._plan.tasks}
         rows = self._catalogue.ranges
         highs = [row.low for row in rows[1:]] + [END]

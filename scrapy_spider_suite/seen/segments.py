@@ -41,7 +41,6 @@ import xxhash
 
 from scrapy_spider_suite.errors import JobDamagedError, JobFormatError, StoreWriteError
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime import files as durable
 from scrapy_spider_suite.seen import buckets, url_ids
 from scrapy_spider_suite.seen.url_ids import KeyOf, Way
 from scrapy_spider_suite.seen.url_keys import LOW, Identity, Ids
@@ -217,7 +216,7 @@ def write_catalogue(folder: Path, catalogue: Catalogue) -> None:
     """Write durable copies into *folder*; `install_catalogue` makes them valid. Raises OSError."""
     data = catalogue.encode()
     for name in COPIES:
-        durable.write(folder / name, data)
+        files.write_synced(folder / name, data)
 
 
 def install_catalogue(made: Path, folder: Path) -> None:
@@ -404,7 +403,7 @@ def write_segment(
     if width:
         table, way = url_ids.table_of(found, np.frombuffer(numbers, np.uint32), width)
         rest += table
-    files.write(path, text, rest)
+    files.write_synced(path, text, rest)
     sums = xxhash.xxh3_128_hexdigest(text), xxhash.xxh3_128_hexdigest(rest)
     size = len(text) + len(rest)
     return SegmentRow(

@@ -40,7 +40,7 @@ import xxhash
 
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime.files import lock
+from scrapy_spider_suite.runtime.files import lock_folder
 from scrapy_spider_suite.seen.fingerprints import (
     TOP,
     WIDTHS,
@@ -149,7 +149,7 @@ class WaitingLog:
         """Have the items before number *end* on the medium. Raises `OSError`."""
         for start in self._starts():
             if start < end:
-                files.sync(self._path(start))
+                files.sync_path(self._path(start))
 
     def drop(self, end: int) -> None:
         """Forget the items before number *end*, as far as they fill files."""
@@ -377,7 +377,7 @@ class Sieve:
         self.path = Path(path)
         self.capacity = capacity
         self._width = WIDTHS[bits]
-        self._lock: int | None = None if readonly else lock(self.path)
+        self._lock: int | None = None if readonly else lock_folder(self.path)
         self._bucket = bytearray()
         self._flush: Flush | None = None
         try:

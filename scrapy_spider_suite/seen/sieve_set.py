@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Thread
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
-from scrapy_spider_suite.runtime.files import LOCK, lock
+from scrapy_spider_suite.runtime.files import LOCK_NAME, lock_folder
 from scrapy_spider_suite.seen.fingerprint_cache import FingerprintCache
 from scrapy_spider_suite.seen.fingerprints import WIDTHS, fingerprint, key_of
 from scrapy_spider_suite.seen.sieve import Flush, Item, Sieve, SieveStatistics
@@ -166,7 +166,7 @@ class Checkpoint:
         self._folder = folder
         self._path = folder.with_name(f"{folder.name}.checkpoint")
         self._files, self._unfinished = self._path / "files", self._path / "unfinished"
-        self._lock = lock(self._path)
+        self._lock = lock_folder(self._path)
         try:
             self.restored = self._restore()
         except OSError as error:
@@ -186,7 +186,7 @@ class Checkpoint:
         try:
             self._unfinished.mkdir()
             for path in self._folder.iterdir():
-                if path.is_file() and path.name != LOCK:
+                if path.is_file() and path.name != LOCK_NAME:
                     _copy(path, self._unfinished / path.name)
             self._unfinished.replace(self._files)
         except OSError as error:

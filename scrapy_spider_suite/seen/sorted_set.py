@@ -114,11 +114,11 @@ class Manifest:
         }  # fmt: skip
         body: bytes = msgpack.packb(row)
         new = folder / f"{NAME}.new"
-        files.write(new, body + xxhash.xxh3_64_digest(body))
+        files.write_synced(new, body + xxhash.xxh3_64_digest(body))
         os.replace(new, folder / NAME)
         # It is in its place now; a disk that cannot say so will say it of the next thing written.
         with suppress(OSError):
-            files.sync(folder)
+            files.sync_path(folder)
 
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from scrapy_spider_suite.errors import (
     UnknownUrlError,
 )
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime.files import lock
+from scrapy_spider_suite.runtime.files import lock_folder
 from scrapy_spider_suite.seen import segments as catalogues
 from scrapy_spider_suite.seen.fresh_log import FileLog, FreshLog
 from scrapy_spider_suite.seen.ranges import Range, Ranges
@@ -164,7 +164,7 @@ def replay(
         part.live = Table.of(ids[mine], handles[mine])
         part.count = part.live.count
     if not readonly and not fresh.all():
-        files.sync(folder)
+        files.sync_path(folder)
         log.forget(handles[~fresh])
     return sum(part.count for part in ranges)
 
@@ -256,7 +256,7 @@ class TrieStore:
     ) -> None:  # fmt: skip
         self.path = Path(path)
         self._readonly = readonly
-        self._lock = None if readonly else lock(self.path)
+        self._lock = None if readonly else lock_folder(self.path)
         try:
             opened = open_store(self.path, log, ids, readonly, verify)
         except BaseException:

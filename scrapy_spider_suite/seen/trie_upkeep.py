@@ -127,7 +127,7 @@ class Upkeep:
                     raise error
         self._log.sync()
         try:
-            files.sync(self._folder)
+            files.sync_path(self._folder)
         except OSError as error:
             raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
         self._forget(self._rubbish + self._spent)
@@ -165,7 +165,7 @@ class Upkeep:
             made.mkdir(parents=True, exist_ok=True)
             catalogues.write_catalogue(made, after)
             catalogues.install_catalogue(made, self._folder)
-            files.sync(self._folder)
+            files.sync_path(self._folder)
         except OSError as error:
             raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
         finally:

@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from scrapy_spider_suite.urls.normalizer import UrlRules
-from scrapy_spider_suite.urls.normalizer import names as parameter_names
+from scrapy_spider_suite.urls.normalizer import SpellingRules, parameter_names
 
 _TEXT = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
 
@@ -294,7 +293,7 @@ def url_rules() -> ValueType:
         else:
             lines = list(texts_of(raw))
         try:
-            UrlRules(lines)
+            SpellingRules(lines)
         except ValueError as error:
             raise WrongLine(str(error)) from None
         bare = (" ".join(line.partition("#")[0].split()) for line in lines)
@@ -340,10 +339,10 @@ def filter_for(stage: str) -> ValueType:
 def _check_filter(text: str, stage: str) -> None:
     # Who has no filter needs neither its parser nor the list of public suffixes.
     from scrapy_spider_suite.errors import FilterError
-    from scrapy_spider_suite.urls.filters import Filter, Given, Stage
+    from scrapy_spider_suite.urls.filters import Filter, FilterInputs, Stage
 
     try:
-        Filter(text, Stage(stage), Given(country_of=str))
+        Filter(text, Stage(stage), FilterInputs(country_of=str))
     except FilterError as error:
         raise WrongLine(str(error)) from None
 

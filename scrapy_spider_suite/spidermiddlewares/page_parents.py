@@ -16,7 +16,7 @@ from scrapy_spider_suite.crawl.empty_runs import STARTED, holds, note
 from scrapy_spider_suite.crawl.preparation import trust_start
 from scrapy_spider_suite.crawl.requests import disown, is_disk_full
 from scrapy_spider_suite.items import PageItem
-from scrapy_spider_suite.runtime.event_loop import Turns
+from scrapy_spider_suite.runtime.event_loop import TimeSlices
 from scrapy_spider_suite.signals import item_not_exported
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ class PageParentMiddleware:
         if once and holds(crawl, STARTED):
             logger.info("start() ran to its end in an earlier run of this job: not run again")
             return
-        outputs, turns, items = aiter(start), Turns(), _StartItems(crawl.crawler)
+        outputs, turns, items = aiter(start), TimeSlices(), _StartItems(crawl.crawler)
         while True:
-            await turns.leave()
+            await turns.yield_turn()
             # Between two of them, what runs in this task is the engine.
             STARTING.set(True)
             crawl.reader = asyncio.current_task()

@@ -28,7 +28,7 @@ from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.interface import Store
-from scrapy_spider_suite.urls.hosts import load, registered_domain
+from scrapy_spider_suite.urls.hosts import load_suffixes, registered_domain
 from scrapy_spider_suite.urls.traps import Trap
 
 _COUNTERS = b"counters"
@@ -113,7 +113,7 @@ class DomainCounts:
     """Counts by registered domain; hosts are given, and stand for theirs."""
 
     def __init__(self, store: Store) -> None:
-        load()
+        load_suffixes()
         self._store = store
         self._kv = store.kv(_FAMILY)
         self._known: dict[str, Domain] = {}

@@ -40,7 +40,7 @@ from scrapy_spider_suite.frontier.waits import (
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Workbench
 from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.store.rows import HostRecord
-from scrapy_spider_suite.urls.host_patterns import Kind
+from scrapy_spider_suite.urls.host_patterns import PatternKind
 
 LATEST = 30 * 86400.0
 """No stored time is believed to be further ahead than this (a clock that was set back)."""
@@ -678,7 +678,7 @@ class WaitingList:
         Its delay runs from now.
         """
         subject = excluded_pattern(record.why) if record.why else None
-        if subject is not None and subject.kind is Kind.PREFIX:
+        if subject is not None and subject.kind is PatternKind.PREFIX:
             self.leave(key, record)
             record.next_fetch, record.why = wall + self._policy.of_host(key).delay, ""
             self.add(key, record, wall)

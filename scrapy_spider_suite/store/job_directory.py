@@ -60,7 +60,6 @@ from scrapy_spider_suite.errors import (
 )
 from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime import files as durable
 from scrapy_spider_suite.settings.declarations import Change, Kind
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
@@ -95,11 +94,11 @@ class JobHistory:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """All that was written, the oldest first."""
-        return files.rows(self.path)
+        return files.read_json_lines(self.path)
 
     def append(self, *rows: dict[str, Any]) -> None:
         """Write *rows*. Raises `OSError`."""
-        files.append(self.path, *rows)
+        files.append_json_lines(self.path, *rows)
 
     def last(self) -> tuple[dict[str, Any], dict[str, str]]:
         """The settings, and the texts of the filters by stage, that held at the last begin."""
@@ -123,8 +122,8 @@ def holds_data(store: Path) -> bool:
 
 def note_files(store: Path) -> None:
     """Note the files of *store*, which has just been closed, beside it."""
-    files = {path.name: path.stat().st_size for glob in _COMPARED for path in store.glob(glob)}
-    durable.replace(store.parent / _NAME, f"{json.dumps(files)}\n".encode())
+    sizes = {path.name: path.stat().st_size for glob in _COMPARED for path in store.glob(glob)}
+    files.replace_file(store.parent / _NAME, f"{json.dumps(sizes)}\n".encode())
 
 
 def forget_files(store: Path) -> None:
@@ -199,7 +198,7 @@ class JobFile:
     def write(self, folder: Path) -> None:
         """Write ``job.json``, whole or not at all."""
         fields = {name: getattr(self, name) for name in self.__slots__}
-        files.replace(folder / "job.json", f"{json.dumps(fields, indent=1)}\n".encode())
+        files.replace_file(folder / "job.json", f"{json.dumps(fields, indent=1)}\n".encode())
 
 
 _WAY_OUT = "; look at it with `scrapy frontier check`, or begin anew with another JOBDIR"
@@ -457,7 +456,7 @@ def _partial(target: Path) -> Iterator[Path]:
         yield new
         # What has come there meanwhile is not replaced: a directory with something in it, a file.
         os.rename(new, target)
-        files.sync(target.absolute().parent)
+        files.sync_path(target.absolute().parent)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
@@ -485,7 +484,7 @@ def _fill(jobdir: Path, new: Path, store: Callable[[], Path]) -> JobFile:
     described = replace(described, id=uuid.uuid4().hex, origin=described.id)
     described.write(folder)
     for path in (folder, new):
-        files.sync(path)
+        files.sync_path(path)
     return described
 
 
@@ -536,4 +535,4 @@ def _copy(path: Path, to: Path) -> None:
         else:
             return
         if not to.is_symlink():
-            files.sync(to)
+            files.sync_path(to)

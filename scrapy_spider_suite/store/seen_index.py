@@ -117,10 +117,10 @@ class Archive:
                 if path.is_file() and path.name not in _LEFT_OUT:
                     if path.match(_COPIED):
                         shutil.copyfile(path, target / path.name)
-                        files.sync(target / path.name)
+                        files.sync_path(target / path.name)
                     else:
                         link(path, target / path.name)
-            files.sync(target)
+            files.sync_path(target)
         except OSError as error:
             raise StoreWriteError(f"{target}: {error.strerror}") from error
 
@@ -166,7 +166,7 @@ def link(path: Path, target: Path) -> None:
         os.link(path, target)
     except OSError:
         shutil.copyfile(path, target)
-        files.sync(target)
+        files.sync_path(target)
 
 
 SIEVE_FOLDER: Final = "sieve"
@@ -280,7 +280,7 @@ class SieveIndex:
             for path in self.sieve.path.iterdir():
                 if path.name == NAME or path.suffix == ".rows":
                     link(path, target / path.name)
-            files.sync(target)
+            files.sync_path(target)
         except OSError as error:
             raise StoreWriteError(f"{target}: {error.strerror}") from error
 

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Required, TypedDict, Unpack
 
-from scrapy_spider_suite.urls.markup import LINK, TAG, TAGS, Page, attributes
-from scrapy_spider_suite.urls.normalize import MAX_LENGTH, RAW_FACTOR, Resolver, Unusable
+from scrapy_spider_suite.urls.markup import LINK, TAG, TAGS, Markup, attributes
+from scrapy_spider_suite.urls.normalize import MAX_LENGTH, RAW_FACTOR, LinkResolver, Unusable
 
 # HTML standard, §4.2.5.3, "shared declarative refresh steps".
 _REFRESH: Final = re.compile(
@@ -39,7 +39,7 @@ _WITH_VALUE: Final = frozenset(
 )
 
 
-class Rules(NamedTuple):
+class RobotsDirectives(NamedTuple):
     """What robots are asked not to do with a page."""
 
     noindex: bool
@@ -55,14 +55,14 @@ def refresh_target(content: str) -> str | None:
     return target.strip() or None
 
 
-def robots_rules(directives: str) -> Rules:
+def parse_directives(directives: str) -> RobotsDirectives:
     """The rules in the ``content`` of a robots ``meta``: ``none`` stands for both."""
     words = frozenset(_SEPARATORS.split(directives.lower()))
     none = "none" in words
-    return Rules(none or "noindex" in words, none or "nofollow" in words)
+    return RobotsDirectives(none or "noindex" in words, none or "nofollow" in words)
 
 
-def header_rules(values: Iterable[str], robot: str) -> Rules:
+def header_directives(values: Iterable[str], robot: str) -> RobotsDirectives:
     """The rules in the ``X-Robots-Tag`` headers *values* for everyone, or for *robot* by name.
 
     ``googlebot: noindex, nofollow`` names whom the directives after it are for, to the end of its
@@ -77,10 +77,10 @@ def header_rules(values: Iterable[str], robot: str) -> Rules:
                 mine = named[1].lower() == robot
                 part = named[2]
             if mine:
-                rules = robots_rules(part)
+                rules = parse_directives(part)
                 noindex |= rules.noindex
                 nofollow |= rules.nofollow
-    return Rules(noindex, nofollow)
+    return RobotsDirectives(noindex, nofollow)
 
 
 MAX_LINKS: Final = 10_000
@@ -131,7 +131,7 @@ class PageLinks:
     counts: LinkCounts
 
 
-class Context(TypedDict, total=False):
+class PageContext(TypedDict, total=False):
     """What is known of a page beside its body.
 
     It was found at *url*. *encoding*, if the caller knows it, goes before the charset of the
@@ -150,14 +150,14 @@ class Context(TypedDict, total=False):
     max_url_length: int
 
 
-def extract(body: bytes, **context: Unpack[Context]) -> PageLinks:
+def extract(body: bytes, **context: Unpack[PageContext]) -> PageLinks:
     """The links of the HTML page *body*. Never raises, for any bytes."""
-    reader = Reader(body, **context)
+    reader = MarkupReader(body, **context)
     reader.read()
     return reader.result()
 
 
-class Reader:
+class MarkupReader:
     """What reads one page: in one pass, unless a base comes after links that it is for."""
 
     def __init__(
@@ -173,8 +173,8 @@ class Reader:
         max_url_length: int = MAX_LENGTH,
     ) -> None:
         robot = robot.lower()
-        self._page = Page(body, encoding, content_type)
-        self._rules = header_rules(x_robots_tag, robot)
+        self._page = Markup(body, encoding, content_type)
+        self._rules = header_directives(x_robots_tag, robot)
         self._robots = ("robots", robot) if robot else ("robots",)
         self._max_links = max_links
         self._max_length = max_url_length
@@ -184,7 +184,7 @@ class Reader:
 
     def _begin(self, base: str) -> None:
         """Be as before the first tag; links are relative to *base*."""
-        self._resolver = Resolver(base)
+        self._resolver = LinkResolver(base)
         self._links: dict[str, None] = {}
         self._seen: set[bytes] = set()
         self._noindex, self._nofollow = self._rules
@@ -317,7 +317,7 @@ class Reader:
         base = self._resolved(value)
         if base is None:
             return None
-        self._resolver = Resolver(base)
+        self._resolver = LinkResolver(base)
         return base if self._found or self._canonical else None
 
     def _meta(self, found: dict[bytes, bytes]) -> None:
@@ -327,7 +327,7 @@ class Reader:
             return
         text = self._page.read
         if text(found.get(b"name", b"")).strip().lower() in self._robots:
-            rules = robots_rules(text(content))
+            rules = parse_directives(text(content))
             self._noindex |= rules.noindex
             self._nofollow |= rules.nofollow
         if self._refresh is None and text(found.get(b"http-equiv", b"")).lower() == "refresh":
@@ -354,7 +354,7 @@ _KINDS: Final = {b"area": "area", b"frame": "frame", b"iframe": "frame", b"meta"
 _TEXT: Final = re.compile(rb"<a\b[^<>]*>([^<]+)", re.I)
 
 
-def extract_edges(body: bytes, **context: Unpack[Context]) -> tuple[PageLinks, list[Edge]]:
+def extract_edges(body: bytes, **context: Unpack[PageContext]) -> tuple[PageLinks, list[Edge]]:
     """What `extract` returns, and the edges of the page, in document order, the canonical one last.
 
     An edge is there once for each kind; it is nofollow if all links of that kind are marked so, or
@@ -369,7 +369,7 @@ def extract_edges(body: bytes, **context: Unpack[Context]) -> tuple[PageLinks, l
     return found, edges
 
 
-class _EdgeReader(Reader):
+class _EdgeReader(MarkupReader):
     """Notes, beside what it reads, how each link links."""
 
     def _begin(self, base: str) -> None:
@@ -420,6 +420,6 @@ def link_texts(
     body: bytes, encoding: str | None = None, content_type: bytes | str | None = None
 ) -> list[str]:
     """The texts of the links of an HTML page, up to the first tag in each. Never raises."""
-    page = Page(body, encoding, content_type)
+    page = Markup(body, encoding, content_type)
     texts = (page.read(text[:TEXT_MAX]).strip() for text in _TEXT.findall(page.markup))
     return [text for text in texts if text]

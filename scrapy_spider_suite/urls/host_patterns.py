@@ -28,7 +28,7 @@ _CARRIERS = tuple(
 )
 
 
-def carried(address: int) -> int | None:
+def embedded_ipv4(address: int) -> int | None:
     """The IPv4 address that traffic to the IPv6 *address* goes to; None if it stays in IPv6.
 
     Both as numbers. Teredo addresses, which name two, are taken as they are.
@@ -39,7 +39,7 @@ def carried(address: int) -> int | None:
     return None
 
 
-def carried_network(network: IPv6Network) -> IPv4Network | None:
+def embedded_network(network: IPv6Network) -> IPv4Network | None:
     """The IPv4 addresses that traffic to *network* goes to; None if it is not for IPv4 alone."""
     for prefix, length in _CARRIERS:
         number = int(network.network_address)
@@ -56,7 +56,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _NAME = re.compile(r"\.?[^\s./:*\[\]@?#\\]+(\.[^\s./:*\[\]@?#\\]+)*")
 
 
-class Kind(StrEnum):
+class PatternKind(StrEnum):
     """What a subject names. An address is two things: a host of that name, a range of one."""
 
     HOST = "host"
@@ -66,20 +66,20 @@ class Kind(StrEnum):
     PREFIX = "prefix"
 
 
-class Subject(NamedTuple):
+class HostPattern(NamedTuple):
     """One subject in its one spelling: equal ones mean the same.
 
     *host* is the host that it names or, of a prefix, lies on ("" for a range); of a domain, the
     domain without its dot. *network* is set for ranges and addresses.
     """
 
-    kind: Kind
+    kind: PatternKind
     text: str
     host: str = ""
     network: Network | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Subject:
+    def parse(cls, text: str) -> HostPattern:
         """Read ``example.org``, ``.example.org``, ``192.0.2.0/24``, ``192.0.2.7`` or a URL prefix.
 
         Upper case, a dot at the end, the host bits of a range and the spelling of international
@@ -92,7 +92,7 @@ class Subject(NamedTuple):
         if network is not None:
             if network.prefixlen == network.max_prefixlen:
                 return cls._address(network)
-            return cls(Kind.RANGE, str(network), network=network)
+            return cls(PatternKind.RANGE, str(network), network=network)
         if "/" in name:
             raise ValueError(f"{text!r} is no address range")
         url = normalize(f"http://{name.removeprefix('.')}/") if _NAME.fullmatch(name) else None
@@ -103,33 +103,33 @@ class Subject(NamedTuple):
         if name.startswith("."):
             if number is not None:
                 raise ValueError(f"{text!r} is no domain: an address has none")
-            return cls(Kind.DOMAIN, f".{host}", host)
-        return cls(Kind.HOST, host, host) if number is None else cls._address(number)
+            return cls(PatternKind.DOMAIN, f".{host}", host)
+        return cls(PatternKind.HOST, host, host) if number is None else cls._address(number)
 
     @classmethod
-    def _address(cls, network: Network) -> Subject:
+    def _address(cls, network: Network) -> HostPattern:
         literal = _literal(network)
-        return cls(Kind.ADDRESS, literal, literal, network)
+        return cls(PatternKind.ADDRESS, literal, literal, network)
 
     @classmethod
-    def _prefix(cls, text: str) -> Subject:
+    def _prefix(cls, text: str) -> HostPattern:
         url = normalize(text)
         if url is None:
             raise ValueError(f"{text!r} is no http or https URL")
-        return cls(Kind.PREFIX, url, host_of(url))
+        return cls(PatternKind.PREFIX, url, host_of(url))
 
     def __str__(self) -> str:
         return self.text
 
 
-class Subjects(Generic[V]):
-    """A table of values by `Subject`, looked up by host, address or URL.
+class PatternTable(Generic[V]):
+    """A table of values by `HostPattern`, looked up by host, address or URL.
 
     Invariant: a subject stands in it once; an address stands under its host and its range.
     """
 
     def __init__(self) -> None:
-        self._values: dict[Subject, V] = {}
+        self._values: dict[HostPattern, V] = {}
         self._names: dict[str, V] = {}  # hosts; domains with their dot
         self._ranges: dict[int, dict[int, dict[int, V]]] = {4: {}, 6: {}}  # by length and number
         self._lengths: dict[int, list[int]] = {4: [], 6: []}  # the narrowest first
@@ -138,26 +138,26 @@ class Subjects(Generic[V]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def __iter__(self) -> Iterator[Subject]:
+    def __iter__(self) -> Iterator[HostPattern]:
         return iter(self._values)
 
-    def get(self, subject: Subject) -> V | None:
+    def get(self, subject: HostPattern) -> V | None:
         """The value of *subject* itself."""
         return self._values.get(subject)
 
-    def put(self, subject: Subject, value: V) -> None:
+    def put(self, subject: HostPattern, value: V) -> None:
         """Let *subject* have *value*, instead of an earlier one."""
         self._values[subject] = value
         if subject.network is not None:
             version, length, number = _place(subject.network)
             self._ranges[version].setdefault(length, {})[number] = value
             self._lengths[version] = sorted(self._ranges[version], reverse=True)
-        if subject.kind is Kind.PREFIX:
+        if subject.kind is PatternKind.PREFIX:
             self._prefixes.setdefault(subject.host, {})[subject.text] = value
-        elif subject.kind is not Kind.RANGE:
+        elif subject.kind is not PatternKind.RANGE:
             self._names[subject.text] = value
 
-    def remove(self, subject: Subject) -> V | None:
+    def remove(self, subject: HostPattern) -> V | None:
         """Take *subject* out; its value, or None if it was not in."""
         value = self._values.pop(subject, None)
         if value is None:
@@ -169,12 +169,12 @@ class Subjects(Generic[V]):
             if not by_number:
                 del self._ranges[version][length]
                 self._lengths[version].remove(length)
-        if subject.kind is Kind.PREFIX:
+        if subject.kind is PatternKind.PREFIX:
             prefixes = self._prefixes[subject.host]
             del prefixes[subject.text]
             if not prefixes:
                 del self._prefixes[subject.host]
-        elif subject.kind is not Kind.RANGE:
+        elif subject.kind is not PatternKind.RANGE:
             del self._names[subject.text]
         return value
 
@@ -223,7 +223,7 @@ def _number(address: str) -> tuple[int, int, int]:
         a, b, c, d = map(int, parts)
         return 4, 32, a << 24 | b << 16 | c << 8 | d
     number = int(ipaddress.IPv6Address(address.partition("/")[0]))
-    inner = carried(number)
+    inner = embedded_ipv4(number)
     return (6, 128, number) if inner is None else (4, 32, inner)
 
 
@@ -242,7 +242,7 @@ def _network(subject: str) -> Network | None:
         return None
     if not isinstance(network, ipaddress.IPv6Network):
         return network
-    inner = carried_network(network)
+    inner = embedded_network(network)
     if inner is not None and not inner.prefixlen:
         raise ValueError(f"{subject!r} stands for all of IPv4: if that is meant, write 0.0.0.0/0")
     return inner or network

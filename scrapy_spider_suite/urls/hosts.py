@@ -12,7 +12,8 @@ Reordering Transform*). Here without the scheme: http and https count as one.
 
 What a host or a URL looks like where it is named: in text, JSON, scripts, other URLs.
 
-Patterns of bytes, for what is not taken apart: of JSON the letter of ``\n`` stands right before a
+Patterns of bytes, for what is not taken apart: of JSON the letter of ``
+`` stands right before a
 name, of a URL in a query the digits of ``%2F``. Neither belongs to it.
 
 The seeds' hash sums: which node, phase, terminal or thread a URL falls to (K1, K4, T8).
@@ -37,7 +38,7 @@ from urllib.parse import urlsplit
 
 from tldextract import TLDExtract
 
-from scrapy_spider_suite.urls.normalize import split
+from scrapy_spider_suite.urls.normalize import split_url
 
 
 def reverse_host(host: str) -> str:
@@ -53,7 +54,7 @@ def reverse_host(host: str) -> str:
 _split = TLDExtract(suffix_list_urls=(), cache_dir=None, include_psl_private_domains=True)
 
 
-def load() -> None:
+def load_suffixes() -> None:
     """Read the list now, which takes some 50 ms, and not with the first host."""
     _split("")
 
@@ -86,12 +87,12 @@ def public_suffix(host: str) -> str:
 
 def surt(url: str) -> str:
     """The SURT of a normal *url*, from its opening parenthesis on."""
-    _, host, port, path = split(url)
+    _, host, port, path = split_url(url)
     turned = host if host[-1] == "]" else ",".join(reversed(host.split("."))) + ","
     return f"({turned}:{port}){path}" if port else f"({turned}){path}"
 
 
-def host_part(prefix: str) -> str:
+def surt_prefix(prefix: str) -> str:
     """A SURT prefix as `surt` writes them: ``org,example,`` and ``https://(org,example,`` are one.
 
     Raises `ValueError`.
@@ -124,7 +125,7 @@ _GOES_ON: Final = rb"(?![\w%/?=-]|\\/|\\(?:u00|x)(?i:2[56f]|3[df])|\.+\w"
 _MORE: Final = rb"(?i:2[56f]|3[df]|[89a-f])"
 
 
-def host_pattern(host: str, backwards: str = "") -> re.Pattern[bytes]:
+def host_mentions(host: str, backwards: str = "") -> re.Pattern[bytes]:
     """Where *host* is named; ``*.example.com``: or one below it.
 
     ``example.com`` is no part of ``www.example.com``, nor of ``example.com.test``. *backwards*: the
@@ -144,7 +145,7 @@ def _form(before: bytes, name: str, behind: bytes) -> bytes:
     return rb"(?=" + text + rb")" + before + text + behind
 
 
-def url_pattern(url: str) -> re.Pattern[bytes]:
+def url_mentions(url: str) -> re.Pattern[bytes]:
     """Where *url*, and no longer one, is named: as it is, escaped as in JSON, or in another URL."""
     scheme, _, rest = url.encode().partition(b":")
     spelled = b"".join(_spelled(rest[at : at + 1]) for at in range(len(rest)))
@@ -195,15 +196,15 @@ def _bucket(text: bytes, count: int) -> int:
     return sum(text) % count
 
 
-def is_of(url: str, host: str) -> bool:
+def is_on_host(url: str, host: str) -> bool:
     """Whether *url* is of *host*, which may be ``*.example.com``."""
-    name = host_of(url)
+    name = host_of_any(url)
     if host.startswith("*."):
         return name == host[2:] or name.endswith(host[1:])
     return name == host
 
 
-def host_of(url: str) -> str:
+def host_of_any(url: str) -> str:
     """The host of *url* in lower case, without a dot at its end; "" if it has none."""
     try:
         return (urlsplit(url).hostname or "").rstrip(".")

@@ -193,7 +193,7 @@ _SHIFTS: Final = re.compile(r"[\x0e\x0f\x1b]|[^\x00-\x7f]")
 _QUERY_SAFE: Final = "!$%&()*+,-./:;=?@[\\]^_`{|}~"
 
 
-class Page:
+class Markup:
     """The bytes of a page as markup that can be scanned, and the reader of its values.
 
     *encoding* is what the caller knows of it, *content_type* its HTTP header; both may be wrong,

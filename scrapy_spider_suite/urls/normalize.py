@@ -100,13 +100,13 @@ def normalize(url: str, base: str | None = None) -> str | None:
         if easy is not None and easy.lastindex == _ABSOLUTE and "/." not in url:
             found = _checked(easy[_ABSOLUTE])
         else:
-            found = parse(url, None)
+            found = parse_reference(url, None)
     else:
-        found = Resolver(base).resolve(url)
+        found = LinkResolver(base).resolve(url)
     return found if isinstance(found, str) else None
 
 
-class Resolver:
+class LinkResolver:
     """Turns the references of one document into normal URLs.
 
     *base* is an absolute URL; if it is not http or https, only absolute references resolve.
@@ -124,10 +124,10 @@ class Resolver:
     def resolve(self, href: str) -> str | Unusable:
         """The normal URL that *href* means here, or why there is none. Never raises."""
         if self.base is None:
-            return parse(href, None)
+            return parse_reference(href, None)
         easy = _EASY.fullmatch(href)
         if easy is None or "/." in href:
-            return self._climb(href) if href.startswith("../") else parse(href, self.base)
+            return self._climb(href) if href.startswith("../") else parse_reference(href, self.base)
         kind = easy.lastindex
         if kind == _ROOTED:
             return self._origin + easy[_ROOTED]
@@ -146,11 +146,11 @@ class Resolver:
             folder = folder[: max(folder.rfind("/", 0, -1), len(self._origin)) + 1]
         easy = _EASY.fullmatch(rest)
         if easy is None or "/." in rest or easy.lastindex not in (None, _RELATIVE):
-            return parse(href, self.base)
+            return parse_reference(href, self.base)
         return folder + (easy[_RELATIVE] or "")
 
 
-def parse(href: str, base: str | None) -> str | Unusable:
+def parse_reference(href: str, base: str | None) -> str | Unusable:
     """Like :meth:`Resolver.resolve`, through the parser in every case; *base* is normal or None."""
     scheme = _SCHEME.match(href)
     if scheme is not None and scheme[1].lower() not in ("http", "https"):
@@ -223,7 +223,7 @@ def _checked(url: str) -> str | Unusable:
     return found
 
 
-def split(url: str) -> tuple[str, str, int | None, str]:
+def split_url(url: str) -> tuple[str, str, int | None, str]:
     """Scheme, host, port (None: the scheme's default) and path with query, of a normal *url*."""
     scheme, _, rest = url.partition("://")
     authority, _, path = rest.partition("/")

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from scrapy_spider_suite.urls.host_patterns import Kind, Subject, Subjects
+from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind, PatternTable
 from scrapy_spider_suite.urls.hosts import is_public_suffix
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.scope import Scope
@@ -42,7 +42,7 @@ _SWITCH: Final = {"yes": True, "no": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SpellingOptions:
     """What is rewritten in a normal URL.
 
     *tracking*, *sessions*: parameters that say how a visitor came, or who it is, are dropped.
@@ -61,19 +61,19 @@ class Options:
     keep: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, words: Iterable[str], drop: Iterable[str] = ()) -> Options:
+    def of(cls, words: Iterable[str], drop: Iterable[str] = ()) -> SpellingOptions:
         """The options that *words* of `WORDS` name, and the parameters to *drop*."""
         on: dict[str, Any] = {word.replace("-", "_"): True for word in words}
-        return cls(**on, drop=tuple(names(drop)))
+        return cls(**on, drop=tuple(parameter_names(drop)))
 
 
-NONE: Final = Options()
+NO_OPTIONS: Final = SpellingOptions()
 """The plain normal form."""
 
-_FIELDS: Final = tuple(field.name for field in fields(Options))
+_FIELDS: Final = tuple(field.name for field in fields(SpellingOptions))
 
 
-def names(given: Iterable[str]) -> Iterator[str]:
+def parameter_names(given: Iterable[str]) -> Iterator[str]:
     """The names of parameters in *given*, as normal URLs have them, but in lower case.
 
     Raises `ValueError` if one is none.
@@ -88,12 +88,12 @@ def names(given: Iterable[str]) -> Iterator[str]:
         yield spelled.lower() + name[len(stem) :]
 
 
-class UrlRules:
+class SpellingRules:
     """The exceptions by host, looked up by host."""
 
     def __init__(self, lines: Iterable[str] = ()) -> None:
         """Read a rule a line. Raises `ValueError` that says which and what is wrong."""
-        self._rules: Subjects[dict[str, Any]] = Subjects()
+        self._rules: PatternTable[dict[str, Any]] = PatternTable()
         for number, line in enumerate(lines, 1):
             try:
                 self._add(line.partition("#")[0].split())
@@ -103,8 +103,8 @@ class UrlRules:
     def _add(self, words: list[str]) -> None:
         if not words:
             return
-        subject = Subject.parse(words[0])
-        if subject.kind in (Kind.PREFIX, Kind.RANGE):
+        subject = HostPattern.parse(words[0])
+        if subject.kind in (PatternKind.PREFIX, PatternKind.RANGE):
             raise ValueError(f"{words[0]!r} is no host or .domain")
         if self._rules.get(subject) is not None:
             raise ValueError(f"{subject} has a rule already")
@@ -113,7 +113,7 @@ class UrlRules:
     def __len__(self) -> int:
         return len(self._rules)
 
-    def of_host(self, host: str, general: Options) -> Options:
+    def of_host(self, host: str, general: SpellingOptions) -> SpellingOptions:
         """The options for *host*, where *general* hold for all that no rule decides."""
         found = general
         for rule in reversed([*self._rules.of_host(host)]):
@@ -135,7 +135,7 @@ def _parsed(words: list[str]) -> dict[str, Any]:
         if field in values:
             raise ValueError(f"{word!r}: {name} stands twice in the rule")
         if field in ("drop", "keep"):
-            values[field] = tuple(names(filter(None, text.split(","))))
+            values[field] = tuple(parameter_names(filter(None, text.split(","))))
         elif text in _SWITCH:
             values[field] = _SWITCH[text]
         else:
@@ -206,7 +206,7 @@ class Rewriter:
 
     __slots__ = ("_dropped", "_index", "_kept", "_query", "_sessions", "_sorts", "_www")
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SpellingOptions) -> None:
         dropped = (
             *options.drop,
             *(TRACKING if options.tracking else ()),
@@ -283,18 +283,20 @@ def _without_www(url: str) -> str:
     return url
 
 
-class Rules:
+class RewriterTable:
     """The rewriters of one crawl: *general* options, and *rules* for some hosts."""
 
     __slots__ = ("_by_host", "_by_options", "_general", "_rules", "idle")
 
-    def __init__(self, general: Options = NONE, rules: UrlRules | None = None) -> None:
-        self._rules = rules if rules is not None else UrlRules()
+    def __init__(
+        self, general: SpellingOptions = NO_OPTIONS, rules: SpellingRules | None = None
+    ) -> None:
+        self._rules = rules if rules is not None else SpellingRules()
         self._general = general
-        self.idle = general == NONE and not len(self._rules)
+        self.idle = general == NO_OPTIONS and not len(self._rules)
         """Whether nothing is ever rewritten."""
         self._by_host: dict[str, Rewriter] = {}
-        self._by_options: dict[Options, Rewriter] = {general: Rewriter(general)}
+        self._by_options: dict[SpellingOptions, Rewriter] = {general: Rewriter(general)}
 
     def rewrite(self, url: str) -> str:
         """The one spelling of a normal *url*."""
@@ -337,7 +339,8 @@ class Normalizer:
     __slots__ = ("_plugin", "_rules", "changed", "scope", "twins")
 
     def __init__(
-        self, rules: Rules | None = None, plugin: Plugin | None = None, twins: Twins | None = None
+        self, rules: RewriterTable | None = None, plugin: Plugin | None = None,
+        twins: Twins | None = None,
     ) -> None:
         self._rules = None if rules is None or rules.idle else rules
         self._plugin = plugin

@@ -100,7 +100,7 @@ _LEAST: Final = 4
 _SLOTS: Final = 1 << 20
 
 
-def likeness(body: bytes, host: str, *, numbers: bool = False) -> int:
+def content_hash(body: bytes, host: str, *, numbers: bool = False) -> int:
     """What the HTML page *body* on *host* says, as a number of 64 bits, 0 if it is empty.
 
     The *numbers* in its text count only if asked for. The name of the host does not count: it is
@@ -118,7 +118,7 @@ def likeness(body: bytes, host: str, *, numbers: bool = False) -> int:
     return digest.intdigest()
 
 
-def pieces(body: bytes, host: str) -> dict[int, int]:
+def content_pieces(body: bytes, host: str) -> dict[int, int]:
     """The things that the HTML page *body* on *host* says, as numbers, and how much each is.
 
     Sentences and names are as much as they have letters, what it shows is as much as `NEWS`; for
@@ -159,7 +159,7 @@ def _shown(body: bytes) -> Iterator[bytes]:
         yield from _OBJECT.findall(body)
 
 
-class Recent:
+class RecentNumbers:
     """Remembers some million numbers in 8 MiB, each for about as many others as it holds."""
 
     def __init__(self, slots: int = _SLOTS) -> None:

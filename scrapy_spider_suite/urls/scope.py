@@ -13,7 +13,7 @@ from typing import Final
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 
-class Reason(StrEnum):
+class OutOfScope(StrEnum):
     """Why a link is out of scope: the last word of the stat that counts it."""
 
     OFF_SITE = "off_site"
@@ -53,14 +53,14 @@ class Scope:
         """Whether links at *depth* may lead anywhere, so that only their length counts."""
         return self._anywhere and not 0 < self._depth_limit < depth
 
-    def refuses(self, url: str, host: str, depth: int) -> Reason | None:
+    def refuses(self, url: str, host: str, depth: int) -> OutOfScope | None:
         """Why the normal *url* on *host* may not be followed at *depth*; None if it may."""
         if 0 < self._depth_limit < depth:
-            return Reason.TOO_DEEP
+            return OutOfScope.TOO_DEEP
         if 0 < self._url_length_limit < len(url):
-            return Reason.TOO_LONG
+            return OutOfScope.TOO_LONG
         if not (self._anywhere or self._on_site(host)):
-            return Reason.OFF_SITE
+            return OutOfScope.OFF_SITE
         return None
 
     def allows(self, host: str) -> bool:

@@ -39,7 +39,7 @@ class BadSitemap(ValueError):
     """What was read is no sitemap, or only the beginning of one: what came before it counts."""
 
 
-class Location(NamedTuple):
+class SitemapEntry(NamedTuple):
     """An entry: a URL as it is written, when its page changed, and whether it is a sitemap.
 
     *lastmod* is in seconds since the epoch, None where the sitemap does not say.
@@ -50,7 +50,7 @@ class Location(NamedTuple):
     sitemap: bool
 
 
-def read(body: bytes) -> Iterator[Location]:
+def read_sitemap(body: bytes) -> Iterator[SitemapEntry]:
     """Yield the entries of the sitemap *body*, as it came from the wire.
 
     Raises `BadSitemap`, after what could be read, for the rest.
@@ -97,14 +97,14 @@ def _is_xml(data: bytes) -> bool:
     return start.lstrip().startswith(b"<")
 
 
-def _of_text(data: bytes) -> Iterator[Location]:
+def _of_text(data: bytes) -> Iterator[SitemapEntry]:
     for line in data[:BYTES_MAX].splitlines():
         url = line[: 4 * URL_MAX].decode("utf-8-sig", "replace").strip()
         if url.lower().startswith(("http://", "https://")) and len(url) <= URL_MAX:
-            yield Location(url, None, False)
+            yield SitemapEntry(url, None, False)
 
 
-def _of_xml(data: bytes) -> Iterator[Location]:
+def _of_xml(data: bytes) -> Iterator[SitemapEntry]:
     wide = b"\0" in data[:1_000]  # UTF-16
     if b"<!ENTITY" in data or (wide and b"<!ENTITY" in data.replace(b"\0", b"")):
         # No sitemap has any, and what they do in attributes no option of the parser keeps off.
@@ -153,7 +153,7 @@ def _elements(data: bytes) -> Iterator[etree._Element]:
     yield from (element for _, element in events)
 
 
-def _entry(element: etree._Element) -> Location | None:
+def _entry(element: etree._Element) -> SitemapEntry | None:
     """What *element*, right below the document, says; None if it is no entry.
 
     Entries of other vocabularies in it (images, videos, languages) have ``loc`` of their own.
@@ -166,10 +166,10 @@ def _entry(element: etree._Element) -> Location | None:
     url = (element.findtext(f"{prefix}loc") or "").strip()
     if not url or len(url) > URL_MAX:
         return None
-    return Location(url, seconds(element.findtext(f"{prefix}lastmod") or ""), kind)
+    return SitemapEntry(url, parse_w3c_date(element.findtext(f"{prefix}lastmod") or ""), kind)
 
 
-def seconds(text: str) -> int | None:
+def parse_w3c_date(text: str) -> int | None:
     """A W3C date and time (https://www.w3.org/TR/NOTE-datetime) in seconds since the epoch.
 
     Without a zone it is UTC; None for what is no such time from 1970 to 2105.
@@ -187,5 +187,3 @@ def seconds(text: str) -> int | None:
     except (ValueError, OverflowError):
         return None
     return found if 0 <= found <= 0xFFFFFFFF else None
-
-

@@ -2,8 +2,8 @@
 
 Whatever looks like one is judged by three things, each cheap:
 
-- the URL alone (`look`): its length, its segments, one that comes again and again, a date of a far
-  year;
+- the URL alone (`trap_of_url`): its length, its segments, one that comes again and again, a date in
+  a far year;
 - the URLs of its host so far (`ground.Ground.crowded`): how much of it lies below one folder;
 - what the pages of its host said and led to (the rest of `ground.Ground`): a space whose pages all
   say the same is a trap, however its URLs look. Endless calendars, mirrored paths and soft 404s end
@@ -30,7 +30,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import xxhash
 
-from scrapy_spider_suite.urls.url_spaces import VARIABLE, folders, local, spaces
+from scrapy_spider_suite.urls.url_spaces import VARIABLE, folders, path_and_query, spaces
 
 _Name = TypeVar("_Name", bound=str)
 
@@ -54,7 +54,7 @@ class Trap(StrEnum):
 
 
 @dataclass(frozen=True)
-class Limits:
+class TrapLimits:
     """How much of each is allowed; 0 is no limit. `docs/traps.md` says what each means."""
 
     length: int = 0
@@ -77,10 +77,10 @@ class Limits:
     @staticmethod
     def names() -> tuple[str, ...]:
         """Those of the fields."""
-        return tuple(each.name for each in fields(Limits))
+        return tuple(each.name for each in fields(TrapLimits))
 
 
-class Refusal(NamedTuple):
+class TrapRefusal(NamedTuple):
     """Why a URL is refused; *space* is what is closed, "" where the URL alone decides."""
 
     trap: Trap
@@ -124,8 +124,8 @@ _SCHEME_AND_HOST: Final = 3  # slashes before the path
 _NO_LIMIT: Final = 1 << 30
 
 
-def harmless(limits: Limits, year: int) -> Callable[[str], bool]:
-    """A quick look in the *year* (AD): of which URLs `look` need not be asked, as most of them."""
+def harmless(limits: TrapLimits, year: int) -> Callable[[str], bool]:
+    """A quick test, in the *year* (AD), for the URLs in which `trap_of_url` finds nothing."""
     longest = limits.length or _NO_LIMIT
     least = min(limits.segments or _NO_LIMIT, limits.repeats or _NO_LIMIT)
     slashes = least + _SCHEME_AND_HOST - 1
@@ -141,7 +141,7 @@ def harmless(limits: Limits, year: int) -> Callable[[str], bool]:
     return is_harmless
 
 
-def look(url: str, limits: Limits, year: int) -> Trap | None:
+def trap_of_url(url: str, limits: TrapLimits, year: int) -> Trap | None:
     """Which trap the normal *url* betrays by itself, in the *year* (AD); None: none."""
     if 0 < limits.length < len(url):
         return Trap.LENGTH
@@ -196,12 +196,12 @@ _EVIDENCE: Final = (
 """Kinds of counts by which spaces are closed."""
 
 
-def key_of(kind: str, text: str) -> int:
+def space_key(kind: str, text: str) -> int:
     """The number by which a ground knows a space."""
     return xxhash.xxh3_64_intdigest(f"{kind} {text}".encode())
 
 
-class Ground:
+class HostTrapStats:
     """What is known of one host.
 
     *counts*: by kind, by space, how many pages in a row said the same there, or how many URLs lie
@@ -231,13 +231,13 @@ class Ground:
     def same_space(self, url: str, trap: Trap = Trap.SAME) -> str | None:
         """The space of the normal *url* that is closed as *trap*, SAME or NUMBERS; None: none."""
         for space in spaces(url):
-            if key_of(trap, space) in self.closed:
+            if space_key(trap, space) in self.closed:
                 return space
         return None
 
     def is_empty_session(self, name: str) -> bool:
         """Whether session ids of this *name* make no difference."""
-        return key_of("session", name) in self.closed
+        return space_key("session", name) in self.closed
 
     def combines_in_vain(self, path: str, names: tuple[str, ...]) -> bool:
         """Whether queries of *path* with these *names* combine, by all that is known, in vain.
@@ -245,7 +245,7 @@ class Ground:
         A set of names that still has credit does not, nor one of which nothing is known while
         those that it adds a name to are not known to.
         """
-        if key_of("query", path) not in self.closed or self._credit(path, names):
+        if space_key("query", path) not in self.closed or self._credit(path, names):
             return False
         if self._is_poor(path, names):
             return True
@@ -276,12 +276,12 @@ class Ground:
         room = max(room, self.add("all", "", 1) * share // 100)
         return sum(
             self.add("below", VARIABLE.sub("0", folder), 1) > room
-            for folder in folders(local(url).partition("?")[0])
+            for folder in folders(path_and_query(url).partition("?")[0])
         )
 
     def saw(
         self, url: str, limit: int, *, same: bool, exactly: bool | None = None
-    ) -> Refusal | None:  # fmt: skip
+    ) -> TrapRefusal | None:  # fmt: skip
         """A page was fetched at *url*, which says the *same* as an earlier one, or something new.
 
         Not *exactly*: its numbers differ. Returns what is a trap from now on, if anything is: a
@@ -294,23 +294,23 @@ class Ground:
         numbers = self._tell("numbers", Trap.NUMBERS, url, limit, 1 if same else -FRESH)
         return self._tell("same", Trap.SAME, url, limit, 1 if exactly else -FRESH) or numbers
 
-    def sent_on(self, url: str, limit: int, *, same: bool) -> Refusal | None:
+    def sent_on(self, url: str, limit: int, *, same: bool) -> TrapRefusal | None:
         """*url* leads on to the *same* page as an earlier one, or to another; as `saw`."""
         return self._tell("sent", Trap.SAME, url, limit, 1 if same else -FRESH)
 
-    def _tell(self, kind: str, trap: Trap, url: str, limit: int, change: int) -> Refusal | None:
+    def _tell(self, kind: str, trap: Trap, url: str, limit: int, change: int) -> TrapRefusal | None:
         around = list(spaces(url))
         for at, space in enumerate(around):
-            if key_of(trap, space) in self.closed:
+            if space_key(trap, space) in self.closed:
                 break  # it was on its way when that was closed
             most = limit * _WHOLE_HOST if space in _HOST else limit
             if self.add(kind, space, change) >= most:
-                self.counts[kind].pop(key_of(kind, space), None)
+                self.counts[kind].pop(space_key(kind, space), None)
                 self._close(trap, space, trap)
                 # What the wider ones saw there is dealt with.
                 for wider in around[at + 1 :]:
                     self.add(kind, wider, 1 - limit)
-                return Refusal(trap, space)
+                return TrapRefusal(trap, space)
         return None
 
     def combined(
@@ -339,7 +339,7 @@ class Ground:
     def _weigh(self, kind: str, text: str, trap: Trap, limit: int, worth: int) -> bool:
         """Close or open what is closed by a *kind* of evidence; whether it was closed by this."""
         weight = self.add(kind, text, -worth or 1)
-        key = key_of(kind, text)
+        key = space_key(kind, text)
         if key in self.closed:
             if not weight:
                 del self.closed[key]
@@ -369,17 +369,17 @@ class Ground:
         self.closed = {}
 
     def _close(self, kind: str, space: str, trap: Trap) -> None:
-        self.closed[key_of(kind, space)] = trap
+        self.closed[space_key(kind, space)] = trap
         if len(self.closed) > MOST:
             self.closed = dict(list(self.closed.items())[MOST // 2 :])
 
     def count(self, kind: str, space: str) -> int:
         """A count of a *kind*; 0 if there is none."""
-        return self.counts.get(kind, {}).get(key_of(kind, space), 0)
+        return self.counts.get(kind, {}).get(space_key(kind, space), 0)
 
     def add(self, kind: str, space: str, change: int) -> int:
         """Change a count of a *kind*, and return it; one of 0 or less is none."""
-        key, counts = key_of(kind, space), self.counts.setdefault(kind, {})
+        key, counts = space_key(kind, space), self.counts.setdefault(kind, {})
         count = counts.get(key, 0) + change
         if count <= 0:
             counts.pop(key, None)

@@ -5,8 +5,8 @@ rule can say it. What was seen can: redirects from one form to the same path of 
 of one path that were the same, byte for byte, in two forms. Against it speak pages that a form
 answered itself, and pages that differed.
 
-Invariant: links to a form are taken for another one only while `Evidence` bears it out, so what was
-taken for a twin too early is let go by what is seen later.
+Invariant: a link to a form is rewritten to another form only while `TwinEvidence` supports it, so a
+later observation corrects an early mistake.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOST: Final = 255
 _MARKS: Final = 0xFF
 
 
-class Kept(Protocol):
+class EvidenceRows(Protocol):
     """Where evidence outlives the process: bytes in, bytes out, in one batch with all else."""
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -57,7 +57,7 @@ class Kept(Protocol):
         ...
 
 
-class Evidence:
+class TwinEvidence:
     """What was seen of the forms of one site: counts that stop at 255.
 
     *cells*: four by four, from form to form, the weight of redirects, and on the diagonal how many
@@ -84,11 +84,11 @@ class Evidence:
 
     def equal(self, form: int, other: int) -> int:
         """The pages that both forms had."""
-        return self.cells[pair(form, other)]
+        return self.cells[pair_of_forms(form, other)]
 
     def differing(self, form: int, other: int) -> int:
         """The pages of one path that were not the same in both forms."""
-        return self.cells[pair(form, other) + 6]
+        return self.cells[pair_of_forms(form, other) + 6]
 
     def bears_out(self, form: int, other: int) -> bool:
         """Whether links to *form* are better taken for *other*."""
@@ -114,7 +114,7 @@ class Evidence:
             seen.append(best)
 
 
-def pair(form: int, other: int) -> int:
+def pair_of_forms(form: int, other: int) -> int:
     """The cell that counts the equal pages of two forms."""
     low, high = sorted((form, other))
     return 16 + (0, 3, 5)[low] + high - low - 1
@@ -132,16 +132,16 @@ class Twins:
     those met longest ago are forgotten.
     """
 
-    def __init__(self, kept: Kept, sites: int = SITES) -> None:
+    def __init__(self, kept: EvidenceRows, sites: int = SITES) -> None:
         self._kept = kept
         self._most = sites
         # Both the longest unused first; of a plain dict the first is found in linear time.
-        self._sites: OrderedDict[str, Evidence] = OrderedDict()
+        self._sites: OrderedDict[str, TwinEvidence] = OrderedDict()
         self._to: dict[str, str] = {}
         self._pages: OrderedDict[int, int] = OrderedDict()
         for key, cells in kept.items():
             site = key.decode("utf-8", "replace")
-            self._sites[site] = Evidence(cells)
+            self._sites[site] = TwinEvidence(cells)
             self._decide(site)
 
     def __len__(self) -> int:
@@ -186,11 +186,11 @@ class Twins:
             evidence.add(form * 5, 1)
         for other in _FORMS:
             if same >> other & 1:
-                evidence.add(pair(form, other), 1)
+                evidence.add(pair_of_forms(form, other), 1)
                 if same == 1 << other:
                     evidence.add(other * 5, -1)  # it was counted as the other's own
             elif seen >> other & 1:
-                evidence.add(pair(form, other) + 6, 1)
+                evidence.add(pair_of_forms(form, other) + 6, 1)
         if seen or any(head + site in self._to for head in _HEADS):
             self._changed(site, evidence)
         else:
@@ -212,14 +212,14 @@ class Twins:
         said.append(f"{counted(evidence.own(form), 'page')} of its own")
         return "; ".join(said)
 
-    def _of(self, site: str) -> Evidence:
+    def _of(self, site: str) -> TwinEvidence:
         evidence = self._sites.get(site)
         if evidence is not None:
             self._sites.move_to_end(site)
             return evidence
         if len(self._sites) >= self._most:
             self.forget(next(iter(self._sites)))
-        self._sites[site] = Evidence()
+        self._sites[site] = TwinEvidence()
         return self._sites[site]
 
     def forget(self, site: str) -> None:
@@ -229,7 +229,7 @@ class Twins:
             self._to.pop(head + site, None)
         self._kept.delete(site.encode())
 
-    def _changed(self, site: str, evidence: Evidence) -> None:
+    def _changed(self, site: str, evidence: TwinEvidence) -> None:
         self._kept.put(site.encode(), bytes(evidence.cells))
         self._decide(site)
 
@@ -248,7 +248,7 @@ def site_of(host: str) -> str:
     return _parts(f"http://{host}/")[0]
 
 
-def _words(evidence: Evidence, form: int, other: int, site: str) -> Iterator[str]:
+def _words(evidence: TwinEvidence, form: int, other: int, site: str) -> Iterator[str]:
     name = _HEADS[other] + site
     if weight := evidence.moved(form, other):
         yield f"redirects to {name} weigh {weight}"

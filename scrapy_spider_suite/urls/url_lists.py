@@ -110,7 +110,7 @@ def download(url: str, path: Path, user_agent: str) -> None:
         new.unlink(missing_ok=True)
 
 
-def reason(error: BaseException) -> str:
+def describe_read_error(error: BaseException) -> str:
     """Why a list could not be read, in a few words."""
     said = error.strerror if isinstance(error, OSError) else None
     return str(said or error) or repr(error)
@@ -129,7 +129,7 @@ _COMMENT = re.compile(r"\s#")
 _TAG = re.compile(r"#\s?tag=(\S{1,100})\s*")
 
 
-class Kind(Enum):
+class SourceKind(Enum):
     """What a source of seeds is."""
 
     SEED = "seed"
@@ -141,7 +141,7 @@ class Kind(Enum):
 class Source(NamedTuple):
     """One of the sources that a user names: a seed, or where a list of them is."""
 
-    kind: Kind
+    kind: SourceKind
     name: str
     """The seed, the path or the URL."""
     tag: str = ""
@@ -152,27 +152,27 @@ class Source(NamedTuple):
 
         A tag after it holds for all its seeds. Raises `SettingsError` for a file that is not there.
         """
-        line = _Line.of(text.strip())
+        line = _SeedLine.of(text.strip())
         name = line.text
         if name.startswith("@"):
             if _SCHEME.match(name, 1):
-                return cls(Kind.REMOTE, name[1:], line.tag)
+                return cls(SourceKind.REMOTE, name[1:], line.tag)
             if not _is_file(name[1:]):
                 raise SettingsError(f"seeds: there is no file {name[1:]!r}")
-            return cls(Kind.FILE, name[1:], line.tag)
+            return cls(SourceKind.FILE, name[1:], line.tag)
         if "://" in name:
-            return cls(Kind.SEED, name, line.tag)
+            return cls(SourceKind.SEED, name, line.tag)
         if _is_file(name):
-            return cls(Kind.FILE, name, line.tag)
-        if "/" in name or is_called_as_a_file(name):
+            return cls(SourceKind.FILE, name, line.tag)
+        if "/" in name or is_file_name(name):
             raise SettingsError(f"seeds: {name!r} is no URL, and there is no such file")
-        return cls(Kind.SEED, name, line.tag)
+        return cls(SourceKind.SEED, name, line.tag)
 
 
 _SUFFIXES = (".txt", ".csv", ".tsv", ".lst", ".gz", ".xz", ".zst")
 
 
-def is_called_as_a_file(name: str) -> bool:
+def is_file_name(name: str) -> bool:
     """Whether *name*, which could be a host's, is rather that of a list: it ends as such do."""
     return name.endswith(_SUFFIXES)
 
@@ -182,12 +182,12 @@ def _is_file(name: str) -> bool:
     return os.path.exists(name) and not os.path.isdir(name)
 
 
-class _Line(NamedTuple):
+class _SeedLine(NamedTuple):
     text: str
     tag: str
 
     @classmethod
-    def of(cls, text: str) -> _Line:
+    def of(cls, text: str) -> _SeedLine:
         """*text* without its comment, and the tag in that."""
         if "#" not in text:
             return cls(text, "")
@@ -248,7 +248,7 @@ class SeedLines:
         whole = raw.decode(encoding, "replace").strip()
         if not whole:
             return None
-        text, tag = _Line.of(whole)
+        text, tag = _SeedLine.of(whole)
         if not text:
             self._directive(whole, tag)
             return None
@@ -281,7 +281,7 @@ def check_sources(sources: Iterable[str]) -> None:
         Source.of(source)
 
 
-def lines_of(sources: Iterable[str], user_agent: str) -> Iterator[str]:
+def read_lines(sources: Iterable[str], user_agent: str) -> Iterator[str]:
     """Yield the lines of all *sources*, to be handed on as one list with the names of its parts.
 
     Remote ones are downloaded, as *user_agent*. Raises `SettingsError` for a list that cannot be
@@ -289,9 +289,9 @@ def lines_of(sources: Iterable[str], user_agent: str) -> Iterator[str]:
     """
     for source in [Source.of(text) for text in sources]:
         yield f"{ORIGIN}{source.name}\t{source.tag}"
-        if source.kind is Kind.SEED:
+        if source.kind is SourceKind.SEED:
             yield source.name
-        elif source.kind is Kind.FILE:
+        elif source.kind is SourceKind.FILE:
             yield from _text_lines(Path(source.name))
         else:
             with TemporaryDirectory() as folder:
@@ -299,7 +299,7 @@ def lines_of(sources: Iterable[str], user_agent: str) -> Iterator[str]:
                 try:
                     download(source.name, path, user_agent)
                 except OSError as error:
-                    why = f"seeds: {source.name} cannot be had: {reason(error)}"
+                    why = f"seeds: {source.name} cannot be had: {describe_read_error(error)}"
                     raise SettingsError(why) from error
                 yield from _text_lines(path)
 
@@ -318,6 +318,7 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
                 yield from lines
                 rest = rest[: LONGEST + 1]
     except READ_ERRORS as error:
-        raise SettingsError(f"seeds: {path} cannot be read: {reason(error)}") from error
+        why = describe_read_error(error)
+        raise SettingsError(f"seeds: {path} cannot be read: {why}") from error
     if rest:
         yield rest

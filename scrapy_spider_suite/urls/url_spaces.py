@@ -61,14 +61,14 @@ def siblings(url: str) -> list[str]:
     return found
 
 
-def folder_of(url: str) -> str:
+def guess_folder(url: str) -> str:
     """Where a mined *url* lies, numbers made alike: its misses teach about what else lies there."""
     path = url[url.index("/", 8) :]
     kind = "folders" if path.endswith("/") else "pages"
     return f"{kind} in {_NUMBER.sub('0', path[: path.rfind('/', 0, -1) + 1])}"
 
 
-class Permutations:
+class QueryOrders:
     """Remembers in which order the parameters of some 260,000 queries came, in 2 MiB."""
 
     def __init__(self, slots: int = 1 << 18) -> None:
@@ -129,7 +129,7 @@ def spaces(url: str) -> Iterator[str]:
 
 
 def _spaces(url: str) -> Iterator[str]:
-    path, question, query = local(url).partition("?")
+    path, question, query = path_and_query(url).partition("?")
     path = VARIABLE.sub("0", path)
     if question:
         names = sorted({pair.partition("=")[0] for pair in query.split("&")})
@@ -150,14 +150,14 @@ def folders(path: str) -> Iterator[str]:
         yield path[:first]
 
 
-def local(url: str) -> str:
+def path_and_query(url: str) -> str:
     """Path and query of a normal *url*."""
     return url[url.index("/", 8) :]
 
 
 def combination(url: str) -> tuple[str, list[str]]:
     """The path of the normal *url*, and the parameters of its query, each with its value."""
-    path, _, query = local(url).partition("?")
+    path, _, query = path_and_query(url).partition("?")
     return path, query.split("&") if query else []
 
 
@@ -177,7 +177,7 @@ class Session(NamedTuple):
 
 def session_of(url: str) -> Session | None:
     """The session id in the normal *url*; None if there is none."""
-    path = local(url)
+    path = path_and_query(url)
     if "=" not in path and "(" not in path:
         return None
     found = _SESSION.search(path)

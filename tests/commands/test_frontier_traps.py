@@ -13,7 +13,7 @@ from made_jobs import Made
 from scrapy_spider_suite.crawl.queue.traps import BEHIND
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.urls.traps import Limits
+from scrapy_spider_suite.urls.traps import TrapLimits
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -61,7 +61,7 @@ def test_by_the_url_alone(made: Made, ask: Ask, path: str, why: str, where: str)
 
 def test_by_what_was_found(made: Made, ask: Ask) -> None:
     """Which space is closed, and what becomes of what waits in it."""
-    limits = Limits(same=3, query=3, sessions=1, hosts=3, permuted=1)
+    limits = TrapLimits(same=3, query=3, sessions=1, hosts=3, permuted=1)
     made.behind.policy.change(traps=limits)
     traps, body = made.behind.traps, b"<p>There is nothing here, and there never was anything.</p>"
     for number in range(5):

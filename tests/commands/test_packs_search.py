@@ -83,7 +83,7 @@ def test_rebuild_and_damage(packs: Packs, folder: Path, monkeypatch: pytest.Monk
     assert said.code == 1
     assert second.name in said.err
     store = next(IndexPlace(folder).current().glob("*.store"))
-    files.replace(store, store.read_bytes()[:-1])  # it may be mapped
+    files.replace_file(store, store.read_bytes()[:-1])  # it may be mapped
     said = packs("index", folder, "--json")
     assert store.name in said.rows[0]["rebuilt"]
     assert contents(folder) == expected(folder)
@@ -104,7 +104,7 @@ def test_rebuilding_what_is_elsewhere(packs: Packs, folder: Path) -> None:
     assert packs("index", folder, "--rebuild").code == 0
     assert contents(folder) == known
     store = next(IndexPlace(folder).current().glob("*.store"))
-    files.replace(store, store.read_bytes()[:-1])
+    files.replace_file(store, store.read_bytes()[:-1])
     said = packs("index", folder, "--rebuild", "--json")
     assert (said.code, "not here (1) is lost" in said.rows[0]["rebuilt"]) == (0, True)
     known = contents(folder)

@@ -10,7 +10,7 @@ from crawls import Crawl, crawl
 from frontier_command import scrapy
 from websites import Site, running
 
-from scrapy_spider_suite.runtime.refusal import DAMAGED, ExitCode, code_of_reason
+from scrapy_spider_suite.runtime.refusal import DAMAGED, ExitCode, exit_code_for_reason
 from scrapy_spider_suite.store import job_directory
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.rocks_store import RocksStore
@@ -60,7 +60,7 @@ def test_a_damaged_queue(tmp_path: Path) -> None:
         assert _damage_queues(job / FOLDER / "store")
         ended = run()
     assert ended.reason == DAMAGED
-    assert code_of_reason(DAMAGED) is ExitCode.DAMAGED
+    assert exit_code_for_reason(DAMAGED) is ExitCode.DAMAGED
     assert "nothing is lost" not in ended.log
     [line] = [line for line in ended.log.splitlines() if "CRITICAL:" in line]
     assert "cannot be read" in line

@@ -20,7 +20,7 @@ from websites import Answer, Site, links, running
 from scrapy_spider_suite.crawl import seeds as intake
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.seeds import bad_lines
-from scrapy_spider_suite.runtime.refusal import ExitCode, code_of_reason
+from scrapy_spider_suite.runtime.refusal import ExitCode, exit_code_for_reason
 from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_directory import FOLDER
@@ -157,7 +157,7 @@ def test_a_list_from_the_web(
     for _ in range(2):
         done = run(crawl_here(Ordinary, USER_AGENT="me", **settings))
         assert done.reason == "seeds_unread"
-        assert code_of_reason(done.reason) is ExitCode.WORK_LEFT
+        assert exit_code_for_reason(done.reason) is ExitCode.WORK_LEFT
         assert done.stat("suite/seeds/unreadable") == 1
         assert f"seeds: {site.url}/missing cannot be read: status 404" in caplog.text
     assert sorted(site.paths()) == ["/1", "/2", "/list", "/missing", "/missing"]

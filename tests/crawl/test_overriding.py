@@ -17,7 +17,7 @@ from scrapy_spider_suite.exceptions import HostExcluded
 from scrapy_spider_suite.frontier.overrides import Rule
 from scrapy_spider_suite.frontier.policy import Block
 from scrapy_spider_suite.settings.suite import SuiteSettings
-from scrapy_spider_suite.urls.host_patterns import Subject
+from scrapy_spider_suite.urls.host_patterns import HostPattern
 
 
 def overriding(path: Path | None, **values: object) -> Overriding:
@@ -207,7 +207,7 @@ def test_refusing_what_is_barred(path: Path) -> None:
     """By host, by the address that is about to be used, and below a URL."""
     path.write_text("a.t blocked=yes reason=asked\n10.0.0.0/8 blocked=yes\n")
     crawl = overriding(path)
-    subject = Subject.parse("http://c.t/shop")
+    subject = HostPattern.parse("http://c.t/shop")
     crawl.policy.blocks.put(subject, Block(Rule(str(subject), "ops")))
     with pytest.raises(HostExcluded, match=r"^blocked \(a\.t, \S+rules, line 1\): asked$"):
         crawl.refuse_barred(Request("http://A.t/"))

@@ -14,7 +14,7 @@ from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store.interface import MemoryStore
-from scrapy_spider_suite.urls.traps import Limits
+from scrapy_spider_suite.urls.traps import TrapLimits
 
 BODY = b"<p>There is nothing here, and there has never been anything here.</p>"
 
@@ -30,7 +30,7 @@ BODY = b"<p>There is nothing here, and there has never been anything here.</p>"
 )
 def test_a_request_of_the_spider_as_it_was_spelt(url: str, mined: list[str]) -> None:
     """It need not have a path, nor be a URL of the web at all."""
-    limits = Limits(same=2, query=2, hosts=2, sessions=2, prefix=50, permuted=1)
+    limits = TrapLimits(same=2, query=2, hosts=2, sessions=2, prefix=50, permuted=1)
     frontier = Crawl(MemoryStore(), Web({}), Policy(traps=limits)).frontier
     settings = SimpleNamespace(mine="ancestors", mine_max=9)
     its_crawl = SimpleNamespace(

@@ -23,7 +23,7 @@ from websites import Site, links
 from scrapy_spider_suite import dupefilter
 from scrapy_spider_suite.dupefilter import SieveDupeFilter, StoredDupeFilter, TrieDupeFilter
 from scrapy_spider_suite.errors import JobDamagedError, SettingsError
-from scrapy_spider_suite.runtime.files import PREFIX
+from scrapy_spider_suite.runtime.files import TEMPORARY_PREFIX
 
 BOTH = [SieveDupeFilter, TrieDupeFilter]
 both = pytest.mark.parametrize("filter_", BOTH)
@@ -88,10 +88,10 @@ def test_a_job_is_resumed(
 @both
 def test_without_a_job_nothing_is_left(filter_: type[StoredDupeFilter]) -> None:
     """Its files are temporary."""
-    here = set(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
+    here = set(Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*"))
     made_ = made(filter_, None)
     made_.request_seen(Request("http://a.example/"))
-    (folder,) = set(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")) - here
+    (folder,) = set(Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*")) - here
     assert (folder / filter_.folder).is_dir()
     made_.close("finished")
     assert not folder.exists()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.overrides import Hours, Override, Overrides
-from scrapy_spider_suite.urls.host_patterns import Subject
+from scrapy_spider_suite.urls.host_patterns import HostPattern
 
 RULES = """\
 # Our own servers.
@@ -143,7 +143,7 @@ def test_whether_any_rule_bars() -> None:
     assert not rules("a.t delay=1\nb.t blocked=no").bars
     assert rules("a.t blocked=yes").bars
     assert rules("10.0.0.0/8 hours=1-2").bars
-    line = rules("a.t delay=1").line(Subject.parse("a.t"))
+    line = rules("a.t delay=1").line(HostPattern.parse("a.t"))
     assert line is not None
     assert list(line.override.given()) == [("delay", 1.0)]
 

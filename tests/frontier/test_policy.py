@@ -9,7 +9,7 @@ import pytest
 from scrapy_spider_suite.frontier.overrides import Overrides, Rule
 from scrapy_spider_suite.frontier.policy import Block, Policy, excluded_pattern
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.urls.host_patterns import Subject
+from scrapy_spider_suite.urls.host_patterns import HostPattern
 
 OVERRIDES = Overrides.parse(
     [
@@ -147,7 +147,7 @@ def test_blocks_of_an_operator() -> None:
     policy = barring("b.t delay=1")
     assert policy.bar("a.t", "10.0.0.1", NOON) is None
     for text in (".t", "10.0.0.0/8", "http://c.u/x/"):
-        subject = Subject.parse(text)
+        subject = HostPattern.parse(text)
         rule = Rule(str(subject), "block by ops at noon")
         policy.blocks.put(subject, Block(rule, "too\nfast", NOON + 60))
     bar = policy.bar("a.t", "", NOON)
@@ -157,7 +157,7 @@ def test_blocks_of_an_operator() -> None:
     assert policy.bar("c.u", "", NOON) is None
     assert policy.bar_of_url("http://c.u/x/1", "c.u", NOON) is not None
     assert policy.bar_of_url("http://c.u/y", "c.u", NOON) is None
-    policy.blocks.remove(Subject.parse(".t"))
+    policy.blocks.remove(HostPattern.parse(".t"))
     assert policy.bar("a.t", "", NOON) is None
 
 
@@ -174,16 +174,16 @@ def test_blocks_of_an_operator() -> None:
 )
 def test_from_the_words_of_a_bar_to_its_subject(words: str, subject: str | None) -> None:
     """What a host's record says leads back to the rule."""
-    assert excluded_pattern(words) == (None if subject is None else Subject.parse(subject))
+    assert excluded_pattern(words) == (None if subject is None else HostPattern.parse(subject))
 
 
 def test_what_one_rule_bars() -> None:
     """By its subject alone, whoever it is about."""
     policy = barring(".a.t blocked=yes\n10.0.0.0/8 hours=22-6\nb.t blocked=no\n")
-    policy.blocks.put(Subject.parse("b.t"), Block(Rule("b.t", "ops"), until=NOON + 1))
+    policy.blocks.put(HostPattern.parse("b.t"), Block(Rule("b.t", "ops"), until=NOON + 1))
     for text, bars in ((".a.t", True), ("a.t", False), ("10.0.0.0/8", True), ("b.t", True)):
-        assert (policy.bar_of_rule(Subject.parse(text), NOON) is not None) is bars, text
-    assert policy.bar_of_rule(Subject.parse("b.t"), NOON + 1) is None
+        assert (policy.bar_of_rule(HostPattern.parse(text), NOON) is not None) is bars, text
+    assert policy.bar_of_rule(HostPattern.parse("b.t"), NOON + 1) is None
 
 
 def test_a_change_has_a_new_revision() -> None:
@@ -199,7 +199,7 @@ def test_a_change_has_a_new_revision() -> None:
 def test_explaining() -> None:
     """Which line of which file says what, the closest of each kind."""
     policy = barring(".a.t delay=9 user_agent=far\nw.a.t delay=3\n10.0.0.0/8 delay=1\n")
-    policy.blocks.put(Subject.parse("w.a.t"), Block(Rule("w.a.t", "ops"), "asked"))
+    policy.blocks.put(HostPattern.parse("w.a.t"), Block(Rule("w.a.t", "ops"), "asked"))
     said = policy.explain("w.a.t", "10.0.0.1")
     assert [(name, value, str(rule)) for name, value, rule in said] == [
         ("delay", 3.0, "w.a.t, rules.txt, line 2"),

@@ -8,39 +8,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.urls.host_patterns import Kind, Subject, Subjects
+from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind, PatternTable
 
 
 @pytest.mark.parametrize(
     ("text", "kind", "spelling"),
     [
-        ("Example.COM.", Kind.HOST, "example.com"),
-        ("localhost", Kind.HOST, "localhost"),
-        ("under_score.test", Kind.HOST, "under_score.test"),
-        ("b\u00fccher.de", Kind.HOST, "xn--bcher-kva.de"),
-        (".Example.ORG", Kind.DOMAIN, ".example.org"),
-        ("192.0.2.7", Kind.ADDRESS, "192.0.2.7"),
-        ("10.1", Kind.ADDRESS, "10.0.0.1"),
-        ("[2001:DB8::7]", Kind.ADDRESS, "[2001:db8::7]"),
-        ("2001:db8:0::7", Kind.ADDRESS, "[2001:db8::7]"),
-        ("::ffff:192.0.2.7", Kind.ADDRESS, "192.0.2.7"),
-        ("10.1.2.3/8", Kind.RANGE, "10.0.0.0/8"),
-        ("192.0.2.7/32", Kind.ADDRESS, "192.0.2.7"),
-        ("::ffff:192.0.2.0/120", Kind.RANGE, "192.0.2.0/24"),
-        ("64:ff9b::192.0.2.0/120", Kind.RANGE, "192.0.2.0/24"),
-        ("2002:c000:200::/40", Kind.RANGE, "192.0.2.0/24"),
-        ("2002:c000:207:1::/64", Kind.ADDRESS, "192.0.2.7"),
-        ("2001:db8::/32", Kind.RANGE, "2001:db8::/32"),
-        ("HTTP://x", Kind.PREFIX, "http://x/"),
-        ("http://Example.com", Kind.PREFIX, "http://example.com/"),
-        ("https://example.com:443/a b", Kind.PREFIX, "https://example.com/a%20b"),
+        ("Example.COM.", PatternKind.HOST, "example.com"),
+        ("localhost", PatternKind.HOST, "localhost"),
+        ("under_score.test", PatternKind.HOST, "under_score.test"),
+        ("b\u00fccher.de", PatternKind.HOST, "xn--bcher-kva.de"),
+        (".Example.ORG", PatternKind.DOMAIN, ".example.org"),
+        ("192.0.2.7", PatternKind.ADDRESS, "192.0.2.7"),
+        ("10.1", PatternKind.ADDRESS, "10.0.0.1"),
+        ("[2001:DB8::7]", PatternKind.ADDRESS, "[2001:db8::7]"),
+        ("2001:db8:0::7", PatternKind.ADDRESS, "[2001:db8::7]"),
+        ("::ffff:192.0.2.7", PatternKind.ADDRESS, "192.0.2.7"),
+        ("10.1.2.3/8", PatternKind.RANGE, "10.0.0.0/8"),
+        ("192.0.2.7/32", PatternKind.ADDRESS, "192.0.2.7"),
+        ("::ffff:192.0.2.0/120", PatternKind.RANGE, "192.0.2.0/24"),
+        ("64:ff9b::192.0.2.0/120", PatternKind.RANGE, "192.0.2.0/24"),
+        ("2002:c000:200::/40", PatternKind.RANGE, "192.0.2.0/24"),
+        ("2002:c000:207:1::/64", PatternKind.ADDRESS, "192.0.2.7"),
+        ("2001:db8::/32", PatternKind.RANGE, "2001:db8::/32"),
+        ("HTTP://x", PatternKind.PREFIX, "http://x/"),
+        ("http://Example.com", PatternKind.PREFIX, "http://example.com/"),
+        ("https://example.com:443/a b", PatternKind.PREFIX, "https://example.com/a%20b"),
     ],
 )
-def test_a_subject_has_one_spelling(text: str, kind: Kind, spelling: str) -> None:
+def test_a_subject_has_one_spelling(text: str, kind: PatternKind, spelling: str) -> None:
     """However it is written, and reading the spelling again changes nothing."""
-    subject = Subject.parse(text)
+    subject = HostPattern.parse(text)
     assert (subject.kind, str(subject)) == (kind, spelling)
-    assert Subject.parse(spelling) == subject
+    assert HostPattern.parse(spelling) == subject
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_subject_has_one_spelling(text: str, kind: Kind, spelling: str) -> Non
 def test_what_is_no_subject(text: str) -> None:
     """It would never match anything."""
     with pytest.raises(ValueError, match=r"\S"):
-        Subject.parse(text)
+        HostPattern.parse(text)
 
 
 NAMES = st.lists(st.sampled_from(["a", "b", "com", "xa"]), min_size=1, max_size=4).map(".".join)
@@ -84,10 +84,10 @@ def test_the_table_answers_as_a_naive_model(
     steps: list[tuple[bool, str, int]], host: str, number: int
 ) -> None:
     """After any puts and removals."""
-    table: Subjects[int] = Subjects()
+    table: PatternTable[int] = PatternTable()
     model: dict[str, int] = {}
     for remove, text, value in steps:
-        subject = Subject.parse(text)
+        subject = HostPattern.parse(text)
         if remove:
             assert table.remove(subject) == model.pop(text, None)
         else:
@@ -105,26 +105,26 @@ def test_the_table_answers_as_a_naive_model(
 
 def test_prefixes() -> None:
     """By the characters of the normal URL, the longest first, on their own host only."""
-    table: Subjects[str] = Subjects()
+    table: PatternTable[str] = PatternTable()
     for text in ("http://a.t/", "http://a.t/x/", "https://a.t/x", "http://b.t/x/"):
-        table.put(Subject.parse(text), text)
+        table.put(HostPattern.parse(text), text)
     assert list(table.of_url("http://a.t/x/1", "a.t")) == ["http://a.t/x/", "http://a.t/"]
     assert list(table.of_url("https://a.t/xy", "a.t")) == ["https://a.t/x"]
     assert list(table.of_url("http://c.t/x/", "c.t")) == []
     assert list(table.of_host("a.t")) == []
-    table.remove(Subject.parse("http://a.t/"))
+    table.remove(HostPattern.parse("http://a.t/"))
     assert list(table.of_url("http://a.t/y", "a.t")) == []
 
 
 def test_a_bare_address_is_a_host_and_a_range() -> None:
     """It holds for URLs with that number in them, and for every host that lives there."""
-    table: Subjects[int] = Subjects()
+    table: PatternTable[int] = PatternTable()
     for number, text in enumerate(["192.0.2.7", "2001:db8::7"]):
-        table.put(Subject.parse(text), number)
+        table.put(HostPattern.parse(text), number)
     assert list(table.of_host("192.0.2.7")) == list(table.of_address("192.0.2.7")) == [0]
     assert list(table.of_host("[2001:db8::7]")) == list(table.of_address("2001:db8::7")) == [1]
     for carrier in ("::ffff:192.0.2.7", "64:ff9b::192.0.2.7", "2002:c000:207::1"):
         assert list(table.of_address(carrier)) == [0]
-    table.remove(Subject.parse("192.0.2.7"))
+    table.remove(HostPattern.parse("192.0.2.7"))
     assert list(table.of_host("192.0.2.7")) == list(table.of_address("192.0.2.7")) == []
     assert list(table.of_address("")) == []

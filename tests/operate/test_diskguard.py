@@ -20,7 +20,7 @@ from scrapy_spider_suite.crawl.maintenance import Keeper
 from scrapy_spider_suite.crawl.supervision import Supervision
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.guards.room import Folder, Shortage, Space, shortage
-from scrapy_spider_suite.runtime.refusal import DAMAGED, DISK_ERROR, ExitCode, code_of_reason
+from scrapy_spider_suite.runtime.refusal import DAMAGED, DISK_ERROR, ExitCode, exit_code_for_reason
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
 HOUR = 3_600.0
@@ -84,7 +84,7 @@ def test_a_broken_disk_ends_the_crawl(number: int, caplog: pytest.LogCaptureFixt
     assert crawl.stopped == []
     crawl.go_on(HOUR)
     assert crawl.stopped == [DISK_ERROR]
-    assert code_of_reason(DISK_ERROR) is ExitCode.DAMAGED
+    assert exit_code_for_reason(DISK_ERROR) is ExitCode.DAMAGED
     [line] = [r.message for r in caplog.records if r.levelno == logging.CRITICAL]
     assert crawl.trouble in line
 
@@ -200,7 +200,7 @@ def test_what_cannot_be_read_ends_the_crawl(
     for _ in range(2):
         assert Keeper.end_if_damaged(keeper)
     assert crawl.stopped == [DAMAGED]
-    assert code_of_reason(DAMAGED) is ExitCode.DAMAGED
+    assert exit_code_for_reason(DAMAGED) is ExitCode.DAMAGED
     [line] = [r.message for r in caplog.records if r.levelno == logging.CRITICAL]
     assert "Corruption: the crawl ends; look at it with `scrapy frontier check`" in line
     store.close()

@@ -22,7 +22,7 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.revisit_rules import Mode, RevisitPolicy, Validators
 from scrapy_spider_suite.store.revisit_plans import row_of
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.urls.host_patterns import Kind, Subject
+from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 
 HOST = "a.test"
 URLS = 500
@@ -78,7 +78,7 @@ def test_plans_of_what_lies_below_a_url(site: Site) -> None:
         revisits.visited(host_key(HOST) + name, 0.0, b"", Validators(), host=HOST, row=row)
     rows = revisits._rows = Counted(revisits._rows)
     reads = [0]
-    for _ in _forget_plans(site, Subject(Kind.PREFIX, f"http://{HOST}/a/", HOST)):
+    for _ in _forget_plans(site, HostPattern(PatternKind.PREFIX, f"http://{HOST}/a/", HOST)):
         reads.append(rows.read)
     assert reads[-1] == 10 + 180
     assert max(late - early for early, late in pairwise(reads)) <= MOST

@@ -25,7 +25,7 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.store.seen_index import Archive
-from scrapy_spider_suite.urls.traps import Limits
+from scrapy_spider_suite.urls.traps import TrapLimits
 from scrapy_spider_suite.urls.url_lists import LONGEST
 
 
@@ -111,7 +111,7 @@ def test_what_is_asked_for_is_in_no_trap(site: Site, verb: str) -> None:
     site.frontier.schedule([Entry("a.test", url)], 0.0)
     site.commit()
     [entry] = site.rework.pending("a.test", b"", 5)
-    site.frontier.policy.change(traps=Limits(same=3))
+    site.frontier.policy.change(traps=TrapLimits(same=3))
     for number in range(9):
         page = f"http://a.test/cal/{number}"
         site.frontier.traps.saw(page, "a.test", b"<p>Nothing." * 9, (), pages=9)
@@ -124,7 +124,7 @@ def test_what_is_asked_for_is_in_no_trap(site: Site, verb: str) -> None:
 
 def test_what_is_retried_is_open_again(site: Site) -> None:
     """Traps of the hosts that are asked for, and no others; of URLs, those that were meant."""
-    site.frontier.policy.change(traps=Limits(same=3, hosts=3))
+    site.frontier.policy.change(traps=TrapLimits(same=3, hosts=3))
     traps = site.frontier.traps
     for host in ("a.test", "b.test", *(f"h{n}.farm.test" for n in range(6))):
         for number in range(6):

@@ -47,7 +47,7 @@ from scrapy_spider_suite.store.job_directory import FOLDER, JobHistory
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.urls.filters import Stage
-from scrapy_spider_suite.urls.traps import Limits
+from scrapy_spider_suite.urls.traps import TrapLimits
 
 T = TypeVar("T")
 
@@ -210,7 +210,7 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     },
     **{
         f"trap_{name}": ("9", 9, lambda p, name=name: getattr(p.policy.traps, name))
-        for name in Limits.names() if name not in ("permuted", "numbers")
+        for name in TrapLimits.names() if name not in ("permuted", "numbers")
     },
     "trap_numbers": ("true", True, lambda p: p.policy.traps.numbers),
     "trap_permuted": ("false", False, lambda p: p.policy.traps.permuted),

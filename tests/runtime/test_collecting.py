@@ -6,7 +6,7 @@ import asyncio
 import gc
 import weakref
 
-from scrapy_spider_suite.runtime.event_loop import CalmCollector
+from scrapy_spider_suite.runtime.event_loop import GcTuning
 
 
 class Itself:
@@ -18,7 +18,7 @@ class Itself:
 
 def test_everything_is_collected_now_and_then() -> None:
     """Python would not, any more; what refers to itself must go all the same."""
-    collector = CalmCollector()
+    collector = GcTuning()
     assert not collector.due(0.0)  # it has not begun: nobody's business
     collector.start()
     try:
@@ -43,7 +43,7 @@ def test_everything_is_collected_now_and_then() -> None:
 
 def test_what_is_young_is_collected_before_it_is_much() -> None:
     """Python would wait until there is ten times as much."""
-    collector = CalmCollector()
+    collector = GcTuning()
     collector.start()
     try:
         young = Itself()
@@ -63,7 +63,7 @@ def test_what_is_young_is_collected_before_it_is_much() -> None:
 def test_the_last_crawl_puts_back_what_was_there() -> None:
     """Crawls overlap in any order; a crawl that never started changes nothing."""
     before = gc.get_threshold()
-    first, second = CalmCollector(), CalmCollector()
+    first, second = GcTuning(), GcTuning()
     second.stop()
     first.start()
     second.start()

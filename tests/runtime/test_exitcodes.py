@@ -11,7 +11,12 @@ from scrapy_spider_suite.errors import (
     JobInUseError,
     SettingsError,
 )
-from scrapy_spider_suite.runtime.refusal import MEANINGS, ExitCode, code_of_error, code_of_reason
+from scrapy_spider_suite.runtime.refusal import (
+    MEANINGS,
+    ExitCode,
+    exit_code_for_error,
+    exit_code_for_reason,
+)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +30,7 @@ from scrapy_spider_suite.runtime.refusal import MEANINGS, ExitCode, code_of_erro
 )  # fmt: skip
 def test_reasons(reason: str, code: int) -> None:
     """Only ``finished`` leaves nothing."""
-    assert code_of_reason(reason) == code
+    assert exit_code_for_reason(reason) == code
 
 
 @pytest.mark.parametrize(
@@ -37,7 +42,7 @@ def test_reasons(reason: str, code: int) -> None:
 )  # fmt: skip
 def test_refusals(error: object, code: int) -> None:
     """What is in use is not damaged, and neither is a bad setting."""
-    assert code_of_error(error) == code
+    assert exit_code_for_error(error) == code
 
 
 def test_every_code_is_explained() -> None:

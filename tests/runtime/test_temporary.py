@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.runtime.files import PREFIX, TemporaryFolder
+from scrapy_spider_suite.runtime.files import TEMPORARY_PREFIX, TemporaryFolder
 
 HOLD = """
 from scrapy_spider_suite.errors import SettingsError
@@ -68,10 +68,10 @@ def test_nothing_else_is_removed(temporary: Path) -> None:
     """A folder without a lock, or with a link for one, and what a link of that name leads to."""
     (temporary / "target").mkdir()
     (temporary / "target" / "lock").touch()
-    (temporary / f"{PREFIX}link").symlink_to(temporary / "target")
-    (temporary / f"{PREFIX}other").mkdir()
-    (temporary / f"{PREFIX}linked").mkdir()
-    (temporary / f"{PREFIX}linked" / "lock").symlink_to(temporary / "target" / "lock")
+    (temporary / f"{TEMPORARY_PREFIX}link").symlink_to(temporary / "target")
+    (temporary / f"{TEMPORARY_PREFIX}other").mkdir()
+    (temporary / f"{TEMPORARY_PREFIX}linked").mkdir()
+    (temporary / f"{TEMPORARY_PREFIX}linked" / "lock").symlink_to(temporary / "target" / "lock")
     before = set(temporary.rglob("*"))
     TemporaryFolder().remove()
     assert set(temporary.rglob("*")) == before

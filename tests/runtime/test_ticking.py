@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from scrapy_spider_suite.runtime.tasks import SHARE, Ticker
+from scrapy_spider_suite.runtime.tasks import TIME_SHARE, PeriodicTask
 from tests.helpers_codec import in_a_loop, until
 
 
@@ -16,7 +16,7 @@ def test_ticks_until_it_is_stopped() -> None:
     calls: list[float] = []
 
     async def scenario() -> None:
-        ticker = Ticker(0.005, lambda: calls.append(time.monotonic()))
+        ticker = PeriodicTask(0.005, lambda: calls.append(time.monotonic()))
         ticker.start()
         assert not calls
         await until(lambda: len(calls) >= 3)
@@ -38,7 +38,7 @@ def test_stopping_from_within() -> None:
             calls.append(1)
             ticker.stop()
 
-        ticker = Ticker(0.001, action)
+        ticker = PeriodicTask(0.001, action)
         ticker.start()
         await until(lambda: bool(calls))
         await asyncio.sleep(0.02)
@@ -56,14 +56,14 @@ def test_a_long_action_is_called_less_often() -> None:
         time.sleep(0.02)
 
     async def scenario() -> None:
-        ticker = Ticker(0.001, action)
+        ticker = PeriodicTask(0.001, action)
         ticker.start()
         await until(lambda: bool(calls))
         await asyncio.sleep(0.05)
         ticker.stop()
 
     in_a_loop(scenario())
-    assert 0.02 * SHARE > 0.05
+    assert 0.02 * TIME_SHARE > 0.05
     assert calls == [1]
 
 
@@ -77,7 +77,7 @@ def test_what_raises_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
             if len(calls) not in (4, 5):
                 raise ValueError("not now")
 
-        ticker = Ticker(0.001, action)
+        ticker = PeriodicTask(0.001, action)
         ticker.start()
         await until(lambda: len(calls) >= 8)
         ticker.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from scrapy_spider_suite.runtime.event_loop import SLICE, Turns, calm_turn
+from scrapy_spider_suite.runtime.event_loop import SLICE, TimeSlices, quiet_turn
 
 
 async def _turns_of_a_neighbour(
@@ -23,10 +23,10 @@ async def _turns_of_a_neighbour(
             now += takes + first * (count == 1)
             await asyncio.sleep(0)
 
-    turns = Turns(lambda: now)
+    turns = TimeSlices(lambda: now)
     other = asyncio.ensure_future(neighbour())
     now += worked
-    await turns.leave()
+    await turns.yield_turn()
     seen, over = (count, now - worked), True
     await other
     return seen
@@ -71,13 +71,13 @@ async def _calm_turn_after(takes: list[float]) -> tuple[int, list[str]]:
 
     async def worker() -> None:
         nonlocal now
-        turns = Turns(lambda: now)
+        turns = TimeSlices(lambda: now)
         now += SLICE
-        await turns.leave()
+        await turns.yield_turn()
         happened.append("slice")
 
     others = [asyncio.ensure_future(work()) for work in (neighbour, worker)]
-    async with calm_turn(lambda: now):
+    async with quiet_turn(lambda: now):
         chosen = count
         happened.append("calm")
         await asyncio.sleep(0)
@@ -92,4 +92,4 @@ def test_a_calm_turn_follows_a_short_one() -> None:
     chosen, happened = asyncio.run(_calm_turn_after([long] * 200))
     assert 50 < chosen < 150
     assert happened[0] == "calm"
-    assert not Turns.withheld
+    assert not TimeSlices.withheld

@@ -460,7 +460,7 @@ def test_a_disk_that_cannot_sync_names(path: Path, monkeypatch: Any) -> None:
             raise OSError(5, "Input/output error")
         sync(path)
 
-    sieve, sync = opened(path), files.sync
+    sieve, sync = opened(path), files.sync_path
     monkeypatch.setattr(files, "sync", failing)
     assert sieve.add(map(url, range(100))) == [url(number) for number in range(100)]
     sieve.close()

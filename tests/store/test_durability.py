@@ -136,7 +136,7 @@ def test_small_files_are_on_the_medium_before_they_count(
 
     monkeypatch.setattr(os, "fsync", note_sync)
     monkeypatch.setattr(os, "replace", note_replace)
-    files.replace(tmp_path / "a.json", b"text")
+    files.replace_file(tmp_path / "a.json", b"text")
     assert done == ["sync a.json.new", "a.json.new to a.json, text", f"sync {tmp_path.name}"]
     assert (tmp_path / "a.json").read_text() == "text"
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

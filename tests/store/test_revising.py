@@ -24,7 +24,7 @@ from scrapy_spider_suite.store.interface import MemoryStore, Store
 from scrapy_spider_suite.store.job_reader import wait_reason
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord
-from scrapy_spider_suite.urls.host_patterns import Subject
+from scrapy_spider_suite.urls.host_patterns import HostPattern
 
 MEMORY = 4 << 20
 
@@ -173,7 +173,7 @@ def test_a_block_that_ends(store: Store) -> None:
     """An operator's: its end is known, and needs nobody to say so."""
     policy = polite()
     crawl = Crawl(store, web_of(1), policy)
-    policy.blocks.put(Subject.parse("10.0.0.1"), Block(Rule("10.0.0.1", "ops"), "", WALL + 500))
+    policy.blocks.put(HostPattern.parse("10.0.0.1"), Block(Rule("10.0.0.1", "ops"), "", WALL + 500))
     policy.changed()
     crawl.seed(*pages(1, 1))
     crawl.run(until=100.0)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from scrapy_spider_suite.urls.extract import header_rules, refresh_target, robots_rules
+from scrapy_spider_suite.urls.extract import header_directives, parse_directives, refresh_target
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_refresh_takes_linear_time(content: str) -> None:
 )
 def test_robots_meta(content: str, rules: tuple[bool, bool]) -> None:
     """Directives are whole words in any case; none is both."""
-    assert robots_rules(content) == rules
+    assert parse_directives(content) == rules
 
 
 @pytest.mark.parametrize(
@@ -93,4 +93,4 @@ def test_robots_meta(content: str, rules: tuple[bool, bool]) -> None:
 )
 def test_robots_header(values: list[str], rules: tuple[bool, bool]) -> None:
     """A robot's name holds for the directives after it; a directive with a colon is no name."""
-    assert header_rules(values, "suite") == rules
+    assert header_directives(values, "suite") == rules

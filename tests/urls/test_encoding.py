@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.urls.extract import extract
-from scrapy_spider_suite.urls.markup import Page
+from scrapy_spider_suite.urls.markup import Markup
 
 META = '<meta charset="{}"><a href="/{}">'
 URL = "http://a.example/"
@@ -108,5 +108,5 @@ def test_query_in_the_encoding_of_the_page() -> None:
 @given(st.binary(), st.sampled_from([None, "utf-8", "utf-16", "gb18030", "shift_jis", "big5"]))
 def test_any_value_in_any_encoding(value: bytes, label: str | None) -> None:
     """Every value of every page can be read."""
-    page = Page(b"<" + value, label)
+    page = Markup(b"<" + value, label)
     assert isinstance(page.read_url(value), str)

@@ -21,17 +21,17 @@ from scrapy_spider_suite.urls.filters import (
     Countries,
     Fact,
     Filter,
-    Given,
-    Page,
+    FilterInputs,
+    FilterPage,
+    LinkFacts,
     Stage,
-    Subject,
     register,
 )
-from scrapy_spider_suite.urls.filters.atoms import BODY_MAX, STEPS_MAX, body_contains, repeats
+from scrapy_spider_suite.urls.filters.atoms import BODY_MAX, STEPS_MAX, body_contains, has_repeats
 from scrapy_spider_suite.urls.hosts import surt
 from scrapy_spider_suite.urls.normalize import normalize
 
-GIVEN = Given({"192.0.2.1": "DE", "2001:db8::1": "AT"}.get)  # type: ignore[arg-type]
+GIVEN = FilterInputs({"192.0.2.1": "DE", "2001:db8::1": "AT"}.get)  # type: ignore[arg-type]
 PAGE = "https://www.example.co.uk/a/b/page.HTML?q=News"
 SHA1 = "f7ff9e8b7bb2e09b70935a5d785e0cc5d9d0abf0"  # of b"Hello"
 
@@ -79,9 +79,10 @@ def test_long_lists() -> None:
     many = ", ".join(f".h{n}.com" for n in range(2_000))
     for text in (f"HostEndsWithOneOf({many})", f"PathEndsWithOneOf({many})"):
         found = Filter(text, Stage.SCHEDULE)
-        assert found.wants("http://a.h77.com:81/b.H1999.com?x", Subject())
-        assert not found.wants("http://h77.com/a.h2000.com?.h1.com", Subject())
-    assert not Filter(f"HostEndsWithOneOf({many})", Stage.FETCH).wants("http://h7.com/", Subject())
+        assert found.wants("http://a.h77.com:81/b.H1999.com?x", LinkFacts())
+        assert not found.wants("http://h77.com/a.h2000.com?.h1.com", LinkFacts())
+    ends = Filter(f"HostEndsWithOneOf({many})", Stage.FETCH)
+    assert not ends.wants("http://h7.com/", LinkFacts())
 
 
 @pytest.mark.parametrize(("text", "wanted", "unwanted"), LINKS)
@@ -91,67 +92,69 @@ def test_atoms_of_links(text: str, wanted: str, unwanted: str) -> None:
     assert normalize(unwanted) == unwanted
     for stage in Stage:
         found = Filter(text, stage)
-        assert found.wants(wanted, Subject())
-        assert not found.wants(unwanted, Subject())
+        assert found.wants(wanted, LinkFacts())
+        assert not found.wants(unwanted, LinkFacts())
 
 
 @pytest.mark.parametrize(
     ("text", "wanted", "unwanted"),
     [
-        ("SameHost()", Subject(via="http://www.example.co.uk/"), Subject(via="http://a.com/")),
-        ("SameHost()", Subject(), Subject(via="http://example.co.uk/")),
-        ("SameHost()", Subject(via="https://www.example.co.uk:8443/"), Subject(via="http://x/")),
-        ("DepthLessThan(3)", Subject(depth=2), Subject(depth=3)),
-        ("HopsBeyondScopeLessThan(1)", Subject(beyond=0), Subject(beyond=1)),
-        ("CountryEqualsOneOf(de, FR)", Subject(address="192.0.2.1"),
-         Subject(address="2001:db8::1")),
-        ("not CountryEqualsOneOf(DE)", Subject(), Subject(address="192.0.2.1")),
+        ("SameHost()", LinkFacts(via="http://www.example.co.uk/"), LinkFacts(via="http://a.com/")),
+        ("SameHost()", LinkFacts(), LinkFacts(via="http://example.co.uk/")),
+        ("SameHost()", LinkFacts(via="https://www.example.co.uk:8443/"), LinkFacts(via="http://x/")),
+        ("DepthLessThan(3)", LinkFacts(depth=2), LinkFacts(depth=3)),
+        ("HopsBeyondScopeLessThan(1)", LinkFacts(beyond=0), LinkFacts(beyond=1)),
+        ("CountryEqualsOneOf(de, FR)", LinkFacts(address="192.0.2.1"),
+         LinkFacts(address="2001:db8::1")),
+        ("not CountryEqualsOneOf(DE)", LinkFacts(), LinkFacts(address="192.0.2.1")),
     ],
 )  # fmt: skip
-def test_atoms_of_how_it_was_found(text: str, wanted: Subject, unwanted: Subject) -> None:
+def test_atoms_of_how_it_was_found(text: str, wanted: LinkFacts, unwanted: LinkFacts) -> None:
     """And of where its host lives."""
     found = Filter(text, Stage.FETCH, GIVEN)
     assert found.wants(PAGE, wanted)
     assert not found.wants(PAGE, unwanted)
 
 
-def html(body: bytes, **headers: str) -> Page:
+def html(body: bytes, **headers: str) -> FilterPage:
     """A page."""
-    return Page(200, body, "Text/HTML; charset=utf-8", **headers)
+    return FilterPage(200, body, "Text/HTML; charset=utf-8", **headers)
 
 
 @pytest.mark.parametrize(
     ("text", "wanted", "unwanted"),
     [
-        ("IsHttpResponse()", html(b""), Page(200, b"", http=False)),
-        ("StatusCategory(4)", Page(404, b""), Page(503, b"")),
-        ("ContentTypeStartsWith(text/)", html(b""), Page(200, b"", "application/pdf")),
-        ("MediaTypeEqualsOneOf(text/html)", html(b""), Page(200, b"", "text/htmlx")),
-        ("MediaTypeEqualsOneOf(image/*)", Page(200, b"", "image/png"), Page(200, b"", "imagex/p")),
-        ("MediaTypeEqualsOneOf(image/*)", Page(200, b"", "image/png"), Page(200, b"")),
+        ("IsHttpResponse()", html(b""), FilterPage(200, b"", http=False)),
+        ("StatusCategory(4)", FilterPage(404, b""), FilterPage(503, b"")),
+        ("ContentTypeStartsWith(text/)", html(b""), FilterPage(200, b"", "application/pdf")),
+        ("MediaTypeEqualsOneOf(text/html)", html(b""), FilterPage(200, b"", "text/htmlx")),
+        ("MediaTypeEqualsOneOf(image/*)",
+         FilterPage(200, b"", "image/png"), FilterPage(200, b"", "imagex/p")),
+        ("MediaTypeEqualsOneOf(image/*)", FilterPage(200, b"", "image/png"), FilterPage(200, b"")),
         ("LanguageEqualsOneOf(de, en-GB)", html(b"", content_language="fr, de-AT"),
          html(b'<html lang="en">')),
         ("LanguageEqualsOneOf(en)", html(b"<!doctype html>\n<HTML class=x LANG=en-US>"),
          html(b"<html lang=eno>")),
         ("LanguageEqualsOneOf(en)", html(b"<html lang=en>"), html(b"<p lang=en>")),
-        ("IsProbablyBinary()", Page(200, b"\0a\0b\0"), Page(200, b"a" * 1000 + b"\0" * 9)),
+        ("IsProbablyBinary()",
+         FilterPage(200, b"\0a\0b\0"), FilterPage(200, b"a" * 1000 + b"\0" * 9)),
         (f"DigestEquals({SHA1})", html(b"Hello"), html(b"hello")),
         ("DigestEquals(677Z5C33WLQJW4ETLJOXQXQMYXM5BK7Q)", html(b"Hello"), html(b"")),
         ('ResponseMatches("(?s).*b")', html(b"a\nb"), html(b"a\nbc")),
         ("ResponseMatches(.*b)", html(b"ab"), html(b"a\nb")),
         ("ResponseContainsRegex(\xe9+t)", html(b"\xe9\xe9t\xff"), html("\xe9t".encode()[:1])),
         ("PageContainsOneOf(Spider, crawler)", html(b"a SPIDER"), html(b"spi der")),
-        ("PageContainsOneOf(\xc9t\xe9)", Page(200, b"", text=lambda: "\xe9t\xc9"),
-         Page(200, b"", text=lambda: "ete")),
+        ("PageContainsOneOf(\xc9t\xe9)", FilterPage(200, b"", text=lambda: "\xe9t\xc9"),
+         FilterPage(200, b"", text=lambda: "ete")),
     ],
 )  # fmt: skip
-def test_atoms_of_responses(text: str, wanted: Page, unwanted: Page) -> None:
+def test_atoms_of_responses(text: str, wanted: FilterPage, unwanted: FilterPage) -> None:
     """Headers, status, body."""
     for stage in (Stage.PARSE, Stage.FOLLOW, Stage.STORE):
         found = Filter(text, stage)
-        assert found.wants(PAGE, Subject(page=wanted))
-        assert not found.wants(PAGE, Subject(page=unwanted))
-    assert not found.wants(PAGE, Subject())
+        assert found.wants(PAGE, LinkFacts(page=wanted))
+        assert not found.wants(PAGE, LinkFacts(page=unwanted))
+    assert not found.wants(PAGE, LinkFacts())
 
 
 def test_the_digest_is_that_of_the_fetch_log() -> None:
@@ -242,8 +245,8 @@ def odd() -> Iterator[None]:
 def test_an_atom_of_a_projects_own() -> None:
     """It is one like the others."""
     found = Filter("IsOdd() and not HostEquals(b.com)", Stage.SCHEDULE)
-    assert found.wants("http://a.com/", Subject())
-    assert not found.wants("http://a.com/x", Subject())
+    assert found.wants("http://a.com/", LinkFacts())
+    assert not found.wants("http://a.com/x", LinkFacts())
     assert found.asks(Fact.DEPTH)
 
 
@@ -256,7 +259,7 @@ def test_repeats(segments: list[str], times: int, slash: bool) -> None:
     """The same as a regular expression with a backreference says."""
     path = "/" + "/".join(segments) + ("/" if slash and segments else "")
     expected = re.search(rf"((?:/[ab])+?)\1{{{times - 1}}}(?=/|$)", path) is not None
-    assert repeats(path, times) is expected
+    assert has_repeats(path, times) is expected
 
 
 def test_repeats_takes_no_time() -> None:
@@ -265,17 +268,17 @@ def test_repeats_takes_no_time() -> None:
     for _ in range(10):  # Thue and Morse: no three in a row
         word += word.translate(str.maketrans("ab", "ba"))
     path = "/" + "/".join(word[:1_000])
-    assert not repeats(path, 3)
+    assert not has_repeats(path, 3)
     began = time.thread_time()
     for _ in range(20):
-        repeats(path, 3)
+        has_repeats(path, 3)
     assert time.thread_time() - began < 2  # 0.02: the naive way takes minutes
 
 
 def test_no_text_makes_a_regex_slow() -> None:
     """What takes a backtracking engine for ever is done; long texts are cut where it says so."""
     began = time.thread_time()
-    assert not Filter('URLMatchesRegex("(x+x+)+y")', Stage.FETCH).wants("x" * 2_000, Subject())
+    assert not Filter('URLMatchesRegex("(x+x+)+y")', Stage.FETCH).wants("x" * 2_000, LinkFacts())
     assert time.thread_time() - began < 2
     assert body_contains("end")(b"x" * (BODY_MAX - 3) + b"end")
     assert not body_contains("end")(b"x" * BODY_MAX + b"end")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import FilterError
-from scrapy_spider_suite.urls.filters import Fact, Filter, Stage, Subject
+from scrapy_spider_suite.urls.filters import Fact, Filter, LinkFacts, Stage
 from scrapy_spider_suite.urls.filters.language import (
     DEEPEST,
     MAX_LENGTH,
@@ -32,7 +32,7 @@ def read(text: str, stage: Stage = Stage.SCHEDULE) -> Filter:
 
 def wants(text: str, url: str = URL) -> bool:
     """What the filter *text* says of *url*."""
-    return read(text).wants(url, Subject())
+    return read(text).wants(url, LinkFacts())
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def test_it_means_what_it_says(tree: Node, letters: set[str]) -> None:
 
     expected = naive(tree, holds)
     compiled = read(str(tree))
-    assert compiled.wants(url, Subject()) is expected
-    verdict, said = compiled.verdict(url, Subject())
+    assert compiled.wants(url, LinkFacts()) is expected
+    verdict, said = compiled.verdict(url, LinkFacts())
     assert verdict is expected
     # What it says decided does decide: whatever the others say, nothing changes.
     decided = {each.atom.argument: each.holds for each in said}
@@ -195,7 +195,7 @@ def test_what_is_not_known_may_not_matter(
     """Kleene's three values: an answer is given where nothing unknown can change it."""
     if verdict is True and len(said) == 2:
         known = (Fact.DEPTH, Fact.VIA)
-    found, why = read(text).verdict(URL, Subject(), known)
+    found, why = read(text).verdict(URL, LinkFacts(), known)
     assert found is verdict
     assert [str(each) for each in why] == said
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from scrapy_spider_suite.urls.page_digests import NEWS, Recent, likeness, pieces
+from scrapy_spider_suite.urls.page_digests import NEWS, RecentNumbers, content_hash, content_pieces
 
 HOST = "h.example"
 TEXT = "There are no events on this day, but there may be some on another one."
@@ -30,7 +30,7 @@ def page(text: str = TEXT, head: str = "", more: str = "") -> bytes:
 )
 def test_the_same(other: bytes) -> None:
     """Numbers, white space, mark-up, scripts and the host's own name do not count."""
-    assert likeness(other, HOST) == likeness(page(), HOST)
+    assert content_hash(other, HOST) == content_hash(page(), HOST)
 
 
 @pytest.mark.parametrize(
@@ -48,28 +48,28 @@ def test_the_same(other: bytes) -> None:
 )
 def test_something_else(other: bytes) -> None:
     """Words count, and what is shown."""
-    assert likeness(other, HOST) != likeness(page(), HOST)
+    assert content_hash(other, HOST) != content_hash(page(), HOST)
 
 
 def test_numbers_count_where_they_are_asked_for() -> None:
     """White space does not, even then."""
-    seven = likeness(page(f"7 {TEXT}"), HOST, numbers=True)
-    assert seven != likeness(page(f"8 {TEXT}"), HOST, numbers=True)
-    assert seven == likeness(page(f"7  {TEXT}\n"), HOST, numbers=True)
+    seven = content_hash(page(f"7 {TEXT}"), HOST, numbers=True)
+    assert seven != content_hash(page(f"8 {TEXT}"), HOST, numbers=True)
+    assert seven == content_hash(page(f"7  {TEXT}\n"), HOST, numbers=True)
 
 
 def test_pictures_without_words_are_different_pages() -> None:
     """A gallery whose pages differ by a number in the address of their picture."""
     for element in ('<img src="/{}.jpg">', "<IMG ALT=x SRC='/{}.jpg'>"):
-        pictures = {likeness(page(more=element.format(n)), HOST) for n in range(50)}
+        pictures = {content_hash(page(more=element.format(n)), HOST) for n in range(50)}
         assert len(pictures) == 50
 
 
 def test_where_hardly_anything_is_said_only_equal_pages_are_the_same() -> None:
     """The shell of an application, or a list of links."""
-    assert likeness(b"<a href=/1>1</a>", HOST) != likeness(b"<a href=/2>2</a>", HOST)
-    assert likeness(b"<a href=/1>1</a>", HOST) == likeness(b"<a href=/1>1</a>", HOST)
-    assert likeness(b"", HOST) == likeness(b" \n", HOST) == 0
+    assert content_hash(b"<a href=/1>1</a>", HOST) != content_hash(b"<a href=/2>2</a>", HOST)
+    assert content_hash(b"<a href=/1>1</a>", HOST) == content_hash(b"<a href=/1>1</a>", HOST)
+    assert content_hash(b"", HOST) == content_hash(b" \n", HOST) == 0
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ def test_where_hardly_anything_is_said_only_equal_pages_are_the_same() -> None:
 def test_no_page_takes_long(part: bytes) -> None:
     """Linear in the page: of a quarter of a megabyte some milliseconds."""
     began = time.process_time()
-    likeness(part * (300_000 // len(part)), HOST)
-    pieces(part * (300_000 // len(part)), HOST)
+    content_hash(part * (300_000 // len(part)), HOST)
+    content_pieces(part * (300_000 // len(part)), HOST)
     assert time.process_time() - began < 1.0
 
 
 def test_recent_numbers() -> None:
     """By whose they are; the table stays as large as it is."""
-    recent = Recent(slots=64)
+    recent = RecentNumbers(slots=64)
     assert not recent.meets("a", 1)
     assert recent.meets("a", 1)
     assert not recent.meets("b", 1)
@@ -97,16 +97,16 @@ def test_recent_numbers() -> None:
 def test_pieces_that_are_put_together_anew() -> None:
     """Whatever their order, and whether a list or a sentence has them."""
     titles = ["A red chair", "Two green tables", "Three blue lamps"]
-    whole = pieces(page(more="".join(f"<li>{each}</li>" for each in titles)), HOST).keys()
+    whole = content_pieces(page(more="".join(f"<li>{each}</li>" for each in titles)), HOST).keys()
     for part in (f"<li>{titles[2]}", f"<p>{titles[1]}; {titles[0]}!</p>", f"<li>9 {titles[0]}"):
-        assert pieces(page(more=part), HOST).keys() <= whole
+        assert content_pieces(page(more=part), HOST).keys() <= whole
     for new in ("<li>A pink chair</li>", "<img src=/1.jpg>", f"<p>{titles[0]} and {titles[1]}"):
-        assert pieces(page(more=new), HOST).keys() - whole
+        assert content_pieces(page(more=new), HOST).keys() - whole
 
 
 def test_what_is_learnt() -> None:
     """How much of several numbers is new; all of them are known then."""
-    recent = Recent(slots=1 << 10)
+    recent = RecentNumbers(slots=1 << 10)
     assert not recent.knows("a", 1)
     assert recent.learns("a", {1: 10, 2: 5}) == 15
     assert recent.knows("a", 1)
@@ -114,5 +114,5 @@ def test_what_is_learnt() -> None:
     assert recent.learns("a", {2: 5, 1: 10}) == 0
     assert recent.learns("a", {1: 10, 3: 7}) == 7
     assert recent.learns("a", {}) == 0
-    said = pieces(b"<p>Twelve letters 12</p><img src=/a.png>", HOST)
+    said = content_pieces(b"<p>Twelve letters 12</p><img src=/a.png>", HOST)
     assert sorted(said.values()) == [len("Twelveletters"), NEWS]

@@ -22,14 +22,14 @@ from scrapy_spider_suite.urls.url_lists import (
     LONGEST,
     READ_ERRORS,
     BadLine,
-    Kind,
     ListFile,
     Seed,
     SeedLines,
     Source,
+    SourceKind,
     check_sources,
     download,
-    lines_of,
+    read_lines,
 )
 
 COMPRESS = {"plain": bytes, "gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress}
@@ -38,7 +38,7 @@ COMPRESS = {"plain": bytes, "gz": gzip.compress, "xz": lzma.compress, "zst": zst
 def read_seeds(sources: Iterable[str]) -> Iterator[str]:
     """The URLs in *sources*, without bad lines."""
     lines = SeedLines("")
-    for line in lines_of(sources, ""):
+    for line in read_lines(sources, ""):
         seed = lines.read(line.encode())
         if isinstance(seed, Seed):
             yield seed.url
@@ -172,7 +172,7 @@ def test_a_line_without_end_takes_no_memory(tmp_path: Path) -> None:
     """It is cut off, and found to be too long."""
     path = tmp_path / "seeds"
     path.write_bytes(b"x" * (5 * LONGEST) + b"\nhttp://a.test/\n")
-    lines = list(lines_of([str(path)], ""))
+    lines = list(read_lines([str(path)], ""))
     assert max(map(len, lines)) <= 2 * LONGEST + 1
     assert list(read_seeds([str(path)])) == ["http://a.test/"]
 
@@ -183,7 +183,7 @@ def test_lists_that_are_handed_on_keep_their_names_and_line_numbers(tmp_path: Pa
         (tmp_path / name).write_text("# head\nhttp://a.test/\nno seed\n")
     sources = [f"{tmp_path / 'one'} #tag=x", "b.test", str(tmp_path / "two")]
     reader = SeedLines("")
-    said = [reader.read(line.encode()) for line in lines_of(sources, "")]
+    said = [reader.read(line.encode()) for line in read_lines(sources, "")]
     assert [seed for seed in said if isinstance(seed, Seed)] == [
         Seed("http://a.test/", "x"), Seed("https://b.test/", "", True), Seed("http://a.test/"),
     ]  # fmt: skip
@@ -213,10 +213,11 @@ def test_sources(tmp_path: Path) -> None:
     """An @ tells a list from a seed."""
     path = tmp_path / "a.test"
     path.touch()
-    assert Source.of("https://a.test/l.gz") == (Kind.SEED, "https://a.test/l.gz", "")
-    assert Source.of("@https://a.test/l.gz #tag=x") == (Kind.REMOTE, "https://a.test/l.gz", "x")
-    assert Source.of(f"@{path}") == Source.of(str(path)) == (Kind.FILE, str(path), "")
-    assert Source.of("a.test #tag=x") == (Kind.SEED, "a.test", "x")
+    assert Source.of("https://a.test/l.gz") == (SourceKind.SEED, "https://a.test/l.gz", "")
+    source = Source.of("@https://a.test/l.gz #tag=x")
+    assert source == (SourceKind.REMOTE, "https://a.test/l.gz", "x")
+    assert Source.of(f"@{path}") == Source.of(str(path)) == (SourceKind.FILE, str(path), "")
+    assert Source.of("a.test #tag=x") == (SourceKind.SEED, "a.test", "x")
 
 
 def test_a_file_that_cannot_be_read_is_said_so(
@@ -292,7 +293,7 @@ def test_a_list_from_the_web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             with pytest.raises(OSError, match=r"status 404|cut short"):
                 download(f"{url}/{bad}", tmp_path / bad, "me")
             with pytest.raises(SettingsError, match=f"/{bad} cannot be had: "):
-                list(lines_of([f"@{url}/{bad}"], "me"))
+                list(read_lines([f"@{url}/{bad}"], "me"))
         monkeypatch.setattr("scrapy_spider_suite.urls.url_lists.MOST", 10)
         with pytest.raises(OSError, match="longer than 10 bytes"):
             download(f"{url}/list", tmp_path / "long", "me")

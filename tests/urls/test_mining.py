@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.urls.normalize import normalize
-from scrapy_spider_suite.urls.url_spaces import ancestors, folder_of, siblings
+from scrapy_spider_suite.urls.url_spaces import ancestors, guess_folder, siblings
 
 H = "http://www.example.com"
 
@@ -64,9 +64,9 @@ def test_the_host_has_no_siblings() -> None:
 
 def test_misses_are_told_by_folder_and_kind() -> None:
     """A page that is not there says nothing about folders, nor about pages elsewhere."""
-    assert folder_of(f"{H}/pics2/Page1.html") == folder_of(f"{H}/pics7/Page3.html")
-    assert folder_of(f"{H}/pics2/Page1.html") != folder_of(f"{H}/Page1.html")
-    assert folder_of(f"{H}/a/b/") != folder_of(f"{H}/a/b")
+    assert guess_folder(f"{H}/pics2/Page1.html") == guess_folder(f"{H}/pics7/Page3.html")
+    assert guess_folder(f"{H}/pics2/Page1.html") != guess_folder(f"{H}/Page1.html")
+    assert guess_folder(f"{H}/a/b/") != guess_folder(f"{H}/a/b")
 
 
 @settings(max_examples=60, deadline=None)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from scrapy_spider_suite.urls.hosts import host_pattern, url_pattern
+from scrapy_spider_suite.urls.hosts import host_mentions, url_mentions
 
 HOST = "example.com"
 URL = "https://example.com/a?b=c&d=%20e"
@@ -28,7 +28,7 @@ PART = string.ascii_letters + string.digits + "-_"
 
 def found(pattern: str, text: str) -> bool:
     """Whether a host or a URL is found in *text*."""
-    made = url_pattern(pattern) if "://" in pattern else host_pattern(pattern)
+    made = url_mentions(pattern) if "://" in pattern else host_mentions(pattern)
     return made.search(text.encode()) is not None
 
 
@@ -84,7 +84,7 @@ def test_a_url_in_markup() -> None:
 
 def test_backwards() -> None:
     """As in keys: below it, if these are meant."""
-    assert host_pattern(HOST, "com.example").search(b"\0com.example\0")
-    assert not host_pattern(HOST, "com.example").search(b"\0com.example.www\0")
-    assert host_pattern(f"*.{HOST}", "com.example").search(b"\0com.example.www\0")
-    assert not host_pattern(f"*.{HOST}", "com.example").search(b"\0com.examples\0")
+    assert host_mentions(HOST, "com.example").search(b"\0com.example\0")
+    assert not host_mentions(HOST, "com.example").search(b"\0com.example.www\0")
+    assert host_mentions(f"*.{HOST}", "com.example").search(b"\0com.example.www\0")
+    assert not host_mentions(f"*.{HOST}", "com.example").search(b"\0com.examples\0")

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from scrapy import Request
 
 from scrapy_spider_suite.urls.normalize import (
-    Resolver,
+    LinkResolver,
     Unusable,
     host_of,
     normalize,
-    parse,
-    split,
+    parse_reference,
+    split_url,
 )
 
 DATA = Path(__file__).parent.parent / "data" / "urls"
@@ -134,12 +134,12 @@ def test_base_that_is_not_http() -> None:
 
 def test_why_there_is_none() -> None:
     """A resolver tells what is no URL from what is a URL of another kind."""
-    resolver = Resolver("http://a.example/")
+    resolver = LinkResolver("http://a.example/")
     assert resolver.resolve("tel:123") is Unusable.NOT_HTTP
     assert resolver.resolve("data:" + "x" * 10_000_000) is Unusable.NOT_HTTP
     assert resolver.resolve("http://[") is Unusable.MALFORMED
     assert resolver.base == "http://a.example/"
-    assert Resolver("about:blank").base is None
+    assert LinkResolver("about:blank").base is None
 
 
 def test_real_urls() -> None:
@@ -147,7 +147,8 @@ def test_real_urls() -> None:
     for url in REAL:
         normal = normalize(url)
         assert normal is not None
-        assert normalize(normal) == normal == parse(normal, None) == parse(url, None)
+        assert normalize(normal) == normal == parse_reference(normal, None)
+        assert normal == parse_reference(url, None)
         assert Request(normal).url == normal
         assert normalize(Request(url).url) == normal
     assert len(REAL) == 2000
@@ -168,7 +169,7 @@ def test_idempotent(url: str) -> None:
 @given(URLISH, BASES)
 def test_shortcuts_change_nothing(href: str, base: str) -> None:
     """What is joined without the parser is what the parser makes of it."""
-    assert Resolver(base).resolve(href) == parse(href, normalize(base))
+    assert LinkResolver(base).resolve(href) == parse_reference(href, normalize(base))
     assert normalize(href) == normalize(href, "about:blank")
 
 
@@ -179,7 +180,7 @@ def test_parts(href: str, base: str) -> None:
     url = normalize(href, base)
     if url is None:
         return
-    scheme, host, port, path = split(url)
+    scheme, host, port, path = split_url(url)
     parsed = urlsplit(url)
     assert (scheme, port) == (parsed.scheme, parsed.port)
     assert host.strip("[]") == parsed.hostname
@@ -190,11 +191,11 @@ def test_parts(href: str, base: str) -> None:
 
 def test_parts_by_example() -> None:
     """IPv6 literals keep their brackets, a port is a number, a path keeps its query."""
-    assert split("http://[::1]:81/x?y") == ("http", "[::1]", 81, "/x?y")
-    assert split("https://a.example/") == ("https", "a.example", None, "/")
+    assert split_url("http://[::1]:81/x?y") == ("http", "[::1]", 81, "/x?y")
+    assert split_url("https://a.example/") == ("https", "a.example", None, "/")
     assert host_of("http://[::1]/a:b") == "[::1]"
     assert host_of("http://a.example:8080/") == "a.example"
-    assert split("http://a.example:8080/x/http://b/") == ("http", "a.example", 8080, "/x/http://b/")
+    assert split_url("http://a.example:8080/x/http://b/") == ("http", "a.example", 8080, "/x/http://b/")
 
 
 @pytest.mark.parametrize(
@@ -220,8 +221,9 @@ def test_hosts_that_no_name_server_can_know(host: str, known: bool) -> None:
     for port in ("", ":8080"):
         url = f"http://{host}{port}/x"
         assert (normalize(url) is not None) is known
-        assert isinstance(Resolver("http://a.example/").resolve(f"//{host}{port}/x"), str) is known
-        assert isinstance(parse(url, None), str) is known
+        found = LinkResolver("http://a.example/").resolve(f"//{host}{port}/x")
+        assert isinstance(found, str) is known
+        assert isinstance(parse_reference(url, None), str) is known
 
 
 @pytest.mark.parametrize("start", ["http://", "//", "h\nttp:\t//", "/\t\\", " https:"])

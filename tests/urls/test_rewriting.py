@@ -13,17 +13,17 @@ from scrapy_spider_suite.urls.normalize import normalize
 from scrapy_spider_suite.urls.normalizer import (
     WORDS,
     Normalizer,
-    Options,
     Rewriter,
-    Rules,
-    UrlRules,
-    names,
+    RewriterTable,
+    SpellingOptions,
+    SpellingRules,
+    parameter_names,
 )
 from scrapy_spider_suite.urls.scope import Scope
 
 DATA = Path(__file__).parent.parent / "data" / "urls"
 REAL = (DATA / "real_urls.txt").read_text(encoding="utf-8").splitlines()
-ALL = Options.of(WORDS, ["ref", "x_*"])
+ALL = SpellingOptions.of(WORDS, ["ref", "x_*"])
 RULES = (
     "www.a.test  www=yes query-order=yes",
     ".a.test     index=yes keep=b,c_*",
@@ -79,8 +79,8 @@ def test_each_option(word: str, url: str, rewritten: str | None) -> None:
     """What it rewrites (None: nothing), and that it is what the others leave alone."""
     url = normalize("http://a.test/") + url  # type: ignore[operator]
     expected = url if rewritten is None else f"http://a.test/{rewritten}"
-    assert Rewriter(Options.of([word])).rewrite(url) == expected
-    assert Rewriter(Options()).rewrite(url) == url
+    assert Rewriter(SpellingOptions.of([word])).rewrite(url) == expected
+    assert Rewriter(SpellingOptions()).rewrite(url) == url
 
 
 @pytest.mark.parametrize(
@@ -98,17 +98,17 @@ def test_each_option(word: str, url: str, rewritten: str | None) -> None:
 )
 def test_www(host: str, bare: str) -> None:
     """It goes where what remains is a name that somebody has."""
-    rewriter = Rewriter(Options.of(["www"]))
+    rewriter = Rewriter(SpellingOptions.of(["www"]))
     assert rewriter.rewrite(f"https://{host}/www.x") == f"https://{bare}/www.x"
 
 
 def test_names_of_parameters() -> None:
     """As they stand in normal URLs, whatever their case; a star stands for any ending."""
-    drop = Options.of((), ["Ref", "a[b]", "é", "src_*"])
+    drop = SpellingOptions.of((), ["Ref", "a[b]", "é", "src_*"])
     url = normalize("http://a.test/?REF=1&a[b]=2&%C3%A9=3&SRC_x&ref2&c")
     assert url is not None
     assert Rewriter(drop).rewrite(url) == "http://a.test/?ref2&c"
-    keep = Options(keep=("b", "c_*"))
+    keep = SpellingOptions(keep=("b", "c_*"))
     assert Rewriter(keep).rewrite("http://a.test/?a&b=1&C_d&c&b=2") == "http://a.test/?b=1&C_d&b=2"
 
 
@@ -116,24 +116,25 @@ def test_names_of_parameters() -> None:
 def test_what_is_no_name(name: str) -> None:
     """It could never be found in a URL."""
     with pytest.raises(ValueError, match="is no name of a parameter"):
-        list(names([name]))
+        list(parameter_names([name]))
 
 
 def test_the_closest_rule_decides_each_field() -> None:
     """A host's own before its domain's, a longer domain before a shorter one, then the general."""
-    rules = UrlRules(
+    rules = SpellingRules(
         [
             "# by hand", ".a.test tracking=no drop=q  # all of it", ".b.a.test index=yes",
             "c.b.a.test tracking=yes keep=x", "",
         ]
     )  # fmt: skip
-    general = Options.of(["tracking", "www"], ["ref"])
+    general = SpellingOptions.of(["tracking", "www"], ["ref"])
     assert len(rules) == 3
     assert rules.of_host("d.test", general) == general
-    of_a = Options(www=True, drop=("q",))
+    of_a = SpellingOptions(www=True, drop=("q",))
     assert rules.of_host("a.test", general) == of_a
-    assert rules.of_host("x.b.a.test", general) == Options(index=True, www=True, drop=("q",))
-    assert rules.of_host("c.b.a.test", general) == Options(
+    expected = SpellingOptions(index=True, www=True, drop=("q",))
+    assert rules.of_host("x.b.a.test", general) == expected
+    assert rules.of_host("c.b.a.test", general) == SpellingOptions(
         tracking=True, index=True, www=True, drop=("q",), keep=("x",)
     )
 
@@ -155,21 +156,22 @@ def test_the_closest_rule_decides_each_field() -> None:
 def test_rules_that_are_none(lines: list[str], said: str) -> None:
     """The error names the line, and what is allowed."""
     with pytest.raises(ValueError, match=said):
-        UrlRules(lines)
+        SpellingRules(lines)
 
 
 def test_a_shorter_host_has_its_own_rules() -> None:
     """Without ``www.`` another rule may hold."""
-    rules = Rules(Options(), UrlRules(RULES))
+    rules = RewriterTable(SpellingOptions(), SpellingRules(RULES))
     assert rules.rewrite("http://www.a.test/index.html?b&a") == "http://a.test/index.html?b"
     assert rules.rewrite("http://b.test/?utm_a") == "http://b.test/"
     assert not rules.idle
-    assert Rules().idle
+    assert RewriterTable().idle
 
 
 def _normalizers() -> list[Normalizer]:
-    general = [Options(), ALL, *(Options.of([word]) for word in WORDS)]
-    return [Normalizer(Rules(each)) for each in general] + [Normalizer(Rules(ALL, UrlRules(RULES)))]
+    general = [SpellingOptions(), ALL, *(SpellingOptions.of([word]) for word in WORDS)]
+    tables = [*map(RewriterTable, general), RewriterTable(ALL, SpellingRules(RULES))]
+    return [*map(Normalizer, tables)]
 
 
 def test_real_urls() -> None:
@@ -197,16 +199,16 @@ def test_idempotent(url: str) -> None:
 def test_links_in_bulk() -> None:
     """Each once, in their order; with nothing to do the very list that was given."""
     urls = ["http://a.test/?utm_a=1", "http://a.test/b", "http://a.test/"]
-    normalizer = Normalizer(Rules(ALL))
+    normalizer = Normalizer(RewriterTable(ALL))
     assert normalizer.links(urls) == ["http://a.test/", "http://a.test/b"]
     assert normalizer.changed == 1
     assert Normalizer().links(urls) is urls
-    assert Normalizer(Rules()).idle
+    assert Normalizer(RewriterTable()).idle
 
 
 def test_a_crawl_of_one_host_stays_there() -> None:
     """What is within the scope gets no host beyond it; the rest of the options holds."""
-    normalizer = Normalizer(Rules(ALL))
+    normalizer = Normalizer(RewriterTable(ALL))
     normalizer.scope = Scope(["www.a.test", "b.test"])
     for url, normal in (
         ("http://www.a.test/x?b&a&utm_x", "http://www.a.test/x?a&b"),
@@ -231,7 +233,7 @@ def test_a_crawl_of_one_host_stays_there() -> None:
 )
 def test_a_server_that_insists(url: str, target: str, insisted: bool) -> None:
     """A redirect to another spelling of the same, which an option would undo."""
-    assert Normalizer(Rules(ALL)).insisted(url, target) is insisted
+    assert Normalizer(RewriterTable(ALL)).insisted(url, target) is insisted
     assert not Normalizer().insisted(url, target)
 
 

@@ -11,7 +11,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.urls import scope as scope_module
 from scrapy_spider_suite.urls.normalize import host_of, normalize
-from scrapy_spider_suite.urls.scope import Reason, Scope
+from scrapy_spider_suite.urls.scope import OutOfScope, Scope
 
 LABELS = st.sampled_from(["a", "b", "aa", "example", "com"])
 DOMAINS = st.lists(LABELS, min_size=1, max_size=4).map(".".join)
@@ -33,7 +33,7 @@ def test_same_as_the_off_site_middleware(allowed: list[str], host: str) -> None:
     middleware = OffsiteMiddleware(STATS)
     middleware.spider_opened(spider)
     url = f"http://{host}/"
-    expected = None if middleware.should_follow(Request(url), spider) else Reason.OFF_SITE
+    expected = None if middleware.should_follow(Request(url), spider) else OutOfScope.OFF_SITE
     scope = Scope(allowed)
     assert scope.refuses(url, host, 1) is expected
     assert scope.refuses(url, host, 1) is expected, "the remembered decision differs"
@@ -62,20 +62,20 @@ def test_spellings_of_a_domain(domain: str, url: str) -> None:
 @pytest.mark.parametrize("domain", ["http://a.example/", "a.example:80", "a.example/x", "", "a b"])
 def test_what_is_no_domain_allows_nothing(domain: str) -> None:
     """An entry that is no host name neither matches nor opens the crawl to every host."""
-    assert Scope([domain]).refuses(URL, "a.example", 1) is Reason.OFF_SITE
+    assert Scope([domain]).refuses(URL, "a.example", 1) is OutOfScope.OFF_SITE
 
 
 def test_depth() -> None:
     """The depth limit is the largest depth that is followed."""
     scope = Scope(depth_limit=2)
     assert scope.refuses(URL, "a.example", 2) is None
-    assert scope.refuses(URL, "a.example", 3) is Reason.TOO_DEEP
+    assert scope.refuses(URL, "a.example", 3) is OutOfScope.TOO_DEEP
 
 
 def test_length() -> None:
     """The length limit is the most characters that a URL may have."""
     assert Scope(url_length_limit=len(URL)).refuses(URL, "a.example", 1) is None
-    assert Scope(url_length_limit=len(URL) - 1).refuses(URL, "a.example", 1) is Reason.TOO_LONG
+    assert Scope(url_length_limit=len(URL) - 1).refuses(URL, "a.example", 1) is OutOfScope.TOO_LONG
 
 
 def test_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     scope = Scope(["a.example"])
     for number in range(100):
         assert scope.refuses(URL, f"h{number}.a.example", 1) is None
-        assert scope.refuses(URL, f"h{number}.b.example", 1) is Reason.OFF_SITE
+        assert scope.refuses(URL, f"h{number}.b.example", 1) is OutOfScope.OFF_SITE
         assert len(scope._decided) <= 10
 
 
@@ -92,4 +92,4 @@ def test_repr() -> None:
     """A scope says its limits."""
     assert repr(Scope()) == "<Scope domains=any depth<=any length<=any>"
     assert repr(Scope(["a", "b"], 3, 99)) == "<Scope domains=2 depth<=3 length<=99>"
-    assert str(Reason.OFF_SITE) == "off_site"
+    assert str(OutOfScope.OFF_SITE) == "off_site"

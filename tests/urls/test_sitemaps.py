@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from scrapy_spider_suite.urls import sitemaps
-from scrapy_spider_suite.urls.sitemaps import BadSitemap, Location, read, seconds
+from scrapy_spider_suite.urls.sitemaps import BadSitemap, SitemapEntry, parse_w3c_date, read_sitemap
 
 SPACE = "http://www.sitemaps.org/schemas/sitemap/0.9"
 LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
@@ -19,9 +19,9 @@ def urlset(entries: str, root: str = "urlset", space: str = f' xmlns="{SPACE}"')
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<{root}{space}>{entries}</{root}>'.encode()
 
 
-def page(url: str, lastmod: int | None = None) -> Location:
+def page(url: str, lastmod: int | None = None) -> SitemapEntry:
     """A page in a sitemap."""
-    return Location(url, lastmod, False)
+    return SitemapEntry(url, lastmod, False)
 
 
 def test_the_example_of_the_protocol() -> None:
@@ -32,7 +32,7 @@ def test_the_example_of_the_protocol() -> None:
         "<url><loc>\n http://www.example.com/catalog?item=73&amp;desc=vacation </loc>"
         "<lastmod>2004-12-23T18:00:15+00:00</lastmod></url>"
     )
-    assert [*read(body)] == [
+    assert [*read_sitemap(body)] == [
         page("http://www.example.com/", 1104537600),
         page("http://www.example.com/catalog?item=73&desc=vacation", 1103824815),
     ]
@@ -41,7 +41,7 @@ def test_the_example_of_the_protocol() -> None:
 def test_an_index() -> None:
     """Names sitemaps, and says so."""
     body = urlset("<sitemap><loc>http://a.t/1.xml.gz</loc></sitemap>", "sitemapindex")
-    assert [*read(body)] == [Location("http://a.t/1.xml.gz", None, True)]
+    assert [*read_sitemap(body)] == [SitemapEntry("http://a.t/1.xml.gz", None, True)]
 
 
 @pytest.mark.parametrize("space", ["", ' xmlns="http://www.google.com/schemas/sitemap/0.84"'])
@@ -52,31 +52,31 @@ def test_what_sites_write(space: str) -> None:
         f'<url><image:image xmlns:image="{other}"><image:loc>http://a.t/i.png</image:loc>'
         "</image:image><loc>http://a.t/1</loc></url>"
     )
-    assert [*read(urlset(entry, space=space))] == [page("http://a.t/1")]
+    assert [*read_sitemap(urlset(entry, space=space))] == [page("http://a.t/1")]
 
 
 def test_gzip_text_and_other_encodings() -> None:
     """By what the bytes are, not by their name; a file of several members is one."""
     body = urlset("<url><loc>http://a.t/1</loc></url>")
-    assert [*read(gzip.compress(body))] == [page("http://a.t/1")]
+    assert [*read_sitemap(gzip.compress(body))] == [page("http://a.t/1")]
     members = gzip.compress(body[:60]) + gzip.compress(body[60:])
-    assert [*read(members)] == [page("http://a.t/1")]
+    assert [*read_sitemap(members)] == [page("http://a.t/1")]
     wide = body.decode().replace("UTF-8", "UTF-16").encode("utf-16")
-    assert [*read(wide)] == [page("http://a.t/1")]
+    assert [*read_sitemap(wide)] == [page("http://a.t/1")]
     text = b"\xef\xbb\xbfhttp://a.t/1\r\n\r\n# no URL\nhttps://a.t/\xff\nhttp://a.t/"
-    assert [*read(text + b"x" * 9_999)] == [page("http://a.t/1"), page("https://a.t/�")]
+    assert [*read_sitemap(text + b"x" * 9_999)] == [page("http://a.t/1"), page("https://a.t/�")]
 
 
 def test_what_is_broken_counts_as_far_as_it_goes() -> None:
     """A bare ampersand, a file that is cut, an element that never ends."""
     bare = urlset("<url><loc>http://a.t/?a=1&b=2&amp;c&#61;3</loc></url>")
-    assert [*read(bare)] == [page("http://a.t/?a=1&b=2&c=3")]
+    assert [*read_sitemap(bare)] == [page("http://a.t/?a=1&b=2&c=3")]
     body = urlset("".join(f"<url><loc>http://a.t/{n}</loc></url>" for n in range(100)))
-    assert len([*read(body[:-1_000])]) > 60
+    assert len([*read_sitemap(body[:-1_000])]) > 60
     packed = gzip.compress(body)
-    assert len([*read(packed[: len(packed) * 2 // 3])]) > 10
+    assert len([*read_sitemap(packed[: len(packed) * 2 // 3])]) > 10
     with pytest.raises(BadSitemap, match="no gzip file"):
-        list(read(gzip.compress(b"x" * 10)[:5]))
+        list(read_sitemap(gzip.compress(b"x" * 10)[:5]))
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,12 @@ def test_what_is_broken_counts_as_far_as_it_goes() -> None:
 def test_what_is_no_sitemap(body: bytes) -> None:
     """Says so, and nothing worse: most of these are error pages with status 200."""
     with pytest.raises(BadSitemap):
-        list(read(body))
+        list(read_sitemap(body))
 
 
-def read_until_bad(body: bytes) -> tuple[list[Location], str]:
+def read_until_bad(body: bytes) -> tuple[list[SitemapEntry], str]:
     """The entries of *body*, and what is wrong with it."""
-    found, entries = [], read(body)
+    found, entries = [], read_sitemap(body)
     while True:
         try:
             found.append(next(entries))
@@ -142,7 +142,7 @@ def test_bombs(bomb: str) -> None:
     """Nothing is expanded, fetched or piled up, and nothing comes of it."""
     for body in (bomb.encode(), bomb.encode("utf-16")):
         with pytest.raises(BadSitemap):
-            list(read(body))
+            list(read_sitemap(body))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_bombs(bomb: str) -> None:
 )  # fmt: skip
 def test_times(text: str, expected: int | None) -> None:
     """Every form of the W3C's, and what is none."""
-    assert seconds(text) == expected
+    assert parse_w3c_date(text) == expected
 
 
 def test_ampersands_that_are_right() -> None:
@@ -164,16 +164,16 @@ def test_ampersands_that_are_right() -> None:
         "<url><loc>http://a.t/?c=3&d=4</loc></url>"
     )
     expected = [page("http://a.t/?a=1&b=2"), page("http://a.t/?c=3&d=4")]
-    assert [*read(urlset(entries))] == expected
+    assert [*read_sitemap(urlset(entries))] == expected
     cut = urlset(entries) + b"<![CDATA[" * 1_000_000 + b"&"
-    assert [*read(cut)] == expected
+    assert [*read_sitemap(cut)] == expected
     wide = urlset("<url><loc>http://a.t/?a=1&amp;b=2</loc></url>").decode()
-    assert [*read(wide.replace("UTF-8", "UTF-16").encode("utf-16"))] == expected[:1]
+    assert [*read_sitemap(wide.replace("UTF-8", "UTF-16").encode("utf-16"))] == expected[:1]
 
 
 def test_a_gzip_file_of_empty_members() -> None:
     """Each costs a piece of the file, not all of it, and there are no more than so many."""
     body, empty = urlset("<url><loc>http://a.t/1</loc></url>"), gzip.compress(b"")
-    assert [*read(empty * 500 + gzip.compress(body))] == [page("http://a.t/1")]
+    assert [*read_sitemap(empty * 500 + gzip.compress(body))] == [page("http://a.t/1")]
     with pytest.raises(BadSitemap, match="no gzip file"):
-        list(read(empty * 500_000 + gzip.compress(body)))
+        list(read_sitemap(empty * 500_000 + gzip.compress(body)))

@@ -14,15 +14,15 @@ from scrapy_spider_suite.urls.traps import (
     FOUND,
     FRESH,
     MOST,
-    Ground,
-    Limits,
-    Refusal,
+    HostTrapStats,
     Trap,
+    TrapLimits,
+    TrapRefusal,
     harmless,
-    look,
+    trap_of_url,
 )
 from scrapy_spider_suite.urls.url_spaces import (
-    Permutations,
+    QueryOrders,
     combination,
     folders,
     names_of,
@@ -31,7 +31,7 @@ from scrapy_spider_suite.urls.url_spaces import (
     spaces,
 )
 
-LIMITS = Limits(length=200, segments=10, repeats=3, calendar=10, sessions=3)
+LIMITS = TrapLimits(length=200, segments=10, repeats=3, calendar=10, sessions=3)
 H = "http://h.example"
 
 
@@ -71,7 +71,7 @@ H = "http://h.example"
 )
 def test_what_a_url_betrays_by_itself(path: str, trap: Trap | None) -> None:
     """In 2026, with dates of ten years ahead allowed."""
-    assert look(H + path, LIMITS, 2026) is trap
+    assert trap_of_url(H + path, LIMITS, 2026) is trap
     assert trap is None or not harmless(LIMITS, 2026)(H + path)
 
 
@@ -79,24 +79,26 @@ def test_what_a_url_betrays_by_itself(path: str, trap: Trap | None) -> None:
 @given(
     st.lists(st.sampled_from(["a", "b", "2040", "05", "2040-05-01", "", "x" * 60]), max_size=14),
     st.sampled_from(["", "?year=2050", "?q=/1/1/1/1/1", "?date=2031-05"]),
-    st.sampled_from([LIMITS, Limits(), Limits(repeats=2), Limits(calendar=1), Limits(segments=3)]),
+    st.sampled_from([
+        LIMITS, TrapLimits(), TrapLimits(repeats=2), TrapLimits(calendar=1), TrapLimits(segments=3),
+    ]),
     st.sampled_from([1, 1999, 2026, 2095]),
 )
 def test_the_quick_look_lets_no_trap_pass(
-    segments: list[str], query: str, limits: Limits, year: int
+    segments: list[str], query: str, limits: TrapLimits, year: int
 ) -> None:
     """What it calls harmless, the whole look finds nothing in."""
     url = f"{H}/{'/'.join(segments)}{query}"
     if harmless(limits, year)(url):
-        assert look(url, limits, year) is None
+        assert trap_of_url(url, limits, year) is None
 
 
 def test_without_limits_nothing_is_a_trap() -> None:
     """Each can be switched off; together they can be, too."""
-    assert look(f"{H}/a" * 500, Limits(), 2026) is None
-    assert not Limits().any
-    assert all(Limits(**{name: 1}).any for name in Limits.names())
-    assert set(Limits.names()) == {trap.value for trap in Trap}
+    assert trap_of_url(f"{H}/a" * 500, TrapLimits(), 2026) is None
+    assert not TrapLimits().any
+    assert all(TrapLimits(**{name: 1}).any for name in TrapLimits.names())
+    assert set(TrapLimits.names()) == {trap.value for trap in Trap}
 
 
 def test_spaces_from_the_narrowest_to_the_host() -> None:
@@ -135,7 +137,7 @@ def test_session_ids(path: str, session: tuple[str, str, str] | None) -> None:
 
 def test_session_ids_that_make_no_difference() -> None:
     """By what pages say with each; one that says something new opens again what was closed."""
-    ground = Ground()
+    ground = HostTrapStats()
     assert [ground.repeated("sid", 3, vain=True) for _ in range(3)] == [False, False, True]
     assert ground.is_empty_session("sid")
     assert not ground.is_empty_session("phpsessid")
@@ -146,15 +148,15 @@ def test_session_ids_that_make_no_difference() -> None:
 
 def test_articles_named_by_a_token() -> None:
     """However many there are: each says something else."""
-    ground = Ground()
+    ground = HostTrapStats()
     assert not any(ground.repeated("sid", 5, vain=bool(number % 5)) for number in range(500))
 
 
 def test_pages_that_say_the_same() -> None:
     """The narrowest space that holds them all is closed, and nothing beside it."""
-    ground = Ground()
+    ground = HostTrapStats()
     closed = [ground.saw(f"{H}/cal/{year}/1", 5, same=True) for year in range(5)]
-    assert closed == [None] * 4 + [Refusal(Trap.SAME, "/cal/0/0")]
+    assert closed == [None] * 4 + [TrapRefusal(Trap.SAME, "/cal/0/0")]
     assert ground.same_space(f"{H}/cal/77/12") == "/cal/0/0"
     assert ground.same_space(f"{H}/cal/77/12/3") is None
     assert ground.same_space(f"{H}/cal/77/12?print=1") is None
@@ -163,19 +165,19 @@ def test_pages_that_say_the_same() -> None:
 
 def test_pages_that_differ_in_numbers_alone() -> None:
     """Their space is known apart; those that say exactly the same are in it, too."""
-    ground = Ground()
+    ground = HostTrapStats()
     pages = [ground.saw(f"{H}/thing/{n}", 5, same=True, exactly=n == 3) for n in range(5)]
-    assert pages == [None] * 4 + [Refusal(Trap.NUMBERS, "/thing/0")]
+    assert pages == [None] * 4 + [TrapRefusal(Trap.NUMBERS, "/thing/0")]
     assert ground.same_space(f"{H}/thing/9") is None
     assert ground.same_space(f"{H}/thing/9", Trap.NUMBERS) == "/thing/0"
     for number in range(5, 10):
         found = ground.saw(f"{H}/thing/{number}", 5, same=True, exactly=True)
-    assert found == Refusal(Trap.SAME, "/thing/0")
+    assert found == TrapRefusal(Trap.SAME, "/thing/0")
 
 
 def test_a_wider_space_where_every_page_has_a_pattern_of_its_own() -> None:
     """Soft 404s: the words differ, their folder does not."""
-    ground = Ground()
+    ground = HostTrapStats()
     words = ["ab", "cd", "ef", "gh", "ij"]
     assert [ground.saw(f"{H}/lost/{word}", 5, same=True) for word in words][-1] == (
         Trap.SAME, "/lost/",
@@ -186,7 +188,7 @@ def test_a_wider_space_where_every_page_has_a_pattern_of_its_own() -> None:
 
 def test_something_new_makes_up_for_several_that_say_the_same() -> None:
     """Every fifth page says something new: that is no trap, however long it lasts."""
-    ground = Ground()
+    ground = HostTrapStats()
     for number in range(500):
         same = number % (FRESH + 1) != 0
         assert ground.saw(f"{H}/list/{number}", FRESH + 1, same=same) is None
@@ -195,10 +197,10 @@ def test_something_new_makes_up_for_several_that_say_the_same() -> None:
 
 def test_a_whole_host_takes_more() -> None:
     """Pages without a folder: four times as many are read before the host is given up."""
-    ground = Ground()
+    ground = HostTrapStats()
     names = [chr(97 + n // 26) + chr(97 + n % 26) for n in range(20)]
     closed = [ground.saw(f"{H}/{name}", 5, same=True) for name in names]
-    assert closed == [None] * 19 + [Refusal(Trap.SAME, "/")]
+    assert closed == [None] * 19 + [TrapRefusal(Trap.SAME, "/")]
 
 
 AB, AC, BC, ABC = ("a", "b"), ("a", "c"), ("b", "c"), ("a", "b", "c")
@@ -206,7 +208,7 @@ AB, AC, BC, ABC = ("a", "b"), ("a", "c"), ("b", "c"), ("a", "b", "c")
 
 def test_combinations_in_vain() -> None:
     """They are closed by the pages of all names together, each set of names by its own."""
-    ground = Ground()
+    ground = HostTrapStats()
     assert [ground.combined("/s", AB, 3, 0) for _ in range(3)] == [False, False, True]
     assert ground.combines_in_vain("/s", AB)
     assert ground.combines_in_vain("/s", ABC), "it adds a name to those"
@@ -221,7 +223,7 @@ def test_combinations_in_vain() -> None:
 
 def test_names_with_credit_stay() -> None:
     """Pages of a list beside its orders: what leads to something is not closed with the rest."""
-    ground = Ground()
+    ground = HostTrapStats()
     for number in range(200):
         ground.combined("/list", AB, 12, 0)
         if not number % 40:
@@ -232,7 +234,7 @@ def test_names_with_credit_stay() -> None:
 
 def test_combinations_open_again() -> None:
     """When pages of theirs say something new, as often as others were in vain."""
-    ground = Ground()
+    ground = HostTrapStats()
     for _ in range(50):
         ground.combined("/s", AB, 8, 0)
     ground.combined("/s", AB, 8, FRESH)
@@ -250,7 +252,7 @@ def test_combinations_open_again() -> None:
 
 def test_a_few_are_let_through_to_see() -> None:
     """Ever fewer: the crawl ends however many are found."""
-    ground = Ground()
+    ground = HostTrapStats()
     let = [n for n in range(1, 1_000) if ground.sample(f"{H}/{n}", Trap.QUERY, "/s")]
     assert let == [16, 32, 64, 128, 256, 512]
     assert ground.is_sample(f"{H}/64")
@@ -259,7 +261,7 @@ def test_a_few_are_let_through_to_see() -> None:
 
 def test_an_operator_opens_all() -> None:
     """What was closed is open, and judged by new evidence; what was mined in vain is known."""
-    ground = Ground()
+    ground = HostTrapStats()
     ground.add("missed", "", 3)
     for number in range(3):
         ground.combined("/s", AB, 3, 0)
@@ -274,9 +276,9 @@ def test_an_operator_opens_all() -> None:
 
 def test_many_that_lead_on_to_one_page() -> None:
     """They are a space without pages; where some are, those make up for others."""
-    ground = Ground()
+    ground = HostTrapStats()
     gone = [ground.sent_on(f"{H}/go?to={n}", 5, same=True) for n in range(5)]
-    assert gone == [None] * 4 + [Refusal(Trap.SAME, "/go?to")]
+    assert gone == [None] * 4 + [TrapRefusal(Trap.SAME, "/go?to")]
     assert ground.same_space(f"{H}/go?to=99") == "/go?to"
     for number in range(100):
         assert ground.sent_on(f"{H}/old/{chr(97 + number % 26)}", 5, same=True) is None
@@ -285,7 +287,7 @@ def test_many_that_lead_on_to_one_page() -> None:
 
 def test_permutations() -> None:
     """The first order that was queued is the one that counts, and is never refused itself."""
-    orders = Permutations()
+    orders = QueryOrders()
     assert not orders.knows_other(f"{H}/s?b=2&a=1")
     orders.note(f"{H}/s?a=1&b=2")
     assert not orders.knows_other(f"{H}/s?a=1&b=2")
@@ -300,7 +302,7 @@ def test_permutations() -> None:
 
 def test_a_crowded_folder() -> None:
     """It is told from the others once it has more than its share, and more than the least."""
-    ground = Ground()
+    ground = HostTrapStats()
     crowded = [ground.crowded(f"{H}/big/{n}", 50, 10) for n in range(12)]
     assert crowded == [0] * 10 + [1, 1]
     assert ground.crowded(f"{H}/small/1", 50, 10) == 0
@@ -309,16 +311,16 @@ def test_a_crowded_folder() -> None:
 
 def test_many_folders_do_not_hide_a_trap() -> None:
     """Their shares are large numbers, but of another kind than pages that say the same."""
-    ground = Ground()
+    ground = HostTrapStats()
     for number in range(3_000):
         ground.crowded(f"{H}/{'abcdefghij'[number % 10]}{number % 150:c}x/y", 50, 10)
     closed = [ground.saw(f"{H}/cal/{year}/1", 5, same=True) for year in range(5)]
-    assert closed[-1] == Refusal(Trap.SAME, "/cal/0/0")
+    assert closed[-1] == TrapRefusal(Trap.SAME, "/cal/0/0")
 
 
 def test_a_ground_is_bounded() -> None:
     """Whatever a host serves, with little more than a screenful of spaces remembered."""
-    ground, draw = Ground(), random.Random(1)
+    ground, draw = HostTrapStats(), random.Random(1)
     tracemalloc.start()
     for number in range(4_000):
         words = ["".join(draw.choices("abcdefgh", k=6)) for _ in range(3)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scrapy_spider_suite.store.interface import MemoryKV
-from scrapy_spider_suite.urls.normalizer import Normalizer, Options, Rules
-from scrapy_spider_suite.urls.twins import Evidence, Twins, pair
+from scrapy_spider_suite.urls.normalizer import Normalizer, RewriterTable, SpellingOptions
+from scrapy_spider_suite.urls.twins import TwinEvidence, Twins, pair_of_forms
 
 H, S, WH, WS = "http://a.test", "https://a.test", "http://www.a.test", "https://www.a.test"
 
@@ -87,7 +87,7 @@ def test_a_redirect_back_undoes_it(twins: Twins) -> None:
 
 def test_round_in_a_circle() -> None:
     """Three forms that each lead to the next have no best one."""
-    evidence = Evidence()
+    evidence = TwinEvidence()
     for form, other in ((0, 1), (1, 3), (3, 0)):
         evidence.add(form * 4 + other, 9)
     assert [evidence.preferred(form) for form in range(4)] == [0, 1, 2, 3]
@@ -157,19 +157,19 @@ def test_memory_and_disk_are_bounded() -> None:
 
 def test_counts_stop() -> None:
     """A cell is a byte."""
-    evidence = Evidence()
+    evidence = TwinEvidence()
     for _ in range(300):
         evidence.add(1, 2)
         evidence.add(5, -1)
     assert (evidence.moved(0, 1), evidence.own(1)) == (255, 0)
-    cells = {pair(a, b) for a in range(4) for b in range(4) if a != b}
+    cells = {pair_of_forms(a, b) for a in range(4) for b in range(4) if a != b}
     assert cells == set(range(16, 22))
 
 
 def test_a_rule_and_a_twin() -> None:
     """A site that insists on www. against a rule: the evidence has the last word."""
     twins = Twins(MemoryKV())
-    normalizer = Normalizer(Rules(Options.of(["www", "index"])), twins=twins)
+    normalizer = Normalizer(RewriterTable(SpellingOptions.of(["www", "index"])), twins=twins)
     assert normalizer.idle is False
     assert normalizer(f"{WS}/index.html") == f"{S}/"
     redirects(twins, S, WS, 2)

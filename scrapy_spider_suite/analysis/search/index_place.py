@@ -24,7 +24,7 @@ from typing import BinaryIO, Final
 from scrapy_spider_suite.errors import SearchBusyError, SearchDamagedError
 from scrapy_spider_suite.packs.verify import Finding
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime.files import locked
+from scrapy_spider_suite.runtime.files import lock_file
 
 FOLDER: Final = "search"
 _NEW: Final = "new"
@@ -69,7 +69,7 @@ class IndexPlace:
         """
         with (self.folder / _TURN).open("wb") as turn:
             for file in (turn, lock):
-                while not locked(file):
+                while not lock_file(file):
                     if rests <= 0:
                         raise SearchBusyError(
                             f"{self.folder}: another process writes it: try again"
@@ -86,9 +86,9 @@ class IndexPlace:
 
     def install(self) -> None:
         """Let what is in that folder be the index; not a byte of the other is left. `OSError`."""
-        files.sync(self.folder / _NEW)
+        files.sync_path(self.folder / _NEW)
         (self.folder / _NEW).rename(self._numbered(max(self._numbers(), default=0) + 1))
-        files.sync(self.folder)
+        files.sync_path(self.folder)
         self._tidy()
 
     def clear(self) -> None:
@@ -96,7 +96,7 @@ class IndexPlace:
         for number in self._numbers():
             self._numbered(number).rename(self.folder / _OLD)
             _remove(self.folder / _OLD)
-        files.sync(self.folder)
+        files.sync_path(self.folder)
 
     def _tidy(self) -> None:
         for path in (self.folder / _NEW, self.folder / _OLD):

@@ -26,7 +26,7 @@ from scrapy_spider_suite.analysis.search.index_place import sound
 from scrapy_spider_suite.errors import PackDamagedError, SearchDamagedError
 from scrapy_spider_suite.packs import cdxj
 from scrapy_spider_suite.packs.cdxj import Entry
-from scrapy_spider_suite.urls.hosts import host_of
+from scrapy_spider_suite.urls.hosts import host_of_any
 
 PAGE: Final = "page"
 GONE: Final = "gone"
@@ -145,7 +145,7 @@ def to_tantivy(document: Document) -> tantivy.Document:
     }
     if fields["kind"] == PAGE:
         fields |= {
-            "host": list(names_of(host_of(entry.url))),
+            "host": list(names_of(host_of_any(entry.url))),
             "url": _plain(entry.url),
             "title": _plain(document.title),
             "text": _plain(document.text[:TEXT_MAX]),

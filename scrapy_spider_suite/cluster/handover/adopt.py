@@ -40,7 +40,7 @@ from scrapy_spider_suite.packs.pack_file import is_pack, plain
 from scrapy_spider_suite.packs.selection import entries_of
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
-from scrapy_spider_suite.urls.hosts import host_of
+from scrapy_spider_suite.urls.hosts import host_of_any
 
 logger = logging.getLogger(__name__)
 
@@ -221,7 +221,7 @@ def states_in_packs(folder: Path, agent: str) -> Iterator[tuple[str, str, UrlSta
     ending = f"-{plain(agent)}.warc."
     for pack in sorted(path for path in folder.iterdir() if is_pack(path) and ending in path.name):
         for entry in entries_of(pack):
-            host = host_of(entry.url)
+            host = host_of_any(entry.url)
             event = event_of_status(entry.status)
             state = OUTCOMES[event].state
             if host and not entry.says_nothing and state is not State.PENDING:

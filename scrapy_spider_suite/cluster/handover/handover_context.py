@@ -40,7 +40,7 @@ from scrapy_spider_suite.errors import JobError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State
 from scrapy_spider_suite.frontier.workbench import Workbench
-from scrapy_spider_suite.runtime.tasks import Once
+from scrapy_spider_suite.runtime.tasks import WarnOnce
 from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.store.residency import HostHealth, Residents
 from scrapy_spider_suite.store.revisit_plans import RevisitPlans
@@ -276,7 +276,7 @@ class HandoverContext:
         self.clock = clock
         self.crawl = ""
         self.turns = StepRunner(self._relieve)
-        self.once = Once(logger, "hand-over")
+        self.once = WarnOnce(logger, "hand-over")
         self._changed = changed
 
     def units(self, mask: Mask) -> UnitSet:

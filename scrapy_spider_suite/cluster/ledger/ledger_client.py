@@ -32,7 +32,7 @@ from scrapy_spider_suite.errors import LedgerError, SettingsError
 from scrapy_spider_suite.frontier.outcomes import Health
 from scrapy_spider_suite.frontier.permits import NEAR
 from scrapy_spider_suite.runtime.clock import boottime
-from scrapy_spider_suite.runtime.tasks import watched
+from scrapy_spider_suite.runtime.tasks import logged_task
 from scrapy_spider_suite.settings.values import RedisUrl
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ class SharedLimits:
         await self._ask()
 
     async def _ask(self) -> None:
-        self._running = watched(self._lending.run(), "grants")
+        self._running = logged_task(self._lending.run(), "grants")
         try:
             await self._ledger.settle(LedgerBatch(self._process, 0, 0, 1, 0, 0))
         except LedgerError as error:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 from scrapy_spider_suite.cluster.membership import AddressQuestion
 from scrapy_spider_suite.errors import FencedError, RegistryError
 from scrapy_spider_suite.frontier.workbench import AddressState
-from scrapy_spider_suite.runtime.tasks import Once
+from scrapy_spider_suite.runtime.tasks import WarnOnce
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.registry import AgentRegistry
@@ -186,7 +186,7 @@ class SharedAddresses:
 
     def __init__(self, crawl: Crawl, news: Callable[[set[str]], None]) -> None:
         self._away = False
-        self._once = Once(logger, "addresses that agents share")
+        self._once = WarnOnce(logger, "addresses that agents share")
         self._crawl = crawl
         self._news = news
         self._book = AddressBook(self._quiet)

@@ -62,7 +62,7 @@ from scrapy_spider_suite.cluster.redis_server import (
     server_place,
 )
 from scrapy_spider_suite.errors import FencedError, MessageError, MessageTooLargeError
-from scrapy_spider_suite.runtime.tasks import Once, forever
+from scrapy_spider_suite.runtime.tasks import WarnOnce, retry_forever
 
 logger = logging.getLogger(__name__)
 
@@ -305,7 +305,7 @@ class RedisStreams:
         self._done: dict[bytes, None] = {}  # entries to be removed, in order
         self._work, self._space = asyncio.Event(), asyncio.Event()
         self._what = f"letters through Redis, agent {name}"
-        self._once = Once(logger, self._what)
+        self._once = WarnOnce(logger, self._what)
         self._received: OnMessage | None = None
         self._acknowledged: OnAcknowledged | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -321,7 +321,7 @@ class RedisStreams:
             (self._read_receipts, self._mine),
         ):  # fmt: skip
             failed = partial(self._failed, key=key)
-            work = forever(step, failed, self._once.over, self._what)
+            work = retry_forever(step, failed, self._once.over, self._what)
             self._tasks.append(asyncio.create_task(work))
 
     def room(self, to: str) -> int:

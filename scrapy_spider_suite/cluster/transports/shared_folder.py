@@ -40,7 +40,7 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
 )
 from scrapy_spider_suite.errors import HandoverFileError, SuiteError, TransportError
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime.tasks import Once, watched
+from scrapy_spider_suite.runtime.tasks import WarnOnce, logged_task
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class FolderTransport:
         self._seen: dict[str, tuple[int, float]] = {}  # when a parcel was touched, and heard of
         self._later: dict[str, tuple[float, float]] = {}  # what could not be taken: until when
         self._at = "", 0.0  # what is being taken, since when
-        self._once = Once(logger, "hand-over")
+        self._once = WarnOnce(logger, "hand-over")
 
     @property
     def address(self) -> str:
@@ -98,7 +98,8 @@ class FolderTransport:
         await asyncio.to_thread(_remove_old, self._own)
         self._inbox = inbox
         self._tasks = [
-            watched(self._take_all(), "hand-overs"), watched(self._touch_all(), "hand-overs"),
+            logged_task(self._take_all(), "hand-overs"),
+            logged_task(self._touch_all(), "hand-overs"),
         ]  # fmt: skip
 
     async def close(self) -> None:
@@ -282,7 +283,7 @@ class FolderTransport:
     def _answer(self, label: HandoverLabel, end: str, text: str) -> None:
         place = self._folder / quoted_name(label.sender)
         place.mkdir(parents=True, exist_ok=True)
-        files.replace(place / f"{label.parcel}{end}", text.encode())
+        files.replace_file(place / f"{label.parcel}{end}", text.encode())
 
     def _refuse(self, path: Path, error: HandoverFileError) -> None:
         self.counters.bad += 1
@@ -339,6 +340,6 @@ def _copy(path: Path, to: Path, at: int, size: int) -> None:
 
 
 def _finish(part: Path, whole: Path) -> None:
-    files.sync(part)
+    files.sync_path(part)
     part.replace(whole)
-    files.sync(whole.parent)
+    files.sync_path(whole.parent)

@@ -53,7 +53,7 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
 )
 from scrapy_spider_suite.cluster.messages import SHARED_KEY_MIN
 from scrapy_spider_suite.errors import HandoverFileError, SuiteError, TransportError
-from scrapy_spider_suite.runtime.tasks import Once
+from scrapy_spider_suite.runtime.tasks import WarnOnce
 from scrapy_spider_suite.settings.values import endpoint
 
 logger = logging.getLogger(__name__)
@@ -370,7 +370,7 @@ class TcpTransport:
         self._connections: set[asyncio.Task[None]] = set()
         self._unproved: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._serving: dict[asyncio.Task[None], str] = {}  # the parcel, once it is known
-        self._once = Once(logger, "hand-over")
+        self._once = WarnOnce(logger, "hand-over")
 
     @property
     def address(self) -> str:

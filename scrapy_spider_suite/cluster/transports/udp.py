@@ -47,7 +47,7 @@ from scrapy_spider_suite.cluster.transports.udp_protocol import (
     UnlistedAgentError,
 )
 from scrapy_spider_suite.errors import MessageError, MessageTooLargeError
-from scrapy_spider_suite.runtime.tasks import Once
+from scrapy_spider_suite.runtime.tasks import WarnOnce
 from scrapy_spider_suite.settings.values import endpoint
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class UdpPeers:
         self._from = {other: PairReceiver(window, draw(32)) for other in others}
         self._replies: list[tuple[str, Packet]] = []
         self._unanswered: dict[str, float] = {}  # since when
-        self._once = Once(logger, f"letters over UDP, agent {name}")
+        self._once = WarnOnce(logger, f"letters over UDP, agent {name}")
 
     def room(self, to: str) -> int:
         """How many letters `send` takes for *to*."""
@@ -283,7 +283,7 @@ class UdpTransport:
             name, list(self._others), key, window, self._hand_on, self._tell, unlisted
         )
         self.counters: MessageCounters = self._exchange.counters
-        self._once = Once(logger, f"letters over UDP, agent {name}")
+        self._once = WarnOnce(logger, f"letters over UDP, agent {name}")
         self._places: dict[str, Any] = {}
         self._socket: asyncio.DatagramTransport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

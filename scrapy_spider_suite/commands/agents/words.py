@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.commands.verb import Call
-from scrapy_spider_suite.urls.url_lists import is_called_as_a_file, lines_of
+from scrapy_spider_suite.urls.url_lists import is_file_name, read_lines
 
 REFUSED: Final = {
     "snapshot": "run it on the machine of each agent, with -j DIR",
@@ -37,12 +37,12 @@ def list_of(verb: str, call: Call) -> Listed | None:
     if verb == "test":
         if options.spider is not None:
             raise UsageError("test: --spider goes by this project: leave -j out", print_help=False)
-        lines = lines_of(options.source, "") if options.source else _standard_input()
+        lines = read_lines(options.source, "") if options.source else _standard_input()
         return Listed(lines, ["--depth", str(options.depth)])
     if verb == "add":
-        return Listed(lines_of(options.sources, str(call.settings["USER_AGENT"])), ["--dry-run"])
+        return Listed(read_lines(options.sources, str(call.settings["USER_AGENT"])), ["--dry-run"])
     if verb == "refetch" and "://" not in options.source and os.path.isfile(options.source):
-        return Listed(lines_of([options.source], ""), _again(call))
+        return Listed(read_lines([options.source], ""), _again(call))
     return None
 
 
@@ -55,7 +55,7 @@ def words_of(verb: str, call: Call, words: list[str]) -> list[str]:
             return [options.name]
         return [options.name, "--limit", str(options.limit)]
     if verb == "refetch":
-        if "://" not in options.source and is_called_as_a_file(options.source):
+        if "://" not in options.source and is_file_name(options.source):
             raise UsageError(f"{options.source!r} is no URL, and there is no such file",
                              print_help=False)  # fmt: skip
         return [*_again(call), "--", options.source]

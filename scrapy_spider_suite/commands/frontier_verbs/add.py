@@ -6,7 +6,7 @@ import argparse
 
 from scrapy_spider_suite.commands.frontier_verbs import acting, counting
 from scrapy_spider_suite.commands.verb import Call, Verb, add_caution
-from scrapy_spider_suite.urls.url_lists import lines_of
+from scrapy_spider_suite.urls.url_lists import read_lines
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def _run(call: Call) -> int:
     sources = [
         f"{source} #tag={options.tag}" if options.tag else source for source in options.sources
     ]
-    lines = lines_of(sources, str(call.settings["USER_AGENT"]))
+    lines = read_lines(sources, str(call.settings["USER_AGENT"]))
     if options.dry_run:
         return counting.count_seeds(call, lines)
     return acting.act(call, "add", {"first": options.first}, urls=lines)

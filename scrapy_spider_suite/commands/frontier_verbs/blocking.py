@@ -18,7 +18,7 @@ from scrapy_spider_suite.commands.verb import (
 from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.settings import values
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.urls.host_patterns import Subject
+from scrapy_spider_suite.urls.host_patterns import HostPattern
 
 _SUBJECT = "HOST|.domain|CIDR|URL"
 
@@ -26,7 +26,7 @@ _SUBJECT = "HOST|.domain|CIDR|URL"
 def subject(text: str) -> str:
     """The type of a subject argument, in its one spelling."""
     try:
-        return str(Subject.parse(without_port(text)))
+        return str(HostPattern.parse(without_port(text)))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -58,7 +58,7 @@ def _block(call: Call) -> int:
     options = call.options
     arguments = {"subject": options.subject, "drop": options.drop}
     if options.dry_run:
-        return counting.count_pending(call, Subject.parse(options.subject))
+        return counting.count_pending(call, HostPattern.parse(options.subject))
     if options.drop:
         confirm(call, f"Block {options.subject}, and fail all that is pending there?")
     if options.seconds is not None:
@@ -74,7 +74,7 @@ def _unblock_options(parser: argparse.ArgumentParser) -> None:
 
 def _unblock(call: Call) -> int:
     if call.options.dry_run:
-        return counting.count_pending(call, Subject.parse(call.options.subject), blocked=True)
+        return counting.count_pending(call, HostPattern.parse(call.options.subject), blocked=True)
     return acting.act(call, "unblock", {"subject": call.options.subject})
 
 

@@ -16,7 +16,7 @@ from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.store.job_reader import StoreReader, UrlRow
 from scrapy_spider_suite.store.rows import UrlState
-from scrapy_spider_suite.urls.host_patterns import Kind, Subject
+from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import Normal
 from scrapy_spider_suite.urls.url_lists import BadLine, Seed, SeedLines
@@ -42,7 +42,7 @@ class _Bad:
 
 
 def count_urls(
-    call: Call, subject: Subject | None, wanted: Callable[[str, UrlState], bool], *,
+    call: Call, subject: HostPattern | None, wanted: Callable[[str, UrlState], bool], *,
     failed_only: bool = False, pending_too: bool = False,
 ) -> int:  # fmt: skip
     """Count the URLs of *subject* (None: of all hosts) that are *wanted*."""
@@ -91,17 +91,17 @@ def count_seeds(call: Call, lines: Iterable[str]) -> int:
         return 0
 
 
-def count_pending(call: Call, subject: Subject, *, blocked: bool = False) -> int:
+def count_pending(call: Call, subject: HostPattern, *, blocked: bool = False) -> int:
     """Count what is pending at *subject*, which is *blocked*, or is to be."""
     with StoreReader(call.folder()) as reader:
         known = [each for each in stored(reader.store.kv(STORE)) if each.subject == str(subject)]
     if blocked and not known:
         print(f"{subject} is not blocked by itself", file=sys.stderr)
         return 1
-    if subject.kind is Kind.RANGE:
+    if subject.kind is PatternKind.RANGE:
         call.facts({"dry_run": True, "urls": None, "why": "which hosts live there is not known"})
         return 0
-    prefix = subject.text if subject.kind is Kind.PREFIX else ""
+    prefix = subject.text if subject.kind is PatternKind.PREFIX else ""
 
     def wanted(url: str, state: UrlState) -> bool:
         return state.state is State.PENDING and url.startswith(prefix)
@@ -131,8 +131,8 @@ def _known(
                 yield UrlRow(entry.url, state)
 
 
-def _hosts(reader: StoreReader, subject: Subject | None, *, failed_only: bool) -> Iterator[str]:
-    if subject is not None and subject.kind is not Kind.DOMAIN:
+def _hosts(reader: StoreReader, subject: HostPattern | None, *, failed_only: bool) -> Iterator[str]:
+    if subject is not None and subject.kind is not PatternKind.DOMAIN:
         yield subject.host
         return
     belongs = within(subject) if subject is not None else None

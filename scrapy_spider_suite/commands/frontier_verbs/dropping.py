@@ -16,12 +16,12 @@ from scrapy_spider_suite.control.dropping import (
 from scrapy_spider_suite.control.knowing import KNOWN, knows, unknown
 from scrapy_spider_suite.errors import ActionError, JobError
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.urls.host_patterns import Subject
+from scrapy_spider_suite.urls.host_patterns import HostPattern
 
 _IN_PART = 4
 
 
-def _droppable(text: str) -> Subject:
+def _droppable(text: str) -> HostPattern:
     try:
         return parse_droppable(without_port(text))
     except ActionError as error:
@@ -35,7 +35,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(call: Call) -> int:
-    subject: Subject = call.options.subject
+    subject: HostPattern = call.options.subject
     if call.options.dry_run:
         _require(call, subject)
         return counting.count_urls(
@@ -66,7 +66,7 @@ def _known(answer: Answer) -> bool:
     return any(facts.get(KNOWN, True) for facts in every)
 
 
-def _require(call: Call, subject: Subject) -> None:
+def _require(call: Call, subject: HostPattern) -> None:
     """Raise `JobError` if nothing of *subject* is in the job."""
     with StoreReader(call.folder()) as reader:
         found = (belongs(subject, row.url) for row in reader.urls(subject.host))

@@ -18,7 +18,7 @@ from scrapy_spider_suite.explaining.judging import Judge
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store.job_directory import JobFile
-from scrapy_spider_suite.urls.host_patterns import Subject
+from scrapy_spider_suite.urls.host_patterns import HostPattern
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -44,7 +44,7 @@ def judge(
     if reader is None:
         return Judge(terms, policy, None, wall, filters=filters)
     for each in blocks.stored(reader.store.kv(blocks.STORE)):
-        policy.blocks.put(Subject.parse(each.subject), each.block())
+        policy.blocks.put(HostPattern.parse(each.subject), each.block())
     return Judge(terms, policy, reader.store, wall, addresses, filters)
 
 

@@ -10,7 +10,7 @@ from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, without_p
 from scrapy_spider_suite.control.patterns import parse_pattern, parse_reason
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.urls.url_lists import is_called_as_a_file, lines_of
+from scrapy_spider_suite.urls.url_lists import is_file_name, read_lines
 
 _PATTERN = "FILE|PATTERN"
 
@@ -29,11 +29,11 @@ def _refetch(call: Call) -> int:
     options = call.options
     arguments: dict[str, object] = {"first": options.first}
     if "://" not in options.source and os.path.isfile(options.source):
-        lines = lines_of([options.source], "")
+        lines = read_lines([options.source], "")
         if options.dry_run:
             return counting.count_listed(call, lines, pending_too=options.first)
         return acting.act(call, "refetch", arguments, urls=lines)
-    if "://" not in options.source and is_called_as_a_file(options.source):
+    if "://" not in options.source and is_file_name(options.source):
         raise ActionError(f"{options.source!r} is no URL, and there is no such file")
     pattern = without_port(options.source)
     subject, wanted = parse_pattern(pattern)

@@ -18,7 +18,7 @@ from scrapy_spider_suite.explaining.spelling import normalizer_to_look
 from scrapy_spider_suite.explaining.tracing import trace
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.urls.normalizer import Normal
-from scrapy_spider_suite.urls.url_lists import BadLine, SeedLines, lines_of
+from scrapy_spider_suite.urls.url_lists import BadLine, SeedLines, read_lines
 
 
 def _depth(text: str) -> int:
@@ -38,7 +38,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 def _lines(sources: list[str]) -> Iterator[str]:
     if sources:
-        return lines_of(sources, "")
+        return read_lines(sources, "")
     return (line.decode("utf-8", "replace") for line in sys.stdin.buffer)
 
 

@@ -39,24 +39,24 @@ from scrapy_spider_suite.store.interface import KV, Store
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of, normalize
-from scrapy_spider_suite.urls.page_digests import NEWS, Recent, likeness, pieces
+from scrapy_spider_suite.urls.page_digests import NEWS, RecentNumbers, content_hash, content_pieces
 from scrapy_spider_suite.urls.traps import (
     FOUND,
     FRESH,
-    Ground,
-    Limits,
-    Refusal,
+    HostTrapStats,
     Trap,
+    TrapLimits,
+    TrapRefusal,
     harmless,
-    key_of,
-    look,
+    space_key,
+    trap_of_url,
 )
 from scrapy_spider_suite.urls.url_spaces import (
-    Permutations,
+    QueryOrders,
     Session,
     ancestors,
     combination,
-    folder_of,
+    guess_folder,
     names_of,
     session_of,
     siblings,
@@ -127,11 +127,11 @@ class TrapStats:
 
     def __init__(self, store: Store) -> None:
         self._kv = store.kv(FAMILY)
-        self._known: dict[str, Ground] = {}
+        self._known: dict[str, HostTrapStats] = {}
         self._unknown: set[str] = set()
         self._touched: set[str] = set()
 
-    def get(self, host: str) -> Ground | None:
+    def get(self, host: str) -> HostTrapStats | None:
         """The ground of *host*; None if nothing is known of it. Raises `JobDamagedError`."""
         found = self._known.get(host)
         if found is not None or host in self._unknown:
@@ -144,13 +144,13 @@ class TrapStats:
         self._unknown.add(host)
         return None
 
-    def learn(self, host: str) -> Ground:
+    def learn(self, host: str) -> HostTrapStats:
         """The ground of *host*, about to be changed. Raises `JobDamagedError`."""
         ground = self.get(host)
         # One of which nothing is left is false, and is the one that is remembered all the same.
-        return self.change(host, Ground() if ground is None else ground)
+        return self.change(host, HostTrapStats() if ground is None else ground)
 
-    def change(self, host: str, ground: Ground) -> Ground:
+    def change(self, host: str, ground: HostTrapStats) -> HostTrapStats:
         """*ground* is that of *host*, and changed."""
         if host not in self._known:
             self._unknown.discard(host)
@@ -158,7 +158,7 @@ class TrapStats:
         self._touched.add(host)
         return ground
 
-    def report(self, host: str, found: Refusal | None, limits: Limits) -> None:
+    def report(self, host: str, found: TrapRefusal | None, limits: TrapLimits) -> None:
         """Log that *found*, if anything, is a trap on *host* from now on: once a host and kind."""
         if found is None or [*self.learn(host).closed.values()].count(found.trap) > 1:
             return
@@ -174,7 +174,7 @@ class TrapStats:
                 host, found, found.trap.name, host,
             )  # fmt: skip
 
-    def _keep(self, host: str, ground: Ground) -> Ground:
+    def _keep(self, host: str, ground: HostTrapStats) -> HostTrapStats:
         if len(self._known) >= _MOST:
             self.save()
             self._known.clear()
@@ -206,7 +206,7 @@ def page_rows(host: str) -> bytes:
     return host.encode() + b"\0"
 
 
-def pack(ground: Ground) -> bytes:
+def pack(ground: HostTrapStats) -> bytes:
     """The stored form of *ground*, some 20 bytes a space; the second field is of earlier releases.
     """
     closed = {key: trap.value for key, trap in ground.closed.items()}
@@ -214,9 +214,9 @@ def pack(ground: Ground) -> bytes:
     return packed
 
 
-def unpack(host: str, row: bytes) -> Ground:
+def unpack(host: str, row: bytes) -> HostTrapStats:
     """What `pack` packed for *host*. Raises `JobDamagedError` for anything else."""
-    ground = Ground()
+    ground = HostTrapStats()
     try:
         counts, _, closed, mined = msgpack.unpackb(row, strict_map_key=False)
         ground.counts = {
@@ -282,7 +282,7 @@ class UrlMiner:
         """Whether too many like *url* did not exist."""
         ground = self._grounds.get(host)
         return ground is not None and (
-            ground.count("missed", folder_of(url)) >= MISSES_MAX
+            ground.count("missed", guess_folder(url)) >= MISSES_MAX
             or ground.count("missed", "") >= _MISSES_OF_HOST
         )
 
@@ -297,7 +297,7 @@ class UrlMiner:
             return
         self.found["hits" if told < 0 else "misses"] += 1
         ground = self._grounds.learn(entry.host)
-        for folder in (folder_of(entry.url), ""):
+        for folder in (guess_folder(entry.url), ""):
             ground.add("missed", folder, told)
 
 
@@ -390,8 +390,8 @@ class Traps:
         self._has_values = has_values or self._recalls
         self._store = store
         self._grounds = grounds
-        self._recent, self._said = Recent(), Recent()
-        self._orders = Permutations()
+        self._recent, self._said = RecentNumbers(), RecentNumbers()
+        self._orders = QueryOrders()
         self.reopened: set[str] = set()
         """Hosts where something was closed and is not any more, in this run."""
         self._farms = DuplicateDomains(store.kv(FAMILY))
@@ -429,18 +429,18 @@ class Traps:
         found = ground is not None and bool(ground.closed)
         return found or (bool(self._farms) and registered_domain(host) in self._farms)
 
-    def refuses(self, url: str, host: str, year: int) -> Refusal | None:
+    def refuses(self, url: str, host: str, year: int) -> TrapRefusal | None:
         """Why a link to the normal *url* on *host* is not followed in *year*; None if it is."""
         limits = self._policy.traps
-        trap = look(url, limits, year)
+        trap = trap_of_url(url, limits, year)
         if trap is not None:
-            return Refusal(trap)
+            return TrapRefusal(trap)
         if limits.permuted and self._orders.knows_other(url):
-            return Refusal(Trap.PERMUTED)
+            return TrapRefusal(Trap.PERMUTED)
         refusal = self.closed(url, host)
         return None if refusal is None or self._lets_through(url, host, refusal) else refusal
 
-    def closed(self, url: str, host: str) -> Refusal | None:
+    def closed(self, url: str, host: str) -> TrapRefusal | None:
         """Which trap, known by what was found there, the normal *url* on *host* lies in."""
         ground = self._grounds.get(host)
         refusal = None
@@ -450,23 +450,23 @@ class Traps:
             refusal = self._farmed(host)
         return refusal
 
-    def _by_ground(self, url: str, host: str, ground: Ground) -> Refusal | None:
+    def _by_ground(self, url: str, host: str, ground: HostTrapStats) -> TrapRefusal | None:
         limits = self._policy.traps
         if limits.same and (space := ground.same_space(url)) is not None:
-            return Refusal(Trap.SAME, space)
+            return TrapRefusal(Trap.SAME, space)
         if limits.numbers and (space := self.numbered(url, ground)) is not None:
-            return Refusal(Trap.NUMBERS, space)
+            return TrapRefusal(Trap.NUMBERS, space)
         if limits.sessions and (page := self._stand_ins.other(url, host)) is not None:
-            return Refusal(Trap.SESSIONS, page)
+            return TrapRefusal(Trap.SESSIONS, page)
         if limits.query and "&" in url:
             path, parameters = combination(url)
             if ground.combines_in_vain(path, names_of(parameters)):
                 space = f"{url.partition('?')[0]}?"
                 if self._has_values(space, parameters):
-                    return Refusal(Trap.QUERY, path)
+                    return TrapRefusal(Trap.QUERY, path)
         return None
 
-    def numbered(self, url: str, ground: Ground | None) -> str | None:
+    def numbered(self, url: str, ground: HostTrapStats | None) -> str | None:
         """The space of *url* on *ground* whose pages differ in numbers alone; None: there is none.
         """
         if ground is None or not ground.closed or not self._policy.traps.same:
@@ -475,22 +475,22 @@ class Traps:
 
     def _recalls(self, space: str, parameters: list[str]) -> bool:
         """Whether pages of *space* had each of these *parameters*, with its value."""
-        return all(self._recent.knows(space, key_of("", each)) for each in parameters)
+        return all(self._recent.knows(space, space_key("", each)) for each in parameters)
 
-    def _lets_through(self, url: str, host: str, refusal: Refusal) -> bool:
+    def _lets_through(self, url: str, host: str, refusal: TrapRefusal) -> bool:
         """Whether the normal *url* is followed all the same, to see whether it still is a trap."""
         if refusal.trap not in _SAMPLED:
             return False
         ground = self._grounds.learn(host)
         return ground.is_sample(url) or ground.sample(url, *refusal)
 
-    def _farmed(self, host: str) -> Refusal | None:
+    def _farmed(self, host: str) -> TrapRefusal | None:
         domain = registered_domain(host)
         if domain not in self._farms:
             return None
         record = self._store.record(host)
         new = record is None or not record.attempts
-        return Refusal(Trap.HOSTS, domain) if new else None
+        return TrapRefusal(Trap.HOSTS, domain) if new else None
 
     def holds(self, entry: Entry) -> bool:
         """Whether *entry*, at its turn, lies in a trap; counted. Never what was asked for."""
@@ -504,10 +504,10 @@ class Traps:
             self._stand_ins.claim(entry.url, entry.host)
         return False
 
-    def waited_in(self, url: str, host: str) -> Refusal | None:
+    def waited_in(self, url: str, host: str) -> TrapRefusal | None:
         """Which trap the normal *url* on *host*, which is pending, has waited in."""
         if self._policy.traps.permuted and self._orders.knows_other(url):
-            return Refusal(Trap.PERMUTED)
+            return TrapRefusal(Trap.PERMUTED)
         return self.closed(url, host)
 
     def frees(self, url: str, host: str) -> bool:
@@ -571,11 +571,12 @@ class Traps:
             self._saw_session(url, host, body, session)
         number = None
         if limits.same and (repeats or self._is_compared(url, host, pages)):
-            number = likeness(body, host)
+            number = content_hash(body, host)
             if number:
                 same = self._recent.meets(host, number) or repeats
                 if same or self._grounds.get(host) is not None:
-                    exactly = same and self._recent.meets(host, likeness(body, host, numbers=True))
+                    digest = content_hash(body, host, numbers=True) if same else 0
+                    exactly = same and self._recent.meets(host, digest)
                     ground = self._grounds.learn(host)
                     found = ground.saw(url, limits.same, same=same, exactly=exactly)
                     self._grounds.report(host, found, limits)
@@ -586,9 +587,9 @@ class Traps:
         """The first page of *host* was fetched: *body*, and its likeness if that is known."""
         domain = registered_domain(host)
         # Most domains have one host: there is nothing to compare its first page with.
-        if domain == host or not self._recent.meets(".", key_of("domain", domain)):
+        if domain == host or not self._recent.meets(".", space_key("domain", domain)):
             return
-        number = likeness(body, host) if number is None else number
+        number = content_hash(body, host) if number is None else number
         if number:
             same = self._recent.meets(f".{domain}", number)
             self._farms.saw(domain, self._policy.traps.hosts, same=same)
@@ -608,11 +609,11 @@ class Traps:
         path, parameters = combination(url)
         space = f"{url.partition('?')[0]}?"
         # All of them are met: no short cut.
-        numbers = [key_of("", each) for each in parameters]
+        numbers = [space_key("", each) for each in parameters]
         new = [number for number in numbers if not self._recent.meets(space, number)]
         if new or len(parameters) < 2 or not links:
             return  # what has no links may have had them taken away
-        news = self._said.learns(space, pieces(body, host))
+        news = self._said.learns(space, content_pieces(body, host))
         worth = FRESH if news >= NEWS else 0
         if any(self._leads_on(link, space, host) for link in links):
             worth = FOUND
@@ -622,7 +623,7 @@ class Traps:
         limit, names = self._policy.traps.query, names_of(parameters)
         ground = self._learning(host, fresh=worth > 0)
         if ground.combined(path, names, limit, worth, onward=onward):
-            self._grounds.report(host, Refusal(Trap.QUERY, path), self._policy.traps)
+            self._grounds.report(host, TrapRefusal(Trap.QUERY, path), self._policy.traps)
 
     def _leads_on(self, link: str, space: str, host: str) -> bool:
         """Whether *link*, of a page of *space* on *host*, is new, and more than a combination."""
@@ -640,17 +641,17 @@ class Traps:
     def _saw_session(self, url: str, host: str, body: bytes, session: Session) -> None:
         met = self._recent.meets
         body = body.replace(session.token.encode(), b"")
-        fresh = self._said.learns(f"{host}{session.page}", pieces(body, host)) >= NEWS
-        new_id = not met(host, key_of("with id", url))
-        if not met(host, key_of("page", session.page)) or not new_id:
+        fresh = self._said.learns(f"{host}{session.page}", content_pieces(body, host)) >= NEWS
+        new_id = not met(host, space_key("with id", url))
+        if not met(host, space_key("page", session.page)) or not new_id:
             return
         if not fresh or self._grounds.get(host) is not None:
             ground, limit = self._learning(host, fresh=fresh), self._policy.traps.sessions
             if ground.repeated(session.name, limit, vain=not fresh):
-                found = Refusal(Trap.SESSIONS, session.page)
+                found = TrapRefusal(Trap.SESSIONS, session.page)
                 self._grounds.report(host, found, self._policy.traps)
 
-    def _learning(self, host: str, *, fresh: bool) -> Ground:
+    def _learning(self, host: str, *, fresh: bool) -> HostTrapStats:
         """The ground of *host*, to be told of a page; something may open if it is *fresh*."""
         ground = self._grounds.learn(host)
         if fresh and ground.closed:
@@ -663,7 +664,7 @@ class Traps:
         url = normalize(entry.url) if limit else None  # a spider's may be spelt otherwise
         if url is None or _path_of(target) == _path_of(url):
             return  # by another scheme or another name of the host, to itself
-        same = self._recent.meets(host, key_of("target", target))
+        same = self._recent.meets(host, space_key("target", target))
         if same or self._grounds.get(host) is not None:
             found = self._grounds.learn(host).sent_on(url, limit, same=same)
             self._grounds.report(host, found, self._policy.traps)

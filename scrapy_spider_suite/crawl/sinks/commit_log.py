@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from scrapy_spider_suite.crawl.context import Crawl
 from scrapy_spider_suite.crawl.requests import is_disk_full
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.runtime.tasks import Ticker
+from scrapy_spider_suite.runtime.tasks import PeriodicTask
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import item_not_exported
 from scrapy_spider_suite.store.rocks_store import condemn_on_damage
@@ -151,7 +151,7 @@ class PlainLog:
         self.settings = suite_settings(crawler)
         self._pauses = _pauses.setdefault(crawler, set())
         self._sink: Sink | None = None
-        self._ticker = Ticker(1.0, self._tick)
+        self._ticker = PeriodicTask(1.0, self._tick)
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, sink: Sink) -> None:

@@ -18,11 +18,11 @@ from scrapy_spider_suite.crawl.gate import Fetched, call_witness
 from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.runtime.http_fields import header, media_type
+from scrapy_spider_suite.runtime.http_fields import field_text, media_type
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.store.job_directory import close_job, job_of
 from scrapy_spider_suite.urls.extract import link_texts
-from scrapy_spider_suite.urls.filters.atom_registry import Page
+from scrapy_spider_suite.urls.filters.atom_registry import FilterPage
 from scrapy_spider_suite.urls.normalize import normalize
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class LinkCounting:
         if lease is None or response is None or not self._on:
             return
         lease.wanted = lease.wanted or not self._log.settings.page_items
-        entry, content_type = lease.entry, header(response.headers, "Content-Type")
+        entry, content_type = lease.entry, field_text(response.headers, "Content-Type")
         lease.facts = PageFacts(
             normalize(fetched.request.url) or fetched.request.url,
             response.status,
@@ -93,7 +93,7 @@ class LinkCounting:
         if not self._on:
             return
         lease.wanted = True
-        url, content_type = response.url, header(response.headers, "Content-Type")
+        url, content_type = response.url, field_text(response.headers, "Content-Type")
         lease.facts = PageFacts(
             normalize(url) or url, response.status,
             media_type(content_type), size, again=again,
@@ -103,10 +103,10 @@ class LinkCounting:
         """The page of *lease* was read: *links* are those that it has, each once."""
         if lease.facts is None:  # it came from a cache
             return
-        content_type = header(response.headers, "Content-Type")
-        page = Page(
+        content_type = field_text(response.headers, "Content-Type")
+        page = FilterPage(
             response.status, response.body, content_type,
-            header(response.headers, "Content-Language"),
+            field_text(response.headers, "Content-Language"),
         )  # fmt: skip
         anchors = "anchors" in self._counts.tables
         words = link_texts(response.body, content_type=content_type) if anchors else ()

@@ -17,10 +17,10 @@ from scrapy_spider_suite.urls.filters.atom_registry import (
     KNOWN,
     AtomKind,
     Fact,
-    Given,
-    Page,
+    FilterInputs,
+    FilterPage,
+    LinkFacts,
     Stage,
-    Subject,
     Test,
     register,
 )
@@ -28,6 +28,6 @@ from scrapy_spider_suite.urls.filters.countries import Countries
 from scrapy_spider_suite.urls.filters.language import Filter
 
 __all__ = [
-    "ATOMS", "KNOWN", "AtomKind", "Countries", "Fact", "Filter", "Given", "Page", "Stage",
-    "Subject", "Test", "register",
+    "ATOMS", "KNOWN", "AtomKind", "Countries", "Fact", "Filter", "FilterInputs", "FilterPage",
+    "LinkFacts", "Stage", "Test", "register",
 ]  # fmt: skip

@@ -18,41 +18,41 @@ from scrapy_spider_suite.runtime.http_fields import media_type
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 
-def nothing(argument: str) -> None:
+def read_nothing(argument: str) -> None:
     """No argument at all."""
     if argument:
         raise ValueError("no argument")
 
 
-def text(argument: str) -> str:
+def read_text(argument: str) -> str:
     """One text."""
-    found = word(argument)
+    found = quote_word(argument)
     if not found:
         raise ValueError("a text")
     return found
 
 
-def texts(argument: str) -> tuple[str, ...]:
+def read_texts(argument: str) -> tuple[str, ...]:
     """One text or more, with commas between them."""
-    found = tuple(filter(None, split(argument)))
+    found = tuple(filter(None, split_arguments(argument)))
     if not found:
         raise ValueError("one text or more, with commas between them")
     return found
 
 
-def lowered(argument: str) -> tuple[str, ...]:
+def read_lowered(argument: str) -> tuple[str, ...]:
     """Texts whose case does not matter."""
-    return tuple(each.lower() for each in texts(argument))
+    return tuple(each.lower() for each in read_texts(argument))
 
 
-def number(argument: str, low: int) -> int:
+def read_number(argument: str, low: int) -> int:
     """A whole number of at least *low*."""
     if not (argument.isascii() and argument.isdigit()) or int(argument) < low:
         raise ValueError(f"a whole number >= {low}")
     return int(argument)
 
 
-def host(name: str) -> str:
+def read_host(name: str) -> str:
     """A host, or the end of one, as hosts of normal URLs are written."""
     dot = "." * name.startswith(".")
     literal = f"[{name}]" if name.count(":") > 1 and not name.startswith("[") else name[len(dot) :]
@@ -69,9 +69,9 @@ def host(name: str) -> str:
     return dot + found
 
 
-def hosts(argument: str) -> tuple[str, ...]:
+def read_hosts(argument: str) -> tuple[str, ...]:
     """Hosts, or ends of hosts."""
-    return tuple(map(host, texts(argument)))
+    return tuple(map(read_host, read_texts(argument)))
 
 
 def ends_with_one_of(suffixes: tuple[str, ...]) -> Callable[[str], bool]:
@@ -117,7 +117,7 @@ _HEAD = 4_096
 """Bytes of a body in which its ``html`` element is looked for."""
 
 
-class Page:
+class FilterPage:
     """A response, as far as filters look at it.
 
     *http* is whether it came over HTTP; *content_type* and *content_language* are those headers
@@ -162,7 +162,7 @@ class Page:
 
 
 @dataclass(slots=True)
-class Subject:
+class LinkFacts:
     """What is known of a URL beside itself; all links of a page share one.
 
     *via* is the page that led there ("": a seed), *depth* the links from a seed, *beyond* how
@@ -174,21 +174,21 @@ class Subject:
     depth: int = 0
     beyond: int = 0
     address: str = ""
-    page: Page | None = None
+    page: FilterPage | None = None
 
 
-Test = Callable[[str, Subject], bool]
+Test = Callable[[str, LinkFacts], bool]
 """Whether a normal URL, with what else is known of it, is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class FilterInputs:
     """What filters have besides their text: *country_of* gives that of a numeric address."""
 
     country_of: Callable[[str], str] | None = None
 
 
-Make = Callable[[str, Given], Test]
+Make = Callable[[str, FilterInputs], Test]
 """From an argument to the test; raises `ValueError` that says what was expected."""
 
 
@@ -238,7 +238,7 @@ def atom(usage: str, example: str, meaning: str, *needs: Fact) -> Callable[[Make
     return add
 
 
-def word(argument: str) -> str:
+def quote_word(argument: str) -> str:
     """The one text that *argument* is: as it stands, or without its quotes.
 
     Raises `ValueError`.
@@ -246,7 +246,7 @@ def word(argument: str) -> str:
     if argument.startswith('"'):
         if len(argument) < 2 or argument.find('"', 1) < 0:
             raise ValueError("a text without quotes or within them")
-        pieces = split(argument)
+        pieces = split_arguments(argument)
         if len(pieces) != 1:
             raise ValueError("one text")
         return pieces[0]
@@ -255,7 +255,7 @@ def word(argument: str) -> str:
     return argument
 
 
-def split(argument: str) -> list[str]:
+def split_arguments(argument: str) -> list[str]:
     """The texts of a list with commas between them, empty ones left out. Raises `ValueError`."""
     pieces, rest = [], argument
     while rest := rest.lstrip(", \t\r\n"):

@@ -21,8 +21,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from scrapy_spider_suite.urls.filters import atom_registry as read
-from scrapy_spider_suite.urls.filters.atom_registry import Fact, Given, Page, Subject, Test, atom
-from scrapy_spider_suite.urls.hosts import host_part, public_suffix, registered_domain, surt
+from scrapy_spider_suite.urls.filters.atom_registry import (
+    Fact,
+    FilterInputs,
+    FilterPage,
+    LinkFacts,
+    Test,
+    atom,
+)
+from scrapy_spider_suite.urls.hosts import public_suffix, registered_domain, surt, surt_prefix
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 if TYPE_CHECKING:
@@ -113,7 +120,7 @@ def _latin_1() -> re2.Options:
     return options
 
 
-def repeats(path: str, times: int) -> bool:
+def has_repeats(path: str, times: int) -> bool:
     """Whether some sequence of segments of *path* stands *times* times or more in a row.
 
     Paths of a hundred thousand segments apart, that takes microseconds: the segments are numbers,
@@ -156,8 +163,8 @@ _FEW = 16
 
 
 @atom("HostEquals(host)", "example.com", "the host is *host*")
-def _host_equals(argument: str, given: Given) -> Test:
-    beginnings = _beginnings(read.host(read.text(argument)))
+def _host_equals(argument: str, given: FilterInputs) -> Test:
+    beginnings = _beginnings(read.read_host(read.read_text(argument)))
     return lambda url, subject: url.startswith(beginnings)
 
 
@@ -166,8 +173,8 @@ _ONE_OF_HOSTS = "the host is one of *hosts*"
 
 @atom("HostEqualsOneOf(hosts)", "example.com, example.org", _ONE_OF_HOSTS)
 @atom("ForbiddenHost(hosts)", "example.com, example.org", f"{_ONE_OF_HOSTS}; to follow `not`")
-def _host_equals_one_of(argument: str, given: Given) -> Test:
-    hosts = frozenset(read.hosts(argument))
+def _host_equals_one_of(argument: str, given: FilterInputs) -> Test:
+    hosts = frozenset(read.read_hosts(argument))
     return lambda url, subject: host_of(url) in hosts
 
 
@@ -175,13 +182,13 @@ def _host_equals_one_of(argument: str, given: Given) -> Test:
     "HostEndsWith(suffix)", ".example.com",
     "the host ends with *suffix*: with a dot before it, what lies below a domain",
 )  # fmt: skip
-def _host_ends_with(argument: str, given: Given) -> Test:
-    return _host_ends((read.host(read.text(argument)),))
+def _host_ends_with(argument: str, given: FilterInputs) -> Test:
+    return _host_ends((read.read_host(read.read_text(argument)),))
 
 
 @atom("HostEndsWithOneOf(suffixes)", ".de, .at, .ch", "the host ends with one of *suffixes*")
-def _host_ends_with_one_of(argument: str, given: Given) -> Test:
-    suffixes = read.hosts(argument)
+def _host_ends_with_one_of(argument: str, given: FilterInputs) -> Test:
+    suffixes = read.read_hosts(argument)
     if len(suffixes) <= _FEW:
         return _host_ends(suffixes)
     ends = read.ends_with_one_of(suffixes)
@@ -191,7 +198,7 @@ def _host_ends_with_one_of(argument: str, given: Given) -> Test:
 def _host_ends(suffixes: tuple[str, ...]) -> Test:
     """Without cutting out the host, which would take as long again; few have a port or a colon."""
 
-    def test(url: str, subject: Subject) -> bool:
+    def test(url: str, subject: LinkFacts) -> bool:
         slash = url.index("/", _AUTHORITY + 1)
         if url.endswith(suffixes, _AUTHORITY, slash):
             return True
@@ -209,11 +216,11 @@ def _beginnings(host: str) -> tuple[str, ...]:
     "SameHost()", "", "the host is that of the page that led there; a seed has none, and passes",
     Fact.VIA,
 )  # fmt: skip
-def _same_host(argument: str, given: Given) -> Test:
-    read.nothing(argument)
+def _same_host(argument: str, given: FilterInputs) -> Test:
+    read.read_nothing(argument)
     last, beginnings = "", _beginnings("")
 
-    def test(url: str, subject: Subject) -> bool:
+    def test(url: str, subject: LinkFacts) -> bool:
         nonlocal last, beginnings
         if subject.via != last:  # the links of a page are asked about one after the other
             last, beginnings = subject.via, _beginnings(host_of(subject.via or "http:///"))
@@ -226,8 +233,8 @@ def _same_host(argument: str, given: Given) -> Test:
     "DomainEqualsOneOf(domains)", "example.co.uk, example.org",
     "the registered domain, by the list of public suffixes, is one of *domains*",
 )  # fmt: skip
-def _domain_equals_one_of(argument: str, given: Given) -> Test:
-    domains = frozenset(read.hosts(argument))
+def _domain_equals_one_of(argument: str, given: FilterInputs) -> Test:
+    domains = frozenset(read.read_hosts(argument))
     return lambda url, subject: registered_domain(host_of(url)) in domains
 
 
@@ -235,8 +242,8 @@ def _domain_equals_one_of(argument: str, given: Given) -> Test:
     "PublicSuffixEqualsOneOf(suffixes)", "co.uk, de",
     "what names are registered under, by the list of public suffixes, is one of *suffixes*",
 )  # fmt: skip
-def _public_suffix_equals_one_of(argument: str, given: Given) -> Test:
-    suffixes = frozenset(name.removeprefix(".") for name in read.hosts(argument))
+def _public_suffix_equals_one_of(argument: str, given: FilterInputs) -> Test:
+    suffixes = frozenset(name.removeprefix(".") for name in read.read_hosts(argument))
     return lambda url, subject: public_suffix(host_of(url)) in suffixes
 
 
@@ -246,8 +253,8 @@ def _public_suffix_equals_one_of(argument: str, given: Given) -> Test:
     "an address that it does not have is in none",
     Fact.ADDRESS,
 )  # fmt: skip
-def _country_equals_one_of(argument: str, given: Given) -> Test:
-    codes = frozenset(code.upper() for code in read.texts(argument))
+def _country_equals_one_of(argument: str, given: FilterInputs) -> Test:
+    codes = frozenset(code.upper() for code in read.read_texts(argument))
     if not all(len(code) == 2 and code.isascii() and code.isalpha() for code in codes):
         raise ValueError("country codes of two letters such as DE (ISO 3166-1)")
     country_of = given.country_of
@@ -260,8 +267,8 @@ def _country_equals_one_of(argument: str, given: Given) -> Test:
 
 
 @atom("SchemeEquals(scheme)", "https", "the scheme is *scheme*")
-def _scheme_equals(argument: str, given: Given) -> Test:
-    scheme = read.text(argument).lower().removesuffix(":")
+def _scheme_equals(argument: str, given: FilterInputs) -> Test:
+    scheme = read.read_text(argument).lower().removesuffix(":")
     if scheme not in ("http", "https"):
         raise ValueError("http or https")
     beginning = f"{scheme}://"
@@ -269,28 +276,28 @@ def _scheme_equals(argument: str, given: Given) -> Test:
 
 
 @atom("URLEquals(url)", "https://example.com/", "the URL is *url*, both in normal form")
-def _url_equals(argument: str, given: Given) -> Test:
-    wanted = normalize(read.text(argument))
+def _url_equals(argument: str, given: FilterInputs) -> Test:
+    wanted = normalize(read.read_text(argument))
     if wanted is None:
         raise ValueError("an http or https URL")
     return lambda url, subject: url == wanted
 
 
 @atom("URLShorterThan(n)", "256", "the URL has fewer than *n* characters")
-def _url_shorter_than(argument: str, given: Given) -> Test:
-    limit = read.number(argument, 1)
+def _url_shorter_than(argument: str, given: FilterInputs) -> Test:
+    limit = read.read_number(argument, 1)
     return lambda url, subject: len(url) < limit
 
 
 @atom("URLMatchesRegex(regex)", r".*/\d+\.html", "the *regex* matches the whole URL")
-def _url_matches_regex(argument: str, given: Given) -> Test:
-    test = matches(read.text(argument))
+def _url_matches_regex(argument: str, given: FilterInputs) -> Test:
+    test = matches(read.read_text(argument))
     return lambda url, subject: test(url)
 
 
 @atom("URLContainsRegex(regex)", r"[?&]page=\d", "the *regex* matches somewhere in the URL")
-def _url_contains_regex(argument: str, given: Given) -> Test:
-    test = contains(read.text(argument))
+def _url_contains_regex(argument: str, given: FilterInputs) -> Test:
+    test = contains(read.read_text(argument))
     return lambda url, subject: test(url)
 
 
@@ -298,13 +305,13 @@ def _url_contains_regex(argument: str, given: Given) -> Test:
     "URLContainsOneOf(words)", "news, blog",
     "one of *words* stands in the URL; case does not matter",
 )  # fmt: skip
-def _url_contains_one_of(argument: str, given: Given) -> Test:
-    words = read.lowered(argument)
+def _url_contains_one_of(argument: str, given: FilterInputs) -> Test:
+    words = read.read_lowered(argument)
     if len(words) == 1:
         only = words[0]
         return lambda url, subject: only in url.lower()
 
-    def test(url: str, subject: Subject) -> bool:
+    def test(url: str, subject: LinkFacts) -> bool:
         folded = url.lower()
         return any(word in folded for word in words)
 
@@ -315,14 +322,14 @@ def _url_contains_one_of(argument: str, given: Given) -> Test:
     "SurtStartsWith(prefixes)", '"http://(org,example,)/docs/", "(de,"',
     "the URL in SURT form begins with one of *prefixes*; http and https count as one",
 )  # fmt: skip
-def _surt_starts_with(argument: str, given: Given) -> Test:
-    prefixes = tuple(map(host_part, read.texts(argument)))
+def _surt_starts_with(argument: str, given: FilterInputs) -> Test:
+    prefixes = tuple(map(surt_prefix, read.read_texts(argument)))
     return lambda url, subject: surt(url).startswith(prefixes)
 
 
 @atom("PathEndsWithOneOf(suffixes)", ".html, .htm, /", "the path ends so; case does not matter")
-def _path_ends_with_one_of(argument: str, given: Given) -> Test:
-    return _path_ends(read.lowered(argument))
+def _path_ends_with_one_of(argument: str, given: FilterInputs) -> Test:
+    return _path_ends(read.read_lowered(argument))
 
 
 def _path_ends(suffixes: tuple[str, ...]) -> Test:
@@ -330,7 +337,7 @@ def _path_ends(suffixes: tuple[str, ...]) -> Test:
         ends = read.ends_with_one_of(suffixes)
         return lambda url, subject: ends(_path(url).lower())
 
-    def test(url: str, subject: Subject) -> bool:
+    def test(url: str, subject: LinkFacts) -> bool:
         query, path = url.find("?"), url.index("/", _AUTHORITY + 1)
         return url.lower().endswith(suffixes, path, query if query > 0 else None)
 
@@ -341,16 +348,16 @@ def _path_ends(suffixes: tuple[str, ...]) -> Test:
     "FileTypeEqualsOneOf(types)", "html, pdf",
     "what follows the last dot of the path's last segment; case does not matter",
 )  # fmt: skip
-def _file_type_equals_one_of(argument: str, given: Given) -> Test:
-    types = read.lowered(argument)
+def _file_type_equals_one_of(argument: str, given: FilterInputs) -> Test:
+    types = read.read_lowered(argument)
     if any("/" in each for each in types):
         raise ValueError("file types such as pdf")
     return _path_ends(tuple(f".{each.removeprefix('.')}" for each in types))
 
 
 @atom("NoMoreSlashThan(n)", "10", "the path has at most *n* slashes")
-def _no_more_slash_than(argument: str, given: Given) -> Test:
-    limit = read.number(argument, 1) + 2  # those of "://"
+def _no_more_slash_than(argument: str, given: FilterInputs) -> Test:
+    limit = read.read_number(argument, 1) + 2  # those of "://"
     return lambda url, subject: (
         url.count("/") <= limit or url.partition("?")[0].count("/") <= limit
     )
@@ -360,9 +367,9 @@ def _no_more_slash_than(argument: str, given: Given) -> Test:
     "DuplicateSegmentsLessThan(n)", "3",
     "no sequence of segments stands *n* times or more in a row in the path",
 )  # fmt: skip
-def _duplicate_segments_less_than(argument: str, given: Given) -> Test:
-    times = read.number(argument, 2)
-    return lambda url, subject: not repeats(_path(url), times)
+def _duplicate_segments_less_than(argument: str, given: FilterInputs) -> Test:
+    times = read.read_number(argument, 2)
+    return lambda url, subject: not has_repeats(_path(url), times)
 
 
 def _path(url: str) -> str:
@@ -374,8 +381,8 @@ def _path(url: str) -> str:
 
 
 @atom("DepthLessThan(n)", "5", "fewer than *n* links lead there from a seed", Fact.DEPTH)
-def _depth_less_than(argument: str, given: Given) -> Test:
-    limit = read.number(argument, 1)
+def _depth_less_than(argument: str, given: FilterInputs) -> Test:
+    limit = read.read_number(argument, 1)
     return lambda url, subject: subject.depth < limit
 
 
@@ -384,40 +391,40 @@ def _depth_less_than(argument: str, given: Given) -> Test:
     "fewer than *n* links in a row have led out of `allowed_domains`: 1 is within them only",
     Fact.BEYOND,
 )  # fmt: skip
-def _hops_beyond_scope_less_than(argument: str, given: Given) -> Test:
-    limit = read.number(argument, 1)
+def _hops_beyond_scope_less_than(argument: str, given: FilterInputs) -> Test:
+    limit = read.read_number(argument, 1)
     return lambda url, subject: subject.beyond < limit
 
 
 _NULS, _BEGINNING = 3, 1_000
 
 
-def _of(test: Callable[[Page], bool]) -> Test:
+def _page_test(test: Callable[[FilterPage], bool]) -> Test:
     """*test* of the page alone; False without one."""
     return lambda url, subject: subject.page is not None and test(subject.page)
 
 
 @atom("IsHttpResponse()", "", "the answer came over http or https", Fact.PAGE)
-def _is_http_response(argument: str, given: Given) -> Test:
-    read.nothing(argument)
-    return _of(lambda page: page.http)
+def _is_http_response(argument: str, given: FilterInputs) -> Test:
+    read.read_nothing(argument)
+    return _page_test(lambda page: page.http)
 
 
 @atom("StatusCategory(n)", "2", "the status has *n* hundreds: 2 is success", Fact.PAGE)
-def _status_category(argument: str, given: Given) -> Test:
-    category = read.number(argument, 1)
+def _status_category(argument: str, given: FilterInputs) -> Test:
+    category = read.read_number(argument, 1)
     if category > 5:
         raise ValueError("the hundreds of a status, from 1 to 5, such as 2")
-    return _of(lambda page: page.status // 100 == category)
+    return _page_test(lambda page: page.status // 100 == category)
 
 
 @atom(
     "ContentTypeStartsWith(text)", "text/",
     "the header Content-Type begins so; case does not matter", Fact.PAGE,
 )  # fmt: skip
-def _content_type_starts_with(argument: str, given: Given) -> Test:
-    beginning = read.text(argument).lower()
-    return _of(lambda page: page.content_type.lower().startswith(beginning))
+def _content_type_starts_with(argument: str, given: FilterInputs) -> Test:
+    beginning = read.read_text(argument).lower()
+    return _page_test(lambda page: page.content_type.lower().startswith(beginning))
 
 
 @atom(
@@ -425,16 +432,16 @@ def _content_type_starts_with(argument: str, given: Given) -> Test:
     "the media type of the answer, without parameters, is one of *types*, `*` for any part",
     Fact.PAGE,
 )  # fmt: skip
-def _media_type_equals_one_of(argument: str, given: Given) -> Test:
-    types = frozenset(read.lowered(argument))
+def _media_type_equals_one_of(argument: str, given: FilterInputs) -> Test:
+    types = frozenset(read.read_lowered(argument))
     if not all("/" in each.strip("/") for each in types):
         raise ValueError("media types such as text/html or image/*")
 
-    def test(page: Page) -> bool:
+    def test(page: FilterPage) -> bool:
         media_type = page.media_type
         return media_type in types or f"{media_type.partition('/')[0]}/*" in types
 
-    return _of(test)
+    return _page_test(test)
 
 
 @atom(
@@ -443,10 +450,10 @@ def _media_type_equals_one_of(argument: str, given: Given) -> Test:
     "(RFC 4647 §3.3.1), and a page that does not say is none",
     Fact.PAGE,
 )  # fmt: skip
-def _language_equals_one_of(argument: str, given: Given) -> Test:
-    tags = read.lowered(argument)
+def _language_equals_one_of(argument: str, given: FilterInputs) -> Test:
+    tags = read.read_lowered(argument)
     wider = tuple(f"{tag}-" for tag in tags)
-    return _of(
+    return _page_test(
         lambda page: any(said in tags or said.startswith(wider) for said in page.languages)
     )
 
@@ -455,24 +462,24 @@ def _language_equals_one_of(argument: str, given: Given) -> Test:
     "IsProbablyBinary()", "", f"{_NULS} zero bytes or more are among the first {_BEGINNING:,}",
     Fact.PAGE,
 )  # fmt: skip
-def _is_probably_binary(argument: str, given: Given) -> Test:
-    read.nothing(argument)
-    return _of(lambda page: page.body.count(0, 0, _BEGINNING) >= _NULS)
+def _is_probably_binary(argument: str, given: FilterInputs) -> Test:
+    read.read_nothing(argument)
+    return _page_test(lambda page: page.body.count(0, 0, _BEGINNING) >= _NULS)
 
 
 @atom(
     "DigestEquals(sha1)", "da39a3ee5e6b4b0d3255bfef95601890afd80709",
     "the SHA-1 of the body, in hexadecimal or as the fetch log has it (base 32)", Fact.PAGE,
 )  # fmt: skip
-def _digest_equals(argument: str, given: Given) -> Test:
-    text = read.text(argument).upper()
+def _digest_equals(argument: str, given: FilterInputs) -> Test:
+    text = read.read_text(argument).upper()
     try:
         wanted = base64.b32decode(text) if len(text) == 32 else bytes.fromhex(text)
     except (ValueError, binascii.Error):
         wanted = b""
     if len(wanted) != 20:
         raise ValueError("a SHA-1 of 40 hexadecimal digits or 32 letters in base 32")
-    return _of(
+    return _page_test(
         lambda page: hashlib.sha1(page.body, usedforsecurity=False).digest() == wanted
     )
 
@@ -481,24 +488,24 @@ def _digest_equals(argument: str, given: Given) -> Test:
     "ResponseMatches(regex)", '"(?s).*<form.*"', "the *regex* matches the whole body as ISO-8859-1",
     Fact.PAGE,
 )  # fmt: skip
-def _response_matches(argument: str, given: Given) -> Test:
-    test = body_matches(read.text(argument))
-    return _of(lambda page: test(page.body))
+def _response_matches(argument: str, given: FilterInputs) -> Test:
+    test = body_matches(read.read_text(argument))
+    return _page_test(lambda page: test(page.body))
 
 
 @atom(
     "ResponseContainsRegex(regex)", '"(?i)<form"', "the *regex* matches somewhere in the body",
     Fact.PAGE,
 )  # fmt: skip
-def _response_contains_regex(argument: str, given: Given) -> Test:
-    test = body_contains(read.text(argument))
-    return _of(lambda page: test(page.body))
+def _response_contains_regex(argument: str, given: FilterInputs) -> Test:
+    test = body_contains(read.read_text(argument))
+    return _page_test(lambda page: test(page.body))
 
 
 @atom(
     "PageContainsOneOf(words)", "crawler, spider",
     "one of *words* stands in the page's text, markup included; case does not matter", Fact.PAGE,
 )  # fmt: skip
-def _page_contains_one_of(argument: str, given: Given) -> Test:
-    words = read.lowered(argument)
-    return _of(lambda page: any(word in page.folded_text for word in words))
+def _page_contains_one_of(argument: str, given: FilterInputs) -> Test:
+    words = read.read_lowered(argument)
+    return _page_test(lambda page: any(word in page.folded_text for word in words))

@@ -4,7 +4,7 @@ The grammar of filter expressions: BUbiNG's, with comments and quoted arguments.
 
 ``not`` (``!``, ``~``) binds closer than ``and`` (``&``), that closer than ``or`` (``|``). An
 argument is any text without parentheses and double quotes; between double quotes it may hold
-everything, a quote itself as ``\"``. From ``#`` to the end of its line there is a comment. The
+everything, a quote itself as ``"``. From ``#`` to the end of its line there is a comment. The
 case of the words does not matter; that of the atoms' names does.
 
 From a filter expression to a test, and from a test's answer to the atoms that gave it.
@@ -25,9 +25,9 @@ from scrapy_spider_suite.urls.filters.atom_registry import (
     ATOMS,
     KNOWN,
     Fact,
-    Given,
+    FilterInputs,
+    LinkFacts,
     Stage,
-    Subject,
     Test,
 )
 
@@ -226,7 +226,7 @@ REGISTERED = (_links, _responses)
 """The modules whose atoms are known from the start."""
 
 
-class Said(NamedTuple):
+class AtomResult(NamedTuple):
     """An atom and what it said, for a person to read."""
 
     atom: Atom
@@ -246,14 +246,14 @@ class Filter:
 
     __slots__ = ("_tests", "node", "stage", "text", "wants")
 
-    def __init__(self, text: str, stage: Stage, given: Given | None = None) -> None:
+    def __init__(self, text: str, stage: Stage, given: FilterInputs | None = None) -> None:
         """Raises `FilterError`, which names line and column of what is wrong."""
         self.text = text
         self.stage = stage
         self.node = parse(text)
         self._tests: dict[int, Test] = {}
         for atom in atoms_of(self.node):
-            self._tests[id(atom)] = _test_of(atom, text, stage, given or Given())
+            self._tests[id(atom)] = _test_of(atom, text, stage, given or FilterInputs())
         self.wants: Test = self._compiled(self.node)
 
     def __str__(self) -> str:
@@ -264,8 +264,8 @@ class Filter:
         return any(fact in ATOMS[atom.name].needs for atom in atoms_of(self.node))
 
     def verdict(
-        self, url: str, subject: Subject, known: Collection[Fact] | None = None
-    ) -> tuple[bool | None, list[Said]]:
+        self, url: str, subject: LinkFacts, known: Collection[Fact] | None = None
+    ) -> tuple[bool | None, list[AtomResult]]:
         """Whether *url* is wanted, and what the atoms that decided it said.
 
         *known* are the facts that *subject* tells (None: all of the stage). None is the answer
@@ -293,8 +293,8 @@ class Filter:
     # Explaining
 
     def _judge(
-        self, node: Node, url: str, subject: Subject, known: Collection[Fact]
-    ) -> tuple[bool | None, list[Said]]:
+        self, node: Node, url: str, subject: LinkFacts, known: Collection[Fact]
+    ) -> tuple[bool | None, list[AtomResult]]:
         match node:
             case Constant(value):
                 return value, []
@@ -302,7 +302,7 @@ class Filter:
                 if not ATOMS[node.name].needs <= frozenset(known):
                     return None, []
                 holds = bool(self._tests[id(node)](url, subject))
-                return holds, [Said(node, holds)]
+                return holds, [AtomResult(node, holds)]
             case Not(inner):
                 inside, said = self._judge(inner, url, subject, known)
                 return None if inside is None else not inside, said
@@ -329,7 +329,7 @@ def atoms_of(node: Node) -> Iterator[Atom]:
                 yield from atoms_of(part)
 
 
-def _test_of(atom: Atom, text: str, stage: Stage, given: Given) -> Test:
+def _test_of(atom: Atom, text: str, stage: Stage, given: FilterInputs) -> Test:
     kind = ATOMS.get(atom.name)
     if kind is None:
         near = difflib.get_close_matches(atom.name, ATOMS, n=1, cutoff=0.0)[0]

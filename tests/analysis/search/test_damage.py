@@ -94,7 +94,7 @@ def test_a_damaged_index(tmp_path: Path) -> None:
         else:
             data[-1] ^= 1
         # As another file: what maps this one would end with SIGBUS if it were cut off under it.
-        files.replace(path, bytes(data))
+        files.replace_file(path, bytes(data))
         found += [finding.path for finding in verify_texts(tmp_path) if finding.kind == "index"]
         progress = Follower(tmp_path).step()
         assert str(index) in progress.rebuilt, path

@@ -18,7 +18,7 @@ from scrapy_spider_suite.analysis.search.text_index import Opened, key_of
 from scrapy_spider_suite.errors import SearchBusyError
 from scrapy_spider_suite.packs import Original, PackWriter, payload_digest, records
 from scrapy_spider_suite.packs.redaction import Subject, redact
-from scrapy_spider_suite.runtime import files as durable
+from scrapy_spider_suite.runtime import files
 
 HOST = "secret.test"
 HIDDEN = "qxzvkwy"
@@ -140,7 +140,7 @@ def test_where_nothing_can_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert left(tmp_path, HIDDEN) == []
     assert followed(tmp_path) == expected(tmp_path)
     for path in IndexPlace(tmp_path).current().glob("*.store"):
-        durable.replace(path, path.read_bytes()[:40])  # it may be mapped
+        files.replace_file(path, path.read_bytes()[:40])  # it may be mapped
     redact(tmp_path, Subject(host="a.test"), NOW, lambda done: None)
     assert not IndexPlace(tmp_path).exists()
     assert followed(tmp_path) == expected(tmp_path)

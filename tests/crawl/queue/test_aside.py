@@ -15,10 +15,10 @@ from scrapy_spider_suite.frontier.policy import Block, Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.store.interface import MemoryStore, Store
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.urls.host_patterns import Subject
+from scrapy_spider_suite.urls.host_patterns import HostPattern
 
 DELAY = 1.0
-A, B = (Subject.parse(f"http://h.test/{name}/") for name in "ab")
+A, B = (HostPattern.parse(f"http://h.test/{name}/") for name in "ab")
 
 
 @pytest.fixture(params=["memory", "rocks"])
@@ -37,12 +37,12 @@ class Crawl:
         self.now = 0.0
         self.frontier = Frontier(store, self.policy, now=0.0, wall=WALL, capacity=10)
 
-    def block(self, subject: Subject) -> None:
+    def block(self, subject: HostPattern) -> None:
         """Block *subject*."""
         self.policy.blocks.put(subject, Block(Rule(str(subject), "a test"), "noise"))
         self.policy.changed()
 
-    def unblock(self, subject: Subject) -> None:
+    def unblock(self, subject: HostPattern) -> None:
         """Let it be visited again."""
         assert self.policy.blocks.remove(subject)
         self.policy.changed()

@@ -21,7 +21,7 @@ from scrapy_spider_suite.store.rows import HostRecord, UrlState
 from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, SieveIndex
 from scrapy_spider_suite.testing import trap_sites
 from scrapy_spider_suite.testing.trap_sites import real_pages
-from scrapy_spider_suite.urls.traps import Limits, Trap
+from scrapy_spider_suite.urls.traps import Trap, TrapLimits
 
 H = "http://a.test"
 
@@ -29,7 +29,7 @@ H = "http://a.test"
 def traps(known: Callable[[bytes], bool] = lambda identity: True, **limits: int) -> Traps:
     """Those of a new job."""
     store = MemoryStore()
-    return Traps(store, Policy(traps=Limits(**limits)), TrapStats(store), known)
+    return Traps(store, Policy(traps=TrapLimits(**limits)), TrapStats(store), known)
 
 
 def said(text: str) -> bytes:
@@ -183,7 +183,7 @@ def test_a_value_of_its_own_is_no_combination() -> None:
 
 def test_what_failed_in_a_trap_that_is_none_has_another_chance() -> None:
     """With the next link that leads to it."""
-    crawl = TrapCrawl(MemoryStore(), Limits(same=3))
+    crawl = TrapCrawl(MemoryStore(), TrapLimits(same=3))
     crawl.on_page = lambda lease: None
     guard, url = crawl.frontier.traps, "http://lost-trap.test/lost/77"
     for number in range(3):
@@ -276,7 +276,7 @@ def test_although_its_link_was_met_a_moment_ago(sift: bool, tmp_path: Path) -> N
     store = RocksStore(tmp_path / "store", memory=4 << 20)
     if sift:
         store.sieve = SieveIndex(tmp_path / SIEVE_FOLDER, store.kv(DROPPED), capacity=1024)
-    crawl = TrapCrawl(store, Limits(same=3), cache=1 << 12, sift=sift)
+    crawl = TrapCrawl(store, TrapLimits(same=3), cache=1 << 12, sift=sift)
     origin, guard = "http://lost-trap.test", crawl.frontier.traps
     url = f"{origin}/lost/77"
     crawl.on_page = lambda lease: lease.links.append(url)

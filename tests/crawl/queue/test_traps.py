@@ -22,7 +22,7 @@ from scrapy_spider_suite.store.interface import MemoryStore, Store
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
 from scrapy_spider_suite.testing.trap_sites import real_pages
-from scrapy_spider_suite.urls.traps import Ground, Limits, Refusal, Trap
+from scrapy_spider_suite.urls.traps import HostTrapStats, Trap, TrapLimits, TrapRefusal
 
 REAL = set(real_pages(lambda host: f"http://{host}"))
 TIGHT = replace(BROAD, same=6, hosts=6, query=6)
@@ -53,7 +53,7 @@ def test_six_traps() -> None:
 def test_one_trap_and_one_limit(name: str, limit: str) -> None:
     """Each has the limit that ends it by itself; without limits it has no end."""
     given = {each: getattr(TIGHT, each) for each in (limit, *(["same"] * (limit == "numbers")))}
-    for limits in (Limits(**given), Limits()):
+    for limits in (TrapLimits(**given), TrapLimits()):
         crawl = TrapCrawl(MemoryStore(), limits)
         crawl.seed(f"http://{name}-trap.test/")
         crawl.run(fetches=200)
@@ -66,7 +66,7 @@ def test_one_trap_and_one_limit(name: str, limit: str) -> None:
 
 def test_a_calendar_comes_last() -> None:
     """Its days differ in numbers alone: real pages that are found later come before them."""
-    crawl = TrapCrawl(MemoryStore(), Limits(same=6), seats=1)
+    crawl = TrapCrawl(MemoryStore(), TrapLimits(same=6), seats=1)
     crawl.seed("http://calendar-trap.test/calendar/2026/6")
     crawl.run(fetches=150)
     assert not crawl.frontier.counters.failed
@@ -82,7 +82,7 @@ def test_a_calendar_comes_last() -> None:
 
 def test_two_orders_of_one_query_are_fetched_once() -> None:
     """Half of the facets' combinations are others in another order."""
-    for limits in (Limits(query=150, permuted=1), Limits(query=150)):
+    for limits in (TrapLimits(query=150, permuted=1), TrapLimits(query=150)):
         crawl = TrapCrawl(MemoryStore(), limits)
         crawl.seed("http://facets-trap.test/")
         crawl.run(fetches=200)
@@ -160,7 +160,7 @@ def test_a_folder_that_has_had_its_share_comes_last(
 ) -> None:
     """Nothing is refused: when the others are done, what is left of the budget is its own."""
     monkeypatch.setattr("scrapy_spider_suite.crawl.queue.traps._FEW", 200)
-    crawl = TrapCrawl(MemoryStore(), Limits(prefix=50))
+    crawl = TrapCrawl(MemoryStore(), TrapLimits(prefix=50))
     crawl.frontier.policy.change(host=Pace(0.1), host_max_pages=budget)
     crawl.on_page = lambda lease: None
     big = [f"http://mirror-trap.test/big/{n}" for n in range(500)]
@@ -178,7 +178,7 @@ def test_links_that_were_taken_away_say_nothing_about_queries() -> None:
     """Of nofollow the page has no links; where it ends, there is nothing without end."""
     store = MemoryStore()
     known = set[bytes]()
-    traps = Traps(store, Policy(traps=Limits(query=2)), TrapStats(store), known.__contains__)
+    traps = Traps(store, Policy(traps=TrapLimits(query=2)), TrapStats(store), known.__contains__)
     more = [f"http://a.test/s?x={n}&y=1" for n in range(3)]
     elsewhere = "http://a.test/page"
 
@@ -202,11 +202,11 @@ def test_a_queue_in_a_trap_holds_up_nobody(
     """It goes at once, as far as it lies there, and its host waits behind the others."""
     monkeypatch.setattr("scrapy_spider_suite.crawl.queue.leases._REFUSALS", 1)
     store: Store = RocksStore(tmp_path / "store", memory=4 << 20) if durable else MemoryStore()
-    crawl = TrapCrawl(store, Limits(same=3))
+    crawl = TrapCrawl(store, TrapLimits(same=3))
     crawl.on_page = lambda lease: None
     trapped = [f"http://lost-trap.test/lost/{n}" for n in range(900)]
     crawl.seed("http://mirror-trap.test/page/1.html", *trapped, "http://lost-trap.test/page/2.html")
-    ground = Ground()
+    ground = HostTrapStats()
     for url in trapped[:3]:
         ground.saw(url, 3, same=True)
     crawl.frontier.grounds.change("lost-trap.test", ground)
@@ -227,9 +227,9 @@ def test_a_queue_in_a_trap_holds_up_nobody(
 # Rows
 
 
-def filled(seed: int = 1) -> Ground:
+def filled(seed: int = 1) -> HostTrapStats:
     """A ground with something of everything."""
-    draw, ground = random.Random(seed), Ground()
+    draw, ground = random.Random(seed), HostTrapStats()
     for _ in range(20):
         ground.counts.setdefault(draw.choice(["same", "below"]), {})[draw.getrandbits(64)] = 7
         ground.closed[draw.getrandbits(64)] = draw.choice(list(Trap))
@@ -240,7 +240,7 @@ def filled(seed: int = 1) -> Ground:
 def test_rows() -> None:
     """A ground comes back as it was."""
     ground, again = filled(), unpack("a.test", pack(filled()))
-    for name in Ground.__slots__:
+    for name in HostTrapStats.__slots__:
         assert getattr(ground, name) == getattr(again, name)
 
 
@@ -290,7 +290,7 @@ def test_farms_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest is forgotten, on disk as well."""
     monkeypatch.setattr("scrapy_spider_suite.crawl.queue.traps._FARMS", 3)
     store = MemoryStore()
-    policy = Policy(traps=Limits(hosts=2))
+    policy = Policy(traps=TrapLimits(hosts=2))
 
     def traps() -> Traps:
         return Traps(store, policy, TrapStats(store), lambda identity: False)
@@ -303,7 +303,7 @@ def test_farms_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             ours.saw(f"http://{host}/", host, body, (), pages=0)
     for each in (ours, traps()):
         found = [each.closed(f"http://x.farm{n}.test/", f"x.farm{n}.test") for n in range(5)]
-        assert found == [None, None, *(Refusal(Trap.HOSTS, f"farm{n}.test") for n in (2, 3, 4))]
+        assert found == [None, None, *(TrapRefusal(Trap.HOSTS, f"farm{n}.test") for n in (2, 3, 4))]
     record = HostRecord()
     record.attempts = 1
     store.put_record("x.farm4.test", record)
@@ -314,7 +314,7 @@ def test_what_somebody_else_has_compared() -> None:
     """Pages that repeat others of their host are evidence, however unlike they look."""
     for repeats in (True, False):
         store = MemoryStore()
-        policy = Policy(traps=Limits(same=6))
+        policy = Policy(traps=TrapLimits(same=6))
         traps = Traps(store, policy, TrapStats(store), lambda identity: False)
         for number in range(40):
             url = f"http://a.test/same/{number}"
