@@ -121,7 +121,7 @@ def crawled(web: FakeWebProcess, folder: Path, ledger: str) -> tuple[float, floa
     folder.mkdir(parents=True)
     settings = web_settings(
         web.ready.dns_port, SUITE_SEEDS=str(web.config.seeds_file), SUITE_HOST_DELAY=DELAY,
-        SUITE_IP_DELAY=0.0, DOWNLOAD_TIMEOUT=TIMEOUT, LOG_LEVEL="ERROR", SUITE_LEDGER=ledger,
+        SUITE_IP_DELAY=0.0, DOWNLOAD_TIMEOUT=TIMEOUT, LOG_LEVEL="ERROR", SUITE_RATE_LEDGER=ledger,
     )  # fmt: skip
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Links read on demand beside links read at once (SUITE_EXTRACT), on the same in-vitro web.
+"""Links read on demand beside links read at once (SUITE_READ_LINKS), on the same in-vitro web.
 
     python benchmarks/on_demand.py [--small] [--hosts N] [--pages N]
 
@@ -42,9 +42,9 @@ def outcomes(folder: Path) -> dict[str, str]:
 def run(how: str, web: FakeWebProcess, folder: Path) -> dict[str, Any]:
     """Crawl *web* with links read in that way."""
     settings = {
-        **SUITE, **NO_DELAYS, **web.ready.settings, "SUITE_EXTRACT": how,
+        **SUITE, **NO_DELAYS, **web.ready.settings, "SUITE_READ_LINKS": how,
         "CONCURRENT_REQUESTS": AT_ONCE, "JOBDIR": str(folder / "job"),
-        "SUITE_PACKS_DIR": str(folder / "packs"), "SUITE_SEEN": "plain",
+        "SUITE_PACKS_DIR": str(folder / "packs"), "SUITE_SEEN_STORE": "plain",
     }  # fmt: skip
     seeds = [web.ready.seeds[0]]
     report = measure({"spider": "bulk", "settings": settings, "seeds": seeds}, timeout=3_600)

@@ -70,7 +70,7 @@ def crawl(names: dict[str, Path], count: int, packs: Path) -> dict[str, Any]:
             **SUITE, **web.ready.settings, "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0,
             "SUITE_IP_CONCURRENCY": 0, "SUITE_PACKS_DIR": str(packs), "SUITE_INDEX": True,
             "SUITE_PACKS_FORMAT": "zst",
-            "SUITE_SEEN": "plain", "SUITE_STOP_TIMEOUT": 3600, "CLOSESPIDER_PAGECOUNT": count,
+            "SUITE_SEEN_STORE": "plain", "SUITE_STOP_TIMEOUT": 3600, "CLOSESPIDER_PAGECOUNT": count,
             "SUITE_SCHEDULE_FILTER": r"URLMatchesRegex(.*\.html)",
         }  # fmt: skip
         report: dict[str, Any] = {}

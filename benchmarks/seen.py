@@ -241,7 +241,7 @@ def one(lists: Path | None, name: str, store: str, small: bool) -> None:
 
 
 def crawl(pages: int, store: str) -> None:
-    """Crawl some *pages* of the in-vitro web with SUITE_SEEN = *store*, and print a line."""
+    """Crawl some *pages* of the in-vitro web with SUITE_SEEN_STORE = *store*, and print a line."""
     config = FakeWebConfig(
         hosts=pages // 50, addresses=max(1, pages // 500), pages=50, degree=20, page_size=2_000
     )
@@ -249,7 +249,7 @@ def crawl(pages: int, store: str) -> None:
         job = Path(folder) / "job"
         settings = {
             **SUITE, **web.ready.settings, "JOBDIR": str(job), "ROBOTSTXT_OBEY": False,
-            "SUITE_SEEN": store, "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0,
+            "SUITE_SEEN_STORE": store, "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0,
             "SUITE_IP_CONCURRENCY": 0, "SUITE_HOST_CONCURRENCY": 4, "SUITE_FETCH_LOG": False,
         }  # fmt: skip
         spider = {"spider": "bulk", "settings": settings, "seeds": list(web.ready.seeds)}

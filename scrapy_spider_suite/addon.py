@@ -68,8 +68,8 @@ UNUSED_SETTINGS = {
     "SCHEDULER_DUPEFILTER_CLASS": "the job knows what was seen",
     "SCHEDULER_DUPEFILTER_KEY": "the job knows what was seen",
     "SCHEDULER_SERIALIZER": "requests are stored without pickle; SUITE_STORABLE names classes",
-    "SCHEDULER_IDLE_BEFORE_CLOSE": "MAX_IDLE_TIME_BEFORE_CLOSE, or SUITE_IDLE = 'wait', keeps a "
-    "crawl open",
+    "SCHEDULER_IDLE_BEFORE_CLOSE": "MAX_IDLE_TIME_BEFORE_CLOSE, or SUITE_WHEN_DONE = 'wait', keeps "
+    "a crawl open",
 }
 """Settings of scrapy-redis's scheduler that mean nothing to the suite's, and what there is."""
 

@@ -172,7 +172,7 @@ class Drill:
         settings = self.plan.size.settings(
             ready, JOBDIR=str(job), SUITE_HOST_DELAY=delay, SUITE_OVERRIDES=str(self.overrides),
             SUITE_ROBOTS_TTL=self.plan.robots_ttl, FILES_STORE=str(self.folder / "images"),
-            FILES_URLS_FIELD="image_urls", SUITE_IDLE=idle, TEST_STALLS=str(folder / "stalls"),
+            FILES_URLS_FIELD="image_urls", SUITE_WHEN_DONE=idle, TEST_STALLS=str(folder / "stalls"),
             ITEM_PIPELINES={"scrapy.pipelines.files.FilesPipeline": 1},
             EXTENSIONS={"watching.Stalls": 1},
         )  # fmt: skip

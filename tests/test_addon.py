@@ -69,7 +69,7 @@ def test_the_profile_is_applied() -> None:
 
 def test_switched_off_it_does_nothing() -> None:
     """Not even bad values of its own settings matter then."""
-    off = {"SUITE_ENABLED": False, "SUITE_BURST": "bad"}
+    off = {"SUITE_ENABLED": False, "SUITE_REQUESTS_PER_VISIT": "bad"}
     settings = Settings(off)
     before = settings.copy_to_dict()
     Addon.update_pre_crawler_settings(settings)
@@ -102,7 +102,8 @@ def test_packs_that_stay_empty_are_said(kept: str, caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize(
-    "values", [{"SUITE_BURST": 0}, {"SUITE_BRUST": 1}, {"TWISTED_REACTOR_ENABLED": False}]
+    "values",
+    [{"SUITE_REQUESTS_PER_VISIT": 0}, {"SUITE_FOLOW": 1}, {"TWISTED_REACTOR_ENABLED": False}],
 )
 def test_bad_settings_are_for_the_crawl_to_refuse(values: dict[str, Any]) -> None:
     """In a script: before there is a crawl they pass, and ``crawl()`` raises the error."""

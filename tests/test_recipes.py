@@ -124,7 +124,7 @@ def test_the_image_starts_says_that_it_lives_and_stops(tmp_path: Path) -> None:
     """Its entry point, health check and signal, on a project whose crawl waits for URLs."""
     job = tmp_path / "job"
     project = Project(
-        tmp_path / "srv", SPIDER_MODULES=["project.news"], SUITE_IDLE="wait",
+        tmp_path / "srv", SPIDER_MODULES=["project.news"], SUITE_WHEN_DONE="wait",
         SUITE_EXIT_CODES=True, TELNETCONSOLE_ENABLED=False,
     )  # fmt: skip
     (project.folder / "project" / "news.py").write_text(

@@ -374,12 +374,13 @@ class Agent:
         if lease is not None:
             elsewhere = self.crawl.frontier.holding.holds_back(lease.entry)
         else:
-            elsewhere = self.crawl.settings.ledger is None and self.shares.elsewhere(
+            elsewhere = self.crawl.settings.rate_ledger is None and self.shares.elsewhere(
                 hostname(request), request.url
             )
         if elsewhere:
             raise HostExcluded(
-                "another agent has the host; with SUITE_LEDGER both may send requests there", until
+                "another agent has the host; with SUITE_RATE_LEDGER both may send requests there",
+                until,
             )
 
     def drain(self) -> None:

@@ -81,8 +81,8 @@ class PhaseTerms:
         whose = f"with SUITE_ASSIGNMENT = {self.assignment!r}"
         if not self.ledger:
             raise SettingsError(
-                f"SUITE_LEDGER is not set: {whose} every agent fetches from every host, and only "
-                "in a ledger they know of each other's delays and back-offs"
+                f"SUITE_RATE_LEDGER is not set: {whose} every agent fetches from every host, and "
+                "only in a ledger they know of each other's delays and back-offs"
             )
         if self.phases < agents:
             raise SettingsError(
@@ -153,7 +153,7 @@ def _terms(crawl: Crawl, settings: SuiteSettings) -> PhaseTerms:
     rules = crawl.overriding.policy.overrides
     return PhaseTerms(
         settings.assignment, settings.phases, settings.phase_guard, project.longest_fetch,
-        max(settings.longest_delay, rules.longest_delay), settings.ledger is not None,
+        max(settings.longest_delay, rules.longest_delay), settings.rate_ledger is not None,
     )  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def shared_settings(settings: SuiteSettings, assignment: Assignment) -> dict[str
     if not assignment.by_host:
         fixed |= {full_name(name): words(getattr(settings, name)) for name in _OF_PHASES}
     fixed["SUITE_ASSIGNMENT"] += f" ({fingerprint(assignment)})"
-    fixed["SUITE_LEDGER"] = _ledger(settings.ledger)
+    fixed["SUITE_RATE_LEDGER"] = _ledger(settings.rate_ledger)
     return fixed
 
 

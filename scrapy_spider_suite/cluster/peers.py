@@ -473,10 +473,10 @@ class PeersMode:
         self._courier = courier
 
     def _open_sieve(self) -> None:
-        """Have a sieve whatever SUITE_SEEN is: another agent has one, and hands it over."""
+        """Have a sieve whatever SUITE_SEEN_STORE is: another agent has one, and hands it over."""
         crawl = self._agency.crawl
-        crawl.open_seen(replace(crawl.settings, seen="sieve"))
-        crawl.frontier.use_sieve(active=crawl.settings.seen == "sieve")
+        crawl.open_seen(replace(crawl.settings, seen_store="sieve"))
+        crawl.frontier.use_sieve(active=crawl.settings.seen_store == "sieve")
 
     async def _make_courier(self, settings: SuiteSettings, folder: Path) -> FileTransport:
         rate, name = settings.handover_rate, self._agency.name

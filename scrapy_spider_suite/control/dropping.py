@@ -118,7 +118,7 @@ def _not_touched(site: Site, subject: HostPattern) -> list[str]:
         "referrers of URLs of other hosts that are pending or failed": True,
         "the log of the archive (suite/seen/fresh-*), until its rows have gone to a trie":
             store.archive is not None and store.archive.urls.stats().log > 0,
-        "signatures of what its pages said (SUITE_DUPLICATES = near), which name no page":
+        "signatures of what its pages said (SUITE_COMPARE_PAGES = near), which name no page":
             next(store.kv(NEAR).items(), None) is not None,
         "fingerprints in the sieve, by which nothing is looked up any more":
             store.sieve is not None and not below,

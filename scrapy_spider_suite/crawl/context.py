@@ -164,7 +164,7 @@ class Crawl:
             order=self.ordering,
             window=window_of(self.settings, self.store),
             cache=self.settings.seen_cache if self.store.durable else 0,
-            sift=self.settings.seen == "sieve",
+            sift=self.settings.seen_store == "sieve",
             routing=None if self.agency is None else self.agency.routing,
         )
         if not self.broad:
@@ -201,12 +201,12 @@ class Crawl:
     @property
     def stays_open(self) -> bool:
         """Whether the crawl goes on when nothing is left to do, since more may come."""
-        return self.settings.idle == "wait" or self.revisiting.goes_on or self.awaits_seeds
+        return self.settings.when_done == "wait" or self.revisiting.goes_on or self.awaits_seeds
 
     @property
     def capacity(self) -> int:
         """How many hosts may be in memory."""
-        return max(1_000, self.settings.workbench_memory // _HOST_BYTES)
+        return max(1_000, self.settings.memory // _HOST_BYTES)
 
     def renew_codec(self) -> None:
         """Let requests hold what ``SUITE_STORABLE`` says now."""
@@ -231,12 +231,12 @@ class Crawl:
             return MemoryStore()
         # Memory stays bounded without a job directory, too: the disk holds what waits.
         self._folder = TemporaryFolder()
-        store = RocksStore(self._folder.path / "store", memory=self.settings.workbench_memory)
+        store = RocksStore(self._folder.path / "store", memory=self.settings.memory)
         _open_seen(store, self._folder.path, self.settings)
         return store
 
     def open_seen(self, settings: SuiteSettings) -> None:
-        """Have beside the database what SUITE_SEEN of *settings* asks for.
+        """Have beside the database what SUITE_SEEN_STORE of *settings* asks for.
 
         Raises `JobError`s.
         """
@@ -300,9 +300,9 @@ class Crawl:
 
 def _open_seen(store: RocksStore, folder: Path, settings: SuiteSettings) -> None:
     """Archive or sieve of a crawl without a job."""
-    if settings.seen == "trie" and store.archive is None:
+    if settings.seen_store == "trie" and store.archive is None:
         store.archive = Archive(folder / ARCHIVE)
-    elif settings.seen == "sieve" and store.sieve is None:
+    elif settings.seen_store == "sieve" and store.sieve is None:
         bits, capacity = int(settings.sieve_bits), settings.sieve_waiting
         store.sieve = SieveIndex(folder / SIEVE, store.kv(DROPPED), bits=bits, capacity=capacity)
 

@@ -381,7 +381,7 @@ def read_overrides(path: Path | None) -> Overrides:
 def policy_fields(settings: SuiteSettings) -> dict[str, Any]:
     """What the settings say, by the names of `Policy`."""
     project = settings.project
-    general = Pace(settings.host_delay, settings.host_concurrency, settings.burst)
+    general = Pace(settings.host_delay, settings.host_concurrency, settings.requests_per_visit)
     return {
         "host": general,
         "address": Pace(settings.ip_delay, settings.ip_concurrency),
@@ -411,7 +411,7 @@ def policy_fields(settings: SuiteSettings) -> dict[str, Any]:
         },
         "start_delay": project.autothrottle_start_delay if project.autothrottle_enabled else 0.0,
         "phases": phases_of(settings),
-        "shared": settings.ledger is not None,
+        "shared": settings.rate_ledger is not None,
         "traps": TrapLimits(
             **{each: getattr(settings, f"trap_{each}") for each in TrapLimits.names()}
         ),

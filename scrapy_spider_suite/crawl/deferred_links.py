@@ -1,6 +1,6 @@
 """Whether a response can be had again, as it is, from the record of its page.
 
-Links that are read when they are wanted (SUITE_EXTRACT): out of packs, a few pages at a time.
+Links that are read when they are wanted (SUITE_READ_LINKS): out of packs, a few pages at a time.
 
 A page is fetched, called back and packed as ever; what is put off is the reading of its links. It
 goes the same way then: the same response, out of its pack, is handed to the same `Follower`.
@@ -163,7 +163,7 @@ class Extractor:
         if self._busy or self._ended or scheduler.closing or scheduler.paused:
             return
         if not len(self):
-            if starving and crawl.settings.extract != "eager":
+            if starving and crawl.settings.read_links != "eager":
                 self._hurry()
             return
         if crawl.frontier.full or crawl.now() < self._not_before:
@@ -197,7 +197,7 @@ class Extractor:
 
     def _choose(self, *, starving: bool) -> list[UnreadPage]:
         frontier, demand = self._crawl.frontier, self._pages.demand
-        if self._crawl.settings.extract == "eager":  # it was not always
+        if self._crawl.settings.read_links == "eager":  # it was not always
             return demand.of_all(AT_ONCE)
         demand.sifted(frontier.in_sieve)
         fetches = frontier.counters.done + frontier.counters.failed

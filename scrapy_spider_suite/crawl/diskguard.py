@@ -120,7 +120,7 @@ class DiskGuard:
         crawl, found = self._crawl, []
         extra = 0
         if isinstance(crawl.store, RocksStore):
-            extra = headroom(crawl.store.size(), crawl.settings.workbench_memory)
+            extra = headroom(crawl.store.size(), crawl.settings.memory)
         if crawl.job is not None:
             found.append(Folder(crawl.job.folder, extra))
         elif crawl.temporary is not None:

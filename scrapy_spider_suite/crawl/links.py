@@ -172,9 +172,9 @@ class Trapping:
         return self._traps.passed(links, time.gmtime().tm_year)
 
     def mine(self, lease: Lease, in_scope: Callable[[str, int], bool]) -> None:
-        """Let the page of *lease* bring what nobody linked to, if SUITE_MINE says so."""
+        """Let the page of *lease* bring what nobody linked to, if SUITE_GUESS_URLS says so."""
         settings, page = self._crawl.settings, lease.entry
-        url = None if settings.mine == "none" else normalize(page.url)
+        url = None if settings.guess_urls == "none" else normalize(page.url)
         if url is None:
             return
         if url != page.url:
@@ -187,7 +187,7 @@ class Trapping:
             return own and in_scope(url, depth) and bool(self.passed([url]))
 
         miner = self._crawl.frontier.miner
-        lease.children.extend(miner.mine(page, settings.mine, settings.mine_max, wanted))
+        lease.children.extend(miner.mine(page, settings.guess_urls, settings.mine_max, wanted))
 
 
 Choose = Callable[[Response, list[str]], Iterable[str]]
@@ -227,7 +227,7 @@ class Follower:
         lease = None if request is None else self._crawl.leases.get(request)
         if lease is None or not has_links(response):
             return
-        later = self._crawl.settings.extract == "on-demand" and not lease.entry.volatile
+        later = self._crawl.settings.read_links == "on-demand" and not lease.entry.volatile
         # What is known of a duplicate is known as it comes.
         if later and not (lease.likeness is not None and lease.likeness.repeats):
             lease.unread = response  # until it is settled, when it is known where it is packed

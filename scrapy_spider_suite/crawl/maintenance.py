@@ -79,7 +79,7 @@ def set_gauges(
     if frontier.sifter is not None:
         for name, value in frontier.sifter.statistics.items():
             stats.set_value(f"suite/seen/{name}", value)
-    if statistics.unextracted or crawl.settings.extract != "eager":
+    if statistics.unextracted or crawl.settings.read_links != "eager":
         stats.set_value("suite/extract/waiting", statistics.unextracted)
     stats.max_value("suite/frontier/hosts_max", statistics.hosts)
     stats.max_value("suite/frontier/queued_max", queued_max)
@@ -320,7 +320,7 @@ class Keeper:
             self._archiver = make_archiver(crawl.store, frontier.counters, frontier.flush)
         if self._archiver is None or self._scheduler.closing or self._disk.paused:
             return
-        self._archiving = self._archiver.step(moving=crawl.settings.seen == "trie")
+        self._archiving = self._archiver.step(moving=crawl.settings.seen_store == "trie")
         if self._archiving:
             self._loop.call_later(_PORTIONS, self._archive)
 
@@ -331,7 +331,8 @@ class Keeper:
         stopped by a signal not at all.
         """
         crawl, archiver = self._crawl, self._archiver
-        wanted = crawl.job is not None and crawl.settings.seen == "trie" and reason != "shutdown"
+        trie = crawl.settings.seen_store == "trie"
+        wanted = crawl.job is not None and trie and reason != "shutdown"
         if archiver is None or not wanted or not archiver.begin():
             return
         limit = math.inf if reason == "finished" else crawl.settings.stop_timeout / 2

@@ -219,7 +219,7 @@ def crawl_of(crawl: Crawl) -> CrawlNeeds:
         concurrency=settings.project.concurrent_requests,
         idle=idle_limit(crawl.crawler, files),
         files=files,
-        memory=2 * settings.workbench_memory if on_disk else 0,
+        memory=2 * settings.memory if on_disk else 0,
         job=None if crawl.job is None else crawl.job.path,
         begins=crawl.job is not None and not crawl.job.resumed,
         temporary=temporary_folder() if on_disk and crawl.job is None else None,

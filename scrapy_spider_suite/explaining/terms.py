@@ -37,12 +37,12 @@ _SCRAPY = (
     "USER_AGENT",
 )  # fmt: skip
 _SUITE = (
-    "profile", "host_delay", "ip_delay", "host_concurrency", "ip_concurrency", "burst",
+    "profile", "host_delay", "ip_delay", "host_concurrency", "ip_concurrency", "requests_per_visit",
     "backoff_base", "backoff_max", "dead_host_failures", "retry_times", "retry_failed_after",
     "retry_failed", "host_max_pages",
     "domain_max_pages", "domain_max_hosts", "max_pages", "allow_private_addresses", "overrides",
     "fetch_log", "revisit", "revisit_interval",
-    *(f"trap_{name}" for name in TrapLimits.names()), "mine",
+    *(f"trap_{name}" for name in TrapLimits.names()), "guess_urls",
     *FILTERS.values(), "countries",
     "normal_form", "drop_parameters", "url_rules", "normalizer", "prefer_https",
 )  # fmt: skip

@@ -61,7 +61,7 @@ class TrapJudge:
             return None
         if self._miner.gave_up(entry):
             why = "mined, and too many like it are not there"
-            return Ruling(MINING, why, self._terms.where("SUITE_MINE"))
+            return Ruling(MINING, why, self._terms.where("SUITE_GUESS_URLS"))
         refusal = self._traps.waited_in(entry.url, entry.host)
         return None if refusal is None else in_words(self._terms, refusal)
 

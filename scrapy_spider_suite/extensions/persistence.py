@@ -10,8 +10,8 @@ Feeds that lose nothing to a kill.
 Scrapy's feed export writes to a file that Python buffers, 8 KiB of it: after a ``kill -9`` the last
 items of pages that are done would be missing, and no later run would fetch these pages again. With
 a job this extension hands each item to the system before its page is done. That is what a job's own
-commits do (``SUITE_SYNC = "process"``). What a feed cannot take is a fault of its page, as if a
-pipeline had failed: with a full disk the page stays pending, and the crawl pauses.
+commits do (``SUITE_COMMIT_SURVIVES = "process"``). What a feed cannot take is a fault of its page,
+as if a pipeline had failed: with a full disk the page stays pending, and the crawl pauses.
 
 A run of a job that makes no item leaves feeds of earlier runs as they are: Scrapy would replace
 them by empty ones, or append the frame of an empty one.

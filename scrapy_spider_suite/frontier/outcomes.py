@@ -196,7 +196,7 @@ OUTCOMES: dict[Event, Outcome] = {
         _FAILED, Retry.NOBODY, Health.NONE,
     ),
     Event.NOT_THERE: Outcome(
-        "4xx of a URL that nobody linked to (SUITE_MINE); 408 and 429 apart",
+        "4xx of a URL that nobody linked to (SUITE_GUESS_URLS); 408 and 429 apart",
         _FAILED,
     ),
     Event.FILTERED: Outcome(
@@ -205,7 +205,7 @@ OUTCOMES: dict[Event, Outcome] = {
     Event.NOT_PARSED: Outcome("2xx, and SUITE_PARSE_FILTER does not want the page", _DONE),
     Event.UNREADABLE: Outcome(
         "it was fetched and packed, and was not there any more when its links were to be read "
-        "(SUITE_EXTRACT)",
+        "(SUITE_READ_LINKS)",
         _FAILED, Retry.NOBODY, Health.NONE,
     ),
     Event.ELSEWHERE: Outcome(

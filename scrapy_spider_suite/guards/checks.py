@@ -78,7 +78,7 @@ def _memory(crawl: CrawlNeeds, root: Path) -> Iterator[str]:
     if limit is not None and limit.limit < needed:
         yield (
             f"memory: {limit.by} allows {in_units(limit.limit)}, this crawl may need "
-            f"{in_units(needed)}; lower SUITE_WORKBENCH_MEMORY, or raise the limit"
+            f"{in_units(needed)}; lower SUITE_MEMORY, or raise the limit"
         )
 
 

@@ -125,11 +125,11 @@ def _prepare(crawl: Crawl, new: SuiteSettings, changed: set[str]) -> Iterator[St
         yield partial(crawl.filtering.adopt, filters)
     if "overrides" in changed:
         yield partial(crawl.overriding.adopt, new.overrides, read_overrides(new.overrides))
-    if "seen" in changed:
+    if "seen_store" in changed:
         yield partial(_keep_seen, crawl, new)
     if changed & (_BOTTOM_UP if new.order == "bottom-up" else _BEST_FIRST):
         yield partial(crawl.ordering.adopt, order_of(new, stats))
-    if "ledger" in changed:
+    if "rate_ledger" in changed:
         yield partial(replace_shared_limits, crawl, _sharing(crawl, new))
     if changed & _WINDOW:
         yield partial(crawl.frontier.rotation.slide, window_of(new, crawl.store))
@@ -138,7 +138,9 @@ def _prepare(crawl: Crawl, new: SuiteSettings, changed: set[str]) -> Iterator[St
 def _sharing(crawl: Crawl, new: SuiteSettings) -> SharedLimits | None:
     """What the crawl fetches by with the ledger of *new*. Raises `SettingsError`."""
     if new.cluster:
-        raise SettingsError("SUITE_LEDGER is one for all agents of a crawl: stop them all first")
+        raise SettingsError(
+            "SUITE_RATE_LEDGER is one for all agents of a crawl: stop them all first"
+        )
     if crawl.crawler.engine is None or not hasattr(crawl.crawler.engine.downloader, "crawl"):
         raise SettingsError(NO_GATE)
     return make_shared_limits(crawl, new)
@@ -148,8 +150,8 @@ def _keep_seen(crawl: Crawl, new: SuiteSettings) -> None:
     try:
         crawl.open_seen(new)
     except JobError as error:
-        raise SettingsError(f"SUITE_SEEN = {new.seen!r}: {error}") from error
-    crawl.frontier.use_sieve(active=new.seen == "sieve")
+        raise SettingsError(f"SUITE_SEEN_STORE = {new.seen_store!r}: {error}") from error
+    crawl.frontier.use_sieve(active=new.seen_store == "sieve")
 
 
 def _ask(crawl: Crawl, new: SuiteSettings) -> None:
@@ -210,8 +212,8 @@ def _tell_crawl(crawl: Crawl, old: SuiteSettings, new: SuiteSettings) -> None:
     if crawl.store.durable:
         crawl.frontier.cache.resize(new.seen_cache)
     if isinstance(crawl.store, RocksStore):
-        crawl.store.resize(new.workbench_memory)
-        crawl.store.sync(power_safe=new.sync == "power")
+        crawl.store.resize(new.memory)
+        crawl.store.sync(power_safe=new.commit_survives == "power")
         if crawl.store.sieve is not None:
             crawl.store.sieve.sieve.capacity = new.sieve_waiting
     if "storable" in changed:

@@ -121,17 +121,33 @@ def full_name(name: str) -> str:
     return PREFIX + name.upper()
 
 
+FORMER_NAMES: Mapping[str, str] = {
+    "SUITE_BURST": "is SUITE_REQUESTS_PER_VISIT now",
+    "SUITE_DUPLICATES": "is SUITE_COMPARE_PAGES now",
+    "SUITE_EXTRACT": "is SUITE_READ_LINKS now",
+    "SUITE_IDLE": "is SUITE_WHEN_DONE now",
+    "SUITE_LEDGER": "is SUITE_RATE_LEDGER now",
+    "SUITE_MINE": "is SUITE_GUESS_URLS now",
+    "SUITE_SEEN": "is SUITE_SEEN_STORE now",
+    "SUITE_SYNC": "is SUITE_COMMIT_SURVIVES now",
+    "SUITE_WORKBENCH_MEMORY": "is SUITE_MEMORY now",
+}
+"""Names that settings had, and what became of them, to be said of a project that sets one."""
+
+
 def read_given(declarations: Mapping[str, Setting], raw: Mapping[str, Any]) -> dict[str, Any]:
     """Parse every ``SUITE_`` entry of *raw* that is not None; keys come out as in *declarations*.
 
     Raises:
-        SettingsError: a value is not allowed, or a name is unknown.
+        SettingsError: a value is not allowed, or a name is unknown, or is one of `FORMER_NAMES`.
     """
     known = {full_name(name): name for name in declarations}
     given: dict[str, Any] = {}
     for key in raw:
         if not str(key).startswith(PREFIX):
             continue
+        if key in FORMER_NAMES:
+            raise SettingsError(f"{key} {FORMER_NAMES[key]}")
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
             raise SettingsError(f"{key} is not a setting of the suite; did you mean {near}?")

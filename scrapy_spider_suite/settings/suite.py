@@ -248,18 +248,18 @@ def _refuse_lonely_agents(s: SuiteSettings) -> None:
     """Refuse an agent that could not meet the others."""
     if not s.cluster:
         return
-    if s.seen == "sieve" and s.assignment != "ring":
+    if s.seen_store == "sieve" and s.assignment != "ring":
         # A fingerprint says in which slot its host is, and no more.
         allowed = f"'trie' or 'plain' with SUITE_CLUSTER and SUITE_ASSIGNMENT = {s.assignment!r}"
-        raise SettingsError.of("SUITE_SEEN", s.seen, allowed)
+        raise SettingsError.of("SUITE_SEEN_STORE", s.seen_store, allowed)
     if s.cluster == "peers" and s.redis_url is None:
         raise SettingsError("SUITE_CLUSTER = 'peers' needs SUITE_REDIS_URL")
     if s.cluster == "lan" and not (s.agents and s.cluster_key and s.agent_name):
         needed = "SUITE_AGENTS, SUITE_AGENT_NAME and SUITE_CLUSTER_KEY"
         raise SettingsError(f"SUITE_CLUSTER = 'lan' needs {needed}")
-    if s.cluster == "lan" and s.ledger is None and s.ip_concurrency:
+    if s.cluster == "lan" and s.rate_ledger is None and s.ip_concurrency:
         # Nobody could keep the delay of an address that has hosts of two of them.
-        allowed = "0, and SUITE_IP_DELAY = 0, or SUITE_LEDGER, with SUITE_CLUSTER = 'lan'"
+        allowed = "0, and SUITE_IP_DELAY = 0, or SUITE_RATE_LEDGER, with SUITE_CLUSTER = 'lan'"
         raise SettingsError.of("SUITE_IP_CONCURRENCY", s.ip_concurrency, allowed)
 
 
@@ -284,14 +284,14 @@ def _refuse_nothing_to_upload(s: SuiteSettings) -> None:
 
 def _refuse_on_demand(s: SuiteSettings, *, spider_known: bool) -> None:
     """Refuse to read links on demand where they cannot be; *spider_known*: the profile is final."""
-    if s.extract == "eager":
+    if s.read_links == "eager":
         return
     allowed = ""
     if spider_known and s.profile == "spider":
         allowed = "'eager' in the spider profile, whose spiders read links themselves"
     elif s.packs_dir is None:
-        raise SettingsError(f"SUITE_EXTRACT = {s.extract!r} needs SUITE_PACKS_DIR")
+        raise SettingsError(f"SUITE_READ_LINKS = {s.read_links!r} needs SUITE_PACKS_DIR")
     elif s.packs_upload and not s.packs_keep:
         allowed = "'eager' with SUITE_PACKS_KEEP = False: links are read out of packs that are here"
     if allowed:
-        raise SettingsError.of("SUITE_EXTRACT", s.extract, allowed)
+        raise SettingsError.of("SUITE_READ_LINKS", s.read_links, allowed)

@@ -152,7 +152,7 @@ class SettingsTable:
         POLITENESS, v.integer(16, 128, "bits"), 64, FREE,
         "How many leading bits of an IPv6 address count as one address.",
     )
-    burst: int = setting(
+    requests_per_visit: int = setting(
         POLITENESS, v.integer(1, 20, "requests"), 1, FREE,
         "Most requests to a host in one visit, one after the other without a pause; for one's "
         "own servers.",
@@ -163,7 +163,7 @@ class SettingsTable:
         "A file of exceptions by host, .domain and CIDR, read again whenever it changes.",
         page="overrides.md",
     )
-    ledger: RedisUrl | Path | None = setting(
+    rate_ledger: RedisUrl | Path | None = setting(
         POLITENESS, v.redis_or_file(), None, FREE,
         "Where this crawl and others keep one politeness for hosts and addresses that they share: "
         "the URL of a Redis, or a file for the processes of one machine. Empty: it has its own.",
@@ -261,7 +261,7 @@ class SettingsTable:
         "0 waits for ever.",
         live=True,
     )
-    idle: Literal["finish", "wait"] = setting(
+    when_done: Literal["finish", "wait"] = setting(
         BUDGETS, v.choice("finish", "wait"), "finish", FREE,
         "What to do when nothing is left: end, or wait for URLs from outside.",
     )
@@ -419,7 +419,7 @@ class SettingsTable:
         "of its SUITE_HOST_MAX_PAGES, come after the host's others; 0: none do.",
         broad=50, live=True,
     )
-    mine: Literal["none", "ancestors", "siblings", "both"] = setting(
+    guess_urls: Literal["none", "ancestors", "siblings", "both"] = setting(
         URLS, v.choice("none", "ancestors", "siblings", "both"), "none", FROM_NOW_ON,
         "Links followed in bulk: also try the folders above a page, or the pages whose numbers are "
         "one more or one less, although nobody linked to them.",
@@ -427,7 +427,7 @@ class SettingsTable:
     mine_max: int = setting(
         URLS, v.integer(1, unit="URLs"), 100, FROM_NOW_ON, "Most such URLs of one host."
     )
-    duplicates: tuple[str, ...] = setting(
+    compare_pages: tuple[str, ...] = setting(
         URLS, v.choices("payload", "structure", "near"), (), FROM_NOW_ON,
         "By what pages are compared with those that were there before: their bytes (in packs a "
         "duplicate is a revisit record then, without its body), what they say without mark-up and "
@@ -436,7 +436,7 @@ class SettingsTable:
     )
     follow_duplicates: bool = setting(
         URLS, v.boolean(), True, FROM_NOW_ON,
-        "Follow the links of pages that are duplicates by one of SUITE_DUPLICATES.",
+        "Follow the links of pages that are duplicates by one of SUITE_COMPARE_PAGES.",
         page="duplicates.md",
     )
     near_memory: int = setting(
@@ -519,7 +519,7 @@ class SettingsTable:
     )
 
     # Job and memory
-    seen: Literal["trie", "sieve", "plain"] = setting(
+    seen_store: Literal["trie", "sieve", "plain"] = setting(
         JOB, v.choice("trie", "sieve", "plain"), "trie", FROM_NOW_ON,
         "How it is known what was seen: URLs that are done in a compressed trie, a third of the "
         "room; fingerprints of them in a sieve, where links wait to be compared many at a time; "
@@ -542,11 +542,11 @@ class SettingsTable:
         "URLs that a sieve holds in memory before it merges them with those on disk.",
         page="seen.md",
     )
-    sync: Literal["process", "power"] = setting(
+    commit_survives: Literal["process", "power"] = setting(
         JOB, v.choice("process", "power"), "process", FREE,
         "What a commit survives: the end of the process, or a power failure too (slower).",
     )
-    workbench_memory: int = setting(
+    memory: int = setting(
         JOB, v.size(1 << 20), 64 << 20, FREE,
         "Memory for hosts that are kept ready; the others wait on disk.",
     )
@@ -648,7 +648,7 @@ class SettingsTable:
         "`scrapy packs search`.",
         page="search.md",
     )
-    extract: Literal["eager", "on-demand"] = setting(
+    read_links: Literal["eager", "on-demand"] = setting(
         KEPT, v.choice("eager", "on-demand"), "eager", FROM_NOW_ON,
         "Where links are followed in bulk: when those of a page are read. With on-demand, out of "
         "its pack, when the queue of its host runs low or too few hosts are left.",

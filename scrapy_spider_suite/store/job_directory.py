@@ -220,8 +220,8 @@ class Job:
             self._refuse_damage(begun=old is not None)
             self.store = RocksStore(
                 self.folder / "store",
-                memory=max(16 << 20, settings.workbench_memory),
-                power_safe=settings.sync == "power",
+                memory=max(16 << 20, settings.memory),
+                power_safe=settings.commit_survives == "power",
             )
             self.resumed = self.store.meta.get(b"id") is not None
             if self.resumed and old is None:
@@ -296,13 +296,13 @@ class Job:
 
     def open_seen(self, settings: SuiteSettings) -> None:
         """Have archive and sieve, as far as they are not open: those that were begun, which are
-        there to stay, and the one that SUITE_SEEN asks for.
+        there to stay, and the one that SUITE_SEEN_STORE asks for.
 
         What of them cannot be read is said, the rest serves. Raises `JobError`s.
         """
         store, damaged = self.store, list[str]()
         if store.archive is None:
-            store.archive = self._archive(wanted=settings.seen == "trie")
+            store.archive = self._archive(wanted=settings.seen_store == "trie")
             if store.archive is not None:
                 store.meta.put(_ARCHIVED, b"1")
                 damaged += store.archive.urls.damaged.values()
@@ -329,7 +329,7 @@ class Job:
         if not SieveIndex.exists(folder):
             if self.store.meta.get(_SIEVED) is not None:
                 raise JobDamagedError(f"{folder}, the sieve of seen URLs, is missing{_WAY_OUT}")
-            if settings.seen != "sieve":
+            if settings.seen_store != "sieve":
                 return None
         bits, capacity = int(settings.sieve_bits), settings.sieve_waiting
         return SieveIndex(folder, dropped, bits=bits, capacity=capacity)

@@ -140,12 +140,12 @@ def test_a_list_of_other_agents_is_refused() -> None:
 def test_the_setting_is_named_that_needs_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of agents the ledger lies where they meet."""
     monkeypatch.setitem(sys.modules, "scrapy_spider_suite.cluster.ledger.ledger_stores", None)
-    for setting in ("SUITE_LEDGER", "SUITE_REDIS_URL"):
+    for setting in ("SUITE_RATE_LEDGER", "SUITE_REDIS_URL"):
         with pytest.raises(SettingsError, match=f"^{setting} needs a client for Redis: pip inst"):
             ledger_client._ledger(RedisUrl("redis://10.0.0.1/0"), "web", setting)
 
 
-@pytest.mark.parametrize("setting", ["SUITE_LEDGER", "SUITE_REDIS_URL"])
+@pytest.mark.parametrize("setting", ["SUITE_RATE_LEDGER", "SUITE_REDIS_URL"])
 def test_the_setting_is_named_of_a_ledger_that_is_not_there(
     setting: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -157,7 +157,7 @@ def test_the_setting_is_named_of_a_ledger_that_is_not_there(
     async def test(ledger: RedisLedger) -> None:
         here: Any = SimpleNamespace(
             _ledger=ledger, _process="0" * 15 + "1", _lending=SimpleNamespace(run=quiet),
-            company=None if setting == "SUITE_LEDGER" else object(),
+            company=None if setting == "SUITE_RATE_LEDGER" else object(),
         )  # fmt: skip
         await SharedLimits._ask(here)
         await here._running
@@ -166,7 +166,7 @@ def test_the_setting_is_named_of_a_ledger_that_is_not_there(
     url = f"redis://:secret@127.0.0.1:{free_port()}/1"
     asyncio.run(test(RedisLedger(url, "web")))
     said = caplog.text
-    assert ("SUITE_LEDGER: Redis at 127.0.0.1:" in said) == (setting == "SUITE_LEDGER")
+    assert ("SUITE_RATE_LEDGER: Redis at 127.0.0.1:" in said) == (setting == "SUITE_RATE_LEDGER")
     assert "secret" not in said
 
 

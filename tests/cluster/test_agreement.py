@@ -20,7 +20,7 @@ from scrapy_spider_suite.settings.suite import SuiteSettings
 GIVEN = {
     "SUITE_ASSIGNMENT": "url-sum", "SUITE_PHASES": 3, "SUITE_PHASE_GUARD": 30.0,
     "SUITE_PHASE_SECONDS": 60.0, "SUITE_HOST_DELAY": 4.0, "DOWNLOAD_TIMEOUT": 20.0,
-    "SUITE_LEDGER": "/tmp/ledger",
+    "SUITE_RATE_LEDGER": "/tmp/ledger",
 }  # fmt: skip
 
 
@@ -67,4 +67,4 @@ def test_what_would_not_be_polite_is_refused() -> None:
     ):
         with pytest.raises(SettingsError, match=words):
             phasing._changing(settings, settings.changed(name[6:].lower(), value))
-    phasing._changing(settings, settings.changed("burst", 2))
+    phasing._changing(settings, settings.changed("requests_per_visit", 2))

@@ -26,7 +26,7 @@ def test_the_delay_of_an_address_is_kept_by_the_ledger(tmp_path: Path) -> None:
         settings = {
             **SIZE.settings(web.ready),
             "SUITE_CLUSTER": "lan", "SUITE_CRAWL_NAME": CRAWL, "SUITE_CLUSTER_KEY": KEY,
-            "SUITE_AGENTS": listed(places), "SUITE_LEDGER": str(tmp_path / "ledger"),
+            "SUITE_AGENTS": listed(places), "SUITE_RATE_LEDGER": str(tmp_path / "ledger"),
             "DOWNLOAD_TIMEOUT": 4,
         }  # fmt: skip
         with Fleet(tmp_path, lambda name: settings, {"seeds": web.ready.seeds[0]}) as fleet:

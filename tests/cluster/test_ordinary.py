@@ -139,7 +139,7 @@ def test_media_of_another_agents_host_need_a_ledger(ledger: str | None) -> None:
     """So that no two agents visit it at a time; and nothing is fetched when the lease is over."""
     live = SimpleNamespace(may_fetch=lambda delay: delay < 5.0)
     here: Any = SimpleNamespace(
-        crawl=SimpleNamespace(settings=SimpleNamespace(ledger=ledger)), _members=live,
+        crawl=SimpleNamespace(settings=SimpleNamespace(rate_ledger=ledger)), _members=live,
         shares=SimpleNamespace(elsewhere=lambda host, url: host == "b.test"),
     )  # fmt: skip
     theirs, ours = Request("http://b.test/1.png"), Request("http://a.test/1.png")
@@ -147,7 +147,7 @@ def test_media_of_another_agents_host_need_a_ledger(ledger: str | None) -> None:
     if ledger:
         Agent.refuse_fetch(here, theirs, None, 1.0)
     else:
-        with pytest.raises(HostExcluded, match="another agent has the host; with SUITE_LEDGER"):
+        with pytest.raises(HostExcluded, match="another agent has the host; with SUITE_"):
             Agent.refuse_fetch(here, theirs, None, 1.0)
     with pytest.raises(HostExcluded, match="the lease of this agent has run out"):
         Agent.refuse_fetch(here, ours, None, 9.0)

@@ -190,7 +190,7 @@ def test_no_more_seeds_are_read_than_others_take(tmp_path: Path) -> None:
     seeds.write_text("".join(f"http://{host}:9/\n" for host in hosts))
     common = loopback_settings(
         **QUIET, ROBOTSTXT_OBEY=False, SUITE_CLUSTER="peers", SUITE_CRAWL_NAME="owing",
-        SUITE_IDLE="wait", SUITE_OUTBOX_ROWS=100, SUITE_REDIS_URL=redis.url,
+        SUITE_WHEN_DONE="wait", SUITE_OUTBOX_ROWS=100, SUITE_REDIS_URL=redis.url,
         SUITE_SHARED_SEEDS=False,
     )  # fmt: skip
     with redis, Fleet(tmp_path, lambda name: common, {}) as fleet:

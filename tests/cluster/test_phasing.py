@@ -30,7 +30,7 @@ def test_at_each_time_each_agent_has_another_phase() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"ledger": False}, "SUITE_LEDGER is not set: with SUITE_ASSIGNMENT = 'url-sum' every"),
+        ({"ledger": False}, "SUITE_RATE_LEDGER is not set: with SUITE_ASSIGNMENT = 'url-sum'"),
         ({"phases": 2}, "SUITE_PHASES = 2: expected 3 or more with SUITE_ASSIGNMENT = 'url-sum'"),
         ({"guard": 183.9}, "SUITE_PHASE_GUARD = 183.9: expected 184 or more with SUITE_ASSIGN"),
         ({"delay": 11.0}, r"DOWNLOAD_TIMEOUT \(180\), the longest delay \(11\), and twice by how"),

@@ -58,7 +58,7 @@ def agents(redis: RedisServer, folder: Path, spider: str, idle: int) -> Iterator
         "ADDONS": ADDON, **QUIET, **PROJECT, "MAX_IDLE_TIME_BEFORE_CLOSE": idle,
         "LOG_LEVEL": "INFO", "ROBOTSTXT_OBEY": False, "SUITE_IP_DELAY": 0,
         "REDIS_START_URLS_KEY": KEY, "SUITE_REDIS_URL": redis.url,
-        "SUITE_CLUSTER": "peers", "SUITE_CRAWL_NAME": CRAWL, "SUITE_IDLE": "wait",
+        "SUITE_CLUSTER": "peers", "SUITE_CRAWL_NAME": CRAWL, "SUITE_WHEN_DONE": "wait",
     }  # fmt: skip
     with Fleet(folder, lambda name: settings, {}, f"pushed_spiders.{spider}") as fleet:
         for name in AGENTS:
@@ -70,7 +70,7 @@ def agents(redis: RedisServer, folder: Path, spider: str, idle: int) -> Iterator
 
 def let_end(redis: RedisServer) -> None:
     """The agents may end by their idle time."""
-    wish = ("set", "SUITE_IDLE", "finish", "-j", redis.url, "--crawl", CRAWL)
+    wish = ("set", "SUITE_WHEN_DONE", "finish", "-j", redis.url, "--crawl", CRAWL)
     done = frontier_command.scrapy(*wish)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -29,15 +29,15 @@ from scrapy_spider_suite.store.job_reader import StoreReader
 LATE = 100.0
 """Seconds that anything may take on a busy machine."""
 COMMON = loopback_settings(
-    ROBOTSTXT_OBEY=False, SUITE_IDLE="wait", SUITE_CRAWL_NAME="refused", SUITE_IP_DELAY=0,
+    ROBOTSTXT_OBEY=False, SUITE_WHEN_DONE="wait", SUITE_CRAWL_NAME="refused", SUITE_IP_DELAY=0,
     SUITE_IP_CONCURRENCY=0,
 )
 OTHER: dict[str, Any] = {
-    "SUITE_ORDER": "bottom-up", "SUITE_SIEVE_BITS": "64", "SUITE_SEEN": "sieve",
+    "SUITE_ORDER": "bottom-up", "SUITE_SIEVE_BITS": "64", "SUITE_SEEN_STORE": "sieve",
     "SUITE_NORMAL_FORM": ["tracking"], "SUITE_WINDOW": "leaf", "SUITE_SITEMAPS": "all",
     "SUITE_LINK_STATS": ["links", "hosts"], "SUITE_REVISIT": "adaptive", "SUITE_PAGE_ITEMS": True,
-    "SUITE_DUPLICATES": ["payload", "structure", "near"], "SUITE_ITEMS_DIR": "items",
-    "SUITE_PACKS_DIR": "packs", "SUITE_MINE": "both",
+    "SUITE_COMPARE_PAGES": ["payload", "structure", "near"], "SUITE_ITEMS_DIR": "items",
+    "SUITE_PACKS_DIR": "packs", "SUITE_GUESS_URLS": "both",
 }  # fmt: skip
 """What may leave something in a job, too."""
 
@@ -79,7 +79,7 @@ def test_other_fixed_settings(tmp_path: Path) -> None:
         takes_part(fleet.start("a"))
         more = OTHER
         refused(fleet.start("b"), "same fixed settings: SUITE_NORMAL_FORM is ['tracking'] here")
-        more = {"SUITE_SEEN": "sieve"}
+        more = {"SUITE_SEEN_STORE": "sieve"}
         takes_part(fleet.start("b"))
         fleet.stop("b", LATE)
         more = OTHER
@@ -131,13 +131,13 @@ def test_redis_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", ["SUITE_REDIS_URL", "SUITE_LEDGER"])
+@pytest.mark.parametrize("setting", ["SUITE_REDIS_URL", "SUITE_RATE_LEDGER"])
 def test_a_wrong_password(setting: str, tmp_path: Path) -> None:
     """The setting is named whose URL has it, where agents go by a ledger elsewhere, too."""
     with RedisServer(tmp_path / "redis", tcp=True) as redis, redis.client() as client:
         client.config_set("requirepass", "right")
         wrong, right = (redis.url.replace("//", f"//:{each}@") for each in ("wrong1", "right"))
-        urls = {"SUITE_REDIS_URL": right, "SUITE_LEDGER": str(tmp_path / "ledger")}
+        urls = {"SUITE_REDIS_URL": right, "SUITE_RATE_LEDGER": str(tmp_path / "ledger")}
         common = {**COMMON, "SUITE_CLUSTER": "peers", **urls, setting: wrong}
         with Fleet(tmp_path, lambda name: common, {}) as fleet:
             agent = fleet.start("a")

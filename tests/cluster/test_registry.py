@@ -218,23 +218,24 @@ def test_settings_and_protocols_that_differ_are_named(
     """As long as anybody is at work; then the newcomer's hold, also for who was only silent."""
 
     async def test(town: Town) -> None:
-        a = await town.agent("a", fixed={"SUITE_SEEN": "trie", "SUITE_ORDER": "fifo"})
+        a = await town.agent("a", fixed={"SUITE_SEEN_STORE": "trie", "SUITE_ORDER": "fifo"})
+        fixed = {"SUITE_SEEN_STORE": "sieve", "SUITE_ORDER": "fifo"}
         with pytest.raises(JoinRefusedError) as caught:
-            await town.agent("b", fixed={"SUITE_SEEN": "sieve", "SUITE_ORDER": "fifo"}, grace=60)
+            await town.agent("b", fixed=fixed, grace=60)
         assert str(caught.value) == (
             "agents of one crawl need the same fixed settings: SUITE_AGENT_GRACE is 60 here and "
-            "900 there; SUITE_SEEN is sieve here and trie there"
+            "900 there; SUITE_SEEN_STORE is sieve here and trie there"
         )
         town.wait(SILENCE + 1)
-        await town.agent("b", fixed={"SUITE_SEEN": "sieve"})
+        await town.agent("b", fixed={"SUITE_SEEN_STORE": "sieve"})
         with pytest.raises(FencedError) as fenced:
             await beat(a)
         assert fenced.value.again
-        with pytest.raises(JoinRefusedError, match="SUITE_SEEN is trie here and sieve there"):
-            await a.join(candidate("a", fixed={"SUITE_SEEN": "trie"}))
+        with pytest.raises(JoinRefusedError, match="SUITE_SEEN_STORE is trie here and sieve there"):
+            await a.join(candidate("a", fixed={"SUITE_SEEN_STORE": "trie"}))
         monkeypatch.setattr("scrapy_spider_suite.cluster.registry.PROTOCOL", 2)
         with pytest.raises(JoinRefusedError, match="need the same protocol") as caught:
-            await town.agent("c", fixed={"SUITE_SEEN": "sieve"})
+            await town.agent("c", fixed={"SUITE_SEEN_STORE": "sieve"})
         assert caught.value.kind == "protocol"
 
     in_town(test)

@@ -37,17 +37,18 @@ def test_agents_have_one_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     here = tmp_path / "ledger"
     several = [
         terms(**settings) for settings in (
-            {}, {"SUITE_LEDGER": "redis://10.0.0.5"}, {"SUITE_LEDGER": "redis://10.0.0.5/1"},
-            {"SUITE_LEDGER": str(here)}, {"SUITE_LEDGER": str(tmp_path / "other")},
+            {},
+            {"SUITE_RATE_LEDGER": "redis://10.0.0.5"}, {"SUITE_RATE_LEDGER": "redis://10.0.0.5/1"},
+            {"SUITE_RATE_LEDGER": str(here)}, {"SUITE_RATE_LEDGER": str(tmp_path / "other")},
         )
     ]  # fmt: skip
     for one in several:
         for other in several:
-            assert differ(one, other) == (set() if one is other else {"SUITE_LEDGER"})
-    secret = terms(SUITE_LEDGER="redis://:hush@10.0.0.5")["SUITE_LEDGER"]
+            assert differ(one, other) == (set() if one is other else {"SUITE_RATE_LEDGER"})
+    secret = terms(SUITE_RATE_LEDGER="redis://:hush@10.0.0.5")["SUITE_RATE_LEDGER"]
     assert "hush" not in secret
-    assert differ(several[3], terms(SUITE_LEDGER=str(here))) == set()
+    assert differ(several[3], terms(SUITE_RATE_LEDGER=str(here))) == set()
     boot = tmp_path / "boot_id"
     boot.write_text("another machine\n")
     monkeypatch.setattr(clock, "_BOOT", boot)
-    assert differ(several[3], terms(SUITE_LEDGER=str(here))) == {"SUITE_LEDGER"}
+    assert differ(several[3], terms(SUITE_RATE_LEDGER=str(here))) == {"SUITE_RATE_LEDGER"}

@@ -25,7 +25,7 @@ def test_it_is_refused(tmp_path: Path) -> None:
     site = Site({"/": "x"})
     settings = loopback_settings(
         **QUIET, ROBOTSTXT_OBEY=False, SUITE_CLUSTER="lan", SUITE_CRAWL_NAME="unlisted",
-        SUITE_CLUSTER_KEY="sixteen bytes or more", SUITE_IDLE="wait", SUITE_IP_CONCURRENCY=0,
+        SUITE_CLUSTER_KEY="sixteen bytes or more", SUITE_WHEN_DONE="wait", SUITE_IP_CONCURRENCY=0,
         SUITE_IP_DELAY=0,
     )  # fmt: skip
     lists = {"a": listed[:1], "b": listed}

@@ -29,7 +29,7 @@ def test_agents_that_share_hosts_are_one_polite_crawl(tmp_path: Path) -> None:
             **SIZE.settings(web.ready),
             "SUITE_CLUSTER": "peers", "SUITE_REDIS_URL": redis.url, "SUITE_CRAWL_NAME": CRAWL,
             "SUITE_AGENT_ADDRESS": "127.0.0.1", "SUITE_ASSIGNMENT": "url-sum",
-            "SUITE_LEDGER": redis.url, "SUITE_PHASES": AGENTS, "SUITE_PHASE_SECONDS": TURN,
+            "SUITE_RATE_LEDGER": redis.url, "SUITE_PHASES": AGENTS, "SUITE_PHASE_SECONDS": TURN,
             "SUITE_PHASE_GUARD": GUARD, "DOWNLOAD_TIMEOUT": TIMEOUT,
         }  # fmt: skip
         seeds = {"seeds": str(web.config.seeds_file)}

@@ -135,7 +135,7 @@ def test_pages_whose_links_were_not_read(
     """They stay with the directory: started once more, the agent sends their links to the other."""
     where = ("--crawl", CRAWL, "-j", redis_server.url)
     packs = tmp_path / "packs"
-    more = {"SUITE_EXTRACT": "on-demand", "SUITE_PACKS_DIR": str(packs)}
+    more = {"SUITE_READ_LINKS": "on-demand", "SUITE_PACKS_DIR": str(packs)}
     with crawling(redis_server, tmp_path, LARGE, **more) as here:
         fleet = here.fleet
         frontier("pause", "--why", "adopt", *where)

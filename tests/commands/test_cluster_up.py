@@ -112,7 +112,7 @@ class Told(Spider):
 
     async def start(self):
         text = Path("/proc/self/cmdline").read_text() + Path("/proc/self/environ").read_text()
-        names = ("SUITE_REDIS_URL", "SUITE_CLUSTER_KEY", "SUITE_LEDGER")
+        names = ("SUITE_REDIS_URL", "SUITE_CLUSTER_KEY", "SUITE_RATE_LEDGER")
         Path("said").write_text(json.dumps(
             [text, self.login, *(self.settings[name] for name in names)]
         ))
@@ -131,7 +131,8 @@ def test_no_password_stands_where_others_read_it(
     monkeypatch.chdir(project.folder)
     monkeypatch.syspath_prepend(project.folder)
     asked = call("1", "told", "-a", "login=me:hidden", "--name", "w", "--dir", "agents",
-                 SUITE_CLUSTER_KEY="hidden, as the rest", SUITE_LEDGER="redis://:hidden@10.0.0.2")
+                 SUITE_CLUSTER_KEY="hidden, as the rest",
+                 SUITE_RATE_LEDGER="redis://:hidden@10.0.0.2")
     asked.settings.set("SPIDER_MODULES", ["told"], "project")
     redis = "redis://:hidden@10.0.0.1/0"
     assert starting._run(replace(asked, jobdir=redis)) == 0

@@ -123,7 +123,7 @@ def test_beside_a_running_crawl(web: FakeWebProcess, frontier: Frontier, tmp_pat
     """It is looked at and given URLs without being disturbed, and takes them within seconds."""
     job = tmp_path / "job"
     given = web_settings(
-        web.ready.dns_port, JOBDIR=str(job), SUITE_IDLE="wait", **FAST, CLOSESPIDER_PAGECOUNT=0
+        web.ready.dns_port, JOBDIR=str(job), SUITE_WHEN_DONE="wait", **FAST, CLOSESPIDER_PAGECOUNT=0
     )
     url = f"http://{HOST}:{web.ready.http_port}/added"
     process = start("crawl_spiders.Bulk", given, tmp_path, seeds="nobody.fake.test")

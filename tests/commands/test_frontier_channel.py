@@ -152,7 +152,7 @@ def test_a_kill_in_the_middle_of_a_long_action(frontier: Frontier, tmp_path: Pat
 
     with (
         FakeWebProcess(config) as web,
-        running(web, tmp_path, **FAST, SUITE_IDLE="wait") as process,
+        running(web, tmp_path, **FAST, SUITE_WHEN_DONE="wait") as process,
     ):
         assert frontier("pause", *on).code == 0
         long = action(job / FOLDER, "add")

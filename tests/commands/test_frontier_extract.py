@@ -21,7 +21,7 @@ def made(web: FakeWebProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The job of a crawl that was stopped in the middle."""
     folder = tmp_path_factory.mktemp("on-demand")
     crawl = small_crawl(
-        web, folder, SUITE_EXTRACT="on-demand", SUITE_PACKS_DIR=str(folder / "packs"),
+        web, folder, SUITE_READ_LINKS="on-demand", SUITE_PACKS_DIR=str(folder / "packs"),
         CLOSESPIDER_PAGECOUNT=20, CONCURRENT_REQUESTS=1,
     )  # fmt: skip
     assert crawl.reason == "closespider_pagecount", crawl.log[-2000:]

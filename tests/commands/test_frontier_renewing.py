@@ -187,7 +187,7 @@ def test_in_a_crawl_that_runs(frontier: Frontier, tmp_path: Path) -> None:
     """Added, refetched first, politely: no two requests to the host closer than its delay."""
     config = FakeWebConfig(hosts=4, pages=30, log=tmp_path / "arrivals")
     job, delay = tmp_path / "job", 0.1
-    settings = {**FAST, "SUITE_HOST_DELAY": delay, "SUITE_IDLE": "wait"}
+    settings = {**FAST, "SUITE_HOST_DELAY": delay, "SUITE_WHEN_DONE": "wait"}
     with FakeWebProcess(config) as web:
         with running(web, tmp_path, **settings):
             until(lambda: len(web.arrivals()) > 40)

@@ -35,8 +35,9 @@ def planned(
     """The job of a crawl that waited for the next page to be due."""
     folder = tmp_path_factory.mktemp("planned")
     crawl = small_crawl(
-        web, folder, SUITE_SEEN=request.param, SUITE_REVISIT="adaptive", CLOSESPIDER_TIMEOUT=4,
-        SUITE_REVISIT_INTERVAL=3600, SUITE_BACKOFF_BASE=0.1, SUITE_BACKOFF_MAX=0.1,
+        web, folder, SUITE_SEEN_STORE=request.param, SUITE_REVISIT="adaptive",
+        CLOSESPIDER_TIMEOUT=4, SUITE_REVISIT_INTERVAL=3600, SUITE_BACKOFF_BASE=0.1,
+        SUITE_BACKOFF_MAX=0.1,
     )  # fmt: skip
     assert crawl.reason == "closespider_timeout", crawl.log[-2000:]
     return folder / "job"

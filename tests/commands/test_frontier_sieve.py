@@ -18,7 +18,7 @@ from scrapy_spider_suite.testing import FakeWebProcess
 def sieved(web: FakeWebProcess, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Crawl]:
     """The job of such a crawl, and what it said."""
     folder = tmp_path_factory.mktemp("sieved")
-    crawl = small_crawl(web, folder, SUITE_SEEN="sieve")
+    crawl = small_crawl(web, folder, SUITE_SEEN_STORE="sieve")
     assert crawl.reason == "finished", crawl.log[-2000:]
     return folder / "job", crawl
 
@@ -82,7 +82,7 @@ def test_a_snapshot_goes_on_as_the_job(
     """With its sieve: nothing is fetched again."""
     assert frontier("snapshot", str(tmp_path / "job"), "-j", str(sieved[0])).code == 0
     before = len(web.arrivals())
-    crawl = small_crawl(web, tmp_path, SUITE_SEEN="sieve")
+    crawl = small_crawl(web, tmp_path, SUITE_SEEN_STORE="sieve")
     assert crawl.reason == "finished"
     pages = [each for each in web.arrivals()[before:] if each.path != "/robots.txt"]
     assert pages == []
@@ -96,6 +96,6 @@ def test_a_missing_sieve_is_named(
     """Without it all would be fetched again."""
     job = shutil.copytree(sieved[0], tmp_path / "job")
     shutil.rmtree(job / FOLDER / "sieve")
-    crawl = small_crawl(web, tmp_path, SUITE_SEEN="plain")
+    crawl = small_crawl(web, tmp_path, SUITE_SEEN_STORE="plain")
     assert crawl.code != 0
     assert "the sieve of seen URLs, is missing" in crawl.log

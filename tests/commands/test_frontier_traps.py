@@ -115,7 +115,7 @@ def test_what_comes_last(made: Made, ask: Ask) -> None:
 
 def test_what_was_mined(made: Made, ask: Ask) -> None:
     """It says so, and from where; later the reason does; and what is not worth a try any more."""
-    made.keep(SUITE_MINE="both")
+    made.keep(SUITE_GUESS_URLS="both")
     made.end("http://c.test/c/", Event.NOT_THERE, 404)
     made.find("http://a.test/b/", flags=Flag.SPECULATIVE)
     made.find("http://d.test/b/", flags=Flag.SPECULATIVE)
@@ -125,7 +125,7 @@ def test_what_was_mined(made: Made, ask: Ask) -> None:
     row = ask("why", "http://d.test/b/")
     assert row["next_try"] == "it will be forgotten at its turn"
     assert row["why_then"].startswith("mining: mined, and too many like it are not there")
-    assert "[SUITE_MINE = 'both'" in row["why_then"]
+    assert "[SUITE_GUESS_URLS = 'both'" in row["why_then"]
     assert ask("why", "http://a.test/b/")["came_from"] == "mined from http://page.test/that/led/there"
     row = ask("why", "http://c.test/c/")
     assert (row["state"], row["reason"], row["status"]) == ("failed", "not_there", 404)

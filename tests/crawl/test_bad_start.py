@@ -109,7 +109,7 @@ def test_every_setting_refuses_nonsense(name: str) -> None:
     ("setting", "value", "words"),
     [
         ("SUITE_HOST_DELAY", "soon", ["SUITE_HOST_DELAY = 'soon'", "10m"]),
-        ("SUITE_BURST", "21", ["SUITE_BURST = '21'", "from 1 to 20"]),
+        ("SUITE_REQUESTS_PER_VISIT", "21", ["SUITE_REQUESTS_PER_VISIT = '21'", "from 1 to 20"]),
         ("SUITE_HOST_DELY", "1", ["SUITE_HOST_DELY", "did you mean SUITE_HOST_DELAY?"]),
         ("SUITE_OVERRIDES", "nowhere.txt", ["SUITE_OVERRIDES", "nowhere.txt"]),
         ("SUITE_DNS_TTL_MIN", "2d", ["SUITE_DNS_TTL_MIN", "SUITE_DNS_TTL_MAX"]),

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 PAUSED = "the crawl pauses until there is room; nothing is lost"
 GOES_ON = "the crawl goes on"
-NEARLY_FULL = {"SUITE_MIN_FREE": "8M", "SUITE_WORKBENCH_MEMORY": "16M"}
+NEARLY_FULL = {"SUITE_MIN_FREE": "8M", "SUITE_MEMORY": "16M"}
 """Less than 24 MiB free is too little."""
 CHUNK = 1 << 16
 

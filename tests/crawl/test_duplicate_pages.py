@@ -1,4 +1,4 @@
-"""SUITE_DUPLICATES in real crawls: a body is packed once; nothing refers to what is not there."""
+"""SUITE_COMPARE_PAGES in real crawls: a body is packed once; no record refers to a missing one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def pages_in(packs: Path) -> dict[str, list[Page]]:
 def test_a_body_is_packed_once(site: Site, run: Run, tmp_path: Path) -> None:
     """The second one is a record that leads to the first."""
     arguments = {"seeds": f"{site.url}/"}
-    options = AT_ONCE | {"SUITE_DUPLICATES": "payload", "SUITE_PACKS_DIR": str(tmp_path)}
+    options = AT_ONCE | {"SUITE_COMPARE_PAGES": "payload", "SUITE_PACKS_DIR": str(tmp_path)}
     done = run(crawl_here(Broad, arguments=arguments, **options))
     found = pages_in(tmp_path)
     assert {path: page.is_revisit for path, [page] in found.items()} == {
@@ -79,7 +79,7 @@ def test_nothing_refers_to_what_is_gone(
     """An original that is in the packs no more gives its place to the next page."""
     job, packs = tmp_path / "job", tmp_path / "packs"
     options = AT_ONCE | {
-        "SUITE_DUPLICATES": "payload,near", "SUITE_PACKS_DIR": str(packs), "JOBDIR": str(job),
+        "SUITE_COMPARE_PAGES": "payload,near", "SUITE_PACKS_DIR": str(packs), "JOBDIR": str(job),
     }  # fmt: skip
     run(crawl_here(Broad, arguments={"seeds": f"{site.url}/"}, **options))
     if gone == "deleted":
@@ -112,7 +112,7 @@ def test_pages_that_say_the_same(site: Site, run: Run) -> None:
         "/c": links("/3") + f"<p>{words}", "/d": links("/4") + f"<p>{near}",
     }  # fmt: skip
     site.pages |= {f"/{n}": links(title=f"page {'abcd'[n - 1] * 9}") for n in (1, 2, 3, 4)}
-    options = AT_ONCE | {"SUITE_DUPLICATES": "structure,near", "SUITE_FOLLOW_DUPLICATES": False}
+    options = AT_ONCE | {"SUITE_COMPARE_PAGES": "structure,near", "SUITE_FOLLOW_DUPLICATES": False}
     done = run(crawl_here(Broad, arguments={"seeds": f"{site.url}/"}, **options))
     assert done.stat("suite/duplicates/structure") == 1
     assert done.stat("suite/duplicates/near") >= 1
@@ -131,7 +131,7 @@ def test_a_page_that_is_fetched_again_is_no_duplicate(
 ) -> None:
     """Of itself."""
     options = AT_ONCE | {
-        "SUITE_DUPLICATES": "payload,structure,near", "JOBDIR": str(tmp_path),
+        "SUITE_COMPARE_PAGES": "payload,structure,near", "JOBDIR": str(tmp_path),
         "SUITE_REVISIT": "fixed", "SUITE_REVISIT_INTERVAL": 0.5, "CLOSESPIDER_TIMEOUT": 2,
         "SUITE_FOLLOW_DUPLICATES": False,
     }  # fmt: skip
@@ -146,8 +146,8 @@ def test_names_of_kinds() -> None:
     """What is none is refused."""
     from scrapy.settings import Settings
 
-    with pytest.raises(SettingsError, match="SUITE_DUPLICATES"):
-        SuiteSettings.from_settings(Settings({"SUITE_DUPLICATES": "twins"}))
+    with pytest.raises(SettingsError, match="SUITE_COMPARE_PAGES"):
+        SuiteSettings.from_settings(Settings({"SUITE_COMPARE_PAGES": "twins"}))
 
 
 @pytest.mark.slow
@@ -161,8 +161,8 @@ def test_kills_leave_no_record_without_its_body(tmp_path: Path) -> None:
     with running(Site(pages)) as site:
         settings = AT_ONCE | {
             "ADDONS": ADDON, "JOBDIR": str(job), "SUITE_PACKS_DIR": str(packs),
-            "SUITE_DUPLICATES": "payload", "SUITE_HOST_DELAY": 0.01, "TELNETCONSOLE_ENABLED": False,
-            "SUITE_TRAP_SAME": 0,
+            "SUITE_COMPARE_PAGES": "payload", "SUITE_HOST_DELAY": 0.01,
+            "TELNETCONSOLE_ENABLED": False, "SUITE_TRAP_SAME": 0,
         }  # fmt: skip
         times = [chance.uniform(0.3, 1.5) for _ in range(2)]
         crawl_over_kills("crawl_spiders.Bulk", settings, tmp_path, times, seeds=f"{site.url}/")

@@ -80,7 +80,8 @@ def test_what_is_mined_is_asked_about_like_links(
     settings: dict[str, str], expected: list[tuple[str, int]]
 ) -> None:
     """By the follow filter, too, and as far beyond the scope as a link there would be."""
-    crawler = get_crawler(Spider, {"SUITE_PROFILE": "broad", "SUITE_MINE": "ancestors"} | settings)
+    broad = {"SUITE_PROFILE": "broad", "SUITE_GUESS_URLS": "ancestors"}
+    crawler = get_crawler(Spider, broad | settings)
     crawl = get_crawl(crawler)
     crawl.filtering.use_scope(["in.test"])
     request = Request("http://a.test/x/y")

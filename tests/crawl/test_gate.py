@@ -128,7 +128,7 @@ def test_overrides_by_host_domain_and_range(tmp_path: Path) -> None:
 
 def test_a_burst_is_one_visit(tmp_path: Path) -> None:
     """Up to three pages without a pause, one at a time; then the delay; never with Crawl-delay."""
-    _, arrivals, _ = _crawl("crawl_spiders.Bulk", tmp_path, {"SUITE_BURST": 3})
+    _, arrivals, _ = _crawl("crawl_spiders.Bulk", tmp_path, {"SUITE_REQUESTS_PER_VISIT": 3})
     by_host = gaps(arrivals)
     for host, each in by_host.items():
         assert each.smallest >= -TOLERANCE

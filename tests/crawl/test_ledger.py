@@ -42,7 +42,7 @@ def web(tmp_path: Path) -> Iterator[FakeWebProcess]:
 
 def _settings(web: FakeWebProcess, ledger: object, **settings: Any) -> dict[str, Any]:
     return web_settings(
-        web.ready.dns_port, SUITE_SEEDS=str(web.config.seeds_file), SUITE_LEDGER=str(ledger),
+        web.ready.dns_port, SUITE_SEEDS=str(web.config.seeds_file), SUITE_RATE_LEDGER=str(ledger),
         SUITE_HOST_DELAY=HOST, SUITE_IP_DELAY=ADDRESS, DOWNLOAD_TIMEOUT=TIMEOUT, **settings,
     )  # fmt: skip
 
@@ -103,13 +103,13 @@ def test_a_ledger_is_there_from_when_it_is_set(
 ) -> None:
     """In a crawl that runs: what is out ends as it began, all else goes by it, and it ends."""
     given = _settings(web, tmp_path / "ledger")
-    given["SUITE_LEDGER"] = ""
+    given["SUITE_RATE_LEDGER"] = ""
 
     class Late(Bulk):
         async def start(self) -> AsyncIterator[Any]:
             async for each in super().start():
                 yield each
-            change_setting(get_crawl(self.crawler), "SUITE_LEDGER", str(tmp_path / "ledger"))
+            change_setting(get_crawl(self.crawler), "SUITE_RATE_LEDGER", str(tmp_path / "ledger"))
 
     done = run(crawl_here(Late, within=100, **given))
     assert done.reason == "finished"
@@ -154,7 +154,7 @@ def test_a_file_that_is_no_ledger_is_refused_at_the_start(
     (tmp_path / "ledger").write_text("not one of ours\n" * 100)
     ended = crawl("crawl_spiders.Bulk", _settings(web, tmp_path / "ledger"), tmp_path)
     line = ended.log.splitlines()[-1]
-    assert f"SUITE_LEDGER: the ledger {tmp_path / 'ledger'} holds what the suite did not" in line
+    assert f"SUITE_RATE_LEDGER: the ledger {tmp_path / 'ledger'} holds what the suite" in line
     assert ended.code == ExitCode.REFUSED
     web.stop()
     assert not web.arrivals()

@@ -45,10 +45,10 @@ def test_more_hosts_than_files(tmp_path: Path) -> None:
 
 
 def test_synced_to_the_medium(tmp_path: Path) -> None:
-    """SUITE_SYNC = power: the same crawl, every batch synced."""
+    """SUITE_COMMIT_SURVIVES = power: the same crawl, every batch synced."""
     with FakeWebProcess(FakeWebConfig(hosts=10, pages=10, degree=4, addresses=10)) as web:
         settings = web_settings(
-            web.ready.dns_port, JOBDIR=str(tmp_path / "job"), SUITE_SYNC="power",
+            web.ready.dns_port, JOBDIR=str(tmp_path / "job"), SUITE_COMMIT_SURVIVES="power",
             SUITE_HOST_DELAY=0.01, SUITE_IP_DELAY=0,
         )  # fmt: skip
         end = crawl("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])

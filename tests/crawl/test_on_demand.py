@@ -1,4 +1,4 @@
-"""SUITE_EXTRACT = on-demand in real crawls: the same pages, links and counts as with eager (E4)."""
+"""SUITE_READ_LINKS = on-demand in real crawls: the pages, links and counts of eager (E4)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def settings_of(folder: Path, how: str, web: FakeWebProcess, **settings: Any) ->
     """Of a crawl of *web* whose job and packs lie in *folder*."""
     return web_settings(
         web.ready.dns_port, JOBDIR=str(folder / "job"), SUITE_PACKS_DIR=str(folder / "packs"),
-        SUITE_EXTRACT=how, SUITE_HOST_DELAY=0, SUITE_IP_DELAY=0, CONCURRENT_REQUESTS=8,
+        SUITE_READ_LINKS=how, SUITE_HOST_DELAY=0, SUITE_IP_DELAY=0, CONCURRENT_REQUESTS=8,
         SUITE_RETRY_TIMES=0, SUITE_BACKOFF_BASE=0.01, SUITE_BACKOFF_MAX=0.01,
         SUITE_LINK_STATS=TABLES, **settings,
     )  # fmt: skip
@@ -130,7 +130,7 @@ def test_kills_lose_nothing(seen: str, tmp_path: Path) -> None:
     chance = random.Random(seen)
     with FakeWebProcess(replace(WEB, hosts=20, pages=40)) as web:
         settings = settings_of(
-            tmp_path, "on-demand", web, SUITE_SEEN=seen, SUITE_SIEVE_WAITING=1024
+            tmp_path, "on-demand", web, SUITE_SEEN_STORE=seen, SUITE_SIEVE_WAITING=1024
         )
         times = [chance.uniform(0.3, 1.2) for _ in range(5)]
         last = crawl_over_kills(
@@ -164,7 +164,7 @@ def crawl_site(
     common: dict[str, Any] = {
         "SUITE_ALLOW_PRIVATE_ADDRESSES": True, "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0,
         "JOBDIR": str(folder / "job"), "SUITE_PACKS_DIR": str(folder / "packs"),
-        "SUITE_EXTRACT": "on-demand", "SUITE_SEEN": "plain", "SUITE_TRAP_SAME": 0,
+        "SUITE_READ_LINKS": "on-demand", "SUITE_SEEN_STORE": "plain", "SUITE_TRAP_SAME": 0,
     }  # fmt: skip
     return run(crawl_here(spider, arguments={"seeds": f"{site.url}/"}, **(common | settings)))
 
@@ -187,7 +187,7 @@ def test_what_was_stored_is_read_when_eager_goes_on(run: Run, site: Site, tmp_pa
     stopped(run, site, first)
     shutil.copytree(first, second)
     for folder, packs in ((first, str(tmp_path / "elsewhere")), (second, "")):
-        done = crawl_site(run, site, folder, SUITE_EXTRACT="eager", SUITE_PACKS_DIR=packs)
+        done = crawl_site(run, site, folder, SUITE_READ_LINKS="eager", SUITE_PACKS_DIR=packs)
         assert done.reason == "finished"
         assert states(folder) == dict.fromkeys(everything(site), Event.SUCCESS)
         assert done.stat("suite/extract/read") >= 3
@@ -279,7 +279,7 @@ def test_many_pages_hold_nobody_up(
     assert max(turns) <= 1
     monkeypatch.setattr(deferred_links, "_BYTES", 1)
     reads.clear()
-    done = crawl_site(run, site, tmp_path, SUITE_EXTRACT="eager")  # pages at a time
+    done = crawl_site(run, site, tmp_path, SUITE_READ_LINKS="eager")  # pages at a time
     assert done.reason == "finished"
     assert states(tmp_path) == dict.fromkeys(everything(site), Event.SUCCESS)
     assert (max(reads), max(turns)) == (1, 1)
@@ -299,7 +299,7 @@ def test_rows_that_are_damaged(
     store.close()
     job_directory.note_files(tmp_path / "job" / FOLDER / "store")
     caplog.clear()
-    done = crawl_site(run, site, tmp_path, SUITE_EXTRACT=extract)
+    done = crawl_site(run, site, tmp_path, SUITE_READ_LINKS=extract)
     assert done.reason == DAMAGED
     said = [line for line in caplog.records if line.levelname == "CRITICAL"]
     assert len(said) == 1
@@ -356,7 +356,7 @@ class Choosy(Broad):
 @pytest.mark.parametrize("how", ["eager", "on-demand"])
 def test_hooks_of_the_spider(how: str, run: Run, site: Site, tmp_path: Path) -> None:
     """They are asked with the page as it was; one that fails has its page end as ever."""
-    done = crawl_site(run, site, tmp_path, Choosy, SUITE_EXTRACT=how)
+    done = crawl_site(run, site, tmp_path, Choosy, SUITE_READ_LINKS=how)
     found = {url.removeprefix(site.url): event for url, event in states(tmp_path).items()}
     assert found.pop("/5") is Event.CALLBACK_ERROR
     assert "/3" not in found
@@ -372,7 +372,7 @@ def test_a_page_with_which_a_hook_fails_is_counted(
     found = []
     for how in ("eager", "on-demand"):
         crawl_site(
-            run, site, tmp_path / how, Choosy, SUITE_EXTRACT=how, SUITE_LINK_STATS=TABLES
+            run, site, tmp_path / how, Choosy, SUITE_READ_LINKS=how, SUITE_LINK_STATS=TABLES
         )
         found.append(counts(tmp_path / how))
     assert found[0] == found[1]
@@ -399,7 +399,7 @@ def test_what_traps_are_told(
     monkeypatch.setattr(Traps, "saw", seeing)
     monkeypatch.setattr(Extractor, "settle", settling)
     # What a host has is counted at commits: without a delay all may be fetched before the first.
-    given = {"SUITE_TRAP_HOSTS": 10, "SUITE_EXTRACT": how, "SUITE_HOST_DELAY": 0.02}
+    given = {"SUITE_TRAP_HOSTS": 10, "SUITE_READ_LINKS": how, "SUITE_HOST_DELAY": 0.02}
     crawl_site(run, site, tmp_path, **given)
     assert told["/"] == 0
     assert max(told.values()) > 0
@@ -420,7 +420,7 @@ def test_what_is_not_packed_is_read_at_once(run: Run, site: Site, tmp_path: Path
 def test_duplicates_are_read_at_once(run: Run, site: Site, tmp_path: Path) -> None:
     """Whether their links are followed is decided as with eager: pages with one link are alike."""
     done = crawl_site(
-        run, site, tmp_path, SUITE_DUPLICATES="payload", SUITE_FOLLOW_DUPLICATES=False
+        run, site, tmp_path, SUITE_COMPARE_PAGES="payload", SUITE_FOLLOW_DUPLICATES=False
     )
     assert set(states(tmp_path)) == everything(site)
     assert done.stat("suite/extract/at_once") == 0
@@ -493,13 +493,13 @@ def test_pages_that_a_middleware_has_changed(encoding: str, run: Run, tmp_path: 
             {"SUITE_PACKS_DIR": "packs", "SUITE_PACKS_UPLOAD": "/there", "SUITE_PACKS_KEEP": False},
             "SUITE_PACKS_KEEP",
         ),
-        ({"SUITE_EXTRACT": "lazy"}, "'eager' or 'on-demand'"),
+        ({"SUITE_READ_LINKS": "lazy"}, "'eager' or 'on-demand'"),
     ],
 )
 def test_settings_that_make_no_sense(values: dict[str, Any], said: str) -> None:
     """One line, which names the setting, and what it needs."""
-    settings = Settings({"SUITE_EXTRACT": "on-demand", "SUITE_PROFILE": "broad", **values})
+    settings = Settings({"SUITE_READ_LINKS": "on-demand", "SUITE_PROFILE": "broad", **values})
     with pytest.raises(SettingsError, match=said) as caught:
         SuiteSettings.from_settings(settings)
-    assert str(caught.value).startswith("SUITE_EXTRACT = ")
+    assert str(caught.value).startswith("SUITE_READ_LINKS = ")
     assert "\n" not in str(caught.value)

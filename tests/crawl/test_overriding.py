@@ -166,7 +166,7 @@ def test_the_start_refuses_a_bad_file(path: Path) -> None:
 
 def test_without_a_file_there_is_nothing_to_look_at() -> None:
     """The policy is what the settings say."""
-    crawl = overriding(None, SUITE_HOST_DELAY=3, SUITE_BURST=2)
+    crawl = overriding(None, SUITE_HOST_DELAY=3, SUITE_REQUESTS_PER_VISIT=2)
     asyncio.run(look(crawl))
     assert crawl.policy.of_host("a.t").delay == 3.0
     assert crawl.policy.of_host("a.t").burst == 2

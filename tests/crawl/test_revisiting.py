@@ -249,7 +249,7 @@ def test_with_every_kind_of_seen(site: Site, again: Again, tmp_path: Path, seen:
     """However it is known what was seen."""
     site.pages["/"] = tagged(links("/a", "/b"))
     site.pages |= {"/a": links(), "/b": tagged(links("/"))}
-    done = again(3, "/b", JOBDIR=str(tmp_path), SUITE_SEEN=seen)
+    done = again(3, "/b", JOBDIR=str(tmp_path), SUITE_SEEN_STORE=seen)
     assert done.stat("suite/job/done") == 3 - done.stat("suite/frontier/pending")
     for path in ("/", "/a", "/b"):
         assert site.paths().count(path) >= 2

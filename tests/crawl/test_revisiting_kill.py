@@ -36,7 +36,7 @@ def test_kills_lose_no_plan(tmp_path: Path) -> None:
         settings = web_settings(
             web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=0.01, SUITE_IP_DELAY=0,
             SUITE_PACKS_DIR=str(packs), SUITE_REVISIT="fixed", SUITE_REVISIT_INTERVAL=EVERY,
-            SUITE_SEEN="sieve", CLOSESPIDER_TIMEOUT=4,
+            SUITE_SEEN_STORE="sieve", CLOSESPIDER_TIMEOUT=4,
         )  # fmt: skip
         times = [chance.uniform(1, 3) for _ in range(2)]
         last = crawl_over_kills(

@@ -217,7 +217,7 @@ def test_nothing_is_archived_and_no_flush_begins_while_a_disk_is_full(
             extractor=SimpleNamespace(look=lambda *, starving: asked.append("stored pages")),
         ),
         _disk=SimpleNamespace(paused=paused, stuck=False),
-        _crawl=SimpleNamespace(settings=SimpleNamespace(seen="trie")),
+        _crawl=SimpleNamespace(settings=SimpleNamespace(seen_store="trie")),
         _flusher=SimpleNamespace(look=lambda *, starving: asked.append("sieve")),
     )  # fmt: skip
     Keeper._archive(keeper)

@@ -173,10 +173,10 @@ def test_a_crawl_that_only_waits_closes_and_can_be_resumed(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_crawl_can_wait_for_more(tmp_path: Path) -> None:
-    """SUITE_IDLE = wait: nothing is left, and it goes on until it is told to stop."""
+    """SUITE_WHEN_DONE = wait: nothing is left, and it goes on until it is told to stop."""
     with Job(tmp_path, "crawl_spiders.Bulk") as job:
         assert job.run().reason == "finished"
-        took, reason = job.stop_after(1.5, SUITE_IDLE="wait", SUITE_STOP_TIMEOUT=PATIENT)
+        took, reason = job.stop_after(1.5, SUITE_WHEN_DONE="wait", SUITE_STOP_TIMEOUT=PATIENT)
         assert (reason, took < PROMPT) == ("shutdown", True)
 
 

@@ -114,7 +114,7 @@ class Broad(BroadSpider):
         """Change what is to be changed there."""
         value = self.changes.get(int(response.url.rpartition("/")[2]))
         if value is not None:
-            change_setting(get_crawl(self.crawler), "SUITE_SEEN", value)
+            change_setting(get_crawl(self.crawler), "SUITE_SEEN_STORE", value)
 
 
 def test_what_was_seen_is_known_however_it_is_kept(run: Run, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_what_was_seen_is_known_however_it_is_kept(run: Run, tmp_path: Path) -> 
         done = run(
             crawl_here(
                 Broad, within=60, JOBDIR=str(tmp_path / "job"), ROBOTSTXT_OBEY=False,
-                SUITE_SEEN="plain",
+                SUITE_SEEN_STORE="plain",
                 SUITE_ALLOW_PRIVATE_ADDRESSES=True, SUITE_HOST_DELAY=0, SUITE_IP_DELAY=0,
                 arguments={
                     "seeds": f"{site.url}/0",

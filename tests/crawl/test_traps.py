@@ -49,7 +49,7 @@ def test_mining_in_a_crawl(tmp_path: Path) -> None:
         async with FakeWeb(config) as web:
             crawled = await crawl_here(
                 Wide, arguments={"seeds": web.url("docs.test", "/pics1/Page3.html")},
-                SUITE_MINE="both", SUITE_HOST_DELAY=0, SUITE_IP_DELAY=0.001,
+                SUITE_GUESS_URLS="both", SUITE_HOST_DELAY=0, SUITE_IP_DELAY=0.001,
                 ROBOTSTXT_OBEY=False, **web.ready.settings,
             )  # fmt: skip
             return crawled, [(each.path, each.status) for each in web.arrivals]

@@ -181,7 +181,7 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "host_concurrency": ("4", 4, lambda p: p.policy.of_host("a.test").concurrency),
     "ip_concurrency": ("6", 6, lambda p: p.policy.of_address("192.0.2.1").concurrency),
     "ipv6_prefix": ("48", 48, _anew("ipv6_prefix")),
-    "burst": ("5", 5, lambda p: p.policy.of_host("a.test").burst),
+    "requests_per_visit": ("5", 5, lambda p: p.policy.of_host("a.test").burst),
     "overrides": ("OVERRIDES", 99.0, lambda p: p.policy.of_host("slow.test").delay),
     "backoff_base": ("2", 2.0, lambda p: p.policy.back_off.base),
     "backoff_max": ("1h", 3600.0, lambda p: p.policy.back_off.longest),
@@ -214,18 +214,18 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     },
     "trap_numbers": ("true", True, lambda p: p.policy.traps.numbers),
     "trap_permuted": ("false", False, lambda p: p.policy.traps.permuted),
-    "mine": ("both", "both", _anew("mine")),
+    "guess_urls": ("both", "both", _anew("guess_urls")),
     "mine_max": ("9", 9, _anew("mine_max")),
     "max_wait": ("0", 0.0, _anew("max_wait")),
-    "idle": ("finish", "finish", _anew("idle")),
+    "when_done": ("finish", "finish", _anew("when_done")),
     "stop_timeout": ("3", 3.0, _anew("stop_timeout")),
     "min_free": ("1G", 1 << 30, _anew("min_free")),
     "stall_timeout": ("1h", 3600.0, _anew("stall_timeout")),
     "exit_codes": ("true", True, _anew("exit_codes")),
-    "sync": ("power", (True, True), lambda p: (
+    "commit_survives": ("power", (True, True), lambda p: (
         p.store._write_options.sync, p.plan.power
     )),
-    "workbench_memory": ("64M", (64 << 20, 10922), lambda p: (
+    "memory": ("64M", (64 << 20, 10922), lambda p: (
         p.store._tuning.memory, p.crawl.frontier.residents.capacity
     )),
     "require_durable": ("true", True, _anew("require_durable")),
@@ -281,26 +281,26 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "handover_dir": ("FOLDER", "FOLDER", lambda p: p.crawl.settings.handover_dir.name),
     "handover_rate": ("1M", 1 << 20, _anew("handover_rate")),
     "outbox_rows": ("9", 9, _anew("outbox_rows")),
-    "ledger": ("LEDGER", True, lambda p: p.crawl.frontier.permits.lender is p.crawl.sharing),
-    "seen": ("sieve", (True, True), lambda p: (
+    "rate_ledger": ("LEDGER", True, lambda p: p.crawl.frontier.permits.lender is p.crawl.sharing),
+    "seen_store": ("sieve", (True, True), lambda p: (
         p.store.sieve is not None, p.crawl.frontier.sifter and p.crawl.frontier.sifter.active
     )),
     "redis_url": ("redis://127.0.0.1:9/3", "redis://127.0.0.1:9/3", lambda p: (
         p.crawl.settings.redis_url and p.crawl.settings.redis_url.url
     )),
     "sieve_waiting": ("2048", 2048, lambda p: p.store.sieve and p.store.sieve.sieve.capacity),
-    "duplicates": ("near,payload", (True, True, False), lambda p: tuple(
+    "compare_pages": ("near,payload", (True, True, False), lambda p: tuple(
         each is not None for each in
         (p.crawl.duplicates._near, p.crawl.duplicates._payloads, p.crawl.duplicates._structures)
     )),
     "packs_dir": ("FOLDER", "FOLDER", lambda p: p.plan.folder.name),
     "packs_format": ("zst", "zst", lambda p: p.plan.form),
-    "crawl_name": ("mine", "mine", lambda p: p.plan.crawl.name),
+    "crawl_name": ("guess_urls", "guess_urls", lambda p: p.plan.crawl.name),
     "agent_name": ("me", "me", lambda p: p.plan.agent),
     "operator": ("Us", "Us", lambda p: p.plan.crawl.operator),
     "packs_upload": ("memory://up", True, lambda p: p.uploads is not None),
     "packs_keep": ("false", False, lambda p: p.uploads and p.uploads._keep),
-    "extract": ("on-demand", "on-demand", _anew("extract")),
+    "read_links": ("on-demand", "on-demand", _anew("read_links")),
     "items_dir": ("FOLDER", "FOLDER", lambda p: p.items and p.items._folder.name),
     "items_format": ("zst", "zst", lambda p: p.items and p.items._files._format),
     "page_items": ("true", True, _anew("page_items")),
@@ -329,7 +329,7 @@ class Waiting(BroadSpider):
     """Waits for nothing to come."""
 
     name = "waiting"
-    custom_settings: ClassVar[Any] = {"SUITE_IDLE": "wait", "ROBOTSTXT_OBEY": True}
+    custom_settings: ClassVar[Any] = {"SUITE_WHEN_DONE": "wait", "ROBOTSTXT_OBEY": True}
 
 
 @pytest.fixture(scope="module")

@@ -71,7 +71,7 @@ class TestForeignLog(TestTrieStore):
 
 
 class PlainRows:
-    """What a crawl asks with ``SUITE_SEEN = plain``: its ledger, and the rows of its database."""
+    """What a crawl asks with ``SUITE_SEEN_STORE = plain``: its ledger, and rows of its database."""
 
     def __init__(self, path: Path) -> None:
         self._store = RocksStore(path, memory=1 << 20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from scrapy.settings import Settings
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.politeness import BackOff
-from scrapy_spider_suite.settings.declarations import Change, Derived, Kind
+from scrapy_spider_suite.settings.declarations import FORMER_NAMES, Change, Derived, Kind
 from scrapy_spider_suite.settings.suite import (
     DECLARATIONS,
     SuiteSettings,
+    find_setting,
     refuse_short_lease,
     suite_enabled,
     suite_settings,
@@ -52,8 +54,11 @@ def test_every_declaration_is_whole(name: str, declared: Any) -> None:
             {"SUITE_HOST_DELAY": "abc"},
             "SUITE_HOST_DELAY = 'abc': expected a number of seconds >= 0, or one like 10m, 2h, 7d",
         ),
-        ({"SUITE_BURST": 21}, "SUITE_BURST = 21: expected a whole number from 1 to 20"),
-        ({"SUITE_IDLE": "stop"}, "SUITE_IDLE = 'stop': expected 'finish' or 'wait'"),
+        (
+            {"SUITE_REQUESTS_PER_VISIT": 21},
+            "SUITE_REQUESTS_PER_VISIT = 21: expected a whole number from 1 to 20",
+        ),
+        ({"SUITE_WHEN_DONE": "stop"}, "SUITE_WHEN_DONE = 'stop': expected 'finish' or 'wait'"),
         (
             {"SUITE_HOST_DELY": 1},
             "SUITE_HOST_DELY is not a setting of the suite; did you mean SUITE_HOST_DELAY?",
@@ -75,8 +80,8 @@ def test_every_declaration_is_whole(name: str, declared: Any) -> None:
             "SUITE_FOLLOW = True: expected SUITE_PROFILE to be 'auto' or 'broad'",
         ),
         (
-            {"SUITE_CLUSTER": "lan", "SUITE_SEEN": "sieve", "SUITE_ASSIGNMENT": "url-sum"},
-            "SUITE_SEEN = 'sieve': expected 'trie' or 'plain' with SUITE_CLUSTER and "
+            {"SUITE_CLUSTER": "lan", "SUITE_SEEN_STORE": "sieve", "SUITE_ASSIGNMENT": "url-sum"},
+            "SUITE_SEEN_STORE = 'sieve': expected 'trie' or 'plain' with SUITE_CLUSTER and "
             "SUITE_ASSIGNMENT = 'url-sum'",
         ),
         (
@@ -100,7 +105,7 @@ def test_a_broad_spider_needs_the_broad_profile() -> None:
 
 def test_none_stands_for_the_default() -> None:
     """A project can take a setting back by setting it to None, as it can with Scrapy's."""
-    assert read({"SUITE_BURST": None}).burst == 1
+    assert read({"SUITE_REQUESTS_PER_VISIT": None}).requests_per_visit == 1
 
 
 @pytest.mark.parametrize(
@@ -199,11 +204,21 @@ def test_a_resume_sees_each_difference_with_its_kind() -> None:
     ]
 
 
+@pytest.mark.parametrize(("name", "became"), FORMER_NAMES.items())
+def test_a_former_name_is_refused_with_what_became_of_it(name: str, became: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(f"{name} {became}")):
+        read({name: None})
+    with pytest.raises(SettingsError, match=re.escape(became)):
+        find_setting(name)
+    new = re.search(r"SUITE_\w+", became)
+    assert new is None or find_setting(new[0])
+
+
 def test_the_table_has_a_row_for_each_setting() -> None:
     """Every column is text to print: values as one would write them, defaults in words."""
-    rows = {row.name: row for row in read({"SUITE_BURST": 3}).as_table()}
+    rows = {row.name: row for row in read({"SUITE_REQUESTS_PER_VISIT": 3}).as_table()}
     assert len(rows) == len(DECLARATIONS)
-    assert rows["SUITE_BURST"].value == "3"
+    assert rows["SUITE_REQUESTS_PER_VISIT"].value == "3"
     assert rows["SUITE_HOST_DELAY"][2:7] == (
         "seconds", "free", "a number of seconds >= 0, or one like 10m, 2h, 7d",
         "DOWNLOAD_DELAY", "4, or DOWNLOAD_DELAY if that is longer",
@@ -215,17 +230,17 @@ def test_the_table_has_a_row_for_each_setting() -> None:
 @pytest.mark.parametrize(("value", "enabled"), [(None, True), ("0", False), (False, False)])
 def test_enabled_is_read_alone(value: object, enabled: bool) -> None:
     """A suite that is switched off does not look at its other settings."""
-    settings = Settings({"SUITE_ENABLED": value, "SUITE_BURST": "bad"})
+    settings = Settings({"SUITE_ENABLED": value, "SUITE_REQUESTS_PER_VISIT": "bad"})
     assert suite_enabled(settings) is enabled
 
 
 def test_a_crawlers_settings_are_read_once_they_are_frozen() -> None:
     """Until then another add-on may change them, and what was read would be out of date."""
-    crawler = Crawler(Spider, {"SUITE_BURST": 2})
-    assert suite_settings(crawler).burst == 2
-    crawler.settings.set("SUITE_BURST", 3)
+    crawler = Crawler(Spider, {"SUITE_REQUESTS_PER_VISIT": 2})
+    assert suite_settings(crawler).requests_per_visit == 2
+    crawler.settings.set("SUITE_REQUESTS_PER_VISIT", 3)
     crawler.settings.freeze()
-    assert suite_settings(crawler).burst == 3
+    assert suite_settings(crawler).requests_per_visit == 3
     assert suite_settings(crawler) is suite_settings(crawler)
 
 

@@ -116,9 +116,9 @@ def test_a_job_can_be_moved(tmp_path: Path) -> None:
 
 
 def test_the_batches_of_a_power_safe_job_are_synced(tmp_path: Path) -> None:
-    """SUITE_SYNC reaches the store, and is free to change."""
+    """SUITE_COMMIT_SURVIVES reaches the store, and is free to change."""
     begin(tmp_path)
-    job = open_job(tmp_path, SUITE_SYNC="power")
+    job = open_job(tmp_path, SUITE_COMMIT_SURVIVES="power")
     assert job.store._write_options.sync
     job.close()
 
@@ -318,4 +318,4 @@ def test_a_lost_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JobDamagedError, match=r"archive of seen URLs, is missing"):
         open_job(tmp_path)
     with pytest.raises(JobDamagedError, match="is missing"):
-        open_job(tmp_path, SUITE_SEEN="plain")
+        open_job(tmp_path, SUITE_SEEN_STORE="plain")

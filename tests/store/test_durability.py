@@ -1,4 +1,4 @@
-"""SUITE_SYNC: what is on the medium when a batch counts as written, counted where it happens."""
+"""SUITE_COMMIT_SURVIVES: what is on the medium when a batch counts as written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from scrapy.settings import Settings
 from scrapy_spider_suite.store.job_directory import Job
 from scrapy_spider_suite.settings.suite import SuiteSettings
-settings = SuiteSettings.from_settings(Settings({{"SUITE_SYNC": sys.argv[2]}}))
+settings = SuiteSettings.from_settings(Settings({{"SUITE_COMMIT_SURVIVES": sys.argv[2]}}))
 job = Job(Path(sys.argv[1]), settings, "x")
 os.write(2, b"begin")
 for number in range({BATCHES}):

@@ -44,7 +44,7 @@ def something(job: Job, what: str) -> None:
             assert store.archive is not None
             store.archive.add([key])
         case "a sieve has met it":
-            job.open_seen(SuiteSettings.from_settings(Settings({"SUITE_SEEN": "sieve"})))
+            job.open_seen(SuiteSettings.from_settings(Settings({"SUITE_SEEN_STORE": "sieve"})))
             assert store.sieve is not None
             store.sieve.sieve.absorb([store.sieve.prints([key])])
         case "a host was met":
@@ -85,7 +85,7 @@ def test_a_job_in_which_nothing_is_takes_other_fixed_settings(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its first start was refused by somebody else; what they depend on is made for the new."""
-    old: dict[str, Any] = {"SUITE_SEEN": "sieve", "SUITE_SIEVE_BITS": "128"}
+    old: dict[str, Any] = {"SUITE_SEEN_STORE": "sieve", "SUITE_SIEVE_BITS": "128"}
     new = {**old, "SUITE_SIEVE_BITS": "64", "SUITE_PROFILE": "broad"}
     job = open_job(tmp_path, **old)
     Counters().save(job.store)
@@ -109,7 +109,7 @@ def test_a_kill_while_other_fixed_settings_are_taken(
     bits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before they are written down: the next start takes either."""
-    open_job(tmp_path / "old", SUITE_SEEN="sieve", SUITE_SIEVE_BITS="128").close()
+    open_job(tmp_path / "old", SUITE_SEEN_STORE="sieve", SUITE_SIEVE_BITS="128").close()
 
     write = JobFile.write
 
@@ -118,10 +118,10 @@ def test_a_kill_while_other_fixed_settings_are_taken(
         write(described, folder)
 
     monkeypatch.setattr(JobFile, "write", copy_before)
-    job = open_job(tmp_path / "old", SUITE_SEEN="sieve", SUITE_SIEVE_BITS="64")
+    job = open_job(tmp_path / "old", SUITE_SEEN_STORE="sieve", SUITE_SIEVE_BITS="64")
     monkeypatch.undo()
     job.close()
-    job = open_job(tmp_path / "killed", SUITE_SEEN="sieve", SUITE_SIEVE_BITS=bits)
+    job = open_job(tmp_path / "killed", SUITE_SEEN_STORE="sieve", SUITE_SIEVE_BITS=bits)
     assert job.store.sieve is not None
     assert job.store.sieve.width == int(bits) // 8
     job.close()

@@ -408,5 +408,6 @@ def refuse_sieve(hands: Hands, units: UnitSet) -> None:
     """Raise `JobError` where URLs are known by fingerprints that are not those of some units."""
     if hands.store.sieve is not None and not units.slots:
         raise JobError(
-            "with SUITE_SEEN = 'sieve' hosts can be handed over with SUITE_ASSIGNMENT = 'ring' only"
+            "with SUITE_SEEN_STORE = 'sieve' hosts can be handed over with "
+            "SUITE_ASSIGNMENT = 'ring' only"
         )

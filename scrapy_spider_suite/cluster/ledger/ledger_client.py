@@ -193,14 +193,14 @@ class LedgerClient:
 T = TypeVar("T")
 
 
-NO_GATE: Final = "SUITE_LEDGER needs the downloader of the suite: remove DOWNLOADER"
+NO_GATE: Final = "SUITE_RATE_LEDGER needs the downloader of the suite: remove DOWNLOADER"
 
 NO_CLIENT: Final = "{} needs a client for Redis: pip install 'scrapy-spider-suite[redis]'"
 
 LEDGER_NAME: Final = "shared"
 """Of the ledger in a Redis: crawls that name the same Redis share it."""
 
-_LEDGER: Final = "SUITE_LEDGER"
+_LEDGER: Final = "SUITE_RATE_LEDGER"
 _REDIS: Final = "SUITE_REDIS_URL"
 """The setting that names the ledger: of agents it lies where they meet."""
 
@@ -221,8 +221,8 @@ def make_shared_limits(crawl: Crawl, settings: SuiteSettings) -> SharedLimits | 
 
     Raises `SettingsError`: that is no place for a ledger.
     """
-    if settings.ledger is not None:
-        return SharedLimits(crawl, _ledger(settings.ledger, LEDGER_NAME, _LEDGER))
+    if settings.rate_ledger is not None:
+        return SharedLimits(crawl, _ledger(settings.rate_ledger, LEDGER_NAME, _LEDGER))
     if crawl.agency is None or settings.cluster != "peers" or settings.redis_url is None:
         return None
     # Each host is one agent's; its address may be that of others' hosts.

@@ -232,9 +232,10 @@ VERBS = (
             "must have been removed. Queues, states and URLs that it had for others go to who has\n"
             "its hosts by now; it can be broken off and done again. Where the disk is lost, what\n"
             "the agent had fetched is known from its packs, and the answer says how many URLs are\n"
-            "lost. Pages whose links wait to be read (SUITE_EXTRACT = on-demand) are unextracted:\n"
-            "the agent reads them when it is started once more; where the disk is lost, they are,\n"
-            "too. SUITE_HANDOVER_DIR and SUITE_CLUSTER_KEY have to be those of the agents."
+            "lost. Pages whose links wait to be read (SUITE_READ_LINKS = on-demand) are\n"
+            "unextracted: the agent reads them when it is started once more; where the disk is\n"
+            "lost, they are, too. SUITE_HANDOVER_DIR and SUITE_CLUSTER_KEY have to be those of\n"
+            "the agents."
         ),
         examples=(
             "adopt crawls/news/b -j redis://10.0.0.1/0",

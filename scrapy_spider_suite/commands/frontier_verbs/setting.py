@@ -34,7 +34,7 @@ VERBS = (
         ),
         examples=(
             'set SUITE_HOST_DELAY 10 --why "they asked for it" -j crawls/news',
-            "set SUITE_WORKBENCH_MEMORY 256M -j crawls/news",
+            "set SUITE_MEMORY 256M -j crawls/news",
             'set CONCURRENT_REQUESTS 50 --why "the line is full" -j crawls/news',
         ),
         exits=acting.EXITS,

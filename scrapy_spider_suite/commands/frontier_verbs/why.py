@@ -175,7 +175,7 @@ def _of_unknown(reader: StoreReader, judging: Judge, url: str) -> Row:
     unread, because = len(reader.unextracted), "the job has never come across it"
     if unread:
         pages = counted(unread, "stored page")
-        because += f"; the links of {pages} are not read yet (SUITE_EXTRACT)"
+        because += f"; the links of {pages} are not read yet (SUITE_READ_LINKS)"
     return {
         "state": "unknown", "because": because,
         "if_it_were_found": decided.judgement.value, "decided_by": decided.rule,
@@ -202,7 +202,7 @@ def _of_known(
     if known.lastmod is not None:
         row["changed_by_sitemap"] = _time(known.lastmod)
     if reader.unextracted.has_url(host_of(known.url), known.url):
-        row["links"] = "not read yet: the page is stored until they are wanted (SUITE_EXTRACT)"
+        row["links"] = "not read yet: the page is stored until they are wanted (SUITE_READ_LINKS)"
     if state.state is State.PENDING:
         return row | _next_try(reader, judging, known)
     if known.plan is not None:

@@ -260,7 +260,7 @@ class UrlMiner:
     ) -> Iterator[Entry]:
         """What the URL of *page*, which was fetched, leads to, if that is *wanted* and not known.
 
-        *kind* is the value of SUITE_MINE. No more than *most* of one host are ever given out.
+        *kind* is the value of SUITE_GUESS_URLS. No more than *most* of one host are ever given out.
         """
         for mined in _MINERS[kind]:
             for url in mined(page.url):

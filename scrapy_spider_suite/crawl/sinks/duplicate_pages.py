@@ -47,7 +47,7 @@ _STORED = frozenset({Event.SUCCESS, Event.NOT_PARSED, Event.CALLBACK_ERROR})
 
 
 class DuplicatePages:
-    """One per crawl; it compares as SUITE_DUPLICATES says, which may change.
+    """One per crawl; it compares as SUITE_COMPARE_PAGES says, which may change.
 
     Stats: ``suite/duplicates/…``, see there. Raises `SettingsError`: the extra ``near`` is missing.
     """
@@ -66,12 +66,12 @@ class DuplicatePages:
 
     def _check(self, new: SuiteSettings) -> None:
         """Raise `SettingsError` if pages cannot be compared as *new* says."""
-        if "near" in new.duplicates:
+        if "near" in new.compare_pages:
             _near_module()
 
     def _go_by(self, new: SuiteSettings) -> None:
         """Compare as *new* says from the next page on."""
-        kinds, kv = new.duplicates, self._crawl.store.kv
+        kinds, kv = new.compare_pages, self._crawl.store.kv
         self._packs = None if new.packs_dir is None else PackedBodies(new.packs_dir)
         self._payloads = Originals(kv(PAYLOADS)) if "payload" in kinds else None
         self._structures = Originals(kv(STRUCTURES)) if "structure" in kinds else None
@@ -93,7 +93,7 @@ class DuplicatePages:
         return False
 
     def _meets(self, lease: Lease, answer: Request | Response) -> bool:
-        if not self._crawl.settings.duplicates or not isinstance(answer, Response):
+        if not self._crawl.settings.compare_pages or not isinstance(answer, Response):
             return False
         if not 200 <= answer.status < 300 or not answer.body:
             return False
@@ -228,6 +228,6 @@ def _near_module() -> ModuleType:
         from scrapy_spider_suite.analysis import near_duplicates as near
     except ImportError as error:
         raise SettingsError(
-            "SUITE_DUPLICATES = 'near' needs rensa: pip install 'scrapy-spider-suite[near]'"
+            "SUITE_COMPARE_PAGES = 'near' needs rensa: pip install 'scrapy-spider-suite[near]'"
         ) from error
     return near

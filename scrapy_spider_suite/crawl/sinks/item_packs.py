@@ -165,7 +165,7 @@ class ItemFiles:
 
     def _create(self, path: Path, now: float) -> ItemFile:
         path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
-        return ItemFile(path, self._form, now, power=self._log.settings.sync == "power")
+        return ItemFile(path, self._form, now, power=self._log.settings.commit_survives == "power")
 
     def _closed(self, file: ItemFile) -> None:
         if self._rows is not None:
@@ -216,8 +216,8 @@ class ItemFiles:
         if recovered.missing:
             self._stats.inc_value("suite/items/missing_bytes", recovered.missing)
             logger.error(
-                "%s has lost %d bytes that were written (SUITE_SYNC = 'power' has them survive a "
-                "power failure)", path, recovered.missing,
+                "%s has lost %d bytes that were written (SUITE_COMMIT_SURVIVES = 'power' has "
+                "them survive a power failure)", path, recovered.missing,
             )  # fmt: skip
         return True
 

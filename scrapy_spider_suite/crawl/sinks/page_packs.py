@@ -272,7 +272,7 @@ def limits(settings: SuiteSettings) -> dict[str, Any]:
     """What of a `Plan` may change while it is gone by."""
     return {
         "max_bytes": settings.packs_size, "max_age": settings.packs_age,
-        "power": settings.sync == "power",
+        "power": settings.commit_survives == "power",
     }  # fmt: skip
 
 

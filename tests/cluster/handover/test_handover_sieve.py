@@ -296,7 +296,7 @@ def done(side: Side, *urls: str) -> None:
 def test_other_units_are_refused(tmp_path: Path, kind: str) -> None:
     """Fingerprints do not lie together there."""
     a = Side(tmp_path / "a", sieve=True)
-    with pytest.raises(JobError, match=r"SUITE_SEEN = 'sieve'.*SUITE_ASSIGNMENT = 'ring'"):
+    with pytest.raises(JobError, match=r"SUITE_SEEN_STORE = 'sieve'.*SUITE_ASSIGNMENT = 'ring'"):
         a.giving(units_of(kind))
     a.close()
 

@@ -72,7 +72,7 @@ class Leading(Spider):
 @pytest.mark.slow
 def test_a_duplicate_of_the_page_that_waits_for_it(site: Site, run: Run, tmp_path: Path) -> None:
     """It waits for no commit in turn: neither would ever come."""
-    more = {"JOBDIR": str(tmp_path / "job"), "SUITE_DUPLICATES": "payload"}
+    more = {"JOBDIR": str(tmp_path / "job"), "SUITE_COMPARE_PAGES": "payload"}
     given = options(tmp_path, CLOSESPIDER_TIMEOUT=8, **more)
     done = run(crawl_here(Leading, arguments={"site": site.url}, **given))
     assert done.reason == "finished"
@@ -152,7 +152,7 @@ class Damaging(Items):
 
 def test_a_digest_that_nobody_can_read(site: Site, run: Run, tmp_path: Path) -> None:
     """Ends the crawl; the page is not at fault, and is fetched again."""
-    given = options(tmp_path, JOBDIR=str(tmp_path / "job"), SUITE_DUPLICATES="payload")
+    given = options(tmp_path, JOBDIR=str(tmp_path / "job"), SUITE_COMPARE_PAGES="payload")
     done = run(crawl_here(Damaging, arguments={"site": site.url}, **given))
     assert done.reason == DAMAGED
     assert [response.url for response in done.responses] == [f"{site.url}/a"]
