@@ -180,9 +180,7 @@ class Addon:
             self._refuse(error, settings)
             return
         _keep_the_loop(settings)
-        # The operator of a job may switch the others on.
-        live = suite.project.jobdir is not None
-        switched_on = [name for name in profiles.BY_SETTING if live or getattr(suite, name)]
+        switched_on = [name for name in profiles.BY_SETTING if getattr(suite, name)]
         kept = list(profiles.apply(settings, suite.profile, switched_on))
         if kept:
             what = "; ".join(f"{name}, so not {path}" for name, path in kept)

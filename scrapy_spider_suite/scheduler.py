@@ -58,7 +58,7 @@ from scrapy_spider_suite.downloader import PoliteDownloader
 from scrapy_spider_suite.errors import JobDamagedError, SuiteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.pipelines.sinks import sinking_pipelines
+from scrapy_spider_suite.pipelines.sinks import sink_pipelines
 from scrapy_spider_suite.runtime.refusal import NO_PAGES, SEEDS_UNREAD, refuse
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.store.rocks_store import condemn_on_damage
@@ -176,7 +176,7 @@ class FrontierScheduler(BaseScheduler):
             check_sources(suite_settings(crawler).seeds)
             self.crawl: Crawl = get_crawl(crawler)
             log = FrontierLog(self.crawl, self)
-            for pipeline in sinking_pipelines(crawler):
+            for pipeline in sink_pipelines(crawler):
                 self.sinks.append(pipeline.sink(log))
         except SuiteError as error:
             for sink in self.sinks:

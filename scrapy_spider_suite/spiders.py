@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import Spider
 from scrapy.http import Response
-from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite.crawl.preparation import has_contact
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.runtime.refusal import refuse, refuse_crawl
+from scrapy_spider_suite.settings.project import uses_suite_scheduler
 from scrapy_spider_suite.store.job_directory import job_begun
 from scrapy_spider_suite.urls.url_lists import check_sources
 
@@ -69,10 +69,7 @@ class BroadSpider(Spider):
         command ends with one line and exit code 2. The iterator raises it if a list of seeds cannot
         be read: the next run tries again.
         """
-        from scrapy_spider_suite.scheduler import FrontierScheduler
-
-        # Not issubclass(): to Scrapy's metaclass every scheduler is a subclass of any other.
-        if FrontierScheduler not in load_object(self.crawler.settings["SCHEDULER"]).__mro__:
+        if not uses_suite_scheduler(self.crawler):
             refuse(SettingsError(
                 f"spider {self.name!r} is a BroadSpider and needs the suite's scheduler: add "
                 "scrapy_spider_suite.Addon to ADDONS, and leave SCHEDULER to it"

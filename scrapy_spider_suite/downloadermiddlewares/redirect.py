@@ -1,9 +1,7 @@
 """Redirects as links: the target goes to the scheduler as a request of its own.
 
-Scrapy follows a redirect as the same request at another URL, past the duplicates filter. For a
-crawl of many hosts that fetches a page once for every URL that leads to it. Here the target is
-a link: normalised, filtered if it was seen, of the same depth, and known by the page that linked
-to it. Requests that a spider yielded are left to Scrapy's ``RedirectMiddleware``.
+Scrapy follows a redirect past the duplicates filter, so a broad crawl would fetch a page once for
+every URL that leads to it.
 """
 
 from __future__ import annotations
@@ -30,26 +28,24 @@ logger = logging.getLogger(__name__)
 HOPS_MAX = 10
 """Redirects in a row that are followed from one link."""
 
-# What belongs to the one fetch that was redirected. A proxy that Scrapy chose by the scheme is
-# chosen again.
+# Meta keys of the one fetch that was redirected. A proxy of the URL's scheme is chosen anew.
 _OF_THIS_FETCH = frozenset(
     {"download_latency", "download_slot", "suite_address", "suite_self_redirect"}
 )
 _OF_SCHEME_PROXY = frozenset({"_auth_proxy", "_scheme_proxy", "proxy"})
 
 
-
-
 class LinkRedirectMiddleware:
     """Turns the redirects of bulk requests (meta ``suite_bulk``) into requests of their own.
 
-    The new request takes over callback, errback, meta, priority and Referer, but no other header,
-    body or cookies. A page that redirects to itself is fetched once more, in case it only wanted
-    to set a cookie.
+    The new request has the depth and the parent of the redirected one, and takes over callback,
+    errback, meta, priority and Referer, but no other header, body or cookies. A page that redirects
+    to itself is fetched once more, in case it only wanted to set a cookie. Requests that a spider
+    yielded are left to Scrapy's ``RedirectMiddleware``.
 
     ``REDIRECT_ENABLED``, meta ``dont_redirect``, ``handle_httpstatus_list`` and
     ``handle_httpstatus_all`` and the spider's ``handle_httpstatus_list`` mean what they mean to
-    Scrapy. A redirect to nowhere goes to the spider as it is.
+    Scrapy. A redirect without a usable target goes to the spider.
 
     Stats: ``suite/redirect/count``, ``suite/redirect/invalid``, ``suite/redirect/loop``,
     ``suite/redirect/too_many``.
@@ -63,11 +59,7 @@ class LinkRedirectMiddleware:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build it from ``REDIRECT_ENABLED`` and ``URLLENGTH_LIMIT``.
-
-        Raises:
-            NotConfigured: redirects are not to be followed.
-        """
+        """Raises `NotConfigured` if ``REDIRECT_ENABLED`` is off."""
         if not crawler.settings.getbool("REDIRECT_ENABLED"):
             raise NotConfigured("REDIRECT_ENABLED is off")
         if crawler.stats is None:
@@ -77,13 +69,13 @@ class LinkRedirectMiddleware:
         return middleware
 
     def process_response(self, request: Request, response: Response) -> Request | Response:
-        """Return the request for the target, or *response* if it is none of our business.
+        """Return the request for the target, or *response* if it is not to be followed as a link.
 
         Raises:
             TooManyHops: it would be the eleventh redirect in a row.
             RedirectLoop: the page redirects to itself, and did so just before.
         """
-        if response.status not in _STATUSES or not self._is_ours(request):
+        if response.status not in _STATUSES or not request.meta.get("suite_bulk"):
             return response
         if b"Location" not in response.headers or self._is_wanted(request, response.status):
             return response
@@ -95,7 +87,7 @@ class LinkRedirectMiddleware:
         return self._follow(request, target)
 
     def _target(self, request: Request, response: Response) -> str | None:
-        """Where it goes on, as the crawl spells it; as the server does, if it insists on that."""
+        """The target as the crawl spells it; as the server does, if the server insists on that."""
         target, page = redirect_target(request.url, response), normalize(request.url)
         if target is None or page is None:
             return target
@@ -104,11 +96,7 @@ class LinkRedirectMiddleware:
             return target
         return normal.respell(target)
 
-    def _is_ours(self, request: Request) -> bool:
-        return bool(request.meta.get("suite_bulk"))
-
     def _is_wanted(self, request: Request, status: int) -> bool:
-        """Whether the spider asked to see answers of this *status*."""
         spider = self._crawler.spider if self._crawler is not None else None
         meta = request.meta
         return bool(
@@ -134,15 +122,7 @@ class LinkRedirectMiddleware:
         return _link(request, target, hops=hops, to_itself=to_itself)
 
 
-class EveryLinkRedirectMiddleware(LinkRedirectMiddleware):
-    """The same for every plain GET request, whoever made it; for projects without the add-on."""
-
-    def _is_ours(self, request: Request) -> bool:
-        return request.method == "GET" and not request.body
-
-
 def _link(request: Request, target: str, *, hops: int, to_itself: bool) -> Request:
-    """Return the request for *target*, as if the page that linked to *request* had."""
     dropped = _OF_THIS_FETCH | (_OF_SCHEME_PROXY if "_scheme_proxy" in request.meta else set())
     meta: dict[str, Any] = {k: v for k, v in request.meta.items() if k not in dropped}
     meta["suite_hops"] = hops
@@ -162,7 +142,7 @@ def _link(request: Request, target: str, *, hops: int, to_itself: bool) -> Reque
 
 
 def _referer(request: Request, target: str) -> dict[bytes, bytes]:
-    """Keep the page that linked here, but never tell plain HTTP about a secure page."""
+    # Never tell plain HTTP about a secure page.
     referer = request.headers.get(b"Referer")
     if not referer or (referer.startswith(b"https:") and not target.startswith("https:")):
         return {}

@@ -1,7 +1,6 @@
-"""Evidence of what a crawl did: the fetch log, and the tallies of the job.
+"""The fetch log, and the tallies of the job: every fetch is a line, and is counted.
 
-Every fetch makes a line of the fetch log (see `monitor.fetchline` for its fields) and is counted.
-Both are written once a second, so an end without warning loses what the last second or two told.
+Both are written once a second: a kill loses the last second or two.
 """
 
 from __future__ import annotations
@@ -47,12 +46,15 @@ PERIOD = 1.0
 PAGE, ROBOTS, ASIDE = "page", "robots", "aside"
 
 _TYPE = re.compile(r"[a-z0-9!#$&^_.+-]{1,31}/[a-z0-9!#$&^_.+-]{1,32}")
-_TOLD_FLAGS = ("dataloss", "truncated")
-"""Flags of a response that say something of the fetch."""
+_REMARKED_FLAGS = ("dataloss", "truncated")
+"""Flags of a response that become remarks."""
 
 
 class FetchRecorder:
-    """Writes the fetch log of *crawler* and keeps its tallies; *log* None: there is none yet."""
+    """Writes the fetch log of *crawler* and keeps its tallies.
+
+    *log* is that of a folder which the settings name; the log of a job is opened with the spider.
+    """
 
     def __init__(self, crawler: Crawler, log: FetchLog | None = None) -> None:
         self._crawler = crawler
@@ -62,7 +64,7 @@ class FetchRecorder:
         self._early: list[tuple[bytes, float]] = []
         self._tallies = FetchTotals()
         self._store: Store | None = None
-        self._said = False
+        self._warned = False
         self._ticker = PeriodicTask(PERIOD, self.flush)
         call_witness(crawler, self.fetched)
         crawler.signals.connect(self.opened, signals.spider_opened)
@@ -71,29 +73,31 @@ class FetchRecorder:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> FetchRecorder:
-        """Build it for *crawler*; ends the crawl if the folder of SUITE_FETCH_LOG is no use.
+        """Raises `NotConfigured` where nothing is crawled, as in ``scrapy shell``.
 
-        Raises `NotConfigured` where nothing is crawled, as in ``scrapy shell``.
+        Refuses the crawl if the folder of SUITE_FETCH_LOG cannot be used.
         """
         if not is_crawl(crawler):
-            raise NotConfigured  # without a word: Scrapy would make it a warning
-        settings = suite_settings(crawler)
-        folder, log = settings.fetch_log, None
+            raise NotConfigured  # without a message, which Scrapy would make a warning
+        folder, log = suite_settings(crawler).fetch_log, None
         if isinstance(folder, Path):
             try:
-                log = FetchLog(folder, settings.fetch_log_size, settings.fetch_log_max)
+                log = _open_log(folder, suite_settings(crawler))
             except SettingsError as error:
                 refuse_crawl(crawler, error)
         return cls(crawler, log)
 
     def opened(self) -> None:
-        """Open the log of the job, which is this process's by now, and take its tallies."""
+        """Open the log of the job, which is this process's by now, and load its tallies."""
         crawl = get_crawl(self._crawler)
         self._store = crawl.store
         before, self._tallies = self._tallies, FetchTotals.load(crawl.store)
         self._tallies.add(before)
-        if self._log is None:
-            self._open(crawl.settings)
+        if self._log is None and crawl.settings.fetch_log is True and crawl.job is not None:
+            try:
+                self._log = _open_log(crawl.job.folder / FOLDER, crawl.settings)
+            except SettingsError as error:
+                logger.error("%s; the crawl goes on without it", error)
         self._wanted = self._log is not None
         if self._log is not None:
             for line, when in self._early:
@@ -101,32 +105,11 @@ class FetchRecorder:
         self._early.clear()
         self._ticker.start()
 
-    def changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
-        """Go on as the settings say by now."""
+    def changed(self, new: SuiteSettings) -> None:
+        """Go by another SUITE_FETCH_LOG_MAX."""
         if self._log is not None:
-            self._log.size, self._log.most = new.fetch_log_size, new.fetch_log_max
+            self._log.most = new.fetch_log_max
             self._log.tidy()
-        if new.fetch_log != old.fetch_log:
-            self._open(new)
-            self._wanted = self._log is not None
-
-    def _open(self, settings: SuiteSettings) -> None:
-        """Open the log that *settings* name in the place of the one there is."""
-        folder, job = settings.fetch_log, get_crawl(self._crawler).job
-        if folder is True:
-            folder = False if job is None else job.folder / FOLDER
-        if self._log is not None and self._log.folder == folder:
-            return
-        new = None
-        try:
-            if isinstance(folder, Path):
-                new = FetchLog(folder, settings.fetch_log_size, settings.fetch_log_max)
-        except SettingsError as error:
-            logger.error("%s; the crawl goes on as it was", error)
-            return
-        if self._log is not None:
-            self._log.close()
-        self._log = new
 
     def closed(self) -> None:
         """Write for the last time."""
@@ -137,7 +120,7 @@ class FetchRecorder:
             self._publish(self._log)
 
     def flush(self) -> None:
-        """Write what there is; the tallies go with the store's next batch."""
+        """Write the lines gathered; the tallies go with the store's next batch."""
         if self._store is not None and self._tallies.changed:
             self._tallies.save(self._store)
         if self._log is not None:
@@ -149,9 +132,9 @@ class FetchRecorder:
         stats.set_value("suite/fetch_log/lines", log.lines)
         stats.set_value("suite/fetch_log/bytes", log.written)
         stats.set_value("suite/fetch_log/lost", log.lost)
-        if log.error is not None and not self._said:
+        if log.error is not None and not self._warned:
             logger.error("the fetch log in %s cannot be written: %s", log.folder, log.error)
-        self._said = log.error is not None
+        self._warned = log.error is not None
 
     def fetched(self, fetched: Fetched) -> None:
         """Count one fetch and make its line."""
@@ -172,6 +155,10 @@ class FetchRecorder:
             self._log.add(line, fetch.time)
 
 
+def _open_log(folder: Path, settings: SuiteSettings) -> FetchLog:
+    return FetchLog(folder, settings.fetch_log_size, settings.fetch_log_max)
+
+
 def _kind(fetched: Fetched) -> str:
     if fetched.lease is not None:
         return PAGE
@@ -179,7 +166,7 @@ def _kind(fetched: Fetched) -> str:
 
 
 def _fetch(fetched: Fetched, kind: str, *, with_digest: bool) -> Fetch:
-    """What the line says. Nothing in it depends on what a project puts into its meta."""
+    # Nothing here depends on what a project puts into its meta.
     request, lease, response = fetched.request, fetched.lease, fetched.response
     if isinstance(fetched.error, UnwantedMediaType):
         response = fetched.error.response  # its head tells more than nothing
@@ -201,7 +188,7 @@ def _fetch(fetched: Fetched, kind: str, *, with_digest: bool) -> Fetch:
         remarks=(
             *(() if kind == PAGE else (kind,)),
             *(() if request.method == "GET" else (request.method,)),
-            *(flag for flag in _TOLD_FLAGS if flag in flags),
+            *(flag for flag in _REMARKED_FLAGS if flag in flags),
         ),
     )
 
@@ -219,13 +206,12 @@ def _media_type(response: Response | None) -> str:
 
 
 def _digest(response: Response | None) -> str:
-    """SHA-1 in base 32, as WARC files have it; none for an empty body."""
+    # As in a WARC-Payload-Digest: SHA-1 in base 32.
     if response is None or not response.body:
         return ""
     return warc_digest(sha1_of(response.body)).removeprefix("sha1:")
 
 
 def _address(booked: str | None, response: Response | None) -> str:
-    """Where the answer came from; without one, where the request was sent."""
     actual = None if response is None else response.ip_address
     return str(actual or booked or "")

@@ -1,31 +1,4 @@
-"""Cookies kept over a restart.
-
-Scrapy keeps its cookie jars in memory only, so a resumed crawl has to log in again. This extension
-writes the jars of ``CookiesMiddleware`` (or of the suite's ``HostCookiesMiddleware``) to the job
-every five seconds where they changed, and at the end, and fills them when the spider opens. Session
-cookies are kept too: to the sites, a resumed crawl is the same session. Expired ones are not.
-
-Feeds that lose nothing to a kill.
-
-Scrapy's feed export writes to a file that Python buffers, 8 KiB of it: after a ``kill -9`` the last
-items of pages that are done would be missing, and no later run would fetch these pages again. With
-a job this extension hands each item to the system before its page is done. That is what a job's own
-commits do (``SUITE_COMMIT_SURVIVES = "process"``). What a feed cannot take is a fault of its page,
-as if a pipeline had failed: with a full disk the page stays pending, and the crawl pauses.
-
-A run of a job that makes no item leaves feeds of earlier runs as they are: Scrapy would replace
-them by empty ones, or append the frame of an empty one.
-
-Feeds that are no local files, and those with post-processing (compression), are stored by Scrapy
-when the spider closes or a batch is full: of these a kill takes what was not stored.
-
-``spider.state`` kept over restarts without pickle.
-
-Replaces Scrapy's ``SpiderState``, whose file runs what it finds. A spider uses it as ever: a dict
-that is there from ``spider_opened`` on. It may hold what requests may hold (see
-``scrapy_spider_suite.store.request_codec``). It is saved when the spider closes and, if it changed,
-every 30 seconds, as one row of the job: a crash leaves one of these moments, whole.
-"""
+"""State that neither a restart nor a kill takes: cookies, items of feeds, ``spider.state``."""
 
 from __future__ import annotations
 
@@ -53,9 +26,9 @@ from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddlew
 from scrapy_spider_suite.errors import CodecError
 from scrapy_spider_suite.runtime.tasks import PeriodicTask
 from scrapy_spider_suite.settings.project import uses_job
-from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
-from scrapy_spider_suite.signals import item_not_exported, settings_changed
-from scrapy_spider_suite.store.job_directory import job_of
+from scrapy_spider_suite.settings.suite import suite_settings
+from scrapy_spider_suite.signals import item_not_exported
+from scrapy_spider_suite.store.job_directory import job_kv, job_of
 from scrapy_spider_suite.store.request_codec import RequestCodec, pack_cookies, unpack_cookies
 from scrapy_spider_suite.store.value_codec import ValueCodec
 
@@ -72,12 +45,16 @@ logger = logging.getLogger(__name__)
 
 COOKIES_PERIOD = 5.0
 SLICE = 0.02
-"""Seconds of work at most in one period, so that many jars do not hold up the crawl; what is left
-is done in the next periods, and all of it at the end."""
+"""Most seconds of work in one period, so that many jars do not hold up the crawl."""
 
 
 class SavedCookies:
-    """Keeps the cookies of *crawler* in what *open_kv* returns, asked when the spider opens."""
+    """Keeps cookie jars over a restart, in the mapping of *open_kv* (called as the spider opens).
+
+    Scrapy keeps its jars in memory only. Changed jars of ``CookiesMiddleware`` or
+    `HostCookiesMiddleware` are written to the job every *period* seconds and at the end. Session
+    cookies are kept: to a site, a resumed crawl is the same session. Expired cookies are not.
+    """
 
     def __init__(
         self, crawler: Crawler, open_kv: Callable[[], KV | None], period: float = COOKIES_PERIOD
@@ -91,17 +68,13 @@ class SavedCookies:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build it for *crawler*.
-
-        Raises:
-            NotConfigured: cookies are off, or the crawl has no job directory.
-        """
+        """Raises `NotConfigured`: cookies are off, or the crawl has no job directory."""
         if not crawler.settings.getbool("COOKIES_ENABLED") or not uses_job(crawler):
             raise NotConfigured
-        return cls(crawler, partial(_cookies_kv, crawler))
+        return cls(crawler, partial(job_kv, crawler, "cookies"))
 
     def spider_opened(self) -> None:
-        """Fill the jars with what the last run kept."""
+        """Fill the jars with the cookies of the last run."""
         middleware = self._crawler.get_downloader_middleware(CookiesMiddleware)
         kv = self._open_kv()
         if middleware is None or kv is None:
@@ -120,21 +93,19 @@ class SavedCookies:
             self._jars.save(float("inf"))
 
     def save(self) -> None:
-        """Save what changed, as far as a slice of time allows."""
+        """Save changed jars for at most `SLICE` seconds."""
         if self._jars is not None:
             self._jars.save(SLICE)
 
 
 class _Jars(Protocol):
-    """The jars of one middleware, and their rows."""
-
     def restore(self, now: float) -> None: ...
 
     def save(self, seconds: float) -> None: ...
 
 
 class _JarRows:
-    """Packed cookies under keys that are values."""
+    """Packed cookies by jar key, as rows below *prefix*."""
 
     def __init__(self, kv: KV, prefix: bytes) -> None:
         self._kv = kv
@@ -143,7 +114,7 @@ class _JarRows:
         self._warned = False
 
     def read(self, now: float) -> list[tuple[Any, list[Cookie]]]:
-        """Return each key and its cookies that have not expired at *now*, maybe none."""
+        """Return each key with its cookies that have not expired at *now* (maybe none)."""
         found: dict[Any, list[Cookie]] = {}
         for row, packed in self._kv.items(self._prefix):
             try:
@@ -154,7 +125,7 @@ class _JarRows:
         return list(found.items())
 
     def write(self, key: Hashable, packed: bytes | None) -> None:
-        """Keep *packed* under *key*; None forgets it."""
+        """Write *packed* under *key*; None deletes the row."""
         try:
             row = self._prefix + self._values.dumps(key)
         except CodecError as error:
@@ -166,14 +137,14 @@ class _JarRows:
             self._kv.put(row, packed)
 
     def give_up(self, key: Hashable, error: CodecError) -> None:
-        """Say, for the first jar of which it is true, that it is not kept."""
+        """Warn once that a jar is not kept."""
         if not self._warned:
             self._warned = True
             logger.warning("cookie jar %r is not kept over a restart: %s", key, error)
 
 
 class _ScrapyJars:
-    """Scrapy's jars: live objects that do not say when they change."""
+    """Scrapy's jars: live objects that do not tell when they change."""
 
     def __init__(self, middleware: CookiesMiddleware, kv: KV) -> None:
         self._jars = middleware.jars
@@ -182,14 +153,14 @@ class _ScrapyJars:
         self._round: list[Hashable] = []  # keys of the jars that are still to be looked at
 
     def restore(self, now: float) -> None:
-        """Put the kept cookies into the jars."""
+        """Put the saved cookies into the jars."""
         for key, cookies in self._rows.read(now):
             self._written[key] = 0
             for cookie in cookies:
                 self._jars[key].set_cookie(cookie)
 
     def save(self, seconds: float) -> None:
-        """Look at the jars one after the other, for *seconds* at most."""
+        """Write changed jars, one after the other, for at most *seconds*."""
         end = time.monotonic() + seconds
         if not self._round or seconds == float("inf"):
             self._round = [*self._jars, *(key for key in self._written if key not in self._jars)]
@@ -217,7 +188,7 @@ class _ScrapyJars:
 
 
 class _HostJars:
-    """The suite's jars: packed already, and known to have changed."""
+    """The suite's jars: packed, and with a set of the changed ones."""
 
     def __init__(self, middleware: HostCookiesMiddleware, kv: KV) -> None:
         self._middleware = middleware
@@ -226,7 +197,7 @@ class _HostJars:
         self._changed: set[JarKey] = set()
 
     def restore(self, now: float) -> None:
-        """Hand the kept cookies to the middleware, and have it note changes from now on."""
+        """Give the saved cookies to the middleware, which notes changes from now on."""
         self._middleware.changed = self._changed
         for key, cookies in self._rows.read(now):
             match key:
@@ -235,7 +206,7 @@ class _HostJars:
                     self._middleware.restore((jar, domain), cookies)
 
     def save(self, seconds: float) -> None:
-        """Write the rows that changed, for *seconds* at most."""
+        """Write changed rows for at most *seconds*."""
         end = time.monotonic() + seconds
         while self._changed:
             key = self._changed.pop()
@@ -244,18 +215,21 @@ class _HostJars:
                 return
 
 
-def _cookies_kv(crawler: Crawler) -> KV | None:
-    # The job is opened by the scheduler, where a job that cannot be used is refused in one line.
-    from scrapy_spider_suite.store.job_directory import job_kv
-
-    return job_kv(crawler, "cookies")
-
-
 class DurableFeeds:
-    """Flushes the feeds of *crawler* after each item."""
+    """Hands each item of a feed to the system before its page is done, in a crawl with a job.
+
+    Scrapy's export writes to a buffered file: a ``kill -9`` would take the last items of pages that
+    no later run fetches again. An item that a feed cannot take is a fault of its page, as if a
+    pipeline had failed: with a full disk the page stays pending, and the crawl pauses.
+
+    A run without items leaves feeds of earlier runs alone: Scrapy would replace them by empty ones.
+
+    Scrapy stores feeds that are no local files, and feeds with post-processing, when the spider
+    closes or a batch is full: a kill takes the items since then.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
-        """Connect after Scrapy's FeedExporter, which is made first: it is called first, too."""
+        # Scrapy's FeedExporter is made first, and so called first.
         self._crawler = crawler
         self._exporter: FeedExporter | None = None
         self._exports = False
@@ -266,13 +240,13 @@ class DurableFeeds:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build it for *crawler*. Raises `NotConfigured` without a job."""
+        """Raises `NotConfigured` without a job."""
         if not uses_job(crawler):
             raise NotConfigured
         return cls(crawler)
 
     def spider_opened(self) -> None:
-        """Take the items in the exporter's place: what it raises in a handler only gets logged."""
+        """Take the exporter's place as a signal handler: there, its errors would only be logged."""
         exporter = self._exporter = self._crawler.get_extension(FeedExporter)
         if exporter is not None:
             # One of the project's own may not be connected: then it is called by somebody else.
@@ -286,7 +260,7 @@ class DurableFeeds:
                     slot.store_empty = False
 
     def spider_closed(self) -> None:
-        """Say which feeds were left alone."""
+        """Warn of feeds that were left alone."""
         for slot in self._kept:
             if not slot.itemcount:
                 logger.warning(
@@ -295,7 +269,7 @@ class DurableFeeds:
                 )  # fmt: skip
 
     def item_scraped(self, item: Any, response: Any, spider: Any) -> Any:
-        """Export *item*, and hand what was written to the system."""
+        """Export *item*, and flush the feeds."""
         exporter, given = self._exporter, {"item": item, "response": response, "spider": spider}
         if exporter is None:
             return None
@@ -323,7 +297,6 @@ def _may_hold_items(slot: FeedSlot) -> bool:
 
 
 def _expected(receiver: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Those of *given* that *receiver* has arguments for, as of any signal."""
     arguments = inspect.signature(receiver).parameters
     if any(each.kind is each.VAR_KEYWORD for each in arguments.values()):
         return given
@@ -336,10 +309,14 @@ _UNREADABLE = b"state.unreadable"
 
 
 class SpiderState:
-    """Keeps ``spider.state`` in what *open_kv* returns, which is asked when the spider opens.
+    """Keeps ``spider.state`` over restarts, without pickle, in the mapping of *open_kv*.
+
+    Replaces Scrapy's ``SpiderState``, whose file runs any code in it. ``state`` is a dict from
+    ``spider_opened`` on, and may hold any value that requests may (`store.request_codec`). It is
+    saved when the spider closes and, if it changed, every *period* seconds, as one row of the job.
 
     *storable* are prefixes of classes, beside the project's own, that the state may hold; *pickle*
-    is where Scrapy would keep it. *period* is in seconds. *modules* are SPIDER_MODULES.
+    is Scrapy's file; *modules* are SPIDER_MODULES.
     """
 
     def __init__(
@@ -362,18 +339,17 @@ class SpiderState:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build it for *crawler*. Raises `NotConfigured` if the crawl has no job directory."""
+        """Raises `NotConfigured` if the crawl has no job directory."""
         if not uses_job(crawler):
             raise NotConfigured
         settings = suite_settings(crawler)
         pickle = Path(str(settings.project.jobdir), "spider.state")
         extension = cls(
-            partial(_state_kv, crawler), settings.storable, pickle,
+            partial(job_kv, crawler, "spiderstate"), settings.storable, pickle,
             modules=crawler.settings.getlist("SPIDER_MODULES"),
         )  # fmt: skip
         crawler.signals.connect(extension.spider_opened, signals.spider_opened)
         crawler.signals.connect(extension.spider_closed, signals.spider_closed)
-        crawler.signals.connect(extension.settings_changed, settings_changed)
         return extension
 
     def spider_opened(self, spider: Spider) -> None:
@@ -397,14 +373,6 @@ class SpiderState:
     def _codec(self, spider: Spider) -> ValueCodec:
         return RequestCodec.from_spider(spider, self._modules, self._storable).values
 
-    def settings_changed(
-        self, old: SuiteSettings, new: SuiteSettings, spider: Spider | None = None
-    ) -> None:
-        """Let the state hold what ``SUITE_STORABLE`` says now."""
-        self._storable = tuple(new.storable)
-        if spider is not None and self._kv is not None:
-            self._values = self._codec(spider)
-
     def spider_closed(self, spider: Spider) -> None:
         """Save for the last time."""
         if self._ticker is not None:
@@ -412,7 +380,7 @@ class SpiderState:
         self.save(spider)
 
     def save(self, spider: Spider) -> None:
-        """Write ``spider.state`` if it is not what was written last."""
+        """Write ``spider.state`` if it has changed."""
         state = getattr(spider, "state", None)
         if self._kv is None:
             return
@@ -438,7 +406,7 @@ class SpiderState:
         return state
 
     def _pack(self, state: dict[Any, Any]) -> bytes | None:
-        """Return *state* without the keys that cannot be stored; None if even that is too much."""
+        """Return *state* without the keys that cannot be stored; None if nothing can."""
         try:
             return self._values.dumps(state)
         except CodecError as error:
@@ -457,15 +425,7 @@ class SpiderState:
         return True
 
     def _report(self, where: str, reason: str) -> None:
-        """Say once for each key that it is not saved."""
         if where not in self._reported:
             self._reported.add(where)
             what = "the other keys are" if where else "what was saved before stays"
             logger.error("spider.state%s is not saved (%s): %s", where, what, reason)
-
-
-def _state_kv(crawler: Crawler) -> KV | None:
-    # The job is opened by the scheduler, where a job that cannot be used is refused in one line.
-    from scrapy_spider_suite.store.job_directory import job_kv
-
-    return job_kv(crawler, "spiderstate")

@@ -1,4 +1,4 @@
-"""Texts of pages into an index, as a component of Scrapy's: see `search` for what it does."""
+"""The pipeline that has a process index the texts of packs while a crawl writes them."""
 
 from __future__ import annotations
 
@@ -15,116 +15,69 @@ from scrapy.exceptions import NotConfigured
 
 from scrapy_spider_suite.analysis.search import require
 from scrapy_spider_suite.analysis.search.index_process import FollowProcess
-from scrapy_spider_suite.errors import SearchError, SettingsError
+from scrapy_spider_suite.errors import SearchError
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.suite import suite_settings
-from scrapy_spider_suite.signals import settings_changed, settings_changing
 
 if TYPE_CHECKING:
     from typing import Self
 
     from scrapy.crawler import Crawler
 
-    from scrapy_spider_suite.settings.suite import SuiteSettings
-
 logger = logging.getLogger(__name__)
 
-_LONGEST: Final = 300.0
-"""Seconds between two starts of a process that ends again and again."""
-_AT_HAND: Final = 5.0
-"""Seconds that it has to write what it has read when the time for it is over."""
+_RESTART_MAX: Final = 300.0
+"""Most seconds between two starts of a process that ends again and again."""
+_STOP_TIME: Final = 5.0
+"""Seconds that the process has to write its last batch once it is told to stop."""
 
 
 class IndexPipeline:
-    """Has the packs of SUITE_PACKS_DIR indexed beside the crawl, while SUITE_INDEX says so.
+    """Has the packs of SUITE_PACKS_DIR indexed beside the crawl (SUITE_INDEX).
 
-    Either may change. Stats: those of `IndexSupervisor`.
+    Stats: those of `IndexSupervisor`.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._indexing: IndexSupervisor | None = None
-        self._changing: asyncio.Task[None] | None = None
-        crawler.signals.connect(self._check, settings_changing)
-        crawler.signals.connect(self._change, settings_changed)
+        self._supervisor: IndexSupervisor | None = None
         # Packs are closed by then.
         crawler.signals.connect(self.spider_closed, signals.spider_closed)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build it for *crawler*.
-
-        Raises `NotConfigured`: no packs are to be indexed, nor is there a job whose operator may
-        want it; no crawl, or what it needs is not here.
-        """
-        settings = suite_settings(crawler)
-        if not settings.index and settings.project.jobdir is None:
+        """Raises `NotConfigured`: SUITE_INDEX is off, its libraries are missing, or no crawl."""
+        if not suite_settings(crawler).index:
             raise NotConfigured("SUITE_INDEX is not set: no packs are to be indexed")
-        if settings.index:
-            try:
-                require()
-            except SearchError as error:
-                raise NotConfigured(str(error)) from error
+        try:
+            require()
+        except SearchError as error:
+            raise NotConfigured(str(error)) from error
         if not is_crawl(crawler):
-            why = "packs are indexed beside crawls only"
-            raise NotConfigured(*([why] if settings.index else []))
+            raise NotConfigured("packs are indexed beside crawls only")
         return cls(crawler)
 
     def open_spider(self) -> None:
-        """Start the process, if there is to be one."""
-        self._indexing = self._make(suite_settings(self._crawler))
-        if self._indexing is not None:
-            self._indexing.start()
+        """Start the process."""
+        folder = suite_settings(self._crawler).packs_dir
+        if folder is not None:
+            self._supervisor = IndexSupervisor(self._crawler, folder)
+            self._supervisor.start()
 
     def process_item(self, item: Any) -> Any:
-        """Pass every item on: pages come out of the packs."""
+        """Return *item*: pages come out of the packs."""
         return item
 
-    def _make(self, settings: SuiteSettings) -> IndexSupervisor | None:
-        folder = settings.packs_dir if settings.index else None
-        return None if folder is None else IndexSupervisor(self._crawler, folder)
-
-    def _check(self, new: SuiteSettings) -> None:
-        if new.index:
-            try:
-                require()
-            except SearchError as error:
-                raise SettingsError(f"SUITE_INDEX = True: {error}") from error
-
-    def _change(self, old: SuiteSettings, new: SuiteSettings) -> None:
-        if (old.index, old.packs_dir) != (new.index, new.packs_dir):
-            former, self._indexing = self._indexing, self._make(new)
-            self._changing = asyncio.create_task(
-                self._follow(self._changing, former, self._indexing)
-            )
-
-    @staticmethod
-    async def _follow(
-        before: asyncio.Task[None] | None,
-        former: IndexSupervisor | None,
-        indexing: IndexSupervisor | None,
-    ) -> None:
-        """Have *indexing* begin when *former*, and the change *before* this one, are over."""
-        if before is not None:
-            await before
-        if former is not None:
-            await former.end()
-        if indexing is not None:
-            indexing.start()
-
     async def spider_closed(self) -> None:
-        """Have the rest read, as far as there is time."""
-        if self._changing is not None:
-            await self._changing
-        if self._indexing is not None:
-            await self._indexing.end()
+        """Have the rest read within SUITE_STOP_TIMEOUT."""
+        if self._supervisor is not None:
+            await self._supervisor.end()
 
 
 class IndexSupervisor:
-    """Has a process follow the packs in *folder* and index them.
+    """Runs the process that indexes the packs in *folder*, and restarts it when it ends.
 
-    It reads what is on disk, so no page waits for it, and nothing is lost with it: it goes on where
-    it was. It is started again when it ends, and has SUITE_STOP_TIMEOUT at its own end.
+    The process reads packs on disk: no page waits for it, and a restart loses nothing.
 
     Stats: ``suite/index/pages``, ``suite/index/gone``, ``suite/index/skipped``,
     ``suite/index/damaged``, ``suite/index/rebuilt``, ``suite/index/behind`` (bytes),
@@ -145,7 +98,7 @@ class IndexSupervisor:
         self._start()
 
     async def end(self) -> None:
-        """Have the rest read, as far as there is time; the next crawl goes on from there."""
+        """Have the rest read within SUITE_STOP_TIMEOUT; the next crawl goes on from there."""
         self._ending = True
         if self._timer is not None:
             self._timer.cancel()
@@ -157,7 +110,7 @@ class IndexSupervisor:
             logger.info("The index of texts is behind: the next crawl, or `scrapy packs index`, "
                         "goes on with it")  # fmt: skip
             process.stop()
-            if not await asyncio.to_thread(process.wait, _AT_HAND):
+            if not await asyncio.to_thread(process.wait, _STOP_TIME):
                 process.kill()
                 await asyncio.to_thread(process.wait)
 
@@ -167,18 +120,17 @@ class IndexSupervisor:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._process = FollowProcess(
                 self._folder,
-                partial(self._in_the_loop, self._told), partial(self._in_the_loop, self._ended),
+                partial(self._call_in_loop, self._add_stats),
+                partial(self._call_in_loop, self._restart_later),
             )  # fmt: skip
         except OSError as error:
-            self._ended(-1, str(error))
+            self._restart_later(-1, str(error))
 
-    def _in_the_loop(self, tell: Callable[..., object], *what: Any) -> None:
-        """In a thread of the process, which may outlive the crawl."""
+    def _call_in_loop(self, callback: Callable[..., object], *arguments: Any) -> None:
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(tell, *what)
+            self._loop.call_soon_threadsafe(callback, *arguments)
 
-    def _told(self, row: dict[str, Any]) -> None:
-        """What a batch came to."""
+    def _add_stats(self, row: dict[str, Any]) -> None:
         self._failures = 0
         stats = self._crawler.stats
         for name in ("pages", "gone", "skipped"):
@@ -191,14 +143,13 @@ class IndexSupervisor:
             stats.inc_value("suite/index/rebuilt")
             logger.error("%s: the index is made anew of the packs that are here", row["rebuilt"])
 
-    def _ended(self, code: int, words: str) -> None:
-        """The process has ended: start another one in a while."""
+    def _restart_later(self, code: int, words: str) -> None:
         if self._ending:
             if code:
                 logger.error("The index of texts is behind: %s", words or f"exit code {code}")
             return
         self._process = None
-        wait = min(_LONGEST, 2.0 ** min(9, self._failures))
+        wait = min(_RESTART_MAX, 2.0 ** min(9, self._failures))
         self._failures += 1
         self._crawler.stats.inc_value("suite/index/restarts")
         logger.error("What indexes texts has ended (%s): again in %d s",

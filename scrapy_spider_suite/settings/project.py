@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.settings import values as v
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
+SCHEDULER: Final = "scrapy_spider_suite.scheduler.FrontierScheduler"
 _COUNT = v.integer(0)
 _SECONDS = v.duration()
 _LONGEST_FETCH = 180.0
@@ -150,6 +152,13 @@ def is_crawl(crawler: Crawler) -> bool:
 def uses_job(crawler: Crawler) -> bool:
     """Return whether *crawler* may open the job directory and take its lock: only a crawl may."""
     return bool(crawler.settings["JOBDIR"]) and is_crawl(crawler)
+
+
+def uses_suite_scheduler(crawler: Crawler) -> bool:
+    """Return whether the scheduler of *crawler* is the suite's, or a subclass of it."""
+    scheduler = load_object(crawler.settings["SCHEDULER"])
+    # Not issubclass(): to Scrapy's metaclass every scheduler is a subclass of any other.
+    return any(f"{each.__module__}.{each.__qualname__}" == SCHEDULER for each in scheduler.__mro__)
 
 
 def _raw(settings: BaseSettings, spidercls: type[Spider] | Spider | None, name: str) -> Any:

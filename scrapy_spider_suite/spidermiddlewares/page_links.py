@@ -1,9 +1,4 @@
-"""Follows every link of every page in bulk: BroadSpider, and any spider with SUITE_FOLLOW.
-
-Lets every page that links are followed from be an item, too: SUITE_PAGE_ITEMS.
-
-Reads pages for their links where nobody follows them in bulk: for link statistics.
-"""
+"""Spider middlewares closest to the spider: links of a page are followed, counted or handed on."""
 
 from __future__ import annotations
 
@@ -26,22 +21,27 @@ from scrapy_spider_suite.spiders import BroadSpider
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
+
+def _follows_links(crawler: Crawler) -> bool:
+    return suite_settings(crawler).follow or issubclass(crawler.spidercls, BroadSpider)
+
+
 class FollowMiddleware:
-    """Spider middleware closest to the spider: what the others let through is followed."""
+    """Follows every link of every page in bulk: BroadSpider, and any spider with SUITE_FOLLOW.
+
+    In the broad profile without either it follows the URLs of sitemaps alone.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._follower: Follower | None = None
-        self._always = issubclass(crawler.spidercls, BroadSpider)
+        self._follows = _follows_links(crawler)
         crawler.signals.connect(self._opened, signals.spider_opened)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> FollowMiddleware:
-        """Build it for *crawler*. Raises `NotConfigured` where links are never followed."""
-        settings = suite_settings(crawler)
-        follows = settings.follow or issubclass(crawler.spidercls, BroadSpider)
-        # In the broad profile SUITE_FOLLOW may be set while the crawl runs.
-        if not follows and settings.profile != "broad":
+        """Raises `NotConfigured` where links are never followed."""
+        if not _follows_links(crawler) and suite_settings(crawler).profile != "broad":
             raise NotConfigured("neither a BroadSpider nor SUITE_FOLLOW")
         return cls(crawler)
 
@@ -49,8 +49,8 @@ class FollowMiddleware:
         get_crawl(self._crawler).sitemaps.make_follower = self._get
 
     def process_spider_input(self, response: Response) -> None:
-        """Follow the links of *response*, then let its callback have it."""
-        if self._always or suite_settings(self._crawler).follow:
+        """Follow the links of *response* before its callback gets it."""
+        if self._follows:
             self._get().follow(response)
 
     def _get(self) -> Follower:
@@ -72,32 +72,60 @@ class FollowMiddleware:
         return Follower(get_crawl(self._crawler), spider, choose, rank)
 
 
-class PageItemMiddleware:
-    """Spider middleware closest to the spider: a page comes before what its callback yields.
+class LinkCountMiddleware:
+    """Reads the links of pages for SUITE_LINK_STATS in the spider profile.
 
-    While SUITE_PAGE_ITEMS says so, which may change.
+    Packs get the links, too, unless the spider gives others (`PageItem`).
     """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._always = issubclass(crawler.spidercls, BroadSpider)
+        self._reader = LinkReader(partial(suite_settings, crawler))
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> LinkCountMiddleware:
+        """Raises `NotConfigured`: no links are counted, or only those of page items."""
+        settings = suite_settings(crawler)
+        if not settings.link_stats or settings.page_items:
+            raise NotConfigured
+        return cls(crawler)
+
+    def process_spider_input(self, response: Response) -> None:
+        """Count the links of *response* before its callback gets it."""
+        crawl, request = get_crawl(self._crawler), response.request
+        if crawl.counting is None:
+            return
+        lease = None if request is None else crawl.leases.get(request)
+        if lease is None or lease.facts is None or not has_links(response):
+            return
+        page, lease.outlinks = self._reader.links_of(response)
+        crawl.counting.read(lease, response, page.links)
+
+
+class PageItemMiddleware:
+    """Yields every followed page as an item before the output of its callback: SUITE_PAGE_ITEMS."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> PageItemMiddleware:
-        """Build it for *crawler*. Raises `NotConfigured` where links are not followed in bulk."""
-        if suite_settings(crawler).profile != "broad":
+        """Raises `NotConfigured` without SUITE_PAGE_ITEMS, or where links are not followed."""
+        settings = suite_settings(crawler)
+        wanted = settings.page_items and _follows_links(crawler)
+        if not wanted or settings.profile != "broad":
             raise NotConfigured  # the spider itself yields a PageItem where it wants one
         return cls(crawler)
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterable[Any]:
-        """Yield the page, and what its callback yields."""
+        """Yield the page, then the output of its callback."""
         yield from self._page(response)
         yield from result
 
     async def process_spider_output_async(
         self, response: Response, result: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
-        """Yield the page, and what its callback yields."""
+        """Yield the page, then the output of its callback."""
         for item in self._page(response):
             yield item
         async for output in result:
@@ -107,41 +135,8 @@ class PageItemMiddleware:
         request = response.request
         if request is None or SITEMAP in request.meta:
             return
-        settings = suite_settings(self._crawler)
-        if not settings.page_items or not (self._always or settings.follow):
-            return
         lease = get_crawl(self._crawler).leases.get(request)
         links = None
         if lease is not None and lease.unread is None and isinstance(response, HtmlResponse):
             links = [Link(*edge) for edge in lease.outlinks]
         yield PageItem.from_response(response, links)
-
-
-class LinkCountMiddleware:
-    """Spider middleware closest to the spider, for SUITE_LINK_STATS in the spider profile.
-
-    Packs have the links, too, as far as the spider gives no others (`PageItem`).
-    """
-
-    def __init__(self, crawler: Crawler) -> None:
-        self._crawler = crawler
-        self._reader = LinkReader(partial(suite_settings, crawler))
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> LinkCountMiddleware:
-        """Build it for *crawler*. Raises `NotConfigured`: no links will be counted."""
-        settings = suite_settings(crawler)
-        if not settings.link_stats and settings.project.jobdir is None:
-            raise NotConfigured
-        return cls(crawler)
-
-    def process_spider_input(self, response: Response) -> None:
-        """Read *response*, then let its callback have it."""
-        crawl, request = get_crawl(self._crawler), response.request
-        if crawl.counting is None or crawl.settings.page_items:
-            return  # no links are counted, or those of page items
-        lease = None if request is None else crawl.leases.get(request)
-        if lease is None or lease.facts is None or not has_links(response):
-            return
-        page, lease.outlinks = self._reader.links_of(response)
-        crawl.counting.read(lease, response, page.links)

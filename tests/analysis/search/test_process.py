@@ -100,5 +100,5 @@ def test_a_process_that_ends_for_days(tmp_path: Path) -> None:
     indexing, waits = IndexSupervisor(get_crawler(), tmp_path), []
     indexing._loop = Mock(call_later=lambda wait, start: waits.append(wait))
     for indexing._failures in (0, 3, 2_000):
-        indexing._ended(1, "No space left on device")
+        indexing._restart_later(1, "No space left on device")
     assert waits == [1.0, 8.0, 300.0]
