@@ -28,17 +28,17 @@ from scrapy.utils.httpobj import urlparse_cached
 from twisted.internet.defer import inlineCallbacks
 
 from scrapy_spider_suite.crawl.context import STARTING, Crawl, get_crawl
-from scrapy_spider_suite.crawl.empty_runs import Unscheduled
-from scrapy_spider_suite.crawl.gate import Comparing, Wire, witnessed
-from scrapy_spider_suite.crawl.preparation import tell_of_refusal
+from scrapy_spider_suite.crawl.empty_runs import OtherSchedulerRun
+from scrapy_spider_suite.crawl.gate import AddressComparison, WireQueue, observed
+from scrapy_spider_suite.crawl.preparation import warn_of_private_address
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import (
-    OUR_SLOT,
+    GATE_SLOT,
     StoppedError,
+    chosen_slot,
     event_of_error,
     hostname,
-    note_errback,
-    own_slot,
+    mark_errback,
     pacing_key,
 )
 from scrapy_spider_suite.errors import PrivateAddressError, ResolveError
@@ -74,14 +74,14 @@ class PoliteDownloader(Downloader):
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
         self._crawl: Crawl | None = None
-        self._waiting: Wire | None = None
+        self._waiting: WireQueue | None = None
         self._cuttable: set[asyncio.Future[Any]] = set()
         self._entered: set[Request] = set()  # reached the downloader; sent nowhere so far
         self._autothrottle = crawler.settings.getbool("AUTOTHROTTLE_ENABLED")
         # Of many hosts the slots are more than half of what the garbage collector walks over, and
         # they say nothing that a new one would not, unless somebody changes their delays.
         self._forgets_slots = not self._autothrottle and suite_settings(crawler).profile == "broad"
-        self._comparing = Comparing(crawler)
+        self._comparing = AddressComparison(crawler)
 
     @property
     def crawl(self) -> Crawl:
@@ -89,13 +89,13 @@ class PoliteDownloader(Downloader):
         if self._crawl is None:
             self._crawl = get_crawl(self.crawler)
             if not self._crawl.schedules:
-                self._crawl.visits.unscheduled = Unscheduled(self._crawl)
+                self._crawl.visits.unscheduled = OtherSchedulerRun(self._crawl)
         return self._crawl
 
     @property
-    def _wire(self) -> Wire:
+    def _wire(self) -> WireQueue:
         if self._waiting is None:
-            self._waiting = self.crawl.wire = Wire(self.crawl)
+            self._waiting = self.crawl.wire = WireQueue(self.crawl)
         return self._waiting
 
     def needs_backout(self) -> bool:
@@ -125,19 +125,19 @@ class PoliteDownloader(Downloader):
                 self.middleware.download_async(self._enqueue_request, request)
             )
             if lease is not None:
-                crawl.revisiting.answered(request, lease, result)
+                crawl.revisits.answered(request, lease, result)
                 if crawl.duplicates.meets(lease, result):
                     yield deferred_from_coro(crawl.duplicates.look_up(lease))
             return result
         except BaseException as raised:
             error = raised
-            tell_of_refusal(request, raised)
+            warn_of_private_address(request, raised)
             raise
         finally:
             self.active.discard(request)
             if lease is not None:
                 if error is not None:
-                    note_errback(request, lease)
+                    mark_errback(request, lease)
                 crawl.visits.fetched(lease, result, error)
             else:
                 crawl.visits.end_outside(request, result, error)
@@ -145,8 +145,8 @@ class PoliteDownloader(Downloader):
     async def _enqueue_request(self, request: Request) -> Response:
         """What the middlewares call to send *request*."""
         send = self._send if urlparse_cached(request).scheme in _WIRED else self._read
-        if own_slot(request) is None:
-            request.meta[self.DOWNLOAD_SLOT] = request.meta[OUR_SLOT] = pacing_key(request)
+        if chosen_slot(request) is None:
+            request.meta[self.DOWNLOAD_SLOT] = request.meta[GATE_SLOT] = pacing_key(request)
         key, slot = self._get_slot(request)
         slot.active.add(request)
         self._entered.add(request)
@@ -201,10 +201,10 @@ class PoliteDownloader(Downloader):
         lease = crawl.leases.get(request)
         if lease is not None:
             crawl.dead_hosts.refuse(lease)
-            await crawl.revisiting.prepare(lease)
+            await crawl.revisits.prepare(lease)
 
         def may() -> None:
-            crawl.overriding.refuse_barred(request, request.meta.get(ADDRESS, ""))
+            crawl.policy_file.refuse_barred(request, request.meta.get(ADDRESS, ""))
 
         if lease is not None and lease.visit is not None:
             host, address = lease.visit.host, lease.visit.address
@@ -219,7 +219,7 @@ class PoliteDownloader(Downloader):
             return await self._transfer(request, slot, host, address, lease)
         crawl.waiting_outside += 1
         try:
-            crawl.overriding.refuse_barred(request)  # before anyone is asked where it lives
+            crawl.policy_file.refuse_barred(request)  # before anyone is asked where it lives
             host, address = await self._book(request)
             await self._wire.queue(host, address, may)
         finally:
@@ -280,11 +280,11 @@ class PoliteDownloader(Downloader):
         crawl = self.crawl
         if crawl.stopping:
             raise StoppedError("the crawl is being stopped")
-        crawl.overriding.refuse_barred(request, request.meta.get(ADDRESS, ""))
+        crawl.policy_file.refuse_barred(request, request.meta.get(ADDRESS, ""))
         if crawl.agency is not None:
             crawl.agency.refuse_fetch(request, lease, max(host.gap(), address.delay))
         if lease is not None:
-            crawl.filtering.refuse_fetch(request, lease.entry, request.meta.get(ADDRESS, ""))
+            crawl.filters.refuse_fetch(request, lease.entry, request.meta.get(ADDRESS, ""))
         visit = None if lease is None else lease.visit
         workbench, sharing = crawl.frontier.workbench, crawl.sharing
         taken = () if sharing is None else sharing.begin(host, address)
@@ -298,11 +298,11 @@ class PoliteDownloader(Downloader):
             request.meta[DEPARTURE] = leaves
         response: Response | None = None
         try:
-            with crawl.caps.bounded(request, lease), crawl.revisiting.asking(request, lease):
+            with crawl.caps.bounded(request, lease), crawl.revisits.asking(request, lease):
                 transfer = self._fetched(request, slot)
                 if sharing is not None:
                     transfer = sharing.bounded(transfer)
-                response = await witnessed(self.crawler, request, lease, transfer)
+                response = await observed(self.crawler, request, lease, transfer)
             if visit is None:
                 crawl.visits.heard_outside(host, response)
             return response

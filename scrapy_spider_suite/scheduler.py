@@ -45,15 +45,15 @@ from twisted.python.failure import Failure
 
 from scrapy_spider_suite.cluster.agent import Partners, join_cluster
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl
-from scrapy_spider_suite.crawl.deferred_links import Extractor
+from scrapy_spider_suite.crawl.deferred_links import DeferredLinks
 from scrapy_spider_suite.crawl.empty_runs import EmptyRun
-from scrapy_spider_suite.crawl.maintenance import Keeper
-from scrapy_spider_suite.crawl.preparation import Errands
+from scrapy_spider_suite.crawl.maintenance import Maintenance
+from scrapy_spider_suite.crawl.preparation import HostPreparation
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import hostname, in_errback
-from scrapy_spider_suite.crawl.seeds import Seeding
-from scrapy_spider_suite.crawl.sinks.commit_log import Faults, FrontierLog, Sink, ended
-from scrapy_spider_suite.crawl.visits import InProgress, Outgoing, Ungated
+from scrapy_spider_suite.crawl.seeds import CrawlSeeds
+from scrapy_spider_suite.crawl.sinks.commit_log import FrontierLog, PageFaults, Sink, finish_quietly
+from scrapy_spider_suite.crawl.visits import ForeignDownloader, InProgress, RequestSource
 from scrapy_spider_suite.downloader import PoliteDownloader
 from scrapy_spider_suite.errors import JobDamagedError, SuiteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
@@ -180,7 +180,7 @@ class FrontierScheduler(BaseScheduler):
                 self.sinks.append(pipeline.sink(log))
         except SuiteError as error:
             for sink in self.sinks:
-                _schedule_coro(ended(sink.close()))
+                _schedule_coro(finish_quietly(sink.close()))
             refuse(error)
         self._closed = False
         self._loop = asyncio.get_running_loop()
@@ -193,22 +193,22 @@ class FrontierScheduler(BaseScheduler):
         self.crawl.wake = self.wake
         self.crawl.paused_for = lambda: self.pauses if self.paused and not self.closing else None
         self.crawl.schedules = True
-        self._errands = Errands(self.crawl, _robots_of(crawler), self.wake)
-        self.extractor = Extractor(self.crawl, self)
+        self._preparation = HostPreparation(self.crawl, _robots_of(crawler), self.wake)
+        self.extractor = DeferredLinks(self.crawl, self)
         self._empty_run = EmptyRun(self.crawl)
-        self._keeper = Keeper(self, self.crawl, self._errands)
-        self._outgoing = Outgoing(self.crawl, self, self._errands, self._keeper)
-        self.crawl.write = self._keeper.flush
-        self._seeding = Seeding(self.crawl, self._enqueue)
+        self._maintenance = Maintenance(self, self.crawl, self._preparation)
+        self._outgoing = RequestSource(self.crawl, self, self._preparation, self._maintenance)
+        self.crawl.write = self._maintenance.flush
+        self._seeding = CrawlSeeds(self.crawl, self._enqueue)
         if self.gate is None:
-            Ungated(self.crawl, engine.downloader)
-        self._faults = Faults(self.crawl, self._keeper.hold_still)
+            ForeignDownloader(self.crawl, engine.downloader)
+        self._faults = PageFaults(self.crawl, self._maintenance.hold_still)
         crawler.signals.connect(self._idle, signals.spider_idle)
         others: Partners = [each for each in (self.crawl.sharing, self.crawl.agency) if each]
         return deferred_from_coro(self._begin_among(others)) if others else self._begin()
 
     def _begin(self) -> Any:
-        self._keeper.start()
+        self._maintenance.start()
         self._seeding.open(self.crawl.settings.seeds)
         return self._duplicates.open()
 
@@ -231,17 +231,17 @@ class FrontierScheduler(BaseScheduler):
         return deferred_from_coro(self._close(reason))
 
     async def _close(self, reason: str) -> None:
-        self._errands.cancel()
-        await self._errands.finish()
+        self._preparation.cancel()
+        await self._preparation.finish()
         for sink in self.sinks:
-            await ended(sink.finish())
+            await finish_quietly(sink.finish())
         if self.crawl.agency is not None:
             await self.crawl.agency.close(reason)
-        await self._keeper.archive_rest(reason)
-        self._keeper.stop()
+        await self._maintenance.archive_rest(reason)
+        self._maintenance.stop()
         self.crawl.close()
         for sink in self.sinks:
-            await ended(sink.close())
+            await finish_quietly(sink.close())
         await self._duplicates.close(reason)
 
     @property
@@ -262,11 +262,11 @@ class FrontierScheduler(BaseScheduler):
         """Whether anything is pending, leased, waiting, to be looked up or taken in."""
         crawl = self.crawl
         frontier = crawl.frontier
-        if frontier.pending or frontier.in_sieve or crawl.outside or len(self._errands):
+        if frontier.pending or frontier.in_sieve or crawl.outside or len(self._preparation):
             return True
         if len(self.extractor):
             return True
-        return self._seeding.busy or self._keeper.actions_wait
+        return self._seeding.busy or self._maintenance.actions_wait
 
     @property
     def mqs(self) -> Sized:
@@ -297,7 +297,7 @@ class FrontierScheduler(BaseScheduler):
                 # Its agent may not know it, and what is known of it here has no tag yet.
                 crawl.frontier.schedule([entry], crawl.now(), given=not crawl.pushed)
             return False
-        if not crawl.filtering.admits(request, entry, lease):
+        if not crawl.filters.admits(request, entry, lease):
             return False
         if entry.volatile and not self._may_be_volatile(request, entry, lease):
             return False
@@ -369,7 +369,7 @@ class FrontierScheduler(BaseScheduler):
         crawl = self.crawl
         try:
             packed = self.extractor.is_packed(lease)
-            crawl.revisiting.settle(lease, packed=packed)
+            crawl.revisits.settle(lease, packed=packed)
             crawl.duplicates.settle(lease, packed=packed)
             self.extractor.settle(lease)
             for sink in self.sinks:
@@ -390,7 +390,7 @@ class FrontierScheduler(BaseScheduler):
         self._flushing = False
         if not self._closed:
             with condemn_on_damage(self.crawl.store):
-                self._keeper.flush()
+                self._maintenance.flush()
                 self.extractor.look(starving=False)
 
     def hold(self, response: Response | Failure | None, durable: asyncio.Future[Any]) -> bool:
@@ -399,12 +399,12 @@ class FrontierScheduler(BaseScheduler):
 
     def hold_still(self, why: str) -> None:
         """Pause, since nothing can be written, until it can be."""
-        self._keeper.hold_still(why)
+        self._maintenance.hold_still(why)
 
     # The end
 
     def _idle(self) -> None:
-        if self._keeper.end_if_damaged():
+        if self._maintenance.end_if_damaged():
             raise DontCloseSpider  # but for that
         if self.crawl.stays_open:
             raise DontCloseSpider

@@ -78,7 +78,7 @@ class BroadSpider(Spider):
 
     async def _take_seeds(self) -> AsyncIterator[Any]:
         from scrapy_spider_suite.crawl.context import get_crawl
-        from scrapy_spider_suite.crawl.seeds import Intake
+        from scrapy_spider_suite.crawl.seeds import SeedIntake as Intake
 
         try:
             check_sources(self._sources())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_spider_suite.crawl.preparation import Introduction, has_contact, mailbox_in
+from scrapy_spider_suite.crawl.preparation import ContactWarning, find_mailbox, has_contact
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.spiders import require_contact
 
@@ -49,7 +49,7 @@ def test_anything_else_is_refused(agent: str | None) -> None:
 )  # fmt: skip
 def test_the_address_of_a_mailbox(text: str | None, mailbox: str) -> None:
     """As From wants it, without what stands around it; never a password out of a URL."""
-    assert mailbox_in(text) == mailbox
+    assert find_mailbox(text) == mailbox
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_warning_once_the_crawl_goes_out(
     agent: str, addresses: list[str], warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not for one's own machine and network, not with a contact, and never twice."""
-    introduction = Introduction(agent)
+    introduction = ContactWarning(agent)
     for address in addresses:
         introduction.goes_to(address)
     assert [agent in record.getMessage() for record in caplog.records] == [True] * warnings

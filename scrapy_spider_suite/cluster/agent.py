@@ -86,7 +86,7 @@ class AgentFacts:
     ) -> dict[str, str | int | float | None]:  # fmt: skip
         """As of this moment."""
         crawl = self._crawl
-        frontier, phases = crawl.frontier, crawl.overriding.policy.phases
+        frontier, phases = crawl.frontier, crawl.policy_file.policy.phases
         # Of what is done some comes, and goes, with its hosts.
         done, fetched = frontier.counters.done, frontier.statistics().fetched
         return {
@@ -219,7 +219,7 @@ class Agent:
         if self.phasing is not None:
             self.phasing.check()
         if self.crawl.settings.cluster == "peers":
-            rules = self.crawl.overriding.policy.overrides
+            rules = self.crawl.policy_file.policy.overrides
             refuse_short_lease(self.crawl.settings, rules.longest_delay)
         self.changed()
         await self._meet()

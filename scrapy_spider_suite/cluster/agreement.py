@@ -123,7 +123,7 @@ class AgentPhase:
 
     def changed(self) -> None:
         """There may be other agents: each has the phase of its rank by name."""
-        table, policy = self._shares.table, self._crawl.overriding.policy
+        table, policy = self._shares.table, self._crawl.policy_file.policy
         names = [] if table is None else [member.name for member in table.members]
         node = agent_rank(self._shares.name, names)
         if node is None:
@@ -150,7 +150,7 @@ class AgentPhase:
 
 def _terms(crawl: Crawl, settings: SuiteSettings) -> PhaseTerms:
     project = settings.project
-    rules = crawl.overriding.policy.overrides
+    rules = crawl.policy_file.policy.overrides
     return PhaseTerms(
         settings.assignment, settings.phases, settings.phase_guard, project.longest_fetch,
         max(settings.longest_delay, rules.longest_delay), settings.rate_ledger is not None,

@@ -32,7 +32,7 @@ import msgpack  # type: ignore[import-untyped]
 from scrapy import FormRequest, Request, signals
 
 from scrapy_spider_suite.cluster.redis_server import RedisServer, load_script, require_client
-from scrapy_spider_suite.crawl.seeds import Plant, Sown, bad_store, note_bad
+from scrapy_spider_suite.crawl.seeds import ScheduleSeeds, SeedCounts, bad_seed_table, note_bad_seed
 from scrapy_spider_suite.errors import JobError, RegistryError
 from scrapy_spider_suite.runtime.event_loop import TimeSlices
 from scrapy_spider_suite.runtime.text import counted
@@ -161,7 +161,7 @@ _SHOWN = 300  # characters of a bad message that are kept
 _TOLD = 5  # bad messages of a run that are logged
 
 
-def pushed_seeds(crawl: Crawl, plant: Plant) -> PushedSeeds | None:
+def pushed_seeds(crawl: Crawl, plant: ScheduleSeeds) -> PushedSeeds | None:
     """The seeds that are pushed for the spider of *crawl*, if it takes such: it has a `redis_key`.
 
     *plant* makes those pending that are mere URLs. Raises `SettingsError`.
@@ -182,7 +182,7 @@ class PushedSeeds:
         busy: whether messages that were taken are yet to become requests.
     """
 
-    def __init__(self, crawl: Crawl, key: SeedKey, plant: Plant) -> None:
+    def __init__(self, crawl: Crawl, key: SeedKey, plant: ScheduleSeeds) -> None:
         # Without a job nobody comes back for what this process has taken.
         taker = uuid.uuid4().hex if crawl.job is None else crawl.job.file.id
         self._crawl, self._key, self._plant, self._taker = crawl, key, plant, taker
@@ -190,11 +190,11 @@ class PushedSeeds:
         self._next: PushedList | None = None  # where seeds are taken from after the batch at hand
         self._lines = SeedLines(key.key, normal=crawl.normalizer)
         self._row, self._notes = key.key.encode(), crawl.store.kv("pushed_seeds")
-        self._bad = bad_store(crawl.store)
-        self._mark, self._done, self._sown = b"", 0, Sown()
+        self._bad = bad_seed_table(crawl.store)
+        self._mark, self._done, self._sown = b"", 0, SeedCounts()
         if (note := self._notes.get(self._row)) is not None:
             self._mark, self._done, sown = msgpack.unpackb(note)
-            self._sown = Sown(**sown)
+            self._sown = SeedCounts(**sown)
         self._turns = TimeSlices()
         self._told = 0
         self._lost = ""  # what is wrong with Redis
@@ -376,7 +376,7 @@ class PushedSeeds:
         # An error may quote half a character, which no store takes.
         why = " ".join(why.split())[:_SHOWN].encode("utf-8", "replace").decode()
         bad = BadLine(self._key.key, self._sown.lines, text, why)
-        note_bad(self._bad, self._row, self._sown, bad)
+        note_bad_seed(self._bad, self._row, self._sown, bad)
         self._crawl.crawler.stats.inc_value("suite/redis/bad")
         self._told += 1
         if self._told <= _TOLD:

@@ -21,7 +21,7 @@ from scrapy_spider_suite.control.reach import hosts_of
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.crawl.queue.frontier import BEHIND_FIRST, FIRST
 from scrapy_spider_suite.crawl.requests import seed_entry, sitemap_payload
-from scrapy_spider_suite.crawl.seeds import Sower, Sown, planter
+from scrapy_spider_suite.crawl.seeds import SeedCounts, SeedList, seed_scheduler
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
@@ -68,13 +68,13 @@ def add(site: Site, action: Action) -> Work:
     action.expect("first")
     priority = FIRST if action.get("first", bool, False) else 0
     # Whoever was asked sees to it that its agent has each: no other one was given the list.
-    take = planter(site.frontier, site.now, priority, given=lambda: False)
+    take = seed_scheduler(site.frontier, site.now, priority, given=lambda: False)
 
     def plant(seeds: Sequence[Seed]) -> int:
         sower.sown.sent += sum(site.is_others(seed.url) for seed in seeds)
         return take(seeds)
 
-    sower = Sower(site.store, plant, SeedLines("URLs", normal=site.normal), f"add {action.id}")
+    sower = SeedList(site.store, plant, SeedLines("URLs", normal=site.normal), f"add {action.id}")
     for _ in _taken_in(site, action, sower):
         sower.save()
         yield
@@ -89,7 +89,7 @@ def add(site: Site, action: Action) -> Work:
     return said, {"urls": sown.seeds + sown.bad, "new": sown.new, **sent, **bad_of(sown)}
 
 
-def bad_of(sown: Sown) -> dict[str, Any]:
+def bad_of(sown: SeedCounts) -> dict[str, Any]:
     """The facts about lines that are no seeds."""
     return {"no_web_addresses": sown.bad, "first_bad": sown.first_bad}
 
@@ -145,7 +145,7 @@ def retry(site: Site, action: Action) -> Work:
 # Lists
 
 
-def _taken_in(site: Site, action: Action, sower: Sower) -> Iterator[None]:
+def _taken_in(site: Site, action: Action, sower: SeedList) -> Iterator[None]:
     """Take the lines that came with *action*, in portions, from where *sower* was."""
     sower.resume([0, 0])
     try:
@@ -161,7 +161,7 @@ def _taken_in(site: Site, action: Action, sower: Sower) -> Iterator[None]:
     yield from _taken(site, sower)
 
 
-def _taken(site: Site, sower: Sower) -> Iterator[None]:
+def _taken(site: Site, sower: SeedList) -> Iterator[None]:
     while sower.more:
         until = site.now() + _SOWING
         sower.take()
@@ -172,7 +172,7 @@ def _taken(site: Site, sower: Sower) -> Iterator[None]:
 
 def _listed(
     site: Site, action: Action, progress: Progress, *, first: bool
-) -> Generator[None, None, Sown]:
+) -> Generator[None, None, SeedCounts]:
     ahead: dict[str, set[bytes]] = {}
     normal = site.normal
 
@@ -188,7 +188,7 @@ def _listed(
         return 0
 
     # By the plain form: of what its server insists on, the crawl's own would not be found.
-    sower = Sower(site.store, plant, SeedLines("URLs"), f"refetch {action.id}")
+    sower = SeedList(site.store, plant, SeedLines("URLs"), f"refetch {action.id}")
     for _ in _taken_in(site, action, sower):
         if sum(map(len, ahead.values())) >= _AHEAD:
             yield from _move_listed(site, progress, ahead)

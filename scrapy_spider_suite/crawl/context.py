@@ -18,23 +18,23 @@ from weakref import WeakKeyDictionary
 from scrapy import Request, signals
 
 from scrapy_spider_suite.cluster.ledger.ledger_client import make_shared_limits
-from scrapy_spider_suite.crawl.crawl_policy import STORE as TWINS
+from scrapy_spider_suite.crawl.crawl_policy import TWINS_TABLE as TWINS
 from scrapy_spider_suite.crawl.crawl_policy import (
     Ordering,
+    get_policy_file,
     make_normalizer,
-    order_of,
-    overriding_of,
-    register,
-    window_of,
+    make_order,
+    make_window,
+    register_normalizer,
 )
-from scrapy_spider_suite.crawl.filters import filtering_of
+from scrapy_spider_suite.crawl.filters import get_filters
 from scrapy_spider_suite.crawl.gate import Caps
-from scrapy_spider_suite.crawl.links import Sitemaps
-from scrapy_spider_suite.crawl.preparation import TrustedHosts
+from scrapy_spider_suite.crawl.links import SitemapLinks
+from scrapy_spider_suite.crawl.preparation import TrustedPrivateHosts
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import Translator
-from scrapy_spider_suite.crawl.revisits import PageRevisiting
+from scrapy_spider_suite.crawl.revisits import Revisits
 from scrapy_spider_suite.crawl.sinks.duplicate_pages import DuplicatePages
 from scrapy_spider_suite.crawl.visits import DeadHosts, Visits
 from scrapy_spider_suite.errors import StoreWriteError
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from scrapy_spider_suite.cluster.agent import Agent
-    from scrapy_spider_suite.crawl.gate import Wire
-    from scrapy_spider_suite.crawl.sinks.link_counts import LinkCounting
+    from scrapy_spider_suite.crawl.gate import WireQueue
+    from scrapy_spider_suite.crawl.sinks.link_counts import LinkCounts
 
 logger = logging.getLogger(__name__)
 
@@ -97,10 +97,10 @@ class Crawl:
         self.settings: SuiteSettings = suite_settings(crawler)
         self.broad = self.settings.profile == "broad"
         self.resolver = suite_resolver(crawler)
-        self.overriding = overriding_of(crawler)
-        self.filtering = filtering_of(crawler)
+        self.policy_file = get_policy_file(crawler)
+        self.filters = get_filters(crawler)
         domains = _domains_of(crawler.spider)
-        self.filtering.use_scope(domains)
+        self.filters.use_scope(domains)
         self.leases: dict[Request, Lease] = {}
         self.parents: WeakKeyDictionary[Request, Lease] = WeakKeyDictionary()
         self.dead_hosts = DeadHosts(self)
@@ -123,22 +123,22 @@ class Crawl:
         self.store = self._store()
         twins = self.store.kv(TWINS)
         self.normalizer = make_normalizer(self.settings, twins, crawler.stats, domains)
-        register(crawler, self.normalizer)
-        self.sitemaps = Sitemaps(self)
+        register_normalizer(crawler, self.normalizer)
+        self.sitemaps = SitemapLinks(self)
         self.translator = self._translator()
-        self.trusted = TrustedHosts(self.resolver, self.store.kv("trusted"))
+        self.trusted = TrustedPrivateHosts(self.resolver, self.store.kv("trusted"))
         self.unread: set[str] = set()  # lists of seeds that are to be read again
         self.awaits_seeds = False  # others may push some
         self.pushed = False  # what is made a request of at this moment came from others
         self.agency = self._make_agency()
-        self.ordering = Ordering(order_of(self.settings, crawler.stats))
+        self.ordering = Ordering(make_order(self.settings, crawler.stats))
         self.frontier = self._open_frontier()
-        self.wire: Wire | None = None  # where requests wait that have no visit
+        self.wire: WireQueue | None = None  # where requests wait that have no visit
         self.sharing = make_shared_limits(self, self.settings)
-        self.revisiting = PageRevisiting(self)
+        self.revisits = Revisits(self)
         self.duplicates = DuplicatePages(self)
-        self.counting: LinkCounting | None = None
-        self.overriding.address_of = self._address_of
+        self.counting: LinkCounts | None = None
+        self.policy_file.address_of = self._address_of
         # Connected after the extensions, so called after them; the scheduler is closed before.
         crawler.signals.connect(self.let_go, signals.spider_closed, weak=False)
 
@@ -155,14 +155,14 @@ class Crawl:
         job, now = self.job, self.now()
         frontier = Frontier(
             self.store,
-            self.overriding.policy,
+            self.policy_file.policy,
             now=now,
             wall=time.time(),
             capacity=self.capacity,
             counters=None if job is None or not job.resumed else Counters.load(self.store),
             unclean=job is not None and job.unclean,
             order=self.ordering,
-            window=window_of(self.settings, self.store),
+            window=make_window(self.settings, self.store),
             cache=self.settings.seen_cache if self.store.durable else 0,
             sift=self.settings.seen_store == "sieve",
             routing=None if self.agency is None else self.agency.routing,
@@ -201,7 +201,7 @@ class Crawl:
     @property
     def stays_open(self) -> bool:
         """Whether the crawl goes on when nothing is left to do, since more may come."""
-        return self.settings.when_done == "wait" or self.revisiting.goes_on or self.awaits_seeds
+        return self.settings.when_done == "wait" or self.revisits.goes_on or self.awaits_seeds
 
     @property
     def capacity(self) -> int:
@@ -285,8 +285,8 @@ class Crawl:
             # See `Entry` and `HostState`: they lead back to all of this.
             host.front.clear()
             host.address = None
-        self.overriding.stop()
-        self.filtering.stop()
+        self.policy_file.stop()
+        self.filters.stop()
         with suppress(StoreWriteError):  # that has been said
             self.frontier.flush()
         with suppress(StoreWriteError):

@@ -57,13 +57,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-STORE: Final = "twins"
+TWINS_TABLE: Final = "twins"
 """The family in which a job keeps the evidence of twins."""
 _TRIED: Final = 1_000
 """Results of the project's normaliser that are handed to it once more, to see if they stay."""
 
 
-class Stats(Protocol):
+class StatsCounter(Protocol):
     """As much of a stats collector as is needed."""
 
     def inc_value(self, key: str, count: int = 1) -> None:
@@ -72,16 +72,16 @@ class Stats(Protocol):
 
 
 class NoStats:
-    """`Stats` outside of a crawl, where there are none."""
+    """`StatsCounter` outside of a crawl, where there are none."""
 
     def inc_value(self, key: str, count: int = 1) -> None:
-        """See `Stats`."""
+        """See `StatsCounter`."""
 
 
 _of_crawler: WeakKeyDictionary[Crawler, Normalizer] = WeakKeyDictionary()
 
 
-class Guarded:
+class GuardedNormalizer:
     """Calls *own*, a project's normaliser, and lets nothing of it stop a crawl.
 
     What it makes of a URL is brought into plain normal form. If it raises, or returns what is no
@@ -91,7 +91,7 @@ class Guarded:
     ``suite/normalizer/unstable``.
     """
 
-    def __init__(self, own: Plugin, name: str, stats: Stats) -> None:
+    def __init__(self, own: Plugin, name: str, stats: StatsCounter) -> None:
         self._own = own
         self._name = name
         self._stats = stats
@@ -136,7 +136,8 @@ class Guarded:
 
 
 def make_normalizer(
-    settings: SuiteSettings, kv: KV | None, stats: Stats, domains: Collection[str] | None = None
+    settings: SuiteSettings, kv: KV | None, stats: StatsCounter,
+    domains: Collection[str] | None = None,
 ) -> Normalizer:
     """The normaliser that *settings* ask for; the plain one outside of the broad profile.
 
@@ -148,14 +149,14 @@ def make_normalizer(
     general = SpellingOptions.of(settings.normal_form, settings.drop_parameters)
     plugin = None
     if settings.normalizer:
-        plugin = Guarded(_load(settings.normalizer), settings.normalizer, stats)
+        plugin = GuardedNormalizer(_load(settings.normalizer), settings.normalizer, stats)
     rules = RewriterTable(general, SpellingRules(settings.url_rules))
-    made = Normalizer(rules, plugin, twins_of(settings, kv))
+    made = Normalizer(rules, plugin, make_twins(settings, kv))
     made.scope = Scope(domains) if domains else None
     return made
 
 
-def twins_of(settings: SuiteSettings, kv: KV | None) -> Twins | None:
+def make_twins(settings: SuiteSettings, kv: KV | None) -> Twins | None:
     """The twins that *kv* has evidence of, if *settings* ask for them."""
     if settings.profile == "broad" and settings.prefer_https and kv is not None:
         return Twins(kv)
@@ -176,13 +177,13 @@ def _load(path: str) -> Plugin:
     return found
 
 
-def normalizer_of(crawler: Crawler | None) -> Normalizer:
+def get_normalizer(crawler: Crawler | None) -> Normalizer:
     """The normaliser of *crawler*'s crawl; the plain one without a crawl."""
     found = None if crawler is None else _of_crawler.get(crawler)
     return found or Normalizer()
 
 
-def register(crawler: Crawler, normalizer: Normalizer) -> None:
+def register_normalizer(crawler: Crawler, normalizer: Normalizer) -> None:
     """Let the components of *crawler* have *normalizer*."""
     _of_crawler[crawler] = normalizer
 
@@ -190,7 +191,7 @@ def register(crawler: Crawler, normalizer: Normalizer) -> None:
 ScoreOfUrl = Callable[[str, int, str], float]
 
 
-def order_of(settings: SuiteSettings, stats: StatsCollector) -> Order:
+def make_order(settings: SuiteSettings, stats: StatsCollector) -> Order:
     """The order of SUITE_ORDER.
 
     Raises `SettingsError`: there is no function SUITE_SCORE, or SUITE_SCORES is no such file.
@@ -199,11 +200,11 @@ def order_of(settings: SuiteSettings, stats: StatsCollector) -> Order:
         return BottomUp(to_and_fro=settings.window == "leaf")
     if settings.order == "best-first":
         given = _function(settings.score) if settings.scores is None else _read(settings.scores)
-        return BestFirst(Scores(given, stats))
+        return BestFirst(UserScore(given, stats))
     return BREADTH_FIRST
 
 
-def window_of(settings: SuiteSettings, store: Store) -> Window | None:
+def make_window(settings: SuiteSettings, store: Store) -> Window | None:
     """The window of SUITE_WINDOW. Raises `SettingsError` if nothing can wait outside of it."""
     if settings.window != "none" and not store.durable:
         allowed = "'none' in the spider profile without JOBDIR, where all hosts are in memory"
@@ -222,7 +223,7 @@ class Ordering:
         self.key = order.key
 
 
-class Scores:
+class UserScore:
     """Calls the project's function; a URL that it fails for has the score 0.0, and is counted.
 
     Stats: ``suite/order/bad_scores``.
@@ -264,25 +265,25 @@ def _function(path: str) -> ScoreOfUrl:
     return function
 
 
-Stamp = tuple[int, int, int]
+FileStamp = tuple[int, int, int]
 _REFUSED = 1.0
 """Seconds; the first pause after a refused connection in the spider profile."""
 _NEVER = 1 << 30
-_AWAY: Stamp = (0, 0, 0)
-_NO_FILE: Stamp = (0, 0, 1)
+_AWAY: FileStamp = (0, 0, 0)
+_NO_FILE: FileStamp = (0, 0, 1)
 
-_kept: WeakKeyDictionary[Crawler, Overriding] = WeakKeyDictionary()
+_kept: WeakKeyDictionary[Crawler, PolicyFile] = WeakKeyDictionary()
 
 
-def overriding_of(crawler: Crawler) -> Overriding:
+def get_policy_file(crawler: Crawler) -> PolicyFile:
     """The one of *crawler*, made when first asked for. Raises `SettingsError` for a bad file."""
     found = _kept.get(crawler)
     if found is None:
-        found = _kept[crawler] = Overriding(suite_settings(crawler))
+        found = _kept[crawler] = PolicyFile(suite_settings(crawler))
     return found
 
 
-class Overriding:
+class PolicyFile:
     """Holds the policy of a crawl in step with its overrides file.
 
     *path* may change. *changed* is called after each change; *address_of* knows where a host
@@ -292,7 +293,7 @@ class Overriding:
     def __init__(self, settings: SuiteSettings) -> None:
         self.path = settings.overrides
         # Of the file whose rules are in force, or that was complained of.
-        self._stamp = stamp_of(self.path)
+        self._stamp = file_stamp(self.path)
         self._seen = self._stamp
         self.policy = Policy(overrides=read_overrides(self.path), **policy_fields(settings))
         self.changed: Callable[[], None] = _nobody
@@ -311,7 +312,7 @@ class Overriding:
         """
         if self._reading is not None:
             return
-        stamp = stamp_of(self.path)
+        stamp = file_stamp(self.path)
         if stamp != self._stamp and stamp == self._seen:
             self._reading = asyncio.ensure_future(self._read_again(self.path, stamp))
         self._seen = stamp
@@ -322,14 +323,14 @@ class Overriding:
             self._reading.cancel()
         self.changed, self.address_of = _nobody, _nowhere
 
-    async def _read_again(self, path: Path | None, stamp: Stamp) -> None:
+    async def _read_again(self, path: Path | None, stamp: FileStamp) -> None:
         try:
             rules = await asyncio.to_thread(read_overrides, path)
         except SettingsError as error:
             self._stamp = stamp
             logger.error("%s: the rules of before stay in force", error)
         else:
-            if stamp_of(path) == stamp:  # else a later look takes what it is then
+            if file_stamp(path) == stamp:  # else a later look takes what it is then
                 self._stamp = stamp
                 self.policy.change(overrides=rules)
                 number = counted(len(rules), "rule")
@@ -410,7 +411,7 @@ def policy_fields(settings: SuiteSettings) -> dict[str, Any]:
             for name, slot in project.download_slots.items()
         },
         "start_delay": project.autothrottle_start_delay if project.autothrottle_enabled else 0.0,
-        "phases": phases_of(settings),
+        "phases": make_phases(settings),
         "shared": settings.rate_ledger is not None,
         "traps": TrapLimits(
             **{each: getattr(settings, f"trap_{each}") for each in TrapLimits.names()}
@@ -418,14 +419,14 @@ def policy_fields(settings: SuiteSettings) -> dict[str, Any]:
     }
 
 
-def phases_of(settings: SuiteSettings) -> Phases | None:
+def make_phases(settings: SuiteSettings) -> Phases | None:
     """The phases of a crawl; None if all hosts are visited at any time."""
     if settings.phases == 1:
         return None
     return Phases(settings.phases, settings.phase_seconds, settings.phase_guard)
 
 
-def stamp_of(path: Path | None) -> Stamp:
+def file_stamp(path: Path | None) -> FileStamp:
     """What changes whenever the file at *path* does, also by another that takes its place."""
     if path is None:
         return _NO_FILE

@@ -49,7 +49,7 @@ _OF_LINKS: Final = frozenset({"content-language", "content-type", "link", "x-rob
 """Fields that say of a page which links it has, or whether filters want them."""
 
 
-def can_wait(fetch: Fetch, response: Response) -> bool:
+def is_recoverable(fetch: Fetch, response: Response) -> bool:
     """Whether *response* can be had again from the record of *fetch*."""
     if fetch.truncated or fetch.original is not None or fetch.url != response.url:
         return False
@@ -93,7 +93,7 @@ _TOLD: Final = 10
 """Pages that are named in the log when their links are given up; more are only counted."""
 
 
-class Extractor:
+class DeferredLinks:
     """One per crawl of the broad profile; *scheduler* is whose pages are stored.
 
     Stats: ``suite/extract/read``, ``suite/extract/at_once``, ``suite/extract/lost``,
@@ -129,7 +129,7 @@ class Extractor:
         if lease.fate(self._crawl.frontier.policy.retry_times)[0] is State.PENDING:
             return  # it is fetched again
         packing = self._packing_of(lease)
-        if packing is not None and can_wait(lease.fetches[-1], response):
+        if packing is not None and is_recoverable(lease.fetches[-1], response):
             self._pages.waiting.note_folder(str(packing.folder))
             self._finder.add(packing.folder)
             lease.stored = self._stored(lease)
@@ -213,7 +213,7 @@ class Extractor:
         wait = crawl.frontier.next_visit_in(crawl.now())
         return wait is None or wait > min(_NOTHING, limit or _NOTHING)
 
-    def _found(self, task: asyncio.Future[list[Found]]) -> None:
+    def _found(self, task: asyncio.Future[list[FoundPage]]) -> None:
         if task.cancelled():
             return  # the next run reads them
         answers = task.result()
@@ -224,7 +224,7 @@ class Extractor:
             self._wait(away)
         self._go_on(deque(answers))
 
-    def _go_on(self, answers: deque[Found]) -> None:
+    def _go_on(self, answers: deque[FoundPage]) -> None:
         """Take *answers*: for a moment, and the rest in another turn of the loop."""
         if self._ended:
             return
@@ -240,7 +240,7 @@ class Extractor:
         self._scheduler.flush_soon()  # which looks for more
         self._crawl.wake()
 
-    def _take(self, found: Found) -> None:
+    def _take(self, found: FoundPage) -> None:
         page, answer = found.page, found.answer
         demand = self._pages.demand
         later = isinstance(answer, OSError) and self._tries <= _TRIES
@@ -305,7 +305,7 @@ class Extractor:
         self._ended = True
 
 
-class Found(NamedTuple):
+class FoundPage(NamedTuple):
     """A page out of its pack, of *size* bytes there, or why it could not be had.
 
     None: it was not looked for, since others are large.
@@ -317,25 +317,25 @@ class Found(NamedTuple):
     size: int = 0
 
 
-def _find(finder: Finder, pages: Sequence[UnreadPage]) -> list[Found]:
+def _find(finder: Finder, pages: Sequence[UnreadPage]) -> list[FoundPage]:
     """In a thread: read *pages*."""
     found, room = [], _BYTES
     for page in pages:
         stored = Stored(page.entry.url, 0.0)
         if room <= 0:
-            found.append(Found(page, stored, None))
+            found.append(FoundPage(page, stored, None))
             continue
         try:
             stored = Stored.from_bytes(page.place)
-            response, size = response_of(finder.find(stored))
+            response, size = packed_response(finder.find(stored))
             room -= len(response.body)
-            found.append(Found(page, stored, response, size))
+            found.append(FoundPage(page, stored, response, size))
         except Exception as error:  # or nobody would hear of it, and the crawl would never end
-            found.append(Found(page, stored, error))
+            found.append(FoundPage(page, stored, error))
     return found
 
 
-def response_of(page: Page) -> tuple[HtmlResponse, int]:
+def packed_response(page: Page) -> tuple[HtmlResponse, int]:
     """The response that *page* was, decompressed, and how many bytes it had before that.
 
     Raises `PackError`.

@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-STORE: Final = "start"
+RUN_FACTS: Final = "start"
 STARTED: Final = b"started"
 """``start()`` ran to its end, and something came of it."""
 ANSWERED: Final = b"answered"
 """A callback was given an answer that is no page by its status."""
 
 
-def holds(crawl: Crawl, what: bytes) -> bool:
+def is_noted(crawl: Crawl, what: bytes) -> bool:
     """Whether *what* holds."""
-    return crawl.store.kv(STORE).get(what) is not None
+    return crawl.store.kv(RUN_FACTS).get(what) is not None
 
 
-def note(crawl: Crawl, what: bytes) -> None:
+def note_fact(crawl: Crawl, what: bytes) -> None:
     """From now on *what* holds."""
-    crawl.store.kv(STORE).put(what, b"1")
+    crawl.store.kv(RUN_FACTS).put(what, b"1")
 
 
 _PAGES = (
@@ -79,7 +79,7 @@ class EmptyRun:
     def __init__(self, crawl: Crawl) -> None:
         self._crawl = crawl
         self._before = self._concluded
-        self._started_before = holds(crawl, STARTED)
+        self._started_before = is_noted(crawl, STARTED)
 
     @property
     def _concluded(self) -> tuple[int, int, int]:
@@ -107,7 +107,7 @@ class EmptyRun:
         count = crawl.crawler.stats.get_value
         if not events and (self._started_before or count("downloader/response_count")):
             return False
-        if count("item_scraped_count") or holds(crawl, ANSWERED):
+        if count("item_scraped_count") or is_noted(crawl, ANSWERED):
             return False
         return not any(map(events.get, _PAGES))
 
@@ -136,7 +136,7 @@ class EmptyRun:
     def _failures(self) -> str:
         """Why no page was fetched, and the way out."""
         crawl = self._crawl
-        said = why_no_page(crawl.frontier.counters.events)
+        said = explain_no_page(crawl.frontier.counters.events)
         if said:
             return "; ".join((said, *self._in_the_job()))
         left_out = {name: crawl.crawler.stats.get_value(name) for name in _LEFT_OUT}
@@ -163,7 +163,7 @@ class EmptyRun:
             yield f"new seeds are given with `scrapy frontier add URL {job}`"
 
 
-def why_no_page(events: Mapping[Event, int]) -> str:
+def explain_no_page(events: Mapping[Event, int]) -> str:
     """Why no page came of requests that ended with *events*, and the way out.
 
     "" if one came, or if there was no request.
@@ -189,7 +189,7 @@ _BEGUN = "suite_begun"
 """In the meta of a start request that was here: what has the key has copied that meta."""
 
 
-class Unscheduled:
+class OtherSchedulerRun:
     """One per crawl of *crawl*."""
 
     def __init__(self, crawl: Crawl) -> None:
@@ -233,10 +233,10 @@ class Unscheduled:
         count = crawl.crawler.stats.get_value
         # A callback asked for the others.
         heard = self._answers > count("httperror/response_ignored_count", 0)
-        if not heard and not count("item_scraped_count") and why_no_page(self._events):
+        if not heard and not count("item_scraped_count") and explain_no_page(self._events):
             raise CloseSpider(NO_PAGES)
 
     def _ended(self, reason: str) -> None:
         if reason == NO_PAGES:
-            logger.warning("no page was fetched: %s", why_no_page(self._events))
+            logger.warning("no page was fetched: %s", explain_no_page(self._events))
         self._leaving.leave(exit_code_for_reason(reason))

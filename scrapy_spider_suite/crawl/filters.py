@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from scrapy.http import Response, TextResponse
 
-from scrapy_spider_suite.crawl.crawl_policy import Stamp, stamp_of
+from scrapy_spider_suite.crawl.crawl_policy import FileStamp, file_stamp
 from scrapy_spider_suite.crawl.requests import BEYOND, BULK
 from scrapy_spider_suite.errors import FilterError, SettingsError
 from scrapy_spider_suite.exceptions import FilterRefused
@@ -46,20 +46,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SETTINGS = {stage: f"{stage.value}_filter" for stage in Stage}
+FILTER_SETTINGS = {stage: f"{stage.value}_filter" for stage in Stage}
 """The setting of each stage, by its name without the prefix."""
 _LONGEST = 400_000
 """Bytes of a file."""
 _EXEMPT = int(Flag.START | Flag.DONT_FILTER)
 
-_kept: WeakKeyDictionary[Crawler, Filtering] = WeakKeyDictionary()
+_kept: WeakKeyDictionary[Crawler, CrawlFilters] = WeakKeyDictionary()
 
 
-def filtering_of(crawler: Crawler) -> Filtering:
+def get_filters(crawler: Crawler) -> CrawlFilters:
     """The one of *crawler*, made when first asked for. Raises `SettingsError` for a bad filter."""
     found = _kept.get(crawler)
     if found is None:
-        found = _kept[crawler] = Filtering(suite_settings(crawler), crawler.stats)
+        found = _kept[crawler] = CrawlFilters(suite_settings(crawler), crawler.stats)
     return found
 
 
@@ -69,7 +69,7 @@ class FilterSet:
 
     of: Mapping[Stage, Filter] = field(default_factory=dict)
     paths: Mapping[Stage, Path] = field(default_factory=dict)
-    stamps: Mapping[Stage, Stamp] = field(default_factory=dict)
+    stamps: Mapping[Stage, FileStamp] = field(default_factory=dict)
     given: FilterInputs = field(default_factory=FilterInputs)
 
     @classmethod
@@ -79,22 +79,22 @@ class FilterSet:
         Raises `SettingsError`, which names the setting, the file, the line and the column.
         """
         paths = {stage: Path(text[1:]) for stage, text in values.items() if text[:1] == "@"}
-        stamps = {stage: stamp_of(path) for stage, path in paths.items()}
+        stamps = {stage: file_stamp(path) for stage, path in paths.items()}
         filters = {stage: _read(stage, text, given) for stage, text in values.items() if text}
         return cls(filters, paths, stamps, given)
 
     def where(self, stage: Stage) -> str:
         """The setting of *stage*, or the file that it names."""
         path = self.paths.get(stage)
-        return full_name(SETTINGS[stage]) + (f" = @{path}" if path else "")
+        return full_name(FILTER_SETTINGS[stage]) + (f" = @{path}" if path else "")
 
 
-def values_of(settings: SuiteSettings) -> dict[Stage, str]:
+def filter_texts(settings: SuiteSettings) -> dict[Stage, str]:
     """What *settings* say for each stage, "" for nothing."""
-    return {stage: str(getattr(settings, name)) for stage, name in SETTINGS.items()}
+    return {stage: str(getattr(settings, name)) for stage, name in FILTER_SETTINGS.items()}
 
 
-def read_given(path: Path | None) -> FilterInputs:
+def read_filter_context(path: Path | None) -> FilterInputs:
     """What filters have besides their text. Raises `SettingsError`, with file and line."""
     if path is None:
         return FilterInputs()
@@ -106,7 +106,7 @@ def read_given(path: Path | None) -> FilterInputs:
 
 
 def _read(stage: Stage, value: str, given: FilterInputs) -> Filter:
-    name, place, text = full_name(SETTINGS[stage]), "", value
+    name, place, text = full_name(FILTER_SETTINGS[stage]), "", value
     if value.startswith("@"):
         place = f"{value[1:]}, "
         try:
@@ -121,7 +121,7 @@ def _read(stage: Stage, value: str, given: FilterInputs) -> Filter:
         raise SettingsError(f"{name}: {place}{error}") from error
 
 
-class Filtering:
+class CrawlFilters:
     """Asks the filters of a crawl, and counts what they refuse.
 
     Stats: ``suite/filter/STAGE/refused`` (links, requests, pages), ``suite/filter/STAGE/errors``
@@ -142,8 +142,8 @@ class Filtering:
 
     def prepare(self, settings: SuiteSettings, *, anew: bool = False) -> FilterSet:
         """The filters of *settings*, *anew* with their countries. Raises `SettingsError`."""
-        given = read_given(settings.countries) if anew else self._set.given
-        return FilterSet.read(values_of(settings), given)
+        given = read_filter_context(settings.countries) if anew else self._set.given
+        return FilterSet.read(filter_texts(settings), given)
 
     def adopt(self, filters: FilterSet) -> None:
         """Go by *filters* from now on."""
@@ -161,7 +161,7 @@ class Filtering:
         """Read the files again that have changed, once they are at rest: equal at two looks."""
         if self._reading is not None or not self._set.paths:
             return
-        stamps = {stage: stamp_of(path) for stage, path in self._set.paths.items()}
+        stamps = {stage: file_stamp(path) for stage, path in self._set.paths.items()}
         changed = [
             stage for stage, stamp in stamps.items()
             if stamp != self._stamps[stage] and stamp == self._seen[stage]
@@ -170,7 +170,7 @@ class Filtering:
         if changed:
             self._reading = asyncio.ensure_future(self._read_again(changed[0], stamps[changed[0]]))
 
-    async def _read_again(self, stage: Stage, stamp: Stamp) -> None:
+    async def _read_again(self, stage: Stage, stamp: FileStamp) -> None:
         before = self._set
         value = f"@{before.paths[stage]}"
         try:
@@ -179,7 +179,7 @@ class Filtering:
             self._stamps[stage] = stamp
             logger.error("%s: the filter of before stays in force", error)
         else:
-            if self._set is before and stamp_of(before.paths[stage]) == stamp:
+            if self._set is before and file_stamp(before.paths[stage]) == stamp:
                 self._stamps[stage] = stamp
                 self._use(replace(before, of={**before.of, stage: found}))
                 logger.info("the %s filter of %s is in force", stage.value, before.paths[stage])
@@ -271,7 +271,7 @@ class Filtering:
         """Those of the *links* of a page that the follow filter wants."""
         if not self.has(Stage.FOLLOW) or not links:
             return links
-        return self._by_hops(Stage.FOLLOW, links, lease, page_of(response))
+        return self._by_hops(Stage.FOLLOW, links, lease, filtered_page(response))
 
     def scheduled(self, links: list[str], lease: Lease) -> list[str]:
         """Those of the *links* of a page that the schedule filter wants."""
@@ -321,21 +321,22 @@ class Filtering:
             return
         url = normalize(request.url) or request.url
         if not self.wants(Stage.FETCH, url, _subject(entry, address, None)):
-            raise FilterRefused(f"{full_name(SETTINGS[Stage.FETCH])} does not want {request.url}")
+            name = full_name(FILTER_SETTINGS[Stage.FETCH])
+            raise FilterRefused(f"{name} does not want {request.url}")
 
     def of_page(self, stage: Stage, response: Response, entry: Entry, address: str) -> bool:
         """Whether the filter of *stage* (parse, store) wants *response*."""
         if not self.has(stage):
             return True
         url = normalize(response.url) or response.url
-        return self.wants(stage, url, _subject(entry, address, page_of(response)))
+        return self.wants(stage, url, _subject(entry, address, filtered_page(response)))
 
 
 def _subject(entry: Entry, address: str, page: FilterPage | None) -> LinkFacts:
     return LinkFacts(normalize(entry.referrer) or "", entry.depth, entry.beyond, address, page)
 
 
-def page_of(response: Response) -> FilterPage:
+def filtered_page(response: Response) -> FilterPage:
     """*response* as filters see it."""
     headers = response.headers
     text = response if isinstance(response, TextResponse) else None

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-REASONS = {"max_pages": "pages", "max_bytes": "bytes received", "max_time": "seconds of crawling"}
+CAP_UNITS = {"max_pages": "pages", "max_bytes": "bytes received", "max_time": "seconds of crawling"}
 """The settings of a job's caps, which are finish reasons too, and what each counts."""
 
 
@@ -63,7 +63,7 @@ class Caps:
         counters = frontier.counters
         # A page that waits for what led from it to be done would wait for ever.
         counts = (counters.done + frontier.commits.held, counters.bytes, counters.seconds)
-        for reason, count in zip(REASONS, counts, strict=True):
+        for reason, count in zip(CAP_UNITS, counts, strict=True):
             cap = getattr(settings, reason)
             if cap and count >= cap:
                 return reason
@@ -125,7 +125,7 @@ class Caps:
             self._crawl.crawler.stats.inc_value("suite/response/truncated")
 
 
-class Wire:
+class WireQueue:
     """The queues of one crawl. What is given as *may* raises if the request may not be sent."""
 
     def __init__(self, crawl: Crawl) -> None:
@@ -245,7 +245,7 @@ def _finish(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-class Fetched(NamedTuple):
+class FinishedFetch(NamedTuple):
     """One fetch that is over.
 
     *lease* is None for what has no visit (robots.txt, media, a component's own). One of *response*
@@ -260,17 +260,17 @@ class Fetched(NamedTuple):
     seconds: float
 
 
-Witness = Callable[[Fetched], None]
+FetchObserver = Callable[[FinishedFetch], None]
 
-_witnesses: WeakKeyDictionary[Crawler, list[Witness]] = WeakKeyDictionary()
+_witnesses: WeakKeyDictionary[Crawler, list[FetchObserver]] = WeakKeyDictionary()
 
 
-def call_witness(crawler: Crawler, witness: Witness) -> None:
+def add_fetch_observer(crawler: Crawler, witness: FetchObserver) -> None:
     """Have *witness* told of every fetch of *crawler*, as it ends; it must not raise."""
     _witnesses.setdefault(crawler, []).append(witness)
 
 
-async def witnessed(
+async def observed(
     crawler: Crawler,
     request: Request,
     lease: Lease | None,
@@ -291,12 +291,12 @@ async def witnessed(
         raise
     finally:
         seconds = time.monotonic() - began
-        fetched = Fetched(request, lease, response, error, time.time(), seconds)
+        fetched = FinishedFetch(request, lease, response, error, time.time(), seconds)
         for witness in witnesses:
             witness(fetched)
 
 
-class Comparing:
+class AddressComparison:
     """One per crawl."""
 
     def __init__(self, crawler: Crawler) -> None:

@@ -60,7 +60,7 @@ class LinkReader:
     def __init__(self, settings: Callable[[], SuiteSettings]) -> None:
         project = settings().project
         self._longest = project.urllength_limit or 1 << 20
-        self._robot = product_of(project.robotstxt_user_agent or project.user_agent)
+        self._robot = product_token(project.robotstxt_user_agent or project.user_agent)
         self._settings = settings
 
     def links_of(self, response: Response) -> tuple[PageLinks, Sequence[Edge]]:
@@ -87,7 +87,7 @@ def has_links(response: Response) -> bool:
     return response.request is not None and SITEMAP not in response.request.meta
 
 
-def product_of(user_agent: str) -> str:
+def product_token(user_agent: str) -> str:
     """The product token of *user_agent* (RFC 9309 §2.2.1), by which pages address a robot.
 
     Of ``Mozilla/5.0 (compatible; mybot/1.0)`` that is ``mybot``; "" where it names no robot.
@@ -106,7 +106,7 @@ def note_redirect(twins: Twins, response: Response) -> None:
         twins.redirected(page, target, permanent=response.status in _PERMANENT)
 
 
-class Spelling:
+class LinkNormalizer:
     """Stats: ``suite/links/respelled``, ``suite/twins/forms``."""
 
     def __init__(self, normalizer: Normalizer, stats: StatsCollector) -> None:
@@ -143,7 +143,7 @@ class Spelling:
             self._stats.set_value("suite/twins/forms", number)
 
 
-class Trapping:
+class TrapFilter:
     """One per crawl. Stats: ``suite/trap/NAME`` and ``suite/mined/…``, set by the keeper."""
 
     def __init__(self, crawl: Crawl) -> None:
@@ -190,10 +190,10 @@ class Trapping:
         lease.children.extend(miner.mine(page, settings.guess_urls, settings.mine_max, wanted))
 
 
-Choose = Callable[[Response, list[str]], Iterable[str]]
-Rank = Callable[[Response, str], int]
+ChooseLinks = Callable[[Response, list[str]], Iterable[str]]
+LinkPriority = Callable[[Response, str], int]
 
-class Follower:
+class LinkFollower:
     """Extracts, scopes and hands over the links of pages, for one crawl.
 
     *choose* narrows the links of a page, *rank* gives each a priority; None, for either, is the
@@ -204,7 +204,7 @@ class Follower:
     """
 
     def __init__(
-        self, crawl: Crawl, spider: Spider, choose: Choose | None, rank: Rank | None
+        self, crawl: Crawl, spider: Spider, choose: ChooseLinks | None, rank: LinkPriority | None
     ) -> None:
         project = crawl.settings.project
         self._crawl = crawl
@@ -212,8 +212,8 @@ class Follower:
         self._choose = choose
         self._failed = False
         self._rank = rank
-        self._trapping = Trapping(crawl)
-        self._spelling = Spelling(crawl.normalizer, crawl.crawler.stats)
+        self._trapping = TrapFilter(crawl)
+        self._spelling = LinkNormalizer(crawl.normalizer, crawl.crawler.stats)
         self.links_of = LinkReader(lambda: crawl.settings).links_of
         self._scope = Scope(
             getattr(spider, "allowed_domains", None) or None,
@@ -292,7 +292,7 @@ class Follower:
             links = [url for url in links if host_of(url) != host]
             refused = f"suite/links/refused/{OutOfScope.TOO_DEEP_ON_HOST.value}"
             self._stats.inc_value(refused, found - len(links))
-        return self._crawl.filtering.followed(self._trapping.passed(links), lease, response)
+        return self._crawl.filters.followed(self._trapping.passed(links), lease, response)
 
     def _is_deepest(self, page: Entry) -> bool:
         """Whether links of *page* to its own host are too far from where the host was entered."""
@@ -306,7 +306,7 @@ class Follower:
     def in_scope(self, url: str, depth: int) -> bool:
         """Whether *url* may be followed at *depth*; counts it if it may not."""
         reason = self._scope.refuses(url, host_of(url), depth)
-        if reason is None or (reason is OutOfScope.OFF_SITE and self._crawl.filtering.opens_scope):
+        if reason is None or (reason is OutOfScope.OFF_SITE and self._crawl.filters.opens_scope):
             return True
         self._stats.inc_value(f"suite/links/refused/{reason.value}")
         return False
@@ -315,52 +315,52 @@ class Follower:
         """Let the page of *lease* bring what nobody linked to, as far as links of it might lead."""
         if self._is_deepest(lease.entry):
             return
-        filtering, before = self._crawl.filtering, len(lease.children)
+        filters, before = self._crawl.filters, len(lease.children)
 
         def may_enter(url: str, depth: int) -> bool:
-            wanted = self.in_scope(url, depth) and filtering.followed([url], lease, response)
-            return bool(wanted and filtering.scheduled(wanted, lease))
+            wanted = self.in_scope(url, depth) and filters.followed([url], lease, response)
+            return bool(wanted and filters.scheduled(wanted, lease))
 
         self._trapping.mine(lease, may_enter)
-        out = filtering.out(lease.entry)
+        out = filters.out(lease.entry)
         for entry in lease.children[before:]:
-            entry.beyond = filtering.beyond(entry.url, out)
+            entry.beyond = filters.beyond(entry.url, out)
 
     def _hand_over(
-        self, lease: Lease, response: Response, links: list[str], choose: Choose | None,
-        rank: Rank | None,
+        self, lease: Lease, response: Response, links: list[str], choose: ChooseLinks | None,
+        rank: LinkPriority | None,
     ) -> list[str]:  # fmt: skip
         """Hand those of *links* over that *choose* and the schedule filter want; return them."""
-        filtering, page = self._crawl.filtering, lease.entry
+        filters, page = self._crawl.filters, lease.entry
         if choose is not None:
             links = self._spelling.chosen(links, choose(response, links))
-        links = filtering.scheduled(links, lease)
+        links = filters.scheduled(links, lease)
         policy = self._crawl.translator.referers.policy(response)
-        if rank is None and not filtering.opens_scope:
+        if rank is None and not filters.opens_scope:
             lease.links.extend(links)
             lease.referrer_policy = policy
             return links
-        made, out = [], filtering.out(page)
+        made, out = [], filters.out(page)
         for url in links:
             host = host_of(url)
             made.append(
                 Entry(
                     host, url, state_key(host, url), depth=page.depth + 1, referrer=page.url,
                     priority=0 if rank is None else rank(response, url),
-                    beyond=filtering.beyond(url, out), referrer_policy=policy,
+                    beyond=filters.beyond(url, out), referrer_policy=policy,
                 )
             )  # fmt: skip
         lease.children.extend(made)
         return links
 
 
-NAMES = ("/sitemap.xml", "/sitemap_index.xml", "/sitemap.txt")
+SITEMAP_PATHS = ("/sitemap.xml", "/sitemap_index.xml", "/sitemap.txt")
 """Where a sitemap is looked for if robots.txt names none, with ``SUITE_SITEMAPS = all``."""
-NAMED_MAX = 100
+SITEMAPS_NAMED_MAX = 100
 """Sitemaps of one robots.txt."""
-OF_HOST_MAX = 1_000
+SITEMAPS_OF_HOST_MAX = 1_000
 """Sitemaps that one host's robots.txt vouches for, those that their indexes name included."""
-NESTED_MAX = 2
+SITEMAPS_NESTED_MAX = 2
 """Indexes above a sitemap. The protocol allows one."""
 _AT_ONCE = 2
 """Sitemaps that are read at the same time, each with some 150 MB at worst."""
@@ -368,7 +368,7 @@ _PORTION = 200
 """Entries that are taken in one turn of the loop: some 10 ms."""
 
 
-class Sitemaps:
+class SitemapLinks:
     """Schedules the sitemaps of one crawl, and takes what they name.
 
     Stats: ``suite/sitemap/named`` and ``guessed`` (sitemaps scheduled, from robots.txt or by name),
@@ -380,7 +380,7 @@ class Sitemaps:
     def __init__(self, crawl: Crawl) -> None:
         self._crawl = crawl
         self._stats = crawl.crawler.stats
-        self.make_follower: Callable[[], Follower] | None = None
+        self.make_follower: Callable[[], LinkFollower] | None = None
         """Makes what passes links on; None without the spider middleware that follows them."""
         self._reading = asyncio.Semaphore(_AT_ONCE)
 
@@ -396,17 +396,18 @@ class Sitemaps:
             return
         follower = self.make_follower()
         named = rules.sitemaps if rules.verdict is RobotsVerdict.RULES else ()
-        if len(named) > NAMED_MAX:
-            self._stats.inc_value("suite/sitemap/too_many", len(named) - NAMED_MAX)
+        if len(named) > SITEMAPS_NAMED_MAX:
+            self._stats.inc_value("suite/sitemap/too_many", len(named) - SITEMAPS_NAMED_MAX)
         robots = f"{rules.origin}/robots.txt"
-        urls = self._usable(named[:NAMED_MAX], robots, follower)
+        urls = self._usable(named[:SITEMAPS_NAMED_MAX], robots, follower)
         if urls:
             self._schedule("named", urls, host_of(rules.origin), robots)
         elif mode == "all":
-            guesses = self._usable([rules.origin + name for name in NAMES], robots, follower)
+            paths = [rules.origin + path for path in SITEMAP_PATHS]
+            guesses = self._usable(paths, robots, follower)
             self._schedule("guessed", guesses, host_of(rules.origin), "")
 
-    def _usable(self, urls: Iterable[str], base: str, follower: Follower) -> list[str]:
+    def _usable(self, urls: Iterable[str], base: str, follower: LinkFollower) -> list[str]:
         """Those of *urls* that are in scope, in normal form."""
         normal = [self._crawl.normalizer(url, base) for url in urls]
         return [url for url in dict.fromkeys(normal) if url and follower.in_scope(url, 0)]
@@ -428,7 +429,7 @@ class Sitemaps:
             identity = state_key(host, url)
             if self._crawl.frontier.known(identity):
                 continue
-            if before + len(made) >= OF_HOST_MAX:
+            if before + len(made) >= SITEMAPS_OF_HOST_MAX:
                 self._stats.inc_value("suite/sitemap/too_many")
                 continue
             payload = sitemap_payload(voucher)
@@ -467,7 +468,7 @@ class Sitemaps:
 
     def _take(
         self, lease: Lease, response: Response, voucher: str, portion: list[SitemapEntry],
-        follower: Follower,
+        follower: LinkFollower,
     ) -> None:  # fmt: skip
         own = {registered_domain(voucher), registered_domain(host_of(lease.entry.url))}
         pages: dict[str, int | None] = {}
@@ -488,7 +489,7 @@ class Sitemaps:
         self._crawl.frontier.adopt(lease, [], self._crawl.now())
 
     def _take_pages(
-        self, lease: Lease, response: Response, pages: dict[str, int | None], follower: Follower
+        self, lease: Lease, response: Response, pages: dict[str, int | None], follower: LinkFollower
     ) -> None:
         if not pages:
             return
@@ -504,15 +505,15 @@ class Sitemaps:
     def _claim(self, url: str, lastmod: int | None) -> None:
         """A page, or another sitemap, is said to have changed: perhaps it is due for that."""
         if lastmod is not None:
-            self._crawl.revisiting.claimed(state_key(host_of(url), url), lastmod)
+            self._crawl.revisits.claimed(state_key(host_of(url), url), lastmod)
 
     def _take_nested(
-        self, lease: Lease, voucher: str, urls: list[str], follower: Follower
+        self, lease: Lease, voucher: str, urls: list[str], follower: LinkFollower
     ) -> None:
         if not urls:
             return
         page = lease.entry
-        if page.depth >= NESTED_MAX:
+        if page.depth >= SITEMAPS_NESTED_MAX:
             self._stats.inc_value("suite/sitemap/too_many", len(urls))
             return
         urls = [url for url in urls if follower.in_scope(url, page.depth + 1)]

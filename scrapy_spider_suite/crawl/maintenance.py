@@ -29,7 +29,7 @@ from scrapy import signals
 
 from scrapy_spider_suite.control.live import operator_of
 from scrapy_spider_suite.crawl.diskguard import DiskGuard
-from scrapy_spider_suite.crawl.gate import REASONS
+from scrapy_spider_suite.crawl.gate import CAP_UNITS
 from scrapy_spider_suite.crawl.supervision import Supervision
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.runtime.event_loop import GcTuning
@@ -42,7 +42,7 @@ from scrapy_spider_suite.store.seen_transfer import Archiver, make_archiver
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.context import Crawl
-    from scrapy_spider_suite.crawl.preparation import Errands
+    from scrapy_spider_suite.crawl.preparation import HostPreparation
     from scrapy_spider_suite.crawl.queue.frontier import FrontierStatistics
     from scrapy_spider_suite.scheduler import FrontierScheduler
 
@@ -57,7 +57,7 @@ def set_gauges(
         stats.set_value(f"suite/frontier/{name}", getattr(statistics, name))
     for name in ("done", "failed", "filtered", "retried", "dead_hosts", "bytes"):
         stats.set_value(f"suite/job/{name}", getattr(frontier.counters, name))
-    if (phases := crawl.overriding.policy.phases) is not None:
+    if (phases := crawl.policy_file.policy.phases) is not None:
         phase = phases.active(crawl.now() + frontier.wall_offset)
         stats.set_value("suite/frontier/phase", phase + 1)
     stats.set_value("suite/retry/found_again", frontier.chances.given)
@@ -67,7 +67,7 @@ def set_gauges(
         stats.set_value(f"suite/trap/{trap.value}", count)
     for name, count in frontier.miner.found.items():
         stats.set_value(f"suite/mined/{name}", count)
-    crawl.revisiting.publish()
+    crawl.revisits.publish()
     if crawl.sharing is not None:
         crawl.sharing.publish()
     if crawl.agency is not None:
@@ -95,7 +95,7 @@ _PAUSE: Final = 0.005
 """Seconds for everyone else."""
 
 
-class Flusher:
+class SieveFlusher:
     """One per crawl; see the module. *write* makes everything durable, if it can."""
 
     def __init__(
@@ -211,13 +211,15 @@ _COMING = 0.0125
 """Seconds between two portions of hosts that come from disk: 2,000 of them a second."""
 
 
-class Keeper:
+class Maintenance:
     """One per crawl; see the module."""
 
-    def __init__(self, scheduler: FrontierScheduler, crawl: Crawl, errands: Errands) -> None:
+    def __init__(
+        self, scheduler: FrontierScheduler, crawl: Crawl, preparation: HostPreparation
+    ) -> None:
         self._scheduler = scheduler
         self._crawl = crawl
-        self._errands = errands
+        self._preparation = preparation
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._last = self._pulsed = crawl.now()
@@ -231,9 +233,9 @@ class Keeper:
         self._operator = operator_of(crawl, scheduler, self.flush)
         self._operating = False
         self._archiver = make_archiver(crawl.store, crawl.frontier.counters, crawl.frontier.flush)
-        self._flusher = Flusher(crawl, self.flush, scheduler.wake)
+        self._flusher = SieveFlusher(crawl, self.flush, scheduler.wake)
         self._revising = self._admitting = self._archiving = False
-        crawl.overriding.changed = self._policy_changed
+        crawl.policy_file.changed = self._policy_changed
 
     def start(self) -> None:
         """Begin to pulse."""
@@ -274,8 +276,8 @@ class Keeper:
     def _look_after(self) -> None:
         if not self._operating:
             self._operate()
-        self._crawl.overriding.look()
-        self._crawl.filtering.look()
+        self._crawl.policy_file.look()
+        self._crawl.filters.look()
         if not self._revising:
             self._revise()
         self._end_at_caps()
@@ -286,7 +288,7 @@ class Keeper:
         starving = not self._scheduler.paused and (wait is None or wait > 0)
         self.sift(starving=starving)
         if not (self._scheduler.closing or self._disk.paused):
-            self._crawl.revisiting.look(starving=starving)
+            self._crawl.revisits.look(starving=starving)
         due = now - self._pulsed > _PULSE - _LOOK / 2
         if self._scheduler.closing or due:
             self._pulsed = now if due else self._pulsed
@@ -384,7 +386,7 @@ class Keeper:
         else:
             self._spill_held(now)
         self._disk.pulse(now)
-        crawl.revisiting.pulse()
+        crawl.revisits.pulse()
         if not self._disk.stuck:
             self._write(crawl.frontier.tick, now)
         # Each part of a pulse may take some ten milliseconds: the loop has a turn between them.
@@ -392,7 +394,7 @@ class Keeper:
 
     def _resolve(self, *, say: bool) -> None:
         if not self._ended:
-            self._errands.resolve()
+            self._preparation.resolve()
             for sink in self._scheduler.sinks:
                 sink.pulse()
             self._loop.call_soon(partial(self._tell, say=say))
@@ -441,7 +443,7 @@ class Keeper:
             crawl.stopping = True
             if crawl.waiting_outside:
                 crawl.cut = True
-            self._errands.cancel()
+            self._preparation.cancel()
             crawl.visits.put_back_what_was_not_begun()
             crawl.frontier.permits.let_go()
         if gate is None:
@@ -487,7 +489,7 @@ class Keeper:
         if self._scheduler.starting and not crawl.start_waits:
             return None
         statistics = crawl.frontier.statistics()
-        busy = statistics.leased or crawl.outside or len(self._errands) or statistics.in_sieve
+        busy = statistics.leased or crawl.outside or len(self._preparation) or statistics.in_sieve
         busy = busy or len(self._scheduler.extractor) or bool(crawl.frontier.holding)
         if busy or not statistics.pending or statistics.unresolved or statistics.abandoning:
             return None
@@ -500,7 +502,7 @@ class Keeper:
         if reason is not None:
             logger.info(
                 "the job has reached %s (%s): left are %s; with a higher cap it can be "
-                "resumed", full_name(reason), REASONS[reason],
+                "resumed", full_name(reason), CAP_UNITS[reason],
                 counted(crawl.frontier.pending, "URL"),
             )  # fmt: skip
             self._scheduler.stop(reason)
@@ -536,5 +538,5 @@ class Keeper:
             **{name: getattr(statistics, name) for name in statistics.__slots__},
             "waits": [asdict(count) for count in crawl.frontier.waits.counts],
             "silent_name_servers": crawl.resolver.silent_servers,
-            "traps": crawl.frontier.traps.met, **crawl.revisiting.facts,
+            "traps": crawl.frontier.traps.met, **crawl.revisits.facts,
         })  # fmt: skip

@@ -51,14 +51,14 @@ _MAILBOX = re.compile(r"[a-z0-9][\w.%+-]*@[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,}
 _SCRAPYS = "+https://scrapy.org"
 
 
-def contact_in(user_agent: str | None) -> str:
+def find_contact(user_agent: str | None) -> str:
     """The web page or e-mail address in *user_agent*, "" for none (Scrapy's own does not count)."""
     text = user_agent or ""
     found = None if _SCRAPYS in text else _CONTACT.search(text)
     return "" if found is None else found[0].rstrip(").;,")
 
 
-def mailbox_in(text: str | None) -> str:
+def find_mailbox(text: str | None) -> str:
     """The e-mail address in *text*, "" for none; the password in a URL is none."""
     found = _MAILBOX.search(_URL.sub(" ", text or ""))
     return "" if found is None else found[0]
@@ -66,12 +66,10 @@ def mailbox_in(text: str | None) -> str:
 
 def has_contact(user_agent: str | None) -> bool:
     """Whether *user_agent* names a web page or an e-mail address (Scrapy's own does not count)."""
-    return bool(contact_in(user_agent))
+    return bool(find_contact(user_agent))
 
 
-
-
-class Introduction:
+class ContactWarning:
     """Warns, once, when a crawl whose *user_agent* gives no contact goes out to the Internet."""
 
     def __init__(self, user_agent: str | None) -> None:
@@ -98,7 +96,7 @@ _WAITING = 2_000
 _USER, _PROXIED, _NO_ROBOTS = int(Flag.USER), int(Flag.PROXIED), int(Flag.NO_ROBOTS)
 
 
-class Errands:
+class HostPreparation:
     """Resolves names and fetches robots.txt for one crawl; *wake* tells the scheduler to look."""
 
     def __init__(
@@ -112,7 +110,7 @@ class Errands:
         self._asking: set[str] = set()  # origins whose robots.txt somebody is waiting for
         self._tasks: set[asyncio.Task[None]] = set()
         user_agent = crawl.crawler.settings["USER_AGENT"]
-        self._introduction = Introduction(user_agent) if crawl.broad else None
+        self._introduction = ContactWarning(user_agent) if crawl.broad else None
         if robots is not None:
             robots.listener = self._heard_robots
 
@@ -331,7 +329,7 @@ _MOST = 10_000
 _NO_MORE = b"no more"
 
 
-class TrustedHosts:
+class TrustedPrivateHosts:
     """One per crawl, kept in *kv*: tells *resolver* whom to trust, and is told whom no more."""
 
     def __init__(self, resolver: Resolver, kv: KV) -> None:
@@ -368,7 +366,7 @@ def trust_start(crawl: Crawl, request: Request) -> None:
         crawl.trusted.add(hostname(request))
 
 
-def tell_of_refusal(request: Request, error: BaseException) -> None:
+def warn_of_private_address(request: Request, error: BaseException) -> None:
     """Say that *request* ended with *error* if that is a private address, and no errback hears it.
 
     Not of a robots.txt: the page that it was fetched for ends with the same error.

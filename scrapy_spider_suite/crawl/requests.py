@@ -97,7 +97,7 @@ logger = logging.getLogger(__name__)
 _FAILED: ContextVar[Lease | None] = ContextVar("FAILED", default=None)
 
 
-def note_errback(request: Request, lease: Lease) -> None:
+def mark_errback(request: Request, lease: Lease) -> None:
     """Have it noted when the errback of *request*, whose download has failed, is called."""
     errback = request.errback
     if errback is None:
@@ -197,7 +197,7 @@ _NO_REFERRER: Final = 1
 _SPECULATIVE = int(Flag.SPECULATIVE)
 
 
-class Referers:
+class LinkReferers:
     """What Scrapy's middleware would set, where it is enabled, for one crawl."""
 
     def __init__(self, crawler: Crawler) -> None:
@@ -237,8 +237,8 @@ class Referers:
         return kind().referrer(entry.referrer, entry.url)
 
 
-SLOT = "download_slot"
-OUR_SLOT = "suite_slot"
+DOWNLOAD_SLOT = "download_slot"
+GATE_SLOT = "suite_slot"
 """The ``download_slot`` that the gate wrote, so that copies of meta do not make it a wish."""
 BULK = "suite_bulk"
 HOPS = "suite_hops"
@@ -265,10 +265,10 @@ _OF_SITEMAP = b"sitemap "
 _DEFAULT_FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
 
 
-def own_slot(request: Request) -> str | None:
+def chosen_slot(request: Request) -> str | None:
     """The ``download_slot`` that a spider chose for *request*, if it did."""
-    slot = request.meta.get(SLOT)
-    return None if slot is None or slot == request.meta.get(OUR_SLOT) else str(slot)
+    slot = request.meta.get(DOWNLOAD_SLOT)
+    return None if slot is None or slot == request.meta.get(GATE_SLOT) else str(slot)
 
 
 def hostname(request: Request) -> str:
@@ -282,10 +282,10 @@ def hostname(request: Request) -> str:
 
 def pacing_key(request: Request) -> str:
     """Whose clock *request* goes by: the slot that a spider chose, else its host."""
-    return own_slot(request) or hostname(request)
+    return chosen_slot(request) or hostname(request)
 
 
-def disown(request: Request) -> None:
+def detach_from_page(request: Request) -> None:
     """Make *request*, which a spider yielded, the spider's own.
 
     With the meta of a bulk page, which spiders hand on as it is, it would pass for a bulk link:
@@ -314,7 +314,7 @@ class Translator:
         other: Callable[[Entry], str] = lambda entry: "",
     ) -> None:  # fmt: skip
         self._crawler = crawler
-        self.referers = Referers(crawler)
+        self.referers = LinkReferers(crawler)
         self._note_sitemap = note_sitemap
         self._read_sitemap = read_sitemap
         self._normal = normal or Normalizer()

@@ -91,7 +91,7 @@ _CONDITIONAL: Final = (
 """Where a request has one of these, whoever made it knows what to ask."""
 
 
-class PageRevisiting:
+class Revisits:
     """One per crawl. Raises `SettingsError` where plans could not be kept.
 
     Stats: ``suite/revisit/…``, see there.

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Plant = Callable[[Sequence[Seed]], int]
+ScheduleSeeds = Callable[[Sequence[Seed]], int]
 """Makes seeds pending unless they are known; returns how many were new."""
 
 _PIECE = 8
@@ -70,7 +70,7 @@ _START = int(Flag.START)
 
 
 @dataclass(slots=True)
-class Sown:
+class SeedCounts:
     """How much of a list was taken in. All but *first_bad* are counts; *sent*: to other agents."""
 
     lines: int = 0
@@ -81,18 +81,18 @@ class Sown:
     sent: int = 0
 
 
-class Sower:
+class SeedList:
     """Takes the text of one list, handed in in blocks, in pieces; *name* is what it is known by.
 
     *lines* reads it. Call `resume` first to go on where an earlier run was.
     """
 
-    def __init__(self, store: Store, plant: Plant, lines: SeedLines, name: str) -> None:
+    def __init__(self, store: Store, plant: ScheduleSeeds, lines: SeedLines, name: str) -> None:
         self.at = 0
         """Bytes of the text that were taken, to the end of a line."""
-        self.sown = Sown()
+        self.sown = SeedCounts()
         self.ended = False
-        self._lists, self._bad = store.kv(_LISTS), bad_store(store)
+        self._lists, self._bad = store.kv(_LISTS), bad_seed_table(store)
         self._plant = plant
         self._lines = lines
         self.name = name
@@ -118,7 +118,7 @@ class Sower:
         self.at, self.ended = kept["at"], kept["ended"]
         lines = self._lines
         lines.origin, lines.tag, lines.line = kept["lines"]
-        self.sown = Sown(**kept["sown"])
+        self.sown = SeedCounts(**kept["sown"])
         return True
 
     def save(self) -> None:
@@ -168,19 +168,19 @@ class Sower:
             if isinstance(read, Seed):
                 seeds.append(read)
             elif read is not None:
-                note_bad(self._bad, self._key, self.sown, read)
+                note_bad_seed(self._bad, self._key, self.sown, read)
         self.sown.lines += len(piece)
         self.sown.seeds += len(seeds)
         if seeds:
             self.sown.new += self._plant(seeds)
 
 
-def bad_store(store: Store) -> KV:
+def bad_seed_table(store: Store) -> KV:
     """Where *store* keeps the lines that were no seeds."""
     return store.kv(_BAD)
 
 
-def note_bad(kept: KV, key: bytes, sown: Sown, bad: BadLine) -> None:
+def note_bad_seed(kept: KV, key: bytes, sown: SeedCounts, bad: BadLine) -> None:
     """Count *bad* in *sown*, and keep it among those of the list *key*, if there is room."""
     if len(sown.first_bad) < _SHOWN:
         sown.first_bad.append(str(bad))
@@ -191,16 +191,16 @@ def note_bad(kept: KV, key: bytes, sown: Sown, bad: BadLine) -> None:
     sown.bad += 1
 
 
-def bad_lines(store: Store) -> Iterator[BadLine]:
+def bad_seed_lines(store: Store) -> Iterator[BadLine]:
     """The lines of all lists that were no seeds, as far as they were kept."""
-    for _, value in bad_store(store).items():
+    for _, value in bad_seed_table(store).items():
         yield BadLine(*msgpack.unpackb(value))
 
 
-def planter(
+def seed_scheduler(
     frontier: Frontier, now: Callable[[], float], priority: int = 0,
     given: Callable[[], bool] = lambda: True,
-) -> Plant:  # fmt: skip
+) -> ScheduleSeeds:  # fmt: skip
     """Make seeds pending as links without a page; *given* as in `Frontier.schedule`."""
 
     def plant(seeds: Sequence[Seed]) -> int:
@@ -223,16 +223,16 @@ _IN_MEMORY = 10_000
 _GIVEN = "the arguments"
 
 
-class Intake:
+class SeedIntake:
     """Takes seeds into one crawl. *plant* makes them pending (None: as links without a page).
 
     Stats: ``suite/seeds/lines``, ``suite/seeds/taken``, ``suite/seeds/new``, ``suite/seeds/bad``,
     ``suite/seeds/unreadable`` (lists).
     """
 
-    def __init__(self, crawl: Crawl, plant: Plant | None = None) -> None:
+    def __init__(self, crawl: Crawl, plant: ScheduleSeeds | None = None) -> None:
         self._crawl = crawl
-        self._plant = plant or planter(crawl.frontier, crawl.now)
+        self._plant = plant or seed_scheduler(crawl.frontier, crawl.now)
         self._turns = TimeSlices()
         self._folder: TemporaryDirectory[str] | None = None
         self._counted = (0, 0, 0, 0)
@@ -307,9 +307,9 @@ class Intake:
             path.unlink(missing_ok=True)
         self._say_end(sower)
 
-    def _sower(self, name: str, tag: str) -> Sower:
+    def _sower(self, name: str, tag: str) -> SeedList:
         lines = SeedLines(name, tag, normal=self._crawl.normalizer)
-        return Sower(self._crawl.store, self._plant, lines, name)
+        return SeedList(self._crawl.store, self._plant, lines, name)
 
     def _place(self, url: str) -> Path:
         """Where the list at *url* is put; next to the store, wherever that is."""
@@ -334,7 +334,7 @@ class Intake:
 
     # Slices
 
-    async def _work(self, sower: Sower, share: float | None) -> None:
+    async def _work(self, sower: SeedList, share: float | None) -> None:
         """Take all that was fed to *sower*, in slices."""
         crawl, turns = self._crawl, self._turns
         while sower.more and not crawl.stopping:
@@ -356,13 +356,13 @@ class Intake:
 
     # What is said of it
 
-    def _begin(self, sower: Sower) -> None:
+    def _begin(self, sower: SeedList) -> None:
         now, sown = time.monotonic(), sower.sown
         self._counted = (sown.lines, sown.seeds, sown.new, sown.bad)
         self._before = (now, sown.lines)
         self._tell_at = now + _TELL
 
-    def _count(self, sower: Sower) -> None:
+    def _count(self, sower: SeedList) -> None:
         sown, stats = sower.sown, self._crawl.crawler.stats
         counts = (sown.lines, sown.seeds, sown.new, sown.bad)
         for name, count, before in zip(
@@ -371,7 +371,7 @@ class Intake:
             stats.inc_value(f"suite/seeds/{name}", count - before)
         self._counted = counts
 
-    def _tell(self, sower: Sower, share: float | None) -> None:
+    def _tell(self, sower: SeedList, share: float | None) -> None:
         now = time.monotonic()
         if now < self._tell_at:
             return
@@ -386,7 +386,7 @@ class Intake:
         )
         self._before, self._tell_at = (now, sown.lines), now + _TELL
 
-    def _say_end(self, sower: Sower) -> None:
+    def _say_end(self, sower: SeedList) -> None:
         self._count(sower)
         sown = sower.sown
         seeds = counted(sown.seeds, "seed")
@@ -401,7 +401,7 @@ class Intake:
             )  # fmt: skip
 
 
-class Seeding:
+class CrawlSeeds:
     """SUITE_SEEDS of one crawl, and what is pushed to Redis for its spider.
 
     *enqueue* is the scheduler's way in, for a spider's own requests, with the marks of seeds.
@@ -414,9 +414,9 @@ class Seeding:
         self._enqueue = enqueue
         self._task: asyncio.Task[None] | None = None
         self._todo: list[str] = []
-        self._make: Plant = self._plant
+        self._make: ScheduleSeeds = self._plant
         if crawl.broad:
-            self._make = planter(crawl.frontier, crawl.now, given=lambda: not crawl.pushed)
+            self._make = seed_scheduler(crawl.frontier, crawl.now, given=lambda: not crawl.pushed)
         self._pushed = _pushed_seeds(crawl, self._make)
         crawl.crawler.signals.connect(self._changed, settings_changed)
 
@@ -456,7 +456,7 @@ class Seeding:
 
     async def _run(self) -> None:
         crawl = self._crawl
-        intake = Intake(crawl, self._make)
+        intake = SeedIntake(crawl, self._make)
         while self._todo and not crawl.stopping:
             text = self._todo.pop(0)
             try:
@@ -476,7 +476,7 @@ class Seeding:
         return new
 
 
-def _pushed_seeds(crawl: Crawl, plant: Plant) -> PushedSeeds | None:
+def _pushed_seeds(crawl: Crawl, plant: ScheduleSeeds) -> PushedSeeds | None:
     if not hasattr(crawl.crawler.spider, "redis_key"):
         return None
     from scrapy_spider_suite.cluster.pushed_seeds import (

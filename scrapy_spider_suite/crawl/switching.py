@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
-from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog, Sink, ended
+from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog, Sink, finish_quietly
 from scrapy_spider_suite.signals import settings_changed, settings_changing
 
 if TYPE_CHECKING:
@@ -115,9 +115,9 @@ class Switch(Generic[S]):
 
     async def _end(self, former: _Former[S]) -> None:
         if former.sink is not None:
-            await ended(former.sink.finish())
+            await finish_quietly(former.sink.finish())
             former.sink.pulse()  # nothing is paused for it any more
-            await ended(former.sink.close())
+            await finish_quietly(former.sink.close())
         self._formers.remove(former)
 
     async def finish(self) -> None:
@@ -133,4 +133,4 @@ class Switch(Generic[S]):
         ending = [former.ending for former in self._formers if former.ending is not None]
         await asyncio.gather(*ending, return_exceptions=True)  # whatever it is, the others end
         for sink in self._sinks:
-            await ended(step(sink))
+            await finish_quietly(step(sink))

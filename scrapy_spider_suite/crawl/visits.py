@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from scrapy_spider_suite.crawl.context import Crawl
-    from scrapy_spider_suite.crawl.empty_runs import Unscheduled
-    from scrapy_spider_suite.crawl.maintenance import Keeper
-    from scrapy_spider_suite.crawl.preparation import Errands
+    from scrapy_spider_suite.crawl.empty_runs import OtherSchedulerRun
+    from scrapy_spider_suite.crawl.maintenance import Maintenance
+    from scrapy_spider_suite.crawl.preparation import HostPreparation
     from scrapy_spider_suite.scheduler import FrontierScheduler
 
 logger = logging.getLogger(__name__)
@@ -159,16 +159,17 @@ _LATE = 0.0005
 """Seconds by which it looks too late rather than too early."""
 
 
-class Outgoing:
+class RequestSource:
     """One per crawl; where nothing may be sent, it has *scheduler* look again in time."""
 
     def __init__(
-        self, crawl: Crawl, scheduler: FrontierScheduler, errands: Errands, keeper: Keeper
-    ) -> None:
+        self, crawl: Crawl, scheduler: FrontierScheduler, preparation: HostPreparation,
+        maintenance: Maintenance,
+    ) -> None:  # fmt: skip
         self._crawl = crawl
         self._scheduler = scheduler
-        self._errands = errands
-        self._keeper = keeper
+        self._preparation = preparation
+        self._maintenance = maintenance
         self._loop = asyncio.get_running_loop()
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -187,9 +188,9 @@ class Outgoing:
                 crawl.frontier.settle(lease, crawl.now())
                 crawl.visits.release(lease, crawl.now())
                 continue
-            crawl.filtering.open_scope(request, lease.entry)
+            crawl.filters.open_scope(request, lease.entry)
             crawl.leases[request] = lease
-            crawl.revisiting.leased(lease)
+            crawl.revisits.leased(lease)
             crawl.caps.book(lease, crawl.now())
             place = "memory" if isinstance(lease.entry.payload, Request) else "disk"
             stats = crawl.crawler.stats
@@ -211,15 +212,15 @@ class Outgoing:
             now = crawl.now()
             if scheduler.gate is not None and (lease := crawl.dead_hosts.next_lease(now)):
                 return lease
-            held = self._errands.full or crawl.caps.pause(now) > 0
+            held = self._preparation.full or crawl.caps.pause(now) > 0
             leases = [] if held else crawl.frontier.acquire(now)
             if not leases:
-                if self._errands.resolve():
+                if self._preparation.resolve():
                     continue
                 self._set_alarm(now)
-                self._keeper.sift(starving=not held)
+                self._maintenance.sift(starving=not held)
                 return None
-            if not self._errands.robots_first(leases):
+            if not self._preparation.robots_first(leases):
                 return crawl.visits.hand_out(leases)
 
     def _set_alarm(self, now: float) -> None:
@@ -227,7 +228,7 @@ class Outgoing:
             self._alarm.cancel()
             self._alarm = None
         # With no room for errands, the end of one is what has the engine ask again.
-        wait = None if self._errands.full else self._crawl.frontier.wait(now)
+        wait = None if self._preparation.full else self._crawl.frontier.wait(now)
         if wait is not None:
             wait = max(wait, self._crawl.caps.pause(now))
             self._alarm = self._loop.call_later(min(wait, _LONGEST) + _LATE, self._scheduler.wake)
@@ -238,7 +239,7 @@ class Outgoing:
             self._alarm.cancel()
 
 
-class Ungated:
+class ForeignDownloader:
     """Stands before ``fetch()`` of *downloader*, and gives visits back when a request is done.
 
     A host's delay runs from there, so visits keep it; nobody asks for the rest (redirects,
@@ -308,7 +309,7 @@ class Visits:
     def __init__(self, crawl: Crawl) -> None:
         self.bursts: dict[Lease, list[Lease]] = {}
         self.ready: list[Lease] = []
-        self.unscheduled: Unscheduled | None = None
+        self.unscheduled: OtherSchedulerRun | None = None
         self._crawl = crawl
         self._refusing: set[str] = set()  # hosts that refused a connection without a visit
         self._told: set[str] = set()  # hosts whose waiting was explained

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Request, Response
 
-from scrapy_spider_suite.crawl.crawl_policy import normalizer_of
+from scrapy_spider_suite.crawl.crawl_policy import get_normalizer
 from scrapy_spider_suite.crawl.requests import _STATUSES, redirect_target
 from scrapy_spider_suite.exceptions import RedirectLoop, TooManyHops
 from scrapy_spider_suite.urls.normalize import normalize
@@ -91,7 +91,7 @@ class LinkRedirectMiddleware:
         target, page = redirect_target(request.url, response), normalize(request.url)
         if target is None or page is None:
             return target
-        normal = normalizer_of(self._crawler)
+        normal = get_normalizer(self._crawler)
         if normal.idle or normal.insisted(page, target):
             return target
         return normal.respell(target)

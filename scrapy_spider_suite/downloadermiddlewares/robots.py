@@ -23,7 +23,7 @@ from scrapy.utils.datatypes import LocalCache
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
-from scrapy_spider_suite.crawl.crawl_policy import Overriding, overriding_of
+from scrapy_spider_suite.crawl.crawl_policy import PolicyFile, get_policy_file
 from scrapy_spider_suite.crawl.robots import RobotsFetcher, RobotsStore
 from scrapy_spider_suite.exceptions import RobotsForbidden, RobotsUnavailable
 from scrapy_spider_suite.frontier.robots_rules import (
@@ -132,9 +132,9 @@ class RobotsMiddleware:
         return cls(crawler)
 
     @cached_property
-    def _overriding(self) -> Overriding:
+    def _policy_file(self) -> PolicyFile:
         """Made at the first question: a bad file has been refused by then, in one line."""
-        return overriding_of(self._crawler)
+        return get_policy_file(self._crawler)
 
     @cached_property
     def store(self) -> RobotsStore:
@@ -159,7 +159,7 @@ class RobotsMiddleware:
 
     def obeys(self, url: str) -> bool:
         """Return whether robots.txt counts for *url*: as its host's rule says, or the project."""
-        said = self._overriding.obeys_robots(url)
+        said = self._policy_file.obeys_robots(url)
         return self._obeys if said is None else said
 
     def crawl_delay(self, url: str) -> float | None:
@@ -215,7 +215,7 @@ class RobotsMiddleware:
 
     def _agent_for(self, url: str, own: str | None = None) -> str:
         """Return as whom *url* is asked for: as its host's rule says, as *own*, or the project."""
-        return self._overriding.user_agent(url) or own or self.user_agent
+        return self._policy_file.user_agent(url) or own or self.user_agent
 
     def _parser(self, rules: RobotsRules) -> RobotParser:
         """Return what answers for *rules*: themselves, or the project's own parser class."""

@@ -6,8 +6,8 @@ import logging
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.crawl.crawl_policy import Overriding, overriding_of
-from scrapy_spider_suite.crawl.preparation import mailbox_in
+from scrapy_spider_suite.crawl.crawl_policy import PolicyFile, get_policy_file
+from scrapy_spider_suite.crawl.preparation import find_mailbox
 from scrapy_spider_suite.runtime.http_fields import field_text
 from scrapy_spider_suite.settings.suite import suite_settings
 
@@ -31,9 +31,9 @@ class HostUserAgentMiddleware:
     host without such a rule. With SUITE_FROM_HEADER, requests without a From get one.
     """
 
-    def __init__(self, overriding: Callable[[], Overriding], mailbox: str = "") -> None:
-        """*overriding* is called at the first request: by then a bad file has been refused."""
-        self._find = overriding
+    def __init__(self, policy_file: Callable[[], PolicyFile], mailbox: str = "") -> None:
+        """*policy_file* is called at the first request: by then a bad file has been refused."""
+        self._find = policy_file
         self._mailbox = mailbox.encode()
 
     @classmethod
@@ -43,7 +43,7 @@ class HostUserAgentMiddleware:
         # Scrapy adds the project's own headers later, and only those that are missing.
         own = "from" in map(str.lower, crawler.settings.getdict("DEFAULT_REQUEST_HEADERS"))
         if settings.from_header and not own:
-            mailbox = mailbox_in(settings.operator) or mailbox_in(settings.project.user_agent)
+            mailbox = find_mailbox(settings.operator) or find_mailbox(settings.project.user_agent)
             # The broad profile has it on for those who give an address.
             if not mailbox and crawler.settings["SUITE_FROM_HEADER"] is not None:
                 logger.warning(
@@ -51,17 +51,17 @@ class HostUserAgentMiddleware:
                     "SUITE_OPERATOR = %r or USER_AGENT = %r",
                     settings.operator, settings.project.user_agent,
                 )  # fmt: skip
-        return cls(partial(overriding_of, crawler), mailbox)
+        return cls(partial(get_policy_file, crawler), mailbox)
 
     @cached_property
-    def _overriding(self) -> Overriding:
+    def _policy_file(self) -> PolicyFile:
         return self._find()
 
     def process_request(self, request: Request) -> None:
         """Set or take back the User-Agent; set the From."""
         if self._mailbox:
             request.headers.setdefault(b"From", self._mailbox)
-        name = self._overriding.user_agent(request.url)
+        name = self._policy_file.user_agent(request.url)
         before = request.meta.pop(_BEFORE, None)
         if before is None and name is None:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from scrapy_spider_suite.crawl.filters import SETTINGS, FilterSet
+from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS, FilterSet
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.urls.filters import Fact, LinkFacts, Stage
@@ -44,7 +44,7 @@ def refusals(
         found = filters.of.get(stage)
         if found is None:
             continue
-        where = terms.where(full_name(SETTINGS[stage]))
+        where = terms.where(full_name(FILTER_SETTINGS[stage]))
         try:
             wanted, said = found.verdict(url, subject, known)
         except Exception as error:  # an atom of the project's own

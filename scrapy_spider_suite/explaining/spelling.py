@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from scrapy_spider_suite.crawl.crawl_policy import STORE, NoStats, make_normalizer
+from scrapy_spider_suite.crawl.crawl_policy import TWINS_TABLE, NoStats, make_normalizer
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.store.rocks_store import RocksStore
@@ -20,12 +20,12 @@ def normalizer_of_job(store: RocksStore) -> Normalizer:
     terms = Terms.load(store.kv("terms"))
     if terms is None:
         return Normalizer()
-    return make_normalizer(terms.settings, store.kv(STORE), NoStats(), terms.domains)
+    return make_normalizer(terms.settings, store.kv(TWINS_TABLE), NoStats(), terms.domains)
 
 
 def normalizer_to_look(terms: Terms, store: RocksStore | None) -> Normalizer:
     """The normaliser of a crawl by *terms*; a project's own is done without if it is not here."""
-    kv = None if store is None else store.kv(STORE)
+    kv = None if store is None else store.kv(TWINS_TABLE)
     try:
         return make_normalizer(terms.settings, kv, NoStats(), terms.domains)
     except SettingsError as error:

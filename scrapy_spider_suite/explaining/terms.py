@@ -19,8 +19,8 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from scrapy_spider_suite.crawl.crawl_policy import read_overrides
-from scrapy_spider_suite.crawl.filters import SETTINGS as FILTERS
-from scrapy_spider_suite.crawl.filters import FilterSet, read_given
+from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS as FILTERS
+from scrapy_spider_suite.crawl.filters import FilterSet, read_filter_context
 from scrapy_spider_suite.settings.declarations import full_name, plain, words
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.urls.traps import TrapLimits
@@ -108,7 +108,7 @@ class Terms:
     def filters(self) -> FilterSet:
         """The filters. Raises `SettingsError`."""
         countries = self.values.get("SUITE_COUNTRIES")
-        given = read_given(None if countries is None else Path(countries))
+        given = read_filter_context(None if countries is None else Path(countries))
         texts = {stage: self.values.get(full_name(name)) or "" for stage, name in FILTERS.items()}
         return FilterSet.read(texts, given)
 

@@ -16,7 +16,7 @@ from scrapy.exceptions import NotConfigured
 from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.crawl.gate import Fetched, call_witness
+from scrapy_spider_suite.crawl.gate import FinishedFetch, add_fetch_observer
 from scrapy_spider_suite.crawl.requests import VIA, event_of_error
 from scrapy_spider_suite.downloader import ADDRESS
 from scrapy_spider_suite.errors import SettingsError
@@ -66,7 +66,7 @@ class FetchRecorder:
         self._store: Store | None = None
         self._warned = False
         self._ticker = PeriodicTask(PERIOD, self.flush)
-        call_witness(crawler, self.fetched)
+        add_fetch_observer(crawler, self.fetched)
         crawler.signals.connect(self.opened, signals.spider_opened)
         crawler.signals.connect(self.closed, signals.spider_closed)
         crawler.signals.connect(self.changed, settings_changed)
@@ -136,7 +136,7 @@ class FetchRecorder:
             logger.error("the fetch log in %s cannot be written: %s", log.folder, log.error)
         self._warned = log.error is not None
 
-    def fetched(self, fetched: Fetched) -> None:
+    def fetched(self, fetched: FinishedFetch) -> None:
         """Count one fetch and make its line."""
         kind = _kind(fetched)
         fetch = _fetch(fetched, kind, with_digest=self._wanted)
@@ -159,13 +159,13 @@ def _open_log(folder: Path, settings: SuiteSettings) -> FetchLog:
     return FetchLog(folder, settings.fetch_log_size, settings.fetch_log_max)
 
 
-def _kind(fetched: Fetched) -> str:
+def _kind(fetched: FinishedFetch) -> str:
     if fetched.lease is not None:
         return PAGE
     return ROBOTS if urlparse_cached(fetched.request).path == "/robots.txt" else ASIDE
 
 
-def _fetch(fetched: Fetched, kind: str, *, with_digest: bool) -> Fetch:
+def _fetch(fetched: FinishedFetch, kind: str, *, with_digest: bool) -> Fetch:
     # Nothing here depends on what a project puts into its meta.
     request, lease, response = fetched.request, fetched.lease, fetched.response
     if isinstance(fetched.error, UnwantedMediaType):

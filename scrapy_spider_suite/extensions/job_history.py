@@ -19,7 +19,7 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.crawl.filters import filtering_of
+from scrapy_spider_suite.crawl.filters import get_filters
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.runtime.tasks import PeriodicTask
 from scrapy_spider_suite.settings.declarations import full_name
@@ -124,8 +124,8 @@ class JobHistoryWriter:
 
     def _other_filters(self) -> list[dict[str, Any]]:
         """Rows for the filters that are others than before."""
-        filtering = filtering_of(self._crawler)
-        texts = {stage.value: "" if (found := filtering.of(stage)) is None else found.text
+        filters = get_filters(self._crawler)
+        texts = {stage.value: "" if (found := filters.of(stage)) is None else found.text
                  for stage in Stage}  # fmt: skip
         others = [stage for stage, text in texts.items() if text != self._filters.get(stage, "")]
         self._filters = texts

@@ -11,7 +11,7 @@ from scrapy.utils.asyncio import is_asyncio_available
 
 from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog, PlainLog, Sink
 from scrapy_spider_suite.crawl.sinks.item_packs import ItemPacks
-from scrapy_spider_suite.crawl.sinks.link_counts import LinkCounting
+from scrapy_spider_suite.crawl.sinks.link_counts import LinkCounts
 from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.items import PageItem
@@ -143,7 +143,7 @@ class LinkStatsPipeline(SinkPipeline):
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        self._counting: LinkCounting | None = None
+        self._counting: LinkCounts | None = None
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -156,7 +156,7 @@ class LinkStatsPipeline(SinkPipeline):
 
     def make_sink(self, log: CommitLog) -> Sink:
         """See `SinkPipeline`."""
-        self._counting = LinkCounting(log)
+        self._counting = LinkCounts(log)
         return self._counting
 
     def process_item(self, item: Any) -> Any:

@@ -24,15 +24,15 @@ from scrapy_spider_suite.cluster.ledger.ledger_client import (
     make_shared_limits,
     replace_shared_limits,
 )
-from scrapy_spider_suite.crawl.crawl_policy import STORE as TWINS
+from scrapy_spider_suite.crawl.crawl_policy import TWINS_TABLE as TWINS
 from scrapy_spider_suite.crawl.crawl_policy import (
-    order_of,
+    make_order,
+    make_twins,
+    make_window,
     policy_fields,
     read_overrides,
-    twins_of,
-    window_of,
 )
-from scrapy_spider_suite.crawl.filters import SETTINGS as FILTERS
+from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS as FILTERS
 from scrapy_spider_suite.errors import JobError, SettingsError
 from scrapy_spider_suite.fetch.resolver import reconfigure
 from scrapy_spider_suite.settings.declarations import Kind
@@ -121,18 +121,18 @@ def _prepare(crawl: Crawl, new: SuiteSettings, changed: set[str]) -> Iterator[St
     if "seeds" in changed:
         check_sources(new.seeds)
     if changed & _FILTERS:
-        filters = crawl.filtering.prepare(new, anew="countries" in changed)
-        yield partial(crawl.filtering.adopt, filters)
+        filters = crawl.filters.prepare(new, anew="countries" in changed)
+        yield partial(crawl.filters.adopt, filters)
     if "overrides" in changed:
-        yield partial(crawl.overriding.adopt, new.overrides, read_overrides(new.overrides))
+        yield partial(crawl.policy_file.adopt, new.overrides, read_overrides(new.overrides))
     if "seen_store" in changed:
         yield partial(_keep_seen, crawl, new)
     if changed & (_BOTTOM_UP if new.order == "bottom-up" else _BEST_FIRST):
-        yield partial(crawl.ordering.adopt, order_of(new, stats))
+        yield partial(crawl.ordering.adopt, make_order(new, stats))
     if "rate_ledger" in changed:
         yield partial(replace_shared_limits, crawl, _sharing(crawl, new))
     if changed & _WINDOW:
-        yield partial(crawl.frontier.rotation.slide, window_of(new, crawl.store))
+        yield partial(crawl.frontier.rotation.slide, make_window(new, crawl.store))
 
 
 def _sharing(crawl: Crawl, new: SuiteSettings) -> SharedLimits | None:
@@ -207,7 +207,7 @@ def _tell_crawl(crawl: Crawl, old: SuiteSettings, new: SuiteSettings) -> None:
     if changed & _PLACE:
         crawl.frontier.residents.look_up_again(crawl.now())
     if "prefer_https" in changed:
-        crawl.normalizer.twins = twins_of(new, crawl.store.kv(TWINS))
+        crawl.normalizer.twins = make_twins(new, crawl.store.kv(TWINS))
     crawl.frontier.residents.capacity = crawl.capacity
     if crawl.store.durable:
         crawl.frontier.cache.resize(new.seen_cache)

@@ -14,8 +14,8 @@ from scrapy import Request
 from scrapy.http import Response
 
 from scrapy_spider_suite.crawl.context import get_crawl, has_crawl
-from scrapy_spider_suite.crawl.empty_runs import ANSWERED, holds, note
-from scrapy_spider_suite.crawl.filters import filtering_of
+from scrapy_spider_suite.crawl.empty_runs import ANSWERED, is_noted, note_fact
+from scrapy_spider_suite.crawl.filters import get_filters
 from scrapy_spider_suite.crawl.requests import SITEMAP
 from scrapy_spider_suite.downloader import ADDRESS
 from scrapy_spider_suite.exceptions import FilterRefused
@@ -55,12 +55,12 @@ class PageFilterMiddleware:
     def _note_answer(self) -> None:
         self._noted = True
         crawl = get_crawl(self._crawler) if has_crawl(self._crawler) else None
-        if crawl is not None and crawl.schedules and not holds(crawl, ANSWERED):
-            note(crawl, ANSWERED)
+        if crawl is not None and crawl.schedules and not is_noted(crawl, ANSWERED):
+            note_fact(crawl, ANSWERED)
 
     def _ask(self, response: Response) -> None:
-        request, filtering = response.request, filtering_of(self._crawler)
-        if request is None or not filtering.has(Stage.PARSE, Stage.STORE):
+        request, filters = response.request, get_filters(self._crawler)
+        if request is None or not filters.has(Stage.PARSE, Stage.STORE):
             return
         if SITEMAP in request.meta:
             return  # no page
@@ -68,10 +68,10 @@ class PageFilterMiddleware:
         if lease is None:
             return
         address = str(response.ip_address or request.meta.get(ADDRESS, ""))
-        if not filtering.of_page(Stage.STORE, response, lease.entry, address):
+        if not filters.of_page(Stage.STORE, response, lease.entry, address):
             lease.faults.add(Event.NOT_STORED)
             self._not_stored.add(request)
-        if not filtering.of_page(Stage.PARSE, response, lease.entry, address):
+        if not filters.of_page(Stage.PARSE, response, lease.entry, address):
             lease.faults.add(Event.NOT_PARSED)
             raise FilterRefused(f"SUITE_PARSE_FILTER does not want {response.url}", response)
 

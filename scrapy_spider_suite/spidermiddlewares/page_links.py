@@ -11,7 +11,7 @@ from scrapy.exceptions import NotConfigured
 from scrapy.http import HtmlResponse, Response
 
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.crawl.links import Follower, LinkReader, has_links
+from scrapy_spider_suite.crawl.links import LinkFollower, LinkReader, has_links
 from scrapy_spider_suite.crawl.requests import SITEMAP
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.packs import Link
@@ -34,7 +34,7 @@ class FollowMiddleware:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._follower: Follower | None = None
+        self._follower: LinkFollower | None = None
         self._follows = _follows_links(crawler)
         crawler.signals.connect(self._opened, signals.spider_opened)
 
@@ -53,12 +53,12 @@ class FollowMiddleware:
         if self._follows:
             self._get().follow(response)
 
-    def _get(self) -> Follower:
+    def _get(self) -> LinkFollower:
         if self._follower is None:
             self._follower = self._make()
         return self._follower
 
-    def _make(self) -> Follower:
+    def _make(self) -> LinkFollower:
         spider = self._crawler.spider
         if spider is None:
             raise RuntimeError("the crawl has no spider yet")
@@ -69,7 +69,7 @@ class FollowMiddleware:
                 choose = spider.choose_links
             if type(spider).link_priority is not BroadSpider.link_priority:
                 rank = spider.link_priority
-        return Follower(get_crawl(self._crawler), spider, choose, rank)
+        return LinkFollower(get_crawl(self._crawler), spider, choose, rank)
 
 
 class LinkCountMiddleware:

@@ -12,9 +12,9 @@ from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.context import STARTING, Crawl, get_crawl
-from scrapy_spider_suite.crawl.empty_runs import STARTED, holds, note
+from scrapy_spider_suite.crawl.empty_runs import STARTED, is_noted, note_fact
 from scrapy_spider_suite.crawl.preparation import trust_start
-from scrapy_spider_suite.crawl.requests import disown, is_disk_full
+from scrapy_spider_suite.crawl.requests import detach_from_page, is_disk_full
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.runtime.event_loop import TimeSlices
 from scrapy_spider_suite.signals import item_not_exported
@@ -57,7 +57,7 @@ class PageParentMiddleware:
         if isinstance(output, PageItem):
             output.owner = response.request
         elif isinstance(output, Request) and response.request is not None:
-            disown(output)
+            detach_from_page(output)
             crawl = self._crawl
             lease = crawl.leases.get(response.request)
             if lease is not None:
@@ -74,7 +74,7 @@ class PageParentMiddleware:
         """
         crawl = self._crawl
         once = crawl.job is not None and crawl.schedules
-        if once and holds(crawl, STARTED):
+        if once and is_noted(crawl, STARTED):
             logger.info("start() ran to its end in an earlier run of this job: not run again")
             return
         outputs, turns, items = aiter(start), TimeSlices(), _StartItems(crawl.crawler)
@@ -101,7 +101,7 @@ class PageParentMiddleware:
         # What start() has queued may be another agent's.
         came = items.any or crawl.agency is not None or crawl.frontier.counters.has_urls
         if came and not (crawl.volatile_start or items.lost or crawl.stopping):
-            note(crawl, STARTED)
+            note_fact(crawl, STARTED)
 
 
 class _StartItems:

@@ -16,7 +16,7 @@ default mode unpickles what it reads, which no one may make us do (promise 4).
 
 The store on disk: rows of queues, states of URLs, records of hosts (U12, U13, E8).
 
-Rows of the store that nobody can read: a crawl that meets one ends (see `Keeper`).
+Rows of the store that nobody can read: a crawl that meets one ends (see `Maintenance`).
 """
 
 from __future__ import annotations

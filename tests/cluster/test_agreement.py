@@ -28,7 +28,7 @@ def _agent(**changes: Any) -> tuple[AgentPhase, Policy, Ownership, SuiteSettings
     settings = SuiteSettings.from_settings(Settings(GIVEN | changes))
     policy = Policy(**policy_fields(settings))
     crawl: Any = SimpleNamespace(
-        settings=settings, overriding=SimpleNamespace(policy=policy),
+        settings=settings, policy_file=SimpleNamespace(policy=policy),
         crawler=SimpleNamespace(signals=SimpleNamespace(connect=lambda *_: None)),
     )  # fmt: skip
     shares = Ownership(load_assignment("url-sum"), "m")

@@ -21,7 +21,7 @@ from scrapy_spider_suite.cluster.routing import FIRST_ROW_NUMBER, Outbox, OwnerR
 from scrapy_spider_suite.cluster.transports.udp import BOUNDS
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.leases import Lease
-from scrapy_spider_suite.crawl.seeds import planter
+from scrapy_spider_suite.crawl.seeds import seed_scheduler
 from scrapy_spider_suite.errors import JobDamagedError, MessageError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
@@ -263,7 +263,7 @@ def test_what_is_known_of_a_seed_lies_where_the_seed_does(
     here, there = seeded(stores[0], agent), seeded(stores[1])
     agent.own_links(LinkOrigin(1, ""), keys("https://b.t/"))  # it was sent before, as a link
     agent.outbox.drop("b", 0, LAST)
-    plant = planter(here, lambda: 0.0)
+    plant = seed_scheduler(here, lambda: 0.0)
     for host in "ab":
         plant([Seed(f"https://{host}.t/", "news", True)])
     assert [(row.url, row.tag) for row in seeds(here.store)] == [("https://a.t/", "news")]
@@ -280,7 +280,7 @@ def test_a_seed_that_was_a_link_has_its_tag(stores: list[RocksStore]) -> None:
     """It is known, and not scheduled again; the first tag holds."""
     frontier = seeded(stores[0])
     frontier.schedule([entry("https://a.t/")], 0.0)
-    plant = planter(frontier, lambda: 0.0)
+    plant = seed_scheduler(frontier, lambda: 0.0)
     assert [plant([Seed("https://a.t/", tag)]) for tag in ("one", "two")] == [0, 0]
     note_seed(stores[0], entry("https://a.t/"))  # as one that is given once more, without a tag
     assert [(row.url, row.tag) for row in seeds(frontier.store)] == [("https://a.t/", "one")]
@@ -293,7 +293,7 @@ def test_the_tag_of_a_guess_goes_where_its_other_scheme_does(stores: list[RocksS
     frontier = seeded(stores[0], agent)
     agent.own_links(LinkOrigin(1, ""), keys("http://a.t/"))
     agent.outbox.drop("b", 0, LAST)
-    planter(frontier, lambda: 0.0)([Seed("https://a.t/", "news", True)])
+    seed_scheduler(frontier, lambda: 0.0)([Seed("https://a.t/", "news", True)])
     seed = entry("https://a.t/")
     assert frontier.guesses.wrong(seed, Event.REFUSED)
     frontier.schedule([frontier.guesses.other(seed)], 0.0)

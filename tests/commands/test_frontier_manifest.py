@@ -18,7 +18,7 @@ from websites import running as serving
 
 from scrapy_spider_suite.control.manifest import manifest
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.crawl.filters import filtering_of
+from scrapy_spider_suite.crawl.filters import get_filters
 from scrapy_spider_suite.packs import open_packs
 from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.spiders import BroadSpider
@@ -39,10 +39,10 @@ class Operated(Broad):
 
     def parse_page(self, response: Any) -> None:
         """A setting, and a filter that lies in a file."""
-        its_crawl, filtering = get_crawl(self.crawler), filtering_of(self.crawler)
+        its_crawl, filters = get_crawl(self.crawler), get_filters(self.crawler)
         change_setting(its_crawl, "SUITE_HOST_MAX_PAGES", 70)
         Path(its_crawl.settings.fetch_filter[1:]).write_text("URLMatchesRegex(.*)")
-        filtering.adopt(filtering.prepare(its_crawl.settings))
+        filters.adopt(filters.prepare(its_crawl.settings))
 
 
 @pytest.fixture

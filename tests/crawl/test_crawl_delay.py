@@ -16,7 +16,7 @@ from scrapy.http import Response
 from websites import Answer, Site, Visit, links, running
 
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.crawl.preparation import Errands
+from scrapy_spider_suite.crawl.preparation import HostPreparation
 from scrapy_spider_suite.frontier.robots_rules import origin_of
 from scrapy_spider_suite.store.job_reader import StoreReader
 
@@ -83,9 +83,9 @@ def test_the_longest_of_what_a_hosts_origins_ask_for_holds() -> None:
     """A host has one clock for both schemes: no origin takes back what the other asked for."""
     crawl: Any = MagicMock(broad=False)
     robots: Any = Robots()
-    errands = Errands(crawl, robots, lambda: None)
-    assert errands._crawl_delay("https://a.test/") == 7.0
-    assert errands._crawl_delay("http://b.test/") == 0.0
+    preparation = HostPreparation(crawl, robots, lambda: None)
+    assert preparation._crawl_delay("https://a.test/") == 7.0
+    assert preparation._crawl_delay("http://b.test/") == 0.0
 
 
 def test_it_is_on_disk_as_soon_as_robots_txt_is(site: Site, run: Run, tmp_path: Path) -> None:

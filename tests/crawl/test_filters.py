@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from websites import Answer, Site, links, moved, running
 
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.crawl.filters import SETTINGS, Filtering
+from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS, CrawlFilters
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import FilterRefused
 from scrapy_spider_suite.settings.changing import change_setting
@@ -368,17 +368,17 @@ def test_a_country_without_a_table(tmp_path: Path) -> None:
     """The crawl does not begin; nor with a table that is none."""
     given = {"SUITE_FETCH_FILTER": "CountryEqualsOneOf(DE)"}
     with pytest.raises(SettingsError, match=r"FETCH_FILTER: line 1, column 19: .*SUITE_COUNTRIES"):
-        Filtering(SuiteSettings.from_settings(Settings(given)), StatsCollector(get_crawler()))
+        CrawlFilters(SuiteSettings.from_settings(Settings(given)), StatsCollector(get_crawler()))
     table = tmp_path / "countries.csv"
     table.write_text("10.0.0.0/8,DE\n10.1.2.3,DE\n")
     given["SUITE_COUNTRIES"] = str(table)
     with pytest.raises(SettingsError, match=r"countries\.csv, line 2: overlaps another range"):
-        Filtering(SuiteSettings.from_settings(Settings(given)), StatsCollector(get_crawler()))
+        CrawlFilters(SuiteSettings.from_settings(Settings(given)), StatsCollector(get_crawler()))
 
 
 def test_every_stage_has_a_setting() -> None:
     """By name."""
-    assert list(SETTINGS.values()) == [
+    assert list(FILTER_SETTINGS.values()) == [
         "schedule_filter", "fetch_filter", "parse_filter", "follow_filter", "store_filter",
     ]  # fmt: skip
-    assert list(SETTINGS) == list(Stage)
+    assert list(FILTER_SETTINGS) == list(Stage)

@@ -10,18 +10,18 @@ from scrapy.http import HtmlResponse
 from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.crawl.links import Follower, product_of
+from scrapy_spider_suite.crawl.links import LinkFollower, product_token
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import Entry
 
 
 @pytest.fixture
-def follower() -> Iterator[Follower]:
+def follower() -> Iterator[LinkFollower]:
     """That of a crawl as mybot."""
     agent = "Mozilla/5.0 (compatible; mybot/1.0; +https://example.org/bot)"
     crawler = get_crawler(Spider, {"SUITE_PROFILE": "broad", "USER_AGENT": agent})
     crawl = get_crawl(crawler)
-    yield Follower(crawl, Spider("name"), None, None)
+    yield LinkFollower(crawl, Spider("name"), None, None)
     crawl.let_go()
 
 
@@ -38,7 +38,7 @@ def follower() -> Iterator[Follower]:
 )
 def test_the_product_token_of_a_user_agent(agent: str, product: str) -> None:
     """The name by which robots.txt and pages address a robot."""
-    assert product_of(agent) == product
+    assert product_token(agent) == product
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_the_product_token_of_a_user_agent(agent: str, product: str) -> None:
     ],
 )
 def test_pages_may_address_us_by_name(
-    follower: Follower, meta: str, header: str, nofollow: bool
+    follower: LinkFollower, meta: str, header: str, nofollow: bool
 ) -> None:
     """All robots, or this one; what is said to others is not heard."""
     body = f'<meta name="{meta}" content="nofollow"><a href="/x">x</a>'
@@ -83,11 +83,11 @@ def test_what_is_mined_is_asked_about_like_links(
     broad = {"SUITE_PROFILE": "broad", "SUITE_GUESS_URLS": "ancestors"}
     crawler = get_crawler(Spider, broad | settings)
     crawl = get_crawl(crawler)
-    crawl.filtering.use_scope(["in.test"])
+    crawl.filters.use_scope(["in.test"])
     request = Request("http://a.test/x/y")
     lease = crawl.leases[request] = Lease(Entry("a.test", request.url, beyond=1), None)
     response = HtmlResponse(request.url, body=b"<p>", request=request)
-    Follower(crawl, Spider("name"), None, None).follow(response)
+    LinkFollower(crawl, Spider("name"), None, None).follow(response)
     assert [(entry.url, entry.beyond) for entry in lease.children] == expected
     crawl.let_go()
 
@@ -97,10 +97,10 @@ def test_what_is_fetched_once_more_is_out_of_the_scope_as_before(beyond: int) ->
     """Its row does not say how far out it was: that is one hop at least, and no link gains one."""
     settings = {"SUITE_PROFILE": "broad", "SUITE_SCHEDULE_FILTER": "HopsBeyondScopeLessThan(3)"}
     crawl = get_crawl(get_crawler(Spider, settings))
-    crawl.filtering.use_scope(["in.test"])
+    crawl.filters.use_scope(["in.test"])
     request = Request("http://a.test/x/y")
     lease = crawl.leases[request] = Lease(Entry("a.test", request.url, beyond=beyond), None)
     response = HtmlResponse(request.url, body=b"<a href=http://far.test/>", request=request)
-    Follower(crawl, Spider("name"), None, None).follow(response)
+    LinkFollower(crawl, Spider("name"), None, None).follow(response)
     assert [(entry.url, entry.beyond) for entry in lease.children] == [("http://far.test/", 2)]
     crawl.let_go()

@@ -19,7 +19,7 @@ from websites import Answer, Site, links, running
 
 from scrapy_spider_suite.crawl import seeds as intake
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.crawl.seeds import bad_lines
+from scrapy_spider_suite.crawl.seeds import bad_seed_lines
 from scrapy_spider_suite.runtime.refusal import ExitCode, exit_code_for_reason
 from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.spiders import BroadSpider
@@ -96,7 +96,7 @@ def test_a_list_in_the_settings(
     if with_job:
         with StoreReader(tmp_path / "job" / FOLDER) as reader:
             tags = {row.url.removeprefix(site.url): row.tag for row in seeds(reader.store)}
-            (bad,) = bad_lines(reader.store)
+            (bad,) = bad_seed_lines(reader.store)
             assert not list(reader.check())
         assert tags == {f"/{n}": f"t{n % 2}" for n in range(40)} | {"/98": "", "/99": ""}
         assert (bad.origin, bad.line, bad.text) == (str(path), 3, "no seed")

@@ -16,7 +16,7 @@ from websites import Answer, Site, links, moved, running
 
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.crawl.crawl_policy import make_normalizer
-from scrapy_spider_suite.crawl.links import Follower
+from scrapy_spider_suite.crawl.links import LinkFollower
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.downloadermiddlewares.redirect import LinkRedirectMiddleware
 from scrapy_spider_suite.errors import JobSettingsError, SettingsError
@@ -274,7 +274,7 @@ def _followed(crawl: Crawl, url: str, *hrefs: str) -> list[str]:
     body = "".join(f'<a href="{href}">' for href in hrefs).encode()
     spider = crawl.crawler.spider
     assert spider is not None
-    follower = Follower(crawl, spider, None, None)
+    follower = LinkFollower(crawl, spider, None, None)
     follower.follow(HtmlResponse(url, body=body, request=request))
     return lease.links
 

@@ -26,7 +26,7 @@ from websites import Answer, Page, Site, links, running
 
 from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats
 from scrapy_spider_suite.crawl import deferred_links
-from scrapy_spider_suite.crawl.deferred_links import Extractor
+from scrapy_spider_suite.crawl.deferred_links import DeferredLinks
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.queue.traps import Traps
 from scrapy_spider_suite.errors import SettingsError
@@ -260,20 +260,20 @@ def test_many_pages_hold_nobody_up(
     run: Run, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages are taken out of packs up to so many bytes, and read for a moment; then come others."""
-    find, go_on, reads, turns = deferred_links._find, Extractor._go_on, [0], [0]
+    find, go_on, reads, turns = deferred_links._find, DeferredLinks._go_on, [0], [0]
 
-    def finding(finder: Finder, pages: Sequence[UnreadPage]) -> list[deferred_links.Found]:
+    def finding(finder: Finder, pages: Sequence[UnreadPage]) -> list[deferred_links.FoundPage]:
         found = find(finder, pages)
         reads.append(sum(each.answer is not None for each in found))
         return found
 
-    def going_on(extractor: Extractor, answers: deque[deferred_links.Found]) -> None:
+    def going_on(extractor: DeferredLinks, answers: deque[deferred_links.FoundPage]) -> None:
         before = len(answers)
         go_on(extractor, answers)
         turns.append(before - len(answers))
 
     monkeypatch.setattr(deferred_links, "_find", finding)
-    monkeypatch.setattr(Extractor, "_go_on", going_on)
+    monkeypatch.setattr(DeferredLinks, "_go_on", going_on)
     monkeypatch.setattr(deferred_links, "_WORK", 0.0)
     stopped(run, site, tmp_path)
     assert max(turns) <= 1
@@ -384,20 +384,20 @@ def test_what_traps_are_told(
 ) -> None:
     """Which page was the first of its host; and late nothing of one that was visited again."""
     told: dict[str, int] = {}
-    saw, settle = Traps.saw, Extractor.settle
+    saw, settle = Traps.saw, DeferredLinks.settle
 
     def seeing(traps: Traps, url: str, *args: Any, pages: int, **more: Any) -> None:
         told[url.removeprefix(site.url)] = pages
         saw(traps, url, *args, pages=pages, **more)
 
-    def settling(extractor: Extractor, lease: Lease) -> None:
+    def settling(extractor: DeferredLinks, lease: Lease) -> None:
         again = lease.entry.url.endswith("/3/3")
         lease.plan = mock.Mock() if again else None
         settle(extractor, lease)
         lease.plan = None
 
     monkeypatch.setattr(Traps, "saw", seeing)
-    monkeypatch.setattr(Extractor, "settle", settling)
+    monkeypatch.setattr(DeferredLinks, "settle", settling)
     # What a host has is counted at commits: without a delay all may be fetched before the first.
     given = {"SUITE_TRAP_HOSTS": 10, "SUITE_READ_LINKS": how, "SUITE_HOST_DELAY": 0.02}
     crawl_site(run, site, tmp_path, **given)

@@ -11,7 +11,7 @@ from scrapy.settings import Settings
 from scrapy.statscollectors import StatsCollector
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.crawl.crawl_policy import order_of, window_of
+from scrapy_spider_suite.crawl.crawl_policy import make_order, make_window
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.entries import BottomUp, BreadthFirst, Entry
 from scrapy_spider_suite.settings.suite import SuiteSettings
@@ -39,7 +39,7 @@ def stats() -> StatsCollector:
 def test_the_score_is_the_projects(stats: StatsCollector, caplog: pytest.LogCaptureFixture) -> None:
     """One that fails gives 0, is counted, and is logged once."""
     path = f"{__name__}.short_first"
-    order = order_of(read(order="best-first", score=path), stats)
+    order = make_order(read(order="best-first", score=path), stats)
     entries = [
         Entry("a.t", "http://a.t/loooong"), Entry("a.t", "http://a.t/bad"), Entry("a.t", "http://a.t/s"),
         Entry("a.t", "http://a.t/bad/2"), Entry("a.t", "http://a.t/x", referrer="http://a.t/"),
@@ -54,7 +54,7 @@ def test_scores_of_a_file(stats: StatsCollector, tmp_path: Path) -> None:
     """A URL's own, or that of the host that it was found on; what is no such file is said."""
     path = tmp_path / "ranks.txt"
     path.write_text("http://a.t/known\t0.5\nbig.t\t0.25\nsmall.t\t0.125\n")
-    order = order_of(read(order="best-first", scores=str(path)), stats)
+    order = make_order(read(order="best-first", scores=str(path)), stats)
     entries = [
         Entry("a.t", "http://a.t/seed"), Entry("a.t", "http://a.t/s", referrer="http://small.t/"),
         Entry("a.t", "http://a.t/known"), Entry("a.t", "http://a.t/b", referrer="http://big.t/x"),
@@ -65,20 +65,20 @@ def test_scores_of_a_file(stats: StatsCollector, tmp_path: Path) -> None:
                        ("text.txt", b"\xff\t1\n")):  # fmt: skip
         (tmp_path / name).write_bytes(data)
         with pytest.raises(SettingsError, match=name):
-            order_of(read(order="best-first", scores=str(tmp_path / name)), stats)
+            make_order(read(order="best-first", scores=str(tmp_path / name)), stats)
 
 
 def test_orders_and_windows_of_the_settings(stats: StatsCollector) -> None:
     """Breadth-first without a window unless asked otherwise."""
-    assert isinstance(order_of(read(), stats), BreadthFirst)
-    assert isinstance(order_of(read(order="bottom-up"), stats), BottomUp)
+    assert isinstance(make_order(read(), stats), BreadthFirst)
+    assert isinstance(make_order(read(order="bottom-up"), stats), BottomUp)
     store = MemoryStore()
-    assert window_of(read(), store) is None
+    assert make_window(read(), store) is None
     with pytest.raises(SettingsError, match="without JOBDIR"):
-        window_of(read(window="top"), store)
+        make_window(read(window="top"), store)
     store.durable = True
-    top = window_of(read(window="top", window_size=7), store)
-    leaf = window_of(read(window="leaf", order="bottom-up", window_size=7), store)
+    top = make_window(read(window="top", window_size=7), store)
+    leaf = make_window(read(window="leaf", order="bottom-up", window_size=7), store)
     assert top is not None
     assert leaf is not None
     assert (top.columns, top.rows, leaf.columns, leaf.rows) == (7, 1, math.inf, 7)
@@ -92,4 +92,4 @@ def test_orders_and_windows_of_the_settings(stats: StatsCollector) -> None:
 def test_a_score_that_is_none(stats: StatsCollector, path: str, words: str) -> None:
     """One line, before the crawl begins."""
     with pytest.raises(SettingsError, match=words):
-        order_of(read(order="best-first", score=path), stats)
+        make_order(read(order="best-first", score=path), stats)

@@ -11,7 +11,7 @@ import pytest
 from scrapy import Request
 from scrapy.settings import Settings
 
-from scrapy_spider_suite.crawl.crawl_policy import Overriding
+from scrapy_spider_suite.crawl.crawl_policy import PolicyFile
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import HostExcluded
 from scrapy_spider_suite.frontier.overrides import Rule
@@ -20,14 +20,14 @@ from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.urls.host_patterns import HostPattern
 
 
-def overriding(path: Path | None, **values: object) -> Overriding:
+def policy_file(path: Path | None, **values: object) -> PolicyFile:
     """The policy of a crawl whose overrides file is *path*."""
     if path is not None:
         values["SUITE_OVERRIDES"] = str(path)
-    return Overriding(SuiteSettings.from_settings(Settings(values)))
+    return PolicyFile(SuiteSettings.from_settings(Settings(values)))
 
 
-async def look(crawl: Overriding, times: int = 2) -> None:
+async def look(crawl: PolicyFile, times: int = 2) -> None:
     """Look so often, and wait for what is being read."""
     for _ in range(times):
         crawl.look()
@@ -35,7 +35,7 @@ async def look(crawl: Overriding, times: int = 2) -> None:
         await crawl._reading
 
 
-def delay(crawl: Overriding) -> float:
+def delay(crawl: PolicyFile) -> float:
     """The delay of a host."""
     return crawl.policy.of_host("a.t").delay
 
@@ -50,7 +50,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_change_holds_from_the_second_look_on(path: Path) -> None:
     """At the first it may still be being written; who waits for the policy is told."""
-    crawl = overriding(path)
+    crawl = policy_file(path)
     told: list[float] = []
     crawl.changed = lambda: told.append(delay(crawl))
 
@@ -72,7 +72,7 @@ def test_a_change_holds_from_the_second_look_on(path: Path) -> None:
 
 def test_a_file_that_takes_its_place_counts_as_a_change(path: Path) -> None:
     """As editors and configuration tools write: same size, even the same time."""
-    crawl = overriding(path)
+    crawl = policy_file(path)
     other = path.with_name("other")
     other.write_text("a.t delay=9\n")
     os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
@@ -94,7 +94,7 @@ def test_a_bad_file_is_said_once_and_the_old_rules_stay(
     path: Path, content: bytes | None, complaint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Malformed, or gone; when it is good again, it holds again."""
-    crawl = overriding(path)
+    crawl = policy_file(path)
 
     async def scenario() -> None:
         if content is None:
@@ -120,7 +120,7 @@ def test_a_change_while_it_is_read_is_not_lost(path: Path, monkeypatch: pytest.M
     from scrapy_spider_suite.crawl import crawl_policy as module
 
     read = module.read_overrides
-    crawl = overriding(path)
+    crawl = policy_file(path)
 
     def slow(file: Path | None) -> object:
         rules = read(file)
@@ -141,7 +141,7 @@ def test_a_change_while_it_is_read_is_not_lost(path: Path, monkeypatch: pytest.M
 
 def test_a_stop_while_it_is_read(path: Path) -> None:
     """Nobody is told any more."""
-    crawl = overriding(path)
+    crawl = policy_file(path)
 
     async def scenario() -> None:
         path.write_text("a.t delay=4\n")
@@ -161,12 +161,12 @@ def test_the_start_refuses_a_bad_file(path: Path) -> None:
     """As before there is a crawl."""
     path.write_text("a.t\n")
     with pytest.raises(SettingsError, match=r"rules, line 1: nothing to change"):
-        overriding(path)
+        policy_file(path)
 
 
 def test_without_a_file_there_is_nothing_to_look_at() -> None:
     """The policy is what the settings say."""
-    crawl = overriding(None, SUITE_HOST_DELAY=3, SUITE_REQUESTS_PER_VISIT=2)
+    crawl = policy_file(None, SUITE_HOST_DELAY=3, SUITE_REQUESTS_PER_VISIT=2)
     asyncio.run(look(crawl))
     assert crawl.policy.of_host("a.t").delay == 3.0
     assert crawl.policy.of_host("a.t").burst == 2
@@ -175,7 +175,7 @@ def test_without_a_file_there_is_nothing_to_look_at() -> None:
 
 def test_another_path(path: Path) -> None:
     """Or none: what an operator sets while the crawl runs."""
-    crawl = overriding(path)
+    crawl = policy_file(path)
 
     async def scenario() -> None:
         crawl.path = path.with_name("new")
@@ -194,7 +194,7 @@ def test_another_path(path: Path) -> None:
 def test_rules_by_url(path: Path) -> None:
     """In whatever spelling; by its address where that is known; other schemes have no rule."""
     path.write_text("a.t robots=ignore\n10.0.0.0/8 user_agent='night bot' robots=obey\n")
-    crawl = overriding(path)
+    crawl = policy_file(path)
     crawl.address_of = lambda host: "10.1.1.1" if host in ("a.t", "b.t") else ""
     assert crawl.obeys_robots("HTTP://user@A.T:80/x") is False
     assert crawl.user_agent("https://a.t:8443/") == "night bot"
@@ -206,7 +206,7 @@ def test_rules_by_url(path: Path) -> None:
 def test_refusing_what_is_barred(path: Path) -> None:
     """By host, by the address that is about to be used, and below a URL."""
     path.write_text("a.t blocked=yes reason=asked\n10.0.0.0/8 blocked=yes\n")
-    crawl = overriding(path)
+    crawl = policy_file(path)
     subject = HostPattern.parse("http://c.t/shop")
     crawl.policy.blocks.put(subject, Block(Rule(str(subject), "ops")))
     with pytest.raises(HostExcluded, match=r"^blocked \(a\.t, \S+rules, line 1\): asked$"):

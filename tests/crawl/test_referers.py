@@ -10,7 +10,7 @@ from scrapy.http import Response
 from scrapy.settings import Settings
 from scrapy.spidermiddlewares.referer import RefererMiddleware, UnsafeUrlPolicy
 
-from scrapy_spider_suite.crawl.requests import Referers
+from scrapy_spider_suite.crawl.requests import LinkReferers
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.store.rows import POLICY_MAX
 
@@ -19,19 +19,19 @@ class Own(UnsafeUrlPolicy):
     """One that has no number."""
 
 
-def referers(**settings: object) -> Referers:
+def referers(**settings: object) -> LinkReferers:
     """Those of a crawl with these settings."""
     middleware = RefererMiddleware(Settings(settings))
     crawler: Any = SimpleNamespace(get_spider_middleware=lambda kind: middleware)
-    return Referers(crawler)
+    return LinkReferers(crawler)
 
 
-def number(found: Referers, policy: str) -> int:
+def number(found: LinkReferers, policy: str) -> int:
     """What is kept of links of a page that sends *policy*."""
     return found.policy(Response("http://a.t/", headers={"Referrer-Policy": policy}))
 
 
-def referer(found: Referers, number: int) -> str | None:
+def referer(found: LinkReferers, number: int) -> str | None:
     """What a link to the same host sends with it."""
     link = Entry("a.t", "http://a.t/2", referrer="http://a.t/1", referrer_policy=number)
     return found.referer(link)

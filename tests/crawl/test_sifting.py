@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from virtual import WALL, entry
 
-from scrapy_spider_suite.crawl.maintenance import Flusher, Keeper
+from scrapy_spider_suite.crawl.maintenance import Maintenance, SieveFlusher
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.policy import Policy
@@ -36,9 +36,9 @@ class Crawl:
             now=lambda: self.time, store=self.store, frontier=self.frontier, outside=0
         )
 
-    def flusher(self) -> Flusher:
+    def flusher(self) -> SieveFlusher:
         """A new one, in the loop that runs."""
-        return Flusher(self.crawl, self.frontier.flush, self.wake)
+        return SieveFlusher(self.crawl, self.frontier.flush, self.wake)
 
     def wake(self) -> None:
         """Of the scheduler."""
@@ -210,7 +210,7 @@ def test_nothing_is_archived_and_no_flush_begins_while_a_disk_is_full(
         asked.append("archive")
         return False
 
-    keeper: Any = SimpleNamespace(
+    maintenance: Any = SimpleNamespace(
         _archiver=SimpleNamespace(step=archived),
         _scheduler=SimpleNamespace(
             closing=False,
@@ -220,6 +220,6 @@ def test_nothing_is_archived_and_no_flush_begins_while_a_disk_is_full(
         _crawl=SimpleNamespace(settings=SimpleNamespace(seen_store="trie")),
         _flusher=SimpleNamespace(look=lambda *, starving: asked.append("sieve")),
     )  # fmt: skip
-    Keeper._archive(keeper)
-    Keeper.sift(keeper, starving=True)
+    Maintenance._archive(maintenance)
+    Maintenance.sift(maintenance, starving=True)
     assert asked == ["archive", "sieve", "stored pages"][: 3 * steps]

@@ -13,7 +13,7 @@ from scrapy.http import Response
 from websites import Answer, Site, links, moved, running
 
 from scrapy_spider_suite.crawl import links as sitemaps
-from scrapy_spider_suite.crawl.links import Trapping
+from scrapy_spider_suite.crawl.links import TrapFilter
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.explaining.tracing import trace
 from scrapy_spider_suite.frontier.entries import state_key
@@ -112,7 +112,7 @@ def test_the_usual_names(site: Site, run: Run) -> None:
     """Asked for where robots.txt names none; those that are not there are harmless."""
     site.pages["/sitemap.txt"] = f"{site.url}/a"
     done = crawl(run, site, "all")
-    assert set(site.paths()) == {"/robots.txt", "/", "/a", "/b", *sitemaps.NAMES}
+    assert set(site.paths()) == {"/robots.txt", "/", "/a", "/b", *sitemaps.SITEMAP_PATHS}
     assert stats(done) == {"guessed": 3, "read": 1, "urls": 1, "followed": 1}
     assert done.stat("suite/outcome/client_error") == 2
 
@@ -176,7 +176,7 @@ def test_whatever_a_host_serves_the_crawl_goes_on(site: Site, run: Run, answer: 
 
 def test_indexes_of_indexes_end(site: Site, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A site that makes up sitemaps is believed only so far."""
-    monkeypatch.setattr(sitemaps, "OF_HOST_MAX", 6)
+    monkeypatch.setattr(sitemaps, "SITEMAPS_OF_HOST_MAX", 6)
     name(site, "/0.xml")
     for n in range(9):
         inner = [f"{site.url}/{n + 1}.xml", *(f"{site.url}/{n}/{m}.xml" for m in range(3))]
@@ -202,13 +202,13 @@ def test_a_large_one_comes_in_portions(site: Site, run: Run, tmp_path: Path) -> 
 def test_one_served_as_a_page(site: Site, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """As scripts serve them by default: no links are looked for in it, no trap is suspected."""
     learned: list[str] = []
-    learn = Trapping.learn
+    learn = TrapFilter.learn
 
-    def noted(self: Trapping, lease: Lease, response: Response, links: list[str]) -> None:
+    def noted(self: TrapFilter, lease: Lease, response: Response, links: list[str]) -> None:
         learned.append(response.url)
         learn(self, lease, response, links)
 
-    monkeypatch.setattr(Trapping, "learn", noted)
+    monkeypatch.setattr(TrapFilter, "learn", noted)
     name(site, "/map.php")
     body = listing(f"{site.url}/a") + b'<a href="/c">c</a>'
     site.pages["/map.php"] = Answer(body, headers={"Content-Type": "text/html"})

@@ -9,7 +9,7 @@ import pytest
 
 from scrapy_spider_suite.crawl import seeds as sowing
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
-from scrapy_spider_suite.crawl.seeds import Sower, bad_lines, planter
+from scrapy_spider_suite.crawl.seeds import SeedList, bad_seed_lines, seed_scheduler
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store.interface import MemoryStore
@@ -43,14 +43,14 @@ class Field:
         self.planted += seeds
         return len(seeds)
 
-    def sower(self, of: Sequence[int] = (1, 2)) -> Sower:
+    def sower(self, of: Sequence[int] = (1, 2)) -> SeedList:
         """One that goes on where the last one was."""
-        sower = Sower(self.store, self.plant, SeedLines("list"), "list")
+        sower = SeedList(self.store, self.plant, SeedLines("list"), "list")
         sower.resume(of)
         return sower
 
 
-def sow(field: Field, draw: random.Random, dies: float) -> Sower:
+def sow(field: Field, draw: random.Random, dies: float) -> SeedList:
     """Sow to the end in blocks of any size, each time with a chance to die before the next one."""
     while True:
         sower = field.sower()
@@ -96,7 +96,7 @@ def test_cut_anywhere(seed: int) -> None:
     sower = sow(field, draw, dies=0.15)
     expected = all_of(TEXT)
     assert field.planted == [each for _, each in expected if isinstance(each, Seed)]
-    bad = [(b.line, b.why) for b in bad_lines(field.store)]
+    bad = [(b.line, b.why) for b in bad_seed_lines(field.store)]
     assert bad == [(line, b.why) for line, b in expected if not isinstance(b, Seed)]  # type: ignore[attr-defined]
     assert [why for _, why in bad][1] == f"longer than {LONGEST} bytes"
     sown = sower.sown
@@ -121,7 +121,7 @@ def test_what_is_kept_of_bad_lines_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     field = Field(b"no seed\n" * 50)
     sower = sow(field, random.Random(1), dies=0.0)
     assert sower.sown.bad == 50
-    assert [bad.line for bad in bad_lines(field.store)] == list(range(1, 9))
+    assert [bad.line for bad in bad_seed_lines(field.store)] == list(range(1, 9))
     assert len(sower.sown.first_bad) == 5
 
 
@@ -129,7 +129,7 @@ def test_seeds_with_tags_and_guesses_in_a_frontier() -> None:
     """They are pending once, known as seeds, with the first tag that they had."""
     store = MemoryStore()
     frontier = Frontier(store, Policy(), now=0.0, wall=0.0, capacity=10)
-    plant = planter(frontier, lambda: 0.0)
+    plant = seed_scheduler(frontier, lambda: 0.0)
     one = Seed("http://a.test/", "news")
     assert plant([one, Seed("https://b.test/", "", True)]) == 2
     assert plant([one, Seed("http://a.test/", "other"), Seed("http://c.test/", "late")]) == 1

@@ -9,7 +9,7 @@ import pytest
 from scrapy.http import HtmlResponse
 from virtual import Crawl, Web
 
-from scrapy_spider_suite.crawl.links import Trapping
+from scrapy_spider_suite.crawl.links import TrapFilter
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.policy import Policy
@@ -36,7 +36,7 @@ def test_a_request_of_the_spider_as_it_was_spelt(url: str, mined: list[str]) -> 
     its_crawl = SimpleNamespace(
         frontier=frontier, settings=settings, normalizer=SimpleNamespace(idle=True)
     )
-    trapping = Trapping(cast("Any", its_crawl))
+    trapping = TrapFilter(cast("Any", its_crawl))
     lease = Lease(Entry("a.test", url, flags=Flag.USER), None)
     for _ in range(3):
         trapping.learn(lease, HtmlResponse(url, body=BODY), ["http://a.test/b"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_spider_suite.crawl.gate import Wire
+from scrapy_spider_suite.crawl.gate import WireQueue
 from scrapy_spider_suite.crawl.requests import StoppedError
 from scrapy_spider_suite.exceptions import HostWaitsTooLong
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Workbench
@@ -30,7 +30,7 @@ class Gate:
             frontier=SimpleNamespace(workbench=self.bench),
             settings=SimpleNamespace(max_wait=max_wait),
         )  # fmt: skip
-        self.wire = Wire(self.crawl)
+        self.wire = WireQueue(self.crawl)
         self.went: list[str] = []
 
     def _wake(self) -> None:

@@ -9,7 +9,7 @@ from scrapy import Request, Spider
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.crawl.crawl_policy import Overriding
+from scrapy_spider_suite.crawl.crawl_policy import PolicyFile
 from scrapy_spider_suite.downloadermiddlewares.useragent import HostUserAgentMiddleware
 from scrapy_spider_suite.settings.suite import SuiteSettings
 
@@ -20,7 +20,7 @@ def middleware(tmp_path: Path) -> HostUserAgentMiddleware:
     path = tmp_path / "rules"
     path.write_text("a.t user_agent='a bot/1.0 (+http://x.t/)'\n.b.t user_agent=b\n")
     settings = SuiteSettings.from_settings(Settings({"SUITE_OVERRIDES": str(path)}))
-    return HostUserAgentMiddleware(lambda: Overriding(settings))
+    return HostUserAgentMiddleware(lambda: PolicyFile(settings))
 
 
 def sent(middleware: HostUserAgentMiddleware, request: Request) -> bytes | None:

@@ -58,12 +58,12 @@ def run(
 
     async def crawl() -> None:
         crawler = cast(Crawler, StubCrawler(middleware))
-        keeper = SavedCookies(crawler, lambda: kv, period)
-        keeper.spider_opened()
+        maintenance = SavedCookies(crawler, lambda: kv, period)
+        maintenance.spider_opened()
         used = use(middleware)
         if asyncio.iscoroutine(used):
             await used
-        keeper.spider_closed()
+        maintenance.spider_closed()
 
     in_a_loop(crawl())
 

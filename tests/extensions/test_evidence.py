@@ -24,7 +24,7 @@ from scrapy.utils.test import get_crawler
 from websites import Answer, Site, links, moved, running
 
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.crawl.gate import Fetched
+from scrapy_spider_suite.crawl.gate import FinishedFetch
 from scrapy_spider_suite.extensions.fetch_recorder import FetchRecorder
 from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
 from scrapy_spider_suite.fetch.fetch_log import Fetch, FetchLog, read
@@ -335,8 +335,8 @@ def test_whatever_a_project_puts_into_its_requests(tmp_path: Path) -> None:
     evidence = FetchRecorder(get_crawler(Spider), log)
     request = Request("http://a.test/é x", meta={"depth": "deep", "suite_via": 5})
     response = Response(request.url, flags=[["odd"], "truncated"])
-    evidence.fetched(Fetched(request, None, response, None, 1e9, 0.001))
-    evidence.fetched(Fetched(request, None, None, asyncio.CancelledError(), 1e9, 0.001))
+    evidence.fetched(FinishedFetch(request, None, response, None, 1e9, 0.001))
+    evidence.fetched(FinishedFetch(request, None, None, asyncio.CancelledError(), 1e9, 0.001))
     evidence.flush()
     log.close()
     first, second = log_of(tmp_path)

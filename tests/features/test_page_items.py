@@ -220,12 +220,12 @@ def test_a_plain_project_waits_for_a_disk(
         return append(self, *args)
 
     monkeypatch.setattr(PackFile, "append", fail)
-    made = page_packs.plan_of
+    made = page_packs.pack_plan
 
     def soon(*args: Any) -> Any:
         return replace(made(*args), wait=0.05)
 
-    monkeypatch.setattr(page_packs, "plan_of", soon)
+    monkeypatch.setattr(page_packs, "pack_plan", soon)
     pages.pages["/no"] = Answer(links().encode(), wait=1.5)
     done = plain(crawl, type("Own", (Paging,), {"site": pages.url}), tmp_path)
     assert packed(tmp_path) == {"/": 200, "/more": 200}

@@ -16,7 +16,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.crawl import diskguard
 from scrapy_spider_suite.crawl.diskguard import DiskGuard, component_folders
-from scrapy_spider_suite.crawl.maintenance import Keeper
+from scrapy_spider_suite.crawl.maintenance import Maintenance
 from scrapy_spider_suite.crawl.supervision import Supervision
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.guards.room import Folder, Shortage, Space, shortage
@@ -193,12 +193,12 @@ def test_what_cannot_be_read_ends_the_crawl(
     """Once, with a line that says what to do; a crawl whose store is whole goes on."""
     crawl = Crawl()
     store = RocksStore(tmp_path / "store", memory=4 << 20)
-    keeper: Any = SimpleNamespace(_crawl=SimpleNamespace(store=store), _scheduler=crawl)
-    assert not Keeper.end_if_damaged(keeper)
+    maintenance: Any = SimpleNamespace(_crawl=SimpleNamespace(store=store), _scheduler=crawl)
+    assert not Maintenance.end_if_damaged(maintenance)
     assert crawl.stopped == []
     store.damage = "the store in x cannot be read: Corruption"
     for _ in range(2):
-        assert Keeper.end_if_damaged(keeper)
+        assert Maintenance.end_if_damaged(maintenance)
     assert crawl.stopped == [DAMAGED]
     assert exit_code_for_reason(DAMAGED) is ExitCode.DAMAGED
     [line] = [r.message for r in caplog.records if r.levelno == logging.CRITICAL]

@@ -11,7 +11,7 @@ import pytest
 from scrapy_spider_suite.control.actions import Action
 from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.control.verbs import VERBS
-from scrapy_spider_suite.crawl.crawl_policy import STORE as TWINS
+from scrapy_spider_suite.crawl.crawl_policy import TWINS_TABLE as TWINS
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.robots import BUCKETS, RobotsStore
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware

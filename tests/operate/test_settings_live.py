@@ -166,7 +166,7 @@ def _anew(name: str) -> Callable[[Parts], Any]:
 
 def _revisiting(name: str) -> Callable[[Parts], Any]:
     def probe(parts: Parts) -> Any:
-        parts.crawl.revisiting.pulse()
+        parts.crawl.revisits.pulse()
         return getattr(parts.crawl.frontier.planner.revisits.settings, name)
 
     return probe
@@ -205,7 +205,7 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "body_max": ("1M", 1 << 20, _anew("body_max")),
     "media_types": ("Text/*", ("text/*",), _anew("media_types")),
     **{
-        f"{stage}_filter": ("TRUE", "TRUE", lambda p, stage=stage: str(p.crawl.filtering.of(stage)))
+        f"{stage}_filter": ("TRUE", "TRUE", lambda p, stage=stage: str(p.crawl.filters.of(stage)))
         for stage in Stage
     },
     **{
@@ -269,7 +269,7 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "window": ("top", 100, lambda p: p.crawl.frontier.residents.sliding._window.columns),
     "window_size": ("7", 7, lambda p: p.crawl.frontier.residents.sliding._window.columns),
     "countries": ("COUNTRIES", "DE", lambda p: (
-        (of := p.crawl.filtering._set.given.country_of) and of("192.0.2.1")
+        (of := p.crawl.filters._set.given.country_of) and of("192.0.2.1")
     )),
     "seen_cache": ("1M", 1 << 20, lambda p: p.crawl.frontier.cache.statistics.bytes),
     # What several agents go by has tests of its own (tests/cluster).

@@ -14,7 +14,7 @@ from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
 from scrapy_spider_suite.analysis.link_stats import LinkStats
 from scrapy_spider_suite.analysis.link_stats import report as link_report
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, count
-from scrapy_spider_suite.crawl.seeds import bad_lines
+from scrapy_spider_suite.crawl.seeds import bad_seed_lines
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.monitor import reports
 from scrapy_spider_suite.store.counters import FetchTotals
@@ -43,7 +43,7 @@ def _seeds(reader: StoreReader, limit: int) -> Iterable[Row]:
 
 
 def _bad_seeds(reader: StoreReader, limit: int) -> Iterable[Row]:
-    return map(asdict, islice(bad_lines(reader.store), limit or None))
+    return map(asdict, islice(bad_seed_lines(reader.store), limit or None))
 
 
 def _links(reader: StoreReader) -> LinkStats:

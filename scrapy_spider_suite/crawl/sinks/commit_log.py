@@ -61,7 +61,7 @@ class Sink(Protocol):
         """Close the files. Nothing comes any more."""
 
 
-async def ended(ending: Awaitable[None]) -> None:
+async def finish_quietly(ending: Awaitable[None]) -> None:
     """Wait for the end of a sink; one that fails keeps no other from its own, nor the job."""
     try:
         await ending
@@ -165,8 +165,8 @@ class PlainLog:
         if self._timer is not None:
             self._timer.cancel()
         if self._sink is not None:
-            await ended(self._sink.finish())
-            await ended(self._sink.close())
+            await finish_quietly(self._sink.finish())
+            await finish_quietly(self._sink.close())
 
     def _tick(self) -> None:
         if self._sink is not None:
@@ -204,7 +204,7 @@ class PlainLog:
         self.unpause(_DISK)
 
 
-class Faults:
+class PageFaults:
     """Notes the faults of each page in its lease; *full* is told of a full disk."""
 
     def __init__(self, crawl: Crawl, full: Callable[[str], None]) -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgpack  # type: ignore[import-untyped]
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.crawl.sinks.page_packs import BEHIND, prepare_folder
+from scrapy_spider_suite.crawl.sinks.page_packs import BACKLOG_MAX, prepare_folder
 from scrapy_spider_suite.crawl.switching import Switch
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event, State
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ROWS: Final = "items"
+ITEM_FILES_TABLE: Final = "items"
 """The mapping of a job's store that has a row for each file that is open, from before it is there
 until it has its name: the folder, and how many bytes of it belong to pages that are done."""
 
@@ -67,7 +67,7 @@ class ItemFiles:
         self._form = FORMATS[self._format]()
         self._rows: KV | None = None
         if log.crawl is not None and log.crawl.job is not None:
-            self._rows = log.crawl.store.kv(ROWS)
+            self._rows = log.crawl.store.kv(ITEM_FILES_TABLE)
         self._file: ItemFile | None = None
         self._full: list[ItemFile] = []
         self._late: set[Path] = set()  # files that could not be closed at once, as was logged
@@ -233,7 +233,7 @@ _ITEMS: Final = "items"
 """Why the crawl is paused while too many wait."""
 
 
-class _Job(NamedTuple):
+class _ItemJob(NamedTuple):
     """Items to be written, and the page that waits for that, if there is one."""
 
     pile: Pile
@@ -256,7 +256,7 @@ class ItemPacking:
         self._folder = folder
         self._stats = log.crawler.stats
         self._lines = ItemLines()
-        self._waiting: list[_Job] = []
+        self._waiting: list[_ItemJob] = []
         self._bytes = 0  # of what waits
         self._due = 0.0
         self._held = 0  # pages whose items wait for all else of them
@@ -294,7 +294,7 @@ class ItemPacking:
         """Collect *line*, of no page: in memory, since nobody would fetch it again."""
         last = self._waiting[-1] if self._waiting else None
         if last is None or last.lease is not None or last.pile.size >= BLOCK:
-            last = _Job(Pile(), None)
+            last = _ItemJob(Pile(), None)
             self._collect(last)
         last.pile.add(line)
         self._more(len(line))
@@ -327,9 +327,9 @@ class ItemPacking:
             pile.close()
             self._log.written([lease])
         else:
-            self._collect(_Job(pile, lease))
+            self._collect(_ItemJob(pile, lease))
 
-    def _collect(self, job: _Job) -> None:
+    def _collect(self, job: _ItemJob) -> None:
         if not self._waiting:
             self._due = asyncio.get_running_loop().time() + _WAIT
         self._waiting.append(job)
@@ -344,7 +344,7 @@ class ItemPacking:
 
     def pulse(self) -> None:
         """Once a second: write what has waited for long, or what everybody waits for."""
-        behind = self._bytes > (BEHIND // 2 if self._behind else BEHIND)
+        behind = self._bytes > (BACKLOG_MAX // 2 if self._behind else BACKLOG_MAX)
         if behind:  # said anew each time: another one may have taken it back
             self._log.pause(_ITEMS)
         elif self._behind:
@@ -395,7 +395,7 @@ class ItemPacking:
             job.pile.close()
         return True
 
-    def _failed(self, jobs: list[_Job], error: Exception) -> None:
+    def _failed(self, jobs: list[_ItemJob], error: Exception) -> None:
         """Pages are fetched again; items of none are tried again."""
         self._stats.inc_value("suite/items/failed", sum(job.pile.items for job in jobs))
         loose = [job for job in jobs if job.lease is None]

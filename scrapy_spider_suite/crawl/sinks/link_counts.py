@@ -14,7 +14,7 @@ from scrapy.http import Response
 
 from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats, PageFacts
 from scrapy_spider_suite.crawl.context import has_crawl
-from scrapy_spider_suite.crawl.gate import Fetched, call_witness
+from scrapy_spider_suite.crawl.gate import FinishedFetch, add_fetch_observer
 from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 _USER, _DONT_FILTER = int(Flag.USER), int(Flag.DONT_FILTER)
 
 
-class LinkCounting:
+class LinkCounts:
     """A sink (see `commitlog`): one per crawl; it counts what SUITE_LINK_STATS says at present.
 
     Stats: ``suite/link_stats/pages``, ``suite/link_stats/links``, ``suite/link_stats/internal``,
@@ -66,13 +66,13 @@ class LinkCounting:
             return
         self._was_on = True
         crawl.counting = crawl.frontier.extraction.counting = self
-        call_witness(crawl.crawler, self._fetched)
+        add_fetch_observer(crawl.crawler, self._fetched)
         if crawl.job is None:
             logger.warning(
                 "SUITE_LINK_STATS: without a JOBDIR nothing is kept but totals, in the stats"
             )
 
-    def _fetched(self, fetched: Fetched) -> None:
+    def _fetched(self, fetched: FinishedFetch) -> None:
         lease, response = fetched.lease, fetched.response
         if lease is None or response is None or not self._on:
             return

@@ -36,9 +36,9 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 from scrapy.http import Response
 
-from scrapy_spider_suite.crawl.gate import Fetched, call_witness
-from scrapy_spider_suite.crawl.links import product_of
-from scrapy_spider_suite.crawl.preparation import contact_in
+from scrapy_spider_suite.crawl.gate import FinishedFetch, add_fetch_observer
+from scrapy_spider_suite.crawl.links import product_token
+from scrapy_spider_suite.crawl.preparation import find_contact
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import redirect_target
 from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
@@ -69,7 +69,7 @@ from scrapy_spider_suite.store.job_directory import digest_of
 
 logger = logging.getLogger(__name__)
 
-def target_of(settings: SuiteSettings, folder: Path) -> Target | None:
+def upload_target(settings: SuiteSettings, folder: Path) -> Target | None:
     """Where packs of *folder* are uploaded to, if anywhere.
 
     Raises `SettingsError`: nothing knows such a URL as SUITE_PACKS_UPLOAD.
@@ -101,7 +101,7 @@ class ClosedPacks:
         self._merging = Merging(folder)
         self._failing = False
         self._uploads: Uploads | None = None
-        if target := target_of(log.settings, folder):
+        if target := upload_target(log.settings, folder):
             self._uploads = Uploads(
                 folder, agent, target, keep=log.settings.packs_keep, told=self._told
             )
@@ -159,7 +159,7 @@ class ClosedPacks:
         self._failing = True
 
 
-def fetch_of(fetched: Fetched) -> Fetch | None:
+def packed_fetch(fetched: FinishedFetch) -> Fetch | None:
     """What came, as it was on the wire as far as the handler kept that; None: no answer did."""
     sent: Sent | None = fetched.request.meta.pop(WIRE, None)
     response, unwanted = fetched.response, isinstance(fetched.error, UnwantedMediaType)
@@ -168,7 +168,7 @@ def fetch_of(fetched: Fetched) -> Fetch | None:
     return None if response is None else _fetch(fetched, response, sent, cut=unwanted)
 
 
-def fetch_of_item(item: PageItem, lease: Lease | None) -> Fetch:
+def packed_item(item: PageItem, lease: Lease | None) -> Fetch:
     """The page of *item*, as Scrapy's middlewares have left it.
 
     They take a Content-Encoding that they have undone out of the head, so one that is there holds
@@ -198,7 +198,7 @@ def fetch_of_item(item: PageItem, lease: Lease | None) -> Fetch:
     )
 
 
-def _fetch(fetched: Fetched, response: Response, sent: Sent | None, *, cut: bool) -> Fetch:
+def _fetch(fetched: FinishedFetch, response: Response, sent: Sent | None, *, cut: bool) -> Fetch:
     request, (via, hops) = fetched.request, _way(fetched.lease)
     target = redirect_target(request.url, response)
     return Fetch(
@@ -262,13 +262,13 @@ def prepare_folder(setting: str, folder: Path) -> None:
         raise SettingsError(f"{full_name(setting)} = {str(folder)!r}: {why}")
 
 
-def require_place(settings: SuiteSettings, folder: Path) -> None:
+def check_pack_folder(settings: SuiteSettings, folder: Path) -> None:
     """Raises `SettingsError` if packs cannot be written in *folder*, or not be uploaded."""
-    target_of(settings, folder)
+    upload_target(settings, folder)
     prepare_folder("packs_dir", folder)
 
 
-def limits(settings: SuiteSettings) -> dict[str, Any]:
+def pack_limits(settings: SuiteSettings) -> dict[str, Any]:
     """What of a `Plan` may change while it is gone by."""
     return {
         "max_bytes": settings.packs_size, "max_age": settings.packs_age,
@@ -276,7 +276,7 @@ def limits(settings: SuiteSettings) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def plan_of(log: CommitLog, folder: Path) -> Plan:
+def pack_plan(log: CommitLog, folder: Path) -> Plan:
     """How packs are written in *folder*, by the settings of *log*'s crawl."""
     settings, crawler = log.settings, log.crawler
     job = None if log.crawl is None else log.crawl.job
@@ -287,7 +287,7 @@ def plan_of(log: CommitLog, folder: Path) -> Plan:
         name=settings.crawl_name or spider,
         software=SOFTWARE,
         operator=settings.operator,
-        contact=contact_in(agent),
+        contact=find_contact(agent),
         robots="classic" if crawler.settings.getbool("ROBOTSTXT_OBEY") else "ignore",
         user_agent=agent,
         hostname=machine,
@@ -299,7 +299,7 @@ def plan_of(log: CommitLog, folder: Path) -> Plan:
         crawl=crawl,
         agent=settings.agent_name or machine,
         form=settings.packs_format,
-        **limits(settings),
+        **pack_limits(settings),
     )
 
 
@@ -310,7 +310,7 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.packs import Recovery
     from scrapy_spider_suite.settings.suite import SuiteSettings
 
-BEHIND: Final = 16 << 20
+BACKLOG_MAX: Final = 16 << 20
 """Bytes of records that wait to be compressed, above which nothing new is fetched."""
 _PACKS: Final = "packs"
 """Why the scheduler is paused then."""
@@ -320,7 +320,7 @@ _LEFT_OUT: Final = frozenset(
 """Faults of pages that are not to be stored, or are fetched once more, and packed then."""
 
 
-class _Batch:
+class _PackJob:
     """Answers whose records are written side by side, and the page that they are of, if of one.
 
     It is told, in the writer's thread, what a future would be, and tells *tell*.
@@ -329,7 +329,7 @@ class _Batch:
     __slots__ = ("_done", "_tell", "error", "fetches", "lease", "pack")
 
     def __init__(
-        self, fetches: Sequence[Fetch], lease: Lease | None, tell: Callable[[_Batch], None]
+        self, fetches: Sequence[Fetch], lease: Lease | None, tell: Callable[[_PackJob], None]
     ) -> None:
         self.fetches = fetches if lease is None else ()  # nobody fetches those once more
         self.lease = lease
@@ -380,15 +380,15 @@ class PagePacking:
         self._log = log
         self._stats = log.crawler.stats
         self._loop = asyncio.get_running_loop()
-        self._written: deque[_Batch] = deque()
+        self._written: deque[_PackJob] = deque()
         self._tell = self._told  # bound once for all
-        self._again: list[_Batch] = []  # of no page, so that nobody fetches them once more
+        self._again: list[_PackJob] = []  # of no page, so that nobody fetches them once more
         self._behind = self._begun = False
         project = log.settings.project
-        robot = product_of(project.robotstxt_user_agent or project.user_agent)
+        robot = product_token(project.robotstxt_user_agent or project.user_agent)
         self._later = {LATER: f"later {robot}".rstrip()}
-        require_place(log.settings, folder)
-        plan = plan_of(log, folder)
+        check_pack_folder(log.settings, folder)
+        plan = pack_plan(log, folder)
         self._place = (self.folder, plan.agent)
         recover = self._place not in [each._place for each in before]
         self._closed = ClosedPacks(log, folder, plan.agent)
@@ -406,7 +406,7 @@ class PagePacking:
         log.crawler.signals.connect(self._changed, settings_changed)
 
     def _changed(self, new: SuiteSettings) -> None:
-        self._writer.change(**limits(new))
+        self._writer.change(**pack_limits(new))
 
     def _recovered(self, done: Future[list[Recovery]]) -> None:
         """Packs that were left open are closed."""
@@ -425,9 +425,9 @@ class PagePacking:
 
     # In
 
-    def fetched(self, fetched: Fetched) -> None:
+    def fetched(self, fetched: FinishedFetch) -> None:
         """An answer has come, or failed to."""
-        fetch = fetch_of(fetched)
+        fetch = packed_fetch(fetched)
         if fetch is None:
             return
         chosen = self._log.settings.page_items
@@ -441,14 +441,14 @@ class PagePacking:
         """The page of *item* is to be packed."""
         lease = self._log.lease_of(None if item.source is None else item.source.request)
         if lease is None:
-            self._pack([fetch_of_item(item, None)], self._log.lease_of(item.owner))
+            self._pack([packed_item(item, None)], self._log.lease_of(item.owner))
             return
         lease.wanted = True
         if item.links is not None:
             # What is no link is a fault of the item's: later its page would wait for ever.
             lease.outlinks = [link_of(each) for each in item.links]
         if not lease.fetches:
-            lease.fetches.append(fetch_of_item(item, lease))
+            lease.fetches.append(packed_item(item, lease))
 
     def settled(self, lease: Lease) -> None:
         """Nothing more will come of the page of *lease*: it is held until its answers are on disk.
@@ -490,7 +490,7 @@ class PagePacking:
         self._stats.inc_value("suite/packs/refused", answers)
 
     def _append(self, fetches: Sequence[Fetch], lease: Lease | None) -> None:
-        batch = _Batch(fetches, lease, self._tell)
+        batch = _PackJob(fetches, lease, self._tell)
         try:
             self._writer.pack(fetches, batch)
         except PackWriteError as error:  # its thread has ended
@@ -500,7 +500,7 @@ class PagePacking:
 
     # Out: in the writer's thread, a whole group at once
 
-    def _told(self, batch: _Batch) -> None:
+    def _told(self, batch: _PackJob) -> None:
         self._written.append(batch)
         # Asked afterwards: the loop may have taken what was there before.
         if len(self._written) == 1:
@@ -528,7 +528,7 @@ class PagePacking:
             self._log.hold_still(failure)
         self._log.written(leases)
 
-    def _failed(self, batch: _Batch) -> None:
+    def _failed(self, batch: _PackJob) -> None:
         self._stats.inc_value("suite/packs/failed")
         if batch.lease is None:
             self._again.append(batch)
@@ -556,7 +556,7 @@ class PagePacking:
 
     def _keep_up(self) -> None:
         """Pause the crawl while too much waits to be compressed."""
-        behind = self._writer.backlog > (BEHIND // 2 if self._behind else BEHIND)
+        behind = self._writer.backlog > (BACKLOG_MAX // 2 if self._behind else BACKLOG_MAX)
         if behind:  # said anew each time: another one may have taken it back
             self._log.pause(_PACKS)
         elif self._behind:
@@ -618,15 +618,15 @@ class PagePacks(Switch[PagePacking]):
         packing = PagePacking(self._log, settings.packs_dir, before)
         if self._log.crawl is not None and not self._witness:
             self._witness = True
-            call_witness(self._log.crawler, self._fetched)
+            add_fetch_observer(self._log.crawler, self._fetched)
         return packing
 
     def check(self, new: SuiteSettings) -> None:
         """See `Switch`."""
         if new.packs_dir is not None:
-            require_place(new, new.packs_dir)
+            check_pack_folder(new, new.packs_dir)
 
-    def _fetched(self, fetched: Fetched) -> None:
+    def _fetched(self, fetched: FinishedFetch) -> None:
         """An answer has come, or failed to."""
         packing = self.of(fetched.lease)
         if packing is not None:

@@ -45,7 +45,7 @@ def test_a_writer_that_is_behind_does_not_stop_the_loop(
 ) -> None:
     """The crawl pauses with the page that is too much, not with the next look; none is lost."""
     monkeypatch.setitem(PackWriter.__init__.__kwdefaults__, "backlog_max", 200_000)
-    monkeypatch.setattr(page_packs, "BEHIND", 100_000)
+    monkeypatch.setattr(page_packs, "BACKLOG_MAX", 100_000)
     crawler, engine = crawler_with_engine()
 
     async def crawl() -> None:
