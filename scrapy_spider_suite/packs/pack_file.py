@@ -280,6 +280,8 @@ class PackFile(GroupFile):
 
 
 MARK: Final = ".uploaded"
+TEXT_INDEX: Final = "search"
+"""The folder beside packs that holds the index of their texts."""
 
 
 class Uploaded(NamedTuple):

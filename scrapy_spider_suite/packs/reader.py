@@ -13,7 +13,6 @@ from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.errors import (
     PackDamagedError,
@@ -44,15 +43,7 @@ from scrapy_spider_suite.packs.warc import IDENTICAL, Link, Record, parse_date
 from scrapy_spider_suite.runtime.http_fields import media_type
 from scrapy_spider_suite.urls.extract import extract_edges
 
-if TYPE_CHECKING:
-    from scrapy_spider_suite.analysis.search.query import Results
-    from scrapy_spider_suite.packs.selection import Choice
-
 logger = logging.getLogger(__name__)
-
-if TYPE_CHECKING:
-    pass
-
 
 def links_in(page: Page, robot: str) -> list[Link]:
     """Return what a crawl finds in *page* that goes by the name of *robot*.
@@ -69,10 +60,6 @@ def links_in(page: Page, robot: str) -> list[Link]:
         body, url=page.url, content_type=content_type, x_robots_tag=tags, robot=robot
     )
     return [Link(*edge) for edge in edges]
-
-
-if TYPE_CHECKING:
-    pass
 
 
 class Page:
@@ -357,16 +344,6 @@ class Packs:
         found = (pair for pair in self._find(entry.url)
                  if (pair[1].stamp, pair[1].digest) == (entry.stamp, entry.digest))  # fmt: skip
         return next((self._page(*pair) for pair in found), None)
-
-    def search(
-        self, query: str, *, choice: Choice | None = None, languages: Iterable[str] = (),
-        limit: int = 10,
-    ) -> Results:  # fmt: skip
-        """Return the pages whose words fit *query* best: see `search.open_index`, which it asks."""
-        from scrapy_spider_suite.analysis.search import open_index
-
-        index = open_index(*self.paths)
-        return index.search(query, choice=choice, languages=languages, limit=limit)
 
     def _find(self, url: str) -> list[tuple[Path, cdxj.Entry]]:
         found = {}

@@ -22,10 +22,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Protocol
 
-from scrapy_spider_suite.analysis.search import hide_texts, redact_texts
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs import cdxj, http_records
 from scrapy_spider_suite.packs.containers import Container, Frame
@@ -34,6 +34,7 @@ from scrapy_spider_suite.packs.http_records import decode
 from scrapy_spider_suite.packs.item_file import container_of, is_item_pack
 from scrapy_spider_suite.packs.pack_file import (
     OPEN,
+    TEXT_INDEX,
     begun,
     container,
     format_of,
@@ -165,16 +166,29 @@ class Subject:
         return host_mentions(self.host) if self.host else url_mentions(self.url)
 
 
+class TextRedaction(Protocol):
+    """Redacts the text index of a folder of packs, as the module `analysis.search` does."""
+
+    def hide_texts(self, folder: Path, *, host: str = "", url: str = "") -> None:
+        """Let no search find *host* or *url*; their bytes stay."""
+
+    def remove_texts(self, folder: Path, accepts: Callable[[str, str], bool]) -> None:
+        """Remove the pages that *accepts* accepts by URL and text, with every byte."""
+
+
 def redact(
     folder: Path, subject: Subject, now: float, told: Callable[[int], object], *,
-    mentions: bool = False,
+    mentions: bool = False, texts: TextRedaction | None = None,
 ) -> Receipt:
     """Take *subject* out of the packs of *folder*; with *mentions* pages that name it, too.
 
     *now* in seconds since the epoch; *told* is called with the bytes of each pack that is done.
-    Raises `PackError` (indexes are being merged just now) and `OSError` (a full disk, which needs
-    room for one pack: what is done is done, and the same call goes on).
+    *texts* redacts the text index. Raises `PackError` (indexes are being merged just now; there is
+    a text index and no *texts*) and `OSError` (a full disk, which needs room for one pack: what is
+    done is done, and the same call goes on).
     """
+    if texts is None and (folder / TEXT_INDEX).exists():
+        raise PackError(f"{folder / TEXT_INDEX} holds texts of these packs: name who redacts them")
     receipt, receipts = Receipt(), Receipts(folder, str(subject))
     with indexes_held(folder) as mine:
         if not mine:
@@ -187,7 +201,8 @@ def redact(
         gone = [*(pack for pack, _ in packs_away(folder)), *packs_missing(folder)]
         receipt.away = _elsewhere(folder, subject)
         # First what may have to wait for another process: nothing has begun until then.
-        hide_texts(folder, host=subject.host, url=subject.url)
+        if texts is not None:
+            texts.hide_texts(folder, host=subject.host, url=subject.url)
         receipts.note(receipt, now)
         for path in closed:
             if not is_indexed(path):  # a kill came between the pack and its index, or it is damaged
@@ -199,7 +214,8 @@ def redact(
             _redact_pack(path, keep, lambda: receipts.note(receipt, now))
             told(size)
         shutil.rmtree(folder / _NEW, ignore_errors=True)
-        redact_texts(folder, lambda url, text: _is_of(subject, url, text, mentions=mentions))
+        if texts is not None:
+            texts.remove_texts(folder, partial(_is_of, subject, mentions=mentions))
         receipts.finish(receipt, now)
     return receipt
 
@@ -221,7 +237,6 @@ def count(
 
 
 def _is_of(subject: Subject, url: str, text: str, *, mentions: bool) -> bool:
-    """Whether the text of a page is to go."""
     return subject.takes(url) or (mentions and bool(subject.pattern().search(text.encode())))
 
 

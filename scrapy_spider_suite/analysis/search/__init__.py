@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["open_index", "require"]
+__all__ = ["hide_texts", "open_index", "remove_texts", "require"]
 
 
 def open_index(*folders: str | Path) -> TextIndex:
@@ -76,15 +76,15 @@ def hide_texts(folder: Path, *, host: str = "", url: str = "") -> None:
         hide(folder, *(("host", host) if host else ("url", url)), WAIT)
 
 
-def redact_texts(folder: Path, takes: Callable[[str, str], bool]) -> None:
-    """Leave nothing in the index of the pages that *takes*, by their URL and text, takes.
+def remove_texts(folder: Path, accepts: Callable[[str, str], bool]) -> None:
+    """Leave nothing in the index of the pages that *accepts* accepts by their URL and text.
 
     To be called when they are in no pack any more. Raises `SearchBusyError` and `OSError`.
     """
     if _usable(folder):
         from scrapy_spider_suite.analysis.search.index_follower import rewrite
 
-        rewrite(folder, takes, WAIT)
+        rewrite(folder, accepts, WAIT)
 
 
 def _usable(folder: Path) -> bool:

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from scrapy_spider_suite.errors import SearchBusyError, SearchDamagedError
+from scrapy_spider_suite.packs.pack_file import TEXT_INDEX
 from scrapy_spider_suite.packs.verify import Finding
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.files import lock_file
 
-FOLDER: Final = "search"
 _NEW: Final = "new"
 _OLD: Final = "old"
 _LOCK: Final = "lock"
@@ -38,7 +38,7 @@ class IndexPlace:
 
     def __init__(self, packs: Path) -> None:
         self.packs = packs
-        self.folder = packs / FOLDER
+        self.folder = packs / TEXT_INDEX
 
     def exists(self) -> bool:
         """Whether there is an index. Raises `OSError`."""

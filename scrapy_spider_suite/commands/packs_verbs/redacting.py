@@ -10,6 +10,7 @@ from typing import Final
 
 from scrapy.exceptions import UsageError
 
+from scrapy_spider_suite.analysis import search
 from scrapy_spider_suite.commands.packs_verbs.common import add_paths, packs_of, paths_of, progress
 from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, confirm, host
 from scrapy_spider_suite.control.asking import whoami
@@ -97,7 +98,8 @@ def _folder(call: Call, folder: Path, subject: Subject) -> int:
         if call.options.dry_run:
             receipt = count(folder, subject, move, mentions=call.options.mentions)
         else:
-            receipt = redact(folder, subject, time.time(), move, mentions=call.options.mentions)
+            receipt = redact(folder, subject, time.time(), move,
+                             mentions=call.options.mentions, texts=search)  # fmt: skip
     row = {"folder": str(folder), "done": not call.options.dry_run, **asdict(receipt)}
     call.facts(row)
     left = receipt.open or receipt.away or receipt.uploaded

@@ -63,7 +63,7 @@ def test_a_host(tmp_path: Path, mentions: bool) -> None:
     assert len(left(tmp_path, HIDDEN)) > 1
     assert terms(tmp_path) > 9
     assert hits(tmp_path, HIDDEN) == {f"http://{HOST}/5", "http://copy.test/9"}
-    redact(tmp_path, Subject(host=HOST), NOW, lambda done: None, mentions=mentions)
+    redact(tmp_path, Subject(host=HOST), NOW, lambda done: None, texts=search, mentions=mentions)
     assert left(tmp_path, HIDDEN, f"http://{HOST}", "test,secret") == []
     assert terms(tmp_path) == 0
     assert contents(tmp_path) == expected(tmp_path)
@@ -80,7 +80,7 @@ def test_a_url(tmp_path: Path) -> None:
     followed(tmp_path)
     write(tmp_path, page(1, f"{HIDDEN} new", 10.0), page(3, "apple"), time=NOW + 1)
     followed(tmp_path)
-    redact(tmp_path, Subject(url="http://a.test/1"), NOW, lambda done: None)
+    redact(tmp_path, Subject(url="http://a.test/1"), NOW, lambda done: None, texts=search)
     assert left(tmp_path, HIDDEN, "http://a.test/1", "test,a)/1") == []
     assert contents(tmp_path) == expected(tmp_path)
     assert hits(tmp_path, "apple") == {"http://a.test/2", "http://a.test/3"}
@@ -101,9 +101,9 @@ def test_a_kill_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         with monkeypatch.context() as patch:
             patch.setattr(index_follower, name, die)
             with pytest.raises(_KilledError):
-                redact(tmp_path, Subject(host=HOST), NOW, lambda done: None)
+                redact(tmp_path, Subject(host=HOST), NOW, lambda done: None, texts=search)
         assert not any(HOST in url for url in hits(tmp_path, "*"))
-    redact(tmp_path, Subject(host=HOST), NOW, lambda done: None)
+    redact(tmp_path, Subject(host=HOST), NOW, lambda done: None, texts=search)
     assert left(tmp_path, HIDDEN) == []
     assert contents(tmp_path) == expected(tmp_path)
 
@@ -115,7 +115,7 @@ def test_what_is_being_written(tmp_path: Path) -> None:
     writer.append(records(page(2, "apple")))
     writer.flush().result()
     followed(tmp_path)
-    assert redact(tmp_path, Subject(host=HOST), NOW, lambda done: None).open
+    assert redact(tmp_path, Subject(host=HOST), NOW, lambda done: None, texts=search).open
     assert left(tmp_path, HIDDEN) == []
     assert hits(tmp_path, "apple") == {"http://a.test/2"}
     writer.append(records(page(3, "apple")))
@@ -135,13 +135,13 @@ def test_where_nothing_can_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     with monkeypatch.context() as patch:
         patch.setattr(builtins, "__import__", refuse)
-        redact(tmp_path, Subject(host=HOST), NOW, lambda done: None)
+        redact(tmp_path, Subject(host=HOST), NOW, lambda done: None, texts=search)
     assert not IndexPlace(tmp_path).exists()
     assert left(tmp_path, HIDDEN) == []
     assert followed(tmp_path) == expected(tmp_path)
     for path in IndexPlace(tmp_path).current().glob("*.store"):
         files.replace_file(path, path.read_bytes()[:40])  # it may be mapped
-    redact(tmp_path, Subject(host="a.test"), NOW, lambda done: None)
+    redact(tmp_path, Subject(host="a.test"), NOW, lambda done: None, texts=search)
     assert not IndexPlace(tmp_path).exists()
     assert followed(tmp_path) == expected(tmp_path)
 
@@ -198,7 +198,7 @@ def test_nothing_begins_before_the_index_is_free(
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     monkeypatch.setattr(search, "WAIT", 0.0)
     with IndexPlace(tmp_path).held(), pytest.raises(SearchBusyError):
-        redact(tmp_path, Subject(host=HOST), NOW, lambda done: None)
+        redact(tmp_path, Subject(host=HOST), NOW, lambda done: None, texts=search)
     after = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     assert after.keys() - before.keys() <= {tmp_path / "merging.lock"}
     assert all(after[path] == data for path, data in before.items())
