@@ -32,7 +32,7 @@ from charts import line_charts
 from scrapy_spider_suite.frontier.revisit_rules import ChangeRates, interval_for
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
-from scrapy_spider_suite.testing.synthetic_site import Changes
+from scrapy_spider_suite.testing.synthetic_site import PageChanges
 
 SPREAD = 2.5
 STATUSES = (200, 304)
@@ -112,7 +112,7 @@ def judge(web: FakeWebProcess, size: Size) -> Judged:
         if each.path == "/" or each.path.endswith(".html"):
             host = web.web.host_index(each.host)
             visits[host, web.web.page_index(host, each.path)].append(each.start)
-    changes, end = Changes(web.config), int(size.seconds)
+    changes, end = PageChanges(web.config), int(size.seconds)
     fresh = [0.0] * end
     for (host, page), times in visits.items():
         ends = [*times[1:], began + end]

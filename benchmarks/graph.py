@@ -26,12 +26,11 @@ import numpy as np
 
 from scrapy_spider_suite.analysis.link_graph import (
     GraphBuilder,
-    Link,
     PageRecord,
     plot_degrees,
-    read_edges,
 )
 from scrapy_spider_suite.analysis.ranks import pagerank
+from scrapy_spider_suite.packs import Link
 
 MEMORY = 256 << 20
 Arcs = list[tuple[int, int]]
@@ -88,7 +87,8 @@ def build(arcs: Arcs, folder: Path) -> None:
             graph.write_scores(folder / "scores.txt.gz", "page", graph.rank("page", folder))
         there = sorted({end for arc in arcs for end in arc})
         ids = {number: place for place, number in enumerate(there)}
-        same = [(ids[a], ids[b]) for a, b in arcs] == list(read_edges(folder / "arcs.txt"))
+        written = np.loadtxt(folder / "arcs.txt", np.uint32).tolist()
+        same = [[ids[a], ids[b]] for a, b in arcs] == written
         print("the arcs that came out are", "those that went in" if same else "OTHERS")
 
 

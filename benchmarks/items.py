@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from scrapy_spider_suite.items import ItemLines
-from scrapy_spider_suite.packs.item_file import FORMATS, ItemFile, Pile, open_items
+from scrapy_spider_suite.packs.item_file import ITEM_FORMATS, ItemBuffer, ItemFile, open_items
 
 OF_A_PAGE, OF_A_BLOCK = 2, 200
 WORDS = [f"{a}{b}" for a in ("chair", "table", "lamp", "shelf", "sofa") for b in range(400)]
@@ -37,13 +37,13 @@ def items(count: int) -> Iterator[dict[str, Any]]:
 
 def cost(folder: Path, form: str, count: int) -> None:
     """Write *count* items and print what it took."""
-    lines, file = ItemLines(), ItemFile(folder / f"items.jsonl.{form}", FORMATS[form](), 0.0)
+    lines, file = ItemLines(), ItemFile(folder / f"items.jsonl.{form}", ITEM_FORMATS[form](), 0.0)
     made, beside, size = 0.0, 0.0, 0
-    piles: list[Pile] = []
+    piles: list[ItemBuffer] = []
     for number, item in enumerate(items(count)):
         began = time.thread_time()
         if number % OF_A_PAGE == 0:
-            piles.append(Pile(folder))
+            piles.append(ItemBuffer(folder))
         piles[-1].add(lines.line(item))
         made += time.thread_time() - began
         if number % OF_A_BLOCK == OF_A_BLOCK - 1:
@@ -69,7 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--small", action="store_true", help="a second or two")
     small = parser.parse_args().small
-    for form in FORMATS:
+    for form in ITEM_FORMATS:
         with tempfile.TemporaryDirectory() as folder:
             cost(Path(folder), form, 2_000 if small else 100_000)
 

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from scrapy_spider_suite.analysis.link_stats import LinkStats, PageFacts, report
+from scrapy_spider_suite.analysis.link_stats import LinkStats, PageFacts, link_report
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
 LINKS, BATCH = 40, 200
@@ -53,7 +53,7 @@ def cost(folder: Path, pages: int, hosts: int, external: int) -> None:
         if number >= pages * 9 // 10:
             spent += time.thread_time() - began
     began = time.thread_time()
-    found = report(stats)
+    found = link_report(stats)
     seconds = time.thread_time() - began
     edges = sum(1 for _ in stats.edges())
     print(

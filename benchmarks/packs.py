@@ -29,29 +29,29 @@ from links import real_pages
 from msgspec.structs import replace
 
 from scrapy_spider_suite.packs import (
-    Crawl,
-    Entry,
-    Fetch,
+    BodyForm,
+    Capture,
+    CrawlInfo,
     FolderIndex,
-    Form,
+    IndexEntry,
     Link,
+    PackPlan,
     PackWriter,
-    Place,
-    Plan,
-    merge,
+    RecordPlace,
+    make_records,
+    merge_indexes,
     open_packs,
-    records,
 )
-from scrapy_spider_suite.packs.cdxj import key_of
+from scrapy_spider_suite.packs.cdxj import line_key
 from scrapy_spider_suite.packs.containers import (
     LIBRARIES,
     Container,
     GzipContainer,
     LzopContainer,
     ZstdContainer,
-    library,
+    lzo_library,
 )
-from scrapy_spider_suite.packs.folder_index import due, runs
+from scrapy_spider_suite.packs.folder_index import can_merge, index_runs
 from scrapy_spider_suite.urls.extract import extract
 
 HEAD = """HTTP/1.1 200 OK
@@ -80,14 +80,14 @@ def lines(text: str) -> bytes:
     return text.replace("\n", "\r\n").encode()
 
 
-def fetches(pages: list[tuple[str, bytes]], form: Form) -> Iterator[Fetch]:
+def fetches(pages: list[tuple[str, bytes]], form: BodyForm) -> Iterator[Capture]:
     """The fetch of each page; its body was decompressed, or came as it is."""
     for url, body in pages:
         host, _, path = url.partition("://")[2].partition("/")
         found = extract(body, url=url, content_type="text/html; charset=utf-8")
         links = [Link(link) for link in found.links]
-        coding = "Content-Encoding: gzip\n" if form is Form.DECODED else ""
-        yield Fetch(
+        coding = "Content-Encoding: gzip\n" if form is BodyForm.DECODED else ""
+        yield Capture(
             url=url,
             time=1_795_000_000.0,
             head=lines(HEAD.format(len(body) // (1 + 3 * bool(coding)), coding)),
@@ -106,7 +106,7 @@ def containers() -> Iterator[tuple[str, str, Container]]:
     """The formats: what they are called here, their name, and how they are written."""
     for name in LIBRARIES:
         try:
-            yield f"lzo, {name}", "lzo", LzopContainer(library(name))
+            yield f"lzo, {name}", "lzo", LzopContainer(lzo_library(name))
         except Exception as error:
             print(f"lzo, {name}: not measured: {error}")
     yield "zst", "zst", ZstdContainer()
@@ -120,24 +120,26 @@ def timed(run: Callable[[], object], clock: Callable[[], float]) -> float:
     return clock() - began
 
 
-def show_records(name: str, pages: list[Fetch]) -> None:
+def show_records(name: str, pages: list[Capture]) -> None:
     """Print what it takes to make the records of a page."""
-    costs = [timed(lambda page=page: records(page), time.thread_time) for page in pages]
+    costs = [timed(lambda page=page: make_records(page), time.thread_time) for page in pages]
     mean, median = statistics.fmean(costs), statistics.median(costs)
     print(f"records, {name:27} {mean * 1e6:6.1f} µs a page, median {median * 1e6:.1f}")
 
 
-def measure(name: str, form: str, container: Container, pages: list[Fetch]) -> None:
+def measure(name: str, form: str, container: Container, pages: list[Capture]) -> None:
     """Write *pages* in one format and read them back."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        plan = Plan(folder=folder, crawl=Crawl(name="b", software="b"), agent="a", form=form)
-        size = sum(len(record.to_bytes()) for page in pages for record in records(page))
+        plan = PackPlan(
+            folder=folder, crawl=CrawlInfo(name="b", software="b"), agent="a", form=form
+        )
+        size = sum(len(record.to_bytes()) for page in pages for record in make_records(page))
         writer = PackWriter(plan, container=container)
 
         def write() -> None:
             for page in pages:
-                writer.append(records(page))
+                writer.append(make_records(page))
             writer.close()
 
         packing = timed(write, time.process_time) / len(pages)
@@ -173,13 +175,13 @@ def measure_index(count: int, packs: int) -> None:
             found = []
             for number in range(pack, count, packs):
                 url = f"http://www.host{number % 9973}.example/path/{number}.html"
-                found.append(Entry(key_of(url), "20261122000000", url, "text/html", 200,
+                found.append(IndexEntry(line_key(url), "20261122000000", url, "text/html", 200,
                                    "sha1:PVFSUYE2RDYCPDNKHYKUC7YNMKB6PSUJ", name,
-                                   Place(number, 1000, 0, 500)).line() + b"\n")  # fmt: skip
+                                   RecordPlace(number, 1000, 0, 500)).line() + b"\n")  # fmt: skip
             (folder / f"{name}.cdxj").write_bytes(b"".join(sorted(found)))
-            looking += timed(lambda: fit.append(due(folder)), time.thread_time)
+            looking += timed(lambda: fit.append(can_merge(folder)), time.thread_time)
             if fit.pop():
-                joining += timed(lambda: merge(folder), time.process_time)
+                joining += timed(lambda: merge_indexes(folder), time.process_time)
         index = FolderIndex(folder)
         draws = random.Random(1)
         costs = []
@@ -188,15 +190,15 @@ def measure_index(count: int, packs: int) -> None:
             costs.append(timed(lambda u=url: index.find(u)[0], time.thread_time))
         asked, found = looking / packs * 1e3, statistics.median(costs[1:]) * 1e6
         print(f"index of {count:,} pages in {packs} packs: merged in {joining:.1f} s as they came, "
-              f"after {asked:.1f} ms a pack on the crawl's thread; {len(runs(folder))} files, "
-              f"a page found in {found:.0f} µs")  # fmt: skip
+              f"after {asked:.1f} ms a pack on the crawl's thread; {len(index_runs(folder))} files,"
+              f" a page found in {found:.0f} µs")  # fmt: skip
 
 
-def measure_many(pages: list[Fetch], packs: int) -> None:
+def measure_many(pages: list[Capture], packs: int) -> None:
     """Print what a page by its URL takes from as many *packs*, of ten pages each."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        plan = Plan(folder=folder, crawl=Crawl(name="b", software="b"), agent="a")
+        plan = PackPlan(folder=folder, crawl=CrawlInfo(name="b", software="b"), agent="a")
         urls = {}
         for pack in range(packs):
             writer = PackWriter(plan)
@@ -204,10 +206,10 @@ def measure_many(pages: list[Fetch], packs: int) -> None:
                 page = pages[(pack * 10 + number) % len(pages)]
                 url = f"{page.url}?{pack}"
                 urls[url] = page.body
-                writer.append(records(replace(page, url=url)))
+                writer.append(make_records(replace(page, url=url)))
             writer.close()
-        while due(folder):
-            merge(folder)
+        while can_merge(folder):
+            merge_indexes(folder)
         found, many = [], open_packs(folder)
         for url in random.Random(1).choices(list(urls), k=min(2000, len(urls))):
             got: list[bytes] = []
@@ -234,9 +236,9 @@ def main() -> None:
         draw = random.Random(1)
         pages = [(f"http://host.test/p/{n}.html", made_up_page(draw)) for n in range(count)]
     print(f"{len(pages)} pages of {sum(len(body) for _, body in pages) // len(pages)} bytes")
-    as_sent = list(fetches(pages, Form.JOINED))
+    as_sent = list(fetches(pages, BodyForm.JOINED))
     show_records("head as it came", as_sent)
-    show_records("head adjusted", list(fetches(pages, Form.DECODED)))
+    show_records("head adjusted", list(fetches(pages, BodyForm.DECODED)))
     for name, form, container in containers():
         measure(name, form, container, as_sent)
     measure_many(as_sent, 20 if options.small else 1000)

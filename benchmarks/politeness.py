@@ -28,7 +28,7 @@ from crawls import crawl
 from polite import FULL, SMALL, Size, elsewhere, pages_of
 
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess, gaps
-from scrapy_spider_suite.testing.arrivals import span
+from scrapy_spider_suite.testing.arrivals import seconds_of
 from scrapy_spider_suite.testing.loopback import address_text
 
 _SCRAPYS_ROBOTS = {"scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": 100}
@@ -48,7 +48,7 @@ class Case:
 def _report(name: str, size: Size, arrivals: list[Arrival]) -> None:
     early = size.too_early(arrivals)
     print(
-        f"{name:34} {len(pages_of(arrivals)):7,} pages in {span(pages_of(arrivals)):6.1f} s, "
+        f"{name:34} {len(pages_of(arrivals)):7,} pages in {seconds_of(pages_of(arrivals)):6.1f} s, "
         f"{len(early):6,} of {len(arrivals):,} requests too early, "
         f"{size.efficiency(arrivals):7.2%} of optimal", flush=True,
     )  # fmt: skip
@@ -107,8 +107,8 @@ def _plain(size: Size, folder: Path) -> None:
     early = size.too_early(arrivals)
     print(
         f"{'plain Scrapy, DOWNLOAD_DELAY':34} {len(pages_of(arrivals)):7,} pages in "
-        f"{span(arrivals):6.1f} s (stopped then), {len(early):6,} of {len(arrivals):,} requests "
-        f"too early", flush=True,
+        f"{seconds_of(arrivals):6.1f} s (stopped then), {len(early):6,} of {len(arrivals):,} "
+        f"requests too early", flush=True,
     )  # fmt: skip
     for each in early[:3]:
         print("   ", each)

@@ -16,14 +16,14 @@ from msgspec.structs import replace
 from warcio.archiveiterator import ArchiveIterator
 
 from scrapy_spider_suite.packs.containers import Container
-from scrapy_spider_suite.packs.http_records import Form
+from scrapy_spider_suite.packs.http_records import BodyForm
 from scrapy_spider_suite.packs.pack_file import format_of, is_pack
 from scrapy_spider_suite.packs.scan import Damage, scan
-from scrapy_spider_suite.packs.warc import Crawl, Fetch, Link, Record, records, warcinfo
-from scrapy_spider_suite.packs.writer import Plan
+from scrapy_spider_suite.packs.warc import Capture, CrawlInfo, Link, Record, make_records, warcinfo
+from scrapy_spider_suite.packs.writer import PackPlan
 
 NOW = 1_795_000_000.25
-CRAWL = Crawl(name="news", software="suite/1", operator="A", contact="a@example.org")
+CRAWL = CrawlInfo(name="news", software="suite/1", operator="A", contact="a@example.org")
 WORDS = ("links", "pages", "crawl", "of", "the", "web", "and", "archive", "record", "block")
 
 
@@ -40,10 +40,10 @@ def head(size: int, extra: str = "") -> bytes:
     return f"{lines}Content-Length: {size}\r\n\r\n".encode()
 
 
-def fetch(number: int, content: bytes | None = None, **changes: Any) -> Fetch:
+def fetch(number: int, content: bytes | None = None, **changes: Any) -> Capture:
     """The fetch of ``http://www.example.com/number``."""
     content = body(number) if content is None else content
-    plain = Fetch(
+    plain = Capture(
         url=f"http://www.example.com/{number}",
         time=NOW + number,
         head=head(len(content)),
@@ -58,18 +58,18 @@ def fetch(number: int, content: bytes | None = None, **changes: Any) -> Fetch:
     return replace(plain, **changes)
 
 
-def gzipped(number: int) -> Fetch:
+def gzipped(number: int) -> Capture:
     """A page as it came: compressed, in chunks."""
     packed = gzip.compress(body(number), mtime=0)
     parts = (20, packed[:20], len(packed) - 20, packed[20:])
     wire = b"%x\r\n%b\r\n%x;x=y\r\n%b\r\n0\r\n\r\n" % parts
     lines = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Encoding: gzip\r\n\r\n"
-    return fetch(number, wire, head=lines, form=Form.WIRE)
+    return fetch(number, wire, head=lines, form=BodyForm.WIRE)
 
 
-def plan(folder: Path, form: str = "lzo", **more: Any) -> Plan:
+def plan(folder: Path, form: str = "lzo", **more: Any) -> PackPlan:
     """A plan for packs in *folder*."""
-    return Plan(folder=folder, crawl=CRAWL, agent="a", form=form, **more)
+    return PackPlan(folder=folder, crawl=CRAWL, agent="a", form=form, **more)
 
 
 def whole_file(
@@ -85,13 +85,13 @@ def whole_file(
 
 def some(count: int) -> list[list[Record]]:
     """The records of *count* pages, in groups."""
-    return [records(fetch(number)) for number in range(count)]
+    return [make_records(fetch(number)) for number in range(count)]
 
 
 def tiny(count: int) -> list[list[Record]]:
     """The smallest records, for what is done at every byte."""
     bare: dict[str, Any] = {"request": b"", "via": "", "hops": "", "links": (), "address": ""}
-    return [records(fetch(number, b"", protocols=(), **bare)) for number in range(count)]
+    return [make_records(fetch(number, b"", protocols=(), **bare)) for number in range(count)]
 
 
 def warcio_records(data: bytes) -> Iterator[tuple[str, str, bytes]]:

@@ -12,7 +12,7 @@ import commandline
 from packed import NOW, body, fetch, gzipped, plan
 
 from scrapy_spider_suite.commands.packs import Command
-from scrapy_spider_suite.packs import Fetch, Original, PackWriter, payload_digest, records
+from scrapy_spider_suite.packs import Capture, PackWriter, RefersTo, make_records, sha1_digest
 
 
 @dataclass
@@ -42,15 +42,15 @@ def parsed(arguments: Sequence[object], settings: dict[str, Any]) -> tuple[Comma
     return commandline.parsed(Command(), arguments, settings)
 
 
-def write(folder: Path, form: str, *fetches: Fetch) -> None:
+def write(folder: Path, form: str, *fetches: Capture) -> None:
     """Write a pack of *fetches*."""
     writer = PackWriter(plan(folder, form))
     for one in fetches:
-        writer.append(records(one))
+        writer.append(make_records(one))
     writer.close()
 
 
-def other(number: int, **changes: Any) -> Fetch:
+def other(number: int, **changes: Any) -> Capture:
     """A page of another host that is missing there."""
     lost = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\n"
     return fetch(number, b"gone", url=f"https://sub.other.test/{number}?a=b",
@@ -59,7 +59,7 @@ def other(number: int, **changes: Any) -> Fetch:
 
 def two_agents(folder: Path, form: str) -> list[Path]:
     """The packs of two agents: three pages, one of them again; one of another host."""
-    again = Original("http://www.example.com/1", NOW + 1, payload_digest(body(1)))
+    again = RefersTo("http://www.example.com/1", NOW + 1, sha1_digest(body(1)))
     write(folder / "one", form, fetch(1), gzipped(2), fetch(1, time=NOW + 100, original=again))
     write(folder / "two", form, fetch(3), other(4))
     return [folder / "one", folder / "two"]

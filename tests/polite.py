@@ -10,7 +10,7 @@ from typing import Any
 from crawls import web_settings
 
 from scrapy_spider_suite.testing import Arrival, FakeWebConfig, Ready
-from scrapy_spider_suite.testing.arrivals import optimum, span
+from scrapy_spider_suite.testing.arrivals import optimal_seconds, seconds_of
 
 TOLERANCE = 0.002
 """Seconds that the server's clock readings may be off: it logs an end after it has sent it."""
@@ -115,7 +115,7 @@ class Size:
         Less *starved*, the seconds in which the crawler could have gone on but had no core.
         """
         known = list(arrivals)
-        return optimum(known, self.pause, self.ip_delay) / (span(known) - starved)
+        return optimal_seconds(known, self.pause, self.ip_delay) / (seconds_of(known) - starved)
 
 
 SMALL = Size(hosts=60, addresses=18, pages=10, host_delay=0.6, ip_delay=0.03)
@@ -150,5 +150,3 @@ def _pairs(
             yield name, before, arrival, arrival.start - before.end
         if before is None or arrival.end > before.end:
             latest[name] = arrival
-
-

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from packed import NOW, fetch, head, plan
 
-from scrapy_spider_suite.analysis.page_text import text_of
+from scrapy_spider_suite.analysis.page_text import extract_text
 from scrapy_spider_suite.analysis.search import open_index
-from scrapy_spider_suite.analysis.search.index_follower import Follower
+from scrapy_spider_suite.analysis.search.index_follower import IndexFollower
 from scrapy_spider_suite.analysis.search.index_place import IndexPlace
-from scrapy_spider_suite.analysis.search.text_index import PAGE, Opened, from_tantivy
-from scrapy_spider_suite.packs import Fetch, PackWriter, Page, open_packs, records
+from scrapy_spider_suite.analysis.search.text_index import PAGE, OpenIndex, to_document
+from scrapy_spider_suite.packs import Capture, PackWriter, Page, make_records, open_packs
 
 Contents = dict[str, tuple[str, str, str]]
 """URL -> when it was fetched, its title, its text."""
@@ -24,7 +24,7 @@ def saying(text: str, title: str = "") -> bytes:
 
 
 def page(number: int, text: str, time: float = 0.0, *, status: int = 200, host: str = "a.test",
-         title: str = "", kind: str = "text/html") -> Fetch:  # fmt: skip
+         title: str = "", kind: str = "text/html") -> Capture:  # fmt: skip
     """The fetch of ``http://a.test/number``, *time* seconds after `NOW`."""
     body = saying(text, title or f"title{number}") if kind == "text/html" else text.encode()
     lines = head(len(body)).replace(b"200 OK", b"%d X" % status)
@@ -32,19 +32,19 @@ def page(number: int, text: str, time: float = 0.0, *, status: int = 200, host: 
     return fetch(number, body, url=f"http://{host}/{number}", time=NOW + time, head=lines)
 
 
-def write(folder: Path, *fetches: Fetch, form: str = "lzo", time: float = NOW) -> Path:
+def write(folder: Path, *fetches: Capture, form: str = "lzo", time: float = NOW) -> Path:
     """A closed pack."""
     before = set(folder.iterdir())
     writer = PackWriter(plan(folder, form), clock=lambda: time)
     for one in fetches:
-        writer.append(records(one))
+        writer.append(make_records(one))
     writer.close()
     return next(path for path in set(folder.iterdir()) - before if path.suffix == f".{form}")
 
 
 def followed(folder: Path) -> Contents:
     """Bring the index of *folder* to where the packs are; what is in it then."""
-    follower = Follower(folder)
+    follower = IndexFollower(folder)
     while follower.step().more:
         pass
     return contents(folder)
@@ -52,7 +52,7 @@ def followed(folder: Path) -> Contents:
 
 def contents(folder: Path) -> Contents:
     """What is in the index."""
-    found = map(from_tantivy, Opened(IndexPlace(folder).current()).find("kind", PAGE))
+    found = map(to_document, OpenIndex(IndexPlace(folder).current()).find("kind", PAGE))
     return {each.entry.url: (each.entry.stamp, each.title, each.text) for each in found}
 
 
@@ -64,7 +64,7 @@ def expected(folder: Path) -> Contents:
         if each.status >= 500 or each.url.endswith("/robots.txt"):
             continue
         found.pop(each.url, None)
-        said = text_of(each.body, each.headers.get("content-type", ""))
+        said = extract_text(each.body, each.headers.get("content-type", ""))
         if each.status == 200 and (said.title or said.text):
             found[each.url] = (_stamp(each), said.title, said.text)
     return found

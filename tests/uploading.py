@@ -10,7 +10,7 @@ import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 from packed import fetch, plan
 
-from scrapy_spider_suite.packs import PackWriter, records
+from scrapy_spider_suite.packs import PackWriter, make_records
 
 
 def write(folder: Path, *numbers: int) -> Path:
@@ -18,7 +18,7 @@ def write(folder: Path, *numbers: int) -> Path:
     found: list[Path] = []
     writer = PackWriter(plan(folder), closed=found.append)
     for number in numbers:
-        writer.append(records(fetch(number)))
+        writer.append(make_records(fetch(number)))
     writer.close()
     return found[0]
 

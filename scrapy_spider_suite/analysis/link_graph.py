@@ -17,7 +17,6 @@ Degree distributions as SVG, both axes logarithmic, as the literature shows them
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -31,13 +30,10 @@ import numpy as np
 import numpy.typing as npt
 
 from scrapy_spider_suite.analysis.ranks import pagerank
-from scrapy_spider_suite.packs.cdxj import REVISIT, Entry
+from scrapy_spider_suite.packs.cdxj import REVISIT, IndexEntry
 from scrapy_spider_suite.packs.reader import Packs
-from scrapy_spider_suite.packs.selection import Choice, pages
-from scrapy_spider_suite.packs.warc import Link
+from scrapy_spider_suite.packs.selection import Selection, pages
 from scrapy_spider_suite.urls.normalize import normalize
-
-__all__ = ["KINDS", "KIND_OF", "Link", "PageRecord"]
 
 KINDS = ("a", "frame", "redirect", "canonical")
 """How a page leads to another. What other elements show (images) is no edge."""
@@ -67,7 +63,7 @@ _NAMES = {"page": "url", "host": "host"}
 _KIND = "CASE kind " + " ".join(f"WHEN {n} THEN '{kind}'" for n, kind in enumerate(KINDS)) + " END"
 
 
-class Sizes(NamedTuple):
+class GraphSizes(NamedTuple):
     """Numbers of vertices and edges. What was linked to but not fetched is a vertex, too."""
 
     pages: int
@@ -80,21 +76,21 @@ class Sizes(NamedTuple):
     """Between different hosts."""
 
 
-class Graph:
+class LinkGraph:
     """The pages and hosts of a crawl. Valid as long as its builder is open."""
 
     def __init__(self, db: duckdb.DuckDBPyConnection) -> None:
         self._db = db
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> GraphSizes:
         """How large it is."""
         rows = self._db.execute(
             "SELECT (SELECT count(*) FROM pages), (SELECT count(*) FROM pages WHERE fetched),"
             " (SELECT count(*) FROM page_edges), (SELECT count(*) FROM hosts),"
             " (SELECT count(*) FROM hosts WHERE fetched > 0), (SELECT count(*) FROM host_edges)"
         ).fetchall()
-        return Sizes(*rows[0])
+        return GraphSizes(*rows[0])
 
     def write_hosts(self, folder: Path) -> None:
         """Common Crawl's two files of a host graph.
@@ -227,15 +223,6 @@ def _other(end: str) -> str:
     return "target" if end == "source" else "source"
 
 
-def read_edges(path: Path) -> Iterator[tuple[int, int]]:
-    """The pairs of a file of arcs, compressed or not; what follows in a line is passed over."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="ascii") as file:
-        for line in file:
-            source, target, *_ = line.split("\t")
-            yield int(source), int(target)
-
-
 MEMORY = 512 << 20
 _BATCH = 100_000
 """Links that are handed over at once."""
@@ -339,12 +326,12 @@ class GraphBuilder:
             if len(self._links) + len(self._records) >= _BATCH:
                 self._hand_over()
 
-    def finish(self) -> Graph:
+    def finish(self) -> LinkGraph:
         """Number the vertices and sort the edges of all that was added; once."""
         self._hand_over()
         self._db.execute(_PAGES)
         self._db.execute(_HOSTS)
-        return Graph(self._db)
+        return LinkGraph(self._db)
 
     def _hand_over(self) -> None:
         if self._records:
@@ -371,28 +358,28 @@ _NOT_MODIFIED: Final = 304
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Linking(Choice):
+class LinkingPages(Selection):
     """What says where a page leads: HTML, redirects of any type, and duplicates.
 
     Left out is what says nothing of that: robots.txt, answers for now, and 304. Of revisits an
-    index does not know the type: `records_of` looks at it.
+    index does not know the type: `page_records` looks at it.
     """
 
-    def takes(self, entry: Entry) -> bool:
+    def accepts(self, entry: IndexEntry) -> bool:
         """Whether *entry* is wanted, the sample aside."""
-        if entry.says_nothing or entry.status == _NOT_MODIFIED:
+        if entry.is_uninformative or entry.status == _NOT_MODIFIED:
             return False
         leads = entry.mime in (*HTML, REVISIT) or entry.status in _REDIRECTS
-        return leads and Choice.takes(self, entry)
+        return leads and Selection.accepts(self, entry)
 
 
-def records_of(
-    packs: Packs, choice: Choice, told: Callable[[int], object] = lambda number: None
+def page_records(
+    packs: Packs, selection: Selection, progress: Callable[[int], object] = lambda number: None
 ) -> Iterator[PageRecord]:
-    """Yield what is wanted of *packs*, where it lies; *told* of every fetch. Raises `OSError`."""
-    for page in pages(packs, choice):
-        told(1)
-        if not (page.is_revisit and isinstance(choice, Linking)) or page.mime in HTML:
+    """Yield the selected pages; *progress* is called with 1 for each. Raises `OSError`."""
+    for page in pages(packs, selection):
+        progress(1)
+        if not (page.is_revisit and isinstance(selection, LinkingPages)) or page.mime in HTML:
             when = page.time.timestamp() if page.time else 0.0
             yield PageRecord(normalize(page.url) or page.url, page.links, when)
 

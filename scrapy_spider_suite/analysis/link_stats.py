@@ -318,7 +318,7 @@ def _number(number: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class NumberSummary:
     """How a number is spread: what BUbiNG calls SummaryStats. All 0 of nothing."""
 
     count: int = 0
@@ -329,7 +329,7 @@ class Spread:
     """The standard deviation, of all and not of a sample."""
 
     @classmethod
-    def of(cls, numbers: Iterable[tuple[int, int]]) -> Spread:
+    def of(cls, numbers: Iterable[tuple[int, int]]) -> NumberSummary:
         """Of pairs of a number and how often it occurs, in one pass."""
         count = total = squares = most = 0
         least: int | None = None
@@ -359,12 +359,12 @@ class LinkReport:
     tables: dict[str, list[tuple[str, int]]]
     most_linked: list[tuple[str, HostLinks]]
 
-    def spread(self, name: str) -> Spread:
+    def spread(self, name: str) -> NumberSummary:
         """Of the degrees *name*."""
-        return Spread.of(self.degrees[name].items())
+        return NumberSummary.of(self.degrees[name].items())
 
 
-def report(stats: LinkStats, top: int = 20) -> LinkReport:
+def link_report(stats: LinkStats, top: int = 20) -> LinkReport:
     """Read all of *stats* as it was saved last; *top*: rows of each list.
 
     Walks over the rows of all hosts, 5 to 10 µs each. Memory grows with the number of different

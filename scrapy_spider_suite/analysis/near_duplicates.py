@@ -51,7 +51,7 @@ def signature(body: bytes) -> Signature | None:
     return np.array(hashes.digest(), np.uint32).astype(np.uint8)
 
 
-def likeness(one: Signature, other: Signature) -> float:
+def similarity(one: Signature, other: Signature) -> float:
     """The part of their runs of words that two pages share, estimated; from 0 to 1.
 
     Its standard deviation is 0.06 at one half, 0.04 at nine tenths. Signatures of two releases of
@@ -100,7 +100,7 @@ class NearIndex:
             return None
         same = (self._signatures[found] == page).sum(axis=1)
         best = int(np.argmax(same))
-        like = likeness(self._signatures[found[best]], page)
+        like = similarity(self._signatures[found[best]], page)
         return (int(self._numbers[found[best]]), like) if like >= self.threshold else None
 
     def add(self, page: Signature, number: int) -> None:

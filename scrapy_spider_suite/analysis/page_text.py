@@ -46,7 +46,7 @@ _MAGIC: Final = (
 _HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
 
 
-class Text(NamedTuple):
+class PageText(NamedTuple):
     """What a page says; what is not known is "".
 
     *mime*: by its content. *language*: ISO 639-1, *languages*: ISO 639-3, as Common Crawl has it.
@@ -60,12 +60,12 @@ class Text(NamedTuple):
     languages: str
 
 
-def text_of(body: bytes, content_type: str) -> Text:
+def extract_text(body: bytes, content_type: str) -> PageText:
     """Return what *body* says, which came with the header *content_type*."""
     declared = media_type(content_type)
     mime = sniff(body, declared)
     if mime not in _HTML and not mime.startswith("text/"):
-        return Text(mime, "", "", "", "", "")
+        return PageText(mime, "", "", "", "", "")
     charset, text = html_to_unicode(content_type or None, body[:HTML_MAX], auto_detect_fun=_guess)
     title = ""
     if mime in _HTML and text.count("<") - 2 * text.count("</") > OPEN_MAX:
@@ -75,7 +75,7 @@ def text_of(body: bytes, content_type: str) -> Text:
         title = " ".join((tree.title or "").split())
         text = extract_plain_text(tree, main_content=True, preserve_formatting=False)
     language = language_of(text)
-    return Text(mime, charset.upper(), title, text, language, _three(language))
+    return PageText(mime, charset.upper(), title, text, language, _three(language))
 
 
 def sniff(body: bytes, declared: str) -> str:

@@ -21,12 +21,12 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from tldextract import TLDExtract
 from tldextract.tldextract import ExtractResult
 
-from scrapy_spider_suite.analysis.page_text import text_of
+from scrapy_spider_suite.analysis.page_text import extract_text
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs.cdxj import is_robots, key_of
-from scrapy_spider_suite.packs.export import Exported, bodies
+from scrapy_spider_suite.packs.cdxj import is_robots, line_key
+from scrapy_spider_suite.packs.export import ExportResult, bodies
 from scrapy_spider_suite.packs.reader import Packs, Page
-from scrapy_spider_suite.packs.selection import Choice
+from scrapy_spider_suite.packs.selection import Selection
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.urls.hosts import host_of_any
 
@@ -74,27 +74,27 @@ _PACK = re.compile(r"(.+)-\d{14}-\d{5,}-(.+)\.warc\.\w+")
 _UUID = re.compile(r"<urn:uuid:([0-9a-fA-F-]{36})>")
 
 
-def export_table(
-    packs: Packs, choice: Choice, target: Path, told: Callable[[int], object]
-) -> Exported:
-    """Write the pages of *choice* to the Parquet file *target*, sorted as they lie in the packs.
+def export_parquet(
+    packs: Packs, selection: Selection, target: Path, progress: Callable[[int], object]
+) -> ExportResult:
+    """Write the pages of *selection* to the Parquet file *target*, sorted as they lie in the packs.
 
     Raises `PackError` (it is there already) and `OSError` (nothing is left of it).
     """
     if target.exists():
         raise PackError(f"it is there already: {target}")
-    done = Exported(files=[target])
+    done = ExportResult(files=[target])
     rows: list[dict[str, Any]] = []
     size = 0
     with (
         files.replacing_file(target) as new,
         pq.ParquetWriter(new, SCHEMA, compression="zstd") as writer,
     ):
-        for page, body in bodies(packs, choice, done):
+        for page, body in bodies(packs, selection, done):
             rows.append(row_of(page, body))
             size += len(rows[-1]["text"] or "")
             done.pages += 1
-            told(1)
+            progress(1)
             if len(rows) >= ROWS or size >= BYTES:
                 writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
                 rows, size = [], 0
@@ -104,7 +104,7 @@ def export_table(
 
 def row_of(page: Page, body: bytes) -> dict[str, Any]:
     """Return the row of *page*; what is not known is None, as in Common Crawl's."""
-    said = text_of(body, page.head.get("Content-Type"))
+    said = extract_text(body, page.head.get("Content-Type"))
     pack = _PACK.fullmatch(page.path.name)
     found = _UUID.fullmatch(page.record.id)
     row = {
@@ -154,7 +154,7 @@ def _url(url: str) -> dict[str, Any]:
     except ValueError:  # it was fetched all the same
         parts, port = urlsplit(""), None
     return {
-        "url_surtkey": key_of(url),
+        "url_surtkey": line_key(url),
         "url": url,
         **_host(host_of_any(url)),
         "url_protocol": parts.scheme,

@@ -71,7 +71,7 @@ _BATCH = 100_000
 _hash = xxhash.xxh3_64_intdigest
 
 
-class Scores:
+class ScoreTable:
     """Numbers by name, in 12 bytes each: names are known by 64 bits of a hash.
 
     Among *n* names, one that has no score is taken for another with a probability of n / 2**64.
@@ -86,7 +86,7 @@ class Scores:
         return len(self._names)
 
     @classmethod
-    def read(cls, path: Path) -> Scores:
+    def read(cls, path: Path) -> ScoreTable:
         """Read a file. Raises `SettingsError` if a line is not one of them, `OSError`."""
         names, scores = [], []
         opener = gzip.open if path.suffix == ".gz" else open
@@ -101,7 +101,7 @@ class Scores:
         return cls(np.concatenate(names), np.concatenate(scores))
 
     @classmethod
-    def of(cls, rows: Iterable[tuple[str, float]]) -> Scores:
+    def of(cls, rows: Iterable[tuple[str, float]]) -> ScoreTable:
         """From pairs of name and score."""
         found = [(_hash(name.encode()), score) for name, score in rows]
         return cls(

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 
 from scrapy.utils.misc import load_object
 
-from scrapy_spider_suite.analysis.ranks import Scores as ScoreFile
+from scrapy_spider_suite.analysis.ranks import ScoreTable
 from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import HostExcluded
@@ -249,7 +249,7 @@ class UserScore:
 
 def _read(path: Path) -> ScoreOfUrl:
     try:
-        return ScoreFile.read(path).of_link
+        return ScoreTable.read(path).of_link
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise SettingsError(f"SUITE_SCORES = {str(path)!r} cannot be read: {error}") from None
 

@@ -30,8 +30,8 @@ from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
 from scrapy_spider_suite.errors import CodecError, PackError
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.packs import http_records
-from scrapy_spider_suite.packs.http_records import decode
-from scrapy_spider_suite.packs.stored_pages import Finder, Stored
+from scrapy_spider_suite.packs.http_records import decode_body
+from scrapy_spider_suite.packs.stored_pages import StoredPage, StoredPageFinder
 from scrapy_spider_suite.packs.warc import URL_MAX
 from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 from scrapy_spider_suite.store.unread_pages import AT_ONCE
@@ -39,7 +39,7 @@ from scrapy_spider_suite.store.unread_pages import AT_ONCE
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.crawl.sinks.page_packs import PagePacking
-    from scrapy_spider_suite.packs import Fetch, Page
+    from scrapy_spider_suite.packs import Capture, Page
     from scrapy_spider_suite.scheduler import FrontierScheduler
     from scrapy_spider_suite.store.unread_pages import UnreadPage
 
@@ -49,18 +49,18 @@ _OF_LINKS: Final = frozenset({"content-language", "content-type", "link", "x-rob
 """Fields that say of a page which links it has, or whether filters want them."""
 
 
-def is_recoverable(fetch: Fetch, response: Response) -> bool:
+def is_recoverable(fetch: Capture, response: Response) -> bool:
     """Whether *response* can be had again from the record of *fetch*."""
     if fetch.truncated or fetch.original is not None or fetch.url != response.url:
         return False
     if len(fetch.url) > URL_MAX:  # it is not packed
         return False
     try:
-        head = http_records.parse(
-            http_records.fit(fetch.head, len(fetch.body), fetch.form, method=fetch.method)
+        head = http_records.parse_head(
+            http_records.fit_head(fetch.head, len(fetch.body), fetch.form, method=fetch.method)
         )
         # More than that is another body: a small one may decompress to a very large one.
-        if decode(head, fetch.body, len(response.body)) != response.body:
+        if decode_body(head, fetch.body, len(response.body)) != response.body:
             return False
     except PackError:
         return False
@@ -113,7 +113,7 @@ class DeferredLinks:
         self._packs = [each for each in scheduler.sinks if isinstance(each, PagePacks)]
         own = crawl.settings.packs_dir
         folders = [*([] if own is None else [own]), *map(Path, pages.waiting.folders())]
-        self._finder = Finder(dict.fromkeys(each.absolute() for each in folders))
+        self._finder = StoredPageFinder(dict.fromkeys(each.absolute() for each in folders))
 
     def __len__(self) -> int:
         """How many pages wait for their links to be read; 0 where nobody follows links."""
@@ -138,9 +138,9 @@ class DeferredLinks:
         if not self._read(lease, response):
             lease.faults.add(Event.CALLBACK_ERROR)
 
-    def _stored(self, lease: Lease) -> Stored:
+    def _stored(self, lease: Lease) -> StoredPage:
         fetch, facts = lease.fetches[-1], lease.facts
-        return Stored(
+        return StoredPage(
             fetch.url, fetch.time, again=facts is not None and facts.again,
             visited=lease.plan is not None,
             first=not self._crawl.frontier.residents.records.of(lease.entry.host).done,
@@ -201,9 +201,7 @@ class DeferredLinks:
             return demand.of_all(AT_ONCE)
         demand.sifted(frontier.in_sieve)
         fetches = frontier.counters.done + frontier.counters.failed
-        return demand.choose(
-            starving=starving, fetches=fetches, nothing_else=self._nothing_else
-        )
+        return demand.choose(starving=starving, fetches=fetches, nothing_else=self._nothing_else)
 
     def _nothing_else(self) -> bool:
         """Whether nothing is under way, and nothing can be for a while."""
@@ -258,7 +256,9 @@ class DeferredLinks:
         if self._tries == 1:
             logger.warning("%s: links of stored pages are read when that is over", error)
 
-    def _extract(self, page: UnreadPage, stored: Stored, response: HtmlResponse, size: int) -> None:
+    def _extract(
+        self, page: UnreadPage, stored: StoredPage, response: HtmlResponse, size: int
+    ) -> None:
         crawl, lease = self._crawl, Lease(page.entry, None)
         lease.status, lease.stored = response.status, stored
         try:
@@ -312,21 +312,21 @@ class FoundPage(NamedTuple):
     """
 
     page: UnreadPage
-    stored: Stored
+    stored: StoredPage
     answer: HtmlResponse | Exception | None
     size: int = 0
 
 
-def _find(finder: Finder, pages: Sequence[UnreadPage]) -> list[FoundPage]:
+def _find(finder: StoredPageFinder, pages: Sequence[UnreadPage]) -> list[FoundPage]:
     """In a thread: read *pages*."""
     found, room = [], _BYTES
     for page in pages:
-        stored = Stored(page.entry.url, 0.0)
+        stored = StoredPage(page.entry.url, 0.0)
         if room <= 0:
             found.append(FoundPage(page, stored, None))
             continue
         try:
-            stored = Stored.from_bytes(page.place)
+            stored = StoredPage.from_bytes(page.place)
             response, size = packed_response(finder.find(stored))
             room -= len(response.body)
             found.append(FoundPage(page, stored, response, size))
@@ -351,4 +351,4 @@ def packed_response(page: Page) -> tuple[HtmlResponse, int]:
         page.url, page.status, headers, page.body,
         ip_address=ip_address(address) if address else None,
     )  # fmt: skip
-    return response, len(http_records.split(page.record.block)[1])
+    return response, len(http_records.split_message(page.record.block)[1])

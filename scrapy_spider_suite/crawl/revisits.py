@@ -34,20 +34,26 @@ from scrapy_spider_suite.frontier.revisit_rules import (
     Validators,
     VisitBudget,
 )
-from scrapy_spider_suite.packs import Original
+from scrapy_spider_suite.packs import RefersTo
 from scrapy_spider_suite.packs.cdxj import REVISIT
 from scrapy_spider_suite.packs.folder_index import FolderIndex
-from scrapy_spider_suite.packs.pack_file import OPEN, uploaded
-from scrapy_spider_suite.packs.warc import IDENTICAL, NOT_MODIFIED, date, parse_date
-from scrapy_spider_suite.packs.warc import payload_digest as record_digest
+from scrapy_spider_suite.packs.pack_file import OPEN, find_upload
+from scrapy_spider_suite.packs.warc import (
+    IDENTICAL,
+    NOT_MODIFIED,
+    parse_date,
+    sha1_digest,
+    warc_date,
+)
 from scrapy_spider_suite.store.revisit_plans import UNPACKED, PackedBody, RevisitPlan
 from scrapy_spider_suite.urls.page_digests import sha1_of
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.crawl.queue.leases import Lease
-    from scrapy_spider_suite.packs import Fetch
+    from scrapy_spider_suite.packs import Capture
     from scrapy_spider_suite.settings.suite import SuiteSettings
+
 
 class PackedBodies:
     """Looks into the indexes of the packs in *folder*; for any thread.
@@ -63,7 +69,7 @@ class PackedBodies:
 
     def has(self, packed: PackedBody) -> bool:
         """Whether the record *packed* can be found; a read or two of the disk."""
-        time = parse_date(date(packed.when))
+        time = parse_date(warc_date(packed.when))
         stamp = "" if time is None else f"{time:%Y%m%d%H%M%S}"
         try:
             with self._lock:
@@ -80,7 +86,7 @@ class PackedBodies:
     def _is_kept(self, name: str) -> bool:
         pack = self.folder / Path(name).name
         there = pack.exists() or pack.with_name(pack.name + OPEN).exists()
-        return there or uploaded(pack) is not None
+        return there or find_upload(pack) is not None
 
 
 _AT_ONCE: Final = 200
@@ -263,7 +269,7 @@ class Revisits:
             else:
                 lease.fetches[-1] = _revisit(fetch, before, NOT_MODIFIED)
             return
-        digest = record_digest(fetch.body)
+        digest = sha1_digest(fetch.body)
         if before is not None and before.digest == digest and not fetch.truncated:
             lease.packed = before
             lease.fetches[-1] = _revisit(fetch, before, IDENTICAL)
@@ -278,8 +284,8 @@ def _record_of(plan: RevisitPlan | None) -> PackedBody | None:
     return None if plan is None or plan.packed == UNPACKED else plan.packed
 
 
-def _revisit(fetch: Fetch, body: PackedBody, profile: str) -> Fetch:
-    original = Original(body.url, body.when, body.digest)
+def _revisit(fetch: Capture, body: PackedBody, profile: str) -> Capture:
+    original = RefersTo(body.url, body.when, body.digest)
     return structs.replace(fetch, body=b"", original=original, profile=profile)
 
 

@@ -1,10 +1,4 @@
-"""The key of a URL in an index: its host turned round, its path and query in one spelling (SURT).
-
-As the Internet Archive's ``surt`` package writes it by default, and with it pywb and cdxj-indexer:
-no scheme, userinfo, default port, ``www.``, fragment, session id or trailing slash; all in lower
-case, percent-encoded in one way, parameters sorted. Several URLs may share a key.
-
-One line of an index: which page, and where it is (CDXJ, as pywb and cdxj-indexer write it).
+"""Lines of CDXJ indexes, as pywb and cdxj-indexer write them: sort key, timestamp, JSON.
 
 ::
 
@@ -13,11 +7,9 @@ One line of an index: which page, and where it is (CDXJ, as pywb and cdxj-indexe
     "filename": "news-20261122101458-00001-a.warc.lzo", "start": 8230, "size": 6543,
     "metadata": [14773, 910]}
 
-*length* bytes at *offset* of the file have to be read. In a pack that groups its records they hold
-several: this one is the *size* bytes from *start* on, decompressed. *metadata* is where the page's
-links are: start and size there, offset and length in other packs.
-
-Times as indexes have them: 14 digits, UTC.
+A reader reads *length* bytes at *offset*. In a grouped pack the record is the *size* bytes from
+*start* on, decompressed. *metadata* locates the page's links: start and size in grouped packs,
+offset and length in other packs. Timestamps are 14 digits, UTC.
 """
 
 from __future__ import annotations
@@ -31,7 +23,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import http_records
-from scrapy_spider_suite.packs.containers import Place
+from scrapy_spider_suite.packs.containers import RecordPlace
 from scrapy_spider_suite.packs.warc import FIELDS, Record, clean_url
 from scrapy_spider_suite.runtime.http_fields import media_type
 
@@ -44,7 +36,7 @@ _QUERY_SESSION = re.compile(r"(?:jsessionid|phpsessid|sid)=[0-9a-z]{32}"
                             r"|aspsessionid[a-z]{8}=[a-z]{24}|(?:cfid|cftoken)=.+")  # fmt: skip
 
 
-def surt(url: str) -> str:
+def sort_key(url: str) -> str:
     """Return the key of *url*: ``com,example)/path?a=1&b=2``; of no web address itself."""
     match = _URL.match(url)
     if match is None:
@@ -106,10 +98,10 @@ _KINDS = frozenset({"response", "revisit", "resource"})
 _NO_TIME = "19700101000000"
 
 
-Located: TypeAlias = tuple[Record, Place]
+Located: TypeAlias = tuple[Record, RecordPlace]
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """A page in an index. *stamp*: 14 digits, UTC. *status* is 0 where there is none."""
 
     key: str
@@ -119,8 +111,8 @@ class Entry(NamedTuple):
     status: int
     digest: str
     filename: str
-    place: Place
-    metadata: Place | None = None
+    place: RecordPlace
+    metadata: RecordPlace | None = None
 
     @property
     def time(self) -> datetime:
@@ -128,7 +120,7 @@ class Entry(NamedTuple):
         return datetime.strptime(self.stamp, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
 
     @property
-    def says_nothing(self) -> bool:
+    def is_uninformative(self) -> bool:
         """Whether it says nothing of a page: robots.txt, or an answer for now (5xx, 429)."""
         return self.status >= 500 or self.status in _LATER or is_robots(self.url)
 
@@ -150,21 +142,21 @@ class Entry(NamedTuple):
         return f"{self.key} {self.stamp} {json.dumps(fields)}".encode()
 
 
-def parse(line: bytes) -> Entry:
+def parse_entry(line: bytes) -> IndexEntry:
     """Return the entry of a line, of another tool's index too. Raises `PackDamagedError`."""
     try:
         key, stamp, text = line.decode().rstrip("\r\n").split(" ", 2)
         fields = json.loads(text)
-        place = Place(int(fields["offset"]), int(fields["length"]), int(fields.get("start", 0)),
-                      int(fields.get("size", 0)))  # fmt: skip
+        place = RecordPlace(int(fields["offset"]), int(fields["length"]),
+                            int(fields.get("start", 0)), int(fields.get("size", 0)))  # fmt: skip
         metadata = None
         if "metadata" in fields:
             first, second = map(int, fields["metadata"])
             grouped = "size" in fields
             metadata = (place._replace(start=first, size=second) if grouped
-                        else Place(first, second, 0, 0))  # fmt: skip
+                        else RecordPlace(first, second, 0, 0))  # fmt: skip
         status = str(fields.get("status", ""))
-        entry = Entry(key, stamp, str(fields["url"]), str(fields.get("mime", "")),
+        entry = IndexEntry(key, stamp, str(fields["url"]), str(fields.get("mime", "")),
                       int(status) if status.isdigit() else 0, str(fields.get("digest", "")),
                       str(fields["filename"]), place, metadata)  # fmt: skip
         datetime.strptime(stamp, "%Y%m%d%H%M%S")
@@ -175,18 +167,18 @@ def parse(line: bytes) -> Entry:
     return entry
 
 
-def key_of(url: str) -> str:
+def line_key(url: str) -> str:
     """Return the key of *url* as a line begins with it: no white space ends it early."""
-    return clean_url(surt(url)) or "-"
+    return clean_url(sort_key(url)) or "-"
 
 
-def belongs(record: Record, bundle: Sequence[Located]) -> bool:
+def is_same_capture(record: Record, bundle: Sequence[Located]) -> bool:
     """Return whether *record* is of the same fetch as those of *bundle*, which precede it."""
     ids = {other.id for other, _ in bundle}
     return any(tie in ids for tie in record.all("WARC-Concurrent-To"))
 
 
-def entries(records: Sequence[Located], filename: str) -> list[Entry]:
+def entries_for(records: Sequence[Located], filename: str) -> list[IndexEntry]:
     """Return the entries for *records* that lie in *filename* one after another."""
     metadata = {
         tie: place
@@ -201,19 +193,21 @@ def entries(records: Sequence[Located], filename: str) -> list[Entry]:
     ]
 
 
-def _entry(record: Record, place: Place, filename: str, metadata: Place | None) -> Entry:
+def _entry(
+    record: Record, place: RecordPlace, filename: str, metadata: RecordPlace | None
+) -> IndexEntry:
     mime, status = record.get("Content-Type"), 0
     if mime.startswith("application/http"):
         try:
-            head = http_records.parse(http_records.split(record.block)[0])
+            head = http_records.parse_head(http_records.split_message(record.block)[0])
             mime, status = head.get("Content-Type"), head.status
         except PackDamagedError:  # it was stored as it came
             mime = ""
     if record.kind == "revisit":
         mime = REVISIT
     time, url = record.time, record.url
-    return Entry(
-        key_of(url),
+    return IndexEntry(
+        line_key(url),
         f"{time:%Y%m%d%H%M%S}" if time and time.year > 999 else _NO_TIME,
         url,
         media_type(mime)[:200],
@@ -233,7 +227,7 @@ def is_robots(url: str) -> bool:
         return False
 
 
-def stamp(text: str, *, last: bool = False) -> str:
+def timestamp(text: str, *, last: bool = False) -> str:
     """Return the 14 digits of a time: ``2026``, ``2026-11-22``, ``2026-11-22T10:15:00``.
 
     What is left out is the first moment of it, or the *last*. Raises ValueError: it is no time.
@@ -251,7 +245,7 @@ def stamp(text: str, *, last: bool = False) -> str:
     return full
 
 
-def stamp_of(time: datetime | str) -> str:
+def timestamp_at(time: datetime | str) -> str:
     """Return the 14 digits of *time*: of a text, the last moment of it; without a zone, UTC.
 
     Raises ValueError: it is no time.
@@ -259,7 +253,7 @@ def stamp_of(time: datetime | str) -> str:
     if isinstance(time, datetime):
         return (time if time.tzinfo is None else time.astimezone(UTC)).strftime("%Y%m%d%H%M%S")
     if isinstance(time, str):
-        return stamp(time, last=True)
+        return timestamp(time, last=True)
     raise ValueError(f"{time!r}: expected a datetime, or a text such as 2026-11-22")
 
 

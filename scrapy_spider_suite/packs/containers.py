@@ -38,7 +38,7 @@ RECORD_MAX: Final = 1 << 30
 """Bytes that one record may have, decompressed, unless the reader says otherwise."""
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """Where a record is: the *length* bytes at *offset* of the file hold it.
 
     Decompressed, they hold it from *start* on, and it has *size* bytes: 0 and all of them, but in
@@ -51,7 +51,7 @@ class Place(NamedTuple):
     size: int
 
 
-class Frame(NamedTuple):
+class PackFrame(NamedTuple):
     """A part of a pack's file that can be decompressed by itself: a block, or a member.
 
     *end* is where the next one begins. Where *problem* says what is wrong, *data* is empty and
@@ -80,7 +80,7 @@ class Container(Protocol):
     def end(self) -> bytes:
         """Return what a file ends with."""
 
-    def encode(self, records: Sequence[bytes]) -> tuple[bytes, list[Place]]:
+    def encode(self, records: Sequence[bytes]) -> tuple[bytes, list[RecordPlace]]:
         """Return *records* compressed, and where in that each of them is."""
 
     def decode(self, data: bytes, limit: int = RECORD_MAX) -> bytes:
@@ -92,7 +92,7 @@ class Container(Protocol):
     def start(self, file: BinaryIO) -> int:
         """Return where the first frame begins. Raises `PackDamagedError`: not such a file."""
 
-    def frames(self, file: BinaryIO, offset: int, limit: int = RECORD_MAX) -> Iterator[Frame]:
+    def frames(self, file: BinaryIO, offset: int, limit: int = RECORD_MAX) -> Iterator[PackFrame]:
         """Yield the frames from *offset* on, up to the end mark or the end of the file.
 
         What is damaged is yielded as one with a problem; what is torn off at the end of the file,
@@ -100,7 +100,7 @@ class Container(Protocol):
         """
 
 
-class Lzo(Protocol):
+class LzoLibrary(Protocol):
     """One library. *method* and *level* are what lzop's header says of its blocks."""
 
     name: str
@@ -172,7 +172,7 @@ LIBRARIES: Final[dict[str, type[Lzallright] | type[PythonLzo]]] = {
 }
 
 
-def library(name: str = "") -> Lzo:
+def lzo_library(name: str = "") -> LzoLibrary:
     """Return the library of that *name*; without one ``python-lzo`` if it is there.
 
     Raises `PackError`: it is not installed.
@@ -215,8 +215,8 @@ class LzopContainer:
     suffix: str = "lzo"
     grouped = True
 
-    def __init__(self, lzo: Lzo | None = None) -> None:
-        self._lzo = lzo or library()
+    def __init__(self, lzo: LzoLibrary | None = None) -> None:
+        self._lzo = lzo or lzo_library()
 
     def begin(self, name: str, time: int) -> bytes:
         """Return lzop's header, with the *name* that ``lzop -N -d`` restores."""
@@ -229,7 +229,7 @@ class LzopContainer:
         """Return the end mark."""
         return END
 
-    def encode(self, records: Sequence[bytes]) -> tuple[bytes, list[Place]]:
+    def encode(self, records: Sequence[bytes]) -> tuple[bytes, list[RecordPlace]]:
         """Return *records* as one group."""
         whole = b"".join(records)
         out = b"".join(
@@ -237,7 +237,7 @@ class LzopContainer:
         )
         places, start = [], 0
         for record in records:
-            places.append(Place(0, len(out), start, len(record)))
+            places.append(RecordPlace(0, len(out), start, len(record)))
             start += len(record)
         return out, places
 
@@ -293,7 +293,7 @@ class LzopContainer:
             raise PackDamagedError("a file of lzop with other sums than a pack has")
         return fixed + len(name) + 4
 
-    def frames(self, file: BinaryIO, offset: int, limit: int = RECORD_MAX) -> Iterator[Frame]:
+    def frames(self, file: BinaryIO, offset: int, limit: int = RECORD_MAX) -> Iterator[PackFrame]:
         """Yield the blocks."""
         size = file.seek(0, 2)
         while offset < size:
@@ -308,17 +308,17 @@ class LzopContainer:
                 frame = frame._replace(end=self._resume(file, offset + 1))
             yield frame
             offset = frame.end
-        yield Frame(offset, offset, b"", "no end mark")
+        yield PackFrame(offset, offset, b"", "no end mark")
 
-    def _frame(self, file: BinaryIO, offset: int, head: bytes) -> Frame:
+    def _frame(self, file: BinaryIO, offset: int, head: bytes) -> PackFrame:
         try:
             size, length = _extent(head)
             block = head[:length] + file.read(max(0, length - len(head)))
             if len(head) > length:
                 file.seek(offset + length)
-            return Frame(offset, offset + length, self._open(block, size))
+            return PackFrame(offset, offset + length, self._open(block, size))
         except PackDamagedError as error:
-            return Frame(offset, offset, b"", str(error))
+            return PackFrame(offset, offset, b"", str(error))
 
     def _resume(self, file: BinaryIO, offset: int) -> int:
         """Return where, from *offset* on, the next block is whose sum is right, or the end."""
@@ -354,7 +354,7 @@ _STEP = 1 << 16
 _ERRORS = zlib.error, zstd.ZstdError, EOFError
 
 
-class Engine(Protocol):
+class Decompressor(Protocol):
     """Decompresses one member."""
 
     @property
@@ -392,12 +392,12 @@ class MemberContainer:
             raise PackDamagedError(f"not a file of {self.suffix}")
         return 0
 
-    def encode(self, records: Sequence[bytes]) -> tuple[bytes, list[Place]]:
+    def encode(self, records: Sequence[bytes]) -> tuple[bytes, list[RecordPlace]]:
         """Return a member for each record."""
         members = [self.compress(record) for record in records]
         places, offset = [], 0
         for record, member in zip(records, members, strict=True):
-            places.append(Place(offset, len(member), 0, len(record)))
+            places.append(RecordPlace(offset, len(member), 0, len(record)))
             offset += len(member)
         return b"".join(members), places
 
@@ -414,7 +414,7 @@ class MemberContainer:
             raise PackDamagedError("a member has another length than it should")
         return out
 
-    def frames(self, file: BinaryIO, offset: int, limit: int = RECORD_MAX) -> Iterator[Frame]:
+    def frames(self, file: BinaryIO, offset: int, limit: int = RECORD_MAX) -> Iterator[PackFrame]:
         """Yield the members."""
         while True:
             file.seek(offset)
@@ -426,7 +426,7 @@ class MemberContainer:
             yield frame
             offset = frame.end
 
-    def _frame(self, file: BinaryIO, offset: int, limit: int) -> Frame | None:
+    def _frame(self, file: BinaryIO, offset: int, limit: int) -> PackFrame | None:
         engine = self.engine()
         out: list[bytes] = []
         size, end = 0, offset
@@ -434,15 +434,15 @@ class MemberContainer:
             while not engine.eof:
                 data = file.read(_STEP)
                 if not data:
-                    return None if end == offset else Frame(offset, offset, b"", "cut off")
+                    return None if end == offset else PackFrame(offset, offset, b"", "cut off")
                 end += len(data)
                 out.append(engine.decompress(data, limit + 1 - size))
                 size += len(out[-1])
                 if size > limit:
-                    return Frame(offset, offset, b"", f"a record of more than {limit} bytes")
+                    return PackFrame(offset, offset, b"", f"a record of more than {limit} bytes")
         except _ERRORS as error:
-            return Frame(offset, offset, b"", f"a member is damaged: {error}")
-        return Frame(offset, end - len(engine.unused_data), b"".join(out))
+            return PackFrame(offset, offset, b"", f"a member is damaged: {error}")
+        return PackFrame(offset, end - len(engine.unused_data), b"".join(out))
 
     def _resume(self, file: BinaryIO, offset: int, limit: int) -> int:
         """Return where, from *offset* on, the next whole member is, or the end of the file."""
@@ -465,7 +465,7 @@ class MemberContainer:
         """Return the member for *record*."""
         raise NotImplementedError
 
-    def engine(self) -> Engine:
+    def engine(self) -> Decompressor:
         """Return what decompresses a member."""
         raise NotImplementedError
 
@@ -481,7 +481,7 @@ class GzipContainer(MemberContainer):
         engine = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, zlib.MAX_WBITS | 16)
         return engine.compress(record) + engine.flush()
 
-    def engine(self) -> Engine:
+    def engine(self) -> Decompressor:
         """Return what decompresses a member; it checks the CRC."""
         return zlib.decompressobj(zlib.MAX_WBITS | 16)
 
@@ -504,6 +504,6 @@ class ZstdContainer(MemberContainer):
         self._compressor.set_pledged_input_size(len(record))
         return self._compressor.compress(record, zstd.ZstdCompressor.FLUSH_FRAME)
 
-    def engine(self) -> Engine:
+    def engine(self) -> Decompressor:
         """Return what decompresses a frame; it checks the checksum."""
         return zstd.ZstdDecompressor()

@@ -29,21 +29,27 @@ import xxhash
 from w3lib.encoding import html_to_unicode
 
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs.pack_file import OPEN, PackFile, container
+from scrapy_spider_suite.packs.pack_file import OPEN, PackFile, make_container
 from scrapy_spider_suite.packs.reader import Packs, Page, open_packs
-from scrapy_spider_suite.packs.selection import Bundle, Choice, entries_of, fetches, pages
-from scrapy_spider_suite.packs.warc import Crawl, warcinfo
+from scrapy_spider_suite.packs.selection import (
+    CaptureRecords,
+    Selection,
+    captures,
+    pack_entries,
+    pages,
+)
+from scrapy_spider_suite.packs.warc import CrawlInfo, warcinfo
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.urls.hosts import host_of_any
 
 FILE_MAX: Final = 1 << 30
 """Bytes at which a file of several is ended, as is usual with WARC."""
-LIST: Final = "pages.jsonl"
+PAGE_LIST: Final = "pages.jsonl"
 """What says which page is in which file."""
 
 
 @dataclass
-class Exported:
+class ExportResult:
     """What was exported. *failed*: pages that could not be read, by their URLs, and why."""
 
     pages: int = 0
@@ -53,23 +59,23 @@ class Exported:
 
 def export_warc(
     packs: Packs,
-    choice: Choice,
+    selection: Selection,
     target: Path,
-    crawl: Crawl,
+    crawl: CrawlInfo,
     now: float,
-    told: Callable[[int], object],
+    progress: Callable[[int], object],
     form: str = "gz",
     file_max: int = FILE_MAX,
-) -> Exported:
-    """Write the pages of *choice*, with their requests and metadata, as WARC, compressed by record.
+) -> ExportResult:
+    """Write the selected pages, their requests and metadata as WARC, compressed by record.
 
     *form* is ``gz`` or ``zst``. *target* is a file ``*.warc.gz`` or ``*.warc.zst``, or a folder,
     made if need be, that gets several of *file_max* bytes. Each has an index beside it and is a
     pack itself. Until it is whole, its name ends with ``.open``. *now* in seconds since the epoch;
-    *told* is called with 1 for each page. Raises `PackError` (a file is there already, or has
+    *progress* is called with 1 for each page. Raises `PackError` (a file is there already, or has
     another name) and `OSError` (nothing is left of an unfinished file).
     """
-    done = Exported()
+    done = ExportResult()
     extension = f".warc.{form}"
     folder = not target.name.endswith(extension)
     if folder and not target.suffix:
@@ -78,7 +84,7 @@ def export_warc(
         raise PackError(f"neither a folder nor a name that ends with {extension}: {target}")
     pack: PackFile | None = None
     try:
-        for _, bundle in fetches(packs, choice):
+        for _, bundle in captures(packs, selection):
             if pack is None or (folder and pack.size >= file_max):
                 if pack is not None:
                     pack.close()
@@ -88,7 +94,7 @@ def export_warc(
                 done.files.append(pack.path)
             _append(pack, bundle)
             done.pages += 1
-            told(1)
+            progress(1)
         if pack is not None:
             pack.close()
             pack = None
@@ -98,11 +104,11 @@ def export_warc(
     return done
 
 
-def _begin(path: Path, form: str, crawl: Crawl, now: float) -> PackFile:
+def _begin(path: Path, form: str, crawl: CrawlInfo, now: float) -> PackFile:
     if path.exists():
         raise PackError(f"it is there already: {path}")
     try:
-        pack = PackFile(path, container(form), now)
+        pack = PackFile(path, make_container(form), now)
     except FileExistsError as error:
         raise PackError(f"an export was not finished: remove {path}{OPEN}") from error
     first = warcinfo(crawl, path.name, now)
@@ -110,47 +116,47 @@ def _begin(path: Path, form: str, crawl: Crawl, now: float) -> PackFile:
     return pack
 
 
-def _append(pack: PackFile, bundle: Bundle) -> None:
+def _append(pack: PackFile, bundle: CaptureRecords) -> None:
     records = [record for record, _ in bundle]
     pack.append(records, [record.to_bytes() for record in records])
 
 
 def export_files(
-    packs: Packs, choice: Choice, folder: Path, told: Callable[[int], object]
-) -> Exported:
-    """Write the body of each page of *choice*, decompressed, to a file in a folder for its host.
+    packs: Packs, selection: Selection, folder: Path, progress: Callable[[int], object]
+) -> ExportResult:
+    """Write the body of each page of *selection*, decompressed, to a file in a folder for its host.
 
     ``pages.jsonl`` names page, time and status of each. What is there under the same name is
     replaced; no page can lead out of *folder*. Raises `OSError`.
     """
-    done = Exported()
+    done = ExportResult()
     folder.mkdir(parents=True, exist_ok=True)
     with (
-        files.replacing_file(folder / LIST) as new,
+        files.replacing_file(folder / PAGE_LIST) as new,
         new.open("w", encoding="utf-8") as listing,
     ):
-        for page, body in bodies(packs, choice, done):
+        for page, body in bodies(packs, selection, done):
             name = file_name(page)
             path = folder / name
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(body)
-            listing.write(json.dumps({"file": name, **facts(page)}) + "\n")
+            listing.write(json.dumps({"file": name, **page_facts(page)}) + "\n")
             done.pages += 1
-            told(1)
-    done.files.append(folder / LIST)
+            progress(1)
+    done.files.append(folder / PAGE_LIST)
     return done
 
 
-def bodies(packs: Packs, choice: Choice, done: Exported) -> Iterator[tuple[Page, bytes]]:
-    """Yield each page of *choice* with its body; *done* notes those whose body cannot be read."""
-    for page in pages(packs, choice):
+def bodies(packs: Packs, selection: Selection, done: ExportResult) -> Iterator[tuple[Page, bytes]]:
+    """Yield each selected page with its body; *done* notes the pages without a readable body."""
+    for page in pages(packs, selection):
         try:
             yield page, page.body
         except PackError as error:
             done.failed.append((page.url, str(error)))
 
 
-def facts(page: Page) -> dict[str, Any]:
+def page_facts(page: Page) -> dict[str, Any]:
     """What there is to say of *page* beside its body."""
     return {"url": page.url, "time": page.record.get("WARC-Date"), "status": page.status,
             "mime": page.mime, "digest": page.digest, "revisit": page.is_revisit}  # fmt: skip
@@ -165,8 +171,8 @@ def file_name(page: Page) -> str:
     return f"{host}/{words}-{own}{mimetypes.guess_extension(page.mime) or '.bin'}"
 
 
-VERSION: Final = "1.1.1"
-LINES: Final = 3000
+WACZ_VERSION: Final = "1.1.1"
+INDEX_LINES: Final = 3000
 """Lines of the index that are compressed together."""
 _DATA = "data.warc.gz"
 _STEP = 1 << 20
@@ -175,14 +181,14 @@ _TITLE = re.compile(r"<title[^>]{0,200}>([^<]{1,2000})</title", re.IGNORECASE)
 
 def export_wacz(
     packs: Packs,
-    choice: Choice,
+    selection: Selection,
     target: Path,
-    crawl: Crawl,
+    crawl: CrawlInfo,
     now: float,
-    told: Callable[[int], object],
+    progress: Callable[[int], object],
     manifest: bytes = b"",
-) -> Exported:
-    """Write the pages of *choice* to the WACZ file *target*.
+) -> ExportResult:
+    """Write the pages of *selection* to the WACZ file *target*.
 
     *now* in seconds since the epoch. *manifest*: what is known of the crawl, as JSON, to be put
     with it as ``crawl/manifest.json``. Needs twice the room of the file for a time. Raises
@@ -197,7 +203,7 @@ def export_wacz(
         folder = Path(name)
         for part in ("archive", "indexes", "pages"):
             (folder / part).mkdir()
-        done = export_warc(packs, choice, folder / "archive" / _DATA, crawl, now, told)
+        done = export_warc(packs, selection, folder / "archive" / _DATA, crawl, now, progress)
         if not done.pages:
             raise PackError("there is no such page: an empty WACZ is none")
         done.failed = _write_index_and_pages(folder)
@@ -212,7 +218,7 @@ def export_wacz(
 
 def _write_index_and_pages(folder: Path) -> list[tuple[str, str]]:
     data = folder / "archive" / _DATA
-    lines = (entry._replace(metadata=None).line() + b"\n" for entry in entries_of(data))
+    lines = (entry._replace(metadata=None).line() + b"\n" for entry in pack_entries(data))
     _write_index(lines, folder / "indexes")
     data.with_name(f"{_DATA}.cdxj").unlink()
     return _write_pages(data, folder / "pages" / "pages.jsonl")
@@ -224,7 +230,7 @@ def _write_index(lines: Iterator[bytes], folder: Path) -> None:
     offset = 0
     with (folder / "index.cdx.gz").open("wb") as data, (folder / "index.idx").open("wb") as index:
         index.write(f"!meta 0 {json.dumps(head)}\n".encode())
-        while block := list(islice(lines, LINES)):
+        while block := list(islice(lines, INDEX_LINES)):
             packed = gzip.compress(b"".join(block), mtime=0)
             key = b" ".join(block[0].split(b" ", 2)[:2]).decode()
             place = {"offset": offset, "length": len(packed), "digest": _sha256([packed]),
@@ -269,11 +275,11 @@ def title_of(body: bytes, content_type: str) -> str:
     return " ".join(html.unescape(found[1]).split()) if found else ""
 
 
-def _write_package(folder: Path, crawl: Crawl, now: float) -> None:
+def _write_package(folder: Path, crawl: CrawlInfo, now: float) -> None:
     """Name all files with their digests, and the digest of that."""
     package = {
         "profile": "data-package",
-        "wacz_version": VERSION,
+        "wacz_version": WACZ_VERSION,
         "title": crawl.name,
         "created": f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%SZ}",
         "software": crawl.software,

@@ -1,20 +1,9 @@
-"""The index of a pack made from its content: what a crash or a full disk left without one.
+"""The index of a folder of packs: indexes of packs, merged indexes, lookups.
 
-Who may change packs and indexes, among processes: by `flock`, which no kill leaves behind.
-
-Where the pages of many packs are: their indexes, merged so that few have to be looked into.
-
-Beside each pack lies its own index. `merge` joins indexes of like size, four or more, so that a
-folder of a thousand packs has some fifteen; the packs' own are kept, so that what is merged can be
-thrown away at any time. A merged index is named ``merged-*.cdxj``; its first line begins with ``!``
-and names the packs that are in it. A pack's own that was cut off or overwritten is as none.
-
-Merges the indexes of a folder of packs in a process of its own: ``python -m … FOLDER``.
-
-Merging is work for the interpreter, whose lock a crawl in the same process would wait for. Killed
-at any moment it leaves the index as it was.
-
-Pages of packs that have no index, or none that serves: one is made aside, for whoever asks.
+Each pack has an index beside it. `merge_indexes` joins four or more indexes of like size, so that
+a folder of a thousand packs has some fifteen. The packs' own indexes stay: merged ones can be
+deleted at any time. A merged index is named ``merged-*.cdxj``; its first line begins with ``!``
+and names its packs. A damaged index of a pack counts as missing.
 """
 
 from __future__ import annotations
@@ -36,13 +25,13 @@ from typing import Final, NamedTuple
 
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import cdxj
-from scrapy_spider_suite.packs.cdxj import Entry, Located
-from scrapy_spider_suite.packs.pack_file import INDEX, OPEN, final, index_path, is_pack
-from scrapy_spider_suite.packs.scan import Group, scan
+from scrapy_spider_suite.packs.cdxj import IndexEntry, Located
+from scrapy_spider_suite.packs.pack_file import INDEX, OPEN, closed_path, index_path, is_pack
+from scrapy_spider_suite.packs.scan import RecordGroup, scan
 from scrapy_spider_suite.packs.sorted_lines import (
     GrowingLines,
     SortedLines,
-    identity,
+    file_identity,
     sort_lines,
     write_lines,
 )
@@ -51,6 +40,7 @@ from scrapy_spider_suite.runtime.files import lock_file
 from scrapy_spider_suite.runtime.helper_processes import last_error_line, start_helper
 
 logger = logging.getLogger(__name__)
+
 
 def build_index(pack: str | Path, named: Path | None = None) -> int:
     """Write the index of *pack* anew, for a pack that is called *named*; return its lines.
@@ -73,17 +63,17 @@ def build_index(pack: str | Path, named: Path | None = None) -> int:
     return count
 
 
-def index_entries(pack: Path, name: str) -> Iterator[Entry]:
+def index_entries(pack: Path, name: str) -> Iterator[IndexEntry]:
     """Yield what an index of *pack*, called *name*, has to hold, in the order of the pack."""
-    for bundle in bundles(_located(pack)):
-        yield from cdxj.entries(bundle, name)
+    for bundle in captures_of(_located(pack)):
+        yield from cdxj.entries_for(bundle, name)
 
 
-def bundles(records: Iterable[Located]) -> Iterator[list[Located]]:
+def captures_of(records: Iterable[Located]) -> Iterator[list[Located]]:
     """Put the records of each fetch together: those that follow one and name it."""
     bundle: list[Located] = []
     for located in records:
-        if bundle and not cdxj.belongs(located[0], bundle):
+        if bundle and not cdxj.is_same_capture(located[0], bundle):
             yield bundle
             bundle = []
         bundle.append(located)
@@ -93,12 +83,12 @@ def bundles(records: Iterable[Located]) -> Iterator[list[Located]]:
 
 def _located(pack: Path) -> Iterator[Located]:
     for found in scan(pack):
-        if isinstance(found, Group):
+        if isinstance(found, RecordGroup):
             yield from found.records()
 
 
 @contextmanager
-def indexes_held(folder: Path, *, wait: bool = False) -> Iterator[bool]:
+def lock_indexes(folder: Path, *, wait: bool = False) -> Iterator[bool]:
     """Keep others from merging, redacting and removing in *folder*; False: another one does.
 
     With *wait*, wait for it. Raises `OSError`.
@@ -116,7 +106,7 @@ _RUNS_KEPT: Final = 64
 _TICK: Final = 100_000_000
 
 
-class Run(NamedTuple):
+class IndexRun(NamedTuple):
     """One file of an index. *packs*: what it covers."""
 
     lines: SortedLines
@@ -134,15 +124,15 @@ class FolderIndex:
         self.folder = folder
         self.damage: dict[str, str] = {}
         self._seen = -1
-        self._runs: list[Run] = []
+        self._runs: list[IndexRun] = []
         self._open: list[Path] = []
-        self._without: list[Path] | None = None  # it is not known yet
+        self._unindexed: list[Path] | None = None  # it is not known yet
         self._spoilt: set[Path] = set()  # indexes
 
-    def find(self, url: str) -> list[cdxj.Entry]:
+    def find(self, url: str) -> list[cdxj.IndexEntry]:
         """Return every entry of *url*, the oldest first. Raises `OSError`."""
         url = clean_url(url)
-        prefix = f"{cdxj.key_of(url)} ".encode()
+        prefix = f"{cdxj.line_key(url)} ".encode()
         self._refresh()
         found = {}
         for path, line in [*self._growing(prefix), *self._merged(prefix)]:
@@ -151,32 +141,32 @@ class FolderIndex:
                 found[entry.filename, entry.place] = entry
         return sorted(found.values(), key=lambda entry: entry.stamp)
 
-    def __iter__(self) -> Iterator[cdxj.Entry]:
+    def __iter__(self) -> Iterator[cdxj.IndexEntry]:
         """Every entry, by key and time."""
         self._refresh()
         growing = sorted(line for _, line in self._growing(b""))
-        runs: list[Iterable[bytes]] = [content(run) for run in self._runs]
+        runs: list[Iterable[bytes]] = [run_lines(run) for run in self._runs]
         for line in heapq.merge(*runs, growing):
             entry = self._parse(self.folder, line)
             if entry is not None:
                 yield entry
 
-    def without(self) -> list[Path]:
+    def unindexed_packs(self) -> list[Path]:
         """Closed packs of which `find` does not know all pages. Raises `OSError`.
 
         They have no index that serves, or a line was asked for that is damaged.
         """
         self._refresh()
-        if self._without is None:  # those who only `find` do not look through the folder again
+        if self._unindexed is None:  # those who only `find` do not look through the folder again
             listed = set[str]().union(*(run.packs for run in self._runs))
-            closed = (path for path in self.folder.iterdir() if final(path) == path)
-            self._without = [path for path in closed if is_pack(path) and path.name not in listed]
+            closed = (path for path in self.folder.iterdir() if closed_path(path) == path)
+            self._unindexed = [path for path in closed if is_pack(path) and path.name not in listed]
         spoilt = filter(Path.exists, map(_pack_of, sorted(self._spoilt)))
-        return [*self._without, *spoilt]
+        return [*self._unindexed, *spoilt]
 
-    def _parse(self, path: Path, line: bytes) -> cdxj.Entry | None:
+    def _parse(self, path: Path, line: bytes) -> cdxj.IndexEntry | None:
         try:
-            return cdxj.parse(line)
+            return cdxj.parse_entry(line)
         except PackDamagedError as error:
             if len(self.damage) < 1000:
                 self.damage[str(error)] = path.name
@@ -192,9 +182,9 @@ class FolderIndex:
             # What comes within the same tick of the clock does not change the time again.
             recent = abs(time.time_ns() - changed) < _TICK
             known = {run.lines.path: run for run in self._runs}
-            self._runs = runs(self.folder, known)
+            self._runs = index_runs(self.folder, known)
             self._open = list(self.folder.glob(f"*{INDEX}{OPEN}"))
-            self._without = None
+            self._unindexed = None
             same = (run.lines.path for run in self._runs if known.get(run.lines.path) is run)
             self._spoilt.intersection_update(same)
             self._seen = -1 if recent else changed
@@ -218,7 +208,7 @@ class FolderIndex:
             yield from ((run.lines.path, line) for line in run.lines.find(prefix))
 
 
-def runs(folder: Path, known: dict[Path, Run] | None = None) -> list[Run]:
+def index_runs(folder: Path, known: dict[Path, IndexRun] | None = None) -> list[IndexRun]:
     """Return the files that together are the index of the closed packs of *folder*.
 
     Where a merge was interrupted, what is in another file already is left out. What is covered is
@@ -227,7 +217,7 @@ def runs(folder: Path, known: dict[Path, Run] | None = None) -> list[Run]:
     names = [path for path in folder.iterdir() if path.name.endswith(INDEX)]
     found = [_known(path, known) for path in names if path.name.startswith(_MERGED)]
     merged = sorted(filter(None, found), key=lambda run: (-len(run.packs), run.lines.path.name))
-    chosen: list[Run] = []
+    chosen: list[IndexRun] = []
     covered: set[str] = set()
     for run in merged:
         if covered.isdisjoint(run.packs):
@@ -239,14 +229,14 @@ def runs(folder: Path, known: dict[Path, Run] | None = None) -> list[Run]:
     return [*chosen, *filter(None, (_known(path, known, kept=kept) for path in rest))]
 
 
-def merge(folder: Path, fan_in: int = FAN_IN) -> int:
+def merge_indexes(folder: Path, fan_in: int = FAN_IN) -> int:
     """Merge indexes of like size; return how many files the index has now.
 
     For one process at a time: another one that finds it going on returns at once. Raises
     `OSError`; the index is as it was, then.
     """
-    with indexes_held(folder) as mine:
-        found = runs(folder)
+    with lock_indexes(folder) as mine:
+        found = index_runs(folder)
         if not mine:
             return len(found)
         used = {run.lines.path for run in found}
@@ -262,14 +252,14 @@ def merge(folder: Path, fan_in: int = FAN_IN) -> int:
         return len(found)
 
 
-def due(folder: Path) -> bool:
-    """Return whether `merge` would find something to do in *folder*. Raises `OSError`."""
-    return bool(_alike(runs(folder), FAN_IN))
+def can_merge(folder: Path) -> bool:
+    """Return whether `merge_indexes` would find something to do in *folder*. Raises `OSError`."""
+    return bool(_alike(index_runs(folder), FAN_IN))
 
 
-def _alike(found: Sequence[Run], fan_in: int) -> list[Run]:
+def _alike(found: Sequence[IndexRun], fan_in: int) -> list[IndexRun]:
     """Return *fan_in* runs or more of one size class, the smallest that has as many."""
-    by_class: dict[int, list[Run]] = {}
+    by_class: dict[int, list[IndexRun]] = {}
     for run in found:
         size = max(len(run.lines), _SMALLEST) // _SMALLEST
         by_class.setdefault((size.bit_length() - 1) // 2, []).append(run)
@@ -277,30 +267,30 @@ def _alike(found: Sequence[Run], fan_in: int) -> list[Run]:
     return by_class[min(full)][:_RUNS_KEPT] if full else []
 
 
-def _merge(folder: Path, group: Sequence[Run]) -> Run:
+def _merge(folder: Path, group: Sequence[IndexRun]) -> IndexRun:
     packs = sorted(set().union(*(run.packs for run in group)))
     path = folder / f"{_MERGED}{uuid.uuid4().hex}{INDEX}"
     head = _HEAD + json.dumps({"packs": packs}).encode() + b"\n"
-    lines = (line + b"\n" for line in heapq.merge(*map(content, group)))
+    lines = (line + b"\n" for line in heapq.merge(*map(run_lines, group)))
     write_lines(itertools.chain([head], lines), path)
-    return Run(SortedLines(path), frozenset(packs), True)
+    return IndexRun(SortedLines(path), frozenset(packs), True)
 
 
-def content(run: Run) -> Iterator[bytes]:
+def run_lines(run: IndexRun) -> Iterator[bytes]:
     """The lines of a run without its first, if that names packs."""
     return (line for line in run.lines if not line.startswith(_HEAD))
 
 
-def _known(path: Path, known: dict[Path, Run] | None, *, kept: bool = True) -> Run | None:
+def _known(path: Path, known: dict[Path, IndexRun] | None, *, kept: bool = True) -> IndexRun | None:
     """Return the run in *path*, as it was *known* if the file is the same; None if it is none."""
     run = (known or {}).get(path)
     with suppress(FileNotFoundError):
-        if run is not None and identity(path.stat()) == run.lines.identity:
+        if run is not None and file_identity(path.stat()) == run.lines.identity:
             return run
     return _run(path, kept=kept)
 
 
-def _run(path: Path, *, kept: bool) -> Run | None:
+def _run(path: Path, *, kept: bool) -> IndexRun | None:
     """Return the run in *path*; None if it is none, or gone."""
     merged, pack = path.name.startswith(_MERGED), _pack_of(path)
     if not merged and not is_pack(pack):
@@ -309,7 +299,7 @@ def _run(path: Path, *, kept: bool) -> Run | None:
         lines = SortedLines(path, kept=kept)
         packs = _packs_in(lines) if merged else frozenset([pack.name])
         if packs and _is_sound(lines, pack):
-            return Run(lines, packs, merged)
+            return IndexRun(lines, packs, merged)
     except FileNotFoundError:
         return None
     logger.warning("%s is damaged: it is not used; `scrapy packs merge` makes it anew", path)
@@ -337,19 +327,18 @@ def _is_sound(lines: SortedLines, pack: Path) -> bool:
     if not len(lines):
         with suppress(FileNotFoundError):  # nor can it be made
             return next(index_entries(pack, pack.name), None) is None
-    return not lines.torn and all(map(_is_line, filter(None, lines.ends())))
+    return not lines.torn and all(map(_is_line, filter(None, lines.first_and_last())))
 
 
 def _is_line(line: bytes) -> bool:
     try:
-        return line.startswith(_HEAD) or bool(cdxj.parse(line))
+        return line.startswith(_HEAD) or bool(cdxj.parse_entry(line))
     except PackDamagedError:
         return False
 
 
 def is_indexed(pack: Path) -> bool:
-    """Return whether *pack*, which is closed, has an index of its own that can be read. `OSError`.
-    """
+    """Whether the closed *pack* has an index that can be read. Raises `OSError`."""
     try:
         lines = SortedLines(index_path(pack))
     except FileNotFoundError:
@@ -357,17 +346,19 @@ def is_indexed(pack: Path) -> bool:
     return _is_sound(lines, pack) and all(map(_is_line, lines))
 
 
-def mend(folder: Path) -> int:
+def repair_indexes(folder: Path) -> int:
     """Make an index for each closed pack that has none, or one of which a line cannot be read.
 
     Merged ones that cover such a pack, or are damaged, go. Returns how many were made; raises
     `OSError`.
     """
-    with indexes_held(folder, wait=True):
-        closed = sorted(path for path in folder.iterdir() if final(path) == path and is_pack(path))
+    with lock_indexes(folder, wait=True):
+        closed = sorted(
+            path for path in folder.iterdir() if closed_path(path) == path and is_pack(path)
+        )
         broken = [path for path in closed if not is_indexed(path)]
         names = {path.name for path in broken}
-        for run in (run for run in runs(folder) if run.merged):
+        for run in (run for run in index_runs(folder) if run.merged):
             if run.packs & names or not all(map(_is_line, run.lines)):
                 run.lines.path.unlink()
         for path in broken:
@@ -375,7 +366,7 @@ def mend(folder: Path) -> int:
         return len(broken)
 
 
-class Merging:
+class IndexMerger:
     """Merges the indexes of *folder* whenever there is something to merge; looked at by `poll`."""
 
     def __init__(self, folder: Path) -> None:
@@ -383,7 +374,7 @@ class Merging:
         self._wanted = True  # what an earlier crawl left
         self._process: Popen[str] | None = None
 
-    def look(self) -> None:
+    def notify(self) -> None:
         """Another pack is closed."""
         self._wanted = True
 
@@ -399,7 +390,7 @@ class Merging:
             return last_error_line(process)
         elif self._wanted:
             self._wanted = False
-            if due(self._folder):
+            if can_merge(self._folder):
                 self._process = start_helper(__name__, str(self._folder))
         return ""
 
@@ -425,7 +416,7 @@ class Merging:
 def main(arguments: list[str]) -> int:
     """Merge the indexes of the folder that is named: the entry of the helper process."""
     try:
-        merge(Path(arguments[0]))
+        merge_indexes(Path(arguments[0]))
     except OSError as error:
         print(error, file=sys.stderr)
         return 1
@@ -436,27 +427,27 @@ _INDEXES_KEPT: Final = 64
 """Packs whose index is kept: each is an open file."""
 
 
-class Unindexed:
+class TemporaryIndexes:
     """Reads such packs, each once and whole, however many URLs are asked for."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[Path, tuple[int, int, int]], SortedLines] = {}
 
-    def find(self, pack: Path, url: str) -> list[cdxj.Entry]:
+    def find(self, pack: Path, url: str) -> list[cdxj.IndexEntry]:
         """Return every entry of *url* in the closed *pack*. Raises `OSError`."""
         url = clean_url(url)
-        key = pack, identity(pack.stat())
+        key = pack, file_identity(pack.stat())
         lines = self._made.get(key)
         if lines is None:
             logger.warning("%s has no index that serves: it is read whole; `scrapy packs merge` "
                            "makes one", pack)  # fmt: skip
             lines = self._make(pack)
-        found: Iterable[cdxj.Entry]
+        found: Iterable[cdxj.IndexEntry]
         if lines is None:
             found = index_entries(pack, pack.name)
         else:
             self._made[key] = lines
-            found = map(cdxj.parse, lines.find(f"{cdxj.key_of(url)} ".encode()))
+            found = map(cdxj.parse_entry, lines.find(f"{cdxj.line_key(url)} ".encode()))
         return [entry for entry in found if entry.url == url]
 
     def _make(self, pack: Path) -> SortedLines | None:

@@ -32,7 +32,7 @@ _CODINGS: Final = (b"transfer-encoding", b"content-encoding")
 _NO_BODY: Final = frozenset({204, 304})
 
 
-class Form(IntEnum):
+class BodyForm(IntEnum):
     """How much of what was on the wire a body still is."""
 
     WIRE = 0
@@ -66,8 +66,13 @@ class Head(NamedTuple):
         return [word.strip().lower() for word in joined.split(",") if word.strip()]
 
 
-def fit(
-    head: bytes, length: int, form: Form = Form.WIRE, *, method: str = "GET", cut: bool = False
+def fit_head(
+    head: bytes,
+    length: int,
+    form: BodyForm = BodyForm.WIRE,
+    *,
+    method: str = "GET",
+    cut: bool = False,
 ) -> bytes:
     """Return *head* as it is stored before a body of *length* bytes that has that *form*.
 
@@ -88,7 +93,7 @@ def fit(
     right = b"%d" % length
     lengths = [line.partition(b":")[2].strip() for line, name in zip(lines, names, strict=True)
                if name == b"content-length"]  # fmt: skip
-    wrong = not chunked and not (cut and form is Form.WIRE) and lengths not in ([], [right])
+    wrong = not chunked and not (cut and form is BodyForm.WIRE) and lengths not in ([], [right])
     if wrong:
         gone.add(b"content-length")
     if gone.isdisjoint(names):
@@ -100,7 +105,7 @@ def fit(
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-def _fits(head: bytes, length: int, form: Form) -> bool:
+def _fits(head: bytes, length: int, form: BodyForm) -> bool:
     """Whether *head*, in lower case, is surely right: most are, so it is asked first."""
     return (
         b"\r\ncontent-length: %d\r\n" % length in head
@@ -109,7 +114,7 @@ def _fits(head: bytes, length: int, form: Form) -> bool:
     )
 
 
-def _gone(form: Form) -> set[bytes]:
+def _gone(form: BodyForm) -> set[bytes]:
     """The fields that say what was undone."""
     return set(_CODINGS[:form])
 
@@ -122,7 +127,7 @@ def _closed(head: bytes) -> bytes:
     return (head[: found.start()] if found else head.rstrip(b"\r\n")) + b"\r\n\r\n"
 
 
-def build(
+def build_head(
     status: int,
     fields: Iterable[tuple[bytes, bytes]] | Mapping[bytes, Iterable[bytes]],
     reason: str = "",
@@ -145,14 +150,14 @@ def build(
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-def split(block: bytes) -> tuple[bytes, bytes]:
+def split_message(block: bytes) -> tuple[bytes, bytes]:
     """Return the head of an HTTP message, with the empty line, and its body as it is stored."""
     found = _HEAD_END.search(block)
     end = found.end() if found else len(block)
     return block[:end], block[end:]
 
 
-def parse(head: bytes) -> Head:
+def parse_head(head: bytes) -> Head:
     """Take the head of a response apart.
 
     Raises `PackDamagedError`: it does not begin as one does.
@@ -185,7 +190,7 @@ _WINDOW: Final = 4096
 _CHUNK = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[^\r\n]*\r?\n")
 
 
-def decode(head: Head, body: bytes, limit: int = MAX_BYTES) -> bytes:
+def decode_body(head: Head, body: bytes, limit: int = MAX_BYTES) -> bytes:
     """Return the payload of *body*, a body as it is stored under *head*.
 
     A body that was cut off gives what is there of it.
@@ -219,7 +224,7 @@ def join_chunks(body: bytes) -> bytes:
 
 
 def inflate(data: bytes, limit: int, bits: int) -> bytes:
-    """Return what zlib makes of *data*, all members of it; see `decode` for what is raised."""
+    """Return what zlib makes of *data*, all members of it; see `decode_body` for what is raised."""
     out: list[bytes] = []
     room = limit + 1
     engine = zlib.decompressobj(bits)

@@ -23,14 +23,14 @@ from scrapy_spider_suite.packs.containers import (
     MemberContainer,
     ZstdContainer,
 )
-from scrapy_spider_suite.packs.pack_file import OPEN, GroupFile, final, write_all
+from scrapy_spider_suite.packs.pack_file import OPEN, GroupFile, closed_path, write_all
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.files import lock_file
 
 logger = logging.getLogger(__name__)
 
-KIND: Final = "jsonl"
-FORMATS: Final[dict[str, type[MemberContainer]]] = {"gz": GzipContainer, "zst": ZstdContainer}
+ITEM_KIND: Final = "jsonl"
+ITEM_FORMATS: Final[dict[str, type[MemberContainer]]] = {"gz": GzipContainer, "zst": ZstdContainer}
 """``SUITE_ITEMS_FORMAT``."""
 BLOCK: Final = 1 << 17
 """Bytes of lines that are compressed together, unless one line has more."""
@@ -38,10 +38,10 @@ BLOCK: Final = 1 << 17
 _IN_MEMORY: Final = 1 << 20
 """Bytes of a pile above which it lies on disk."""
 
-_NAME = re.compile(rf".+\.{KIND}\.(gz|zst)({re.escape(OPEN)})?")
+_NAME = re.compile(rf".+\.{ITEM_KIND}\.(gz|zst)({re.escape(OPEN)})?")
 
 
-class Pile:
+class ItemBuffer:
     """Items that are to be written together, as lines of JSON.
 
     Many of them lie in a file without a name in *folder*; without one, in memory.
@@ -129,7 +129,7 @@ class ItemFile(GroupFile):
         self.abandon()
 
 
-class Recovered(NamedTuple):
+class ItemRecovery(NamedTuple):
     """What became of an item pack that was left open: *cut* bytes at its end were not committed,
     and *missing* ones that were are not there, as after a power failure."""
 
@@ -138,12 +138,12 @@ class Recovered(NamedTuple):
     missing: int
 
 
-def recover_items(path: Path, size: int) -> Recovered | None:
+def recover_items(path: Path, size: int) -> ItemRecovery | None:
     """Close the open item pack *path*, of which *size* bytes were committed.
 
     None if a process is writing it. Raises `OSError`: nothing has changed, or all but the name.
     """
-    form = FORMATS[_form(path)]()
+    form = ITEM_FORMATS[_form(path)]()
     with path.open("r+b") as file:
         if not lock_file(file):
             return None
@@ -155,11 +155,11 @@ def recover_items(path: Path, size: int) -> Recovered | None:
         file.truncate(kept)
         os.fsync(file.fileno())
     if kept:
-        os.rename(path, final(path))
+        os.rename(path, closed_path(path))
     else:
         path.unlink()
     files.sync_path(path.parent)
-    return Recovered(final(path) if kept else None, there - kept, max(0, size - there))
+    return ItemRecovery(closed_path(path) if kept else None, there - kept, max(0, size - there))
 
 
 def _whole(form: MemberContainer, file: BinaryIO) -> int:
@@ -184,16 +184,16 @@ def open_items(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[dict[str
             for file in sorted(path.iterdir()):
                 if is_item_pack(file):
                     yield from _read(file, limit)
-        elif path.exists() or final(path).exists():
+        elif path.exists() or closed_path(path).exists():
             yield from _read(path, limit)
         else:
             raise PackError(f"no such file or folder: {path}")
 
 
 def _read(path: Path, limit: int) -> Iterator[dict[str, Any]]:
-    form = FORMATS[_form(path)]()
+    form = ITEM_FORMATS[_form(path)]()
     if not path.exists():  # it was closed meanwhile
-        path = final(path)
+        path = closed_path(path)
     with path.open("rb") as file:
         size = file.seek(0, 2)
         for frame in form.frames(file, 0, limit):
@@ -212,7 +212,7 @@ def is_item_pack(path: Path) -> bool:
 
 def container_of(path: Path) -> MemberContainer:
     """Return the format of *path*, by its name. Raises `PackError`: it is no item pack."""
-    return FORMATS[_form(path)]()
+    return ITEM_FORMATS[_form(path)]()
 
 
 def _form(path: Path) -> str:

@@ -30,7 +30,7 @@ from scrapy_spider_suite.packs.containers import (
     Container,
     GzipContainer,
     LzopContainer,
-    Place,
+    RecordPlace,
     ZstdContainer,
 )
 from scrapy_spider_suite.packs.sorted_lines import sort_lines
@@ -45,7 +45,7 @@ FORMATS: Final[dict[str, Callable[[], Container]]] = {
 }
 """``SUITE_PACKS_FORMAT``."""
 
-USES: Final = {
+FORMAT_READERS: Final = {
     "lzo": "`lzop -dc FILE` or `scrapy packs cat FILE` prints its WARC, and "
     "`scrapy packs export --warc-gz FILE` makes a file that every WARC tool opens",
     "gz": "every WARC tool opens it",
@@ -59,7 +59,7 @@ OPEN: Final = ".open"
 _NAME = re.compile(r".+\.warc\.(lzo|gz|zst)(\.open)?")
 
 
-def container(form: str) -> Container:
+def make_container(form: str) -> Container:
     """Return the format of that name. Raises `PackError`: there is none."""
     if form not in FORMATS:
         raise PackError(f"no format for packs: {form!r}; there are {', '.join(FORMATS)}")
@@ -84,15 +84,15 @@ def pack_name(
 ) -> str:
     """Return ``NAME-TIME-SERIAL-AGENT.KIND.FORM``. *time* in seconds since the epoch."""
     stamp = f"{datetime.fromtimestamp(time, UTC):%Y%m%d%H%M%S}"
-    return f"{plain(name)}-{stamp}-{serial:05d}-{plain(agent)}.{kind}.{form}"
+    return f"{plain_name(name)}-{stamp}-{serial:05d}-{plain_name(agent)}.{kind}.{form}"
 
 
-def final(path: Path) -> Path:
+def closed_path(path: Path) -> Path:
     """Return *path* without ``.open``."""
     return path.with_name(path.name.removesuffix(OPEN))
 
 
-def plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return *name* in letters, digits, ``_`` and ``.``: a hyphen stands between the parts."""
     return re.sub(r"[^A-Za-z0-9_.]+", "_", name).strip(".")[:80] or "crawl"
 
@@ -205,7 +205,7 @@ INDEX = ".cdxj"
 def index_path(pack: Path) -> Path:
     """Return where the index of *pack* lies: ``.cdxj.open`` while it is written."""
     if pack.name.endswith(OPEN):
-        return pack.with_name(f"{final(pack).name}{INDEX}{OPEN}")
+        return pack.with_name(f"{closed_path(pack).name}{INDEX}{OPEN}")
     return pack.with_name(f"{pack.name}{INDEX}")
 
 
@@ -228,7 +228,7 @@ class PackFile(GroupFile):
             self.open_path.unlink(missing_ok=True)
             raise
 
-    def append(self, records: Sequence[Record], data: Sequence[bytes]) -> list[Place]:
+    def append(self, records: Sequence[Record], data: Sequence[bytes]) -> list[RecordPlace]:
         """Add *records*, which are *data* as bytes, as one group; return the place of each.
 
         Raises `OSError`: nothing of them is in the pack, and it can be appended to again, unless
@@ -266,11 +266,11 @@ class PackFile(GroupFile):
         index_path(self.open_path).unlink(missing_ok=True)
         super().discard()
 
-    def _note(self, records: Sequence[Record], places: list[Place]) -> None:
+    def _note(self, records: Sequence[Record], places: list[RecordPlace]) -> None:
         """Add the lines of the index; it can be made again, so the pages are safe without."""
         if not self._index_whole:
             return
-        found = cdxj.entries(list(zip(records, places, strict=True)), self.path.name)
+        found = cdxj.entries_for(list(zip(records, places, strict=True)), self.path.name)
         size = os.fstat(self._index.fileno()).st_size
         try:
             write_all(self._index, b"".join(entry.line() + b"\n" for entry in found))
@@ -302,7 +302,7 @@ def mark_of(pack: Path) -> Path:
     return pack.with_name(f"{pack.name}{MARK}")
 
 
-def uploaded(pack: Path) -> Uploaded | None:
+def find_upload(pack: Path) -> Uploaded | None:
     """Return what is known of the upload of *pack*; None if it has not been uploaded yet."""
     found = _read(pack)
     try:
@@ -312,7 +312,7 @@ def uploaded(pack: Path) -> Uploaded | None:
         return None
 
 
-def begun(pack: Path) -> str:
+def upload_url(pack: Path) -> str:
     """Return the URL under which something is *pack*'s own, whole or not; "" if there is none."""
     return str(_read(pack).get("url", ""))
 
@@ -326,23 +326,23 @@ def _read(pack: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def mark(pack: Path, done: Uploaded) -> None:
+def mark_uploaded(pack: Path, done: Uploaded) -> None:
     """Note that *pack* has been uploaded. Raises `OSError`."""
     files.replace_file(mark_of(pack), json.dumps(done._asdict()).encode() + b"\n")
 
 
-def begin(pack: Path, url: str) -> None:
+def mark_begun(pack: Path, url: str) -> None:
     """Note that what is at *url* is *pack*'s own from now on. Raises `OSError`."""
     files.replace_file(mark_of(pack), json.dumps({"url": url}).encode() + b"\n")
 
 
-def unmark(pack: Path) -> None:
+def unmark_uploaded(pack: Path) -> None:
     """Note that *pack* is to be uploaded once more, if it was. Raises `OSError`."""
     if mark_of(pack).exists():
-        begin(pack, begun(pack))
+        mark_begun(pack, upload_url(pack))
 
 
-def waiting(
+def packs_to_upload(
     folder: Path, agent: str = "", *, keep: bool = True, target: str = ""
 ) -> list[Path]:
     """Return the closed packs of *folder*, or of an *agent*, that wait to be uploaded, by name.
@@ -350,7 +350,7 @@ def waiting(
     *target* is the URL of the folder where they are to be, "" for any. Unless they are to be kept,
     also those that are there and still here: a kill came between. Raises `OSError`.
     """
-    ending = f"-{plain(agent)}.warc." if agent else ".warc."
+    ending = f"-{plain_name(agent)}.warc." if agent else ".warc."
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
     found = (folder / name for name in sorted(names) if ending in name and is_pack(Path(name)))
     return [path for path in found
@@ -358,7 +358,7 @@ def waiting(
 
 
 def _is_at(pack: Path, target: str) -> bool:
-    done = uploaded(pack)
+    done = find_upload(pack)
     return done is not None and target in ("", done.url.removesuffix(f"/{pack.name}"))
 
 
@@ -366,17 +366,16 @@ def packs_away(folder: Path) -> Iterator[tuple[Path, Uploaded]]:
     """Yield every pack that was uploaded from *folder* and is not there any more. `OSError`."""
     for path in sorted(folder.glob(f"*{MARK}")):
         pack = path.with_name(path.name.removesuffix(MARK))
-        done = uploaded(pack)
+        done = find_upload(pack)
         if done is not None and is_pack(pack) and not pack.exists():
             yield pack, done
 
 
 def packs_missing(folder: Path) -> Iterator[Path]:
-    """Yield every pack of *folder* that is gone, not uploaded, though its index is here. `OSError`.
-    """
+    """Yield the packs of *folder* of which only the index is here. Raises `OSError`."""
     for index in sorted(folder.glob(f"*{INDEX}")):
         pack = index.with_name(index.name.removesuffix(INDEX))
         # Looked at in this order: it may be closed, or uploaded and deleted, meanwhile.
         names = (pack, pack.with_name(pack.name + OPEN), pack)
-        if is_pack(pack) and not any(map(Path.exists, names)) and uploaded(pack) is None:
+        if is_pack(pack) and not any(map(Path.exists, names)) and find_upload(pack) is None:
             yield pack

@@ -21,23 +21,22 @@ from scrapy_spider_suite.errors import (
     PackUploadedError,
 )
 from scrapy_spider_suite.packs import cdxj, http_records, warc
-from scrapy_spider_suite.packs import scan as access
-from scrapy_spider_suite.packs.cdxj import stamp_of
-from scrapy_spider_suite.packs.containers import RECORD_MAX, Place
-from scrapy_spider_suite.packs.folder_index import FolderIndex, Unindexed
-from scrapy_spider_suite.packs.http_records import Head, decode
+from scrapy_spider_suite.packs.cdxj import timestamp_at
+from scrapy_spider_suite.packs.containers import RECORD_MAX, RecordPlace
+from scrapy_spider_suite.packs.folder_index import FolderIndex, TemporaryIndexes
+from scrapy_spider_suite.packs.http_records import Head, decode_body
 from scrapy_spider_suite.packs.pack_file import (
     INDEX,
     OPEN,
     Uploaded,
-    final,
+    closed_path,
+    find_upload,
     index_path,
     is_pack,
     packs_away,
     packs_missing,
-    uploaded,
 )
-from scrapy_spider_suite.packs.scan import Damage, Group, scan
+from scrapy_spider_suite.packs.scan import Damage, RecordGroup, read_two_records, scan
 from scrapy_spider_suite.packs.sorted_lines import GrowingLines
 from scrapy_spider_suite.packs.warc import IDENTICAL, Link, Record, parse_date
 from scrapy_spider_suite.runtime.http_fields import media_type
@@ -45,7 +44,8 @@ from scrapy_spider_suite.urls.extract import extract_edges
 
 logger = logging.getLogger(__name__)
 
-def links_in(page: Page, robot: str) -> list[Link]:
+
+def read_links(page: Page, robot: str) -> list[Link]:
     """Return what a crawl finds in *page* that goes by the name of *robot*.
 
     Nothing where the page cannot be read: its ``body`` says why.
@@ -73,7 +73,7 @@ class Page:
     """
 
     def __init__(
-        self, packs: Packs, path: Path, place: Place, record: Record, metadata: Record | None
+        self, packs: Packs, path: Path, place: RecordPlace, record: Record, metadata: Record | None
     ) -> None:
         self._packs = packs
         self.path = path
@@ -100,7 +100,7 @@ class Page:
         """The head of the response; of status 0 where there is none that is one."""
         if self.record.get("Content-Type").startswith("application/http"):
             try:
-                return http_records.parse(http_records.split(self.record.block)[0])
+                return http_records.parse_head(http_records.split_message(self.record.block)[0])
             except PackDamagedError:  # it was stored as it came
                 return Head("", 0, "", ())
         return Head("", 0, "", (("Content-Type", self.record.get("Content-Type")),))
@@ -139,9 +139,10 @@ class Page:
         if not self.is_revisit:
             return None
         url, date = map(self.record.get, ("WARC-Refers-To-Target-URI", "WARC-Refers-To-Date"))
-        found = self._packs.exact(url, date)
+        found = self._packs.page_at(url, date)
         if found is None and url and self.digest:
-            found = self._packs.alike(url, self.digest) or self._packs.alike(self.url, self.digest)
+            alike = self._packs.page_with_digest
+            found = alike(url, self.digest) or alike(self.url, self.digest)
         return found
 
     @cached_property
@@ -157,7 +158,9 @@ class Page:
             return self.original.body
         if not self.head.status:
             return self.record.block
-        return decode(self.head, http_records.split(self.record.block)[1], self._packs.limit)
+        return decode_body(
+            self.head, http_records.split_message(self.record.block)[1], self._packs.limit
+        )
 
     @property
     def digest(self) -> str:
@@ -172,10 +175,10 @@ class Page:
     @property
     def links(self) -> list[Link]:
         """What it leads to, as the crawl found it, or would find it if it read it later."""
-        later = self._note(warc.LATER)
+        later = self._note(warc.LINKS_READ_LATER)
         if later:
-            return links_in(self, later.partition(" ")[2])
-        return [] if self.metadata is None else warc.links(self.metadata)
+            return read_links(self, later.partition(" ")[2])
+        return [] if self.metadata is None else warc.outlinks_of(self.metadata)
 
     @property
     def via(self) -> str:
@@ -188,11 +191,11 @@ class Page:
         return self._note("hopsFromSeed")
 
     def _note(self, name: str) -> str:
-        found = () if self.metadata is None else warc.lines(self.metadata)
+        found = () if self.metadata is None else warc.warc_fields(self.metadata)
         return next((value for field, value in found if field == name), "")
 
 
-PAGES = frozenset({"response", "revisit", "resource"})
+PAGE_KINDS = frozenset({"response", "revisit", "resource"})
 
 
 def open_packs(*paths: str | Path, limit: int = RECORD_MAX) -> Packs:
@@ -221,7 +224,7 @@ class Packs:
         self.damage: list[tuple[Path, Damage]] = []
         folders = {path if path.is_dir() else path.parent for path in self.paths}
         self._indexes = [FolderIndex(folder) for folder in sorted(folders)]
-        self._unindexed = Unindexed()
+        self._unindexed = TemporaryIndexes()
 
     def __reduce__(self) -> tuple[type[Packs], tuple[list[Path], int]]:
         """Only the paths go to another process."""
@@ -233,7 +236,7 @@ class Packs:
         for path in self.paths:
             inside = sorted(filter(is_pack, path.iterdir())) if path.is_dir() else [path]
             # A pack that was closed just now may be listed under both names.
-            found |= {final(pack): pack for pack in reversed(inside)}
+            found |= {closed_path(pack): pack for pack in reversed(inside)}
         return [found[name] for name in sorted(found, key=lambda name: (name.name, name))]
 
     def shards(self, count: int) -> list[Packs]:
@@ -266,19 +269,19 @@ class Packs:
         last = _last_complete(path)
         page: Page | None = None
         for record, place in self._located(path):
-            if record.kind in PAGES:
+            if record.kind in PAGE_KINDS:
                 if page is not None:
                     yield page
                 if last is not None and place.offset > last:
                     return
-                page = Page(self, final(path), place, record, None)
+                page = Page(self, closed_path(path), place, record, None)
             elif page is not None and record.kind == "metadata" and not page.metadata:
                 mine = page.record.id in record.all("WARC-Concurrent-To")
                 page.metadata = record if mine else None
         if page is not None:
             yield page
 
-    def history(self, url: str) -> list[cdxj.Entry]:
+    def history(self, url: str) -> list[cdxj.IndexEntry]:
         """When *url* was fetched, and what came: entries of the indexes, the oldest first."""
         found = [entry for _, entry in self._find(url)]
         return sorted(found, key=lambda entry: entry.stamp)
@@ -288,8 +291,7 @@ class Packs:
         return [each for path in self.paths if path.is_dir() for each in packs_away(path)]
 
     def missing(self) -> list[Path]:
-        """The packs of these folders that were not uploaded, and of which the index alone is here.
-        """
+        """The packs of which only the index is here, and that were not uploaded."""
         return [each for path in self.paths if path.is_dir() for each in packs_missing(path)]
 
     def get(self, url: str, at: datetime | str | None = None) -> Page | None:
@@ -301,11 +303,11 @@ class Packs:
         """
         found = self._find(url)
         if at is not None:
-            latest = stamp_of(at)
+            latest = timestamp_at(at)
             found = [(folder, entry) for folder, entry in found if entry.stamp <= latest]
         return self._page(*max(found, key=lambda pair: pair[1].stamp)) if found else None
 
-    def exact(self, url: str, date: str) -> Page | None:
+    def page_at(self, url: str, date: str) -> Page | None:
         """Return the page that was fetched at that WARC-Date, and is not a revisit itself."""
         time = parse_date(date)
         for folder, entry in self._find(url) if time else ():
@@ -316,13 +318,13 @@ class Packs:
                     return page
         return None
 
-    def alike(self, url: str, digest: str) -> Page | None:
+    def page_with_digest(self, url: str, digest: str) -> Page | None:
         """Return a version of *url* with that payload digest, and no revisit; None if none is."""
         found = (pair for pair in self._find(url)
                  if pair[1].digest == digest and pair[1].mime != cdxj.REVISIT)  # fmt: skip
         return next((self._page(*pair) for pair in found), None)
 
-    def versions(self, url: str) -> Iterator[tuple[Page, cdxj.Entry]]:
+    def versions(self, url: str) -> Iterator[tuple[Page, cdxj.IndexEntry]]:
         """Every version of *url* that can be read, and its entry, the newest first. `OSError`."""
         for folder, entry in sorted(self._find(url), key=lambda pair: pair[1].stamp, reverse=True):
             try:
@@ -330,7 +332,7 @@ class Packs:
             except (PackError, FileNotFoundError):
                 continue
 
-    def page_of(self, entry: cdxj.Entry) -> Page | None:
+    def page_of(self, entry: cdxj.IndexEntry) -> Page | None:
         """Return the page of an *entry* that may be old: where it is by now; None if it is gone.
 
         Raises `PackUploadedError` (its pack is elsewhere), `PackMissingError` (it is gone, and its
@@ -339,29 +341,29 @@ class Packs:
         for index in self._indexes:
             with suppress(PackDamagedError, PackMissingError, FileNotFoundError):
                 page = self._page(index.folder, entry)
-                if page.time is None or stamp_of(page.time) == entry.stamp:
+                if page.time is None or timestamp_at(page.time) == entry.stamp:
                     return page
         found = (pair for pair in self._find(entry.url)
                  if (pair[1].stamp, pair[1].digest) == (entry.stamp, entry.digest))  # fmt: skip
         return next((self._page(*pair) for pair in found), None)
 
-    def _find(self, url: str) -> list[tuple[Path, cdxj.Entry]]:
+    def _find(self, url: str) -> list[tuple[Path, cdxj.IndexEntry]]:
         found = {}
         for index in self._indexes:
             entries = index.find(url)
-            for pack in index.without():  # which the look may have lengthened
+            for pack in index.unindexed_packs():  # which the look may have lengthened
                 entries += self._unindexed.find(pack, url)
             for entry in entries:
                 place = index.folder, entry.filename, entry.place.offset, entry.place.start
                 found[place] = index.folder, entry
         return list(found.values())
 
-    def _page(self, folder: Path, entry: cdxj.Entry) -> Page:
+    def _page(self, folder: Path, entry: cdxj.IndexEntry) -> Page:
         path = folder / Path(entry.filename).name  # an index leads to no other folder
         try:
-            record, metadata = access.read_both(path, entry.place, entry.metadata, self.limit)
+            record, metadata = read_two_records(path, entry.place, entry.metadata, self.limit)
         except FileNotFoundError:
-            if (elsewhere := uploaded(path)) is not None:
+            if (elsewhere := find_upload(path)) is not None:
                 raise PackUploadedError(
                     f"{entry.url} is in a pack that is elsewhere: {elsewhere.url}"
                 ) from None
@@ -375,12 +377,12 @@ class Packs:
             raise PackDamagedError(f"the index of {path} leads to {record.url}, not {entry.url}")
         return Page(self, path, entry.place, record, metadata)
 
-    def _located(self, path: Path) -> Iterator[tuple[Record, Place]]:
+    def _located(self, path: Path) -> Iterator[tuple[Record, RecordPlace]]:
         written = path.name.endswith(OPEN)
         try:
             parts = scan(path, self.limit)
             for part in parts:
-                if isinstance(part, Group):
+                if isinstance(part, RecordGroup):
                     yield from part.records()
                 elif not (written and part.torn):
                     logger.warning("%s, %d bytes at %d: %s", path, *part[1::-1], part.why)
@@ -388,7 +390,7 @@ class Packs:
         except FileNotFoundError:
             if not written:
                 raise
-            yield from self._located(final(path))
+            yield from self._located(closed_path(path))
 
 
 def _last_complete(path: Path) -> int | None:
@@ -400,9 +402,9 @@ def _last_complete(path: Path) -> int | None:
         return None
     try:
         line = GrowingLines(index_path(path)).last()
-        return cdxj.parse(line).place.offset if line else -1
+        return cdxj.parse_entry(line).place.offset if line else -1
     except FileNotFoundError:
-        return None if final(path).exists() else -1
+        return None if closed_path(path).exists() else -1
     except PackDamagedError:
         return -1
 

@@ -28,42 +28,42 @@ from typing import Any, BinaryIO, Final, Protocol
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs import cdxj, http_records
-from scrapy_spider_suite.packs.containers import Container, Frame
-from scrapy_spider_suite.packs.folder_index import build_index, indexes_held, is_indexed
-from scrapy_spider_suite.packs.http_records import decode
+from scrapy_spider_suite.packs.containers import Container, PackFrame
+from scrapy_spider_suite.packs.folder_index import build_index, is_indexed, lock_indexes
+from scrapy_spider_suite.packs.http_records import decode_body
 from scrapy_spider_suite.packs.item_file import container_of, is_item_pack
 from scrapy_spider_suite.packs.pack_file import (
     OPEN,
     TEXT_INDEX,
-    begun,
-    container,
     format_of,
     index_path,
     is_pack,
+    make_container,
     packs_away,
     packs_missing,
-    unmark,
+    unmark_uploaded,
+    upload_url,
 )
-from scrapy_spider_suite.packs.reader import PAGES
-from scrapy_spider_suite.packs.scan import Damage, Group, beginning, scan
+from scrapy_spider_suite.packs.reader import PAGE_KINDS
+from scrapy_spider_suite.packs.scan import Damage, RecordGroup, first_group_offset, scan
 from scrapy_spider_suite.packs.sorted_lines import SortedLines, write_lines
-from scrapy_spider_suite.packs.warc import Record, date, digest
+from scrapy_spider_suite.packs.warc import Record, sha1_digest, warc_date
 from scrapy_spider_suite.packs.writer import recover_folder
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.urls.hosts import host_mentions, is_on_host, url_mentions
 
 RECEIPTS: Final = "redactions.jsonl"
-"""What was taken out, when: the subject as a digest only."""
+"""What was taken out, when: the target as a digest only."""
 _UNFINISHED: Final = "unfinished"
 _ELSEWHERE: Final = ("away", "uploaded")
 
 
 @dataclass(slots=True)
-class Receipt:
+class RedactionReceipt:
     """What was taken out.
 
     Attributes:
-        pages: pages of the subject, revisits of them included.
+        pages: pages of the target, revisits of them included.
         revisits: revisits elsewhere whose body was that of such a page.
         mentions: pages elsewhere that name it; *removed* with it only if that was asked for.
         notes: links to it, and requests that came from it, in records that stay.
@@ -71,7 +71,7 @@ class Receipt:
         damaged: bytes that could not be read and were left out of them.
         open: packs that are being written: they were left as they are.
         away: where packs are that were uploaded, are not here any more, and hold pages of the
-            subject; or were, if they are missing.
+            target; or were, if they are missing.
         uploaded: where packs of these are that were uploaded before they were written anew: what
             is there holds it until they go up again, and replace that.
     """
@@ -87,14 +87,14 @@ class Receipt:
     uploaded: list[str] = field(default_factory=list)
 
 
-class Receipts:
-    """The receipts of *folder*; of them those of the subject with this *name*."""
+class ReceiptFile:
+    """The receipts of *folder*; of them those of the target with this *name*."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._path = folder / RECEIPTS
         self._digest = hashlib.sha256(name.encode()).hexdigest()
 
-    def note(self, receipt: Receipt, now: float) -> None:
+    def note(self, receipt: RedactionReceipt, now: float) -> None:
         """Note what is elsewhere: nothing here says so once indexes and packs are written anew.
 
         What was noted before, by a call that was killed too, is added to *receipt*. *now* in
@@ -107,12 +107,17 @@ class Receipts:
         noted = {name: getattr(receipt, name) for name in _ELSEWHERE}
         self._put({_UNFINISHED: True, **noted}, now)
 
-    def finish(self, receipt: Receipt, now: float) -> None:
+    def finish(self, receipt: RedactionReceipt, now: float) -> None:
         """Write *receipt* in place of what was noted. Raises `OSError`."""
         self._put(asdict(receipt), now)
 
     def _put(self, facts: dict[str, Any], now: float) -> None:
-        row = {"id": uuid.uuid4().hex, "time": date(now), "subject_sha256": self._digest, **facts}
+        row = {
+            "id": uuid.uuid4().hex,
+            "time": warc_date(now),
+            "subject_sha256": self._digest,
+            **facts,
+        }
         lines = [line for line in self._lines() if not self._row_of(line)]
         lines.append(json.dumps(row).encode())
         files.replace_file(self._path, b"".join(line + b"\n" for line in lines))
@@ -121,7 +126,7 @@ class Receipts:
         return self._path.read_bytes().splitlines() if self._path.exists() else []
 
     def _row_of(self, line: bytes) -> dict[str, Any]:
-        """What was noted for this subject, and not finished; of any other line nothing."""
+        """What was noted for this target, and not finished; of any other line nothing."""
         with suppress(ValueError, TypeError, AttributeError):
             row: dict[str, Any] = json.loads(line)
             if row.get(_UNFINISHED) and row.get("subject_sha256") == self._digest:
@@ -135,7 +140,7 @@ _URL: Final = re.compile(r"[a-z][\w+.-]*:.*[^\W_]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class RedactionTarget:
     """What is to go: all of a *host* (``*.example.com``: with those below it), or one *url*.
 
     Raises `PackError` unless it is one of them, and names something: every record that lacks a
@@ -153,7 +158,7 @@ class Subject:
     def __str__(self) -> str:
         return f"host {self.host}" if self.host else f"url {self.url}"
 
-    def takes(self, url: str) -> bool:
+    def accepts(self, url: str) -> bool:
         """Whether *url* is to go; none is no URL."""
         if not url:
             return False
@@ -177,20 +182,25 @@ class TextRedaction(Protocol):
 
 
 def redact(
-    folder: Path, subject: Subject, now: float, told: Callable[[int], object], *,
-    mentions: bool = False, texts: TextRedaction | None = None,
-) -> Receipt:
-    """Take *subject* out of the packs of *folder*; with *mentions* pages that name it, too.
+    folder: Path,
+    target: RedactionTarget,
+    now: float,
+    progress: Callable[[int], object],
+    *,
+    mentions: bool = False,
+    texts: TextRedaction | None = None,
+) -> RedactionReceipt:
+    """Take *target* out of the packs of *folder*; with *mentions* pages that name it, too.
 
-    *now* in seconds since the epoch; *told* is called with the bytes of each pack that is done.
+    *now* in seconds since the epoch; *progress* is called with the bytes of each pack that is done.
     *texts* redacts the text index. Raises `PackError` (indexes are being merged just now; there is
     a text index and no *texts*) and `OSError` (a full disk, which needs room for one pack: what is
     done is done, and the same call goes on).
     """
     if texts is None and (folder / TEXT_INDEX).exists():
         raise PackError(f"{folder / TEXT_INDEX} holds texts of these packs: name who redacts them")
-    receipt, receipts = Receipt(), Receipts(folder, str(subject))
-    with indexes_held(folder) as mine:
+    receipt, receipts = RedactionReceipt(), ReceiptFile(folder, str(target))
+    with lock_indexes(folder) as mine:
         if not mine:
             raise PackError(f"{folder}: its indexes are being merged: try again")
         shutil.rmtree(folder / _NEW, ignore_errors=True)
@@ -199,106 +209,109 @@ def redact(
         receipt.open = [path.name for path in packs if path.name.endswith(OPEN)]
         closed = [path for path in packs if not path.name.endswith(OPEN)]
         gone = [*(pack for pack, _ in packs_away(folder)), *packs_missing(folder)]
-        receipt.away = _elsewhere(folder, subject)
+        receipt.away = _elsewhere(folder, target)
         # First what may have to wait for another process: nothing has begun until then.
         if texts is not None:
-            texts.hide_texts(folder, host=subject.host, url=subject.url)
+            texts.hide_texts(folder, host=target.host, url=target.url)
         receipts.note(receipt, now)
         for path in closed:
             if not is_indexed(path):  # a kill came between the pack and its index, or it is damaged
                 build_index(path)
-        _hide(folder, [*closed, *gone], subject)
+        _hide(folder, [*closed, *gone], target)
         for path in closed:
             size = path.stat().st_size
-            keep = _Filter(subject, receipt, mentions=mentions)
+            keep = _RecordFilter(target, receipt, mentions=mentions)
             _redact_pack(path, keep, lambda: receipts.note(receipt, now))
-            told(size)
+            progress(size)
         shutil.rmtree(folder / _NEW, ignore_errors=True)
         if texts is not None:
-            texts.remove_texts(folder, partial(_is_of, subject, mentions=mentions))
+            texts.remove_texts(folder, partial(_is_of, target, mentions=mentions))
         receipts.finish(receipt, now)
     return receipt
 
 
-def count(
-    folder: Path, subject: Subject, told: Callable[[int], object], *, mentions: bool = False
-) -> Receipt:
+def count_redaction(
+    folder: Path, target: RedactionTarget, progress: Callable[[int], object], *,
+    mentions: bool = False,
+) -> RedactionReceipt:
     """Return what `redact` would take out, open packs included; nothing is changed. `OSError`."""
-    receipt = Receipt()
+    receipt = RedactionReceipt()
     for path in sorted(filter(is_pack, folder.iterdir())):
-        if _changes(path, _Filter(subject, receipt, mentions=mentions)):
+        if _changes(path, _RecordFilter(target, receipt, mentions=mentions)):
             receipt.packs += 1
-            receipt.uploaded += filter(None, [begun(path)])
+            receipt.uploaded += filter(None, [upload_url(path)])
         if path.name.endswith(OPEN):
             receipt.open.append(path.name)
-        told(path.stat().st_size)
-    receipt.away = _elsewhere(folder, subject)
+        progress(path.stat().st_size)
+    receipt.away = _elsewhere(folder, target)
     return receipt
 
 
-def _is_of(subject: Subject, url: str, text: str, *, mentions: bool) -> bool:
-    return subject.takes(url) or (mentions and bool(subject.pattern().search(text.encode())))
+def _is_of(target: RedactionTarget, url: str, text: str, *, mentions: bool) -> bool:
+    return target.accepts(url) or (mentions and bool(target.pattern().search(text.encode())))
 
 
-def _hide(folder: Path, packs: list[Path], subject: Subject) -> None:
-    """Let no index lead to a page of *subject*. Merged ones go: they are made again."""
+def _hide(folder: Path, packs: list[Path], target: RedactionTarget) -> None:
+    """Let no index lead to a page of *target*. Merged ones go: they are made again."""
     for pack in packs:
         index = index_path(pack)
         try:
             found = SortedLines(index)
         except FileNotFoundError:
             continue
-        if any(_leads(line, subject) for line in found):
-            write_lines((line + b"\n" for line in found if not _leads(line, subject)), index)
+        if any(_leads(line, target) for line in found):
+            write_lines((line + b"\n" for line in found if not _leads(line, target)), index)
     for path in folder.glob("merged-*.cdxj*"):  # those that were begun, too
         path.unlink(missing_ok=True)
     files.sync_path(folder)
 
 
-def _elsewhere(folder: Path, subject: Subject) -> list[str]:
-    """Where the packs are that hold pages of *subject* and are not here; where they were, if only
+def _elsewhere(folder: Path, target: RedactionTarget) -> list[str]:
+    """Where the packs are that hold pages of *target* and are not here; where they were, if only
     somebody knows who took them away."""
     places = [(pack, done.url) for pack, done in packs_away(folder)]
     places += [(pack, str(pack)) for pack in packs_missing(folder)]
-    return [place for pack, place in places if _listed(pack, subject)]
+    return [place for pack, place in places if _listed(pack, target)]
 
 
-def _listed(pack: Path, subject: Subject) -> bool:
-    """Whether a pack holds pages of *subject*, by its index."""
+def _listed(pack: Path, target: RedactionTarget) -> bool:
+    """Whether a pack holds pages of *target*, by its index."""
     try:
-        return any(_leads(line, subject) for line in SortedLines(index_path(pack)))
+        return any(_leads(line, target) for line in SortedLines(index_path(pack)))
     except FileNotFoundError:
         return False
 
 
-def _leads(line: bytes, subject: Subject) -> bool:
+def _leads(line: bytes, target: RedactionTarget) -> bool:
     """Whether a line of an index leads there; one that cannot be read is not kept."""
     try:
-        return subject.takes(cdxj.parse(line).url)
+        return target.accepts(cdxj.parse_entry(line).url)
     except PackDamagedError:
         return True
 
 
-class _Filter:
+class _RecordFilter:
     """Decides of each record of one pack, in their order, what stays of it."""
 
-    def __init__(self, subject: Subject, receipt: Receipt, *, mentions: bool = False) -> None:
-        self.subject = subject
+    def __init__(
+        self, target: RedactionTarget, receipt: RedactionReceipt, *, mentions: bool = False
+    ) -> None:
+        self.target = target
         self.receipt = receipt
         self.mentions = mentions
-        self._pattern = subject.pattern()
+        self._pattern = target.pattern()
         self._gone: set[str] = set()
 
     def take(self, record: Record) -> Record | None:
         """Return *record*, what stays of it, or None."""
-        takes = self.subject.takes
-        if takes(record.url):
-            self.receipt.pages += record.kind in PAGES
-        elif takes(record.get("WARC-Refers-To-Target-URI")):
+        accepts = self.target.accepts
+        if accepts(record.url):
+            self.receipt.pages += record.kind in PAGE_KINDS
+        elif accepts(record.get("WARC-Refers-To-Target-URI")):
             self.receipt.revisits += 1
         elif not self._gone.isdisjoint(record.all("WARC-Concurrent-To")):
             pass
-        elif record.kind in PAGES and self._names(record):
+        elif record.kind in PAGE_KINDS and self._names(record):
             self.receipt.mentions += 1
             if not self.mentions:
                 return record
@@ -308,11 +321,11 @@ class _Filter:
         return None
 
     def _names(self, record: Record) -> bool:
-        """Whether a page that stays names the subject, compressed or not."""
+        """Whether a page that stays names the target, compressed or not."""
         return bool(self._pattern.search(record.block) or self._pattern.search(_payload(record)))
 
     def _without_notes(self, record: Record) -> Record:
-        """Leave out the lines of metadata and of a request that name the subject."""
+        """Leave out the lines of metadata and of a request that name the target."""
         if record.kind not in ("metadata", "request") or not self._pattern.search(record.block):
             return record
         head, empty, rest = record.block.partition(b"\r\n\r\n")
@@ -322,7 +335,7 @@ class _Filter:
                 if (first and not number) or not self._pattern.search(line)]  # fmt: skip
         self.receipt.notes += head.count(b"\r\n") + 1 - len(kept)
         block = b"\r\n".join(kept) + empty + rest
-        changed = {"content-length": str(len(block)), "warc-block-digest": digest(block)}
+        changed = {"content-length": str(len(block)), "warc-block-digest": sha1_digest(block)}
         fields = tuple((name, changed.get(name.lower(), value)) for name, value in record.fields)
         return Record(fields, block)
 
@@ -330,29 +343,29 @@ class _Filter:
 def _payload(record: Record) -> bytes:
     """The body of a record, decompressed; b"" where it cannot be."""
     try:
-        head, body = http_records.split(record.block)
-        return decode(http_records.parse(head), body)
+        head, body = http_records.split_message(record.block)
+        return decode_body(http_records.parse_head(head), body)
     except PackError:
         return b""
 
 
-def _changes(path: Path, keep: _Filter) -> bool:
+def _changes(path: Path, keep: _RecordFilter) -> bool:
     """Whether something of the pack is to go; all of it is counted."""
     found = False
     for part in scan(path):
-        if isinstance(part, Group):
+        if isinstance(part, RecordGroup):
             for record, _ in part.records():
                 found |= keep.take(record) is not record
     return found
 
 
-def _redact_pack(path: Path, keep: _Filter, note: Callable[[], object]) -> None:
+def _redact_pack(path: Path, keep: _RecordFilter, note: Callable[[], object]) -> None:
     """Write *path* anew if something of it is to go; *note* the receipt if it was uploaded."""
-    counted = _Filter(keep.subject, Receipt(), mentions=keep.mentions)
+    counted = _RecordFilter(keep.target, RedactionReceipt(), mentions=keep.mentions)
     if not _changes(path, counted):
         keep.receipt.mentions += counted.receipt.mentions
         return
-    form = container(format_of(path))
+    form = make_container(format_of(path))
     new = path.parent / _NEW / path.name
     new.parent.mkdir(exist_ok=True)
     with path.open("rb") as old, new.open("wb") as file:
@@ -366,10 +379,10 @@ def _redact_pack(path: Path, keep: _Filter, note: Callable[[], object]) -> None:
         file.flush()
         os.fsync(file.fileno())
     build_index(new)
-    if there := begun(path):
+    if there := upload_url(path):
         keep.receipt.uploaded.append(there)
         note()
-    unmark(path)  # it is to be uploaded once more, if it was
+    unmark_uploaded(path)  # it is to be uploaded once more, if it was
     # Without an index between the two, so that none leads to what is elsewhere by now.
     index_path(path).unlink(missing_ok=True)
     os.replace(new, path)
@@ -379,12 +392,12 @@ def _redact_pack(path: Path, keep: _Filter, note: Callable[[], object]) -> None:
 
 
 def _header(form: Container, old: BinaryIO) -> bytes:
-    size = beginning(form, old)
+    size = first_group_offset(form, old)
     old.seek(0)
     return old.read(size) or form.begin("", 0)
 
 
-def _group(form: Container, old: BinaryIO, group: Group, keep: _Filter) -> bytes:
+def _group(form: Container, old: BinaryIO, group: RecordGroup, keep: _RecordFilter) -> bytes:
     """A group without what is to go: its old bytes, if nothing is."""
     before = [record for record, _ in group.records()]
     after = [record for record in map(keep.take, before) if record is not None]
@@ -395,7 +408,7 @@ def _group(form: Container, old: BinaryIO, group: Group, keep: _Filter) -> bytes
 
 
 @dataclass(slots=True)
-class ItemReceipt:
+class ItemRedactionReceipt:
     """What was taken out.
 
     Attributes:
@@ -412,28 +425,30 @@ class ItemReceipt:
 
 
 def redact_items(
-    folder: Path, subject: Subject, told: Callable[[int], object], *, dry: bool = False
-) -> ItemReceipt:
-    """Take every item out of *folder* that names *subject*; with *dry*, only count them.
+    folder: Path, target: RedactionTarget, progress: Callable[[int], object], *, dry: bool = False
+) -> ItemRedactionReceipt:
+    """Take every item out of *folder* that names *target*; with *dry*, only count them.
 
-    Each file is whole at any moment: as it was, or as it will be. *told* is called with the bytes
-    of each that is done. Raises `OSError`.
+    Each file is whole at any moment. *progress* is called with the bytes of each file that is done.
+    Raises `OSError`.
     """
-    receipt = ItemReceipt()
+    receipt = ItemRedactionReceipt()
     for path in sorted(filter(is_item_pack, folder.iterdir())):
         size = path.stat().st_size
         if path.name.endswith(OPEN):
             receipt.open.append(path.name)
         else:
-            _redact_file(path, subject, receipt, dry=dry)
-        told(size)
+            _redact_file(path, target, receipt, dry=dry)
+        progress(size)
     return receipt
 
 
-def _redact_file(path: Path, subject: Subject, receipt: ItemReceipt, *, dry: bool) -> None:
+def _redact_file(
+    path: Path, target: RedactionTarget, receipt: ItemRedactionReceipt, *, dry: bool
+) -> None:
     """Write *path* anew if an item of it is to go; blocks without one keep their bytes."""
     items = damaged = 0
-    for frame, lines, kept in _blocks(path, subject):
+    for frame, lines, kept in _blocks(path, target):
         items += len(lines) - len(kept)
         damaged += frame.end - frame.offset if frame.problem else 0
     receipt.items += items
@@ -441,7 +456,7 @@ def _redact_file(path: Path, subject: Subject, receipt: ItemReceipt, *, dry: boo
         return
     form = container_of(path)
     with files.replacing_file(path) as new, new.open("wb") as out, path.open("rb") as file:
-        for frame, lines, kept in _blocks(path, subject):
+        for frame, lines, kept in _blocks(path, target):
             if len(kept) == len(lines) and not frame.problem:
                 file.seek(frame.offset)
                 out.write(file.read(frame.end - frame.offset))
@@ -451,9 +466,11 @@ def _redact_file(path: Path, subject: Subject, receipt: ItemReceipt, *, dry: boo
     receipt.damaged += damaged
 
 
-def _blocks(path: Path, subject: Subject) -> Iterator[tuple[Frame, list[bytes], list[bytes]]]:
+def _blocks(
+    path: Path, target: RedactionTarget
+) -> Iterator[tuple[PackFrame, list[bytes], list[bytes]]]:
     """Yield the blocks of *path*, their lines, and those of them that stay."""
-    pattern = subject.pattern()
+    pattern = target.pattern()
     with path.open("rb") as file:
         for frame in container_of(path).frames(file, 0):
             lines = frame.data.splitlines(keepends=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from scrapy_spider_suite.errors import PackDamagedError
-from scrapy_spider_suite.packs.containers import RECORD_MAX, Container, Frame, Place
-from scrapy_spider_suite.packs.pack_file import OPEN, container, format_of
-from scrapy_spider_suite.packs.warc import END, Record, extent, parse
+from scrapy_spider_suite.packs.containers import RECORD_MAX, Container, PackFrame, RecordPlace
+from scrapy_spider_suite.packs.pack_file import OPEN, format_of, make_container
+from scrapy_spider_suite.packs.warc import END, Record, parse_record, record_extent
 
 
 def open_pack(path: Path) -> BinaryIO:
@@ -31,40 +31,40 @@ def open_pack(path: Path) -> BinaryIO:
         return path.open("rb")
 
 
-def read(path: Path, place: Place, limit: int = RECORD_MAX) -> Record:
+def read_record(path: Path, place: RecordPlace, limit: int = RECORD_MAX) -> Record:
     """Return the record at *place* of the pack *path* (without ``.open``).
 
     *limit*: bytes that may be decompressed for it. Raises `PackDamagedError` (no record is there,
     or not all of it), `PackError` (no pack) and `OSError`.
     """
     with open_pack(path) as file:
-        return pick(decoded(path, file, place, limit), place)
+        return record_at(read_group(path, file, place, limit), place)
 
 
-def read_both(
-    path: Path, place: Place, other: Place | None, limit: int = RECORD_MAX
+def read_two_records(
+    path: Path, place: RecordPlace, other: RecordPlace | None, limit: int = RECORD_MAX
 ) -> tuple[Record, Record | None]:
-    """As `read`, of two records: those of one group are decompressed together."""
+    """As `read_record`, of two records: those of one group are decompressed together."""
     with open_pack(path) as file:
-        data = decoded(path, file, place, limit)
-        record = pick(data, place)
+        data = read_group(path, file, place, limit)
+        record = record_at(data, place)
         if other is None:
             return record, None
         if other[:2] != place[:2]:
-            data = decoded(path, file, other, limit)
-        return record, pick(data, other)
+            data = read_group(path, file, other, limit)
+        return record, record_at(data, other)
 
 
-def pick(data: bytes, place: Place) -> Record:
+def record_at(data: bytes, place: RecordPlace) -> Record:
     """Return the record that *place* says is in *data*. Raises `PackDamagedError`."""
-    record, end = parse(data, place.start)
+    record, end = parse_record(data, place.start)
     if place.size and end - place.start != place.size:
         raise PackDamagedError("the record is not of the size that the index says")
     return record
 
 
-def decoded(path: Path, file: BinaryIO, place: Place, limit: int) -> bytes:
-    """Return what is at *place* of *file*, the pack *path*, decompressed. As `read` raises."""
+def read_group(path: Path, file: BinaryIO, place: RecordPlace, limit: int) -> bytes:
+    """Return the decompressed group at *place* of *file*. Raises as `read_record`."""
     if place.length > limit:
         raise PackDamagedError(f"a place of {place.length} bytes is none in a pack")
     file.seek(place.offset)
@@ -75,21 +75,21 @@ def decoded(path: Path, file: BinaryIO, place: Place, limit: int) -> bytes:
 
 
 # To decode one takes no state of it; making one each time takes as long as reading.
-_container = cache(container)
+_container = cache(make_container)
 
 
-class Group(NamedTuple):
+class RecordGroup(NamedTuple):
     """Records that lie in the same *length* bytes at *offset*; in *data*, decompressed."""
 
     offset: int
     length: int
     data: bytes
-    places: list[Place]
+    places: list[RecordPlace]
 
-    def records(self) -> Iterator[tuple[Record, Place]]:
+    def records(self) -> Iterator[tuple[Record, RecordPlace]]:
         """Yield each record and its place. Raises `PackDamagedError`."""
         for place in self.places:
-            yield parse(self.data, place.start)[0], place
+            yield parse_record(self.data, place.start)[0], place
 
 
 class Damage(NamedTuple):
@@ -104,18 +104,18 @@ class Damage(NamedTuple):
     torn: bool
 
 
-def scan(path: Path, limit: int = RECORD_MAX) -> Iterator[Group | Damage]:
+def scan(path: Path, limit: int = RECORD_MAX) -> Iterator[RecordGroup | Damage]:
     """Yield the groups of a pack in their order, and what is damaged between them.
 
     A pack that is being written ends with a `Damage` that is torn. *limit*: the largest record
     that is read, in bytes. Raises `PackError` (the name is not that of a pack) and `OSError`.
     """
-    form = container(format_of(path))
+    form = make_container(format_of(path))
     with path.open("rb") as file:
-        yield from scan_from(form, file, beginning(form, file), limit)
+        yield from scan_from(form, file, first_group_offset(form, file), limit)
 
 
-def beginning(form: Container, file: BinaryIO) -> int:
+def first_group_offset(form: Container, file: BinaryIO) -> int:
     """Return where the first group begins: 0, where the header of the file is damaged."""
     try:
         return form.start(file)
@@ -125,27 +125,27 @@ def beginning(form: Container, file: BinaryIO) -> int:
 
 def scan_from(
     form: Container, file: BinaryIO, offset: int, limit: int = RECORD_MAX
-) -> Iterator[Group | Damage]:
+) -> Iterator[RecordGroup | Damage]:
     """As `scan`, from *offset* on, where a group begins."""
-    gathering = _Gathering(limit)
+    gathering = _GroupScanner(limit)
     for frame in form.frames(file, offset, limit):
         yield from gathering.take(frame)
     yield from gathering.finish()
 
 
-class _Gathering:
+class _GroupScanner:
     """Joins frames to groups: a group ends where a record and a frame end together."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._data = bytearray()
-        self._records: list[Place] = []
+        self._records: list[RecordPlace] = []
         # Where the first record begins that is not whole yet, and its end once that is known.
         self._next = self._need = 0
         self._offset = self._end = 0
         self._why = ""
 
-    def take(self, frame: Frame) -> Iterator[Group | Damage]:
+    def take(self, frame: PackFrame) -> Iterator[RecordGroup | Damage]:
         """Yield what ends with *frame*."""
         if frame.problem:
             self._spoil(frame.offset, frame.problem)
@@ -172,7 +172,7 @@ class _Gathering:
             length = self._end - self._offset
             places = [place._replace(offset=self._offset, length=length)
                       for place in self._records]  # fmt: skip
-            yield Group(self._offset, length, bytes(self._data), places)
+            yield RecordGroup(self._offset, length, bytes(self._data), places)
             self._clear()
 
     def finish(self) -> Iterator[Damage]:
@@ -186,7 +186,7 @@ class _Gathering:
         while self._next < len(self._data):
             if self._need > len(self._data):
                 return False
-            found = extent(self._data, self._next)
+            found = record_extent(self._data, self._next)
             if found is None:
                 return False
             self._need = found[1]
@@ -196,7 +196,7 @@ class _Gathering:
                 return False
             if self._data[self._need - len(END) : self._need] != END:
                 raise PackDamagedError("a record does not end where it says")
-            self._records.append(Place(0, 0, self._next, self._need - self._next))
+            self._records.append(RecordPlace(0, 0, self._next, self._need - self._next))
             self._next = self._need
         return True
 

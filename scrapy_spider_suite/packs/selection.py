@@ -17,22 +17,28 @@ import xxhash
 
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import cdxj
-from scrapy_spider_suite.packs.cdxj import Entry, Located
-from scrapy_spider_suite.packs.folder_index import bundles, index_entries
-from scrapy_spider_suite.packs.pack_file import OPEN, container, final, format_of, index_path
-from scrapy_spider_suite.packs.reader import PAGES, Packs, Page
-from scrapy_spider_suite.packs.scan import Damage, Group, open_pack, scan_from
+from scrapy_spider_suite.packs.cdxj import IndexEntry, Located
+from scrapy_spider_suite.packs.folder_index import captures_of, index_entries
+from scrapy_spider_suite.packs.pack_file import (
+    OPEN,
+    closed_path,
+    format_of,
+    index_path,
+    make_container,
+)
+from scrapy_spider_suite.packs.reader import PAGE_KINDS, Packs, Page
+from scrapy_spider_suite.packs.scan import Damage, RecordGroup, open_pack, scan_from
 from scrapy_spider_suite.packs.sorted_lines import GrowingLines, SortedLines
 from scrapy_spider_suite.urls.hosts import is_on_host
 
 logger = logging.getLogger(__name__)
 
-Bundle: TypeAlias = list[Located]
+CaptureRecords: TypeAlias = list[Located]
 """The records of one fetch: the page, its request, its metadata, as far as they are there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Selection:
     """What is wanted; what is empty wants all.
 
     Attributes:
@@ -53,9 +59,9 @@ class Choice:
     @property
     def all(self) -> bool:
         """Whether nothing is left out."""
-        return self == Choice()
+        return self == Selection()
 
-    def takes(self, entry: Entry) -> bool:
+    def accepts(self, entry: IndexEntry) -> bool:
         """Whether *entry* is wanted, the sample aside."""
         status = f"{entry.status:03d}"
         return (
@@ -67,19 +73,19 @@ class Choice:
         )
 
 
-class Chosen(NamedTuple):
+class SelectedEntry(NamedTuple):
     """An entry of an index, and the pack that it is of, without ``.open``."""
 
     pack: Path
-    entry: Entry
+    entry: IndexEntry
 
 
-def entries_of(pack: Path) -> Iterator[Entry]:
+def pack_entries(pack: Path) -> Iterator[IndexEntry]:
     """Yield what the index of *pack* lists; if it has none, what it would. Raises `OSError`.
 
     Where lines of it are damaged the pack is read for what they listed, if it is here.
     """
-    for path in (pack, final(pack)):
+    for path in (pack, closed_path(pack)):
         index = index_path(path)
         try:
             lines = GrowingLines(index) if path.name.endswith(OPEN) else SortedLines(index)
@@ -93,19 +99,21 @@ def entries_of(pack: Path) -> Iterator[Entry]:
                 whole = False
         if not whole:
             logger.warning("%s is damaged: the pack is read for what it should list", index)
-            yield from _unlisted(final(pack), lines)
+            yield from _unlisted(closed_path(pack), lines)
         return
-    yield from index_entries(final(pack) if final(pack).exists() else pack, final(pack).name)
+    yield from index_entries(
+        closed_path(pack) if closed_path(pack).exists() else pack, closed_path(pack).name
+    )
 
 
-def _parsed(line: bytes) -> Entry | None:
+def _parsed(line: bytes) -> IndexEntry | None:
     try:
-        return cdxj.parse(line)
+        return cdxj.parse_entry(line)
     except PackDamagedError:  # its neighbours are sound
         return None
 
 
-def _unlisted(pack: Path, lines: Iterable[bytes]) -> Iterator[Entry]:
+def _unlisted(pack: Path, lines: Iterable[bytes]) -> Iterator[IndexEntry]:
     """What *lines*, the index of *pack*, should list and do not; nothing if the pack is away."""
     listed = {(entry.place.offset, entry.place.start) for entry in map(_parsed, lines) if entry}
     with suppress(FileNotFoundError):
@@ -114,58 +122,60 @@ def _unlisted(pack: Path, lines: Iterable[bytes]) -> Iterator[Entry]:
                 yield entry
 
 
-def choose(packs: Packs, choice: Choice) -> Iterator[Chosen]:
+def select(packs: Packs, selection: Selection) -> Iterator[SelectedEntry]:
     """Yield what is wanted, pack by pack, by its key and time there. Raises `OSError`."""
-    found = (Chosen(final(pack), entry) for pack in packs.files()
-             for entry in entries_of(pack) if choice.takes(entry))  # fmt: skip
-    if not choice.sample:
+    found = (SelectedEntry(closed_path(pack), entry) for pack in packs.files()
+             for entry in pack_entries(pack) if selection.accepts(entry))  # fmt: skip
+    if not selection.sample:
         return found
-    sample = heapq.nsmallest(choice.sample, found, key=_draw)
+    sample = heapq.nsmallest(selection.sample, found, key=_draw)
     return iter(sorted(sample, key=lambda one: (one.pack.name, one.pack, one.entry.key)))
 
 
-def fetches(packs: Packs, choice: Choice) -> Iterator[tuple[Path, Bundle]]:
+def captures(packs: Packs, selection: Selection) -> Iterator[tuple[Path, CaptureRecords]]:
     """Yield the pack and the records of every fetch that is wanted, as they lie. `OSError`."""
-    if choice.all:
+    if selection.all:
         for pack in packs.files():
-            entries = {(entry.place.offset, entry.place.start) for entry in entries_of(pack)}
-            yield from _read(packs, final(pack), entries)
+            entries = {(entry.place.offset, entry.place.start) for entry in pack_entries(pack)}
+            yield from _read(packs, closed_path(pack), entries)
         return
     wanted: dict[Path, set[tuple[int, int]]] = {}
-    for pack, entry in choose(packs, choice):
+    for pack, entry in select(packs, selection):
         wanted.setdefault(pack, set()).add((entry.place.offset, entry.place.start))
     for pack, places in wanted.items():
         yield from _read(packs, pack, places)
 
 
-def page_of(packs: Packs, pack: Path, bundle: Bundle) -> Page:
+def page_of(packs: Packs, pack: Path, bundle: CaptureRecords) -> Page:
     """Return the page that *bundle* is of."""
     record, place = bundle[0]
     found = (other for other, _ in bundle if other.kind == "metadata")
     return Page(packs, pack, place, record, next(found, None))
 
 
-def pages(packs: Packs, choice: Choice) -> Iterator[Page]:
+def pages(packs: Packs, selection: Selection) -> Iterator[Page]:
     """Yield every page that is wanted. Raises `OSError`."""
-    for pack, bundle in fetches(packs, choice):
+    for pack, bundle in captures(packs, selection):
         yield page_of(packs, pack, bundle)
 
 
-def _read(packs: Packs, pack: Path, places: set[tuple[int, int]]) -> Iterator[tuple[Path, Bundle]]:
+def _read(
+    packs: Packs, pack: Path, places: set[tuple[int, int]]
+) -> Iterator[tuple[Path, CaptureRecords]]:
     """Yield the fetches of *pack* that begin at *places*: offset, and start in the group."""
-    form = container(format_of(pack))
+    form = make_container(format_of(pack))
     with open_pack(pack) as file:
         for offset in sorted({offset for offset, _ in places}):
             located = _records(packs, pack, scan_from(form, file, offset, packs.limit))
-            for bundle in bundles(located):
+            for bundle in captures_of(located):
                 record, place = bundle[0]
                 if place.offset != offset:
                     break
-                if (offset, place.start) in places and record.kind in PAGES:
+                if (offset, place.start) in places and record.kind in PAGE_KINDS:
                     yield pack, bundle
 
 
-def _records(packs: Packs, pack: Path, parts: Iterable[Group | Damage]) -> Iterator[Located]:
+def _records(packs: Packs, pack: Path, parts: Iterable[RecordGroup | Damage]) -> Iterator[Located]:
     """The records up to what is damaged, which is noted unless it is being written."""
     for part in parts:
         if isinstance(part, Damage):
@@ -175,7 +185,7 @@ def _records(packs: Packs, pack: Path, parts: Iterable[Group | Damage]) -> Itera
         yield from part.records()
 
 
-def _draw(one: Chosen) -> int:
+def _draw(one: SelectedEntry) -> int:
     """A number for a page: by chance, but always the same one."""
     return xxhash.xxh3_64_intdigest(f"{one.entry.url} {one.entry.stamp}".encode())
 

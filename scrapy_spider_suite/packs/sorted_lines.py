@@ -31,7 +31,7 @@ class SortedLines:
         self._kept: mmap.mmap | bytes | None = None
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
-            self.identity = identity(found)
+            self.identity = file_identity(found)
             self._size = found.st_size
             if kept:
                 self._kept = _mapped(file)
@@ -53,7 +53,7 @@ class SortedLines:
         data = self._data()
         return data[-1:] not in (b"", b"\n")
 
-    def ends(self) -> tuple[bytes, bytes]:
+    def first_and_last(self) -> tuple[bytes, bytes]:
         """The first and the last of the lines that have an end; b"" if there are none."""
         data = self._data()
         last = data.rfind(b"\n")
@@ -132,7 +132,7 @@ class GrowingLines:
         return b""
 
 
-def identity(found: os.stat_result) -> tuple[int, int, int]:
+def file_identity(found: os.stat_result) -> tuple[int, int, int]:
     """What is another when the file is another."""
     return found.st_ino, found.st_mtime_ns, found.st_size
 

@@ -13,11 +13,11 @@ import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs import scan
-from scrapy_spider_suite.packs.containers import RECORD_MAX, Place
-from scrapy_spider_suite.packs.pack_file import uploaded
+from scrapy_spider_suite.packs.containers import RECORD_MAX, RecordPlace
+from scrapy_spider_suite.packs.pack_file import find_upload
 from scrapy_spider_suite.packs.reader import Packs, Page
-from scrapy_spider_suite.packs.warc import Record, clean_url, date
-from scrapy_spider_suite.packs.writer import Location
+from scrapy_spider_suite.packs.warc import Record, clean_url, warc_date
+from scrapy_spider_suite.packs.writer import RecordLocation
 
 _KEPT: Final = 8 << 20
 """Bytes of groups that are kept decompressed."""
@@ -29,7 +29,7 @@ _Key: TypeAlias = tuple[str, int, int, bytes]
 
 
 @dataclass(slots=True)
-class Stored:
+class StoredPage:
     """A page of *url*, fetched at *time* (seconds since the epoch); *location*, once it is written.
 
     *again*: it had been fetched before, and has been counted. *visited*: it had been in the crawl
@@ -39,7 +39,7 @@ class Stored:
     url: str
     time: float
     again: bool = False
-    location: Location | None = None
+    location: RecordLocation | None = None
     visited: bool = False
     first: bool = False
 
@@ -53,11 +53,11 @@ class Stored:
         return data
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Stored:
+    def from_bytes(cls, data: bytes) -> StoredPage:
         """Read it back. Raises `PackError` for anything else."""
         try:
             url, time, flags, name, *place = msgpack.unpackb(data)
-            location = Location(Path(name).name, Place(*map(int, place)))
+            location = RecordLocation(Path(name).name, RecordPlace(*map(int, place)))
             return cls(
                 str(url), float(time), bool(flags & 1), location,
                 visited=bool(flags & 2), first=bool(flags & 4),
@@ -66,20 +66,20 @@ class Stored:
             raise PackError(f"it is not known where a page is ({error})") from error
 
 
-class Finder:
+class StoredPageFinder:
     """Finds pages in *folders*, whichever has them. For one thread at a time."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._folders = list(folders)
         self._packs: dict[Path, Packs] = {}
-        self._groups = Groups()
+        self._groups = GroupCache()
 
     def add(self, folder: Path) -> None:
         """Pages may lie in *folder*, too, and are looked for there first; from any thread."""
         if folder not in self._folders:
             self._folders = [folder, *self._folders]
 
-    def find(self, stored: Stored) -> Page:
+    def find(self, stored: StoredPage) -> Page:
         """Return the page; by the index where it has been moved, as in a pack that was redacted.
 
         Raises `PackError` (it is not in the packs any more, or damaged) and `OSError` (a folder is
@@ -97,14 +97,14 @@ class Finder:
             except FileNotFoundError as error:
                 if not folder.is_dir():
                     absent = error
-                elif (away := uploaded(folder / stored.location.filename)) is not None:
+                elif (away := find_upload(folder / stored.location.filename)) is not None:
                     why = f"{stored.location.filename} was uploaded to {away.url}, and deleted here"
         if absent is not None:
             raise absent
         raise PackError(why)
 
-    def _find(self, folder: Path, stored: Stored, location: Location) -> Page:
-        path, when = folder / location.filename, date(stored.time)
+    def _find(self, folder: Path, stored: StoredPage, location: RecordLocation) -> Page:
+        path, when = folder / location.filename, warc_date(stored.time)
         damage = ""
         try:
             record = self._groups.read(path, location.place)
@@ -112,10 +112,10 @@ class Finder:
                 return Page(self._packs_in(folder), path, location.place, record, None)
         except PackDamagedError as error:
             damage = str(error)
-        found = self._packs_in(folder).exact(stored.url, when)
+        found = self._packs_in(folder).page_at(stored.url, when)
         if found is None:
             time.sleep(_MOMENT)  # a pack that is just written anew has no index so long
-            found = self._packs_in(folder).exact(stored.url, when)
+            found = self._packs_in(folder).page_at(stored.url, when)
         if found is None:
             raise PackError(f"{location.filename}: {damage or 'the page is not there any more'}")
         return found
@@ -127,7 +127,7 @@ class Finder:
         return self._packs[folder]
 
 
-class Groups:
+class GroupCache:
     """Reads records, and keeps the groups in which they lie, *most* bytes of them, the last ones.
 
     Pages that were packed together are wanted at about the same time.
@@ -138,7 +138,7 @@ class Groups:
         self._size = 0
         self._kept: OrderedDict[_Key, bytes] = OrderedDict()
 
-    def read(self, path: Path, place: Place) -> Record:
+    def read(self, path: Path, place: RecordPlace) -> Record:
         """As `access.read`."""
         with scan.open_pack(path) as file:
             file.seek(place.offset)
@@ -146,8 +146,8 @@ class Groups:
             key = (path.name, *place[:2], file.read(_SUMS))
             data = self._kept.get(key)
             if data is None:
-                data = scan.decoded(path, file, place, RECORD_MAX)
-        record = scan.pick(data, place)
+                data = scan.read_group(path, file, place, RECORD_MAX)
+        record = scan.record_at(data, place)
         if place.size < len(data):
             self._keep(key, data)
         return record

@@ -27,18 +27,18 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from scrapy_spider_suite.errors import PackError, PackUploadError
-from scrapy_spider_suite.packs.folder_index import build_index, indexes_held, is_indexed
+from scrapy_spider_suite.packs.folder_index import build_index, is_indexed, lock_indexes
 from scrapy_spider_suite.packs.pack_file import (
     Uploaded,
-    begin,
-    begun,
+    find_upload,
     index_path,
-    mark,
-    uploaded,
-    waiting,
+    mark_begun,
+    mark_uploaded,
+    packs_to_upload,
+    upload_url,
 )
-from scrapy_spider_suite.packs.sorted_lines import identity
-from scrapy_spider_suite.packs.warc import date
+from scrapy_spider_suite.packs.sorted_lines import file_identity
+from scrapy_spider_suite.packs.warc import warc_date
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.files import lock_file
 
@@ -55,7 +55,7 @@ _PART: Final = ".part"
 _STEP: Final = 1 << 20
 
 
-class Target:
+class UploadTarget:
     """A folder on another file system. *url* as fsspec has them: ``s3://bucket/news``, a path.
 
     Raises `PackError`: nothing that is installed knows such a URL.
@@ -86,7 +86,7 @@ class Target:
         with self._connected(pack) as (system, folder):
             for path, (size, md5) in zip((index, pack), sums, strict=True):
                 self._put(system, path, f"{folder}/{path.name}", size, md5)
-        return Uploaded(self.place(pack), *sums[1], date(now))
+        return Uploaded(self.place(pack), *sums[1], warc_date(now))
 
     def require_elsewhere(self, folder: Path) -> None:
         """Raises `PackError`: packs of *folder* would replace themselves, again and again."""
@@ -158,7 +158,7 @@ class Target:
             files.sync_path(Path(target).parent)
 
 
-def upload(pack: Path, target: Target, now: float, *, keep: bool) -> Uploaded | None:
+def upload_pack(pack: Path, target: UploadTarget, now: float, *, keep: bool) -> Uploaded | None:
     """Upload *pack*, note it, and delete the pack unless it is to be kept; its index stays.
 
     None: it is to be tried again, since another process has it in hand, or it was replaced or
@@ -167,13 +167,13 @@ def upload(pack: Path, target: Target, now: float, *, keep: bool) -> Uploaded | 
     with pack.open("rb") as file:
         if not lock_file(file):
             return None
-        before = identity(pack.stat())
+        before = file_identity(pack.stat())
         if not _is_indexed(pack, before, keep=keep):
             return None
-        if begun(pack) != target.place(pack):
+        if upload_url(pack) != target.place(pack):
             target.require_free(pack)
-            begin(pack, target.place(pack))
-        done = uploaded(pack)
+            mark_begun(pack, target.place(pack))
+        done = find_upload(pack)
         if done is None or (done.size, done.md5) != _sum_of(pack):
             done = target.send(pack, now)
         return done if _settle(pack, done, before, keep=keep) else None
@@ -181,10 +181,10 @@ def upload(pack: Path, target: Target, now: float, *, keep: bool) -> Uploaded | 
 
 def _settle(pack: Path, done: Uploaded, before: tuple[int, int, int], *, keep: bool) -> bool:
     """Note that *pack* is there, if it is still what was sent, and let go of it here."""
-    with indexes_held(pack.parent, wait=True):
+    with lock_indexes(pack.parent, wait=True):
         if not _is_still(pack, before):
             return False
-        mark(pack, done)
+        mark_uploaded(pack, done)
         if not keep:
             pack.unlink()
             files.sync_path(pack.parent)
@@ -200,7 +200,7 @@ def _is_indexed(pack: Path, before: tuple[int, int, int], *, keep: bool) -> bool
     serves = _exists if keep else is_indexed
     if serves(pack):
         return True
-    with indexes_held(pack.parent, wait=True):
+    with lock_indexes(pack.parent, wait=True):
         if not _is_still(pack, before):
             return False
         if not serves(pack):
@@ -214,7 +214,7 @@ def _exists(pack: Path) -> bool:
 
 def _is_still(pack: Path, before: tuple[int, int, int]) -> bool:
     try:
-        return identity(pack.stat()) == before
+        return file_identity(pack.stat()) == before
     except FileNotFoundError:
         return False
 
@@ -283,10 +283,10 @@ _LONGEST: Final = 300.0
 """Seconds between two attempts at a target that does not answer."""
 
 
-class Uploads:
+class UploadThread:
     """The packs of an *agent* in *folder* to *target*, the oldest first.
 
-    *told* is called, in the thread, with every pack and what became of it: where it is, or why it
+    *report* is called, in the thread, with every pack and what became of it: where it is, or why it
     could not be uploaded now. *rest* waits for so many seconds, or until its event is set.
     """
 
@@ -294,10 +294,10 @@ class Uploads:
         self,
         folder: Path,
         agent: str,
-        target: Target,
+        target: UploadTarget,
         *,
         keep: bool,
-        told: Callable[[Path, Uploaded | Exception], None],
+        report: Callable[[Path, Uploaded | Exception], None],
         clock: Callable[[], float] = time.time,
         rest: Callable[[threading.Event, float | None], object] = threading.Event.wait,
     ) -> None:
@@ -305,7 +305,7 @@ class Uploads:
         self._agent = agent
         self._target = target
         self._keep = keep
-        self._told = told
+        self._report = report
         self._clock = clock
         self._rest = rest
         self._closed, self._ending = threading.Event(), threading.Event()
@@ -313,7 +313,7 @@ class Uploads:
         self._thread = threading.Thread(target=self._run, name="uploads", daemon=True)
         self._thread.start()
 
-    def look(self) -> None:
+    def notify(self) -> None:
         """Another pack is closed."""
         self._closed.set()
 
@@ -330,7 +330,7 @@ class Uploads:
     def left(self) -> list[Path]:
         """The packs that wait."""
         try:
-            return waiting(
+            return packs_to_upload(
                 self._folder, self._agent, keep=self._keep, target=self._target.url
             )
         except OSError:  # the folder is gone, and they with it
@@ -353,14 +353,14 @@ class Uploads:
         left = self.left()
         for path in sorted(left, key=lambda path: (self._failed[path], path)):
             try:
-                done = upload(path, self._target, self._clock(), keep=self._keep)
+                done = upload_pack(path, self._target, self._clock(), keep=self._keep)
             except (PackError, OSError) as error:
                 # Others come before it next time: it may be this one alone.
                 self._failed[path] += 1
-                self._told(path, error)
+                self._report(path, error)
                 return min(_LONGEST, 2.0 ** min(9, self._failed.total()))
             if done is None:
                 return 1.0
             self._failed.clear()
-            self._told(path, done)
+            self._report(path, done)
         return None

@@ -12,19 +12,19 @@ import xxhash
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import cdxj, http_records
 from scrapy_spider_suite.packs.cdxj import Located
-from scrapy_spider_suite.packs.containers import RECORD_MAX, Place
-from scrapy_spider_suite.packs.folder_index import bundles, content, index_entries, runs
+from scrapy_spider_suite.packs.containers import RECORD_MAX, RecordPlace
+from scrapy_spider_suite.packs.folder_index import captures_of, index_entries, index_runs, run_lines
 from scrapy_spider_suite.packs.pack_file import INDEX, OPEN, index_path, is_pack, packs_missing
 from scrapy_spider_suite.packs.scan import Damage, scan
 from scrapy_spider_suite.packs.sorted_lines import SortedLines
-from scrapy_spider_suite.packs.warc import Record, digest
+from scrapy_spider_suite.packs.warc import Record, sha1_digest
 from scrapy_spider_suite.runtime.text import counted
 
 NAMED: Final = 1000
 """Lines of an index that are named one by one, of each kind."""
 
 
-class Finding(NamedTuple):
+class PackFinding(NamedTuple):
     """One thing that is wrong.
 
     *kind*: ``damaged`` (bytes that cannot be read), ``torn`` (the end is missing), ``digest`` (a
@@ -41,7 +41,7 @@ class Finding(NamedTuple):
     length: int = -1
 
 
-def verify(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[Finding]:
+def verify(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[PackFinding]:
     """Yield what is wrong with packs, with folders of them, and with their indexes.
 
     Packs that are being written are looked at as far as they are whole, without their index.
@@ -57,12 +57,12 @@ def verify(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[Finding]:
             yield from verify_pack(path, limit)
 
 
-def verify_pack(path: Path, limit: int = RECORD_MAX) -> Iterator[Finding]:
+def verify_pack(path: Path, limit: int = RECORD_MAX) -> Iterator[PackFinding]:
     """Yield what is wrong with one pack and the index beside it; see `verify`."""
-    found: list[Finding] = []
-    sums = _Sum()
-    for bundle in bundles(_checked(path, limit, found)):
-        for entry in cdxj.entries(bundle, path.name):
+    found: list[PackFinding] = []
+    sums = _LineSum()
+    for bundle in captures_of(_checked(path, limit, found)):
+        for entry in cdxj.entries_for(bundle, path.name):
             sums.add(entry.line())
         yield from found
         found.clear()
@@ -71,57 +71,59 @@ def verify_pack(path: Path, limit: int = RECORD_MAX) -> Iterator[Finding]:
         yield from _verify_index(path, sums)
 
 
-def _checked(path: Path, limit: int, found: list[Finding]) -> Iterator[Located]:
+def _checked(path: Path, limit: int, found: list[PackFinding]) -> Iterator[Located]:
     """Yield the records of a pack; what is wrong goes to *found*."""
     written = path.name.endswith(OPEN)
     for part in scan(path, limit):
         if isinstance(part, Damage):
             if not (written and part.torn):
                 kind = "torn" if part.torn else "damaged"
-                found.append(Finding(path, kind, part.why, "", part.offset, part.length))
+                found.append(PackFinding(path, kind, part.why, "", part.offset, part.length))
             continue
         for record, place in part.records():
             found += _check(path, record, place)
             yield record, place
 
 
-def _check(path: Path, record: Record, place: Place) -> Iterator[Finding]:
+def _check(path: Path, record: Record, place: RecordPlace) -> Iterator[PackFinding]:
     """Yield what is wrong with a record that could be read."""
     where = record.url, place.offset, place.length
     block = record.get("WARC-Block-Digest")
-    if block.startswith("sha1:") and block != digest(record.block):
-        yield Finding(path, "digest", "the record is not what it was", *where)
+    if block.startswith("sha1:") and block != sha1_digest(record.block):
+        yield PackFinding(path, "digest", "the record is not what it was", *where)
     payload = record.get("WARC-Payload-Digest")
     if payload.startswith("sha1:") and record.kind in ("response", "resource"):
         http = record.get("Content-Type").startswith("application/http")
-        body = http_records.split(record.block)[1] if http else record.block
-        if payload != digest(body):
-            yield Finding(path, "digest", "the body is not what it was", *where)
+        body = http_records.split_message(record.block)[1] if http else record.block
+        if payload != sha1_digest(body):
+            yield PackFinding(path, "digest", "the body is not what it was", *where)
     if record.time is None:
         what = f"no date: {record.get('WARC-Date')[:40]!r}"
-        yield Finding(path, "date", what, *where)
+        yield PackFinding(path, "date", what, *where)
 
 
-def _verify_index(path: Path, true: _Sum) -> Iterator[Finding]:
+def _verify_index(path: Path, true: _LineSum) -> Iterator[PackFinding]:
     index = index_path(path)
     try:
         lines = SortedLines(index)
     except FileNotFoundError:
-        yield Finding(path, "index", "there is no index: `scrapy packs merge` makes one")
+        yield PackFinding(path, "index", "there is no index: `scrapy packs merge` makes one")
         return
-    sums, before = _Sum(), b""
+    sums, before = _LineSum(), b""
     disorder = 0
     for line in lines:
         sums.add(line)
         disorder += line < before
         before = line
     if disorder:
-        yield Finding(index, "index", counted(disorder, "line is", "lines are") + " out of order")
+        yield PackFinding(
+            index, "index", counted(disorder, "line is", "lines are") + " out of order"
+        )
     if sums != true:
         yield from _differences(path, index, lines)
 
 
-def _differences(path: Path, index: Path, lines: SortedLines) -> Iterator[Finding]:
+def _differences(path: Path, index: Path, lines: SortedLines) -> Iterator[PackFinding]:
     """Name the lines that only the index has, or only the pack."""
     listed = set(map(_key, lines))
     true = set()
@@ -132,57 +134,55 @@ def _differences(path: Path, index: Path, lines: SortedLines) -> Iterator[Findin
         if key not in listed:
             missing += 1
             if missing <= NAMED:
-                yield Finding(index, "index", "a page is not in the index", entry.url)
+                yield PackFinding(index, "index", "a page is not in the index", entry.url)
     for line in lines:
         if _key(line) not in true:
             wrong += 1
             if wrong <= NAMED:
-                yield Finding(index, "index", *_what_is_wrong(line))
+                yield PackFinding(index, "index", *_what_is_wrong(line))
     if not missing and not wrong:
         what = "some lines are there several times, or lead to links that are not there"
-        yield Finding(index, "index", what)
+        yield PackFinding(index, "index", what)
 
 
 def _key(line: bytes) -> int:
     """A number for a line, the same whatever it says of the page's links."""
     with suppress(PackDamagedError):  # it is no page's
-        line = cdxj.parse(line)._replace(metadata=None).line()
+        line = cdxj.parse_entry(line)._replace(metadata=None).line()
     return xxhash.xxh3_64_intdigest(line)
 
 
 def _what_is_wrong(line: bytes) -> tuple[str, str]:
     try:
-        return "a line leads to no page", cdxj.parse(line).url
+        return "a line leads to no page", cdxj.parse_entry(line).url
     except PackDamagedError as error:
         return str(error), ""
 
 
-def verify_missing(folder: Path) -> Iterator[Finding]:
+def verify_missing(folder: Path) -> Iterator[PackFinding]:
     """Yield the packs of *folder* that are gone, though their indexes list their pages still."""
     for pack in packs_missing(folder):
         what = f"its index is here, the pack is not: bring it back, or remove {pack.name}{INDEX}"
-        yield Finding(pack, "missing", what)
+        yield PackFinding(pack, "missing", what)
 
 
-def verify_merged(folder: Path) -> Iterator[Finding]:
+def verify_merged(folder: Path) -> Iterator[PackFinding]:
     """Yield the merged indexes of *folder* that are not what the packs' own are together."""
-    for run in runs(folder):
+    for run in index_runs(folder):
         if run.merged:
             own = [folder / f"{pack}{INDEX}" for pack in run.packs]
             try:
                 wanted = _sum(line for path in own for line in SortedLines(path))
             except FileNotFoundError as error:
                 what = f"it covers a pack without an index: {error.filename}"
-                yield Finding(run.lines.path, "index", what)
+                yield PackFinding(run.lines.path, "index", what)
                 continue
-            if _sum(content(run)) != wanted:
+            if _sum(run_lines(run)) != wanted:
                 what = "it is not what the indexes of its packs are: remove it and merge again"
-                yield Finding(run.lines.path, "index", what)
+                yield PackFinding(run.lines.path, "index", what)
 
 
-
-
-class _Sum:
+class _LineSum:
     """A sum over lines that does not depend on their order."""
 
     def __init__(self) -> None:
@@ -193,13 +193,13 @@ class _Sum:
         self.sum = (self.sum + xxhash.xxh3_128_intdigest(line)) & ((1 << 128) - 1)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Sum) and (self.count, self.sum) == (other.count, other.sum)
+        return isinstance(other, _LineSum) and (self.count, self.sum) == (other.count, other.sum)
 
     __hash__ = None  # type: ignore[assignment]
 
 
-def _sum(lines: Iterable[bytes]) -> _Sum:
-    found = _Sum()
+def _sum(lines: Iterable[bytes]) -> _LineSum:
+    found = _LineSum()
     for line in lines:
         found.add(line)
     return found

@@ -1,6 +1,6 @@
 """One WARC 1.1 record: its fields, its block, and both as bytes (ISO 28500:2017).
 
-What was fetched as WARC records: `Fetch` in, response, request and metadata out.
+What was fetched as WARC records: `Capture` in, response, request and metadata out.
 
 The fields follow ISO 28500:2017 (WARC 1.1) and its community's additions, the lines of a metadata
 record those of Heritrix: ``via``, ``hopsFromSeed``, ``outlink: URL HOP CONTEXT``.
@@ -25,7 +25,7 @@ import msgspec
 
 from scrapy_spider_suite import __version__
 from scrapy_spider_suite.errors import PackDamagedError
-from scrapy_spider_suite.packs.http_records import Form, fit
+from scrapy_spider_suite.packs.http_records import BodyForm, fit_head
 from scrapy_spider_suite.urls.page_digests import sha1_of, warc_digest
 
 VERSION: Final = b"WARC/1.1"
@@ -92,7 +92,7 @@ class Record(NamedTuple):
         return b"WARC/1.1\r\n%b\r\n%b\r\n\r\n" % (head.encode(), self.block)
 
 
-def make(
+def make_record(
     kind: str,
     time: str,
     block: bytes,
@@ -101,7 +101,7 @@ def make(
     url: str = "",
     more: Iterable[tuple[str, str]] = (),
 ) -> Record:
-    """Return a new record with an id of its own. *time* as `date` gives it.
+    """Return a new record with an id of its own. *time* as `warc_date` gives it.
 
     No value can add a field: line breaks and other control characters become ``%0D`` and the like
     in the URL and a space elsewhere. Fields without a value are left out. Raises ValueError: the
@@ -116,21 +116,21 @@ def make(
         if len(url) > URL_MAX:
             raise ValueError(f"a URL of {len(url)} characters: {url[:200]!r}")
         fields.append(("WARC-Target-URI", clean_url(url)))
-    fields += [(name, clean(value)) for name, value in more if value]
+    fields += [(name, clean_value(value)) for name, value in more if value]
     fields += [
-        ("WARC-Block-Digest", digest(block)),
+        ("WARC-Block-Digest", sha1_digest(block)),
         ("Content-Type", content_type),
         ("Content-Length", str(len(block))),
     ]
     return Record(tuple(fields), block)
 
 
-def parse(data: bytes, start: int = 0) -> tuple[Record, int]:
+def parse_record(data: bytes, start: int = 0) -> tuple[Record, int]:
     """Return the record at *start* of *data*, and where the next one begins.
 
     Raises `PackDamagedError`: there is none, or not all of it.
     """
-    block, end = extent(data, start) or (0, 0)
+    block, end = record_extent(data, start) or (0, 0)
     if not end or end > len(data):
         raise PackDamagedError("a record is cut off")
     fields = _fields(data[start : block - len(END)])
@@ -139,7 +139,7 @@ def parse(data: bytes, start: int = 0) -> tuple[Record, int]:
     return Record(fields, data[block : end - len(END)]), end
 
 
-def extent(data: bytes | bytearray, start: int = 0) -> tuple[int, int] | None:
+def record_extent(data: bytes | bytearray, start: int = 0) -> tuple[int, int] | None:
     """Return where the block of the record at *start* begins and where the record ends.
 
     Its end may lie beyond *data*. None if its fields are not all there yet. Raises
@@ -170,12 +170,12 @@ def _fields(head: bytes) -> tuple[tuple[str, str], ...]:
     return tuple([(name.strip(), value.strip()) for name, _, value in pairs])
 
 
-def digest(data: bytes) -> str:
+def sha1_digest(data: bytes) -> str:
     """Return the SHA-1 of *data* as archives write it: ``sha1:`` and base 32."""
     return warc_digest(sha1_of(data))
 
 
-def date(time: float) -> str:
+def warc_date(time: float) -> str:
     """Return *time* (seconds since the epoch) as a WARC-Date; what is no time is 1970 or 9999."""
     seconds = min(max(time, 0.0), _LATEST) if time == time else 0.0
     whole = int(seconds)
@@ -198,7 +198,7 @@ def parse_date(text: str) -> datetime | None:
         return None
 
 
-def clean(value: str) -> str:
+def clean_value(value: str) -> str:
     """Return *value* with spaces for line breaks and other control characters."""
     return value if value.isascii() and value.isprintable() else _CONTROL.sub(" ", value)
 
@@ -231,7 +231,7 @@ RESPONSE: Final = "application/http; msgtype=response"
 REQUEST: Final = "application/http; msgtype=request"
 FIELDS: Final = "application/warc-fields"
 
-LATER: Final = "linksRead"
+LINKS_READ_LATER: Final = "linksRead"
 """The line of a metadata record that says ``later NAME``: no links were read as the page came. NAME
 is the robot by which the page may have addressed the crawl."""
 _FIELDS: Final = 1800
@@ -262,7 +262,7 @@ class Link(NamedTuple):
     nofollow: bool = False
 
 
-class Original(NamedTuple):
+class RefersTo(NamedTuple):
     """The record that a revisit refers to. *time* in seconds since the epoch."""
 
     url: str
@@ -271,7 +271,7 @@ class Original(NamedTuple):
     id: str = ""
 
 
-class Fetch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Capture(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One fetch. `msgspec.structs.replace` gives one with other values.
 
     Attributes:
@@ -297,13 +297,13 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     time: float
     head: bytes
     body: bytes = b""
-    form: Form = Form.WIRE
+    form: BodyForm = BodyForm.WIRE
     method: str = "GET"
     request: bytes = b""
     address: str = ""
     truncated: str = ""
     protocols: tuple[str, ...] = ()
-    original: Original | None = None
+    original: RefersTo | None = None
     profile: str = IDENTICAL
     via: str = ""
     hops: str = ""
@@ -312,7 +312,7 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crawl:
+class CrawlInfo:
     """What a pack says about the crawl that it is of, in its warcinfo record."""
 
     name: str
@@ -326,33 +326,28 @@ class Crawl:
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
-def payload_digest(body: bytes) -> str:
-    """Return the digest of a body as it will stand in the record: what duplicates share."""
-    return digest(body)
-
-
-def size_of(fetch: Fetch) -> int:
+def estimated_size(fetch: Capture) -> int:
     """Return how many bytes the records of *fetch* will have, or it has until then: roughly."""
     links = sum([_LINK + len(link[0]) for link in fetch.links])
     return len(fetch.head) + len(fetch.body) + len(fetch.request) + links + _FIELDS
 
 
-def records(fetch: Fetch) -> list[Record]:
+def make_records(fetch: Capture) -> list[Record]:
     """Return the records of a fetch: response (or revisit), request, metadata, as far as known."""
-    time = date(fetch.time)
+    time = warc_date(fetch.time)
     first = _revisit(fetch, time) if fetch.original else _response(fetch, time)
     found = [first]
     tie = ("WARC-Concurrent-To", first.id)
     if fetch.request:
         more = (("WARC-IP-Address", fetch.address), tie)
-        found.append(make("request", time, fetch.request, REQUEST, url=fetch.url, more=more))
+        found.append(make_record("request", time, fetch.request, REQUEST, url=fetch.url, more=more))
     block = _metadata(fetch)
     if block:
-        found.append(make("metadata", time, block, FIELDS, url=fetch.url, more=(tie,)))
+        found.append(make_record("metadata", time, block, FIELDS, url=fetch.url, more=(tie,)))
     return found
 
 
-def warcinfo(crawl: Crawl, filename: str, time: float) -> Record:
+def warcinfo(crawl: CrawlInfo, filename: str, time: float) -> Record:
     """Return the record that begins the pack *filename*. *time* in seconds since the epoch."""
     lines = {
         "software": crawl.software,
@@ -368,22 +363,19 @@ def warcinfo(crawl: Crawl, filename: str, time: float) -> Record:
         "settings-digest": crawl.settings_digest,
         **crawl.notes,
     }
-    block = "".join(f"{_name(name)}: {clean(value)}\r\n" for name, value in lines.items() if value)
+    block = "".join(
+        f"{_name(name)}: {clean_value(value)}\r\n" for name, value in lines.items() if value
+    )
     more = (("WARC-Filename", filename),)
-    return make("warcinfo", date(time), block.encode("utf-8", "replace"), FIELDS, more=more)
+    return make_record(
+        "warcinfo", warc_date(time), block.encode("utf-8", "replace"), FIELDS, more=more
+    )
 
 
-def resource(url: str, time: float, body: bytes, content_type: str) -> Record:
-    """Return a record of something that did not come by HTTP (``file:``, ``ftp:``, ``data:``)."""
-    more = (("WARC-Payload-Digest", digest(body)),)
-    kind = clean(content_type) or "application/octet-stream"
-    return make("resource", date(time), body, kind, url=url, more=more)
-
-
-def links(metadata: Record) -> list[Link]:
+def outlinks_of(metadata: Record) -> list[Link]:
     """Return the links that a metadata record names."""
     found = []
-    for name, value in lines(metadata):
+    for name, value in warc_fields(metadata):
         if name == "outlink":
             url, _, rest = value.partition(" ")
             context = rest.partition(" ")[2]
@@ -393,22 +385,22 @@ def links(metadata: Record) -> list[Link]:
     return found
 
 
-def lines(record: Record) -> list[tuple[str, str]]:
+def warc_fields(record: Record) -> list[tuple[str, str]]:
     """Return the names and values in a record of ``application/warc-fields``."""
     text = record.block.decode("utf-8", "replace")
     pairs = (line.partition(": ") for line in text.split("\r\n") if line)
     return [(name, value) for name, _, value in pairs]
 
 
-def _response(fetch: Fetch, time: str) -> Record:
-    head = fit(fetch.head, len(fetch.body), fetch.form, method=fetch.method,
+def _response(fetch: Capture, time: str) -> Record:
+    head = fit_head(fetch.head, len(fetch.body), fetch.form, method=fetch.method,
                cut=bool(fetch.truncated))  # fmt: skip
-    more = [*_wire(fetch), ("WARC-Payload-Digest", digest(fetch.body)),
+    more = [*_wire(fetch), ("WARC-Payload-Digest", sha1_digest(fetch.body)),
             ("WARC-Truncated", fetch.truncated)]  # fmt: skip
-    return make("response", time, head + fetch.body, RESPONSE, url=fetch.url, more=more)
+    return make_record("response", time, head + fetch.body, RESPONSE, url=fetch.url, more=more)
 
 
-def _revisit(fetch: Fetch, time: str) -> Record:
+def _revisit(fetch: Capture, time: str) -> Record:
     """A revisit's block is the new head, as it was: it announces a body that is elsewhere."""
     original = fetch.original
     assert original is not None
@@ -417,26 +409,26 @@ def _revisit(fetch: Fetch, time: str) -> Record:
         ("WARC-Profile", fetch.profile),
         ("WARC-Refers-To", original.id),
         ("WARC-Refers-To-Target-URI", clean_url(original.url)),
-        ("WARC-Refers-To-Date", date(original.time)),
+        ("WARC-Refers-To-Date", warc_date(original.time)),
         ("WARC-Payload-Digest", original.digest),
     ]
-    head = fit(fetch.head, 0, method="HEAD")
-    return make("revisit", time, head, RESPONSE, url=fetch.url, more=more)
+    head = fit_head(fetch.head, 0, method="HEAD")
+    return make_record("revisit", time, head, RESPONSE, url=fetch.url, more=more)
 
 
-def _wire(fetch: Fetch) -> list[tuple[str, str]]:
+def _wire(fetch: Capture) -> list[tuple[str, str]]:
     """Whom it came from, and how."""
     protocols = [("WARC-Protocol", name) for name in fetch.protocols]
     return [("WARC-IP-Address", fetch.address), *protocols]
 
 
-def _metadata(fetch: Fetch) -> bytes:
+def _metadata(fetch: Capture) -> bytes:
     found = []
     if fetch.via:
         found.append(f"via: {clean_url(fetch.via)}\r\n")
     if fetch.hops:
-        found.append(f"hopsFromSeed: {clean(fetch.hops)}\r\n")
-    found += [f"{_name(name)}: {clean(value)}\r\n" for name, value in fetch.notes.items()]
+        found.append(f"hopsFromSeed: {clean_value(fetch.hops)}\r\n")
+    found += [f"{_name(name)}: {clean_value(value)}\r\n" for name, value in fetch.notes.items()]
     links = fetch.links
     # One look at all URLs together: most pages have none that needs to be cleaned.
     if not is_clean("".join([link[0] for link in links])):

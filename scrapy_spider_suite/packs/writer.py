@@ -22,21 +22,28 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
 from scrapy_spider_suite.errors import PackRefusedError, PackWriteError
-from scrapy_spider_suite.packs.containers import RECORD_MAX, Container, Place
+from scrapy_spider_suite.packs.containers import RECORD_MAX, Container, RecordPlace
 from scrapy_spider_suite.packs.folder_index import build_index
 from scrapy_spider_suite.packs.pack_file import (
     OPEN,
     PackFile,
-    container,
-    final,
+    closed_path,
     format_of,
     index_path,
     is_pack,
+    make_container,
     pack_name,
-    plain,
+    plain_name,
 )
-from scrapy_spider_suite.packs.scan import Damage, Group, beginning, scan_from
-from scrapy_spider_suite.packs.warc import Crawl, Fetch, Record, records, size_of, warcinfo
+from scrapy_spider_suite.packs.scan import Damage, RecordGroup, first_group_offset, scan_from
+from scrapy_spider_suite.packs.warc import (
+    Capture,
+    CrawlInfo,
+    Record,
+    estimated_size,
+    make_records,
+    warcinfo,
+)
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.files import lock_file
 
@@ -50,11 +57,11 @@ lzop allows twice as many; then a page is read in 0.9 ms instead of 0.6, and tak
 _SERIALS = 100_000
 
 
-class Location(NamedTuple):
+class RecordLocation(NamedTuple):
     """Where a record is: the name of a pack, without its folder and ``.open``, and the place."""
 
     filename: str
-    place: Place
+    place: RecordPlace
 
 
 class Waiter(Protocol):
@@ -64,28 +71,28 @@ class Waiter(Protocol):
         """Whether it was told."""
 
     def set_result(self, result: Any, /) -> None:
-        """They are on disk, at that `Location`."""
+        """They are on disk, at that `RecordLocation`."""
 
     def set_exception(self, exception: Exception, /) -> None:
         """They are in no pack."""
 
 
 @dataclass(slots=True)
-class Job:
+class WriteJob:
     """Records to be written together, or what they are to be made of, and who waits for that."""
 
     records: Sequence[Record]
     future: Waiter
     size: int = 0
     """Bytes, roughly; 0 for what is no more than a wish to have all written."""
-    fetches: Sequence[Fetch] = ()
+    fetches: Sequence[Capture] = ()
     data: Sequence[bytes] = ()
 
     def make(self) -> None:
         """Have *data*, and the records if they are not there yet. Raises whatever is wrong."""
         if self.fetches:
             try:
-                self.records = [record for each in self.fetches for record in records(each)]
+                self.records = [record for each in self.fetches for record in make_records(each)]
             except Exception as error:
                 raise PackRefusedError(f"{self.fetches[-1].url:.200}: {error!r}") from error
             self.fetches = ()
@@ -93,7 +100,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PackPlan:
     """How packs are written.
 
     Attributes:
@@ -108,7 +115,7 @@ class Plan:
     """
 
     folder: Path
-    crawl: Crawl
+    crawl: CrawlInfo
     agent: str
     form: str = "lzo"
     max_bytes: int = 1 << 30
@@ -117,23 +124,23 @@ class Plan:
     power: bool = False
 
 
-class Packing:
+class GroupWriter:
     """The group that is collected and the pack that is written.
 
     *closed* is called with the path of every pack that has got its name.
     """
 
     def __init__(
-        self, plan: Plan, closed: Callable[[Path], None], form: Container | None = None
+        self, plan: PackPlan, closed: Callable[[Path], None], form: Container | None = None
     ) -> None:
         self._plan = plan
         self._closed = closed
-        self._form = form or container(plan.form)
+        self._form = form or make_container(plan.form)
         self._pack: PackFile | None = None
         # Full packs that could not be closed yet: the disk was full.
         self._ending: list[PackFile] = []
         self._late: set[Path] = set()  # those of them that were logged
-        self._waiting: list[Job] = []
+        self._waiting: list[WriteJob] = []
         self._bytes = 0
         self._due = 0.0
         self._serial = 0
@@ -142,7 +149,7 @@ class Packing:
         """Go by another plan in this; *power* holds for packs that are begun from now on."""
         self._plan = replace(self._plan, max_bytes=max_bytes, max_age=max_age, power=power)
 
-    def take(self, job: Job, now: float) -> None:
+    def add_job(self, job: WriteJob, now: float) -> None:
         """Collect *job*. *now* in seconds since the epoch, as everywhere here."""
         try:
             job.make()
@@ -159,7 +166,7 @@ class Packing:
         if self._bytes >= GROUP:
             self.write(now)
 
-    def patience(self, now: float) -> float | None:
+    def seconds_to_tick(self, now: float) -> float | None:
         """Return in how many seconds `tick` has something to do; None if it has nothing."""
         times = [self._due] if self._waiting else []
         if self._pack is not None and self._plan.max_age:
@@ -195,7 +202,7 @@ class Packing:
             _fail(jobs, error)
             return
         for job in jobs:
-            location = Location(pack.path.name, places[0])
+            location = RecordLocation(pack.path.name, places[0])
             places = places[len(job.records) :]
             job.future.set_result(location)
         self._rotate(now)
@@ -260,7 +267,7 @@ class Packing:
     def _close_ending(self) -> OSError | None:
         """Try to close the packs that are full; return why one of them could not be.
 
-        One that is gone, or cannot be put right, is left to `recover`.
+        One that is gone, or cannot be put right, is left to `recover_pack`.
         """
         failed = None
         for pack in list(self._ending):
@@ -288,7 +295,7 @@ class Packing:
             logger.exception("After closing %s", path)
 
     def _drop_broken(self) -> None:
-        """Leave a pack that could not be put right to `recover`."""
+        """Leave a pack that could not be put right to `recover_pack`."""
         if self._pack is not None and self._pack.broken:
             logger.error("%s is left as it is: it could not be repaired", self._pack.path)
             self._pack.abandon()
@@ -300,7 +307,7 @@ def _give_up(pack: PackFile, error: OSError) -> None:
     pack.abandon()
 
 
-def _fail(jobs: Sequence[Job], error: Exception) -> None:
+def _fail(jobs: Sequence[WriteJob], error: Exception) -> None:
     for job in jobs:
         job.future.set_exception(error)
 
@@ -314,7 +321,7 @@ def _write_error(folder: Path, error: OSError) -> PackWriteError:
 _LEFT = re.compile(r"(.+\.warc\.(?:lzo|gz|zst))\.(?:cdxj\.(?:open|new|raw)|open\.new)")
 
 
-class Recovery(NamedTuple):
+class PackRecovery(NamedTuple):
     """What became of a pack.
 
     *path*: its name now; None if no page was in it, and it was removed. *kept*: bytes of it that
@@ -329,16 +336,16 @@ class Recovery(NamedTuple):
     damage: list[Damage]
 
 
-def recover_folder(folder: Path, agent: str = "") -> list[Recovery]:
+def recover_folder(folder: Path, agent: str = "") -> list[PackRecovery]:
     """Close every open pack in *folder* that nobody writes, or only those of an *agent*.
 
     Raises `OSError`.
     """
-    ending = f"-{plain(agent)}.warc." if agent else ".warc."
+    ending = f"-{plain_name(agent)}.warc." if agent else ".warc."
     found = []
     for path in sorted(folder.glob(f"*{OPEN}")):
         if is_pack(path) and ending in path.name:
-            recovery = recover(path)
+            recovery = recover_pack(path)
             if recovery is not None:
                 found.append(recovery)
     for path in folder.iterdir():
@@ -348,33 +355,33 @@ def recover_folder(folder: Path, agent: str = "") -> list[Recovery]:
     return found
 
 
-def recover(path: Path, limit: int = RECORD_MAX) -> Recovery | None:
+def recover_pack(path: Path, limit: int = RECORD_MAX) -> PackRecovery | None:
     """Close the open pack *path*; None if a process is writing it.
 
     What is whole stays as it is, in its place, unless something before it is damaged (a power
     failure does that): then the pack is written anew without it. *limit*: bytes of the largest
     record. Raises `OSError` (the disk is full: nothing has changed, or all but the name).
     """
-    form = container(format_of(path))
+    form = make_container(format_of(path))
     with path.open("r+b") as file:
         if not lock_file(file):
             return None
         kept: list[tuple[int, int]] = []
         damage: list[Damage] = []
-        records = 0
-        start = beginning(form, file)
+        make_records = 0
+        start = first_group_offset(form, file)
         for found in scan_from(form, file, start, limit):
-            if isinstance(found, Group):
+            if isinstance(found, RecordGroup):
                 kept.append((found.offset, found.length))
-                records += len(found.places)
+                make_records += len(found.places)
             else:
                 damage.append(found)
         size = file.seek(0, 2)
         if not kept:
             _remove(path)
-            return Recovery(None, 0, size, 0, damage)
+            return PackRecovery(None, 0, size, 0, damage)
         end = _put_right(path, file, form, start, kept)
-    target = final(path)
+    target = closed_path(path)
     try:
         build_index(path, target)
     except OSError as error:  # a pack without an index is whole, and it can be made later
@@ -383,7 +390,7 @@ def recover(path: Path, limit: int = RECORD_MAX) -> Recovery | None:
     index_path(path).unlink(missing_ok=True)
     files.sync_path(path.parent)
     lost = [part for part in damage if part.length]
-    return Recovery(target, end, max(0, size - end), records, lost)
+    return PackRecovery(target, end, max(0, size - end), make_records, lost)
 
 
 def _put_right(
@@ -391,7 +398,7 @@ def _put_right(
 ) -> int:
     """Leave *kept* in the pack and nothing else, and mark its end; return how long it is."""
     file.seek(0)
-    header = file.read(start) or form.begin(final(path).name.rpartition(".")[0], 0)
+    header = file.read(start) or form.begin(closed_path(path).name.rpartition(".")[0], 0)
     file.seek(0)
     sound = file.read(len(header)) == header
     end = len(header)
@@ -448,7 +455,7 @@ class PackWriter:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: PackPlan,
         *,
         closed: Callable[[Path], None] = lambda path: None,
         backlog_max: float = 64 << 20,
@@ -456,14 +463,14 @@ class PackWriter:
         container: Container | None = None,
         recover: bool = True,
     ) -> None:
-        self._packing = Packing(plan, closed, container)
+        self._groups = GroupWriter(plan, closed, container)
         plan.folder.mkdir(parents=True, exist_ok=True)
-        self.recovery: Future[list[Recovery]] = Future()
+        self.recovery: Future[list[PackRecovery]] = Future()
         if not recover:
             self.recovery.set_result([])
         self._plan = plan
         self._clock = clock
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[WriteJob] = deque()
         self._backlog = 0
         self._backlog_max = backlog_max
         self._changed = threading.Condition()
@@ -473,7 +480,7 @@ class PackWriter:
         self._thread.start()
 
     @property
-    def recovered(self) -> list[Recovery]:
+    def recovered(self) -> list[PackRecovery]:
         """What became of packs that were left open, once they are closed. Raises `OSError`."""
         return self.recovery.result()
 
@@ -482,7 +489,7 @@ class PackWriter:
         """Bytes of records that wait to be compressed, roughly; they may not be made yet."""
         return self._backlog
 
-    def append(self, records: Sequence[Record], *, wait: bool = True) -> Future[Location]:
+    def append(self, records: Sequence[Record], *, wait: bool = True) -> Future[RecordLocation]:
         """Have *records* written side by side; the future has the place of the first of them.
 
         It is set, in the writer's thread, when they are on disk (``Plan.power``: on the medium), or
@@ -491,7 +498,7 @@ class PackWriter:
         """
         if not records:
             raise ValueError("no records")
-        future: Future[Location] = Future()
+        future: Future[RecordLocation] = Future()
         future.set_running_or_notify_cancel()  # what is written is written
         with self._changed:
             while self._backlog > self._backlog_max and not self._ending:
@@ -499,23 +506,23 @@ class PackWriter:
                     raise PackWriteError("too many pages wait to be written")
                 self._changed.wait()
             size = sum([len(record.block) + 600 for record in records])
-            self._put(Job(records, future, size))
+            self._put(WriteJob(records, future, size))
         return future
 
-    def pack(self, fetches: Sequence[Fetch], waiter: Waiter) -> None:
-        """Have records made of *fetches*, in the writer's thread, and written side by side.
+    def append_captures(self, captures: Sequence[Capture], waiter: Waiter) -> None:
+        """Have records made of *captures*, in the writer's thread, and written side by side.
 
         *waiter* is told there as a future of `append` is, or of a `PackRefusedError`. This call
         never waits. Raises `PackWriteError`: the writer is closed.
         """
-        size = sum([size_of(fetch) for fetch in fetches])
+        size = sum([estimated_size(fetch) for fetch in captures])
         with self._changed:
-            self._put(Job((), waiter, size, fetches))
+            self._put(WriteJob((), waiter, size, captures))
 
     def change(self, *, max_bytes: int, max_age: float, power: bool) -> None:
-        """Go by another `Plan` in this, at once; *power* holds from the next pack on."""
+        """Go by another `PackPlan` in this, at once; *power* holds from the next pack on."""
         with self._changed:
-            self._packing.change(max_bytes=max_bytes, max_age=max_age, power=power)
+            self._groups.change(max_bytes=max_bytes, max_age=max_age, power=power)
             self._changed.notify_all()
 
     def flush(self) -> Future[None]:
@@ -523,7 +530,7 @@ class PackWriter:
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
         with self._changed:
-            self._put(Job((), future))
+            self._put(WriteJob((), future))
         return future
 
     def close(self) -> None:
@@ -539,7 +546,7 @@ class PackWriter:
             error, self._error = self._error, None
             raise error
 
-    def _put(self, job: Job) -> None:
+    def _put(self, job: WriteJob) -> None:
         if self._ending:
             raise PackWriteError("the writer of packs is closed")
         self._jobs.append(job)
@@ -547,7 +554,7 @@ class PackWriter:
         self._changed.notify_all()
 
     def _run(self) -> None:
-        job: Job | None = None
+        job: WriteJob | None = None
         if not self.recovery.done():
             self._recover()
         try:
@@ -555,12 +562,12 @@ class PackWriter:
                 now = self._clock()
                 job = self._next(now)
                 if job is not None and job.size:
-                    self._packing.take(job, now)
+                    self._groups.add_job(job, now)
                 elif job is not None:
-                    self._packing.write(now)
+                    self._groups.write(now)
                     job.future.set_result(None)
-                self._packing.tick(self._clock())
-            self._packing.close(self._clock())
+                self._groups.tick(self._clock())
+            self._groups.close(self._clock())
         except Exception as error:  # nobody may wait for a thread that has ended
             self._error = error
             self._give_up(error, job)
@@ -577,11 +584,11 @@ class PackWriter:
         with self._changed:
             return self._ending and not self._jobs
 
-    def _next(self, now: float) -> Job | None:
+    def _next(self, now: float) -> WriteJob | None:
         """Return the next job, or None when there is something else to do."""
         with self._changed:
             if not self._jobs and not self._ending:
-                self._changed.wait(self._packing.patience(now))
+                self._changed.wait(self._groups.seconds_to_tick(now))
             if not self._jobs:
                 return None
             job = self._jobs.popleft()
@@ -589,8 +596,8 @@ class PackWriter:
             self._changed.notify_all()
             return job
 
-    def _give_up(self, error: Exception, last: Job | None) -> None:
-        self._packing.give_up(error)
+    def _give_up(self, error: Exception, last: WriteJob | None) -> None:
+        self._groups.give_up(error)
         with self._changed:
             self._ending = True
             for job in [*filter(None, [last]), *self._jobs]:

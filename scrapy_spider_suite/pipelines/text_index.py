@@ -14,7 +14,7 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
 from scrapy_spider_suite.analysis.search import require
-from scrapy_spider_suite.analysis.search.index_process import FollowProcess
+from scrapy_spider_suite.analysis.search.index_process import IndexProcess
 from scrapy_spider_suite.errors import SearchError
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.suite import suite_settings
@@ -87,7 +87,7 @@ class IndexSupervisor:
     def __init__(self, crawler: Crawler, folder: Path) -> None:
         self._crawler = crawler
         self._folder = folder
-        self._process: FollowProcess | None = None
+        self._process: IndexProcess | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._failures = 0
         self._ending = False
@@ -118,7 +118,7 @@ class IndexSupervisor:
         self._timer = None
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._process = FollowProcess(
+            self._process = IndexProcess(
                 self._folder,
                 partial(self._call_in_loop, self._add_stats),
                 partial(self._call_in_loop, self._restart_later),

@@ -231,7 +231,7 @@ class _Chain:
     ready: float = 0.0
 
 
-def optimum(arrivals: Iterable[Arrival], pause: Pause, address_delay: float) -> float:
+def optimal_seconds(arrivals: Iterable[Arrival], pause: Pause, address_delay: float) -> float:
     """Seconds from the first request to the last answer in an optimal schedule of *arrivals*.
 
     Addresses are independent of each other, so the slowest one counts. At each the host that has
@@ -244,7 +244,7 @@ def optimum(arrivals: Iterable[Arrival], pause: Pause, address_delay: float) -> 
     return max((_schedule(each, pause, address_delay) for each in chains.values()), default=0.0)
 
 
-def span(arrivals: Iterable[Arrival]) -> float:
+def seconds_of(arrivals: Iterable[Arrival]) -> float:
     """Seconds from the first request to the last answer, as it was."""
     known = list(arrivals)
     return max(each.end for each in known) - min(each.start for each in known)

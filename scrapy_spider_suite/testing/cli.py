@@ -96,7 +96,7 @@ def run(options: argparse.Namespace, leftover: Sequence[str] = ()) -> int:
 
             print(listing())
             return 0
-        session = _Session(options)
+        session = _Run(options)
     except SettingsError as error:
         print(f"fakeweb: {error}", file=sys.stderr)
         return 2
@@ -149,7 +149,7 @@ def config_of(options: argparse.Namespace) -> FakeWebConfig:
     return FakeWebConfig.from_values(changed)
 
 
-class _Session:
+class _Run:
     """One run of the command: start, say where everything is, report, wait for the end."""
 
     def __init__(self, options: argparse.Namespace) -> None:

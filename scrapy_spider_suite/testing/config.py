@@ -62,13 +62,13 @@ _SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 def knob(default: T, kind: str, meaning: str, minimum: int = 0) -> T:
     """Declare one dataclass field as a knob; *minimum* binds counts and bytes only."""
-    known = about(default, kind, meaning, minimum)
+    known = knob_metadata(default, kind, meaning, minimum)
     if kind == "table":
         return cast(T, field(default_factory=dict, metadata=known))
     return field(default=default, metadata=known)
 
 
-def about(default: object, kind: str, meaning: str, minimum: int = 0) -> dict[str, Any]:
+def knob_metadata(default: object, kind: str, meaning: str, minimum: int = 0) -> dict[str, Any]:
     """What is kept about a knob, as the metadata of its field."""
     return {"kind": kind, "help": meaning, "min": minimum, "default": default}
 
@@ -209,11 +209,14 @@ class FakeWebConfig:
     ttl: int = knob(300, "count", "time to live of DNS answers, in seconds")
     seeds: int = knob(1, "count", "number of hosts whose / is listed as a seed")
     seeds_file: Path | None = field(
-        default=None, metadata=about(None, "file", "write the seeds into this file, one a line")
+        default=None,
+        metadata=knob_metadata(None, "file", "write the seeds into this file, one a line"),
     )
-    log: Path | None = field(default=None, metadata=about(None, "file", "arrival log, appended to"))
+    log: Path | None = field(
+        default=None, metadata=knob_metadata(None, "file", "arrival log, appended to")
+    )
     dns_log: Path | None = field(
-        default=None, metadata=about(None, "file", "log of the DNS queries, appended to")
+        default=None, metadata=knob_metadata(None, "file", "log of the DNS queries, appended to")
     )
 
     def __post_init__(self) -> None:

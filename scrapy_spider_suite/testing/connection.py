@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, cast
 from scrapy_spider_suite.testing.arrivals import Arrival, ArrivalLog
 from scrapy_spider_suite.testing.http import (
     HEAD_LIMIT,
+    AnswerWriter,
     BadRequest,
-    Reply,
     Request,
-    Wire,
+    ServerReply,
+    make_reply,
     parse_head,
-    reply,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _REFUSED = 400
 _TOO_LARGE = 431
 
 
-class Reception:
+class OpenConnections:
     """What all connections share: the way to an answer, the arrival log, the idle ones.
 
     Invariant: a connection is in ``idle`` if and only if it is open and has no request in hand;
@@ -42,7 +42,7 @@ class Reception:
 
     def __init__(
         self,
-        route: Callable[[Request], Reply],
+        route: Callable[[Request], ServerReply],
         log: ArrivalLog,
         *,
         keep_alive: float = 15.0,
@@ -52,12 +52,12 @@ class Reception:
         self.log = log
         self.keep_alive = keep_alive
         self.limit = limit
-        self.open: set[Connection] = set()
-        self.idle: dict[Connection, float] = {}
+        self.open: set[ServerConnection] = set()
+        self.idle: dict[ServerConnection, float] = {}
         self.accepted = 0
         self.turned_away = 0
 
-    def enter(self, connection: Connection) -> int:
+    def enter(self, connection: ServerConnection) -> int:
         """Take in a new connection and number it.
 
         Beyond the limit the one that was idle longest is closed, or else the new one reset: a
@@ -71,7 +71,7 @@ class Reception:
             next(iter(self.idle)).abort()
         return self.accepted
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: ServerConnection) -> None:
         """Forget a connection that was lost."""
         self.open.discard(connection)
         self.idle.pop(connection, None)
@@ -90,10 +90,10 @@ class Reception:
             connection.abort()
 
 
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """The server's end of one connection, on *address*."""
 
-    def __init__(self, reception: Reception, address: str) -> None:
+    def __init__(self, reception: OpenConnections, address: str) -> None:
         self._reception = reception
         self._address = address
         self._number = 0
@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
         self._status = 0
         self._keep = True
         self._paused = False
-        self._wire: Wire | None = None
+        self._wire: AnswerWriter | None = None
         self._waiting: asyncio.TimerHandle | asyncio.Task[None] | None = None
 
     # -- what the transport calls --------------------------------------------------------------
@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
         """Answer what is not a request, which the log shows without host and path."""
         self._buffer = b""
         self._take(Request("", "", "", "", False, 0))
-        self._send(reply(status, reason + "\n"))
+        self._send(make_reply(status, reason + "\n"))
 
     def _take(self, request: Request) -> None:
         self._request = request
@@ -215,11 +215,11 @@ class Connection(asyncio.Protocol):
         else:
             self._send(answer)
 
-    def _send_late(self, answer: Reply) -> None:
+    def _send_late(self, answer: ServerReply) -> None:
         self._send(answer)
         self._advance()
 
-    def _send(self, answer: Reply) -> None:
+    def _send(self, answer: ServerReply) -> None:
         data = answer.data
         self._status = answer.status
         self._keep = self._keep and answer.keep
@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
 
     async def _play(self, script: Script, request: Request) -> None:
         """Let *script* answer; it is cancelled when the connection is lost."""
-        self._wire = wire = Wire(self._transport, self, request)
+        self._wire = wire = AnswerWriter(self._transport, self, request)
         try:
             with contextlib.suppress(ConnectionError):
                 await script(wire)

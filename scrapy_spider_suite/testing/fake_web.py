@@ -22,15 +22,22 @@ from scrapy_spider_suite.testing import trap_sites
 from scrapy_spider_suite.testing import trap_sites as traps
 from scrapy_spider_suite.testing.arrivals import Arrival, ArrivalLog, QueryLog
 from scrapy_spider_suite.testing.config import FakeWebConfig, Ready, counted
-from scrapy_spider_suite.testing.connection import Connection, Reception
+from scrapy_spider_suite.testing.connection import OpenConnections, ServerConnection
 from scrapy_spider_suite.testing.folder_site import FolderSite
-from scrapy_spider_suite.testing.http import HTML, Reply, Request, Site, coded, reply
+from scrapy_spider_suite.testing.http import (
+    HTML,
+    HostSite,
+    Request,
+    ServerReply,
+    encode_reply,
+    make_reply,
+)
 from scrapy_spider_suite.testing.loopback import (
     BACKLOG,
     MOST_ADDRESSES,
-    Endpoint,
-    Listeners,
-    affordable,
+    LoopbackEndpoint,
+    LoopbackListeners,
+    addresses_within,
     files_allowed,
     has_many_addresses,
 )
@@ -57,21 +64,21 @@ def _hostile_count() -> int:
 class PlainSite:
     """Three small pages, for the special names of the name server."""
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: Request) -> ServerReply:
         """Answer with one of the three pages, or 404."""
         if request.path not in ("/", "/1.html", "/2.html"):
-            return reply(404, "no such page\n")
-        return reply(200, "<a href='/1.html'>1</a> <a href='/2.html'>2</a>\n", HTML)
+            return make_reply(404, "no such page\n")
+        return make_reply(200, "<a href='/1.html'>1</a> <a href='/2.html'>2</a>\n", HTML)
 
 
-class Directory:
+class HostTable:
     """All hosts, given the *endpoints* in their order: the pool that the synthetic hosts share,
     two for the special names, one a site, the hostile ones, those of the traps, those that only
     look like traps, one that refuses, one that hangs.
     """
 
     def __init__(
-        self, config: FakeWebConfig, web: SyntheticWeb, endpoints: Sequence[Endpoint]
+        self, config: FakeWebConfig, web: SyntheticWeb, endpoints: Sequence[LoopbackEndpoint]
     ) -> None:
         self._web = web
         self._coded = config.coded
@@ -79,7 +86,7 @@ class Directory:
         self._synthetic = SyntheticSite(web)
         rest = list(endpoints[config.addresses :])
         self._serving = rest[:2]
-        self._sites: dict[str, Site] = dict.fromkeys(SERVED, PlainSite())
+        self._sites: dict[str, HostSite] = dict.fromkeys(SERVED, PlainSite())
         self._places = dict.fromkeys(SERVED, rest[0])
         for (name, folder), place in zip(config.sites.items(), rest[2:], strict=False):
             self._sites[name] = FolderSite(folder, config.latency)
@@ -87,11 +94,11 @@ class Directory:
         self._places[REFUSED], self._places[HANGING] = rest[-2:]
         if config.hostile:
             self._add_hostile(config, rest[2 + len(config.sites) : -2])
-        self._traps: Sequence[Endpoint] = ()
+        self._traps: Sequence[LoopbackEndpoint] = ()
         if config.traps:
             self._add_traps(config, rest[:-2])
 
-    def _add_traps(self, config: FakeWebConfig, places: Sequence[Endpoint]) -> None:
+    def _add_traps(self, config: FakeWebConfig, places: Sequence[LoopbackEndpoint]) -> None:
         names = trap_sites.ordinary_hosts()
         self._traps = places[-len(names) - len(traps.NAMES) : -len(names)]
         for host in traps.trap_hosts():
@@ -100,7 +107,7 @@ class Directory:
             self._sites[host] = trap_sites.OrdinarySite(config.seed)
             self._places[host] = place
 
-    def _add_hostile(self, config: FakeWebConfig, places: Sequence[Endpoint]) -> None:
+    def _add_hostile(self, config: FakeWebConfig, places: Sequence[LoopbackEndpoint]) -> None:
         from scrapy_spider_suite.testing import hostile_site as site
 
         hostile = site.HostileSite(
@@ -110,7 +117,7 @@ class Directory:
             self._sites[host] = hostile
             self._places[host] = places[site.address_number(host)]
 
-    def endpoint(self, host: str) -> Endpoint:
+    def endpoint(self, host: str) -> LoopbackEndpoint:
         """Where *host* is.
 
         Raises:
@@ -139,15 +146,15 @@ class Directory:
         refusing, hanging = self.address(REFUSED), self.address(HANGING)
         return SpecialAddresses((first, second), refusing, hanging)
 
-    def route(self, request: Request) -> Reply:
+    def route(self, request: Request) -> ServerReply:
         """Let the host that *request* names answer it; 421 if there is no such host."""
         site = self._sites.get(request.host, self._synthetic)
         if self._traps and request.host.endswith(".farm-trap.test"):
             site = self._sites["farm-trap.test"]
         try:
-            return coded(site.answer(request), request, self._coded)
+            return encode_reply(site.answer(request), request, self._coded)
         except LookupError:
-            return reply(MISDIRECTED, f"no host is called {request.host[:200]!r}\n")
+            return make_reply(MISDIRECTED, f"no host is called {request.host[:200]!r}\n")
 
 
 T = TypeVar("T")
@@ -218,7 +225,7 @@ class FakeWeb:
             closing.callback(self.queries.close)
             ports = tuple(listeners.ports[: config.addresses])
             self.web = SyntheticWeb(config, ports)
-            self.directory = Directory(config, self.web, listeners.endpoints)
+            self.directory = HostTable(config, self.web, listeners.endpoints)
             dns_port = await self._serve_names(closing, config)
             await self._serve_pages(closing, config, listeners)
             self.ready = self._describe(config, ports, dns_port, listeners.endpoints, notes)
@@ -272,7 +279,7 @@ class FakeWeb:
 
     # -- start -------------------------------------------------------------------------------
 
-    def _bind(self) -> tuple[Listeners, FakeWebConfig, list[str]]:
+    def _bind(self) -> tuple[LoopbackListeners, FakeWebConfig, list[str]]:
         config, notes = self.config, []
         one_address = config.one_address or not has_many_addresses()
         if one_address:
@@ -283,7 +290,7 @@ class FakeWeb:
         extra = extra_endpoints(config) + 2
         wanted = min(config.addresses, max(1, config.hosts), MOST_ADDRESSES - extra)
         files = files_allowed(2 * (wanted + extra) + _FILES_WANTED)
-        count = affordable(files, wanted, extra)
+        count = addresses_within(files, wanted, extra)
         if count < wanted:
             notes.append(
                 f"{counted(count, 'address', 'addresses')} instead of {wanted}: the limit of open "
@@ -291,7 +298,9 @@ class FakeWeb:
             )
         self._connections = files - count - extra - 64
         total = count + extra
-        listeners = Listeners(total, config.port, listening=total - 2, one_address=one_address)
+        listeners = LoopbackListeners(
+            total, config.port, listening=total - 2, one_address=one_address
+        )
         return listeners, dataclasses.replace(config, addresses=count), notes
 
     async def _serve_names(self, closing: contextlib.AsyncExitStack, config: FakeWebConfig) -> int:
@@ -310,9 +319,12 @@ class FakeWeb:
         return int(bound.getsockname()[1])
 
     async def _serve_pages(
-        self, closing: contextlib.AsyncExitStack, config: FakeWebConfig, listeners: Listeners
+        self,
+        closing: contextlib.AsyncExitStack,
+        config: FakeWebConfig,
+        listeners: LoopbackListeners,
     ) -> None:
-        self._reception = Reception(
+        self._reception = OpenConnections(
             self.directory.route,
             self.log,
             keep_alive=config.keep_alive,
@@ -321,7 +333,7 @@ class FakeWeb:
         loop = asyncio.get_running_loop()
         closing.push_async_callback(self._hang_up)
         for bound, place in zip(listeners.sockets[:-2], listeners.endpoints, strict=False):
-            factory = partial(Connection, self._reception, place.address)
+            factory = partial(ServerConnection, self._reception, place.address)
             server = await loop.create_server(factory, sock=bound, backlog=BACKLOG)
             closing.callback(server.close)
         for client in _block(listeners.sockets[-1]):
@@ -348,7 +360,7 @@ class FakeWeb:
         config: FakeWebConfig,
         ports: tuple[int, ...],
         dns_port: int,
-        endpoints: Sequence[Endpoint],
+        endpoints: Sequence[LoopbackEndpoint],
         notes: list[str],
     ) -> Ready:
         seeds = self.web.roots(config.seeds) + [self.url(site) for site in config.sites]

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from urllib.parse import quote, unquote_to_bytes
 
-from scrapy_spider_suite.testing.http import TEXT, Reply, Request, Wire, reply
+from scrapy_spider_suite.testing.http import TEXT, AnswerWriter, Request, ServerReply, make_reply
 
 INDEXES = ("index.html", "index.htm")
 
@@ -33,25 +33,25 @@ class FolderSite:
         # The built-in table only: the machine's own would make answers differ between machines.
         self._types = mimetypes.MimeTypes()
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: Request) -> ServerReply:
         """Answer with the file that the path names, a redirect, or 404; 403 if it is unreadable."""
         try:
             return self._answer(request)
         except OSError as error:
-            return reply(403, f"{error.strerror}\n", delay=self._latency)
+            return make_reply(403, f"{error.strerror}\n", delay=self._latency)
 
-    def _answer(self, request: Request) -> Reply:
+    def _answer(self, request: Request) -> ServerReply:
         found = self._find(request.path)
         if found is None:
-            return reply(404, "no such file\n", delay=self._latency)
+            return make_reply(404, "no such file\n", delay=self._latency)
         if os.path.isdir(found):
             location = quote(unquote_to_bytes(request.path)) + "/"
-            return reply(301, "", TEXT, f"Location: {location}", delay=self._latency)
+            return make_reply(301, "", TEXT, f"Location: {location}", delay=self._latency)
         kind = self._kind(found)
         size = os.path.getsize(found)
         if size <= _LARGE:
-            return reply(200, Path(found).read_bytes(), kind, delay=self._latency)
-        return Reply(200, b"", script=_Stream(found, kind, self._latency))
+            return make_reply(200, Path(found).read_bytes(), kind, delay=self._latency)
+        return ServerReply(200, b"", script=_Stream(found, kind, self._latency))
 
     def _find(self, path: str) -> str | None:
         """The regular file at *path*; a folder if *path* lacks its final slash; or None."""
@@ -90,15 +90,15 @@ class _Stream:
         self._kind = kind
         self._latency = latency
 
-    async def __call__(self, wire: Wire) -> None:
+    async def __call__(self, wire: AnswerWriter) -> None:
         await wire.rest(self._latency)
         with contextlib.suppress(FileNotFoundError, PermissionError):
             await self._send(wire)
 
-    async def _send(self, wire: Wire) -> None:
+    async def _send(self, wire: AnswerWriter) -> None:
         with open(self._path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            head = reply(200, b"", self._kind).data.replace(
+            head = make_reply(200, b"", self._kind).data.replace(
                 b"Content-Length: 0", b"Content-Length: %d" % size
             )
             await wire.send(head)

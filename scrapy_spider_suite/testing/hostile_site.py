@@ -18,8 +18,8 @@ from html import escape
 from scrapy_spider_suite.testing import hostile_answers
 from scrapy_spider_suite.testing import hostile_answers as framing
 from scrapy_spider_suite.testing import hostile_answers as links
-from scrapy_spider_suite.testing.hostile_answers import BEHAVIOURS, Behaviour, Scene
-from scrapy_spider_suite.testing.http import HTML, Reply, Request, reply
+from scrapy_spider_suite.testing.hostile_answers import BEHAVIOURS, Behaviour, HostileRequest
+from scrapy_spider_suite.testing.http import HTML, Request, ServerReply, make_reply
 
 HOST = "hostile.test"
 MODULES = (framing, hostile_answers, links)
@@ -81,11 +81,11 @@ class HostileSite:
         self._pace = pace
         self._seconds = seconds
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: Request) -> ServerReply:
         """Answer for the hostile host that the request names."""
         path = request.path
         if path == "/ok":
-            return reply(200, "<p>all is well</p>\n", HTML)
+            return make_reply(200, "<p>all is well</p>\n", HTML)
         if request.host == HOST:
             name, _, rest = path.removeprefix("/").partition("/")
             if name in BEHAVIOURS:
@@ -96,33 +96,33 @@ class HostileSite:
             rest = path.removeprefix("/robots.txt").removeprefix("/")
             return self._play(found, f"{self._base_of(request.host)}/robots.txt", rest)
         if path == "/robots.txt":
-            return reply(404, "no robots.txt here\n")
+            return make_reply(404, "no robots.txt here\n")
         if for_robots:
             return self._robots_host(path)
         return self._play(found, self._base_of(request.host), path.removeprefix("/"))
 
-    def _play(self, found: Behaviour, base: str, rest: str) -> Reply:
+    def _play(self, found: Behaviour, base: str, rest: str) -> ServerReply:
         if rest and not found.deep:
-            return reply(404, "no such page\n")
-        scene = Scene(base, rest, self._pace, self._seconds)
-        return Reply(0, b"", script=lambda wire: found.play(wire, scene))
+            return make_reply(404, "no such page\n")
+        scene = HostileRequest(base, rest, self._pace, self._seconds)
+        return ServerReply(0, b"", script=lambda wire: found.play(wire, scene))
 
-    def _robots_host(self, path: str) -> Reply:
+    def _robots_host(self, path: str) -> ServerReply:
         if path not in ("/", "/a", "/b"):
-            return reply(404, "no such page\n")
-        return reply(200, "<a href='/a'>a</a> <a href='/b'>b</a>\n", HTML)
+            return make_reply(404, "no such page\n")
+        return make_reply(200, "<a href='/a'>a</a> <a href='/b'>b</a>\n", HTML)
 
-    def _index(self, path: str) -> Reply:
+    def _index(self, path: str) -> ServerReply:
         base = self._base_of(HOST)
         if path == "/":
             labels = [*BEHAVIOURS, *(f"{_ROBOTS}{name}" for name in ROBOTS_TOO)]
             urls = [self._base_of(f"{label}.{HOST}") + "/" for label in labels] + [f"{base}/paths"]
-            return reply(200, _list(dict.fromkeys(urls)), HTML)
+            return make_reply(200, _list(dict.fromkeys(urls)), HTML)
         if path == "/paths":
-            return reply(
+            return make_reply(
                 200, _list({f"{base}/{b.name}": b.about for b in BEHAVIOURS.values()}), HTML
             )
-        return reply(404, "no such page\n")
+        return make_reply(404, "no such page\n")
 
 
 def _list(links_: dict[str, str] | dict[str, None]) -> str:

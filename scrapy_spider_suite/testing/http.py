@@ -25,11 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from zlib import crc32
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.testing.connection import Connection
-
-if TYPE_CHECKING:
-
-    Script = Callable[["Wire"], Awaitable[None]]
+    Script = Callable[["AnswerWriter"], Awaitable[None]]
 
 HEAD_LIMIT = 1 << 20
 """Bytes of a request's head after which it is refused."""
@@ -68,7 +64,7 @@ class Request(NamedTuple):
     codings: str = ""
 
 
-class Reply(NamedTuple):
+class ServerReply(NamedTuple):
     """One answer: *data* (head and body) after *delay* seconds, or else what *script* does.
 
     ``keep`` says whether the connection may be used again.
@@ -81,10 +77,10 @@ class Reply(NamedTuple):
     script: Script | None = None
 
 
-class Site(Protocol):
+class HostSite(Protocol):
     """Whatever answers the requests to some hosts."""
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: Request) -> ServerReply:
         """Answer *request*; must not block for longer than a page takes to make."""
         ...
 
@@ -116,13 +112,13 @@ def parse_head(head: bytes) -> Request:
     return Request(method, target, path, host, keep, int(length), *conditions)
 
 
-def reply(
+def make_reply(
     status: int,
     body: bytes | str = b"",
     kind: str = TEXT,
     *fields: str,
     delay: float = 0.0,
-) -> Reply:
+) -> ServerReply:
     """Build an answer with a correct head; *fields* are further header lines, *kind* the type."""
     if isinstance(body, str):
         body = body.encode("utf-8")
@@ -131,7 +127,7 @@ def reply(
         f"HTTP/1.1 {status} {_PHRASES.get(status, 'Unknown')}\r\nServer: fakeweb\r\n"
         f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}\r\n"
     )
-    return Reply(status, head.encode("latin-1") + body, delay)
+    return ServerReply(status, head.encode("latin-1") + body, delay)
 
 
 PIECES: Final = (1, 1000, 8192)
@@ -141,7 +137,7 @@ _LENGTH = re.compile(rb"\r\nContent-Length: \d+")
 _FAST = 4  # of 11: a server has no time for more
 
 
-def coded(answer: Reply, request: Request, share: float) -> Reply:
+def encode_reply(answer: ServerReply, request: Request, share: float) -> ServerReply:
     """Return *answer* in one of the ways that *request* accepts, for a *share* of the URLs.
 
     One URL always comes in the same way: in chunks, gzip, br (where Brotli is installed), or
@@ -190,7 +186,18 @@ def _chunks(body: bytes) -> bytes:
 _STATUS_END = len(b"HTTP/1.1 200")
 
 
-class Wire:
+class WriterConnection(Protocol):
+    """What an `AnswerWriter` needs of its connection."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the transport's buffer holds bytes."""
+
+    def saw(self, status: int) -> None:
+        """The first bytes of the answer claim *status*."""
+
+
+class AnswerWriter:
     """Raw bytes, pauses, and ways to break off.
 
     ``keep`` may be set to let the connection be used again afterwards; ``status`` is what the
@@ -199,7 +206,7 @@ class Wire:
     """
 
     def __init__(
-        self, transport: asyncio.Transport, connection: Connection, request: Request
+        self, transport: asyncio.Transport, connection: WriterConnection, request: Request
     ) -> None:
         self.request = request
         self.keep = False

@@ -24,7 +24,7 @@ _FILES_FOR_OURSELVES = 64
 _TRIES = 20
 
 
-class Endpoint(NamedTuple):
+class LoopbackEndpoint(NamedTuple):
     """Where a host can be reached."""
 
     address: str
@@ -64,7 +64,7 @@ def files_allowed(wanted: int) -> int:
     return wanted if soft == resource.RLIM_INFINITY else soft
 
 
-def affordable(files: int, addresses: int, extra: int) -> int:
+def addresses_within(files: int, addresses: int, extra: int) -> int:
     """How many of *addresses* to listen on with *files* open files, *extra* addresses aside.
 
     Half of the files stay free for connections.
@@ -81,7 +81,7 @@ def affordable(files: int, addresses: int, extra: int) -> int:
     return min(most, addresses)
 
 
-class Listeners:
+class LoopbackListeners:
     """Bound sockets: ``sockets[k]`` is at ``endpoints[k]``, the first *listening* of them listen.
 
     The rest are bound without listening, so that a connection to them is refused.
@@ -104,7 +104,7 @@ class Listeners:
                 again = error.errno == errno.EADDRINUSE and port == 0
                 if not again or attempt == _TRIES - 1:
                     raise SettingsError(_explain(error, port, count, one_address)) from None
-        self.endpoints = [Endpoint(*each.getsockname()[:2]) for each in self.sockets]
+        self.endpoints = [LoopbackEndpoint(*each.getsockname()[:2]) for each in self.sockets]
 
     @property
     def ports(self) -> Sequence[int]:

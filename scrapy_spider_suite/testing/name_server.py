@@ -142,7 +142,7 @@ _FORMAT_ERROR = 0x8001
 _GARBAGE = b"\0\xff garbage"
 
 
-class Query(NamedTuple):
+class DnsQuery(NamedTuple):
     """One question; ``question`` is its section of the message, repeated in the answer."""
 
     number: int
@@ -152,7 +152,7 @@ class Query(NamedTuple):
     question: bytes
 
 
-def parse_query(data: bytes) -> Query:
+def parse_query(data: bytes) -> DnsQuery:
     """Read a query.
 
     Raises:
@@ -174,10 +174,10 @@ def parse_query(data: bytes) -> Query:
         raise ValueError("cut off")
     kind = int.from_bytes(data[at + 1 : at + 3], "big")
     name = b".".join(labels).decode("latin-1").lower()
-    return Query(number, flags, name, kind, data[_HEADER.size : at + 5])
+    return DnsQuery(number, flags, name, kind, data[_HEADER.size : at + 5])
 
 
-def pack_answer(query: Query, answer: DnsAnswer, ttl: int) -> bytes:
+def pack_answer(query: DnsQuery, answer: DnsAnswer, ttl: int) -> bytes:
     """Build the message that gives *answer* to *query*, with *ttl* unless it has its own."""
     ttl = ttl if answer.ttl is None else answer.ttl
     owner = query.name

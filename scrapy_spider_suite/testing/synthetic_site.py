@@ -23,7 +23,7 @@ from struct import unpack
 from time import time
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.testing.http import HTML, TEXT, Reply, Request, reply
+from scrapy_spider_suite.testing.http import HTML, TEXT, Request, ServerReply, make_reply
 from scrapy_spider_suite.testing.synthetic_graph import HostTraits, PagePlan, SyntheticWeb
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _ONE = 1 << 32
 _NORMAL = NormalDist()
 
 
-class Changes:
+class PageChanges:
     """Those of the pages of *config*. Times are seconds since the epoch; a host is its number."""
 
     def __init__(self, config: FakeWebConfig) -> None:
@@ -108,19 +108,19 @@ class SyntheticSite:
     def __init__(self, web: SyntheticWeb) -> None:
         self._web = web
         self._filler = _filler(web.config.seed)
-        self._changes = Changes(web.config)
+        self._changes = PageChanges(web.config)
         self._refusals: dict[int, int] = {}
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: Request) -> ServerReply:
         """Answer for the synthetic host that the request names."""
         host = self._web.host_index(request.host)
         traits = self._web.traits(host)
         path = request.path
         if path == "/robots.txt":
             robots = self._web.robots(request.host)
-            return reply(robots.status, robots.body, TEXT, delay=traits.latency)
+            return make_reply(robots.status, robots.body, TEXT, delay=traits.latency)
         if path == "/sitemap.xml" and traits.sitemap:
-            return reply(200, self._sitemap(host), "application/xml", delay=traits.latency)
+            return make_reply(200, self._sitemap(host), "application/xml", delay=traits.latency)
         if path.startswith("/img/"):
             return _image(path)._replace(delay=traits.latency)
         if traits.retry_after_requests:
@@ -130,23 +130,23 @@ class SyntheticSite:
                 return _refusal(host, traits)
         return self._page(host, request, traits)
 
-    def _page(self, host: int, request: Request, traits: HostTraits) -> Reply:
+    def _page(self, host: int, request: Request, traits: HostTraits) -> ServerReply:
         path = request.path
         try:
             page = self._web.page_index(host, path)
         except LookupError:
-            return reply(404, "no such page\n", delay=traits.latency)
+            return make_reply(404, "no such page\n", delay=traits.latency)
         plan = self._web.plan(host, page)
         delay = max(0.0, traits.latency + traits.jitter * plan.wait)
         if plan.status == 200 and self._changes.any:
             return self._changing(host, request, page, plan)._replace(delay=delay)
         if plan.status == 200:
             body = self._render(host, path, page, plan).encode("ascii")
-            return Reply(200, (_HEAD % len(body)).encode("ascii") + body, delay)
+            return ServerReply(200, (_HEAD % len(body)).encode("ascii") + body, delay)
         fields = (f"Location: {plan.location}",) if plan.location else ()
-        return reply(plan.status, f"{plan.status}\n", TEXT, *fields, delay=delay)
+        return make_reply(plan.status, f"{plan.status}\n", TEXT, *fields, delay=delay)
 
-    def _changing(self, host: int, request: Request, page: int, plan: PagePlan) -> Reply:
+    def _changing(self, host: int, request: Request, page: int, plan: PagePlan) -> ServerReply:
         """A page as it is since it changed last; 304 if the client knows that (RFC 9110 §13.2)."""
         last = self._changes.last(host, page, time())
         fields: tuple[str, ...] = ()
@@ -154,9 +154,9 @@ class SyntheticSite:
             tag, date = f'"{int(last * 1e6):x}"', formatdate(last, usegmt=True)
             fields = (f"ETag: {tag}", f"Last-Modified: {date}")
             if tag in request.tags if request.tags else request.since == date:
-                return reply(304, b"", HTML, *fields)
+                return make_reply(304, b"", HTML, *fields)
         plan = plan._replace(salt=(plan.salt + int(last * 1e3)) % (1 << 16))
-        return reply(200, self._render(host, request.path, page, plan), HTML, *fields)
+        return make_reply(200, self._render(host, request.path, page, plan), HTML, *fields)
 
     def _render(self, host: int, path: str, page: int, plan: PagePlan) -> str:
         """HTML of a page: text, images, links, text up to the wanted size."""
@@ -213,19 +213,19 @@ class SyntheticSite:
         return f"<lastmod>{last:%Y-%m-%dT%H:%M:%SZ}</lastmod>"
 
 
-def _refusal(host: int, traits: HostTraits) -> Reply:
+def _refusal(host: int, traits: HostTraits) -> ServerReply:
     """429 or 503, with Retry-After as seconds or as a date, by the host's number (RFC 9110)."""
     status = 429 if host & 1 else 503
     seconds = ceil(traits.retry_after_delay)
     when = formatdate(ceil(time() + seconds), usegmt=True) if host & 2 else str(seconds)
-    return reply(status, "later\n", TEXT, f"Retry-After: {when}", delay=traits.latency)
+    return make_reply(status, "later\n", TEXT, f"Retry-After: {when}", delay=traits.latency)
 
 
-def _image(path: str) -> Reply:
+def _image(path: str) -> ServerReply:
     name = path.removeprefix("/img/").removesuffix(".png")
     if not name.isdecimal() or not path.endswith(".png") or len(name) > 12:
-        return reply(404, "no such image\n")
-    return reply(200, png(int(name)), "image/png")
+        return make_reply(404, "no such image\n")
+    return make_reply(200, png(int(name)), "image/png")
 
 
 @lru_cache(1024)

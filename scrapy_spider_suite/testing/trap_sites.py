@@ -41,12 +41,12 @@ from random import Random
 from typing import NamedTuple
 from urllib.parse import parse_qs, parse_qsl, urlencode
 
-from scrapy_spider_suite.testing.http import HTML, Reply, Request, reply
+from scrapy_spider_suite.testing.http import HTML, Request, ServerReply, make_reply
 
 _LETTERS = ("bcdfgklmnprstvw", "aeiou")
 
 
-class Page(NamedTuple):
+class ProsePage(NamedTuple):
     """What a page says, and where it leads: paths, relative paths or URLs. *lines* are said one by
     one, as a list has them."""
 
@@ -54,13 +54,13 @@ class Page(NamedTuple):
     links: Sequence[str]
     lines: Sequence[str] = ()
 
-    def reply(self, title: str) -> Reply:
+    def reply(self, title: str) -> ServerReply:
         """The answer that has it, in HTML."""
         links = "".join(f'<li><a href="{escape(each)}">more</a></li>\n' for each in self.links)
         lines = "".join(f"<p>{each}</p>\n" for each in self.lines)
         head = f"<!DOCTYPE html>\n<html><head><title>{title}</title></head>\n"
         body = f"<body><p>{self.text}</p>\n{lines}<ul>{links}</ul>\n</body></html>\n"
-        return reply(200, head + body, HTML)
+        return make_reply(200, head + body, HTML)
 
 
 class Prose:
@@ -107,7 +107,7 @@ _MEMBERS = 60
 _HIDDEN = 10
 """Of so many articles one is named by an old revision only."""
 
-Query = dict[str, str]
+QueryFields = dict[str, str]
 
 
 def ordinary_hosts() -> list[str]:
@@ -120,17 +120,17 @@ class OrdinarySite:
 
     def __init__(self, seed: int = 1) -> None:
         self._prose = Prose(seed)
-        self._pages: dict[str, Callable[[str, Query], Page | None]] = {
+        self._pages: dict[str, Callable[[str, QueryFields], ProsePage | None]] = {
             "forum-site.test": self._forum, "shop-site.test": self._shop,
             "wiki-site.test": self._wiki,
         }  # fmt: skip
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: Request) -> ServerReply:
         """Answer for the host that the request names."""
         page = self.page(request.host, request.target)
-        return reply(404, "no such page\n") if page is None else page.reply(request.host)
+        return make_reply(404, "no such page\n") if page is None else page.reply(request.host)
 
-    def page(self, host: str, target: str) -> Page | None:
+    def page(self, host: str, target: str) -> ProsePage | None:
         """The page of *host* at *target*, path and query; None if there is none."""
         path, _, query = target.partition("?")
         asked = {name: values[0] for name, values in parse_qs(query).items()}
@@ -145,12 +145,12 @@ class OrdinarySite:
 
     # The forum
 
-    def _forum(self, path: str, asked: Query) -> Page | None:
+    def _forum(self, path: str, asked: QueryFields) -> ProsePage | None:
         if path == "/":
             boards = [f"/viewforum.php?f={board}" for board in range(BOARDS)]
-            return Page(self._prose.text("forum"), boards)
+            return ProsePage(self._prose.text("forum"), boards)
         if path == "/member.php" and _in(asked.get("u", ""), _MEMBERS):
-            return Page(self._prose.text(f"member {asked['u']}"), ["/"])
+            return ProsePage(self._prose.text(f"member {asked['u']}"), ["/"])
         board, start = asked.get("f", ""), asked.get("start", "0")
         if not _in(board, BOARDS) or not _in(start, THREADS):
             return None
@@ -162,7 +162,7 @@ class OrdinarySite:
             return self._thread(base, int(thread), int(start))
         return None
 
-    def _board(self, base: str, board: int, start: int, asked: Query) -> Page:
+    def _board(self, base: str, board: int, start: int, asked: QueryFields) -> ProsePage:
         threads = [board * THREADS + each for each in range(THREADS)]
         kept = ""
         if "sk" in asked:
@@ -174,15 +174,15 @@ class OrdinarySite:
         links += [f"{base}{kept}&start={at}" for at in range(LISTED, THREADS, LISTED)]
         links += [f"{base}&sd={way}&sk={by}" for by, way in _SORTS]
         lines = [self._prose.words(f"thread {each}", 5) for each in shown]
-        return Page(f"Threads of {self._prose.words(f'board {board}', 2)}", links, lines)
+        return ProsePage(f"Threads of {self._prose.words(f'board {board}', 2)}", links, lines)
 
-    def _thread(self, base: str, thread: int, start: int) -> Page:
+    def _thread(self, base: str, thread: int, start: int) -> ProsePage:
         count = self._posts(thread)
         posts = [f"post {thread} {each}" for each in range(start, min(start + POSTS, count))]
         links = [f"{base}&start={at}" for at in range(POSTS, count, POSTS)]
         links += [f"/member.php?u={self._prose.number(each) % _MEMBERS}" for each in posts]
         title = self._prose.words(f"thread {thread}", 5)
-        return Page(title, ["/", *links], [self._prose.text(each) for each in posts])
+        return ProsePage(title, ["/", *links], [self._prose.text(each) for each in posts])
 
     def _posts(self, thread: int) -> int:
         return 1 + self._prose.number("posts", thread) % (4 * POSTS)
@@ -202,13 +202,13 @@ class OrdinarySite:
 
     # The shop
 
-    def _shop(self, path: str, asked: Query) -> Page | None:
+    def _shop(self, path: str, asked: QueryFields) -> ProsePage | None:
         if path == "/":
             departments = [f"/list?in={each}" for each in range(DEPARTMENTS)]
-            return Page(self._prose.text("shop"), departments)
+            return ProsePage(self._prose.text("shop"), departments)
         found = path.removeprefix("/product/")
         if found != path and _in(found, DEPARTMENTS * PRODUCTS):
-            return Page(self._prose.text(f"product {found}"), ["/"])
+            return ProsePage(self._prose.text(f"product {found}"), ["/"])
         if path != "/list" or not _in(asked.get("in", ""), DEPARTMENTS):
             return None
         shown = self._listed(asked)
@@ -217,9 +217,9 @@ class OrdinarySite:
             for facet, values in ORDINARY_FACETS.items() if facet not in asked for value in values
         ]  # fmt: skip
         lines = [self._prose.words(f"product {each}", 4) for each in shown]
-        return Page("What we have for you", [*(f"/product/{n}" for n in shown), *more], lines)
+        return ProsePage("What we have for you", [*(f"/product/{n}" for n in shown), *more], lines)
 
-    def _listed(self, asked: Query) -> list[int]:
+    def _listed(self, asked: QueryFields) -> list[int]:
         """The products that a list shows: the first ten that have what was *asked* for."""
         first = int(asked["in"]) * PRODUCTS
         having = [
@@ -244,9 +244,9 @@ class OrdinarySite:
 
     # The wiki
 
-    def _wiki(self, path: str, asked: Query) -> Page | None:
+    def _wiki(self, path: str, asked: QueryFields) -> ProsePage | None:
         if path == "/":
-            return Page(self._prose.text("wiki"), ["/wiki/0", "/wiki/1"])
+            return ProsePage(self._prose.text("wiki"), ["/wiki/0", "/wiki/1"])
         found = path.removeprefix("/wiki/")
         title = asked.get("title", "") if path == "/index.php" else found
         if not _in(title, ARTICLES):
@@ -254,21 +254,21 @@ class OrdinarySite:
         article, form = int(title), f"/index.php?title={title}"
         text = [self._prose.text(f"article {article} {part}") for part in range(3)]
         if found != path:
-            return Page(f"Article {article}", self._leads(article, form), text)
+            return ProsePage(f"Article {article}", self._leads(article, form), text)
         if "oldid" in asked:
             old = int(asked["oldid"]) if asked["oldid"].isdecimal() else -1
             if old not in self._revisions(article):
                 return None
             text = [*text[:-1], self._prose.text(f"revision {old}")]
             links = [f"/wiki/{article}", *self._hidden(old)]
-            return Page("An old revision of this page", links, text)
+            return ProsePage("An old revision of this page", links, text)
         revisions = self._revisions(article)
         if asked.get("action") == "history":
             links = [f"{form}&oldid={old}" for old in revisions]
             links += [f"{form}&diff={old}&oldid={old - 1}" for old in revisions[1:]]
             lines = [self._prose.words(f"summary {old}", 6) for old in revisions]
-            return Page("What was changed", [*links, f"/wiki/{article}"], lines)
-        return Page("You may change this page", [f"/wiki/{article}"], text)
+            return ProsePage("What was changed", [*links, f"/wiki/{article}"], lines)
+        return ProsePage("You may change this page", [f"/wiki/{article}"], text)
 
     def _leads(self, article: int, form: str) -> list[str]:
         near = [article + 1, article * 2, article * 2 + 1, self._prose.number("see", article)]
@@ -356,20 +356,20 @@ class TrapSite:
         self._base_of = base_of
         self._seed = seed
         self._prose = Prose(seed)
-        self._pages: dict[str, Callable[[str, str], Page | None]] = {
+        self._pages: dict[str, Callable[[str, str], ProsePage | None]] = {
             "calendar": self._calendar, "facets": self._facets, "sessions": self._sessions,
             "mirror": self._mirror, "lost": self._lost, "farm": self._farm,
         }  # fmt: skip
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: Request) -> ServerReply:
         """Answer for the host that the request names."""
         if request.path != "/robots.txt":
             page = self.page(request.host, request.target)
             if page is not None:
                 return page.reply(request.host)
-        return reply(404, "no such page\n")
+        return make_reply(404, "no such page\n")
 
-    def page(self, host: str, target: str) -> Page | None:
+    def page(self, host: str, target: str) -> ProsePage | None:
         """The page of *host* at *target*, path and query; None if there is none."""
         name = NAMES[trap_number(host)]
         path = target.partition("?")[0]
@@ -380,17 +380,17 @@ class TrapSite:
             real = [f"/page/{n}.html" for n in range(1, PAGES + 1)]
             way_in = self._pages[name](host, "/")
             links = [*real, *(way_in.links if way_in else ())]
-            return Page(f"Welcome. {self._prose.text(host)}", links)
+            return ProsePage(f"Welcome. {self._prose.text(host)}", links)
         if number is not None and int(number[1]) <= PAGES:
             following = int(number[1]) % PAGES + 1
-            return Page(self._prose.text(f"{host}{path}"), ["/", f"/page/{following}.html"])
+            return ProsePage(self._prose.text(f"{host}{path}"), ["/", f"/page/{following}.html"])
         return self._pages[name](host, target)
 
     # The traps: each gives the way in for "/"
 
-    def _calendar(self, host: str, target: str) -> Page | None:
+    def _calendar(self, host: str, target: str) -> ProsePage | None:
         if target == "/":
-            return Page("", ["/calendar/{}/{}".format(*_BEGIN)])
+            return ProsePage("", ["/calendar/{}/{}".format(*_BEGIN)])
         found = _MONTH.fullmatch(target)
         if found is None or not 1 <= int(found[2]) <= 12:
             return None
@@ -400,14 +400,14 @@ class TrapSite:
         here = f"/calendar/{month // 12}/{month % 12 + 1}"
         if day:
             text = f"{day} {name}: there are no events on this day. Submit yours to our editors."
-            return Page(text, [here, f"{here}/{day % 28 + 1}"])
+            return ProsePage(text, [here, f"{here}/{day % 28 + 1}"])
         text = f"{name}: choose a day, or go to the month before or after it. Nothing is on."
-        return Page(text, [*months, *(f"{here}/{each}" for each in range(1, 29))])
+        return ProsePage(text, [*months, *(f"{here}/{each}" for each in range(1, 29))])
 
-    def _facets(self, host: str, target: str) -> Page | None:
+    def _facets(self, host: str, target: str) -> ProsePage | None:
         path, _, query = target.partition("?")
         if target == "/":
-            return Page("", ["/search"])
+            return ProsePage("", ["/search"])
         if path != "/search":
             return None
         chosen = parse_qsl(query)
@@ -423,28 +423,28 @@ class TrapSite:
         ]  # fmt: skip
         titles = "; ".join(self._prose.words(f"{host}{number}", 4) for number in found) or "nothing"
         text = f"Narrow your search by any of these. We have found: {titles}."
-        return Page(text, [*(f"/page/{number}.html" for number in found), *more])
+        return ProsePage(text, [*(f"/page/{number}.html" for number in found), *more])
 
-    def _sessions(self, host: str, target: str) -> Page | None:
+    def _sessions(self, host: str, target: str) -> ProsePage | None:
         path = target.partition("?")[0]
         items = [f"/shop/item-{number}" for number in range(1, _ITEMS + 1)]
         if target == "/":
-            return Page("", ["/shop/"])
+            return ProsePage("", ["/shop/"])
         if path != "/shop/" and path not in items:
             return None
         token = shake_128(f"{self._seed} {target}".encode()).hexdigest(12)
         text = f"You are in {path}. {self._prose.text(path)}"
-        return Page(text, [f"{each}?sid={token}" for each in ["/shop/", *items]])
+        return ProsePage(text, [f"{each}?sid={token}" for each in ["/shop/", *items]])
 
-    def _mirror(self, host: str, target: str) -> Page | None:
+    def _mirror(self, host: str, target: str) -> ProsePage | None:
         if target == "/":
-            return Page("", ["/mirror/"])
+            return ProsePage("", ["/mirror/"])
         if re.fullmatch(r"/mirror/(?:[abc]/)*", target) is None:
             return None
         text = f"The folder {target[-2]}. {self._prose.text(target[-2:])}"
-        return Page(text, ["a/", "b/", "c/"])
+        return ProsePage(text, ["a/", "b/", "c/"])
 
-    def _lost(self, host: str, target: str) -> Page | None:
+    def _lost(self, host: str, target: str) -> ProsePage | None:
         if target != "/" and not target.startswith("/lost/"):
             return None
         word = self._prose.words
@@ -452,14 +452,16 @@ class TrapSite:
             f"/lost/{word(f'{target} {n}', 1)}/{word(f'{n} {target}', 1)}.html" for n in range(8)
         ]
         text = "We are sorry that we could not find what you are looking for. Perhaps these help?"
-        return Page(text, links)
+        return ProsePage(text, links)
 
-    def _farm(self, host: str, target: str) -> Page | None:
+    def _farm(self, host: str, target: str) -> ProsePage | None:
         if target != "/":
             return None
         labels = (self._prose.words(f"{host} {n}", 2).replace(" ", "-") for n in range(10))
         links = [self._base_of(f"{label}{_FARM}") + "/" for label in labels]
-        return Page(f"{host} is for sale. Make an offer today, before others make theirs!", links)
+        return ProsePage(
+            f"{host} is for sale. Make an offer today, before others make theirs!", links
+        )
 
 
 def _value(facet: str, value: str) -> int:

@@ -18,15 +18,14 @@ from hypothesis import strategies as st
 
 from scrapy_spider_suite.analysis.link_graph import (
     KIND_OF,
-    Graph,
     GraphBuilder,
-    Link,
+    LinkGraph,
     PageRecord,
     plot_degrees,
-    read_edges,
 )
-from scrapy_spider_suite.analysis.ranks import Scores, pagerank
+from scrapy_spider_suite.analysis.ranks import ScoreTable, pagerank
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.packs import Link
 from scrapy_spider_suite.urls.hosts import reverse_host, surt
 from scrapy_spider_suite.urls.normalize import host_of
 
@@ -48,26 +47,26 @@ def lines(path: Path) -> list[list[str]]:
     return [line.split("\t") for line in data.decode().splitlines()]
 
 
+def edges(path: Path) -> list[tuple[int, int]]:
+    return [(int(source), int(target)) for source, target in lines(path)]
+
+
 def newest(found: list[PageRecord]) -> dict[str, PageRecord]:
     """The record of each page that counts, of those of one time the last, with what is an edge."""
     pages = {}
     for page in sorted(found, key=lambda record: record.when):
-        edges = [
-            Link(url, KIND_OF[kind], no) for url, kind, no in page.links if kind != "sitemap"
-        ]
+        edges = [Link(url, KIND_OF[kind], no) for url, kind, no in page.links if kind != "sitemap"]
         pages[page.url] = PageRecord(page.url, edges, page.when)
     return pages
 
 
-def check_pages(graph: Graph, folder: Path, pages: dict[str, PageRecord]) -> None:
+def check_pages(graph: LinkGraph, folder: Path, pages: dict[str, PageRecord]) -> None:
     """Vertices in SURT order, edges with kind and nofollow."""
     graph.write_pages(folder)
     vertices = lines(folder / "page-vertices.txt.gz")
     linked = {link.url for page in pages.values() for link in page.links}
     expected = sorted(pages.keys() | linked, key=lambda url: (surt(url), url))
-    assert vertices == [
-        [str(n), url, str(int(url in pages))] for n, url in enumerate(expected)
-    ]
+    assert vertices == [[str(n), url, str(int(url in pages))] for n, url in enumerate(expected)]
     number = {url: n for n, url in enumerate(expected)}
     edges: dict[tuple[int, int, str], bool] = {}
     for page in pages.values():
@@ -79,7 +78,7 @@ def check_pages(graph: Graph, folder: Path, pages: dict[str, PageRecord]) -> Non
     assert [(int(a), int(b)) for a, b, *_ in got] == sorted((a, b) for a, b, _ in edges)
 
 
-def check_hosts(graph: Graph, folder: Path, pages: dict[str, PageRecord]) -> None:
+def check_hosts(graph: LinkGraph, folder: Path, pages: dict[str, PageRecord]) -> None:
     """Common Crawl's two files, and the edge list as networkx reads it."""
     graph.write_hosts(folder)
     arcs = {
@@ -88,12 +87,10 @@ def check_hosts(graph: Graph, folder: Path, pages: dict[str, PageRecord]) -> Non
     names = sorted(reverse_host(h) for h in {host_of(u) for u in pages} | {b for _, b in arcs})
     assert lines(folder / "host-vertices.txt.gz") == [[str(n), h] for n, h in enumerate(names)]
     number = {name: n for n, name in enumerate(names)}
-    expected = sorted(
-        (number[reverse_host(a)], number[reverse_host(b)]) for a, b in arcs if a != b
-    )
-    assert list(read_edges(folder / "host-edges.txt.gz")) == expected
+    expected = sorted((number[reverse_host(a)], number[reverse_host(b)]) for a, b in arcs if a != b)
+    assert edges(folder / "host-edges.txt.gz") == expected
     graph.write_arcs(folder / "hosts.arcs", "host")
-    assert list(read_edges(folder / "hosts.arcs")) == expected
+    assert edges(folder / "hosts.arcs") == expected
 
 
 @settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -156,7 +153,7 @@ def test_ranks_become_scores(tmp_path: Path) -> None:
             graph.write_scores(tmp_path / f"{level}.txt.gz", level, ranks)
         rows = lines(tmp_path / "page.txt.gz")
         assert [float(score) for _, score in rows] == sorted((float(s) for _, s in rows))[::-1]
-    of_pages, of_hosts = (Scores.read(tmp_path / f"{name}.txt.gz") for name in ("page", "host"))
+    of_pages, of_hosts = (ScoreTable.read(tmp_path / f"{name}.txt.gz") for name in ("page", "host"))
     assert len(of_pages) == 5
     best = max((url for url, _ in rows), key=lambda url: of_pages.of_url(url, 0, ""))
     assert best == rows[0][0]
@@ -205,9 +202,9 @@ def test_a_bad_file_of_scores_is_named(tmp_path: Path) -> None:
     path = tmp_path / "scores.txt"
     path.write_text("a.test\t0.5\nb.test\n")
     with pytest.raises(SettingsError, match="line 2"):
-        Scores.read(path)
+        ScoreTable.read(path)
     path.write_text("")
-    assert Scores.read(path).get("a.test") == 0.0
+    assert ScoreTable.read(path).get("a.test") == 0.0
 
 
 def test_no_damping_above_one() -> None:

@@ -19,9 +19,9 @@ from scrapy_spider_suite.analysis.link_stats import (
     TABLES,
     HostLinks,
     LinkStats,
+    NumberSummary,
     PageFacts,
-    Spread,
-    report,
+    link_report,
 )
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.store.interface import KV, MemoryKV
@@ -173,7 +173,7 @@ def test_names_of_servers_are_cut() -> None:
 @given(st.lists(st.integers(0, 1000), max_size=50))
 def test_a_spread_is_that_of_all_numbers(numbers: list[int]) -> None:
     """Least, most, mean and deviation."""
-    spread = Spread.of(Counter(numbers).items())
+    spread = NumberSummary.of(Counter(numbers).items())
     assert spread.count == len(numbers)
     if numbers:
         assert (spread.least, spread.most) == (min(numbers), max(numbers))
@@ -188,7 +188,7 @@ def test_the_report() -> None:
         to = ["http://hub.test/", f"http://a{number}.test/x"]
         stats.page(PageFacts(f"http://a{number}.test/", 200, "text/html", 100, "en", to))
     stats.save()
-    found = report(stats, top=1)
+    found = link_report(stats, top=1)
     assert found.hosts == 6
     assert found.degrees["in_hosts"] == {5: 1, 0: 5}
     assert found.degrees["out_hosts"] == {0: 1, 1: 5}

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scrapy_spider_suite.analysis.near_duplicates import NearIndex, likeness, signature
+from scrapy_spider_suite.analysis.near_duplicates import NearIndex, signature, similarity
 from scrapy_spider_suite.store.interface import MemoryKV
 
 WORDS = ["".join(random.Random(n).choices("abcdefghij", k=6)) for n in range(2000)]
@@ -48,7 +48,7 @@ def test_likeness_is_the_part_that_is_shared() -> None:
         one = words(draw)
         cut = draw.randrange(1, 300)
         other = one[:cut] + words(draw, 300 - cut)
-        errors.append(likeness(sign(one), sign(other)) - shared(one, other))
+        errors.append(similarity(sign(one), sign(other)) - shared(one, other))
     assert abs(float(np.mean(errors))) < 0.03
     assert float(np.std(errors)) < 0.07
 

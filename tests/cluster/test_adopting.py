@@ -37,7 +37,7 @@ from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import ClusterError, TransportError
 from scrapy_spider_suite.frontier.entries import state_key
-from scrapy_spider_suite.packs.warc import records
+from scrapy_spider_suite.packs.warc import make_records
 from scrapy_spider_suite.packs.writer import PackWriter
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.rocks_store import RocksStore
@@ -140,7 +140,7 @@ def pack(folder: Path, name: str, statuses: dict[int, int]) -> None:
     for number, status in statuses.items():
         head = f"HTTP/1.1 {status} X\r\nContent-Length: 2\r\n\r\n".encode()
         url = f"http://h{number}.t/{number}"
-        writer.append(records(fetch(number, b"ok", head=head, url=url)))
+        writer.append(make_records(fetch(number, b"ok", head=head, url=url)))
     writer.close()
 
 

@@ -10,10 +10,10 @@ from packed import body, fetch, plan
 from packs_command import Packs, write
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.packs import Link, PackWriter, records
-from scrapy_spider_suite.packs.cdxj import stamp
+from scrapy_spider_suite.packs import Link, PackWriter, make_records
+from scrapy_spider_suite.packs.cdxj import timestamp
 from scrapy_spider_suite.packs.pack_file import is_pack
-from scrapy_spider_suite.packs.selection import Choice
+from scrapy_spider_suite.packs.selection import Selection
 
 
 def test_ls(packs: Packs, folders: list[Path]) -> None:
@@ -114,7 +114,7 @@ def test_while_it_is_written(packs: Packs, tmp_path: Path) -> None:
     """What is on disk is there, and nothing is wrong with it."""
     writer = PackWriter(plan(tmp_path))
     try:
-        writer.append(records(fetch(1)))
+        writer.append(make_records(fetch(1)))
         writer.flush().result()
         assert packs("ls", tmp_path, "--json").rows[0]["state"] == "open"
         assert packs("get", "http://www.example.com/1", tmp_path).out == body(1)
@@ -180,13 +180,13 @@ def test_no_packs(packs: Packs, tmp_path: Path) -> None:
 
 def test_times() -> None:
     """What is left out is the first moment, or the last."""
-    assert stamp("2026") == "20260101000000"
-    assert stamp("2024-02", last=True) == "20240229235959"
-    assert stamp("2026-12", last=True) == "20261231235959"
-    assert stamp("2026-11-22T10:15:07.5Z") == "20261122101507"
-    assert stamp("2026-11-22 10", last=True) == "20261122105959"
-    assert Choice().all
-    assert not Choice(sample=1).all
+    assert timestamp("2026") == "20260101000000"
+    assert timestamp("2024-02", last=True) == "20240229235959"
+    assert timestamp("2026-12", last=True) == "20261231235959"
+    assert timestamp("2026-11-22T10:15:07.5Z") == "20261122101507"
+    assert timestamp("2026-11-22 10", last=True) == "20261122105959"
+    assert Selection().all
+    assert not Selection(sample=1).all
 
 
 @pytest.mark.parametrize("verb", ["", "ls", "get", "cat", "verify", "links"])
@@ -205,7 +205,7 @@ def test_loading_it_imports_little() -> None:
 def test_links_are_pages_links(packs: Packs, tmp_path: Path) -> None:
     """A line break in a URL breaks no line."""
     writer = PackWriter(plan(tmp_path))
-    writer.append(records(fetch(1, links=[Link("http://a.test/\nb\tc")])))
+    writer.append(make_records(fetch(1, links=[Link("http://a.test/\nb\tc")])))
     writer.close()
     assert packs("links", tmp_path).lines == [
         "http://www.example.com/1\thttp://a.test/%0Ab%09c\ta\t-"

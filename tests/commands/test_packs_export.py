@@ -12,8 +12,8 @@ from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.packs import open_packs
 from scrapy_spider_suite.packs.export import export_warc
-from scrapy_spider_suite.packs.selection import Choice
-from scrapy_spider_suite.packs.warc import Crawl
+from scrapy_spider_suite.packs.selection import Selection
+from scrapy_spider_suite.packs.warc import CrawlInfo
 
 
 def test_warc(packs: Packs, folders: list[Path], tmp_path: Path) -> None:
@@ -54,7 +54,8 @@ def test_what_is_asked_for(packs: Packs, folders: list[Path], tmp_path: Path) ->
 def test_several_files(folders: list[Path], tmp_path: Path) -> None:
     """In a folder, each of a certain size."""
     told: list[int] = []
-    done = export_warc(open_packs(*folders), Choice(), tmp_path, Crawl(name="x", software="y"),
+    done = export_warc(open_packs(*folders), Selection(), tmp_path,
+                       CrawlInfo(name="x", software="y"),
                        0.0, told.append, file_max=2500)  # fmt: skip
     assert len(done.files) > 1
     assert sum(told) == done.pages == 5

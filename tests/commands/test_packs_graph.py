@@ -12,8 +12,8 @@ import pytest
 from packed import NOW, fetch
 from packs_command import Packs, write
 
-from scrapy_spider_suite.analysis.ranks import Scores
-from scrapy_spider_suite.packs import Fetch, Link, Original, payload_digest
+from scrapy_spider_suite.analysis.ranks import ScoreTable
+from scrapy_spider_suite.packs import Capture, Link, RefersTo, sha1_digest
 from scrapy_spider_suite.packs.warc import NOT_MODIFIED
 
 A, B, C = "http://www.a.test/", "http://b.test/x", "http://c.test/"
@@ -59,7 +59,7 @@ def test_both_graphs(packs: Packs, agents: list[Path], tmp_path: Path) -> None:
         out / "host-edges.txt.gz", delimiter="\t", nodetype=int, create_using=networkx.DiGraph
     )
     expected = networkx.pagerank(graph, tol=1e-12)
-    ranks = Scores.read(out / "host-ranks.txt.gz")
+    ranks = ScoreTable.read(out / "host-ranks.txt.gz")
     for number, host in enumerate(("www.a.test", "b.test", "c.test")):
         assert ranks.get(host) == pytest.approx(expected[number], rel=1e-5)
 
@@ -72,10 +72,10 @@ def test_what_says_where_a_page_leads(packs: Packs, tmp_path: Path) -> None:
         lines = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: 0\r\n\r\n"
         return lines.encode()
 
-    def later(url: str, status: int, **changes: Any) -> Fetch:
+    def later(url: str, status: int, **changes: Any) -> Capture:
         return fetch(9, b"", url=url, head=answer(status), links=[], time=NOW + 9, **changes)
 
-    whole = Original(a, NOW, payload_digest(b"same"))
+    whole = RefersTo(a, NOW, sha1_digest(b"same"))
     write(
         tmp_path / "packs", "lzo",
         fetch(0, b"same", url=a, links=[Link(c)]),
@@ -115,8 +115,7 @@ def test_without_the_extra(
 ) -> None:
     """What is missing is said, and nothing is made."""
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    for name in ("building", "forms"):
-        monkeypatch.delitem(sys.modules, f"scrapy_spider_suite.graph.{name}", raising=False)
+    monkeypatch.delitem(sys.modules, "scrapy_spider_suite.analysis.link_graph", raising=False)
     said = packs("graph", tmp_path / "graphs", *agents)
     assert (said.code, "scrapy-spider-suite[graph]" in said.err) == (2, True)
     assert not (tmp_path / "graphs").exists()

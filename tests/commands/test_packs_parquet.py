@@ -11,8 +11,8 @@ import pytest
 from packed import CRAWL, fetch
 from packs_command import Packs, write
 
-from scrapy_spider_suite.analysis.page_text import TEXT_MIN, sniff, text_of
-from scrapy_spider_suite.packs import Place, open_packs, read
+from scrapy_spider_suite.analysis.page_text import TEXT_MIN, extract_text, sniff
+from scrapy_spider_suite.packs import RecordPlace, open_packs, read_record
 
 GERMAN = "Der Wanderer geht am Abend durch das Tal, und über den Bergen steht der Mond. " * 3
 ENGLISH = "The traveller walks through the valley in the evening, and the moon is above. " * 3
@@ -79,7 +79,7 @@ def test_common_crawls_queries(query: Any, folder: Path) -> None:
         "SELECT warc_filename, warc_record_offset, warc_record_length, warc_record_start,"
         " warc_record_size FROM ccindex WHERE content_languages LIKE '%deu%'"
     )
-    assert read(folder / name, Place(*place)).url == "https://blog.github.io:8443/de"
+    assert read_record(folder / name, RecordPlace(*place)).url == "https://blog.github.io:8443/de"
 
 
 def test_columns(query: Any) -> None:
@@ -123,14 +123,12 @@ def test_types_by_content() -> None:
 def test_any_text() -> None:
     """Nothing that a page says stops the export."""
     for body in (b"", b"\xff\xfe\x00", b"<title>" * 1000, b"<p>" * 50_000, bytes(range(256)) * 10):
-        assert text_of(body, "text/html; charset=no-such").mime == "text/html"
-    assert text_of(b"<title>t</title>" + b"<div>" * 800_000, "text/html").text == ""
-    assert text_of(b"x" * (TEXT_MIN - 1), "text/plain").language == ""
+        assert extract_text(body, "text/html; charset=no-such").mime == "text/html"
+    assert extract_text(b"<title>t</title>" + b"<div>" * 800_000, "text/html").text == ""
+    assert extract_text(b"x" * (TEXT_MIN - 1), "text/plain").language == ""
 
 
-def test_without_the_extra(
-    packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_extra(packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said what to install."""
     write(tmp_path, "gz", fetch(1))
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -21,17 +21,17 @@ from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs import (
     FORMATS,
     Link,
-    Original,
     PackWriter,
-    merge,
+    RefersTo,
+    make_records,
+    merge_indexes,
     open_packs,
-    payload_digest,
-    records,
+    sha1_digest,
     verify,
 )
-from scrapy_spider_suite.packs.pack_file import waiting
-from scrapy_spider_suite.packs.redaction import RECEIPTS, Subject, redact
-from scrapy_spider_suite.packs.upload import Target, upload
+from scrapy_spider_suite.packs.pack_file import packs_to_upload
+from scrapy_spider_suite.packs.redaction import RECEIPTS, RedactionTarget, redact
+from scrapy_spider_suite.packs.upload import UploadTarget, upload_pack
 
 HOST = "secret.test"
 WORDS = b"what nobody shall read"
@@ -39,7 +39,7 @@ WORDS = b"what nobody shall read"
 
 def fill(folder: Path, form: str) -> None:
     """Four packs: a host that is to go, pages that lead to it, revisits of it, others."""
-    was = Original(f"http://{HOST}/1", NOW + 1, payload_digest(WORDS * 9))
+    was = RefersTo(f"http://{HOST}/1", NOW + 1, sha1_digest(WORDS * 9))
     naming = gzip.compress(b"see http://secret.test/1 there", mtime=0)
     for number in range(4):
         writer = PackWriter(plan(folder, form), clock=lambda n=number: NOW + n)
@@ -52,12 +52,12 @@ def fill(folder: Path, form: str) -> None:
             fetch(number + 20, url=f"http://copy.test/{number}", original=was),
             fetch(number + 30, url=f"http://my{HOST}/{number}"),
         ):  # fmt: skip
-            writer.append(records(one))
+            writer.append(make_records(one))
         if number == 3:
-            writer.append(records(fetch(40, naming, head=head(
+            writer.append(make_records(fetch(40, naming, head=head(
                 len(naming), "Content-Encoding: gzip\r\n"))))  # fmt: skip
         writer.close()
-    merge(folder)
+    merge_indexes(folder)
 
 
 def everything(folder: Path) -> bytes:
@@ -134,7 +134,7 @@ def test_a_kill_at_every_step(tmp_path: Path, form: str) -> None:
         killed = _killed_at(folder, step)
         assert {page.record.id for page in open_packs(folder)} >= others
         assert {finding.kind for finding in verify(folder)} <= {"index"}
-        redact(folder, Subject(host=HOST), NOW, lambda done: None)
+        redact(folder, RedactionTarget(host=HOST), NOW, lambda done: None)
         assert left(folder) == 0
         assert list(verify(folder)) == []
         assert {page.record.id for page in open_packs(folder)} == others
@@ -152,12 +152,12 @@ def test_a_damaged_index(tmp_path: Path) -> None:
     # Of a pack that is not written anew, too, and in its middle, which nobody reads at first.
     writer = PackWriter(plan(tmp_path, "gz"), clock=lambda: NOW + 9)
     for number in (51, 52, 53):
-        writer.append(records(fetch(number)))
+        writer.append(make_records(fetch(number)))
     writer.close()
     third = sorted(tmp_path.glob("*.warc.gz.cdxj"))[-1]
     lines = third.read_bytes().splitlines(keepends=True)
     third.write_bytes(b"".join([lines[0], lines[1].replace(b"offset", b"oafset"), lines[2]]))
-    redact(tmp_path, Subject(host=HOST), NOW, lambda done: None)
+    redact(tmp_path, RedactionTarget(host=HOST), NOW, lambda done: None)
     assert list(verify(tmp_path)) == []
     assert left(tmp_path) == 0
     assert open_packs(tmp_path).get("http://www.example.com/52") is not None
@@ -179,12 +179,12 @@ def test_a_kill_forgets_nothing_that_is_away(tmp_path: Path) -> None:
     far, whole = tmp_path / "far", tmp_path / "whole"
     for number in range(2):
         writer = PackWriter(plan(whole, "gz"), clock=lambda n=number: NOW + n)
-        writer.append(records(fetch(number, url=f"http://{HOST}/{number}")))
-        writer.append(records(fetch(number)))
+        writer.append(make_records(fetch(number, url=f"http://{HOST}/{number}")))
+        writer.append(make_records(fetch(number)))
         writer.close()
-    pack, kept = waiting(whole)
-    assert upload(pack, Target(str(far)), NOW, keep=False)
-    assert upload(kept, Target(str(far)), NOW, keep=True)
+    pack, kept = packs_to_upload(whole)
+    assert upload_pack(pack, UploadTarget(str(far)), NOW, keep=False)
+    assert upload_pack(kept, UploadTarget(str(far)), NOW, keep=True)
     step = 0
     while True:
         step += 1
@@ -193,7 +193,7 @@ def test_a_kill_forgets_nothing_that_is_away(tmp_path: Path) -> None:
         killed = _killed_at(folder, step)
         if not killed:
             break
-        receipt = redact(folder, Subject(host=HOST), NOW, lambda done: None)
+        receipt = redact(folder, RedactionTarget(host=HOST), NOW, lambda done: None)
         assert receipt.away == [str(far / pack.name)]
         assert receipt.uploaded == [str(far / kept.name)]
         [row] = map(json.loads, (folder / RECEIPTS).read_bytes().splitlines())
@@ -207,7 +207,7 @@ def test_receipts_of_others_stay(tmp_path: Path, line: bytes) -> None:
     """What another subject has begun, and what is no receipt."""
     fill(tmp_path, "gz")
     (tmp_path / RECEIPTS).write_bytes(line)
-    assert redact(tmp_path, Subject(host=HOST), NOW, lambda done: None).away == []
+    assert redact(tmp_path, RedactionTarget(host=HOST), NOW, lambda done: None).away == []
     lines = (tmp_path / RECEIPTS).read_bytes().splitlines()
     assert [*line.splitlines(), lines[-1]] == lines
     assert json.loads(lines[-1])["pages"] == 4
@@ -232,7 +232,7 @@ def _killed_at(folder: Path, step: int) -> bool:
 
         sys.addaudithook(change)
         try:
-            redact(folder, Subject(host=HOST), NOW, lambda done: None)
+            redact(folder, RedactionTarget(host=HOST), NOW, lambda done: None)
         finally:
             os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
@@ -241,7 +241,7 @@ def _killed_at(folder: Path, step: int) -> bool:
 def test_what_is_being_written(packs: Packs, tmp_path: Path) -> None:
     """Stays, and is named; later it goes, too."""
     writer = PackWriter(plan(tmp_path))
-    writer.append(records(fetch(1, url=f"http://{HOST}/1")))
+    writer.append(make_records(fetch(1, url=f"http://{HOST}/1")))
     writer.flush().result()
     said = packs("redact", tmp_path, "--host", HOST, "--yes", "--json")
     assert (said.code, len(said.rows[0]["open"])) == (4, 1)
@@ -275,9 +275,9 @@ def test_nothing_is_no_subject(packs: Packs, tmp_path: Path, empty: tuple[str, s
         said = packs("redact", tmp_path, *empty, "--yes")
         assert (said.code, said.err.count("\n")) == (2, 1)
     with pytest.raises(PackError, match="expected a host"):
-        Subject(**{kind.strip("-"): name})
+        RedactionTarget(**{kind.strip("-"): name})
     with pytest.raises(PackError, match="expected a host"):
-        Subject(HOST, f"http://{HOST}/")
+        RedactionTarget(HOST, f"http://{HOST}/")
     assert everything(tmp_path) == before
 
 
@@ -286,9 +286,9 @@ def test_what_was_uploaded(packs: Packs, tmp_path: Path) -> None:
     """
     here, far = tmp_path / "here", tmp_path / "far"
     fill(here, "gz")
-    first, *others = waiting(here)
+    first, *others = packs_to_upload(here)
     for pack in (first, *others):
-        assert upload(pack, Target(str(far)), NOW, keep=pack != first)
+        assert upload_pack(pack, UploadTarget(str(far)), NOW, keep=pack != first)
     before = len(open_packs(here).history(f"http://{HOST}/0"))
     copies = [str(far / pack.name) for pack in others]
     said = packs("redact", here, "--host", HOST, "--dry-run", "--json")
@@ -299,9 +299,9 @@ def test_what_was_uploaded(packs: Packs, tmp_path: Path) -> None:
     assert said.rows[0]["uploaded"] == copies
     assert [each in (here / RECEIPTS).read_text() for each in copies] == [True] * len(copies)
     assert (before, len(open_packs(here).history(f"http://{HOST}/0"))) == (1, 0)
-    assert waiting(here) == others
+    assert packs_to_upload(here) == others
     for pack in others:
-        assert upload(pack, Target(str(far)), NOW, keep=True)
+        assert upload_pack(pack, UploadTarget(str(far)), NOW, keep=True)
         assert (far / pack.name).read_bytes() == pack.read_bytes()
     assert packs("redact", far, "--host", HOST, "--yes").code == 0
     assert left(far) == 0

@@ -11,7 +11,7 @@ from packed import NOW, fetch
 from packs_command import Packs, write
 
 from scrapy_spider_suite.packs import open_items, open_packs
-from scrapy_spider_suite.packs.item_file import FORMATS, ItemFile
+from scrapy_spider_suite.packs.item_file import ITEM_FORMATS, ItemFile
 
 HOST = "secret.test"
 
@@ -21,7 +21,7 @@ def fill(folder: Path, form: str) -> list[dict[str, str]]:
     others = []
     (folder / "packs").mkdir()
     for number in range(2):
-        file = ItemFile(folder / f"n-{number}-a.jsonl.{form}", FORMATS[form](), NOW)
+        file = ItemFile(folder / f"n-{number}-a.jsonl.{form}", ITEM_FORMATS[form](), NOW)
         for block in range(3):
             items = [{"url": f"http://a.test/{number}/{block}", "text": "é"}]
             if number == 0 and block == 1:
@@ -34,7 +34,7 @@ def fill(folder: Path, form: str) -> list[dict[str, str]]:
     return others
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", ITEM_FORMATS)
 def test_items(packs: Packs, tmp_path: Path, form: str) -> None:
     """Counted, then gone; a file without any keeps its bytes."""
     others = fill(tmp_path, form)
@@ -54,7 +54,7 @@ def test_items(packs: Packs, tmp_path: Path, form: str) -> None:
 def test_names_behind_escapes(packs: Packs, tmp_path: Path, what: tuple[str, str]) -> None:
     """In a line of JSON a name follows the letter of an escape, or stands in another URL."""
     (tmp_path / "packs").mkdir()
-    file = ItemFile(tmp_path / "n-0-a.jsonl.gz", FORMATS["gz"](), NOW)
+    file = ItemFile(tmp_path / "n-0-a.jsonl.gz", ITEM_FORMATS["gz"](), NOW)
     name = what[1]
     goes = [f"Contact:\n{name}", f"see\t{name}.", f"http://a.test/?u={quote(name, safe='')}&v=1"]
     stays = [f"n{name}x", f"http://a.test/?u=n{quote(name, safe='')}b"]
@@ -82,7 +82,7 @@ def test_what_is_open_or_damaged(packs: Packs, tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[30] ^= 255
     path.write_bytes(data)
-    opened = ItemFile(tmp_path / "n-2-a.jsonl.gz", FORMATS["gz"](), NOW)
+    opened = ItemFile(tmp_path / "n-2-a.jsonl.gz", ITEM_FORMATS["gz"](), NOW)
     opened.append([json.dumps({"url": f"http://{HOST}/"}).encode() + b"\n"])
     said = packs("redact", tmp_path / "packs", "--items", tmp_path, "--host", HOST, "--yes",
                  "--json")  # fmt: skip

@@ -14,8 +14,8 @@ from searched import contents, expected, page, write
 
 from scrapy_spider_suite.analysis.search.index_place import IndexPlace
 from scrapy_spider_suite.commands.packs_verbs import searching
-from scrapy_spider_suite.packs.pack_file import waiting
-from scrapy_spider_suite.packs.upload import Target, upload
+from scrapy_spider_suite.packs.pack_file import packs_to_upload
+from scrapy_spider_suite.packs.upload import UploadTarget, upload_pack
 from scrapy_spider_suite.runtime import files
 
 ENGLISH = ("The size of towns and of countries is not always the same, as everybody knows, and "
@@ -88,7 +88,7 @@ def test_rebuild_and_damage(packs: Packs, folder: Path, monkeypatch: pytest.Monk
     assert store.name in said.rows[0]["rebuilt"]
     assert contents(folder) == expected(folder)
     monkeypatch.setattr(searching, "_WAIT", "0.2")
-    with IndexPlace(folder).held():
+    with IndexPlace(folder).locked():
         said = packs("index", folder)
     assert said.code == 2
     assert "another process" in said.err
@@ -98,9 +98,9 @@ def test_rebuilding_what_is_elsewhere(packs: Packs, folder: Path) -> None:
     """The index keeps what packs say that were uploaded; where none is here it stays as it is."""
     write(folder, page(3, "apple"), time=NOW + 1)
     assert packs("index", folder).code == 0
-    known, far = contents(folder), Target(str(folder / "far"))
-    first, second = waiting(folder)
-    assert upload(first, far, NOW, keep=False)
+    known, far = contents(folder), UploadTarget(str(folder / "far"))
+    first, second = packs_to_upload(folder)
+    assert upload_pack(first, far, NOW, keep=False)
     assert packs("index", folder, "--rebuild").code == 0
     assert contents(folder) == known
     store = next(IndexPlace(folder).current().glob("*.store"))
@@ -109,7 +109,7 @@ def test_rebuilding_what_is_elsewhere(packs: Packs, folder: Path) -> None:
     assert (said.code, "not here (1) is lost" in said.rows[0]["rebuilt"]) == (0, True)
     known = contents(folder)
     assert known == expected(folder)
-    assert upload(second, far, NOW, keep=False)
+    assert upload_pack(second, far, NOW, keep=False)
     said = packs("index", folder, "--rebuild")
     assert (said.code, said.err.count("\n"), "no pack is here" in said.err) == (2, 1, True)
     assert contents(folder) == known
@@ -121,7 +121,7 @@ def test_pages_that_end_the_process(
     """Another one is started, some times."""
     started: list[object] = []
 
-    class Dying(searching.FollowProcess):
+    class Dying(searching.IndexProcess):
         def __init__(self, folder: Path, told: Any, ended: Any, *arguments: str) -> None:
             self._end = ended
             started.append(self)
@@ -132,7 +132,7 @@ def test_pages_that_end_the_process(
         def wait(self, timeout: float | None = None) -> bool:
             return True
 
-    monkeypatch.setattr(searching, "FollowProcess", Dying)
+    monkeypatch.setattr(searching, "IndexProcess", Dying)
     said = packs("index", folder)
     assert said.code == 2
     assert "-11" in said.err

@@ -14,7 +14,7 @@ import pytest
 from packed import body, fetch, warcio_records
 from packs_command import Packs, write
 
-from scrapy_spider_suite.packs.cdxj import parse
+from scrapy_spider_suite.packs.cdxj import parse_entry
 from scrapy_spider_suite.packs.containers import GzipContainer
 from scrapy_spider_suite.packs.export import title_of
 
@@ -63,7 +63,7 @@ def test_the_index_leads_to_the_pages(wacz: Path) -> None:
         lines += gzip.decompress(packed[place["offset"] : end]).splitlines()
         assert block.startswith(b" ".join(lines[-5].split(b" ", 2)[:2]))
     assert lines == sorted(lines)
-    for entry in map(parse, lines):
+    for entry in map(parse_entry, lines):
         place = entry.place
         data = GzipContainer().decode(warc[place.offset : place.offset + place.length])
         assert f"WARC-Target-URI: {entry.url}\r\n".encode() in data

@@ -16,8 +16,8 @@ import pytest
 import searched
 from crawls import crawl, crawl_over_kills, web_settings
 
-from scrapy_spider_suite.analysis.link_graph import GraphBuilder, Linking, records_of
-from scrapy_spider_suite.analysis.link_stats import ROWS, HostLinks, LinkStats, report
+from scrapy_spider_suite.analysis.link_graph import GraphBuilder, LinkingPages, page_records
+from scrapy_spider_suite.analysis.link_stats import ROWS, HostLinks, LinkStats, link_report
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -66,7 +66,7 @@ def compare_counts(job: Path, pages: networkx.MultiDiGraph) -> None:
     with StoreReader(job / FOLDER) as reader:
         assert list(reader.check()) == []
         stats = LinkStats(reader.store.kv(ROWS))
-        hosts, pairs, found = dict(stats.hosts()), list(stats.edges()), report(stats)
+        hosts, pairs, found = dict(stats.hosts()), list(stats.edges()), link_report(stats)
     expected, across = by_host(pages)
     assert hosts == expected
     assert {(a, b): number for a, b, number in pairs} == Counter(across.edges())
@@ -79,7 +79,7 @@ def compare_counts(job: Path, pages: networkx.MultiDiGraph) -> None:
 def compare_graph(packs: Path, folder: Path, pages: networkx.MultiDiGraph) -> None:
     """Whether the graph that is made of *packs* is that of *pages*."""
     with GraphBuilder(folder) as builder:
-        builder.add(records_of(open_packs(packs), Linking()))
+        builder.add(page_records(open_packs(packs), LinkingPages()))
         builder.finish().write_pages(folder)
     vertices, edges = (
         [line.split("\t") for line in gzip.decompress(path.read_bytes()).decode().splitlines()]

@@ -16,7 +16,7 @@ from websites import Answer, Site, links, running
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.packs import Page, open_packs, verify
-from scrapy_spider_suite.packs.redaction import Subject, redact
+from scrapy_spider_suite.packs.redaction import RedactionTarget, redact
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_directory import FOLDER
@@ -73,9 +73,7 @@ def test_a_body_is_packed_once(site: Site, run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", ["nothing", "deleted", "redacted"])
-def test_nothing_refers_to_what_is_gone(
-    site: Site, run: Run, tmp_path: Path, gone: str
-) -> None:
+def test_nothing_refers_to_what_is_gone(site: Site, run: Run, tmp_path: Path, gone: str) -> None:
     """An original that is in the packs no more gives its place to the next page."""
     job, packs = tmp_path / "job", tmp_path / "packs"
     options = AT_ONCE | {
@@ -86,7 +84,7 @@ def test_nothing_refers_to_what_is_gone(
         for path in packs.iterdir():
             path.unlink()
     elif gone == "redacted":
-        redact(packs, Subject(url=f"{site.url}/a"), time.time(), lambda done: None)
+        redact(packs, RedactionTarget(url=f"{site.url}/a"), time.time(), lambda done: None)
     site.pages |= {"/later": links("/d", "/e"), "/d": SAME, "/e": SAME}
     later = {"SUITE_SEEDS": f"{site.url}/later"}
     done = run(crawl_here(Broad, arguments={"seeds": f"{site.url}/"}, **options, **later))
@@ -126,9 +124,7 @@ def test_pages_that_say_the_same(site: Site, run: Run) -> None:
     assert {"/1", "/2", "/3", "/4"} <= set(site.paths())
 
 
-def test_a_page_that_is_fetched_again_is_no_duplicate(
-    site: Site, run: Run, tmp_path: Path
-) -> None:
+def test_a_page_that_is_fetched_again_is_no_duplicate(site: Site, run: Run, tmp_path: Path) -> None:
     """Of itself."""
     options = AT_ONCE | {
         "SUITE_COMPARE_PAGES": "payload,structure,near", "JOBDIR": str(tmp_path),

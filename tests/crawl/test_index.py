@@ -22,7 +22,7 @@ from scrapy.utils.test import get_crawler
 from searched import contents, expected
 from websites import Site, links, running
 
-from scrapy_spider_suite.analysis.search.index_process import FollowProcess
+from scrapy_spider_suite.analysis.search.index_process import IndexProcess
 from scrapy_spider_suite.analysis.search.query import TextIndex
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.pipelines import IndexPipeline
@@ -54,16 +54,16 @@ def test_it_is_there_at_the_end(
     site: Site, run: Callable[[Any], Crawled], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the last page, too; a process that ends is started again."""
-    started: list[FollowProcess] = []
-    honest = FollowProcess.__init__
+    started: list[IndexProcess] = []
+    honest = IndexProcess.__init__
 
-    def start(self: FollowProcess, *arguments: Any) -> None:
+    def start(self: IndexProcess, *arguments: Any) -> None:
         honest(self, *arguments)
         started.append(self)
         if len(started) == 1:
             os.kill(self.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(FollowProcess, "__init__", start)
+    monkeypatch.setattr(IndexProcess, "__init__", start)
     monkeypatch.setattr(BroadSpider, "start", _slowly(BroadSpider.start))
     done = run(crawl_here(Broad, arguments={"seeds": f"{site.url}/"}, **settings(tmp_path)))
     assert done.reason == "finished"

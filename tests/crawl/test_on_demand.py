@@ -31,10 +31,9 @@ from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.queue.traps import Traps
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.packs import Page as StoredPage
 from scrapy_spider_suite.packs import open_packs, verify
-from scrapy_spider_suite.packs.redaction import Subject, redact
-from scrapy_spider_suite.packs.stored_pages import Finder, Stored
+from scrapy_spider_suite.packs.redaction import RedactionTarget, redact
+from scrapy_spider_suite.packs.stored_pages import StoredPage, StoredPageFinder
 from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
@@ -216,7 +215,7 @@ def test_packs_that_were_redacted(run: Run, site: Site, tmp_path: Path) -> None:
     taken = waiting[0]
     assert taken != gone
     for url in (gone, taken):
-        redact(tmp_path / "packs", Subject(url=url), 0.0, lambda size: None)
+        redact(tmp_path / "packs", RedactionTarget(url=url), 0.0, lambda size: None)
     done = crawl_site(run, site, tmp_path)
     assert done.reason == "finished"
     found = states(tmp_path)
@@ -230,10 +229,10 @@ def test_what_nobody_expected(
     run: Run, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever a page fails with costs that page; one for which no thread could begin, nothing."""
-    find, begin = Finder.find, asyncio.BaseEventLoop.run_in_executor
+    find, begin = StoredPageFinder.find, asyncio.BaseEventLoop.run_in_executor
     refused: list[Any] = []
 
-    def failing(finder: Finder, stored: Stored) -> StoredPage:
+    def failing(finder: StoredPageFinder, stored: StoredPage) -> Any:
         if stored.url == f"{site.url}/5":
             raise MemoryError
         return find(finder, stored)
@@ -244,7 +243,7 @@ def test_what_nobody_expected(
             raise RuntimeError("can't start new thread")
         return begin(loop, executor, call, *args)
 
-    monkeypatch.setattr(Finder, "find", failing)
+    monkeypatch.setattr(StoredPageFinder, "find", failing)
     monkeypatch.setattr(asyncio.BaseEventLoop, "run_in_executor", beginning)
     monkeypatch.setattr(deferred_links, "_RETRY", 0.05)
     done = crawl_site(run, site, tmp_path)
@@ -262,7 +261,9 @@ def test_many_pages_hold_nobody_up(
     """Pages are taken out of packs up to so many bytes, and read for a moment; then come others."""
     find, go_on, reads, turns = deferred_links._find, DeferredLinks._go_on, [0], [0]
 
-    def finding(finder: Finder, pages: Sequence[UnreadPage]) -> list[deferred_links.FoundPage]:
+    def finding(
+        finder: StoredPageFinder, pages: Sequence[UnreadPage]
+    ) -> list[deferred_links.FoundPage]:
         found = find(finder, pages)
         reads.append(sum(each.answer is not None for each in found))
         return found
@@ -365,15 +366,11 @@ def test_hooks_of_the_spider(how: str, run: Run, site: Site, tmp_path: Path) -> 
     assert done.stat("suite/extract/hook_errors") == (how == "on-demand")
 
 
-def test_a_page_with_which_a_hook_fails_is_counted(
-    run: Run, site: Site, tmp_path: Path
-) -> None:
+def test_a_page_with_which_a_hook_fails_is_counted(run: Run, site: Site, tmp_path: Path) -> None:
     """As with eager: it was fetched, and it has links."""
     found = []
     for how in ("eager", "on-demand"):
-        crawl_site(
-            run, site, tmp_path / how, Choosy, SUITE_READ_LINKS=how, SUITE_LINK_STATS=TABLES
-        )
+        crawl_site(run, site, tmp_path / how, Choosy, SUITE_READ_LINKS=how, SUITE_LINK_STATS=TABLES)
         found.append(counts(tmp_path / how))
     assert found[0] == found[1]
 

@@ -23,7 +23,7 @@ from websites import Answer, Site, links, running
 from scrapy_spider_suite.crawl import diskguard
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.pack_file import GroupFile
-from scrapy_spider_suite.packs.warc import Fetch, Record, lines, records
+from scrapy_spider_suite.packs.warc import Capture, Record, make_records, warc_fields
 from scrapy_spider_suite.packs.writer import recover_folder
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_directory import FOLDER
@@ -63,9 +63,7 @@ def ways_of_pages(packs: Path, web: FakeWebProcess) -> set[tuple[str, bool]]:
 
 
 @pytest.mark.parametrize("form", ["lzo", "gz", "zst"])
-def test_every_answer_is_packed(
-    form: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_every_answer_is_packed(form: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Pages, redirects, errors and robots.txt, each once, as served, however they came; packs and
     indexes are as they must be, for the tools of others, too."""
     config = FakeWebConfig(
@@ -119,7 +117,7 @@ def test_what_is_packed_is_what_came(
     )  # fmt: skip
     assert done.reason == "finished"
     packs = open_packs(tmp_path)
-    said = dict(lines(next(packs.records())))
+    said = dict(warc_fields(next(packs.records())))
     assert (said["operator"], said["isPartOf"]) == ("Institute of Pages, Berlin", "news")
     assert (said["http-header-from"], said["robots"]) == ("https://example.org/bot", "classic")
     assert said["settings-digest"].startswith("sha256:")
@@ -227,10 +225,10 @@ def test_a_page_of_which_no_record_can_be_made_fails(
 ) -> None:
     """As if a pipeline had failed: it is not done, and the crawl neither waits nor pauses."""
 
-    def made(fetch: Fetch) -> list[Record]:
+    def made(fetch: Capture) -> list[Record]:
         if fetch.url.endswith("/plain"):
             raise KeyError("not thought of")
-        return records(fetch)
+        return make_records(fetch)
 
     monkeypatch.setattr("scrapy_spider_suite.packs.writer.records", made)
     done = run(

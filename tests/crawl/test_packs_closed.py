@@ -17,8 +17,8 @@ from scrapy.crawler import Crawler
 from websites import Site, links, running
 
 from scrapy_spider_suite.packs import PackWriter, open_packs, verify
-from scrapy_spider_suite.packs.pack_file import is_pack, waiting
-from scrapy_spider_suite.packs.writer import Job, Packing
+from scrapy_spider_suite.packs.pack_file import is_pack, packs_to_upload
+from scrapy_spider_suite.packs.writer import GroupWriter, WriteJob
 from scrapy_spider_suite.signals import pack_closed
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
@@ -56,9 +56,7 @@ def fast(packs: Path, **more: Any) -> dict[str, Any]:
             "SUITE_PACKS_DIR": str(packs), "SUITE_AGENT_NAME": "a", **more}  # fmt: skip
 
 
-def test_packs_are_uploaded(
-    site: Site, run: Callable[[Any], Crawled], tmp_path: Path
-) -> None:
+def test_packs_are_uploaded(site: Site, run: Callable[[Any], Crawled], tmp_path: Path) -> None:
     """What an earlier crawl left, and the own ones; here are the indexes, there is everything."""
     packs, far = tmp_path / "packs", tmp_path / "far"
     earlier = PackWriter(plan(packs))
@@ -103,9 +101,9 @@ def test_packs_that_a_kill_left_are_closed_beside_the_crawl(
     site: Site, run: Callable[[Any], Crawled], tmp_path: Path
 ) -> None:
     """In the writer's thread, before anything else is written; the signal tells of them, too."""
-    left = Packing(plan(tmp_path), lambda path: None)
+    left = GroupWriter(plan(tmp_path), lambda path: None)
     for bundle in some(5):
-        left.take(Job(bundle, Future()), 1e9)
+        left.take(WriteJob(bundle, Future()), 1e9)
     left.write(1e9)
     left.give_up(RuntimeError())
     done = run(crawl_here(Broad, arguments={"seeds": f"{site.url}/"}, **fast(tmp_path)))
@@ -133,11 +131,9 @@ def test_kills_lose_no_page_on_its_way(tmp_path: Path) -> None:
             SUITE_PACKS_UPLOAD=str(far), SUITE_PACKS_KEEP=False,
         )  # fmt: skip
         times = [chance.uniform(0.4, 1.6) for _ in range(2)]
-        crawl_over_kills(
-            "crawl_spiders.Bulk", settings, tmp_path, times, seeds=web.ready.seeds[0]
-        )
+        crawl_over_kills("crawl_spiders.Bulk", settings, tmp_path, times, seeds=web.ready.seeds[0])
         expected = {url for url in web.web.reachable() if web.web.status(url) == 200}
-    assert waiting(packs, "here", keep=False) == []
+    assert packs_to_upload(packs, "here", keep=False) == []
     found = Counter(page.url for page in open_packs(far) if page.status == 200)
     assert set(found) >= expected
     assert list(verify(far)) == []

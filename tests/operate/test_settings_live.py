@@ -36,8 +36,8 @@ from scrapy_spider_suite.frontier.entries import BestFirst, Entry
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.revisit_rules import Mode
-from scrapy_spider_suite.packs import Plan
-from scrapy_spider_suite.packs.upload import Uploads
+from scrapy_spider_suite.packs import PackPlan
+from scrapy_spider_suite.packs.upload import UploadThread
 from scrapy_spider_suite.pipelines import IndexPipeline
 from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.settings.declarations import Kind, full_name
@@ -123,7 +123,7 @@ class Parts:
         return found
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> PackPlan:
         """What the writer of packs goes by."""
         packing = self.sink(PagePacks)._now
         assert packing is not None
@@ -135,7 +135,7 @@ class Parts:
         return self.sink(ItemPacks)._now
 
     @property
-    def uploads(self) -> Uploads | None:
+    def uploads(self) -> UploadThread | None:
         """Who uploads packs."""
         packing = self.sink(PagePacks)._now
         assert packing is not None
@@ -339,9 +339,7 @@ def web() -> Iterator[FakeWebProcess]:
         yield web
 
 
-def _beside(
-    web: FakeWebProcess, tmp_path: Path, act: Callable[[Parts], None], run: Any
-) -> None:
+def _beside(web: FakeWebProcess, tmp_path: Path, act: Callable[[Parts], None], run: Any) -> None:
     """Let *act* do something while a crawl runs."""
     met: list[BaseException] = []
 
@@ -432,7 +430,8 @@ def test_what_scrapy_keeps_of_its_own_is_live(
             return request.meta["download_timeout"]
 
         for name, text, value, probe in (
-            ("CONCURRENT_REQUESTS", "3", 3, places), ("DOWNLOAD_TIMEOUT", "2m", 120.0, timeout),
+            ("CONCURRENT_REQUESTS", "3", 3, places),
+            ("DOWNLOAD_TIMEOUT", "2m", 120.0, timeout),
         ):
             before = probe()
             assert change_setting(crawl, name, text) == (before, value)

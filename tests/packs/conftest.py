@@ -10,11 +10,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from uploading import Flaky
 
-from scrapy_spider_suite.packs.containers import Lzallright, Lzo, PythonLzo
+from scrapy_spider_suite.packs.containers import Lzallright, LzoLibrary, PythonLzo
 
 
 @pytest.fixture(params=["lzallright", "python-lzo"])
-def lzo(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lzo]:
+def lzo(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[LzoLibrary]:
     """Either library; where python-lzo is not installed, liblzo2 in its place."""
     if request.param == "lzallright":
         yield Lzallright()

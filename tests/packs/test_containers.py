@@ -15,10 +15,16 @@ from lzop import Lzop
 from packed import fastwarc_records, fetch, some, tiny, warcio_records, whole_file
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError
-from scrapy_spider_suite.packs.containers import BLOCK, Container, Lzo, LzopContainer, library
-from scrapy_spider_suite.packs.pack_file import FORMATS, container, format_of, pack_name
-from scrapy_spider_suite.packs.scan import Damage, Group, read, scan
-from scrapy_spider_suite.packs.warc import Record, records
+from scrapy_spider_suite.packs.containers import (
+    BLOCK,
+    Container,
+    LzoLibrary,
+    LzopContainer,
+    lzo_library,
+)
+from scrapy_spider_suite.packs.pack_file import FORMATS, format_of, make_container, pack_name
+from scrapy_spider_suite.packs.scan import Damage, RecordGroup, read_record, scan
+from scrapy_spider_suite.packs.warc import Record, make_records
 
 DRAWS = random.Random(5)
 NOISE = DRAWS.randbytes(3 * BLOCK + 777)
@@ -27,7 +33,9 @@ NOISE = DRAWS.randbytes(3 * BLOCK + 777)
 
 def bundles() -> list[list[Record]]:
     """Small pages, empty ones, binary ones, and one of several blocks."""
-    large = [records(fetch(90, content)) for content in (b"", NOISE[:5000], NOISE, b"a" * 700_000)]
+    large = [
+        make_records(fetch(90, content)) for content in (b"", NOISE[:5000], NOISE, b"a" * 700_000)
+    ]
     return [*some(8), *large, *some(2)]
 
 
@@ -43,7 +51,7 @@ def groups(path: Path) -> tuple[list[Record], list[Damage]]:
     found: list[Record] = []
     damage: list[Damage] = []
     for part in scan(path):
-        if isinstance(part, Group):
+        if isinstance(part, RecordGroup):
             found += [record for record, _ in part.records()]
         else:
             damage.append(part)
@@ -54,20 +62,20 @@ def groups(path: Path) -> tuple[list[Record], list[Damage]]:
 def test_what_is_written_is_read(form: str, tmp_path: Path) -> None:
     """One after another, and each by its place."""
     pages = bundles()
-    data, _ = whole_file(container(form), pages)
+    data, _ = whole_file(make_container(form), pages)
     path = tmp_path / f"x.warc.{form}"
     path.write_bytes(data)
     found, damage = groups(path)
     assert found[1:] == [record for bundle in pages for record in bundle]
     assert not damage
     for group in scan(path):
-        assert isinstance(group, Group)
+        assert isinstance(group, RecordGroup)
         for record, place in group.records():
-            assert read(path, place) == record
+            assert read_record(path, place) == record
 
 
 def test_lzop_and_warcio_accept_what_either_library_wrote(
-    lzo: Lzo, lzop: Lzop, tmp_path: Path
+    lzo: LzoLibrary, lzop: Lzop, tmp_path: Path
 ) -> None:
     """``lzop -t`` and ``lzop -dc | warcio``: sums, end mark, blocks of at most 256 KiB."""
     pages = bundles()
@@ -80,14 +88,14 @@ def test_lzop_and_warcio_accept_what_either_library_wrote(
         assert [block for _, _, block in others(lzop("-dc", path))][1:] == wanted
 
 
-def test_the_libraries_read_each_other(lzo: Lzo, tmp_path: Path) -> None:
+def test_the_libraries_read_each_other(lzo: LzoLibrary, tmp_path: Path) -> None:
     """And what lzop itself has packed."""
     pages = bundles()
     data, _ = whole_file(LzopContainer(lzo), pages)
     for name in ("lzallright", lzo.name):
         path = tmp_path / "x.warc.lzo"
         path.write_bytes(data)
-        other = LzopContainer(library(name))
+        other = LzopContainer(lzo_library(name))
         with path.open("rb") as file:
             out = b"".join(frame.data for frame in other.frames(file, other.start(file)))
         assert out.endswith(b"".join(record.to_bytes() for bundle in pages for record in bundle))
@@ -111,7 +119,7 @@ def test_a_file_that_lzop_packed_is_none(lzop: Lzop, tmp_path: Path) -> None:
 def test_other_tools_read_members(form: str, others, tmp_path: Path) -> None:
     """gz is opened as it is; zst after it was decompressed, as not all of them know it."""
     pages = bundles()
-    data, _ = whole_file(container(form), pages)
+    data, _ = whole_file(make_container(form), pages)
     wanted = [record.block for bundle in pages for record in bundle]
     assert [block for _, _, block in others(unpacked(form, data))][1:] == wanted
     if form == "gz":
@@ -121,10 +129,10 @@ def test_other_tools_read_members(form: str, others, tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_pack_cut_at_any_byte_gives_the_groups_before(form: str, tmp_path: Path) -> None:
     """And says that it is torn."""
-    data, starts = whole_file(container(form), tiny(2))
+    data, starts = whole_file(make_container(form), tiny(2))
     path = tmp_path / f"x.warc.{form}"
     whole, _ = _read(path, data)
-    end = len(data) - len(container(form).end())
+    end = len(data) - len(make_container(form).end())
     first = starts[0]
     for length in range(0, len(data), 3):
         found, damage = _read(path, data[:length])
@@ -145,19 +153,19 @@ def _read(path: Path, data: bytes) -> tuple[list[Record], list[Damage]]:
 
 def _ends(form: str, data: bytes) -> set[int]:
     """Where the members of *data* end."""
-    frames = container(form).frames(io.BytesIO(data), 0)
+    frames = make_container(form).frames(io.BytesIO(data), 0)
     return {frame.end for frame in frames}
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_flipped_bit_costs_one_group(form: str, tmp_path: Path) -> None:
     """Wherever it is: what it hit is named, and all others are read, none of them forged."""
-    data, starts = whole_file(container(form), some(6))
+    data, starts = whole_file(make_container(form), some(6))
     path = tmp_path / f"x.warc.{form}"
     whole, _ = _read(path, data)
     draws = random.Random(3)
     for _ in range(120):
-        place = draws.randrange(starts[0], len(data) - len(container(form).end()))
+        place = draws.randrange(starts[0], len(data) - len(make_container(form).end()))
         spoilt = bytearray(data)
         spoilt[place] ^= 1 << draws.randrange(8)
         found, damage = _read(path, bytes(spoilt))
@@ -174,8 +182,8 @@ def test_a_flipped_bit_costs_one_group(form: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_part_that_is_lost_costs_no_other(form: str, tmp_path: Path) -> None:
     """Zeros, as a power failure leaves them, or noise over several blocks of a large record."""
-    pages = [*some(2), records(fetch(50, NOISE)), *some(2)]
-    data, starts = whole_file(container(form), pages)
+    pages = [*some(2), make_records(fetch(50, NOISE)), *some(2)]
+    data, starts = whole_file(make_container(form), pages)
     path = tmp_path / f"x.warc.{form}"
     middle = starts[3] + 300_000
     for filling in (bytes(4000), DRAWS.randbytes(4000)):
@@ -219,25 +227,25 @@ def test_a_bomb_is_refused(tmp_path: Path) -> None:
         with pytest.raises(PackDamagedError):
             form.decode(block)
     for name in FORMATS:
-        kind: Container = container(name)
+        kind: Container = make_container(name)
         data, _ = kind.encode([b"WARC/1.1\r\n" + bytes(5_000_000)])
         with pytest.raises(PackDamagedError, match="more than 1000000"):
             kind.decode(data, 1_000_000)
         path = tmp_path / f"x.warc.{name}"
-        pages = [*some(1), records(fetch(2, bytes(3_000_000))), *some(1)]
+        pages = [*some(1), make_records(fetch(2, bytes(3_000_000))), *some(1)]
         path.write_bytes(whole_file(kind, pages)[0])
         parts = list(scan(path, 1_000_000))
         assert sum(isinstance(part, Damage) for part in parts) == 1
-        assert isinstance(parts[-1], Group)
+        assert isinstance(parts[-1], RecordGroup)
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_record_with_a_false_length_is_damage(form: str, tmp_path: Path) -> None:
     """In a sound container: what follows is read, nothing is raised."""
-    response = records(fetch(1))[0]
+    response = make_records(fetch(1))[0]
     fields = tuple((n, "95" if n == "Content-Length" else v) for n, v in response.fields)
     short = response._replace(fields=fields).to_bytes()
-    kind = container(form)
+    kind = make_container(form)
     data, _ = whole_file(kind, some(1))
     path = tmp_path / f"x.warc.{form}"
     end = len(data) - len(kind.end())
@@ -252,12 +260,12 @@ def test_a_place_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
     """Past the end, into the midst, to another size."""
     path = tmp_path / "x.warc.lzo"
     path.write_bytes(whole_file(LzopContainer(), some(3))[0])
-    place = [part for part in scan(path) if isinstance(part, Group)][2].places[1]
+    place = [part for part in scan(path) if isinstance(part, RecordGroup)][2].places[1]
     for changes in ({"offset": 10**9}, {"offset": place.offset + 1}, {"start": place.start + 1},
                     {"size": place.size + 1}, {"length": place.length + 7}, {"start": 10**9},
                     {"length": 10**15}):  # fmt: skip
         with pytest.raises(PackDamagedError):
-            read(path, place._replace(**changes))
+            read_record(path, place._replace(**changes))
 
 
 def test_names() -> None:
@@ -269,6 +277,6 @@ def test_names() -> None:
         with pytest.raises(PackError):
             format_of(Path(name))
     with pytest.raises(PackError, match="there are lzo, gz, zst"):
-        container("zip")
+        make_container("zip")
     with pytest.raises(PackError, match="not installed"):
-        library("other")
+        lzo_library("other")

@@ -19,14 +19,19 @@ from scrapy_spider_suite.packs import (
     PackWriter,
     build_index,
     cdxj,
-    merge,
+    make_records,
+    merge_indexes,
     open_packs,
-    records,
 )
-from scrapy_spider_suite.packs.cdxj import surt
-from scrapy_spider_suite.packs.containers import Place
-from scrapy_spider_suite.packs.folder_index import Merging, index_entries, mend, runs
-from scrapy_spider_suite.packs.redaction import Subject, redact
+from scrapy_spider_suite.packs.cdxj import sort_key
+from scrapy_spider_suite.packs.containers import RecordPlace
+from scrapy_spider_suite.packs.folder_index import (
+    IndexMerger,
+    index_entries,
+    index_runs,
+    repair_indexes,
+)
+from scrapy_spider_suite.packs.redaction import RedactionTarget, redact
 from scrapy_spider_suite.packs.sorted_lines import GrowingLines, SortedLines, sort_lines
 from scrapy_spider_suite.packs.warc import warcinfo
 
@@ -37,7 +42,7 @@ def write(folder: Path, *numbers: int, form: str = "lzo") -> None:
     """Write a pack of the pages *numbers*."""
     writer = PackWriter(plan(folder, form))
     for number in numbers:
-        writer.append(records(fetch(number)))
+        writer.append(make_records(fetch(number)))
     writer.close()
 
 
@@ -50,7 +55,7 @@ def test_keys_are_those_of_the_field() -> None:
     """What ``surt`` 0.3.1, which pywb and cdxj-indexer use, gives for 400 URLs."""
     rows = [line.split("\t") for line in (DATA / "surt.tsv").read_text().splitlines()]
     assert len(rows) == 400
-    assert [surt(row[0]) for row in rows] == [row[1] for row in rows]
+    assert [sort_key(row[0]) for row in rows] == [row[1] for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -59,18 +64,22 @@ def test_keys_are_those_of_the_field() -> None:
 )  # fmt: skip
 def test_every_text_has_a_key(bad: str) -> None:
     """Of one word; the same again for what is equal."""
-    key = cdxj.key_of(bad)
+    key = cdxj.line_key(bad)
     assert key
     assert not set(key) & set(" \n\r\0")
-    assert cdxj.key_of(bad) == key
+    assert cdxj.line_key(bad) == key
 
 
 def test_a_line_says_what_is_in_it() -> None:
     """As cdxj-indexer writes them; what a grouped pack needs stands behind."""
-    found = records(fetch(7))
+    found = make_records(fetch(7))
     response = found[0]
-    places = [Place(100, 50, 10, 20), Place(100, 50, 30, 5), Place(100, 50, 35, 6)]
-    [entry] = cdxj.entries(list(zip(found, places, strict=True)), "x.warc.lzo")
+    places = [
+        RecordPlace(100, 50, 10, 20),
+        RecordPlace(100, 50, 30, 5),
+        RecordPlace(100, 50, 35, 6),
+    ]
+    [entry] = cdxj.entries_for(list(zip(found, places, strict=True)), "x.warc.lzo")
     line = entry.line().decode()
     key, stamp, text = line.split(" ", 2)
     assert (key, stamp) == ("com,example)/7", "20261118110647")
@@ -79,14 +88,14 @@ def test_a_line_says_what_is_in_it() -> None:
         "digest": response.get("WARC-Payload-Digest"), "length": "50", "offset": "100",
         "filename": "x.warc.lzo", "start": 10, "size": 20, "metadata": [35, 6],
     }  # fmt: skip
-    assert cdxj.parse(line.encode()) == entry
+    assert cdxj.parse_entry(line.encode()) == entry
     assert entry.time.year == 2026
 
 
 def test_only_pages_are_in_an_index() -> None:
     """Not a warcinfo, a request, or a metadata record."""
-    info = (warcinfo(CRAWL, "x", NOW), Place(0, 1, 0, 1))
-    assert cdxj.entries([info], "x") == []
+    info = (warcinfo(CRAWL, "x", NOW), RecordPlace(0, 1, 0, 1))
+    assert cdxj.entries_for([info], "x") == []
 
 
 SOUND = b'a 20260101000000 {"url":"u","length":"1","offset":"2","filename":"f","metadata":[1,2]}'
@@ -100,10 +109,10 @@ SOUND = b'a 20260101000000 {"url":"u","length":"1","offset":"2","filename":"f","
 ])  # fmt: skip
 def test_a_damaged_line_is_one(change: tuple[bytes, bytes]) -> None:
     """Whatever is wrong with it."""
-    assert cdxj.parse(SOUND).metadata == Place(1, 2, 0, 0)
+    assert cdxj.parse_entry(SOUND).metadata == RecordPlace(1, 2, 0, 0)
     line = SOUND.replace(*change)
     with pytest.raises(PackDamagedError, match="index"):
-        cdxj.parse(line)
+        cdxj.parse_entry(line)
 
 
 def test_lines_are_found(tmp_path: Path) -> None:
@@ -155,9 +164,9 @@ def test_merging_keeps_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     index = FolderIndex(tmp_path)
     for number in range(40):
         write(tmp_path, number, 100)
-        files = merge(tmp_path)
+        files = merge_indexes(tmp_path)
         assert files <= 3 * 3
-    assert [run.merged for run in runs(tmp_path)].count(True) >= 2
+    assert [run.merged for run in index_runs(tmp_path)].count(True) >= 2
     for number in range(40):
         assert [entry.url for entry in index.find(url(number))] == [url(number)]
     assert len(index.find(url(100))) == 40
@@ -169,17 +178,17 @@ def test_an_interrupted_merge_counts_nothing_twice(tmp_path: Path) -> None:
     """A kill before the old files were removed; the next merge removes them."""
     for number in range(8):
         write(tmp_path, number)
-    assert merge(tmp_path) == 1
+    assert merge_indexes(tmp_path) == 1
     [old] = tmp_path.glob("merged-*")
     data = old.read_bytes()
     for number in range(8, 16):
         write(tmp_path, number)
-    assert merge(tmp_path) == 1
+    assert merge_indexes(tmp_path) == 1
     assert not old.exists()
     old.write_bytes(data)
     index = FolderIndex(tmp_path)
     assert sorted(entry.url for entry in index) == sorted(map(url, range(16)))
-    merge(tmp_path)
+    merge_indexes(tmp_path)
     assert not old.exists()
     assert len(list(index)) == 16
 
@@ -190,8 +199,8 @@ def test_one_merges_at_a_time(tmp_path: Path) -> None:
         write(tmp_path, number)
     with (tmp_path / "merging.lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert merge(tmp_path) == 4
-    assert merge(tmp_path) == 1
+        assert merge_indexes(tmp_path) == 4
+    assert merge_indexes(tmp_path) == 1
 
 
 def test_damaged_lines_are_named_and_skipped(
@@ -218,29 +227,29 @@ def test_a_damaged_merged_index_is_not_used(tmp_path: Path) -> None:
     """Those of the packs are there."""
     for number in range(4):
         write(tmp_path, number)
-    merge(tmp_path)
+    merge_indexes(tmp_path)
     [path] = tmp_path.glob("merged-*")
-    for data in (b"", b"! {}\n", b"! [1]\n", b"\xff\n", b"! {\"packs\": 3}\n"):
+    for data in (b"", b"! {}\n", b"! [1]\n", b"\xff\n", b'! {"packs": 3}\n'):
         path.write_bytes(data)
         assert len(FolderIndex(tmp_path).find(url(2))) == 1
-    merge(tmp_path)
+    merge_indexes(tmp_path)
     assert len(list(FolderIndex(tmp_path))) == 4
 
 
 def test_merging_in_a_process(tmp_path: Path) -> None:
     """Started where there is something to do; what is cut short is done by the next."""
-    merging = Merging(tmp_path)
+    merging = IndexMerger(tmp_path)
     assert merging.finish(20) == ""
     for number in range(4):
         write(tmp_path, number)
-    merging.look()
+    merging.notify()
     assert merging.finish(0) == ""
-    assert len(runs(tmp_path)) == 4
-    merging.look()
+    assert len(index_runs(tmp_path)) == 4
+    merging.notify()
     assert merging.poll() == ""
     assert merging.finish(20) == ""
-    assert [run.merged for run in runs(tmp_path)] == [True]
-    merging.look()
+    assert [run.merged for run in index_runs(tmp_path)] == [True]
+    merging.notify()
     assert merging.finish(0) == ""  # there is nothing to start
 
 
@@ -249,15 +258,15 @@ def test_a_merge_that_fails_is_said(tmp_path: Path) -> None:
     for number in range(4):
         write(tmp_path, number)
     (tmp_path / "merging.lock").mkdir()
-    assert "Is a directory" in Merging(tmp_path).finish(20)
+    assert "Is a directory" in IndexMerger(tmp_path).finish(20)
 
 
 def test_many_packs_need_few_files(tmp_path: Path) -> None:
     """Not even before they are merged: a process may have 1,024 files open."""
     for number in range(200):
         name = f"n-20261122000000-{number:05}-a.warc.gz"
-        entry = cdxj.Entry(cdxj.key_of(url(number)), "20261122000000", url(number), "", 200, "",
-                           name, Place(0, 1, 0, 0))  # fmt: skip
+        entry = cdxj.IndexEntry(cdxj.line_key(url(number)), "20261122000000", url(number), "",
+                                200, "", name, RecordPlace(0, 1, 0, 0))  # fmt: skip
         (tmp_path / f"{name}.cdxj").write_bytes(entry.line() + b"\n")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = min(120 + len(os.listdir("/dev/fd")), soft)
@@ -265,7 +274,7 @@ def test_many_packs_need_few_files(tmp_path: Path) -> None:
     try:
         index = FolderIndex(tmp_path)
         assert [entry.url for entry in index.find(url(150))] == [url(150)]
-        assert merge(tmp_path) < 64
+        assert merge_indexes(tmp_path) < 64
         assert [entry.url for entry in index.find(url(199))] == [url(199)]
         assert len(list(index)) == 200
     finally:
@@ -288,7 +297,7 @@ def test_a_pack_without_an_index_is_read(tmp_path: Path) -> None:
     assert build_index(str(first)) == 2
     again = open_packs(tmp_path)
     assert again.get(url(2)) is not None
-    assert again._indexes[0].without() == [second]
+    assert again._indexes[0].unindexed_packs() == [second]
 
 
 @pytest.mark.parametrize("form", ["lzo", "gz"])
@@ -312,19 +321,19 @@ def test_a_damaged_index_hides_no_page(
     assert packs.get(url(4)) is None
     assert f"{path.name[:-5]} has no index that serves" in caplog.text
     assert caplog.text.count("it is read whole; `scrapy packs merge` makes one") == 1
-    assert mend(tmp_path) == 1
+    assert repair_indexes(tmp_path) == 1
     assert path.read_bytes() == data
-    assert (mend(tmp_path), len(open_packs(tmp_path).history(url(2)))) == (0, 2)
+    assert (repair_indexes(tmp_path), len(open_packs(tmp_path).history(url(2)))) == (0, 2)
 
 
 def test_an_index_of_nothing_is_sound(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As of a pack of which every page was redacted, or one that is not here."""
     write(tmp_path, 1)
-    redact(tmp_path, Subject(url=url(1)), NOW, print)
+    redact(tmp_path, RedactionTarget(url=url(1)), NOW, print)
     (tmp_path / "n-20261122000000-00009-a.warc.gz.cdxj").touch()
     assert open_packs(tmp_path).get(url(1)) is None
-    assert [len(run.lines) for run in runs(tmp_path)] == [0, 0]
-    assert (mend(tmp_path), caplog.text) == (0, "")
+    assert [len(run.lines) for run in index_runs(tmp_path)] == [0, 0]
+    assert (repair_indexes(tmp_path), caplog.text) == (0, "")
 
 
 @pytest.mark.parametrize("room", [True, False])
@@ -337,7 +346,7 @@ def test_packs_without_an_index_are_read_once(
     passes: list[Path] = []
     read = index_entries
 
-    def counted(pack: Path, name: str) -> Iterator[cdxj.Entry]:
+    def counted(pack: Path, name: str) -> Iterator[cdxj.IndexEntry]:
         passes.append(pack)
         return read(pack, name)
 

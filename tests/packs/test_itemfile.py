@@ -12,7 +12,7 @@ from mounts import tmpfs
 
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs import open_items
-from scrapy_spider_suite.packs.item_file import FORMATS, ItemFile, Pile, recover_items
+from scrapy_spider_suite.packs.item_file import ITEM_FORMATS, ItemBuffer, ItemFile, recover_items
 
 NAME = "news-20261122101500-00001-a.jsonl"
 
@@ -29,7 +29,7 @@ def numbers(*paths: Path) -> list[int]:
 
 def begun(folder: Path, form: str = "gz") -> ItemFile:
     """A file with two blocks."""
-    file = ItemFile(folder / f"{NAME}.{form}", FORMATS[form](), 0.0)
+    file = ItemFile(folder / f"{NAME}.{form}", ITEM_FORMATS[form](), 0.0)
     file.append(lines(1, 2))
     file.append(lines(3))
     return file
@@ -70,7 +70,7 @@ def test_a_file_of_which_nothing_was_committed_goes(tmp_path: Path) -> None:
     recovered = recover_items(file.open_path, 0)
     assert recovered is not None
     assert recovered.path is None
-    ItemFile(file.path, FORMATS["gz"](), 0.0).close()
+    ItemFile(file.path, ITEM_FORMATS["gz"](), 0.0).close()
     assert not list(tmp_path.iterdir())
 
 
@@ -123,7 +123,7 @@ def test_damage_costs_its_block(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 def test_a_pile_is_larger_than_memory(tmp_path: Path) -> None:
     """Whole lines come back, as often as they are asked for; the folder stays empty."""
-    pile = Pile(tmp_path)
+    pile = ItemBuffer(tmp_path)
     line = b"x" * 99_999 + b"\n"
     for _ in range(30):
         pile.add(line)
@@ -142,7 +142,7 @@ def test_a_full_disk_takes_no_item_of_a_pile(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", "2m") as folder:
         ballast = folder / "ballast"
         ballast.write_bytes(bytes(1_200_000))
-        pile = Pile(folder)
+        pile = ItemBuffer(folder)
         for _ in range(10):
             pile.add(line)
         for _ in range(2):  # from memory to the disk

@@ -12,7 +12,7 @@ import pytest
 from lzop import Lzop
 from packed import body, fetch, gzipped, head, plan
 
-from scrapy_spider_suite.packs import Original, PackWriter, payload_digest, records
+from scrapy_spider_suite.packs import PackWriter, RefersTo, make_records, sha1_digest
 
 INDEXER = ("cdxj-indexer==1.5.0", "surt==0.3.1", "py3amf", "multipart")
 
@@ -21,13 +21,13 @@ def write(folder: Path, form: str) -> Path:
     """A pack of pages as they came, decoded ones, redirects and revisits."""
     found: list[Path] = []
     writer = PackWriter(plan(folder, form), closed=found.append)
-    original = Original(fetch(1).url, fetch(1).time, payload_digest(body(1)))
+    original = RefersTo(fetch(1).url, fetch(1).time, sha1_digest(body(1)))
     moved = head(0).replace(b"200 OK", b"301 Moved\r\nLocation: /x")
     odd = fetch(6, url="http://www.Example.com:80/A?b=2&a=1")
     fetches = [fetch(1), gzipped(2), fetch(3, b""), fetch(4, original=original),
                fetch(5, b"", head=moved), odd]  # fmt: skip
     for one in fetches:
-        writer.append(records(one))
+        writer.append(make_records(one))
     writer.close()
     return found[0]
 

@@ -19,30 +19,30 @@ from packed import NOW, body, fetch, gzipped, head, plan
 from scrapy_spider_suite.errors import PackDamagedError, PackError, PackMissingError
 from scrapy_spider_suite.packs import (
     NOT_MODIFIED,
-    Fetch,
-    Form,
+    BodyForm,
+    Capture,
     Link,
-    Original,
     Packs,
     PackWriter,
     Page,
-    merge,
+    RefersTo,
+    make_records,
+    merge_indexes,
     open_packs,
-    payload_digest,
-    records,
-    resource,
+    sha1_digest,
 )
 from scrapy_spider_suite.packs.pack_file import FORMATS
-from scrapy_spider_suite.packs.writer import Job, Packing
+from scrapy_spider_suite.packs.warc import make_record, warc_date
+from scrapy_spider_suite.packs.writer import GroupWriter, WriteJob
 
 START = datetime.fromtimestamp(NOW, UTC)
 
 
-def write(folder: Path, *fetches: Fetch, form: str = "lzo", **more: object) -> None:
+def write(folder: Path, *fetches: Capture, form: str = "lzo", **more: object) -> None:
     """Write a pack of *fetches*."""
     writer = PackWriter(plan(folder, form, **more))
     for one in fetches:
-        writer.append(records(one))
+        writer.append(make_records(one))
     writer.close()
 
 
@@ -66,7 +66,7 @@ def test_a_page_has_what_was_fetched(form: str, tmp_path: Path) -> None:
             assert page.links == [Link(f"http://www.example.com/{number + 1}"),
                                   Link("http://a.test/", "frame", True)]  # fmt: skip
             assert (page.via, page.hops) == ("http://www.example.com/", "L")
-            assert page.digest == payload_digest(stored[number - 1])
+            assert page.digest == sha1_digest(stored[number - 1])
             assert "<Page http://www.example.com/" in repr(page)
         assert found.record == passed.record
         assert found.place[:3] == passed.place[:3]
@@ -134,11 +134,11 @@ def test_a_revisit_has_the_body_of_its_original(form: str, tmp_path: Path) -> No
     """Which may lie in another pack, of another agent."""
     first, second = tmp_path / "a", tmp_path / "b"
     first.mkdir()
-    original = Original(fetch(1).url, fetch(1).time, payload_digest(body(1)))
+    original = RefersTo(fetch(1).url, fetch(1).time, sha1_digest(body(1)))
     changed = fetch(1, body(77), time=NOW + 500)
     again = fetch(1, body(1), time=NOW + 900, original=original)
     other = fetch(8, body(1), original=original, profile=NOT_MODIFIED)
-    lost = fetch(9, original=Original("http://gone.test/", NOW, "sha1:X"))
+    lost = fetch(9, original=RefersTo("http://gone.test/", NOW, "sha1:X"))
     write(first, fetch(1), form=form)
     write(second, changed, again, other, lost, form=form)
     packs = open_packs(first, second)
@@ -154,7 +154,7 @@ def test_a_revisit_has_the_body_of_its_original(form: str, tmp_path: Path) -> No
     with pytest.raises(PackError, match="not in these packs"):
         pages[4].body  # noqa: B018
     # As after a full disk, which the record it refers to did not survive: it was fetched again.
-    late = Original("http://gone.test/", NOW, payload_digest(body(5)))
+    late = RefersTo("http://gone.test/", NOW, sha1_digest(body(5)))
     write(second, fetch(5, original=late), fetch(5, body(5), time=NOW + 99), form=form)
     [revisit] = [page for page in packs if page.is_revisit and page.url == fetch(5).url]
     assert revisit.body == body(5)
@@ -184,7 +184,7 @@ def test_reading_while_it_is_written(form: str, tmp_path: Path) -> None:
     assert list(packs) == []
     writer = PackWriter(plan(tmp_path, form, max_bytes=8000, wait=60))
     for number in range(30):
-        writer.append(records(fetch(number, body(number, 3000))))
+        writer.append(make_records(fetch(number, body(number, 3000))))
         if number % 3 == 2:
             writer.flush().result(10)
             for old in (0, number // 2, number):
@@ -203,9 +203,9 @@ def test_reading_while_it_is_written(form: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_half_of_the_records_of_a_page_are_none(form: str, tmp_path: Path) -> None:
     """An open pack whose last page has no metadata yet does not show it."""
-    packing = Packing(plan(tmp_path, form, wait=60), print)
+    packing = GroupWriter(plan(tmp_path, form, wait=60), print)
     for number in range(3):
-        packing.take(Job(records(fetch(number)), Future()), NOW)
+        packing.add_job(WriteJob(make_records(fetch(number)), Future()), NOW)
         packing.write(NOW)
     packing.give_up(RuntimeError())
     [path] = tmp_path.glob("*.warc.*[oz4t].open")
@@ -266,7 +266,13 @@ def test_damage_is_named_and_passed_by(
 def test_what_did_not_come_by_http(tmp_path: Path) -> None:
     """A resource has no status; its body is all of it."""
     writer = PackWriter(plan(tmp_path))
-    writer.append([resource("ftp://a.test/x", NOW, b"\0\1", "text/plain; charset=x")])
+    writer.append(
+        [
+            make_record(
+                "resource", warc_date(NOW), b"\0\1", "text/plain; charset=x", url="ftp://a.test/x"
+            )
+        ]
+    )
     writer.close()
     [page] = open_packs(tmp_path)
     assert (page.body, page.status, page.mime, page.links) == (b"\0\1", 0, "text/plain", [])
@@ -285,7 +291,7 @@ def test_what_is_no_answer(tmp_path: Path) -> None:
 def test_decoded_pages_say_so(tmp_path: Path) -> None:
     """A body that a middleware decompressed is read as it is."""
     write(tmp_path, fetch(1, body(1), head=head(76, "Content-Encoding: gzip\r\n"),
-                          form=Form.DECODED))  # fmt: skip
+                          form=BodyForm.DECODED))  # fmt: skip
     [page] = open_packs(tmp_path)
     assert page.body == body(1)
 
@@ -320,7 +326,7 @@ def test_merged_indexes_are_read(tmp_path: Path) -> None:
     packs = Packs([tmp_path])
     for number in range(9):
         write(tmp_path, fetch(number))
-        merge(tmp_path)
+        merge_indexes(tmp_path)
         for old in range(number + 1):
             page = packs.get(f"http://www.example.com/{old}")
             assert page is not None

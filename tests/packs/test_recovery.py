@@ -16,9 +16,9 @@ from lzop import Lzop
 from packed import accepted, plan, some, tiny, whole_file
 
 from scrapy_spider_suite.packs import cdxj
-from scrapy_spider_suite.packs.pack_file import FORMATS, PackFile, container
-from scrapy_spider_suite.packs.scan import read
-from scrapy_spider_suite.packs.writer import PackWriter, build_index, recover, recover_folder
+from scrapy_spider_suite.packs.pack_file import FORMATS, PackFile, make_container
+from scrapy_spider_suite.packs.scan import read_record
+from scrapy_spider_suite.packs.writer import PackWriter, build_index, recover_folder, recover_pack
 
 WRITER = """
 import sys
@@ -37,19 +37,17 @@ with open(folder / "log", "w", buffering=1) as sys.stdout:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_cut_at_every_byte(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cut_at_every_byte(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left is a whole pack with an index, and nothing that was whole is lost."""
     monkeypatch.setattr(os, "fsync", lambda number: None)  # thousands of them; nothing is cut here
-    kind = container(form)
+    kind = make_container(form)
     data, starts = whole_file(kind, tiny(2))
     end = len(data) - len(kind.end())
     for length in range(0, end + 1, 1 if form == "lzo" else 11):
         path = tmp_path / f"x.warc.{form}.open"
         path.write_bytes(data[:length])
         (tmp_path / f"x.warc.{form}.cdxj.open").write_bytes(b"com,exam")
-        found = recover(path)
+        found = recover_pack(path)
         whole = sum(1 for start in [*starts[1:], end] if start <= length)
         assert found is not None
         assert (found.records, found.kept + found.cut) == (whole, length)
@@ -58,19 +56,19 @@ def test_cut_at_every_byte(
         if found.path:
             assert found.path.read_bytes() == data[: found.kept] + kind.end()
             lines = Path(f"{found.path}.cdxj").read_bytes().splitlines()
-            assert [cdxj.parse(line).url for line in lines] == [
+            assert [cdxj.parse_entry(line).url for line in lines] == [
                 f"http://www.example.com/{number}" for number in range(whole - 1)
             ]
 
 
 def test_lzop_accepts_a_pack_that_was_cut_at_any_byte(lzop: Lzop, tmp_path: Path) -> None:
     """At a sample of them, of a pack with a record of several blocks."""
-    data, _ = whole_file(container("lzo"), some(6))
+    data, _ = whole_file(make_container("lzo"), some(6))
     draws = random.Random(1)
     for number, length in enumerate([*draws.sample(range(200, len(data)), 12), len(data)]):
         path = tmp_path / f"x{number}.warc.lzo.open"
         path.write_bytes(data[:length])
-        found = recover(path)
+        found = recover_pack(path)
         assert found is not None
         if found.path is not None:
             assert accepted(found.path, lzop) == found.records
@@ -79,13 +77,13 @@ def test_lzop_accepts_a_pack_that_was_cut_at_any_byte(lzop: Lzop, tmp_path: Path
 @pytest.mark.parametrize("form", FORMATS)
 def test_damage_in_the_midst_is_left_out(form: str, lzop: Lzop, tmp_path: Path) -> None:
     """As a power failure leaves it; the pages after it are kept, and the pack is sound."""
-    kind = container(form)
+    kind = make_container(form)
     data, starts = whole_file(kind, some(5))
     end = len(data) - len(kind.end())
     path = tmp_path / f"x.warc.{form}.open"
     middle = starts[2] + 40
     path.write_bytes(data[:middle] + bytes(30) + data[middle + 30 : end])
-    found = recover(path)
+    found = recover_pack(path)
     assert found is not None
     assert found.path is not None
     assert [part.torn for part in found.damage] == [False]
@@ -93,18 +91,18 @@ def test_damage_in_the_midst_is_left_out(form: str, lzop: Lzop, tmp_path: Path) 
     assert 13 <= found.records < 16
     assert found.kept + found.cut == end
     path.write_bytes(bytes(30) + data[30:end])
-    found = recover(path)
+    found = recover_pack(path)
     assert found is not None
     assert found.path is not None
     assert accepted(found.path, lzop) == found.records == (16 if form == "lzo" else 15)
     for line in Path(f"{found.path}.cdxj").read_bytes().splitlines():
-        entry = cdxj.parse(line)
-        assert read(found.path, entry.place).url == entry.url
+        entry = cdxj.parse_entry(line)
+        assert read_record(found.path, entry.place).url == entry.url
 
 
 def test_a_pack_that_is_written_is_left_alone(tmp_path: Path) -> None:
     """By whoever holds it; an agent closes only its own."""
-    pack = PackFile(tmp_path / "n-0-1-a.warc.gz", container("gz"), 0.0)
+    pack = PackFile(tmp_path / "n-0-1-a.warc.gz", make_container("gz"), 0.0)
     [bundle] = some(1)
     pack.append(bundle, [record.to_bytes() for record in bundle])
     assert recover_folder(tmp_path) == []
@@ -116,7 +114,7 @@ def test_a_pack_that_is_written_is_left_alone(tmp_path: Path) -> None:
 
 def test_what_a_kill_left_beside_a_pack_is_swept(tmp_path: Path) -> None:
     """Between the renaming of the pack and the removing of its notes; not while it is written."""
-    pack = PackFile(tmp_path / "n-0-2-a.warc.gz", container("gz"), 0.0)
+    pack = PackFile(tmp_path / "n-0-2-a.warc.gz", make_container("gz"), 0.0)
     kept = {path.name for path in tmp_path.iterdir()} | {"notes.cdxj.open", "n-0-1-b.warc.gz"}
     left = ["n-0-1-a.warc.gz.cdxj.open", "n-0-1-a.warc.gz.cdxj.new", "n-0-1-a.warc.lzo.open.new"]
     for name in [*left, "notes.cdxj.open", "n-0-1-b.warc.gz"]:
@@ -145,7 +143,7 @@ def test_an_index_is_made_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_full_disk_while_recovering_loses_nothing(form: str, tmp_path: Path) -> None:
     """The index can wait; the pack is whole, or as it was."""
-    data, starts = whole_file(container(form), some(30))
+    data, starts = whole_file(make_container(form), some(30))
     path = tmp_path / f"x.warc.{form}.open"
     path.write_bytes(data[:-6])
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -153,12 +151,12 @@ def test_a_full_disk_while_recovering_loses_nothing(form: str, tmp_path: Path) -
     try:
         found = None
         try:
-            found = recover(path)
+            found = recover_pack(path)
         except OSError:
             assert path.exists()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    found = found or recover(path)
+    found = found or recover_pack(path)
     assert found is not None
     assert found.path is not None
     assert found.records >= 1 + 29 * 3
@@ -193,7 +191,5 @@ def _check_killed(folder: Path, said: list[str], lzop: Lzop) -> None:
     assert said
     for line in said:
         number, *place, name = line.split()
-        record = read(folder / name, cdxj.Place(*map(int, place)))
+        record = read_record(folder / name, cdxj.Place(*map(int, place)))
         assert record.url == f"http://www.example.com/{number}"
-
-

@@ -9,22 +9,22 @@ import pytest
 from packed import NOW, body, fetch, head, plan
 
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs import Link, PackWriter, open_packs, records, scan
-from scrapy_spider_suite.packs.pack_file import FORMATS, Uploaded, mark
-from scrapy_spider_suite.packs.redaction import Subject, redact
-from scrapy_spider_suite.packs.stored_pages import Finder, Stored
-from scrapy_spider_suite.packs.warc import LATER
-from scrapy_spider_suite.packs.writer import Location
+from scrapy_spider_suite.packs import Link, PackWriter, make_records, open_packs, scan
+from scrapy_spider_suite.packs.pack_file import FORMATS, Uploaded, mark_uploaded
+from scrapy_spider_suite.packs.redaction import RedactionTarget, redact
+from scrapy_spider_suite.packs.stored_pages import StoredPage, StoredPageFinder
+from scrapy_spider_suite.packs.warc import LINKS_READ_LATER
+from scrapy_spider_suite.packs.writer import RecordLocation
 
 PAGES = range(5)
 
 
-def written(folder: Path, form: str = "lzo", *, close: bool = True) -> list[Stored]:
+def written(folder: Path, form: str = "lzo", *, close: bool = True) -> list[StoredPage]:
     """Pages in a pack, which is closed or not."""
     writer = PackWriter(plan(folder, form))
-    futures = [writer.append(records(fetch(number))) for number in PAGES]
+    futures = [writer.append(make_records(fetch(number))) for number in PAGES]
     writer.flush().result()
-    stored = [Stored(fetch(n).url, fetch(n).time, n == 1, futures[n].result()) for n in PAGES]
+    stored = [StoredPage(fetch(n).url, fetch(n).time, n == 1, futures[n].result()) for n in PAGES]
     if close:
         writer.close()
     return stored
@@ -34,9 +34,9 @@ def written(folder: Path, form: str = "lzo", *, close: bool = True) -> list[Stor
 @pytest.mark.parametrize("close", [True, False])
 def test_found_where_they_were_put(form: str, close: bool, tmp_path: Path) -> None:
     """Whether the pack is still being written or not; and a row says where."""
-    finder = Finder([tmp_path / "none", tmp_path])
+    finder = StoredPageFinder([tmp_path / "none", tmp_path])
     for number, stored in enumerate(written(tmp_path, form, close=close)):
-        again = Stored.from_bytes(stored.to_bytes())
+        again = StoredPage.from_bytes(stored.to_bytes())
         assert again == stored
         page = finder.find(again)
         assert (page.url, page.body) == (stored.url, body(number))
@@ -45,8 +45,8 @@ def test_found_where_they_were_put(form: str, close: bool, tmp_path: Path) -> No
 def test_pages_of_a_group_are_decompressed_once(tmp_path: Path) -> None:
     """As long as few groups were read since."""
     stored = written(tmp_path)
-    finder = Finder([tmp_path])
-    with mock.patch.object(scan, "decoded", wraps=scan.decoded) as decoded:
+    finder = StoredPageFinder([tmp_path])
+    with mock.patch.object(scan, "decoded", wraps=scan.read_group) as decoded:
         for each in stored * 2:
             finder.find(each)
     assert decoded.call_count == 1
@@ -55,9 +55,9 @@ def test_pages_of_a_group_are_decompressed_once(tmp_path: Path) -> None:
 def test_moved_and_gone(tmp_path: Path) -> None:
     """What is left of a pack that was redacted is found by the index; the rest is not there."""
     stored = written(tmp_path)
-    finder = Finder([tmp_path])
+    finder = StoredPageFinder([tmp_path])
     finder.find(stored[0])
-    redact(tmp_path, Subject(url=stored[1].url), NOW, lambda size: None)
+    redact(tmp_path, RedactionTarget(url=stored[1].url), NOW, lambda size: None)
     for number in (0, 2, 3, 4):
         assert finder.find(stored[number]).body == body(number)
     with pytest.raises(PackError, match=r"news-.*: "):
@@ -72,32 +72,32 @@ def test_damaged_deleted_away(tmp_path: Path) -> None:
     data[len(data) // 2] ^= 0xFF
     pack.write_bytes(data)
     with pytest.raises(PackError, match="damaged"):
-        Finder([tmp_path / "packs"]).find(stored)
+        StoredPageFinder([tmp_path / "packs"]).find(stored)
     pack.unlink()
     with pytest.raises(PackError, match=f"{pack.name} is not there any more"):
-        Finder([tmp_path / "packs"]).find(stored)
-    mark(pack, Uploaded("s3://bucket/x", 1, "", ""))
+        StoredPageFinder([tmp_path / "packs"]).find(stored)
+    mark_uploaded(pack, Uploaded("s3://bucket/x", 1, "", ""))
     with pytest.raises(PackError, match="uploaded to s3://bucket/x"):
-        Finder([tmp_path / "packs"]).find(stored)
+        StoredPageFinder([tmp_path / "packs"]).find(stored)
     with pytest.raises(FileNotFoundError):
-        Finder([tmp_path / "packs", tmp_path / "elsewhere"]).find(stored)
+        StoredPageFinder([tmp_path / "packs", tmp_path / "elsewhere"]).find(stored)
 
 
 @pytest.mark.parametrize("row", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x81\x01\x02"])
 def test_rows_that_are_none(row: bytes) -> None:
     """One kind of error."""
     with pytest.raises(PackError, match="not known where"):
-        Stored.from_bytes(row)
+        StoredPage.from_bytes(row)
 
 
 def test_a_row_leads_to_no_other_folder() -> None:
     """The name of a pack has no folder in it."""
-    stored = Stored("http://a.test/", NOW, False, Location("../../x", (1, 2, 3, 4)))  # type: ignore[arg-type]
-    again = Stored.from_bytes(stored.to_bytes()).location
+    stored = StoredPage("http://a.test/", NOW, False, RecordLocation("../../x", (1, 2, 3, 4)))  # type: ignore[arg-type]
+    again = StoredPage.from_bytes(stored.to_bytes()).location
     assert again is not None
     assert again.filename == "x"
     with pytest.raises(ValueError, match="in no pack"):
-        Stored("http://a.test/", NOW).to_bytes()
+        StoredPage("http://a.test/", NOW).to_bytes()
 
 
 def test_links_of_a_page_that_was_packed_without(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_links_of_a_page_that_was_packed_without(tmp_path: Path) -> None:
     for number, robot in enumerate(("mybot", "")):
         later = fetch(
             number, page, head=head(len(page), lines.decode()), links=(),
-            notes={LATER: f"later {robot}".rstrip()},
+            notes={LINKS_READ_LATER: f"later {robot}".rstrip()},
         )  # fmt: skip
-        writer.append(records(later))
+        writer.append(make_records(later))
     writer.close()
     first, second = open_packs(tmp_path)
     at = "http://www.example.com"

@@ -21,14 +21,14 @@ from scrapy_spider_suite.errors import PackError, PackUploadedError, PackUploadE
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.pack_file import (
     Uploaded,
+    find_upload,
     index_path,
     mark_of,
     packs_away,
-    unmark,
-    uploaded,
-    waiting,
+    packs_to_upload,
+    unmark_uploaded,
 )
-from scrapy_spider_suite.packs.upload import Target, Uploads, upload
+from scrapy_spider_suite.packs.upload import UploadTarget, UploadThread, upload_pack
 
 pytestmark = pytest.mark.usefixtures("flaky")
 
@@ -40,13 +40,13 @@ def test_a_pack_with_its_index(tmp_path: Path, url: str, keep: bool) -> None:
     url, folder = url.format(tmp_path), tmp_path / "packs"
     pack = write(folder, 1, 2)
     both = {path.name: path.read_bytes() for path in (pack, index_path(pack))}
-    assert waiting(folder) == [pack]
-    done = upload(pack, Target(url), NOW, keep=keep)
+    assert packs_to_upload(folder) == [pack]
+    done = upload_pack(pack, UploadTarget(url), NOW, keep=keep)
     assert there(url) == both
-    assert done == uploaded(pack)
+    assert done == find_upload(pack)
     assert done is not None
     assert (done.url, done.size) == (f"{url}/{pack.name}", len(both[pack.name]))
-    assert waiting(folder) == []
+    assert packs_to_upload(folder) == []
     assert pack.exists() is keep
     assert index_path(pack).exists()
     assert [path for path, _ in packs_away(folder)] == ([] if keep else [pack])
@@ -61,7 +61,7 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str) -> None:
     """Before the pack goes, of which nobody could make one any more."""
     pack = write(tmp_path / "packs", 1, 2)
     index_path(pack).write_text(damage)
-    assert upload(pack, Target("memory://far"), NOW, keep=False)
+    assert upload_pack(pack, UploadTarget("memory://far"), NOW, keep=False)
     with pytest.raises(PackUploadedError, match=f"memory://far/{pack.name}"):
         open_packs(pack.parent).get("http://www.example.com/1")
 
@@ -69,7 +69,7 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str) -> None:
 def test_pages_of_a_pack_that_is_away(tmp_path: Path) -> None:
     """Are known of, and where they are is said; the others are read."""
     first, second = write(tmp_path, 1), write(tmp_path, 2)
-    upload(first, Target("memory://far"), NOW, keep=False)
+    upload_pack(first, UploadTarget("memory://far"), NOW, keep=False)
     packs = open_packs(tmp_path)
     assert len(packs.history("http://www.example.com/1")) == 1
     with pytest.raises(PackUploadedError, match=f"memory://far/{first.name}"):
@@ -93,12 +93,12 @@ def test_what_arrives_broken_is_not_marked(tmp_path: Path, flaky: type[Flaky]) -
     for breaks, words in ((cut, ": 20 bytes of"), (flip, "MD5")):
         flaky.breaks = breaks
         with pytest.raises(PackUploadError, match=words):
-            upload(pack, Target("flaky://far"), NOW, keep=False)
+            upload_pack(pack, UploadTarget("flaky://far"), NOW, keep=False)
         assert pack.exists()
-        assert not uploaded(pack)
+        assert not find_upload(pack)
         assert there("flaky://far") == {}
     flaky.breaks = None
-    assert upload(pack, Target("flaky://far"), NOW, keep=False)
+    assert upload_pack(pack, UploadTarget("flaky://far"), NOW, keep=False)
     assert sorted(there("flaky://far")) == sorted([pack.name, index_path(pack).name])
 
 
@@ -129,11 +129,11 @@ def test_an_object_store_names_its_sums(tmp_path: Path) -> None:
     fsspec.register_implementation("gs", Bucket, clobber=True)
     Bucket.sums["md5Hash"] = "AAAAAAAAAAAAAAAAAAAAAA=="
     with pytest.raises(PackUploadError, match="MD5 0000"):
-        upload(pack, Target("gs://bucket/a"), NOW, keep=False)
+        upload_pack(pack, UploadTarget("gs://bucket/a"), NOW, keep=False)
     assert pack.exists()
     assert Bucket.store == {}
     Bucket.sums.clear()
-    assert upload(pack, Target("gs://bucket/a"), NOW, keep=False)
+    assert upload_pack(pack, UploadTarget("gs://bucket/a"), NOW, keep=False)
     assert not pack.exists()
 
 
@@ -168,7 +168,9 @@ def test_a_target_that_fails_for_an_hour(tmp_path: Path, flaky: type[Flaky]) -> 
     flaky.away_until = 3600.0
     packs = [write(tmp_path, number) for number in (1, 2, 3)]
     told = Told()
-    uploads = Uploads(tmp_path, "a", Target("flaky://far"), keep=False, told=told, rest=told.rest)
+    uploads = UploadThread(
+        tmp_path, "a", UploadTarget("flaky://far"), keep=False, report=told, rest=told.rest
+    )
     assert told.idle.wait(20)
     assert sorted(told.done) == packs
     assert 3600 <= flaky.now < 3600 + 300
@@ -178,7 +180,7 @@ def test_a_target_that_fails_for_an_hour(tmp_path: Path, flaky: type[Flaky]) -> 
     assert "503 Slow Down" in told.failed[0]
     more = write(tmp_path, 4)
     told.idle.clear()
-    uploads.look()
+    uploads.notify()
     assert told.idle.wait(20)
     assert told.done[-1] == more
     assert uploads.finish(20) == []
@@ -196,12 +198,14 @@ def test_the_end_does_not_wait_for_ever(tmp_path: Path, flaky: type[Flaky]) -> N
         waiting_now.set()
         event.wait(20)
 
-    uploads = Uploads(tmp_path, "a", Target("flaky://far"), keep=False, told=told, rest=rest)
+    uploads = UploadThread(
+        tmp_path, "a", UploadTarget("flaky://far"), keep=False, report=told, rest=rest
+    )
     assert waiting_now.wait(20)
     assert uploads.finish(20) == [pack]
     assert len(told.failed) == 2
     flaky.away_until = 0.0
-    again = Uploads(tmp_path, "a", Target("flaky://far"), keep=False, told=told)
+    again = UploadThread(tmp_path, "a", UploadTarget("flaky://far"), keep=False, report=told)
     assert again.finish(20) == []
     assert told.done == [pack]
 
@@ -216,7 +220,7 @@ def test_an_upload_that_hangs_is_left(tmp_path: Path, flaky: type[Flaky]) -> Non
 
     flaky.breaks = hang
     pack = write(tmp_path, 1)
-    uploads = Uploads(tmp_path, "a", Target("flaky://far"), keep=False, told=Told())
+    uploads = UploadThread(tmp_path, "a", UploadTarget("flaky://far"), keep=False, report=Told())
     assert hangs.wait(20)
     assert uploads.finish(0.05) == [pack]
     assert pack.exists()
@@ -235,11 +239,11 @@ def test_what_is_replaced_meanwhile_goes_up_again(tmp_path: Path, flaky: type[Fl
         os.replace(new, pack)
 
     flaky.breaks = replace
-    assert upload(pack, Target("flaky://far"), NOW, keep=False) is None
+    assert upload_pack(pack, UploadTarget("flaky://far"), NOW, keep=False) is None
     assert pack.exists()
-    assert waiting(tmp_path) == [pack]
+    assert packs_to_upload(tmp_path) == [pack]
     pack.write_bytes(pack.read_bytes() + b"\0")  # other bytes than are there by now
-    assert upload(pack, Target("flaky://far"), NOW, keep=False)
+    assert upload_pack(pack, UploadTarget("flaky://far"), NOW, keep=False)
     assert there("flaky://far")[pack.name][-1:] == b"\0"
 
 
@@ -249,14 +253,14 @@ def test_another_file_of_that_name_is_left_alone(tmp_path: Path) -> None:
     far.mkdir()
     (far / pack.name).write_bytes(b"of another agent")
     with pytest.raises(PackUploadError, match="SUITE_AGENT_NAME"):
-        upload(pack, Target(str(far)), NOW, keep=False)
+        upload_pack(pack, UploadTarget(str(far)), NOW, keep=False)
     assert (far / pack.name).read_bytes() == b"of another agent"
     (far / pack.name).unlink()
-    assert upload(pack, Target(str(far)), NOW, keep=True)
+    assert upload_pack(pack, UploadTarget(str(far)), NOW, keep=True)
     write(tmp_path / "other", 2).replace(pack)
-    unmark(pack)
-    assert waiting(tmp_path / "here") == [pack]
-    assert upload(pack, Target(str(far)), NOW, keep=True)
+    unmark_uploaded(pack)
+    assert packs_to_upload(tmp_path / "here") == [pack]
+    assert upload_pack(pack, UploadTarget(str(far)), NOW, keep=True)
     assert (far / pack.name).read_bytes() == pack.read_bytes()
 
 
@@ -266,18 +270,18 @@ def test_only_ones_own_packs(tmp_path: Path) -> None:
     other = tmp_path / "news-20261122000000-00001-b.warc.gz"
     other.write_bytes(b"")
     (tmp_path / "news-20261122000000-00002-a.warc.gz.open").write_bytes(b"")
-    assert waiting(tmp_path, "a") == [pack]
-    assert waiting(tmp_path) == [other, pack]
+    assert packs_to_upload(tmp_path, "a") == [pack]
+    assert packs_to_upload(tmp_path) == [other, pack]
     mark_of(pack).write_text("{")  # damaged: once more, rather than lost
-    assert waiting(tmp_path, "a") == [pack]
-    assert waiting(tmp_path / "none") == []
+    assert packs_to_upload(tmp_path, "a") == [pack]
+    assert packs_to_upload(tmp_path / "none") == []
 
 
 @pytest.mark.parametrize("url", ["nonsense://a/b", "nonsense://"])
 def test_what_no_library_knows(url: str) -> None:
     """Is said at once."""
     with pytest.raises(PackError, match="nonsense"):
-        Target(url)
+        UploadTarget(url)
 
 
 KILLED = """
@@ -317,8 +321,8 @@ def test_a_kill_at_every_step(tmp_path: Path) -> None:
             assert json.loads(mark_of(pack).read_bytes())["url"] == str(found)
         if found.exists():
             assert found.read_bytes() == data
-        for left in waiting(here, keep=False):
-            assert upload(left, Target(str(far)), NOW, keep=False)
+        for left in packs_to_upload(here, keep=False):
+            assert upload_pack(left, UploadTarget(str(far)), NOW, keep=False)
         assert not pack.exists()
         assert sorted(path.name for path in far.iterdir()) == sorted(
             [pack.name, index_path(pack).name]

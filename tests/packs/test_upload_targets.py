@@ -14,9 +14,9 @@ from packed import NOW
 from uploading import Flaky, there, write
 
 from scrapy_spider_suite.errors import PackUploadError
-from scrapy_spider_suite.packs.folder_index import indexes_held
-from scrapy_spider_suite.packs.pack_file import Uploaded, index_path, uploaded, waiting
-from scrapy_spider_suite.packs.upload import Target, upload
+from scrapy_spider_suite.packs.folder_index import lock_indexes
+from scrapy_spider_suite.packs.pack_file import Uploaded, find_upload, index_path, packs_to_upload
+from scrapy_spider_suite.packs.upload import UploadTarget, upload_pack
 
 pytestmark = pytest.mark.usefixtures("flaky")
 
@@ -26,11 +26,11 @@ def test_another_target(tmp_path: Path, keep: bool) -> None:
     """What is at one target is sent to the other before it is deleted; and back again."""
     pack = write(tmp_path, 1)
     data = pack.read_bytes()
-    assert upload(pack, Target("memory://a"), NOW, keep=True)
-    assert waiting(tmp_path, target="memory://a") == []
-    assert waiting(tmp_path, target="memory://b") == [pack]
-    assert upload(pack, Target("memory://b"), NOW, keep=True)
-    done = upload(pack, Target("memory://a"), NOW, keep=keep)
+    assert upload_pack(pack, UploadTarget("memory://a"), NOW, keep=True)
+    assert packs_to_upload(tmp_path, target="memory://a") == []
+    assert packs_to_upload(tmp_path, target="memory://b") == [pack]
+    assert upload_pack(pack, UploadTarget("memory://b"), NOW, keep=True)
+    done = upload_pack(pack, UploadTarget("memory://a"), NOW, keep=keep)
     assert there("memory://b") == there("memory://a")
     assert there("memory://a")[pack.name] == data
     assert done is not None
@@ -43,24 +43,24 @@ def test_another_file_at_another_target(tmp_path: Path, flaky: type[Flaky]) -> N
     flaky.away_until = 1.0
     pack = write(tmp_path / "here", 1)
     with pytest.raises(PackUploadError):
-        upload(pack, Target("flaky://a"), NOW, keep=False)
+        upload_pack(pack, UploadTarget("flaky://a"), NOW, keep=False)
     far = tmp_path / "far"
     far.mkdir()
     (far / pack.name).write_bytes(b"of another agent")
     with pytest.raises(PackUploadError, match="SUITE_AGENT_NAME"):
-        upload(pack, Target(str(far)), NOW, keep=False)
+        upload_pack(pack, UploadTarget(str(far)), NOW, keep=False)
     assert (far / pack.name).read_bytes() == b"of another agent"
     flaky.now = 1.0
-    assert upload(pack, Target("flaky://a"), NOW, keep=False)
+    assert upload_pack(pack, UploadTarget("flaky://a"), NOW, keep=False)
 
 
 def test_what_is_not_what_was_sent_is_not_deleted(tmp_path: Path) -> None:
     """The mark says what was sent: other bytes here are sent first."""
     pack = write(tmp_path, 1)
-    assert upload(pack, Target("memory://a"), NOW, keep=True)
+    assert upload_pack(pack, UploadTarget("memory://a"), NOW, keep=True)
     other = pack.read_bytes() + b"more"
     pack.write_bytes(other)
-    assert upload(pack, Target("memory://a"), NOW, keep=False)
+    assert upload_pack(pack, UploadTarget("memory://a"), NOW, keep=False)
     assert not pack.exists()
     assert there("memory://a")[pack.name] == other
 
@@ -69,7 +69,7 @@ def test_no_credentials_in_errors(tmp_path: Path, flaky: type[Flaky]) -> None:
     """Whose they are is for no log."""
     flaky.away_until = 1.0
     with pytest.raises(PackUploadError, match="to flaky://far: 503") as caught:
-        upload(write(tmp_path, 1), Target("flaky://token@far"), NOW, keep=True)
+        upload_pack(write(tmp_path, 1), UploadTarget("flaky://token@far"), NOW, keep=True)
     assert "token" not in str(caught.value)
 
 
@@ -83,12 +83,14 @@ def test_an_index_is_made_while_nobody_redacts(
 
     def asking(folder: Path, *, wait: bool = False) -> AbstractContextManager[bool]:
         asked.set()
-        return indexes_held(folder, wait=wait)
+        return lock_indexes(folder, wait=wait)
 
     monkeypatch.setattr("scrapy_spider_suite.packs.upload.indexes_held", asking)
     done: list[Uploaded | None] = []
-    go = Thread(target=lambda: done.append(upload(pack, Target("memory://a"), NOW, keep=True)))
-    with indexes_held(pack.parent):
+    go = Thread(
+        target=lambda: done.append(upload_pack(pack, UploadTarget("memory://a"), NOW, keep=True))
+    )
+    with lock_indexes(pack.parent):
         go.start()
         assert asked.wait(20)
         assert not index_path(pack).exists()
@@ -98,7 +100,7 @@ def test_an_index_is_made_while_nobody_redacts(
     go.join(20)
     assert done == [None]
     assert index_path(pack).read_bytes() == data
-    assert waiting(pack.parent) == [pack]
+    assert packs_to_upload(pack.parent) == [pack]
 
 
 def test_a_lost_index_is_made(tmp_path: Path) -> None:
@@ -106,7 +108,7 @@ def test_a_lost_index_is_made(tmp_path: Path) -> None:
     pack = write(tmp_path, 1)
     before = index_path(pack).read_bytes()
     index_path(pack).unlink()
-    assert upload(pack, Target("memory://a"), NOW, keep=False)
+    assert upload_pack(pack, UploadTarget("memory://a"), NOW, keep=False)
     assert there("memory://a")[index_path(pack).name] == before == index_path(pack).read_bytes()
 
 
@@ -144,11 +146,11 @@ def test_what_has_not_got_its_name_is_not_deleted(
     pack = write(tmp_path, 1)
     data = pack.read_bytes()
     with pytest.raises(PackUploadError, match=r"renamed|MD5"):
-        upload(pack, Target("mover://far"), NOW, keep=False)
+        upload_pack(pack, UploadTarget("mover://far"), NOW, keep=False)
     assert pack.exists()
-    assert not uploaded(pack)
+    assert not find_upload(pack)
     mover.how = ""
-    assert upload(pack, Target("mover://far"), NOW, keep=False)
+    assert upload_pack(pack, UploadTarget("mover://far"), NOW, keep=False)
     found = there("mover://far")
     assert found[pack.name] == data
     assert not [name for name in found if name.endswith(".part")]
@@ -160,10 +162,10 @@ def test_what_is_there_is_replaced_where_nothing_is_renamed_onto_a_file(
     """As with WebHDFS: what was redacted takes the place of what was not."""
     mover.how = "not onto"
     pack = write(tmp_path, 1)
-    assert upload(pack, Target("mover://far"), NOW, keep=True)
+    assert upload_pack(pack, UploadTarget("mover://far"), NOW, keep=True)
     other = pack.read_bytes() + b"more"
     pack.write_bytes(other)
-    assert upload(pack, Target("mover://far"), NOW, keep=False)
+    assert upload_pack(pack, UploadTarget("mover://far"), NOW, keep=False)
     assert there("mover://far")[pack.name] == other
 
 
@@ -173,6 +175,6 @@ def test_a_folder_here_is_on_the_medium(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("scrapy_spider_suite.packs.upload.files.sync", synced.append)
     pack = write(tmp_path / "here", 1)
     synced.clear()
-    assert upload(pack, Target(f"local://{tmp_path}/far"), NOW, keep=True)
+    assert upload_pack(pack, UploadTarget(f"local://{tmp_path}/far"), NOW, keep=True)
     assert synced.count(tmp_path / "far") == 2
     assert tmp_path / "far" / f"{pack.name}.part" in synced

@@ -10,11 +10,18 @@ import pytest
 from msgspec.structs import replace
 from packed import NOW, body, fetch, plan
 
-from scrapy_spider_suite.packs import Finding, PackWriter, build_index, merge, records, verify
-from scrapy_spider_suite.packs.folder_index import mend
-from scrapy_spider_suite.packs.pack_file import FORMATS, Uploaded, mark
+from scrapy_spider_suite.packs import (
+    PackFinding,
+    PackWriter,
+    build_index,
+    make_records,
+    merge_indexes,
+    verify,
+)
+from scrapy_spider_suite.packs.folder_index import repair_indexes
+from scrapy_spider_suite.packs.pack_file import FORMATS, Uploaded, mark_uploaded
 from scrapy_spider_suite.packs.warc import Record
-from scrapy_spider_suite.packs.writer import Job, Packing
+from scrapy_spider_suite.packs.writer import GroupWriter, WriteJob
 
 
 def write(folder: Path, bundles: list[list[Record]], form: str = "lzo") -> Path:
@@ -29,10 +36,10 @@ def write(folder: Path, bundles: list[list[Record]], form: str = "lzo") -> Path:
 
 def pages(count: int) -> list[list[Record]]:
     """The records of *count* pages of a few kilobytes."""
-    return [records(fetch(number, body(number, 5000))) for number in range(count)]
+    return [make_records(fetch(number, body(number, 5000))) for number in range(count)]
 
 
-def kinds(found: list[Finding]) -> list[str]:
+def kinds(found: list[PackFinding]) -> list[str]:
     """What kinds of things are wrong."""
     return [finding.kind for finding in found]
 
@@ -42,9 +49,9 @@ def test_sound_packs_have_nothing(form: str, tmp_path: Path) -> None:
     """Closed, merged, and one that is being written."""
     for _ in range(5):
         write(tmp_path, pages(4), form)
-    merge(tmp_path)
-    packing = Packing(plan(tmp_path, form), print)
-    packing.take(Job(pages(1)[0], Future()), NOW)
+    merge_indexes(tmp_path)
+    packing = GroupWriter(plan(tmp_path, form), print)
+    packing.add_job(WriteJob(pages(1)[0], Future()), NOW)
     packing.write(NOW)
     packing.give_up(RuntimeError())
     assert list(verify(tmp_path)) == []
@@ -109,9 +116,15 @@ def test_an_index_that_is_not_true(fault: str, tmp_path: Path) -> None:
     whats = " ".join(finding.what for finding in found)
     if fault in ("missing", "damaged", "wrong"):
         lost = json.loads(lines[2].split(b" ", 2)[2])["url"]
-        assert found[0] == Finding(index, "index", "a page is not in the index", lost)
-    wanted = {"none": "no index", "missing": "not in", "damaged": "not a line",
-              "wrong": "leads to no page", "disorder": "out of order", "twice": "several times"}
+        assert found[0] == PackFinding(index, "index", "a page is not in the index", lost)
+    wanted = {
+        "none": "no index",
+        "missing": "not in",
+        "damaged": "not a line",
+        "wrong": "leads to no page",
+        "disorder": "out of order",
+        "twice": "several times",
+    }
     assert wanted[fault] in whats
     build_index(path)
     assert list(verify(tmp_path)) == []
@@ -121,7 +134,7 @@ def test_a_merged_index_that_is_not_true(tmp_path: Path) -> None:
     """Or covers packs that are gone."""
     for _ in range(4):
         path = write(tmp_path, pages(2))
-    merge(tmp_path)
+    merge_indexes(tmp_path)
     [merged] = tmp_path.glob("merged-*")
     data = merged.read_bytes()
     merged.write_bytes(data[: data.rindex(b"\n", 0, -1) + 1])
@@ -130,18 +143,18 @@ def test_a_merged_index_that_is_not_true(tmp_path: Path) -> None:
     assert list(verify(tmp_path)) == []
     path.with_name(f"{path.name}.cdxj").unlink()
     assert [finding.path for finding in verify(tmp_path)] == [path, merged]
-    assert mend(tmp_path) == 1
+    assert repair_indexes(tmp_path) == 1
     assert (list(verify(tmp_path)), merged.exists()) == ([], False)
 
 
 def test_a_pack_that_was_deleted_by_hand(tmp_path: Path) -> None:
     """Is named; not one that is being written, or was uploaded before it went."""
     gone, away, _ = (write(tmp_path, pages(2)) for _ in range(3))
-    packing = Packing(plan(tmp_path), print)
-    packing.take(Job(pages(1)[0], Future()), NOW)
+    packing = GroupWriter(plan(tmp_path), print)
+    packing.add_job(WriteJob(pages(1)[0], Future()), NOW)
     packing.write(NOW)
     gone.unlink()
-    mark(away, Uploaded("s3://far/x", 1, "", ""))
+    mark_uploaded(away, Uploaded("s3://far/x", 1, "", ""))
     away.unlink()
     [finding] = verify(tmp_path)
     assert (finding.path, finding.kind) == (gone, "missing")
@@ -151,7 +164,7 @@ def test_a_pack_that_was_deleted_by_hand(tmp_path: Path) -> None:
 
 def test_links_of_no_page_are_no_fault(tmp_path: Path) -> None:
     """A bare response, a request alone, a page with other digests."""
-    plain = records(replace(fetch(1), request=b"", via="", hops="", links=()))
+    plain = make_records(replace(fetch(1), request=b"", via="", hops="", links=()))
     [response] = plain
     md5 = Record(tuple((n, v.replace("sha1:", "md5:")) for n, v in response.fields), response.block)
-    assert list(verify(write(tmp_path, [plain, [records(fetch(2))[1]], [md5]]))) == []
+    assert list(verify(write(tmp_path, [plain, [make_records(fetch(2))[1]], [md5]]))) == []

@@ -14,9 +14,16 @@ from packed import NOW, body, fastwarc_records, fetch, gzipped, head, warcio_rec
 
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import http_records, warc
-from scrapy_spider_suite.packs import warc as pages
-from scrapy_spider_suite.packs.http_records import Form
-from scrapy_spider_suite.packs.warc import Crawl, Link, Original, Record, parse, records, warcinfo
+from scrapy_spider_suite.packs.http_records import BodyForm
+from scrapy_spider_suite.packs.warc import (
+    CrawlInfo,
+    Link,
+    Record,
+    RefersTo,
+    make_records,
+    parse_record,
+    warcinfo,
+)
 
 OTHERS = (warcio_records, fastwarc_records)
 
@@ -29,15 +36,16 @@ def as_bytes(found: list[Record]) -> bytes:
 @pytest.mark.parametrize("others", OTHERS)
 def test_other_tools_read_every_record_byte_for_byte(others) -> None:
     """Response, request, metadata, revisit, resource and warcinfo, with right digests."""
-    original = Original("http://www.example.com/1", NOW, pages.payload_digest(body(1)))
+    original = RefersTo("http://www.example.com/1", NOW, warc.sha1_digest(body(1)))
     found = [
-        warcinfo(Crawl(name="n", software="s"), "x.warc.gz", NOW),
-        *records(fetch(1)),
-        *records(gzipped(2)),
-        *records(fetch(3, original=original)),
-        *records(fetch(4, b"", head=head(0).replace(b"200 OK", b"304 Not Modified"),
+        warcinfo(CrawlInfo(name="n", software="s"), "x.warc.gz", NOW),
+        *make_records(fetch(1)),
+        *make_records(gzipped(2)),
+        *make_records(fetch(3, original=original)),
+        *make_records(fetch(4, b"", head=head(0).replace(b"200 OK", b"304 Not Modified"),
                        original=original, profile=warc.NOT_MODIFIED)),
-        pages.resource("ftp://a.test/x", NOW, b"\0\xff", "application/x-y"),
+        warc.make_record("resource", warc.warc_date(NOW), b"\0\xff", "application/x-y",
+                         url="ftp://a.test/x"),
     ]  # fmt: skip
     seen = list(others(as_bytes(found)))
     assert [(kind, url) for kind, url, _ in seen] == [(r.kind, r.url) for r in found]
@@ -47,18 +55,18 @@ def test_other_tools_read_every_record_byte_for_byte(others) -> None:
 def test_what_was_on_the_wire_is_stored_as_it_was() -> None:
     """Head and chunks of a compressed page, and the digest that warcio and FastWARC compute."""
     page = gzipped(7)
-    response = records(page)[0]
+    response = make_records(page)[0]
     assert response.block == page.head + page.body
-    assert response.get("warc-payload-digest") == warc.digest(page.body)
+    assert response.get("warc-payload-digest") == warc.sha1_digest(page.body)
 
 
 def test_a_decompressed_page_does_not_stand_under_the_length_of_the_compressed_one() -> None:
     """The case of 6,013 bytes below ``Content-Length: 76``."""
     decoded = b"x" * 6013
-    response = records(fetch(1, decoded, head=head(76, "Content-Encoding: gzip\r\n"),
-                             form=Form.DECODED))[0]  # fmt: skip
-    start, stored = http_records.split(response.block)
-    found = http_records.parse(start)
+    response = make_records(fetch(1, decoded, head=head(76, "Content-Encoding: gzip\r\n"),
+                             form=BodyForm.DECODED))[0]  # fmt: skip
+    start, stored = http_records.split_message(response.block)
+    found = http_records.parse_head(start)
     assert stored == decoded
     assert found.all("Content-Length") == ["6013"]
     assert found.all("Content-Encoding") == []
@@ -69,37 +77,37 @@ def test_a_decompressed_page_does_not_stand_under_the_length_of_the_compressed_o
 @pytest.mark.parametrize(
     ("lines", "length", "form", "kept"),
     [
-        ("Transfer-Encoding: chunked\r\n", 5, Form.WIRE, True),
-        ("Content-Length: 5\r\n", 5, Form.WIRE, True),
-        ("Content-Length: 5\r\n", 5, Form.JOINED, True),
-        ("Content-Length: 5\r\nContent-Length: 5\r\n", 5, Form.WIRE, False),
-        ("Server: x\r\n", 5, Form.WIRE, True),
-        ("Content-Length: 9\r\n", 5, Form.WIRE, False),
-        ("transfer-encoding : chunked\r\nServer: x\r\n", 5, Form.JOINED, False),
-        ("Content-Encoding: br\r\nContent-Length: 5\r\n", 5, Form.JOINED, True),
-        ("Content-Encoding: br\r\nContent-Length: 5\r\n", 5, Form.DECODED, False),
+        ("Transfer-Encoding: chunked\r\n", 5, BodyForm.WIRE, True),
+        ("Content-Length: 5\r\n", 5, BodyForm.WIRE, True),
+        ("Content-Length: 5\r\n", 5, BodyForm.JOINED, True),
+        ("Content-Length: 5\r\nContent-Length: 5\r\n", 5, BodyForm.WIRE, False),
+        ("Server: x\r\n", 5, BodyForm.WIRE, True),
+        ("Content-Length: 9\r\n", 5, BodyForm.WIRE, False),
+        ("transfer-encoding : chunked\r\nServer: x\r\n", 5, BodyForm.JOINED, False),
+        ("Content-Encoding: br\r\nContent-Length: 5\r\n", 5, BodyForm.JOINED, True),
+        ("Content-Encoding: br\r\nContent-Length: 5\r\n", 5, BodyForm.DECODED, False),
     ],
 )
 def test_a_head_is_changed_only_where_it_would_be_wrong(
-    lines: str, length: int, form: Form, kept: bool
+    lines: str, length: int, form: BodyForm, kept: bool
 ) -> None:
     """Fields that no longer fit keep their text, under another name."""
     before = f"HTTP/1.1 200 OK\r\n{lines}\r\n".encode()
-    after = http_records.fit(before, length, form)
+    after = http_records.fit_head(before, length, form)
     assert (after == before) is kept
     if not kept:
-        assert http_records.parse(after).all("Content-Length") == [str(length)]
-        assert not http_records.parse(after).all("Transfer-Encoding")
+        assert http_records.parse_head(after).all("Content-Length") == [str(length)]
+        assert not http_records.parse_head(after).all("Transfer-Encoding")
 
 
 def test_heads_of_answers_without_a_body_and_of_cut_ones_stay() -> None:
     """HEAD, 304 and a truncated body announce what is not there."""
     announced = head(500)
-    assert http_records.fit(announced, 0, method="HEAD") == announced
-    assert http_records.fit(announced, 9, cut=True) == announced
+    assert http_records.fit_head(announced, 0, method="HEAD") == announced
+    assert http_records.fit_head(announced, 9, cut=True) == announced
     not_modified = announced.replace(b"200 OK", b"304 Not Modified")
-    assert http_records.fit(not_modified, 0) == not_modified
-    response = records(fetch(1, b"x" * 9, head=announced, truncated="length"))[0]
+    assert http_records.fit_head(not_modified, 0) == not_modified
+    response = make_records(fetch(1, b"x" * 9, head=announced, truncated="length"))[0]
     assert response.get("WARC-Truncated") == "length"
 
 
@@ -114,10 +122,10 @@ def test_heads_of_answers_without_a_body_and_of_cut_ones_stay() -> None:
 )
 def test_a_head_ends_once(broken: bytes) -> None:
     """Where it ends, others begin to read the body, and digest it."""
-    response = records(fetch(1, head=broken))[0]
-    start, stored = http_records.split(response.block)
+    response = make_records(fetch(1, head=broken))[0]
+    start, stored = http_records.split_message(response.block)
     assert start.endswith(b"\r\n\r\n")
-    assert http_records.parse(start).get("A") == "1"
+    assert http_records.parse_head(start).get("A") == "1"
     assert stored == body(1)
     assert len(list(warcio_records(response.to_bytes()))) == 1
 
@@ -137,27 +145,27 @@ def test_no_value_adds_a_field_or_a_line(text: str, other: str) -> None:
         truncated=text,
         protocols=(other,),
     )
-    plain = records(fetch(1, notes={"a": "b"}))
-    for record, model in zip(records(page), plain, strict=True):
-        again, end = parse(record.to_bytes())
+    plain = make_records(fetch(1, notes={"a": "b"}))
+    for record, model in zip(make_records(page), plain, strict=True):
+        again, end = parse_record(record.to_bytes())
         assert again.block == record.block
         assert end == len(record.to_bytes())
         allowed = {name for name, _ in model.fields} | {"WARC-Truncated"}
         assert {name for name, _ in again.fields} <= allowed
-    lines = pages.lines(records(page)[-1])
+    lines = warc.warc_fields(make_records(page)[-1])
     assert len(lines) == 3 + bool(text) + bool(other)
 
 
 def test_a_hostile_url_is_percent_encoded() -> None:
     """A line break in it ends no field."""
-    record = records(fetch(1, url="http://a.test/\r\nWARC-Type: request\r\n\r\n x"))[0]
+    record = make_records(fetch(1, url="http://a.test/\r\nWARC-Type: request\r\n\r\n x"))[0]
     assert record.url == "http://a.test/%0D%0AWARC-Type:%20request%0D%0A%0D%0A%20x"
     assert record.kind == "response"
 
 
 def test_a_built_head_has_no_more_lines_than_fields() -> None:
     """Where no head was kept."""
-    built = http_records.build(200, {b"A": [b"1\r\nX: 2", b"3"], b"B\r\n": [b"4"]}, "O\r\nK")
+    built = http_records.build_head(200, {b"A": [b"1\r\nX: 2", b"3"], b"B\r\n": [b"4"]}, "O\r\nK")
     assert built == b"HTTP/1.1 200 O  K\r\nA: 1  X: 2\r\nA: 3\r\n\r\n"
 
 
@@ -165,35 +173,35 @@ def test_the_links_of_a_page_come_back() -> None:
     """With their kind and nofollow, in Heritrix's form."""
     links = [Link("http://a.test/", "a"), Link("http://b.test/", "redirect", True),
              Link("http://c.test/", "poster"), Link("http://d.test/", "canonical")]  # fmt: skip
-    metadata = records(fetch(1, links=links))[-1]
+    metadata = make_records(fetch(1, links=links))[-1]
     assert b"outlink: http://a.test/ L a/@href\r\n" in metadata.block
     assert b"outlink: http://b.test/ R Location: nofollow\r\n" in metadata.block
-    assert pages.links(metadata) == links
-    assert dict(pages.lines(metadata))["via"] == "http://www.example.com/"
-    assert dict(pages.lines(metadata))["hopsFromSeed"] == "L"
+    assert warc.outlinks_of(metadata) == links
+    assert dict(warc.warc_fields(metadata))["via"] == "http://www.example.com/"
+    assert dict(warc.warc_fields(metadata))["hopsFromSeed"] == "L"
 
 
 def test_the_records_of_a_fetch_name_each_other_and_the_server() -> None:
     """WARC-Concurrent-To, -IP-Address, -Protocol; every id is a new one."""
-    found = records(fetch(1, protocols=("http/1.1", "tls/1.3")))
+    found = make_records(fetch(1, protocols=("http/1.1", "tls/1.3")))
     response = found[0]
     assert [record.kind for record in found] == ["response", "request", "metadata"]
     assert [record.get("WARC-Concurrent-To") for record in found[1:]] == [response.id] * 2
     assert response.all("WARC-Protocol") == ["http/1.1", "tls/1.3"]
     assert response.get("WARC-IP-Address") == "192.0.2.1"
-    ids = {record.id for _ in range(50) for record in records(fetch(1))}
+    ids = {record.id for _ in range(50) for record in make_records(fetch(1))}
     assert len(ids) == 150
-    assert records(fetch(1, request=b"", via="", hops="", links=()))[1:] == []
+    assert make_records(fetch(1, request=b"", via="", hops="", links=()))[1:] == []
 
 
 def test_a_revisit_names_the_record_that_has_the_page() -> None:
     """And has its digest, and no body."""
-    original = Original("http://a.test/", NOW, "sha1:ABC", "<urn:uuid:1>")
-    record = records(fetch(5, original=original))[0]
+    original = RefersTo("http://a.test/", NOW, "sha1:ABC", "<urn:uuid:1>")
+    record = make_records(fetch(5, original=original))[0]
     assert record.kind == "revisit"
     assert record.get("WARC-Profile") == warc.IDENTICAL
     assert record.get("WARC-Refers-To-Target-URI") == "http://a.test/"
-    assert record.get("WARC-Refers-To-Date") == warc.date(NOW)
+    assert record.get("WARC-Refers-To-Date") == warc.warc_date(NOW)
     assert record.get("WARC-Refers-To") == "<urn:uuid:1>"
     assert record.get("WARC-Payload-Digest") == "sha1:ABC"
     assert record.block == fetch(5).head
@@ -202,7 +210,7 @@ def test_a_revisit_names_the_record_that_has_the_page() -> None:
 @pytest.mark.parametrize("time", [math.nan, math.inf, -math.inf, -5.0, 1e18, 0.0])
 def test_a_bad_time_is_a_date_all_the_same(time: float) -> None:
     """A clock that is wrong must not lose the page."""
-    record = records(fetch(1, time=time))[0]
+    record = make_records(fetch(1, time=time))[0]
     assert record.time is not None
     assert len(list(warcio_records(record.to_bytes()))) == 1
 
@@ -222,26 +230,26 @@ def test_a_bad_date_is_none(text: str) -> None:
 ])  # fmt: skip
 def test_damaged_records_are_refused(change: tuple[bytes, bytes]) -> None:
     """Lengths that are none, are two, or lead elsewhere."""
-    data = records(fetch(1))[0].to_bytes().replace(*change, 1)
+    data = make_records(fetch(1))[0].to_bytes().replace(*change, 1)
     with pytest.raises(PackDamagedError):
-        parse(data)
+        parse_record(data)
 
 
 def test_a_url_that_is_too_long_is_refused() -> None:
     """Rather than a record written that cannot be read."""
     longest = f"http://a.test/{'x' * 60_000}"
-    response = records(fetch(1, url=longest))[0]
-    assert parse(response.to_bytes())[0].url == longest
+    response = make_records(fetch(1, url=longest))[0]
+    assert parse_record(response.to_bytes())[0].url == longest
     with pytest.raises(ValueError, match=r"a\.test"):
-        records(fetch(1, url=longest * 2))
+        make_records(fetch(1, url=longest * 2))
 
 
 def test_warcinfo_says_who_crawls() -> None:
     """Empty fields are left out."""
-    crawl = Crawl(name="news", software="suite/1", contact="a@b", operator="A\r\nrobots: x",
+    crawl = CrawlInfo(name="news", software="suite/1", contact="a@b", operator="A\r\nrobots: x",
                   settings_digest="sha1:X")  # fmt: skip
     record = warcinfo(crawl, "f.warc.gz", NOW)
-    found = dict(pages.lines(record))
+    found = dict(warc.warc_fields(record))
     assert found["isPartOf"] == "news"
     assert found["operator"] == "A  robots: x"
     assert found["robots"] == "classic"
@@ -252,7 +260,7 @@ def test_warcinfo_says_who_crawls() -> None:
 
 def test_gzip_of_a_record_is_what_gzip_reads() -> None:
     """The body of a compressed page decompresses to what was compressed."""
-    stored = http_records.split(records(gzipped(3))[0].block)[1]
+    stored = http_records.split_message(make_records(gzipped(3))[0].block)[1]
     from scrapy_spider_suite.packs.http_records import join_chunks
 
     assert gzip.decompress(join_chunks(stored)) == body(3)

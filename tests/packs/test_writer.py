@@ -20,15 +20,15 @@ from scrapy_spider_suite.errors import PackError, PackRefusedError, PackWriteErr
 from scrapy_spider_suite.packs import cdxj, http_records, pack_file
 from scrapy_spider_suite.packs.containers import BLOCK
 from scrapy_spider_suite.packs.pack_file import FORMATS, index_path
-from scrapy_spider_suite.packs.scan import Damage, Group, read, scan
-from scrapy_spider_suite.packs.warc import URL_MAX, Link, Record, links, records
+from scrapy_spider_suite.packs.scan import Damage, RecordGroup, read_record, scan
+from scrapy_spider_suite.packs.warc import URL_MAX, Link, Record, make_records, outlinks_of
 from scrapy_spider_suite.packs.writer import (
     GROUP,
-    Job,
-    Location,
-    Packing,
+    GroupWriter,
+    PackRecovery,
     PackWriter,
-    Recovery,
+    RecordLocation,
+    WriteJob,
     recover_folder,
 )
 
@@ -67,14 +67,14 @@ def test_a_page_is_where_its_future_says(form: str, power: bool, tmp_path: Path)
     with_links = {}
     writer = PackWriter(plan(tmp_path, form, power=power, wait=60))
     for number, size in enumerate(SIZES):
-        with_links[number] = writer.append(records(fetch(number, body(number, size))))
+        with_links[number] = writer.append(make_records(fetch(number, body(number, size))))
     writer.flush().result(10)
     for _ in range(2):
         for number, future in with_links.items():
             place = future.result(0)
-            record = read(tmp_path / place.filename, place.place)
+            record = read_record(tmp_path / place.filename, place.place)
             assert record.url == f"http://www.example.com/{number}"
-            assert http_records.split(record.block)[1] == body(number, SIZES[number])
+            assert http_records.split_message(record.block)[1] == body(number, SIZES[number])
         writer.close()
     assert not list(tmp_path.glob("*.open"))
 
@@ -84,7 +84,7 @@ def test_the_index_leads_to_pages_and_links(form: str, tmp_path: Path) -> None:
     """Sorted by key and time once the pack is closed; unsorted, but there, before."""
     writer = PackWriter(plan(tmp_path, form, wait=60))
     for number in (5, 3, 9, 3):
-        writer.append(records(fetch(number)))
+        writer.append(make_records(fetch(number)))
     writer.flush().result(10)
     [notes] = tmp_path.glob("*.cdxj.open")
     before = notes.read_bytes().splitlines()
@@ -93,12 +93,15 @@ def test_the_index_leads_to_pages_and_links(form: str, tmp_path: Path) -> None:
     lines = index.read_bytes().splitlines()
     assert lines == sorted(before)
     for line in lines:
-        entry = cdxj.parse(line)
+        entry = cdxj.parse_entry(line)
         path = tmp_path / entry.filename
         number = int(entry.url.rpartition("/")[2])
-        assert read(path, entry.place).url == entry.url
+        assert read_record(path, entry.place).url == entry.url
         assert entry.metadata is not None
-        assert links(read(path, entry.metadata))[0].url == f"http://www.example.com/{number + 1}"
+        assert (
+            outlinks_of(read_record(path, entry.metadata))[0].url
+            == f"http://www.example.com/{number + 1}"
+        )
         assert (entry.mime, entry.status) == ("text/html", 200)
         assert entry.line() == line
 
@@ -107,25 +110,25 @@ def test_the_index_leads_to_pages_and_links(form: str, tmp_path: Path) -> None:
 def test_fetches_are_made_records_in_the_thread(form: str, tmp_path: Path) -> None:
     """The same ones, side by side; who waits hears of those of which none can be made."""
     writer = PackWriter(plan(tmp_path, form, wait=60), backlog_max=0)
-    waiters: list[Future[Location]] = [Future() for _ in range(3)]
+    waiters: list[Future[RecordLocation]] = [Future() for _ in range(3)]
     writer.recovery.result(10)
     unfit = fetch(2, url="http://www.example.com/2" + "x" * URL_MAX)
     for pages, waiter in zip([[fetch(0), fetch(1)], [unfit], [fetch(3)]], waiters, strict=True):
-        writer.pack(pages, waiter)
+        writer.append_captures(pages, waiter)
     writer.flush().result(10)
     writer.close()
     with pytest.raises(PackRefusedError, match=r"www\.example\.com/2"):
         waiters[1].result(0)
     for number, waiter in ((0, waiters[0]), (3, waiters[2])):
         place = waiter.result(0)
-        found = read(tmp_path / place.filename, place.place)
-        plain = records(fetch(number))[0]
+        found = read_record(tmp_path / place.filename, place.place)
+        plain = make_records(fetch(number))[0]
         assert found.block == plain.block
         assert [f for f in found.fields if f[1] != found.id] == [
             f for f in plain.fields if f[1] != plain.id
         ]
     with pytest.raises(PackWriteError, match="closed"):
-        writer.pack([fetch(4)], Future())
+        writer.append_captures([fetch(4)], Future())
 
 
 def test_what_is_no_record_yet_is_counted(tmp_path: Path, writing: threading.Event) -> None:
@@ -135,9 +138,9 @@ def test_what_is_no_record_yet_is_counted(tmp_path: Path, writing: threading.Eve
     many = [Link(f"http://a.test/{number}") for number in range(5000)]
     large = fetch(1, body(1, 500_000), request=b"x" * 90_000, head=b"y" * 70_000)
     for page in (fetch(1), fetch(1, links=many), large):
-        waiter: Future[Location] = Future()
-        writer.pack([page], waiter)
-        size = sum(len(record.to_bytes()) for record in records(page))
+        waiter: Future[RecordLocation] = Future()
+        writer.append_captures([page], waiter)
+        size = sum(len(record.to_bytes()) for record in make_records(page))
         assert size < writer.backlog - before < 4 * size + 2000
         before = writer.backlog
     writing.set()
@@ -150,12 +153,12 @@ def test_groups_fill_blocks(tmp_path: Path) -> None:
     """Small pages share a group of 128 KiB, a large one has its own, of several blocks."""
     writer = PackWriter(plan(tmp_path, "lzo", wait=60))
     for number in range(400):
-        writer.append(records(fetch(number)))
-    writer.append(records(fetch(1000, body(1, 600_000))))
-    writer.append(records(fetch(1001)))
+        writer.append(make_records(fetch(number)))
+    writer.append(make_records(fetch(1000, body(1, 600_000))))
+    writer.append(make_records(fetch(1001)))
     writer.close()
     [path] = tmp_path.glob("*.lzo")
-    groups = [part for part in scan(path) if isinstance(part, Group)]
+    groups = [part for part in scan(path) if isinstance(part, RecordGroup)]
     sizes = [len(group.data) for group in groups]
     assert sum(len(group.places) for group in groups) == 1 + 402 * 3
     assert [size for size in sizes if size > GROUP] == sizes[-2:-1]
@@ -167,25 +170,27 @@ class Bench:
 
     def __init__(self, folder: Path, form: str = "lzo", **more: object) -> None:
         self.closed: list[Path] = []
-        self.packing = Packing(plan(folder, form, **more), self.closed.append)
+        self.packing = GroupWriter(plan(folder, form, **more), self.closed.append)
         self.number = 0
 
-    def put(self, now: float, page: int = 900) -> Future[Location]:
+    def put(self, now: float, page: int = 900) -> Future[RecordLocation]:
         """Hand in a page."""
         self.number += 1
-        future: Future[Location] = Future()
-        self.packing.take(Job(records(fetch(self.number, body(self.number, page))), future), now)
+        future: Future[RecordLocation] = Future()
+        self.packing.add_job(
+            WriteJob(make_records(fetch(self.number, body(self.number, page))), future), now
+        )
         return future
 
 
 def test_a_group_waits_no_longer_than_said(tmp_path: Path) -> None:
     """Five seconds after its first record it is written, not before."""
     bench = Bench(tmp_path, wait=5.0, max_age=0)
-    assert bench.packing.patience(NOW) is None
+    assert bench.packing.seconds_to_tick(NOW) is None
     first = bench.put(NOW)
     bench.packing.tick(NOW + 3)
     second = bench.put(NOW + 4)
-    assert bench.packing.patience(NOW + 4) == 1
+    assert bench.packing.seconds_to_tick(NOW + 4) == 1
     bench.packing.tick(NOW + 4.9)
     assert not first.done()
     bench.packing.tick(NOW + 5)
@@ -203,7 +208,7 @@ def test_packs_are_closed_by_size_and_by_age(tmp_path: Path) -> None:
     bench.put(NOW)
     bench.packing.tick(NOW + 1)
     assert not bench.closed
-    assert bench.packing.patience(NOW + 40) == 61
+    assert bench.packing.seconds_to_tick(NOW + 40) == 61
     bench.packing.tick(NOW + 100)
     assert not bench.closed
     bench.packing.tick(NOW + 101)
@@ -229,7 +234,7 @@ def test_another_plan_holds_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     bench.put(NOW)
     bench.packing.tick(NOW)
     bench.packing.change(max_bytes=1 << 20, max_age=50.0, power=True)
-    assert bench.packing.patience(NOW + 10) == 40
+    assert bench.packing.seconds_to_tick(NOW + 10) == 40
     bench.packing.tick(NOW + 51)
     assert len(bench.closed) == 1
     before = len(synced)
@@ -303,7 +308,7 @@ def test_a_disk_that_is_full_when_a_pack_is_closed(form: str, tmp_path: Path) ->
     with room(path.stat().st_size):
         bench.packing.tick(NOW + 20)
     assert len(bench.closed) == (0 if form == "lzo" else 1)
-    assert bench.packing.patience(NOW + 20) in (1.0, None)
+    assert bench.packing.seconds_to_tick(NOW + 20) in (1.0, None)
     bench.put(NOW + 21)
     bench.packing.tick(NOW + 22)
     bench.packing.close(NOW + 23)
@@ -315,14 +320,14 @@ def test_a_pack_that_somebody_deletes_is_not_written_on(tmp_path: Path) -> None:
     """What would go nowhere is no page; the next group begins another pack, in a folder anew."""
     folder = tmp_path / "packs"
     writer = PackWriter(plan(folder, "lzo", wait=60))
-    writer.append(records(fetch(0, b"gone")))
+    writer.append(make_records(fetch(0, b"gone")))
     writer.flush().result(10)
     shutil.rmtree(folder)
-    refused = writer.append(records(fetch(1, b"nowhere")))
+    refused = writer.append(make_records(fetch(1, b"nowhere")))
     writer.flush().result(10)
     with pytest.raises(PackWriteError, match="was deleted while it was written"):
         refused.result(0)
-    writer.append(records(fetch(2, b"kept")))
+    writer.append(make_records(fetch(2, b"kept")))
     writer.flush().result(10)
     writer.close()
     assert all_records(folder) == ["http://www.example.com/2"]
@@ -338,7 +343,7 @@ def test_a_full_pack_that_is_gone_is_given_up(
     [path] = tmp_path.glob("*.warc.lzo.open")
     path.unlink()
     bench.packing.tick(NOW + 20)
-    assert bench.packing.patience(NOW + 20) is None
+    assert bench.packing.seconds_to_tick(NOW + 20) is None
     bench.packing.close(NOW + 30)
     assert not bench.closed
     assert [record.levelname for record in caplog.records] == ["ERROR"]
@@ -394,13 +399,13 @@ def test_many_threads(tmp_path: Path) -> None:
     """Each page once, each future set, whatever the order."""
     writer = PackWriter(plan(tmp_path, wait=0.01, max_bytes=30_000), backlog_max=50_000)
     with ThreadPoolExecutor(6) as pool:
-        futures = list(pool.map(lambda n: writer.append(records(fetch(n))), range(300)))
+        futures = list(pool.map(lambda n: writer.append(make_records(fetch(n))), range(300)))
     writer.close()
     wanted = sorted(f"http://www.example.com/{number}" for number in range(300))
     assert sorted(all_records(tmp_path)) == wanted
     for number, future in enumerate(futures):
         place = future.result(0)
-        assert read(tmp_path / place.filename, place.place).url.endswith(f"/{number}")
+        assert read_record(tmp_path / place.filename, place.place).url.endswith(f"/{number}")
 
 
 def test_a_writer_that_cannot_keep_up(tmp_path: Path) -> None:
@@ -414,12 +419,12 @@ def test_a_writer_that_cannot_keep_up(tmp_path: Path) -> None:
     writer = PackWriter(plan(tmp_path, max_bytes=1, wait=0), backlog_max=100_000, closed=closed)
     taken = 0
     while writer.backlog <= 100_000:
-        writer.append(records(fetch(taken)), wait=False)
+        writer.append(make_records(fetch(taken)), wait=False)
         taken += 1
     assert 10 < taken < 500
     with pytest.raises(PackWriteError, match="too many"):
-        writer.append(records(fetch(taken)), wait=False)
-    waiting = threading.Thread(target=writer.append, args=(records(fetch(taken)),))
+        writer.append(make_records(fetch(taken)), wait=False)
+    waiting = threading.Thread(target=writer.append, args=(make_records(fetch(taken)),))
     waiting.start()
     gate.set()
     waiting.join(20)
@@ -501,7 +506,7 @@ def test_recovery_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Not who starts the writer: what is handed in waits, and nothing is written before its end."""
     began, go_on = threading.Event(), threading.Event()
 
-    def slow(folder: Path, agent: str) -> list[Recovery]:
+    def slow(folder: Path, agent: str) -> list[PackRecovery]:
         began.set()
         assert go_on.wait(20)
         return []
@@ -521,12 +526,10 @@ def test_recovery_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     writer.close()
 
 
-def test_recovery_that_fails_costs_no_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recovery_that_fails_costs_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was left stays as it is, and others are written."""
 
-    def fail(folder: Path, agent: str) -> list[Recovery]:
+    def fail(folder: Path, agent: str) -> list[PackRecovery]:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("scrapy_spider_suite.packs.writer.recover_folder", fail)

@@ -10,10 +10,10 @@ import pytest
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.testing.loopback import (
     MOST_ADDRESSES,
-    Endpoint,
-    Listeners,
+    LoopbackEndpoint,
+    LoopbackListeners,
     address_text,
-    affordable,
+    addresses_within,
     files_allowed,
 )
 
@@ -35,13 +35,13 @@ def test_addresses_are_loopback_and_differ() -> None:
 )
 def test_half_of_the_files_stay_free(files: int, addresses: int, extra: int, count: int) -> None:
     """With few files there are fewer addresses, never a web that cannot accept."""
-    assert affordable(files, addresses, extra) == count
+    assert addresses_within(files, addresses, extra) == count
 
 
 def test_too_few_files_are_an_error() -> None:
     """The line says what to do about it."""
     with pytest.raises(SettingsError, match="ulimit -n"):
-        affordable(64, 10, 4)
+        addresses_within(64, 10, 4)
 
 
 def test_files_are_counted() -> None:
@@ -51,7 +51,7 @@ def test_files_are_counted() -> None:
 
 def test_all_endpoints_have_one_port() -> None:
     """The first ones accept, the rest refuse."""
-    listeners = Listeners(5, 0, listening=4, one_address=False)
+    listeners = LoopbackListeners(5, 0, listening=4, one_address=False)
     assert len({place.port for place in listeners.endpoints}) == 1
     assert len({place.address for place in listeners.endpoints}) == 5
     assert list(listeners.ports) == [listeners.endpoints[0].port]
@@ -64,7 +64,7 @@ def test_all_endpoints_have_one_port() -> None:
 
 def test_one_address_means_many_ports() -> None:
     """Where loopback is one address, ports tell the endpoints apart."""
-    listeners = Listeners(3, 0, listening=3, one_address=True)
+    listeners = LoopbackListeners(3, 0, listening=3, one_address=True)
     assert {place.address for place in listeners.endpoints} == {"127.0.0.1"}
     assert len(set(listeners.ports)) == 3
     listeners.close()
@@ -72,7 +72,7 @@ def test_one_address_means_many_ports() -> None:
 
 def test_nothing_listens_for_the_network() -> None:
     """Every socket is bound to a loopback address."""
-    listeners = Listeners(3, 0, listening=3, one_address=False)
+    listeners = LoopbackListeners(3, 0, listening=3, one_address=False)
     assert all(each.getsockname()[0].startswith("127.") for each in listeners.sockets)
     listeners.close()
     assert listeners.sockets == []
@@ -81,11 +81,11 @@ def test_nothing_listens_for_the_network() -> None:
 @pytest.mark.parametrize("one_address", [False, True])
 def test_a_port_that_is_taken_is_an_error(one_address: bool) -> None:
     """Even if it is taken on one of the addresses only; the others are let go."""
-    first = Listeners(1, 0, listening=1, one_address=one_address)
+    first = LoopbackListeners(1, 0, listening=1, one_address=one_address)
     place = first.endpoints[0]
     with pytest.raises(SettingsError, match=f"{place.port} .* taken"):
-        Listeners(3, place.port, listening=3, one_address=one_address)
+        LoopbackListeners(3, place.port, listening=3, one_address=one_address)
     first.close()
-    second = Listeners(1, place.port, listening=1, one_address=one_address)
-    assert second.endpoints[0] == Endpoint(place.address, place.port)
+    second = LoopbackListeners(1, place.port, listening=1, one_address=one_address)
+    assert second.endpoints[0] == LoopbackEndpoint(place.address, place.port)
     second.close()

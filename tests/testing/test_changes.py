@@ -10,13 +10,13 @@ from statistics import mean, median
 import pytest
 
 from scrapy_spider_suite.testing import FakeWebConfig, SyntheticWeb
-from scrapy_spider_suite.testing.http import Reply, Request
-from scrapy_spider_suite.testing.synthetic_site import Changes, SyntheticSite
+from scrapy_spider_suite.testing.http import Request, ServerReply
+from scrapy_spider_suite.testing.synthetic_site import PageChanges, SyntheticSite
 
 NOW = 1_800_000_000.0
 
 
-def times(changes: Changes, page: int, begin: float, end: float) -> list[float]:
+def times(changes: PageChanges, page: int, begin: float, end: float) -> list[float]:
     """When a page of the first host changes."""
     found, when = [], begin
     while (when := changes.next(0, page, when)) < end:
@@ -26,7 +26,7 @@ def times(changes: Changes, page: int, begin: float, end: float) -> list[float]:
 
 def test_as_often_as_they_should() -> None:
     """A Poisson process of the page's rate: mean and spread of what lies between two changes."""
-    changes = Changes(FakeWebConfig(changes=10, changes_sigma=1))
+    changes = PageChanges(FakeWebConfig(changes=10, changes_sigma=1))
     rates = [changes.rate(0, page) for page in range(500)]
     assert median(rates) == pytest.approx(0.1, rel=0.2)
     assert max(rates) > 3 * median(rates) > 9 * min(rates)
@@ -40,8 +40,8 @@ def test_as_often_as_they_should() -> None:
 def test_last_and_next_agree() -> None:
     """Between two changes the last is the one before, whenever it is asked, and by whom."""
     config = FakeWebConfig(changes=10)
-    found = times(Changes(config), 3, NOW, NOW + 500)
-    again = Changes(config)
+    found = times(PageChanges(config), 3, NOW, NOW + 500)
+    again = PageChanges(config)
     for early, late in pairwise(found):
         assert again.last(0, 3, early) == early
         assert again.last(0, 3, (early + late) / 2) == early
@@ -54,9 +54,9 @@ def test_only_who_knows_it_is_told_that_nothing_changed(monkeypatch: pytest.Monk
     monkeypatch.setattr("scrapy_spider_suite.testing.synthetic_site.time", lambda: now)
     config = FakeWebConfig(hosts=1, pages=20, changes=100, errors=0)
     web = SyntheticWeb(config, (8080,))
-    site, changes, host = SyntheticSite(web), Changes(config), web.host_name(0)
+    site, changes, host = SyntheticSite(web), PageChanges(config), web.host_name(0)
 
-    def get(tags: str = "", since: str = "") -> Reply:
+    def get(tags: str = "", since: str = "") -> ServerReply:
         return site.answer(Request("GET", "/", "/", host, True, 0, tags, since))
 
     last = changes.last(0, 0, now)
@@ -76,6 +76,6 @@ def test_only_who_knows_it_is_told_that_nothing_changed(monkeypatch: pytest.Monk
 def test_without_validators() -> None:
     """Some pages may have none: they are sent again."""
     config = FakeWebConfig(hosts=1, pages=400, changes=1e6, conditional=0.5)
-    changes = Changes(config)
+    changes = PageChanges(config)
     share = mean(changes.conditional(0, page) for page in range(400))
     assert 0.4 < share < 0.6

@@ -14,8 +14,8 @@ import pytest
 
 from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig
 from scrapy_spider_suite.testing.arrivals import ArrivalLog
-from scrapy_spider_suite.testing.connection import Connection, Reception
-from scrapy_spider_suite.testing.http import Reply, Request, Wire, reply
+from scrapy_spider_suite.testing.connection import OpenConnections, ServerConnection
+from scrapy_spider_suite.testing.http import AnswerWriter, Request, ServerReply, make_reply
 
 Ask = Callable[..., Any]
 Exchange = Callable[..., bytes]
@@ -136,7 +136,7 @@ def test_a_client_that_has_sent_all_is_answered() -> None:
 def test_a_script_that_fails_lets_the_client_go() -> None:
     """A fault of a script is reported, and does not keep anybody waiting."""
 
-    async def fail(wire: Wire) -> None:
+    async def fail(wire: AnswerWriter) -> None:
         raise KeyError("fault")
 
     async def scenario() -> list[str]:
@@ -144,8 +144,8 @@ def test_a_script_that_fails_lets_the_client_go() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda loop, context: faults.append(str(context["exception"])))
         log = ArrivalLog(in_memory=True)
-        reception = Reception(lambda request: Reply(0, b"", script=fail), log)
-        server = await loop.create_server(lambda: Connection(reception, "a"), "127.0.0.1", 0)
+        reception = OpenConnections(lambda request: ServerReply(0, b"", script=fail), log)
+        server = await loop.create_server(lambda: ServerConnection(reception, "a"), "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         writer.write(GET)
         assert await reader.read() == b""
@@ -163,14 +163,14 @@ def test_a_script_that_fails_lets_the_client_go() -> None:
 def test_the_end_is_when_the_kernel_has_the_last_byte() -> None:
     """A client that reads late keeps its answer from ending."""
 
-    def route(request: Request) -> Reply:
-        return reply(200, bytes(30 << 20))
+    def route(request: Request) -> ServerReply:
+        return make_reply(200, bytes(30 << 20))
 
     async def scenario() -> float:
         log = ArrivalLog(in_memory=True)
-        reception = Reception(route, log)
+        reception = OpenConnections(route, log)
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Connection(reception, "a"), "127.0.0.1", 0)
+        server = await loop.create_server(lambda: ServerConnection(reception, "a"), "127.0.0.1", 0)
         place = server.sockets[0].getsockname()
         reader, writer = await asyncio.open_connection(*place, limit=1 << 16)
         writer.write(LAST)
@@ -190,9 +190,9 @@ def test_idle_connections_are_closed() -> None:
 
     async def scenario() -> None:
         log = ArrivalLog()
-        reception = Reception(lambda request: reply(200, "~"), log, keep_alive=0.05)
+        reception = OpenConnections(lambda request: make_reply(200, "~"), log, keep_alive=0.05)
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Connection(reception, "a"), "127.0.0.1", 0)
+        server = await loop.create_server(lambda: ServerConnection(reception, "a"), "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         writer.write(GET)
         await reader.readuntil(b"~")
@@ -216,16 +216,16 @@ def test_idle_connections_are_closed() -> None:
 def test_beyond_the_limit_the_idle_go_first() -> None:
     """A web with few files left makes room, and tells a client at once if it cannot."""
 
-    async def hold(wire: Wire) -> None:
+    async def hold(wire: AnswerWriter) -> None:
         await wire.rest(10)
 
-    def route(request: Request) -> Reply:
-        return Reply(0, b"", script=hold) if request.path == "/hold" else reply(200, "~")
+    def route(request: Request) -> ServerReply:
+        return ServerReply(0, b"", script=hold) if request.path == "/hold" else make_reply(200, "~")
 
     async def scenario() -> None:
-        reception = Reception(route, ArrivalLog(), limit=1)
+        reception = OpenConnections(route, ArrivalLog(), limit=1)
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Connection(reception, "a"), "127.0.0.1", 0)
+        server = await loop.create_server(lambda: ServerConnection(reception, "a"), "127.0.0.1", 0)
         place = server.sockets[0].getsockname()
         idle, writer = await asyncio.open_connection(*place)
         writer.write(GET)

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig, SyntheticWeb
-from scrapy_spider_suite.testing.fake_web import Directory, extra_endpoints
-from scrapy_spider_suite.testing.loopback import Endpoint
+from scrapy_spider_suite.testing.fake_web import HostTable, extra_endpoints
+from scrapy_spider_suite.testing.loopback import LoopbackEndpoint
 from scrapy_spider_suite.testing.name_server import SERVED
 
 Ask = Callable[..., Any]
 
 
-def directory(config: FakeWebConfig) -> Directory:
+def directory(config: FakeWebConfig) -> HostTable:
     """A directory of as many endpoints as *config* needs."""
     count = config.addresses + extra_endpoints(config) + 2
-    places = [Endpoint(f"127.8.0.{number + 1}", 8080) for number in range(count)]
-    return Directory(config, SyntheticWeb(config, (8080,)), places)
+    places = [LoopbackEndpoint(f"127.8.0.{number + 1}", 8080) for number in range(count)]
+    return HostTable(config, SyntheticWeb(config, (8080,)), places)
 
 
 def test_hosts_share_the_pool_and_the_rest_have_their_own(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig
 from scrapy_spider_suite.testing.folder_site import FolderSite
-from scrapy_spider_suite.testing.http import Reply, Request
+from scrapy_spider_suite.testing.http import Request, ServerReply
 
 Ask = Callable[..., Any]
 
@@ -38,7 +38,7 @@ def root(tmp_path: Path) -> Path:
     return site
 
 
-def get(root: Path, path: str) -> Reply:
+def get(root: Path, path: str) -> ServerReply:
     """What the folder answers to a GET of *path*."""
     return FolderSite(root).answer(Request("GET", path, path, "docs.test", True, 0))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_spider_suite.testing.http import BadRequest, Request, parse_head, reply
+from scrapy_spider_suite.testing.http import BadRequest, Request, make_reply, parse_head
 
 
 def test_a_head_is_read() -> None:
@@ -55,7 +55,7 @@ def test_what_is_no_request_is_refused(head: bytes) -> None:
 
 def test_an_answer_is_framed() -> None:
     """Status line, type, length, further fields, body."""
-    answer = reply(301, "moved\n", "text/plain", "Location: /x", delay=0.5)
+    answer = make_reply(301, "moved\n", "text/plain", "Location: /x", delay=0.5)
     assert (answer.status, answer.delay, answer.keep) == (301, 0.5, True)
     assert answer.data == (
         b"HTTP/1.1 301 Moved Permanently\r\nServer: fakeweb\r\nContent-Type: text/plain\r\n"

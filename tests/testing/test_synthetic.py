@@ -16,7 +16,7 @@ import pytest
 from ada_url import URL
 
 from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig, SyntheticWeb
-from scrapy_spider_suite.testing.http import Reply, Request
+from scrapy_spider_suite.testing.http import Request, ServerReply
 from scrapy_spider_suite.testing.synthetic_site import SyntheticSite, png
 
 Ask = Callable[..., Any]
@@ -28,14 +28,14 @@ def site(**knobs: Any) -> tuple[SyntheticWeb, SyntheticSite]:
     return web, SyntheticSite(web)
 
 
-def get(served: SyntheticSite, url: str) -> Reply:
+def get(served: SyntheticSite, url: str) -> ServerReply:
     """What the site answers to a GET of *url*."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return served.answer(Request("GET", parts.path, parts.path, host, True, 0))
 
 
-def body(answer: Reply) -> bytes:
+def body(answer: ServerReply) -> bytes:
     """The body of an answer, whose length must be the announced one."""
     head, _, content = answer.data.partition(b"\r\n\r\n")
     assert f"\r\nContent-Length: {len(content)}".encode() in head

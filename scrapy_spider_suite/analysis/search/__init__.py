@@ -97,7 +97,7 @@ def _usable(folder: Path) -> bool:
     except SearchError as error:
         logger.warning("%s: the index of texts of %s is removed: `scrapy packs index` makes "
                        "another one", error, folder)  # fmt: skip
-        with place.held(WAIT):
+        with place.locked(WAIT):
             place.clear()
         return False
     return True

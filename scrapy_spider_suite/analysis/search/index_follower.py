@@ -38,25 +38,35 @@ from typing import BinaryIO, Final, NamedTuple, TypeAlias
 
 import xxhash
 
-from scrapy_spider_suite.analysis.page_text import Text, text_of
-from scrapy_spider_suite.analysis.search.index_place import IndexPlace, clear_unfinished, verify
+from scrapy_spider_suite.analysis.page_text import PageText, extract_text
+from scrapy_spider_suite.analysis.search.index_place import (
+    IndexPlace,
+    clear_unfinished,
+    verify_files,
+)
 from scrapy_spider_suite.analysis.search.text_index import (
     TEXT_MAX,
-    Change,
-    Cursor,
     Document,
-    Opened,
-    key_of,
+    IndexChange,
+    OpenIndex,
+    PackCursor,
+    url_key,
 )
 from scrapy_spider_suite.errors import PackDamagedError, PackError, SearchDamagedError, SearchError
 from scrapy_spider_suite.packs import cdxj
-from scrapy_spider_suite.packs.cdxj import REVISIT, Entry, Located
+from scrapy_spider_suite.packs.cdxj import REVISIT, IndexEntry, Located
 from scrapy_spider_suite.packs.containers import Container
-from scrapy_spider_suite.packs.pack_file import OPEN, container, final, format_of, packs_away
-from scrapy_spider_suite.packs.reader import PAGES, Packs, Page
-from scrapy_spider_suite.packs.scan import Damage, beginning, scan_from
+from scrapy_spider_suite.packs.pack_file import (
+    OPEN,
+    closed_path,
+    format_of,
+    make_container,
+    packs_away,
+)
+from scrapy_spider_suite.packs.reader import PAGE_KINDS, Packs, Page
+from scrapy_spider_suite.packs.scan import Damage, first_group_offset, scan_from
 from scrapy_spider_suite.packs.selection import page_of
-from scrapy_spider_suite.packs.sorted_lines import identity
+from scrapy_spider_suite.packs.sorted_lines import file_identity
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +75,7 @@ TRIES: Final = 3
 _SUSPECTS: Final = 16
 
 
-class Journal:
+class CrashJournal:
     """The journal in *folder*, for whoever holds the lock there; it survives a kill.
 
     *seconds* that a page may take until the process is ended (by SIGALRM, so only in the main
@@ -80,13 +90,13 @@ class Journal:
             suspects[now] = suspects.pop(now, 0) + 1
         self._suspects = dict(list(suspects.items())[-_SUSPECTS:])
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> CrashJournal:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._file.close()
 
-    def barred(self, page: str) -> bool:
+    def is_barred(self, page: str) -> bool:
         """Whether *page* has ended the process as often as it may."""
         return self._suspects.get(page, 0) >= TRIES
 
@@ -123,14 +133,14 @@ RECORD_MAX: Final = 256 << 20
 """Bytes of a record that is read; a larger one has no words that anybody reads."""
 
 
-class Read(NamedTuple):
+class TailCapture(NamedTuple):
     """The records of one fetch; *next* is from where on the pack is to be read after it."""
 
     records: list[Located]
     next: int
 
 
-class PackReading:
+class PackTail:
     """The pack *path*, which is there. Raises `OSError`.
 
     What is torn at the end of a pack that is being written is no damage: it may be written yet.
@@ -138,7 +148,7 @@ class PackReading:
 
     def __init__(self, path: Path) -> None:
         self.written = path.name.endswith(OPEN)
-        self._form: Container = container(format_of(path))
+        self._form: Container = make_container(format_of(path))
         self._file: BinaryIO = path.open("rb")
         self.size = os.fstat(self._file.fileno()).st_size
 
@@ -152,10 +162,10 @@ class PackReading:
         self._file.seek(start)
         return xxhash.xxh3_64_hexdigest(self._file.read(offset - start))
 
-    def fetches(self, offset: int) -> Iterator[Read | Damage]:
+    def captures(self, offset: int) -> Iterator[TailCapture | Damage]:
         """Yield what is there from *offset* on, 0 for all, and what is damaged between it."""
         held: list[Located] = []
-        offset = offset or beginning(self._form, self._file)
+        offset = offset or first_group_offset(self._form, self._file)
         for part in scan_from(self._form, self._file, offset, RECORD_MAX):
             if isinstance(part, Damage):
                 if not (part.torn and self.written):
@@ -168,23 +178,23 @@ class PackReading:
                 continue
             # A member may be part of a fetch that goes on in the next one; a group never is.
             for located in records:
-                if held and not cdxj.belongs(located[0], held):
-                    yield Read(held, located[1].offset)
+                if held and not cdxj.is_same_capture(located[0], held):
+                    yield TailCapture(held, located[1].offset)
                     held = []
                 held.append(located)
             offset = part.offset + part.length
             if self._form.grouped:
-                yield Read(held, offset)
+                yield TailCapture(held, offset)
                 held = []
         if held and not self.written:
-            yield Read(held, offset)
+            yield TailCapture(held, offset)
 
 
 _NOT_MODIFIED: Final = 304
 _CODE: Final = frozenset({"text/css", "text/javascript", "text/ecmascript", "text/x-javascript"})
 
 
-class Meaning(Enum):
+class PageState(Enum):
     """Of a fetch, for what is known of its URL."""
 
     NOTHING = "nothing"
@@ -192,37 +202,36 @@ class Meaning(Enum):
     WORDS = "words"
 
 
-def meaning(entry: Entry) -> Meaning:
+def state_of(entry: IndexEntry) -> PageState:
     """Return what a fetch means, by its status: what it says, if anything, is in its body.
 
     An answer for now (5xx, 429) changes nothing; robots.txt is for robots.
     """
     revisit = entry.mime == REVISIT
     status = entry.status
-    if entry.says_nothing:
-        return Meaning.NOTHING
+    if entry.is_uninformative:
+        return PageState.NOTHING
     if 200 <= status < 300 or (status == _NOT_MODIFIED and revisit):
-        return Meaning.WORDS
+        return PageState.WORDS
     if status == _NOT_MODIFIED or 0 < status < 200:
-        return Meaning.NOTHING
+        return PageState.NOTHING
     # What did not come by HTTP has no status, and a type that is its own.
-    return Meaning.GONE if status else Meaning.WORDS
+    return PageState.GONE if status else PageState.WORDS
 
 
-def document_of(page: Page, entry: Entry) -> Document | None:
-    """Return what *page* says; None: its body, or that of its original, cannot be read. `OSError`.
-    """
+def document_of(page: Page, entry: IndexEntry) -> Document | None:
+    """Return the text of *page*, None if its body cannot be read. Raises `OSError`."""
     try:
         origin = page.original if page.is_revisit else page
         if origin is None:
             return None
-        said = text_of(page.body, origin.head.get("Content-Type"))
+        said = extract_text(page.body, origin.head.get("Content-Type"))
     except (PackError, FileNotFoundError):
         return None
     return _document(entry, said)
 
 
-def _document(entry: Entry, said: Text) -> Document:
+def _document(entry: IndexEntry, said: PageText) -> Document:
     """With words, if there are any to be read."""
     if said.mime in _CODE or not (said.text.strip() or said.title):
         return Document(entry)
@@ -234,11 +243,11 @@ BATCH_TEXT_MAX: Final = 32 << 20
 SECONDS_MAX: Final = 20.0
 """A batch is written when it has as many pages or characters, or has taken as long."""
 
-Unchanged: TypeAlias = dict[str, tuple[Cursor, tuple[int, int, int]]]
+Unchanged: TypeAlias = dict[str, tuple[PackCursor, tuple[int, int, int]]]
 """Packs that have been read to their end, and the files that they were then."""
 
 
-class Found(NamedTuple):
+class DamagedPart(NamedTuple):
     """What is damaged in a pack."""
 
     pack: str
@@ -246,7 +255,7 @@ class Found(NamedTuple):
 
 
 @dataclass(slots=True)
-class Progress:
+class IndexProgress:
     """What one batch came to.
 
     Attributes:
@@ -262,30 +271,30 @@ class Progress:
     pages: int = 0
     gone: int = 0
     skipped: int = 0
-    damaged: list[Found] = field(default_factory=list)
+    damaged: list[DamagedPart] = field(default_factory=list)
     behind: int = 0
     more: bool = False
     rebuilt: str = ""
 
 
-class Batch:
+class IndexBatch:
     """One batch for the index in *path*, of *packs*, each from its cursor on.
 
     *cursors* and *unchanged* are brought up to date; *due*: says that time is up.
     """
 
     def __init__(
-        self, path: Path, packs: Packs, cursors: dict[str, Cursor], unchanged: Unchanged,
-        journal: Journal, due: Callable[[], bool],
+        self, path: Path, packs: Packs, cursors: dict[str, PackCursor], unchanged: Unchanged,
+        journal: CrashJournal, due: Callable[[], bool],
     ) -> None:  # fmt: skip
-        self.progress = Progress()
+        self.progress = IndexProgress()
         self._path = path
         self._packs = packs
         self._cursors = cursors
         self._unchanged = unchanged
         self._journal = journal
         self._due = due
-        self._made: Change | None = None
+        self._made: IndexChange | None = None
         self._text = 0
 
     def run(self) -> None:
@@ -294,7 +303,7 @@ class Batch:
             try:
                 self._pack(path)
             except FileNotFoundError:  # it was closed just now, or taken away
-                self.progress.more |= final(path).exists()
+                self.progress.more |= closed_path(path).exists()
         if self._made is not None:
             self._made.commit()
 
@@ -304,10 +313,10 @@ class Batch:
             self._made.discard()
 
     @property
-    def _change(self) -> Change:
+    def _change(self) -> IndexChange:
         """What is written: nothing, if nothing is to be."""
         if self._made is None:
-            self._made = Change(self._path)
+            self._made = IndexChange(self._path)
         return self._made
 
     @property
@@ -318,13 +327,13 @@ class Batch:
 
     def _pack(self, path: Path) -> None:
         """Read a pack on from where it was left."""
-        name, file = final(path).name, identity(path.stat())
+        name, file = closed_path(path).name, file_identity(path.stat())
         cursor = self._cursors.get(name)
         if cursor is not None and self._unchanged.get(name) == (cursor, file):
             return
-        reading = PackReading(path)
+        reading = PackTail(path)
         try:
-            after = self._go_on(cursor or Cursor(name), path, reading)
+            after = self._go_on(cursor or PackCursor(name), path, reading)
         finally:
             reading.close()
         if after != cursor:
@@ -335,20 +344,20 @@ class Batch:
         else:
             self.progress.behind += reading.size - after.offset
 
-    def _go_on(self, cursor: Cursor, path: Path, reading: PackReading) -> Cursor:
+    def _go_on(self, cursor: PackCursor, path: Path, reading: PackTail) -> PackCursor:
         """Read a pack from *cursor* on; return where it is then."""
         if cursor.offset and reading.tail(cursor.offset) != cursor.tail:
-            self.revive(self._change.forget(cursor.name), cursor.name)
-            cursor = Cursor(cursor.name)
+            self.revive(self._change.remove_pack(cursor.name), cursor.name)
+            cursor = PackCursor(cursor.name)
         if cursor.size == reading.size and not reading.written:
             return cursor
         if self._full:
             self.progress.more = True
             return cursor
         offset, whole = cursor.offset, True
-        for found in reading.fetches(offset):
+        for found in reading.captures(offset):
             if isinstance(found, Damage):
-                self.progress.damaged.append(Found(cursor.name, found))
+                self.progress.damaged.append(DamagedPart(cursor.name, found))
                 continue
             self._fetch(path, found)
             # Within a group there is no place to go on from.
@@ -360,22 +369,22 @@ class Batch:
         size = reading.size if whole and not reading.written else 0
         if (offset, size) == (cursor.offset, cursor.size):
             return cursor
-        return Cursor(cursor.name, offset, reading.tail(offset), size)
+        return PackCursor(cursor.name, offset, reading.tail(offset), size)
 
-    def _fetch(self, path: Path, found: Read) -> None:
-        if found.records[0][0].kind not in PAGES:
+    def _fetch(self, path: Path, found: TailCapture) -> None:
+        if found.records[0][0].kind not in PAGE_KINDS:
             return
-        entry = cdxj.entries(found.records, final(path).name)[0]
-        self._take(page_of(self._packs, final(path), found.records), entry)
+        entry = cdxj.entries_for(found.records, closed_path(path).name)[0]
+        self._take(page_of(self._packs, closed_path(path), found.records), entry)
 
-    def _take(self, page: Page, entry: Entry) -> bool:
+    def _take(self, page: Page, entry: IndexEntry) -> bool:
         """Put a page into the index, if it is the newest of its URL; whether that is settled."""
-        what = meaning(entry)
-        if what is Meaning.NOTHING:
+        what = state_of(entry)
+        if what is PageState.NOTHING:
             return False
         if not self._change.newest(Document(entry)):
             return True
-        document = self._words(page, entry) if what is Meaning.WORDS else Document(entry)
+        document = self._words(page, entry) if what is PageState.WORDS else Document(entry)
         if document is None:
             return False
         self._change.put(document)
@@ -386,13 +395,13 @@ class Batch:
             self.progress.gone += 1
         return True
 
-    def _words(self, page: Page, entry: Entry) -> Document | None:
+    def _words(self, page: Page, entry: IndexEntry) -> Document | None:
         """What a page says; None if that cannot be read."""
         known = self._change.opened.page(entry.url)
         if known is not None and _same(known.entry, entry, page):
             return known._replace(entry=entry)
         where = f"{entry.filename} {entry.place.offset} {entry.place.start}"
-        if self._journal.barred(where):
+        if self._journal.is_barred(where):
             self.progress.skipped += 1
             return Document(entry)
         with self._journal.reading(where):
@@ -406,17 +415,17 @@ class Batch:
                     break
 
 
-def _same(known: Entry, entry: Entry, page: Page) -> bool:
+def _same(known: IndexEntry, entry: IndexEntry, page: Page) -> bool:
     """Whether *page* says what is *known*: it is the same fetch, or a revisit of it."""
     same_time = known.stamp == entry.stamp
     return bool(entry.digest) and known.digest == entry.digest and (same_time or page.is_revisit)
 
 
-class Follower:
+class IndexFollower:
     """The index of the packs in *folder*.
 
     *stop* says whether to write what there is and be done; *clock* is in seconds; *patience*: those
-    that a page may take, see `Journal`.
+    that a page may take, see `CrashJournal`.
     """
 
     def __init__(
@@ -434,16 +443,16 @@ class Follower:
         self._patience = patience
         self._verified: Path | None = None
         self._known: tuple[Path, tuple[int, int, int]] | None = None
-        self._cursors: dict[str, Cursor] = {}
+        self._cursors: dict[str, PackCursor] = {}
         self._unchanged: Unchanged = {}
 
-    def step(self, wait: float = 0.0) -> Progress:
+    def step(self, wait: float = 0.0) -> IndexProgress:
         """Read a batch and write it.
 
         *wait*: seconds to wait for another process that writes. Raises `SearchBusyError` (it still
         writes) and `OSError` (a full disk); the index is as it was, then.
         """
-        with self.place.held(wait):
+        with self.place.locked(wait):
             path = self.place.current()
             try:
                 return self._batch(path)
@@ -455,20 +464,20 @@ class Follower:
                 done.rebuilt = str(error)
                 return done
 
-    def rebuild(self, told: Callable[[Progress], object], wait: float = 0.0) -> None:
+    def rebuild(self, told: Callable[[IndexProgress], object], wait: float = 0.0) -> None:
         """Make the index anew of the packs that are there; the old one is used until it is done.
 
         What that has of packs that were uploaded is taken from it. *told* is called with what each
         batch came to. Raises `SearchError` (no pack is here: the index stays), and as `step`.
         """
-        with self.place.held(wait):
+        with self.place.locked(wait):
             if not self._packs.files():
                 raise SearchError(f"{self.place.packs}: no pack is here: the index of texts cannot "
                                   "be made anew, and stays as it is")  # fmt: skip
             new = self.place.begin()
             lost = self._keep_away(new)
             if lost:
-                told(Progress(rebuilt=lost))
+                told(IndexProgress(rebuilt=lost))
             more = True
             while more and not self._stop():
                 progress = self._batch(new)
@@ -478,17 +487,16 @@ class Follower:
                 self.place.install()
 
     def _keep_away(self, new: Path) -> str:
-        """Take what the index has of packs that are elsewhere into the *new* one; why it cannot be.
-        """
+        """Copy the documents of uploaded packs into *new*; return why that failed."""
         away = {pack.name for pack, _ in packs_away(self.place.packs)}
         if not away or not self.place.exists():
             return ""
         try:
-            verify(self.place.current())
-            old = Opened(self.place.current())
+            verify_files(self.place.current())
+            old = OpenIndex(self.place.current())
             cursors = [each for each in old.cursors().values() if each.name in away]
             if cursors:
-                change = Change(new)
+                change = IndexChange(new)
                 for cursor in cursors:
                     change.copy(old, cursor)
                 change.commit()
@@ -497,20 +505,20 @@ class Follower:
             return f"{error}, and what it had of packs that are not here ({len(away)}) is lost"
         return ""
 
-    def bring_back(self, urls: Iterable[str], wait: float = 0.0) -> Progress:
+    def bring_back(self, urls: Iterable[str], wait: float = 0.0) -> IndexProgress:
         """Put what the packs have of *urls* into the index. Raises as `step`."""
-        with self.place.held(wait):
+        with self.place.locked(wait):
             return self._batch(self.place.current(), urls)
 
-    def _batch(self, path: Path, urls: Iterable[str] = ()) -> Progress:
+    def _batch(self, path: Path, urls: Iterable[str] = ()) -> IndexProgress:
         if path.exists() and self._verified != path:
             clear_unfinished(path)
-            verify(path)
+            verify_files(path)
         self._verified = path
         cursors = self._read_cursors(path)
         due = self._clock() + SECONDS_MAX
-        with Journal(self.place.folder, self._patience) as journal:
-            batch = Batch(path, self._packs, cursors, self._unchanged, journal,
+        with CrashJournal(self.place.folder, self._patience) as journal:
+            batch = IndexBatch(path, self._packs, cursors, self._unchanged, journal,
                           lambda: self._stop() or self._clock() > due)  # fmt: skip
             try:
                 batch.revive(urls)
@@ -522,18 +530,18 @@ class Follower:
         self._cursors, self._known = cursors, _state(path)
         return batch.progress
 
-    def _read_cursors(self, path: Path) -> dict[str, Cursor]:
+    def _read_cursors(self, path: Path) -> dict[str, PackCursor]:
         """How far each pack was read: by the index, if another process has written it."""
         state = _state(path)
         if state is None:
             return {}
-        return self._cursors if state == self._known else Opened(path).cursors()
+        return self._cursors if state == self._known else OpenIndex(path).cursors()
 
 
 def _state(index: Path) -> tuple[Path, tuple[int, int, int]] | None:
     """What is another after each change of the index; None if there is none."""
     try:
-        return index, identity((index / "meta.json").stat())
+        return index, file_identity((index / "meta.json").stat())
     except FileNotFoundError:
         return None
 
@@ -541,10 +549,10 @@ def _state(index: Path) -> tuple[Path, tuple[int, int, int]] | None:
 def hide(folder: Path, field: str, value: str, wait: float) -> None:
     """See `redacting.hide_texts`: *field* is ``host`` or ``url``."""
     place = IndexPlace(folder)
-    with place.held(wait):
+    with place.locked(wait):
         try:
-            change = Change(place.current())
-            change.remove(*((field, value) if field == "host" else ("key", key_of(value))))
+            change = IndexChange(place.current())
+            change.remove(*((field, value) if field == "host" else ("key", url_key(value))))
             change.commit()
         except SearchDamagedError as error:
             _clear(place, error)
@@ -556,13 +564,13 @@ def rewrite(folder: Path, takes: Callable[[str, str], bool], wait: float) -> Non
     Of a URL of which a version was left out, an older one that is in the packs is put in.
     """
     place = IndexPlace(folder)
-    with place.held(wait):
+    with place.locked(wait):
         try:
             dropped = _copy(place, takes)
         except SearchDamagedError as error:
             dropped = []
             _clear(place, error)
-    follower = Follower(folder)
+    follower = IndexFollower(folder)
     follower.bring_back(dropped, wait)
     while follower.step(wait).more:
         pass
@@ -571,8 +579,8 @@ def rewrite(folder: Path, takes: Callable[[str, str], bool], wait: float) -> Non
 def _copy(place: IndexPlace, takes: Callable[[str, str], bool]) -> list[str]:
     """Put what stays into a new index; return the URLs of which something does not."""
     dropped = []
-    old = Opened(place.current())
-    change = Change(place.begin())
+    old = OpenIndex(place.current())
+    change = IndexChange(place.begin())
     for cursor in old.cursors().values():
         dropped += change.copy(old, cursor, takes)
     change.commit()

@@ -23,7 +23,7 @@ from typing import BinaryIO, Final
 
 from scrapy_spider_suite.errors import SearchBusyError, SearchDamagedError
 from scrapy_spider_suite.packs.pack_file import TEXT_INDEX
-from scrapy_spider_suite.packs.verify import Finding
+from scrapy_spider_suite.packs.verify import PackFinding
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.files import lock_file
 
@@ -49,7 +49,7 @@ class IndexPlace:
         return self._numbered(max(self._numbers(), default=1))
 
     @contextmanager
-    def held(
+    def locked(
         self, wait: float = 0.0, rest: Callable[[float], object] = time.sleep
     ) -> Iterator[None]:
         """Keep others from writing; what a kill left goes.
@@ -130,7 +130,7 @@ _STEP: Final = 1 << 20
 _SYSTEM: Final = re.compile(r"\(os error (\d+)\)")
 
 
-def verify(index: Path) -> None:
+def verify_files(index: Path) -> None:
     """Read the files of the index in the folder *index*.
 
     Raises `SearchDamagedError`: one is missing, or not what was written.
@@ -161,12 +161,12 @@ def _is_unfinished(path: Path, deletes: str) -> bool:
     return path.suffix == ".del" and path.name.split(".")[1] != deletes
 
 
-def damage(place: IndexPlace) -> str:
+def describe_damage(place: IndexPlace) -> str:
     """What is wrong with the index at *place*; "" if nothing is, or there is none. `OSError`."""
     while place.exists():
         before = _state(place)
         try:
-            verify(place.current())
+            verify_files(place.current())
             return ""
         except (SearchDamagedError, FileNotFoundError) as error:
             if _state(place) == before:  # it was not written meanwhile
@@ -183,7 +183,7 @@ def _state(place: IndexPlace) -> tuple[Path, int]:
 
 
 @contextmanager
-def sound(index: Path) -> Iterator[None]:
+def tantivy_errors(index: Path) -> Iterator[None]:
     """Say what is wrong with the files of *index*, whatever tantivy makes of it.
 
     It raises ValueErrors, of the system's errors too, or panics. Raises `SearchBusyError`,
@@ -244,9 +244,9 @@ def _wrong(path: Path) -> str:
     return "" if found == expected else "its checksum is another"
 
 
-def verify_texts(folder: Path) -> Iterator[Finding]:
+def verify_index(folder: Path) -> Iterator[PackFinding]:
     """Yield what is wrong with the files of the index of texts of *folder*; see `search`."""
     place = IndexPlace(folder)
-    what = damage(place)
+    what = describe_damage(place)
     if what:
-        yield Finding(place.folder, "index", f"{what}: `scrapy packs index` makes another one")
+        yield PackFinding(place.folder, "index", f"{what}: `scrapy packs index` makes another one")

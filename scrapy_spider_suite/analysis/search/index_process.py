@@ -25,7 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from scrapy_spider_suite.analysis.search.index_follower import Follower, Progress
+from scrapy_spider_suite.analysis.search.index_follower import IndexFollower, IndexProgress
 from scrapy_spider_suite.errors import SearchBusyError, SuiteError
 from scrapy_spider_suite.runtime.helper_processes import start_helper
 
@@ -37,7 +37,7 @@ PATIENCE: Final = 60.0
 
 
 def follow(
-    follower: Follower, ending: threading.Event, stopped: threading.Event, wait: float
+    follower: IndexFollower, ending: threading.Event, stopped: threading.Event, wait: float
 ) -> None:
     """Read batches until there is nothing left and *ending* is set, or *stopped* is.
 
@@ -53,7 +53,7 @@ def follow(
                 raise
             ending.wait(PAUSE)
             continue
-        if progress != Progress(behind=behind):
+        if progress != IndexProgress(behind=behind):
             tell(progress)
         behind = progress.behind
         if progress.more:
@@ -63,7 +63,7 @@ def follow(
         ending.wait(PAUSE)
 
 
-def tell(progress: Progress) -> None:
+def tell(progress: IndexProgress) -> None:
     """Write what a batch came to."""
     print(json.dumps(asdict(progress)), flush=True)
 
@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     threading.Thread(target=listen, daemon=True).start()
-    follower = Follower(options.folder, stop=stopped.is_set, patience=PATIENCE)
+    follower = IndexFollower(options.folder, stop=stopped.is_set, patience=PATIENCE)
     try:
         if options.rebuild:
             follower.rebuild(tell, options.wait)
@@ -106,7 +106,7 @@ def main(arguments: list[str]) -> int:
 _LINES: Final = 20
 
 
-class FollowProcess:
+class IndexProcess:
     """Follows the packs in *folder* until `finish`, `stop`, or the end of this process.
 
     *told* is called with every batch, see `Progress`; *ended* once, with the exit code and the last

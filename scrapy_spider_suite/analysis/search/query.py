@@ -17,21 +17,21 @@ from typing import Final, NamedTuple
 import tantivy
 from tantivy import FieldType, Occur, Query
 
-from scrapy_spider_suite.analysis.search.index_place import IndexPlace, sound
+from scrapy_spider_suite.analysis.search.index_place import IndexPlace, tantivy_errors
 from scrapy_spider_suite.analysis.search.text_index import (
     PAGE,
     Document,
-    Opened,
+    OpenIndex,
     Version,
-    from_tantivy,
     schema,
+    to_document,
     words_of,
 )
 from scrapy_spider_suite.errors import QueryError, SearchDamagedError, SearchError
-from scrapy_spider_suite.packs.cdxj import Entry
+from scrapy_spider_suite.packs.cdxj import IndexEntry
 from scrapy_spider_suite.packs.reader import Packs, Page
-from scrapy_spider_suite.packs.selection import Choice
-from scrapy_spider_suite.packs.sorted_lines import identity
+from scrapy_spider_suite.packs.selection import Selection
+from scrapy_spider_suite.packs.sorted_lines import file_identity
 
 FIELDS: Final = ("title", "text", "url", "host", "language", "mime", "status", "time")
 """What ``FIELD:word`` may ask for."""
@@ -41,14 +41,14 @@ _FIELD: Final = re.compile(r"Field does not exist: '(.*)'")
 
 
 def query_of(
-    index: tantivy.Index, text: str, choice: Choice, languages: Iterable[str] = ()
+    index: tantivy.Index, text: str, selection: Selection, languages: Iterable[str] = ()
 ) -> tuple[Query, Query]:
     """Return what is to be found, and that part of it by which words are marked.
 
     Raises `QueryError`.
     """
     words = _words(index, text)
-    wanted = [words, *map(_filter, [_term("kind", PAGE), *_filters(choice, languages)])]
+    wanted = [words, *map(_filter, [_term("kind", PAGE), *_filters(selection, languages)])]
     return Query.boolean_query([(Occur.Must, each) for each in wanted]), words
 
 
@@ -73,18 +73,18 @@ def _why(message: str) -> str:
     return message
 
 
-def _filters(choice: Choice, languages: Iterable[str]) -> Iterable[Query]:
-    """What *choice* leaves."""
-    if choice.hosts:
-        yield _any(_term("host", host) for host in choice.hosts)
+def _filters(selection: Selection, languages: Iterable[str]) -> Iterable[Query]:
+    """What *selection* leaves."""
+    if selection.hosts:
+        yield _any(_term("host", host) for host in selection.hosts)
     if languages := tuple(languages):
         yield _any(_term("language", language) for language in languages)
-    if choice.mimes:
-        yield _any(map(_mime, choice.mimes))
-    if choice.statuses:
-        yield _any(map(_status, choice.statuses))
-    if choice.first or choice.last:
-        yield _range("time", choice.first or "0", choice.last or "99991231235959")
+    if selection.mimes:
+        yield _any(map(_mime, selection.mimes))
+    if selection.statuses:
+        yield _any(map(_status, selection.statuses))
+    if selection.first or selection.last:
+        yield _range("time", selection.first or "0", selection.last or "99991231235959")
 
 
 def _any(queries: Iterable[Query]) -> Query:
@@ -124,8 +124,7 @@ words are spelled in another way there than they were asked for."""
 
 
 class Snippet(NamedTuple):
-    """Some 200 characters of a text. *marks*: where in it words that were asked for begin and end.
-    """
+    """Some 200 characters of a text; *marks* are (begin, end) of matching words."""
 
     text: str
     marks: tuple[tuple[int, int], ...] = ()
@@ -147,7 +146,7 @@ class Snippets:
         self._make.set_max_num_chars(CHARACTERS)
         self._words = words_of(asked)
 
-    def of(self, text: str) -> Snippet:
+    def snippet_for(self, text: str) -> Snippet:
         """Return that of *text*: its beginning, if it has none of the words."""
         part = self._part(text)
         found = self._make.snippet_from_doc(tantivy.Document.from_dict({"text": part}, schema()))
@@ -202,7 +201,7 @@ class Hit:
     language: str
     score: float
     snippet: Snippet
-    entry: Entry
+    entry: IndexEntry
     _packs: Packs = field(repr=False, compare=False)
 
     def page(self) -> Page | None:
@@ -227,19 +226,19 @@ class TextIndex:
         self._indexes = [_FolderIndex(folder) for folder in folders]
 
     def search(
-        self, query: str, *, choice: Choice | None = None, languages: Iterable[str] = (),
+        self, query: str, *, selection: Selection | None = None, languages: Iterable[str] = (),
         limit: int = 10,
     ) -> Results:  # fmt: skip
-        """Return the *limit* pages that fit *query* best, of those that *choice* leaves.
+        """Return the *limit* pages that fit *query* best, of those that *selection* leaves.
 
         *languages*: ISO 639-1. Of several folders the newest version of a URL is returned; its text
         is not kept. Raises `QueryError` (*query* is none), `SearchDamagedError`, `SearchError` (no
         index), `OSError`.
         """
-        choice, languages = choice or Choice(), tuple(languages)
+        selection, languages = selection or Selection(), tuple(languages)
         results, best = Results(), dict[str, tuple[Version, Hit]]()
         for index in self._indexes:
-            total, hits = index.search(query, choice, languages, limit)
+            total, hits = index.search(query, selection, languages, limit)
             results.total += total
             for version, hit in hits:
                 known = best.get(hit.url)
@@ -255,21 +254,21 @@ class _FolderIndex:
     def __init__(self, folder: Path) -> None:
         self._place = IndexPlace(folder)
         self._packs = Packs([folder])
-        self._opened: Opened | None = None
+        self._opened: OpenIndex | None = None
         self._state: tuple[int, int, int] | None = None
 
     def search(
-        self, query: str, choice: Choice, languages: Iterable[str], limit: int
+        self, query: str, selection: Selection, languages: Iterable[str], limit: int
     ) -> tuple[int, list[tuple[Version, Hit]]]:
         opened = self._current()
-        wanted, words = query_of(opened.index, query, choice, languages)
-        with sound(opened.path):
+        wanted, words = query_of(opened.index, query, selection, languages)
+        with tantivy_errors(opened.path):
             # As many places are made ready as are asked for.
             found = opened.searcher.search(wanted, max(1, min(limit, opened.searcher.num_docs)))
             snippets = Snippets(opened.searcher, words, query)
             hits = []
             for score, address in found.hits[:limit]:  # one text at a time: they may be many
-                document = from_tantivy(opened.searcher.doc(address))
+                document = to_document(opened.searcher.doc(address))
                 hits.append((document.version, self._hit(document, score, snippets)))
         return found.count, hits  # type: ignore[attr-defined]
 
@@ -277,17 +276,17 @@ class _FolderIndex:
         entry = document.entry
         return Hit(
             entry.url, document.title, entry.time, entry.status, document.mime, document.language,
-            round(score, 3), snippets.of(document.text), entry, self._packs,
+            round(score, 3), snippets.snippet_for(document.text), entry, self._packs,
         )  # fmt: skip
 
-    def _current(self) -> Opened:
+    def _current(self) -> OpenIndex:
         """The index as it is now."""
         for attempt in range(3):
             path = self._place.current()
             try:
-                state = identity((path / "meta.json").stat())
+                state = file_identity((path / "meta.json").stat())
                 if self._opened is None or (self._opened.path, self._state) != (path, state):
-                    self._opened, self._state = Opened(path), state
+                    self._opened, self._state = OpenIndex(path), state
                 return self._opened
             except FileNotFoundError:
                 if not self._place.exists():

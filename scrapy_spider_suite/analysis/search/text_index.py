@@ -22,10 +22,10 @@ from typing import Any, Final, NamedTuple
 import tantivy
 import xxhash
 
-from scrapy_spider_suite.analysis.search.index_place import sound
+from scrapy_spider_suite.analysis.search.index_place import tantivy_errors
 from scrapy_spider_suite.errors import PackDamagedError, SearchDamagedError
 from scrapy_spider_suite.packs import cdxj
-from scrapy_spider_suite.packs.cdxj import Entry
+from scrapy_spider_suite.packs.cdxj import IndexEntry
 from scrapy_spider_suite.urls.hosts import host_of_any
 
 PAGE: Final = "page"
@@ -50,7 +50,7 @@ _TOKEN: Final = rf"[\w&&[^_{_UNSPACED}]]+|[\w&&[{_UNSPACED}]]"
 class Document(NamedTuple):
     """A page as the index stores it: *text* and *title* are "" of one that is gone."""
 
-    entry: Entry
+    entry: IndexEntry
     title: str = ""
     text: str = ""
     language: str = ""
@@ -111,18 +111,18 @@ def words_of(text: str) -> list[str]:
     return _analyzer().analyze(_plain(text))
 
 
-def equip(index: tantivy.Index) -> tantivy.Index:
+def add_tokenizer(index: tantivy.Index) -> tantivy.Index:
     """Let *index* know what a word is: that is not kept in its files."""
     index.register_tokenizer(_WORDS, _analyzer())
     return index
 
 
-def key_of(url: str) -> str:
+def url_key(url: str) -> str:
     """What stands for *url*: of 128 bits, and not to be turned back."""
     return xxhash.xxh3_128_hexdigest(url.encode("utf-8", "surrogatepass"))
 
 
-def names_of(host: str) -> Iterator[str]:
+def host_terms(host: str) -> Iterator[str]:
     """The terms for *host*: itself, and ``*.`` before it and each domain that it is of."""
     if not host:
         return
@@ -136,7 +136,7 @@ def to_tantivy(document: Document) -> tantivy.Document:
     """Return what is put into the index for a page."""
     entry = document.entry
     fields: dict[str, Any] = {
-        "key": key_of(entry.url),
+        "key": url_key(entry.url),
         "kind": PAGE if document.has_words else GONE,
         "pack": entry.filename,
         "line": entry.line(),
@@ -145,7 +145,7 @@ def to_tantivy(document: Document) -> tantivy.Document:
     }
     if fields["kind"] == PAGE:
         fields |= {
-            "host": list(names_of(host_of_any(entry.url))),
+            "host": list(host_terms(host_of_any(entry.url))),
             "url": _plain(entry.url),
             "title": _plain(document.title),
             "text": _plain(document.text[:TEXT_MAX]),
@@ -155,10 +155,10 @@ def to_tantivy(document: Document) -> tantivy.Document:
     return tantivy.Document.from_dict(fields, schema())
 
 
-def from_tantivy(found: tantivy.Document) -> Document:
+def to_document(found: tantivy.Document) -> Document:
     """Return the page that `to_tantivy` has put in. Raises `SearchDamagedError`: it is none."""
     try:
-        entry = cdxj.parse(line_of(found))
+        entry = cdxj.parse_entry(line_of(found))
     except PackDamagedError as error:
         raise SearchDamagedError(f"the index of texts: {error}") from error
     said = (str(found.get_first(name) or "") for name in ("title", "text", "language", "mime"))
@@ -180,7 +180,7 @@ HEAP: Final = 64 << 20
 _ALL: Final = 1 << 24
 
 
-class Cursor(NamedTuple):
+class PackCursor(NamedTuple):
     """How far the pack *name* has been read.
 
     Attributes:
@@ -195,40 +195,40 @@ class Cursor(NamedTuple):
     size: int = 0
 
 
-class Opened:
+class OpenIndex:
     """The index in the folder *path* as of its last commit. Raises `SearchDamagedError`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with sound(path):
-            self.index = equip(tantivy.Index.open(str(path)))
+        with tantivy_errors(path):
+            self.index = add_tokenizer(tantivy.Index.open(str(path)))
             self.schema = schema()
             self.searcher = self.index.searcher()
 
     def find(self, field: str, value: str, limit: int = _ALL) -> Iterator[tantivy.Document]:
         """What has *value* in *field*, in no order."""
-        with sound(self.path):
+        with tantivy_errors(self.path):
             if not self.searcher.doc_freq(field, value):
                 return
             query = tantivy.Query.term_query(self.schema, field, value, "basic")
             most = max(1, min(limit, self.searcher.num_docs))
             hits = self.searcher.search(query, most, count=False).hits
         for _, address in hits:
-            with sound(self.path):
+            with tantivy_errors(self.path):
                 document = self.searcher.doc(address)
             yield document
 
     def page(self, url: str) -> Document | None:
         """What is known of *url*."""
-        return next(map(from_tantivy, self.find("key", key_of(url), 1)), None)
+        return next(map(to_document, self.find("key", url_key(url), 1)), None)
 
-    def cursors(self) -> dict[str, Cursor]:
+    def cursors(self) -> dict[str, PackCursor]:
         """How far each pack has been read."""
         rows = (json.loads(line_of(each)) for each in self.find("kind", PACK))
-        return {row["name"]: Cursor(**row) for row in rows}
+        return {row["name"]: PackCursor(**row) for row in rows}
 
 
-class Change:
+class IndexChange:
     """What is put into the index in *path* by the next `commit`; by one process at a time.
 
     Raises `SearchDamagedError` and `OSError`.
@@ -237,17 +237,17 @@ class Change:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir(exist_ok=True)
-        with sound(path):
+        with tantivy_errors(path):
             if not tantivy.Index.exists(str(path)):
                 tantivy.Index(schema(), str(path))
-            self.opened = Opened(path)
+            self.opened = OpenIndex(path)
             self._writer = self.opened.index.writer(HEAP, 1)
         self._new: dict[str, Version] = {}
         self._forgotten: set[str] = set()
 
     def newest(self, document: Document) -> bool:
         """Whether nothing newer is known of its URL."""
-        known = self._new.get(key_of(document.entry.url))
+        known = self._new.get(url_key(document.entry.url))
         if known is None:
             found = self.opened.page(document.entry.url)
             if found is not None and found.entry.filename not in self._forgotten:
@@ -256,11 +256,11 @@ class Change:
 
     def put(self, document: Document) -> None:
         """Let *document* be what is known of its URL."""
-        key = key_of(document.entry.url)
+        key = url_key(document.entry.url)
         self._replace(key, to_tantivy(document))
         self._new[key] = document.version
 
-    def put_cursor(self, cursor: Cursor) -> None:
+    def put_cursor(self, cursor: PackCursor) -> None:
         """Note how far a pack has been read."""
         key = f"{PACK} {cursor.name}"
         line = json.dumps(cursor._asdict()).encode()
@@ -268,19 +268,19 @@ class Change:
         self._replace(key, tantivy.Document.from_dict(row, self.opened.schema))
 
     def _replace(self, key: str, document: tantivy.Document) -> None:
-        with sound(self.path):
+        with tantivy_errors(self.path):
             if key in self._new or self.opened.searcher.doc_freq("key", key):
                 self._writer.delete_documents_by_term("key", key)
             self._writer.add_document(document)
 
     def remove(self, field: str, value: str) -> None:
         """Leave out what has *value* in *field*."""
-        with sound(self.path):
+        with tantivy_errors(self.path):
             self._writer.delete_documents_by_term(field, value)
 
-    def forget(self, name: str) -> list[str]:
+    def remove_pack(self, name: str) -> list[str]:
         """Leave out the pages of the pack *name*, and how far it was read; return their URLs."""
-        urls = [from_tantivy(each).entry.url for each in self.opened.find("pack", name)]
+        urls = [to_document(each).entry.url for each in self.opened.find("pack", name)]
         self._forgotten.add(name)
         self._new = {key: each for key, each in self._new.items() if each.filename != name}
         self.remove("pack", name)
@@ -288,14 +288,14 @@ class Change:
         return urls
 
     def copy(
-        self, old: Opened, cursor: Cursor, takes: Callable[[str, str], bool] | None = None
+        self, old: OpenIndex, cursor: PackCursor, takes: Callable[[str, str], bool] | None = None
     ) -> list[str]:
         """Put in what *old* has of a pack, and its *cursor* there.
 
         Pages that *takes* takes, by their URL and text, are left out; returns their URLs.
         """
         out = []
-        for document in map(from_tantivy, old.find("pack", cursor.name)):
+        for document in map(to_document, old.find("pack", cursor.name)):
             url = document.entry.url
             if takes is not None and takes(url, f"{document.title}\n{document.text}"):
                 out.append(url)
@@ -306,13 +306,13 @@ class Change:
 
     def commit(self) -> None:
         """Write it, on the medium; nothing more can be put into this change."""
-        with sound(self.path):
+        with tantivy_errors(self.path):
             self._writer.commit()
             # Parts are merged in the background; they are whole when the next change begins.
             self._writer.wait_merging_threads()
 
     def discard(self) -> None:
         """Leave the index as it was."""
-        with sound(self.path):
+        with tantivy_errors(self.path):
             self._writer.rollback()
             self._writer.wait_merging_threads()

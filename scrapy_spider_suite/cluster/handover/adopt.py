@@ -36,8 +36,8 @@ from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import ClusterError, MessageError, TransportError
 from scrapy_spider_suite.frontier.entries import Entry, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State, event_of_status
-from scrapy_spider_suite.packs.pack_file import is_pack, plain
-from scrapy_spider_suite.packs.selection import entries_of
+from scrapy_spider_suite.packs.pack_file import is_pack, plain_name
+from scrapy_spider_suite.packs.selection import pack_entries
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.urls.hosts import host_of_any
@@ -218,13 +218,13 @@ def states_in_packs(folder: Path, agent: str) -> Iterator[tuple[str, str, UrlSta
 
     Robots.txt, and answers that said nothing of a page, are none. Raises `OSError`.
     """
-    ending = f"-{plain(agent)}.warc."
+    ending = f"-{plain_name(agent)}.warc."
     for pack in sorted(path for path in folder.iterdir() if is_pack(path) and ending in path.name):
-        for entry in entries_of(pack):
+        for entry in pack_entries(pack):
             host = host_of_any(entry.url)
             event = event_of_status(entry.status)
             state = OUTCOMES[event].state
-            if host and not entry.says_nothing and state is not State.PENDING:
+            if host and not entry.is_uninformative and state is not State.PENDING:
                 when = int(entry.time.timestamp())
                 yield host, entry.url, UrlState(state, event, 1, entry.status, when)
 

@@ -11,8 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
-from scrapy_spider_suite.analysis.link_stats import LinkStats
-from scrapy_spider_suite.analysis.link_stats import report as link_report
+from scrapy_spider_suite.analysis.link_stats import LinkStats, link_report
 from scrapy_spider_suite.commands.verb import Call, Row, Verb, count
 from scrapy_spider_suite.crawl.seeds import bad_seed_lines
 from scrapy_spider_suite.errors import JobError

@@ -16,8 +16,8 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from scrapy_spider_suite.commands.verb import Call, count, host
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs import Packs, open_packs
-from scrapy_spider_suite.packs.cdxj import stamp
-from scrapy_spider_suite.packs.selection import Choice
+from scrapy_spider_suite.packs.cdxj import timestamp
+from scrapy_spider_suite.packs.selection import Selection
 
 
 def paths_of(call: Call) -> list[Path]:
@@ -76,9 +76,9 @@ def add_choice(parser: argparse.ArgumentParser, *, sample: bool = False) -> None
         )  # fmt: skip
 
 
-def choice_of(options: argparse.Namespace) -> Choice:
+def choice_of(options: argparse.Namespace) -> Selection:
     """What those options ask for."""
-    return Choice(
+    return Selection(
         hosts=tuple(options.host),
         first=options.first or "",
         last=options.last or "",
@@ -135,13 +135,13 @@ def _status(text: str) -> str:
 
 def _first(text: str) -> str:
     try:
-        return stamp(text)
+        return timestamp(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _last(text: str) -> str:
     try:
-        return stamp(text, last=True)
+        return timestamp(text, last=True)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None

@@ -21,9 +21,9 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
 )
 from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.control.manifest import read_manifest
-from scrapy_spider_suite.packs import Crawl, Packs
-from scrapy_spider_suite.packs.export import Exported, export_files, export_wacz, export_warc
-from scrapy_spider_suite.packs.selection import Choice, choose
+from scrapy_spider_suite.packs import CrawlInfo, Packs
+from scrapy_spider_suite.packs.export import ExportResult, export_files, export_wacz, export_warc
+from scrapy_spider_suite.packs.selection import Selection, select
 from scrapy_spider_suite.packs.warc import SOFTWARE
 from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.store.job_directory import FOLDER
@@ -56,7 +56,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 def _run(call: Call) -> int:
     packs, choice = packs_of(call), choice_of(call.options)
-    total = sum(1 for _ in choose(packs, choice))
+    total = sum(1 for _ in select(packs, choice))
     with progress(total, "pages") as move:
         done = _export(call.options, packs, choice, move)
     for url, why in done.failed:
@@ -68,11 +68,11 @@ def _run(call: Call) -> int:
 
 
 def _export(
-    options: argparse.Namespace, packs: Packs, choice: Choice, move: Callable[[int], object]
-) -> Exported:
+    options: argparse.Namespace, packs: Packs, choice: Selection, move: Callable[[int], object]
+) -> ExportResult:
     if options.parquet is not None:
         table = of_extra("analysis.parquet", "parquet")
-        done: Exported = table.export_table(packs, choice, options.parquet, move)
+        done: ExportResult = table.export_parquet(packs, choice, options.parquet, move)
         return done
     if options.dir is not None:
         return export_files(packs, choice, options.dir, move)
@@ -89,9 +89,9 @@ def _manifest(job: Path) -> bytes:
     return json.dumps(read_manifest(job / FOLDER), indent=1).encode()
 
 
-def _crawl() -> Crawl:
+def _crawl() -> CrawlInfo:
     """What an export says of itself."""
-    return Crawl(name="export", software=SOFTWARE, notes={"description": "pages out of packs"})
+    return CrawlInfo(name="export", software=SOFTWARE, notes={"description": "pages out of packs"})
 
 
 VERBS = (

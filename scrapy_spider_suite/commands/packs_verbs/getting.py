@@ -18,9 +18,9 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
 )
 from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.packs import Damage, Page
-from scrapy_spider_suite.packs.cdxj import stamp
-from scrapy_spider_suite.packs.http_records import split
-from scrapy_spider_suite.packs.pack_file import OPEN, final
+from scrapy_spider_suite.packs.cdxj import timestamp
+from scrapy_spider_suite.packs.http_records import split_message
+from scrapy_spider_suite.packs.pack_file import OPEN, closed_path
 from scrapy_spider_suite.packs.scan import scan
 from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.urls.normalize import normalize
@@ -28,7 +28,7 @@ from scrapy_spider_suite.urls.normalize import normalize
 
 def _at(text: str) -> datetime:
     try:
-        digits = stamp(text, last=True)
+        digits = timestamp(text, last=True)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return datetime.strptime(digits, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
@@ -63,7 +63,7 @@ def _get(call: Call) -> int:
     elif call.json:
         print(json.dumps(_facts(page)))
     elif options.headers:
-        sys.stdout.buffer.write(split(page.record.block)[0] if page.status else b"")
+        sys.stdout.buffer.write(split_message(page.record.block)[0] if page.status else b"")
     else:
         sys.stdout.buffer.write(page.body)
     return 0
@@ -107,7 +107,7 @@ def _cat(call: Call) -> int:
                     sys.stdout.buffer.write(part.data)
                 elif not (part.torn and path.name.endswith(OPEN)):
                     where = f"{part.length} bytes at {part.offset}"
-                    print(f"{final(path)}: damaged, {where}: {part.why}", file=sys.stderr)
+                    print(f"{closed_path(path)}: damaged, {where}: {part.why}", file=sys.stderr)
                     code = 1
                 move(part.length)
     tell_absent(packs)

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.analysis.link_graph import Linking, records_of
 from scrapy_spider_suite.commands.packs_verbs.common import (
     add_choice,
     add_paths,
@@ -21,11 +20,11 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
     tell_damage,
 )
 from scrapy_spider_suite.commands.verb import Call, Verb
-from scrapy_spider_suite.packs.selection import choose
+from scrapy_spider_suite.packs.selection import select
 from scrapy_spider_suite.settings.values import size
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.analysis.link_graph import Graph, Level
+    from scrapy_spider_suite.analysis.link_graph import Level, LinkGraph
 
 _FORMS = ("tables", "arcs", "ascii")
 
@@ -52,14 +51,14 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 def _run(call: Call) -> int:
     options, packs, choice = call.options, packs_of(call), choice_of(call.options)
+    graphs = of_extra("analysis.link_graph", "graph")
     if not choice.mimes:
-        choice = Linking(**asdict(choice))
-    building = of_extra("analysis.link_graph", "graph")
+        choice = graphs.LinkingPages(**asdict(choice))
     options.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="making-") as scratch:
-        with progress(sum(1 for _ in choose(packs, choice)), "pages") as move, \
-                building.GraphBuilder(Path(scratch), memory=options.memory) as builder:  # fmt: skip
-            builder.add(records_of(packs, choice, move))
+        with progress(sum(1 for _ in select(packs, choice)), "pages") as move, \
+                graphs.GraphBuilder(Path(scratch), memory=options.memory) as builder:  # fmt: skip
+            builder.add(graphs.page_records(packs, choice, move))
             graph = builder.finish()
             made = Path(scratch) / "made"
             made.mkdir()
@@ -74,7 +73,7 @@ def _run(call: Call) -> int:
     return tell_damage(packs)
 
 
-def _write(graph: Graph, folder: Path, level: Level, options: argparse.Namespace) -> None:
+def _write(graph: LinkGraph, folder: Path, level: Level, options: argparse.Namespace) -> None:
     """The files of one of the two graphs."""
     forms = options.forms or ["tables"]
     if "tables" in forms:

@@ -16,10 +16,17 @@ from scrapy_spider_suite.commands.packs_verbs.common import (
     tell_absent,
 )
 from scrapy_spider_suite.commands.verb import Call, Row, Verb
-from scrapy_spider_suite.packs.cdxj import Entry
-from scrapy_spider_suite.packs.pack_file import OPEN, USES, Uploaded, final, format_of, uploaded
+from scrapy_spider_suite.packs.cdxj import IndexEntry
+from scrapy_spider_suite.packs.pack_file import (
+    FORMAT_READERS,
+    OPEN,
+    Uploaded,
+    closed_path,
+    find_upload,
+    format_of,
+)
 from scrapy_spider_suite.packs.scan import open_pack
-from scrapy_spider_suite.packs.selection import Choice, choose, entries_of
+from scrapy_spider_suite.packs.selection import Selection, pack_entries, select
 from scrapy_spider_suite.runtime.text import printable
 
 _COLUMNS = ("name", "pages", "bytes", "from", "to", "state")
@@ -35,7 +42,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
 def _run(call: Call) -> int:
     packs, choice = packs_of(call), choice_of(call.options)
     if call.options.pages:
-        for pack, entry in choose(packs, choice):
+        for pack, entry in select(packs, choice):
             print(json.dumps(_page(pack, entry)) if call.json else _line(entry))
         tell_absent(packs)
         return 0
@@ -52,30 +59,30 @@ def _run(call: Call) -> int:
     call.table(rows, columns)
     if not call.json:
         for form in sorted({format_of(path) for path in files}):
-            print(f"*.warc.{form}: {USES[form]}", file=sys.stderr)
+            print(f"*.warc.{form}: {FORMAT_READERS[form]}", file=sys.stderr)
     return 0
 
 
-def _pack(path: Path, choice: Choice) -> Row:
+def _pack(path: Path, choice: Selection) -> Row:
     """A pack that is here in a row."""
-    done = uploaded(path)
-    with open_pack(final(path)) as file:
+    done = find_upload(path)
+    with open_pack(closed_path(path)) as file:
         size = file.seek(0, 2)
     # It may have been closed meanwhile.
     state = "open" if path.name.endswith(OPEN) and path.exists() else "closed"
     return _row(path, choice, size, state, done)
 
 
-def _row(path: Path, choice: Choice, size: int, state: str, done: Uploaded | None) -> Row:
+def _row(path: Path, choice: Selection, size: int, state: str, done: Uploaded | None) -> Row:
     """A pack in a row; of its pages those that are wanted."""
     count, first, last = 0, "", ""
-    for entry in entries_of(path):
-        if choice.takes(entry):
+    for entry in pack_entries(path):
+        if choice.accepts(entry):
             count += 1
             first = min(first or entry.stamp, entry.stamp)
             last = max(last, entry.stamp)
-    return {"name": final(path).name, "folder": str(path.parent), "pages": count, "bytes": size,
-            "from": _time(first), "to": _time(last), "state": state,
+    return {"name": closed_path(path).name, "folder": str(path.parent), "pages": count,
+            "bytes": size, "from": _time(first), "to": _time(last), "state": state,
             "uploaded": None if done is None else done.url}  # fmt: skip
 
 
@@ -86,13 +93,13 @@ def _time(stamp: str) -> str | None:
             f"{stamp[8:10]}:{stamp[10:12]}:{stamp[12:]}Z")  # fmt: skip
 
 
-def _page(pack: Path, entry: Entry) -> Row:
+def _page(pack: Path, entry: IndexEntry) -> Row:
     return {"url": entry.url, "time": _time(entry.stamp), "status": entry.status,
             "mime": entry.mime, "digest": entry.digest, "pack": str(pack),
             "offset": entry.place.offset, "length": entry.place.length}  # fmt: skip
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: IndexEntry) -> str:
     """A page in a line: separated by tabs, the URL last."""
     what = (_time(entry.stamp), entry.status or "-", entry.mime or "-", entry.url)
     return "\t".join(printable(str(each)) for each in what)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scrapy_spider_suite.commands.packs_verbs.common import add_paths, packs_of, paths_of
 from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs.folder_index import mend, merge
+from scrapy_spider_suite.packs.folder_index import merge_indexes, repair_indexes
 
 
 def _run(call: Call) -> int:
@@ -13,8 +13,8 @@ def _run(call: Call) -> int:
         if not folder.is_dir():
             raise PackError(f"a folder has an index of its packs, {folder} is none")
     for folder in packs_of(call).paths:
-        made = mend(folder)
-        call.facts({"folder": str(folder), "made": made, "files": merge(folder)})
+        made = repair_indexes(folder)
+        call.facts({"folder": str(folder), "made": made, "files": merge_indexes(folder)})
     return 0
 
 

@@ -18,7 +18,12 @@ from scrapy_spider_suite.control.sweeping import survey, sweep
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs.item_file import is_item_pack
 from scrapy_spider_suite.packs.pack_file import is_pack
-from scrapy_spider_suite.packs.redaction import Subject, count, redact, redact_items
+from scrapy_spider_suite.packs.redaction import (
+    RedactionTarget,
+    count_redaction,
+    redact,
+    redact_items,
+)
 from scrapy_spider_suite.store.job_directory import FOLDER as JOB
 from scrapy_spider_suite.store.job_directory import JobFile
 
@@ -57,7 +62,7 @@ def _run(call: Call) -> int:
             raise PackError(f"a folder of packs is redacted as a whole: {folder}")
     if options.job is None and options.items is None:
         packs_of(call)
-    subject = Subject(host=options.host or "", url=options.url or "")
+    subject = RedactionTarget(host=options.host or "", url=options.url or "")
     if options.job is not None and not options.host:
         raise UsageError("--job is for a host: `scrapy frontier drop` takes URLs", print_help=False)
     if options.items is not None and not options.items.is_dir():
@@ -83,7 +88,7 @@ def _job(call: Call) -> int:
     return 4 if swept.left else 0
 
 
-def _items(call: Call, subject: Subject) -> int:
+def _items(call: Call, subject: RedactionTarget) -> int:
     folder, dry = call.options.items, call.options.dry_run
     total = sum(path.stat().st_size for path in folder.iterdir() if is_item_pack(path))
     with progress(total, "B") as move:
@@ -92,11 +97,11 @@ def _items(call: Call, subject: Subject) -> int:
     return 4 if receipt.open and not dry else 0
 
 
-def _folder(call: Call, folder: Path, subject: Subject) -> int:
+def _folder(call: Call, folder: Path, subject: RedactionTarget) -> int:
     total = sum(path.stat().st_size for path in folder.iterdir() if is_pack(path))
     with progress(total, "B") as move:
         if call.options.dry_run:
-            receipt = count(folder, subject, move, mentions=call.options.mentions)
+            receipt = count_redaction(folder, subject, move, mentions=call.options.mentions)
         else:
             receipt = redact(folder, subject, time.time(), move,
                              mentions=call.options.mentions, texts=search)  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_spider_suite.analysis.search import open_index, require
-from scrapy_spider_suite.analysis.search.index_process import FollowProcess
+from scrapy_spider_suite.analysis.search.index_process import IndexProcess
 from scrapy_spider_suite.commands.packs_verbs.common import (
     add_choice,
     add_paths,
@@ -47,7 +47,7 @@ def _search_options(parser: argparse.ArgumentParser) -> None:
 def _search(call: Call) -> int:
     options = call.options
     found = open_index(*paths_of(call)).search(
-        options.query, choice=choice_of(options), languages=options.lang,
+        options.query, selection=choice_of(options), languages=options.lang,
         limit=options.limit or sys.maxsize,
     )  # fmt: skip
     before, after = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("**", "**")
@@ -126,7 +126,7 @@ class _Indexing:
         return 1 if self._sums["damaged"] else 0
 
     def _follow(self) -> None:
-        process = FollowProcess(self._folder, self._told, self._ended, *self._arguments)
+        process = IndexProcess(self._folder, self._told, self._ended, *self._arguments)
         try:
             process.finish()
             process.wait()

@@ -13,8 +13,8 @@ from scrapy.exceptions import UsageError
 from scrapy_spider_suite.commands.packs_verbs.common import add_paths, packs_of, progress
 from scrapy_spider_suite.commands.verb import Call, Verb
 from scrapy_spider_suite.errors import PackUploadError
-from scrapy_spider_suite.packs.pack_file import format_of, waiting
-from scrapy_spider_suite.packs.upload import Target, upload
+from scrapy_spider_suite.packs.pack_file import format_of, packs_to_upload
+from scrapy_spider_suite.packs.upload import UploadTarget, upload_pack
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.settings.values import WrongLine, place
 
@@ -37,14 +37,14 @@ def _run(call: Call) -> int:
     if not (url := _place(options.to) if options.to else settings.packs_upload):
         raise UsageError("where to? give --to, or set SUITE_PACKS_UPLOAD", print_help=False)
     keep = settings.packs_keep if options.keep is None else options.keep
-    target = Target(url)
+    target = UploadTarget(url)
     packs = [pack for path in packs_of(call).paths for pack in _packs(path, target, keep=keep)]
     failed = 0
     with progress(sum(pack.stat().st_size for pack in packs), "B") as move:
         for pack in packs:
             size = pack.stat().st_size
             try:
-                done = upload(pack, target, time.time(), keep=keep)
+                done = upload_pack(pack, target, time.time(), keep=keep)
             except (PackUploadError, OSError) as error:
                 print(f"scrapy packs: {error}", file=sys.stderr)
                 failed += 1
@@ -71,13 +71,15 @@ def _place(to: str) -> str:
         raise UsageError(f"--to: expected {kind.allowed}", print_help=False) from None
 
 
-def _packs(path: Path, target: Target, *, keep: bool) -> list[Path]:
+def _packs(path: Path, target: UploadTarget, *, keep: bool) -> list[Path]:
     """What of *path* waits. Raises `PackError`: it is no pack, or is there already."""
     target.require_elsewhere(path if path.is_dir() else path.parent)
     if path.is_dir():
-        return waiting(path, keep=keep, target=target.url)
+        return packs_to_upload(path, keep=keep, target=target.url)
     format_of(path)
-    return [pack for pack in waiting(path.parent, keep=keep, target=target.url) if pack == path]
+    return [
+        pack for pack in packs_to_upload(path.parent, keep=keep, target=target.url) if pack == path
+    ]
 
 
 VERBS = (

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from scrapy_spider_suite.analysis.search.index_place import verify_texts
+from scrapy_spider_suite.analysis.search.index_place import verify_index
 from scrapy_spider_suite.commands.packs_verbs.common import add_paths, packs_of, progress
 from scrapy_spider_suite.commands.verb import Call, Verb
-from scrapy_spider_suite.packs.pack_file import final
-from scrapy_spider_suite.packs.verify import Finding, verify_merged, verify_missing, verify_pack
+from scrapy_spider_suite.packs.pack_file import closed_path
+from scrapy_spider_suite.packs.verify import PackFinding, verify_merged, verify_missing, verify_pack
 from scrapy_spider_suite.runtime.text import counted, printable
 
 
@@ -24,21 +24,21 @@ def _run(call: Call) -> int:
             found += _tell(call, _verified(path))
             move(sizes.get(path, 0))
     for folder in (path for path in packs.paths if path.is_dir()):
-        for look in (verify_missing, verify_merged, verify_texts):
+        for look in (verify_missing, verify_merged, verify_index):
             found += _tell(call, look(folder))
     if not found and not call.json:
         print(f"{counted(len(files), 'pack')}: everything is as it was written")
     return 1 if found else 0
 
 
-def _verified(path: Path) -> list[Finding]:
+def _verified(path: Path) -> list[PackFinding]:
     try:
         return list(verify_pack(path))
     except FileNotFoundError:  # it was closed meanwhile
-        return list(verify_pack(final(path)))
+        return list(verify_pack(closed_path(path)))
 
 
-def _tell(call: Call, findings: Iterable[Finding]) -> int:
+def _tell(call: Call, findings: Iterable[PackFinding]) -> int:
     """Print what is wrong; return how many things that are."""
     count = 0
     for finding in findings:

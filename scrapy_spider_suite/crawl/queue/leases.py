@@ -50,11 +50,12 @@ if TYPE_CHECKING:
 
     from scrapy_spider_suite.analysis.duplicates import Likeness
     from scrapy_spider_suite.analysis.link_stats import PageFacts
-    from scrapy_spider_suite.packs import Fetch
-    from scrapy_spider_suite.packs.item_file import Pile
-    from scrapy_spider_suite.packs.stored_pages import Stored
+    from scrapy_spider_suite.packs import Capture
+    from scrapy_spider_suite.packs.item_file import ItemBuffer
+    from scrapy_spider_suite.packs.stored_pages import StoredPage
     from scrapy_spider_suite.store.revisit_plans import PackedBody, RevisitPlan
     from scrapy_spider_suite.urls.extract import Edge
+
 
 class BlockedUrlCheck:
     """Sorts out of visits what may not be fetched although its host may be visited."""
@@ -385,13 +386,13 @@ class Lease:
         self.children: list[Entry] = []
         self.links: list[str] = []
         self.referrer_policy = 0
-        self.fetches: list[Fetch] = []  # answers that are to be packed
+        self.fetches: list[Capture] = []  # answers that are to be packed
         self.outlinks: Sequence[Edge] = ()  # of the last of them
         self.wanted = False  # whether there was an item of the page itself
-        self.items: Pile | None = None  # that are to be written
-        self.last: Callable[[Lease, Pile], None] | None = None  # writes them, last of all
+        self.items: ItemBuffer | None = None  # that are to be written
+        self.last: Callable[[Lease, ItemBuffer], None] | None = None  # writes them, last of all
         self.unread: object = None  # its page, if the links of that are read later
-        self.stored: Stored | None = None  # and where it is packed
+        self.stored: StoredPage | None = None  # and where it is packed
         self.facts: PageFacts | None = None  # what is to be counted of it
         self.plan: RevisitPlan | None = None  # of a page that is visited again
         self.asked = False  # only for the page if it has changed

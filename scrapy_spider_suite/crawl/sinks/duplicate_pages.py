@@ -27,7 +27,7 @@ from scrapy_spider_suite.analysis.duplicates import (
 from scrapy_spider_suite.crawl.revisits import PackedBodies
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.packs import Original as PackedOriginal
+from scrapy_spider_suite.packs import RefersTo
 from scrapy_spider_suite.packs.warc import IDENTICAL
 from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.store.revisit_plans import PackedBody
@@ -182,7 +182,7 @@ class DuplicatePages:
             found.settled = packed and not lease.faults
             return
         self._stats.inc_value("suite/duplicates/bytes", len(fetch.body))
-        original = PackedOriginal(body.url, body.when, body.digest)
+        original = RefersTo(body.url, body.when, body.digest)
         lease.fetches[-1] = replace(fetch, body=b"", original=original, profile=IDENTICAL)
         if lease.found is not None:
             lease.packed = body

@@ -28,7 +28,14 @@ from scrapy_spider_suite.crawl.switching import Switch
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.items import ItemLines, PageItem
-from scrapy_spider_suite.packs.item_file import BLOCK, FORMATS, KIND, ItemFile, Pile, recover_items
+from scrapy_spider_suite.packs.item_file import (
+    BLOCK,
+    ITEM_FORMATS,
+    ITEM_KIND,
+    ItemBuffer,
+    ItemFile,
+    recover_items,
+)
 from scrapy_spider_suite.packs.pack_file import OPEN, pack_name
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.signals import item_not_exported, item_pack_closed
@@ -64,7 +71,7 @@ class ItemFiles:
         self._crawl = settings.crawl_name or _spider(log)
         self._agent = settings.agent_name or socket.gethostname()
         self._format = settings.items_format
-        self._form = FORMATS[self._format]()
+        self._form = ITEM_FORMATS[self._format]()
         self._rows: KV | None = None
         if log.crawl is not None and log.crawl.job is not None:
             self._rows = log.crawl.store.kv(ITEM_FILES_TABLE)
@@ -77,7 +84,7 @@ class ItemFiles:
             self._recover()
         self._thread = ThreadPoolExecutor(1, "items")
 
-    async def write(self, piles: Sequence[Pile]) -> None:
+    async def write(self, piles: Sequence[ItemBuffer]) -> None:
         """Write *piles*; they are not committed yet. Raises `OSError`: nothing of them is there."""
         file = self._file
         if file is None:
@@ -152,7 +159,7 @@ class ItemFiles:
         while True:
             self._serial += 1
             name = pack_name(
-                self._crawl, now, self._serial, self._agent, self._format, kind=KIND
+                self._crawl, now, self._serial, self._agent, self._format, kind=ITEM_KIND
             )
             path = self._folder / name
             if not path.exists() and not path.with_name(name + OPEN).exists():
@@ -236,7 +243,7 @@ _ITEMS: Final = "items"
 class _ItemJob(NamedTuple):
     """Items to be written, and the page that waits for that, if there is one."""
 
-    pile: Pile
+    pile: ItemBuffer
     lease: Lease | None
 
 
@@ -294,7 +301,7 @@ class ItemPacking:
         """Collect *line*, of no page: in memory, since nobody would fetch it again."""
         last = self._waiting[-1] if self._waiting else None
         if last is None or last.lease is not None or last.pile.size >= BLOCK:
-            last = _ItemJob(Pile(), None)
+            last = _ItemJob(ItemBuffer(), None)
             self._collect(last)
         last.pile.add(line)
         self._more(len(line))
@@ -302,7 +309,7 @@ class ItemPacking:
     def _keep(self, line: bytes, lease: Lease) -> None:
         """Keep *line* until the page of *lease* is done, or have that fetched again."""
         if lease.items is None:
-            lease.items = Pile(self._folder)
+            lease.items = ItemBuffer(self._folder)
         try:
             lease.items.add(line)
         except OSError as error:
@@ -317,7 +324,7 @@ class ItemPacking:
             lease.last = self._last
             self._held += 1
 
-    def _last(self, lease: Lease, pile: Pile) -> None:
+    def _last(self, lease: Lease, pile: ItemBuffer) -> None:
         """Only the items of *lease* are left to be written, if its page is not fetched again."""
         self._held -= 1
         crawl = self._log.crawl
@@ -432,9 +439,7 @@ class ItemPacks(Switch[ItemPacking]):
 
     names = frozenset({"items_dir", "items_format", "crawl_name", "agent_name"})
 
-    def make(
-        self, settings: SuiteSettings, before: Collection[ItemPacking]
-    ) -> ItemPacking | None:
+    def make(self, settings: SuiteSettings, before: Collection[ItemPacking]) -> ItemPacking | None:
         """See `Switch`."""
         folder = settings.items_dir
         return None if folder is None else ItemPacking(self._log, folder, recover=not before)

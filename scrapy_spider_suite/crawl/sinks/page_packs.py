@@ -55,12 +55,20 @@ from scrapy_spider_suite.fetch.exchange import TRUNCATED
 from scrapy_spider_suite.fetch.http_messages import WIRE, Sent
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.items import PageItem, link_of
-from scrapy_spider_suite.packs import Crawl, Fetch, Form, Link, Location, PackWriter, Plan
-from scrapy_spider_suite.packs.folder_index import Merging
-from scrapy_spider_suite.packs.http_records import build
-from scrapy_spider_suite.packs.pack_file import USES, Uploaded, format_of
-from scrapy_spider_suite.packs.upload import Target, Uploads
-from scrapy_spider_suite.packs.warc import LATER, SOFTWARE, URL_MAX
+from scrapy_spider_suite.packs import (
+    BodyForm,
+    Capture,
+    CrawlInfo,
+    Link,
+    PackPlan,
+    PackWriter,
+    RecordLocation,
+)
+from scrapy_spider_suite.packs.folder_index import IndexMerger
+from scrapy_spider_suite.packs.http_records import build_head
+from scrapy_spider_suite.packs.pack_file import FORMAT_READERS, Uploaded, format_of
+from scrapy_spider_suite.packs.upload import UploadTarget, UploadThread
+from scrapy_spider_suite.packs.warc import LINKS_READ_LATER, SOFTWARE, URL_MAX
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.settings.suite import SuiteSettings
@@ -69,7 +77,7 @@ from scrapy_spider_suite.store.job_directory import digest_of
 
 logger = logging.getLogger(__name__)
 
-def upload_target(settings: SuiteSettings, folder: Path) -> Target | None:
+def upload_target(settings: SuiteSettings, folder: Path) -> UploadTarget | None:
     """Where packs of *folder* are uploaded to, if anywhere.
 
     Raises `SettingsError`: nothing knows such a URL as SUITE_PACKS_UPLOAD.
@@ -78,7 +86,7 @@ def upload_target(settings: SuiteSettings, folder: Path) -> Target | None:
     if not url:
         return None
     try:
-        target = Target(url)
+        target = UploadTarget(url)
         target.require_elsewhere(folder)
     except PackError as error:
         raise SettingsError(f"SUITE_PACKS_UPLOAD = {url!r}: {error}") from error
@@ -98,19 +106,19 @@ class ClosedPacks:
         self._stats = log.crawler.stats
         self._loop = asyncio.get_running_loop()
         self._patience = log.settings.stop_timeout
-        self._merging = Merging(folder)
+        self._merging = IndexMerger(folder)
         self._failing = False
-        self._uploads: Uploads | None = None
+        self._uploads: UploadThread | None = None
         if target := upload_target(log.settings, folder):
-            self._uploads = Uploads(
-                folder, agent, target, keep=log.settings.packs_keep, told=self._told
+            self._uploads = UploadThread(
+                folder, agent, target, keep=log.settings.packs_keep, report=self._told
             )
 
     def look(self) -> None:
         """Another pack is closed."""
-        self._merging.look()
+        self._merging.notify()
         if self._uploads is not None:
-            self._uploads.look()
+            self._uploads.notify()
 
     def pulse(self) -> None:
         """Once a second."""
@@ -159,7 +167,7 @@ class ClosedPacks:
         self._failing = True
 
 
-def packed_fetch(fetched: FinishedFetch) -> Fetch | None:
+def packed_fetch(fetched: FinishedFetch) -> Capture | None:
     """What came, as it was on the wire as far as the handler kept that; None: no answer did."""
     sent: Sent | None = fetched.request.meta.pop(WIRE, None)
     response, unwanted = fetched.response, isinstance(fetched.error, UnwantedMediaType)
@@ -168,7 +176,7 @@ def packed_fetch(fetched: FinishedFetch) -> Fetch | None:
     return None if response is None else _fetch(fetched, response, sent, cut=unwanted)
 
 
-def packed_item(item: PageItem, lease: Lease | None) -> Fetch:
+def packed_item(item: PageItem, lease: Lease | None) -> Capture:
     """The page of *item*, as Scrapy's middlewares have left it.
 
     They take a Content-Encoding that they have undone out of the head, so one that is there holds
@@ -181,12 +189,12 @@ def packed_item(item: PageItem, lease: Lease | None) -> Fetch:
     protocols = () if source is None else _protocols(source)
     fields = [(name.encode("latin-1", "replace"), value.encode("latin-1", "replace"))
               for name, values in item.headers.items() for value in values]  # fmt: skip
-    return Fetch(
+    return Capture(
         url=item.url,
         time=item.time.timestamp(),
-        head=build(item.status, fields) if sent is None else sent.head,
+        head=build_head(item.status, fields) if sent is None else sent.head,
         body=bytes(item.body),
-        form=Form.JOINED if "Content-Encoding" in item.headers else Form.DECODED,
+        form=BodyForm.JOINED if "Content-Encoding" in item.headers else BodyForm.DECODED,
         method="GET" if request is None else request.method,
         request=b"" if sent is None else sent.request,
         address="" if source is None else _address(source),
@@ -198,15 +206,15 @@ def packed_item(item: PageItem, lease: Lease | None) -> Fetch:
     )
 
 
-def _fetch(fetched: FinishedFetch, response: Response, sent: Sent | None, *, cut: bool) -> Fetch:
+def _fetch(fetched: FinishedFetch, response: Response, sent: Sent | None, *, cut: bool) -> Capture:
     request, (via, hops) = fetched.request, _way(fetched.lease)
     target = redirect_target(request.url, response)
-    return Fetch(
+    return Capture(
         url=request.url,
         time=fetched.ended - fetched.seconds,
         head=_head(response) if sent is None else sent.head,
         body=response.body,
-        form=Form.JOINED,
+        form=BodyForm.JOINED,
         method=request.method,
         request=b"" if sent is None else sent.request,
         address=_address(response) or request.meta.get(ADDRESS, ""),
@@ -243,7 +251,7 @@ def _way(lease: Lease | None) -> tuple[str, str]:
 def _head(response: Response) -> bytes:
     """What can be said of a head that a foreign handler has not kept."""
     fields: dict[bytes, list[bytes]] = dict(response.headers)
-    return build(response.status, fields)
+    return build_head(response.status, fields)
 
 
 def prepare_folder(setting: str, folder: Path) -> None:
@@ -276,14 +284,14 @@ def pack_limits(settings: SuiteSettings) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def pack_plan(log: CommitLog, folder: Path) -> Plan:
+def pack_plan(log: CommitLog, folder: Path) -> PackPlan:
     """How packs are written in *folder*, by the settings of *log*'s crawl."""
     settings, crawler = log.settings, log.crawler
     job = None if log.crawl is None else log.crawl.job
     agent = crawler.settings["USER_AGENT"] or ""
     spider = "" if crawler.spider is None else crawler.spider.name
     machine = socket.gethostname()
-    crawl = Crawl(
+    crawl = CrawlInfo(
         name=settings.crawl_name or spider,
         software=SOFTWARE,
         operator=settings.operator,
@@ -294,7 +302,7 @@ def pack_plan(log: CommitLog, folder: Path) -> Plan:
         settings_digest=digest_of(settings.as_stored()),
         notes={} if job is None else {"job": job.file.id},
     )
-    return Plan(
+    return PackPlan(
         folder=folder,
         crawl=crawl,
         agent=settings.agent_name or machine,
@@ -307,7 +315,7 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.queue.leases import Lease
     from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
     from scrapy_spider_suite.items import PageItem
-    from scrapy_spider_suite.packs import Recovery
+    from scrapy_spider_suite.packs import PackRecovery
     from scrapy_spider_suite.settings.suite import SuiteSettings
 
 BACKLOG_MAX: Final = 16 << 20
@@ -329,7 +337,7 @@ class _PackJob:
     __slots__ = ("_done", "_tell", "error", "fetches", "lease", "pack")
 
     def __init__(
-        self, fetches: Sequence[Fetch], lease: Lease | None, tell: Callable[[_PackJob], None]
+        self, fetches: Sequence[Capture], lease: Lease | None, tell: Callable[[_PackJob], None]
     ) -> None:
         self.fetches = fetches if lease is None else ()  # nobody fetches those once more
         self.lease = lease
@@ -342,7 +350,7 @@ class _PackJob:
         """Whether it was told."""
         return self._done
 
-    def set_result(self, location: Location) -> None:
+    def set_result(self, location: RecordLocation) -> None:
         """It is on disk, at *location*."""
         self.pack = location.filename
         if self.lease is not None and self.lease.stored is not None:
@@ -373,9 +381,7 @@ class PagePacking:
     busy = False
     """See `switching`: whoever settles hands in all that is to be packed."""
 
-    def __init__(
-        self, log: CommitLog, folder: Path, before: Collection[PagePacking] = ()
-    ) -> None:
+    def __init__(self, log: CommitLog, folder: Path, before: Collection[PagePacking] = ()) -> None:
         self.folder = folder.absolute()
         self._log = log
         self._stats = log.crawler.stats
@@ -386,7 +392,7 @@ class PagePacking:
         self._behind = self._begun = False
         project = log.settings.project
         robot = product_token(project.robotstxt_user_agent or project.user_agent)
-        self._later = {LATER: f"later {robot}".rstrip()}
+        self._later = {LINKS_READ_LATER: f"later {robot}".rstrip()}
         check_pack_folder(log.settings, folder)
         plan = pack_plan(log, folder)
         self._place = (self.folder, plan.agent)
@@ -408,7 +414,7 @@ class PagePacking:
     def _changed(self, new: SuiteSettings) -> None:
         self._writer.change(**pack_limits(new))
 
-    def _recovered(self, done: Future[list[Recovery]]) -> None:
+    def _recovered(self, done: Future[list[PackRecovery]]) -> None:
         """Packs that were left open are closed."""
         error = done.exception()
         if error is not None:
@@ -472,7 +478,7 @@ class PagePacking:
             return False
         return bool(lease.fetches) and (not lease.faults or _LEFT_OUT.isdisjoint(lease.faults))
 
-    def _pack(self, fetches: Sequence[Fetch], lease: Lease | None) -> None:
+    def _pack(self, fetches: Sequence[Capture], lease: Lease | None) -> None:
         size = 0
         for each in fetches:
             size += len(each.body)
@@ -489,10 +495,10 @@ class PagePacking:
         logger.error("%s is not packed: %s", url, why)
         self._stats.inc_value("suite/packs/refused", answers)
 
-    def _append(self, fetches: Sequence[Fetch], lease: Lease | None) -> None:
+    def _append(self, fetches: Sequence[Capture], lease: Lease | None) -> None:
         batch = _PackJob(fetches, lease, self._tell)
         try:
-            self._writer.pack(fetches, batch)
+            self._writer.append_captures(fetches, batch)
         except PackWriteError as error:  # its thread has ended
             batch.set_exception(error)
         else:
@@ -521,7 +527,7 @@ class PagePacking:
             elif not self._begun:
                 self._begun = True
                 path = self.folder / batch.pack
-                logger.info("The first pack is %s: %s", path, USES[format_of(path)])
+                logger.info("The first pack is %s: %s", path, FORMAT_READERS[format_of(path)])
             if batch.lease is not None:
                 leases.append(batch.lease)
         if failure:
@@ -585,8 +591,9 @@ class PagePacking:
             await asyncio.wrap_future(self._writer.flush())
         self._let_go()
         if self._again:
-            logger.error("%s lost: packing failed",
-                         counted(len(self._again), "answer is", "answers are"))
+            logger.error(
+                "%s lost: packing failed", counted(len(self._again), "answer is", "answers are")
+            )
 
     async def close(self) -> None:
         """Close the pack; if that cannot be done now, the next run does it."""
@@ -609,9 +616,7 @@ class PagePacks(Switch[PagePacking]):
         self._witness = False
         super().__init__(log)
 
-    def make(
-        self, settings: SuiteSettings, before: Collection[PagePacking]
-    ) -> PagePacking | None:
+    def make(self, settings: SuiteSettings, before: Collection[PagePacking]) -> PagePacking | None:
         """See `Switch`."""
         if settings.packs_dir is None:
             return None

@@ -12,8 +12,8 @@ import pytest
 from packed import NOW, fetch, head
 from searched import contents, expected, followed, hits, page, write
 
-from scrapy_spider_suite.analysis.search.index_follower import TRIES, Follower, Journal
-from scrapy_spider_suite.analysis.search.index_place import IndexPlace, verify_texts
+from scrapy_spider_suite.analysis.search.index_follower import TRIES, CrashJournal, IndexFollower
+from scrapy_spider_suite.analysis.search.index_place import IndexPlace, verify_index
 from scrapy_spider_suite.packs import FORMATS
 from scrapy_spider_suite.runtime import files
 
@@ -32,7 +32,7 @@ def test_damaged_packs(tmp_path: Path, form: str) -> None:
     data[len(data) // 2] ^= 1
     flipped.write_bytes(data)
     cut.write_bytes(cut.read_bytes()[:-3000])
-    follower = Follower(tmp_path)
+    follower = IndexFollower(tmp_path)
     progress = follower.step()
     assert {found.pack for found in progress.damaged} == {flipped.name, cut.name}
     assert whole.name not in str(progress.damaged)
@@ -41,7 +41,7 @@ def test_damaged_packs(tmp_path: Path, form: str) -> None:
     assert {f"http://a.test/{number}" for number in range(4)} <= set(found)
     assert 4 < len(found) < 12
     assert follower.step().damaged == []
-    assert Follower(tmp_path).step().damaged == []
+    assert IndexFollower(tmp_path).step().damaged == []
 
 
 def test_bad_pages(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_bad_pages(tmp_path: Path) -> None:
         fetch(10, b"<title>apple</title>", url="http://a.test/%ff?" + "x" * 9_000),
         page(11, "apple"),
     )
-    assert Follower(tmp_path).step().damaged == []
+    assert IndexFollower(tmp_path).step().damaged == []
     assert hits(tmp_path, "ᎦᏬᏂᎯᏍᏗ") == {"http://www.example.com/6"}
     assert hits(tmp_path, "title:apple OR text:apple") == {
         "http://a.test/%ff?" + "x" * 9_000, "http://a.test/11",
@@ -95,8 +95,8 @@ def test_a_damaged_index(tmp_path: Path) -> None:
             data[-1] ^= 1
         # As another file: what maps this one would end with SIGBUS if it were cut off under it.
         files.replace_file(path, bytes(data))
-        found += [finding.path for finding in verify_texts(tmp_path) if finding.kind == "index"]
-        progress = Follower(tmp_path).step()
+        found += [finding.path for finding in verify_index(tmp_path) if finding.kind == "index"]
+        progress = IndexFollower(tmp_path).step()
         assert str(index) in progress.rebuilt, path
         assert contents(tmp_path) == known
     # Where tantivy's own version is spelled in a file, only tantivy sees that it is wrong.
@@ -104,10 +104,10 @@ def test_a_damaged_index(tmp_path: Path) -> None:
     assert set(found) == {IndexPlace(tmp_path).folder}
     for kind in (".store", ".json"):
         next(p for p in _damages(IndexPlace(tmp_path).current()) if p.suffix == kind).unlink()
-        assert Follower(tmp_path).step().rebuilt
+        assert IndexFollower(tmp_path).step().rebuilt
         assert contents(tmp_path) == known
-    assert Follower(tmp_path).step().rebuilt == ""
-    assert list(verify_texts(tmp_path)) == []
+    assert IndexFollower(tmp_path).step().rebuilt == ""
+    assert list(verify_index(tmp_path)) == []
 
 
 _KILLER = """
@@ -139,32 +139,32 @@ def test_a_page_that_ends_the_process(tmp_path: Path) -> None:
 def test_the_journal(tmp_path: Path) -> None:
     """Deaths in between, at other pages, do not clear a page; having been read does."""
     for page_name in ("a", "b", "a", "c", "a"):
-        journal = Journal(tmp_path)
-        assert not journal.barred("a")
+        journal = CrashJournal(tmp_path)
+        assert not journal.is_barred("a")
         journal.reading(page_name).__enter__()
         journal.__exit__()
-    with Journal(tmp_path) as journal:
-        assert journal.barred("a")
-        assert not journal.barred("b")
+    with CrashJournal(tmp_path) as journal:
+        assert journal.is_barred("a")
+        assert not journal.is_barred("b")
         with journal.reading("b"):
             pass
-        assert not journal.barred("c")
+        assert not journal.is_barred("c")
     (tmp_path / "reading").write_bytes(json.dumps([1]).encode())
-    with Journal(tmp_path) as journal:
-        assert not journal.barred("a")
+    with CrashJournal(tmp_path) as journal:
+        assert not journal.is_barred("a")
 
 
 def test_a_commit_that_a_kill_cut_short(tmp_path: Path) -> None:
     """What it had begun to write is no damage, and keeps no later one from being written."""
     write(tmp_path, *(page(number, "apple") for number in range(6)))
-    Follower(tmp_path).step()
+    IndexFollower(tmp_path).step()
     index = IndexPlace(tmp_path).current()
     [segment] = {path.name.partition(".")[0] for path in index.glob("*.store")}
     left = [index / f"{segment}.{number}.del" for number in range(1, 40)]
     for path in left:
         path.write_bytes(b"torn")
     write(tmp_path, page(1, "gone", status=404, time=9.0), time=NOW + 9)
-    progress = Follower(tmp_path).step()
+    progress = IndexFollower(tmp_path).step()
     assert progress.rebuilt == ""
     assert contents(tmp_path) == expected(tmp_path)
     assert b"torn" not in {path.read_bytes() for path in left if path.exists()}

@@ -13,15 +13,15 @@ from packed import NOW, plan
 from searched import contents, expected, followed, hits, naive, page, write
 
 from scrapy_spider_suite.analysis.search import index_follower
-from scrapy_spider_suite.analysis.search.index_follower import Follower
+from scrapy_spider_suite.analysis.search.index_follower import IndexFollower
 from scrapy_spider_suite.packs import (
     FORMATS,
     NOT_MODIFIED,
-    Fetch,
-    Original,
+    Capture,
     PackWriter,
-    payload_digest,
-    records,
+    RefersTo,
+    make_records,
+    sha1_digest,
 )
 
 WORDS = ("apple", "birch", "cedar", "daisy", "elder", "fern")
@@ -41,14 +41,14 @@ steps = st.lists(st.one_of(fetches, fetches, st.sampled_from(("follow", "flush",
 @pytest.mark.parametrize("form", FORMATS)
 @settings(max_examples=4, suppress_health_check=list(HealthCheck))
 @given(steps=steps)
-def test_like_a_dict(form: str, steps: list[Fetch | str]) -> None:
+def test_like_a_dict(form: str, steps: list[Capture | str]) -> None:
     """Whatever is fetched again, lost or follows: the newest version of a URL is found."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        writer, follower = PackWriter(plan(folder, form)), Follower(folder)
+        writer, follower = PackWriter(plan(folder, form)), IndexFollower(folder)
         for step in steps:
-            if isinstance(step, Fetch):
-                writer.append(records(step))
+            if isinstance(step, Capture):
+                writer.append(make_records(step))
             elif step == "follow":
                 follower.step()
             elif step == "flush":
@@ -57,7 +57,7 @@ def test_like_a_dict(form: str, steps: list[Fetch | str]) -> None:
                 writer.close()
                 writer = PackWriter(plan(folder, form))
             else:
-                follower = Follower(folder)
+                follower = IndexFollower(folder)
         writer.close()
         while follower.step().more:
             pass
@@ -79,7 +79,7 @@ def test_batches_end_within_a_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         folder = tmp_path / form
         folder.mkdir()
         write(folder, *(page(number, f"apple{number}") for number in range(8)), form=form)
-        follower, read = Follower(folder), []
+        follower, read = IndexFollower(folder), []
         while not read or read[-1].more:
             read.append(follower.step())
         assert sum(each.pages for each in read) == 8
@@ -93,9 +93,9 @@ def test_batches_end_within_a_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_pack_that_is_written(tmp_path: Path, form: str) -> None:
     """What is on disk is there at once, before the pack is closed."""
     writer = PackWriter(plan(tmp_path, form))
-    follower = Follower(tmp_path)
+    follower = IndexFollower(tmp_path)
     for number in range(3):
-        writer.append(records(page(number, f"apple{number}")))
+        writer.append(make_records(page(number, f"apple{number}")))
         writer.flush().result()
         follower.step()
         # In members, what belongs to the last page may still come.
@@ -103,15 +103,15 @@ def test_a_pack_that_is_written(tmp_path: Path, form: str) -> None:
         assert hits(tmp_path, "*") == {f"http://a.test/{each}" for each in range(there)}
     writer.close()
     assert followed(tmp_path) == expected(tmp_path)
-    assert follower.step() == index_follower.Progress()
+    assert follower.step() == index_follower.IndexProgress()
 
 
-def revisit(number: int, time: float, of: Fetch, *, status: int = 200) -> Fetch:
+def revisit(number: int, time: float, of: Capture, *, status: int = 200) -> Capture:
     """The same page again."""
     again = page(number, "", time, status=status)
     profile = NOT_MODIFIED if status == 304 else again.profile
-    was = Original(of.url, of.time, payload_digest(of.body))
-    return Fetch(url=again.url, time=again.time, head=again.head, original=was, profile=profile)
+    was = RefersTo(of.url, of.time, sha1_digest(of.body))
+    return Capture(url=again.url, time=again.time, head=again.head, original=was, profile=profile)
 
 
 @pytest.mark.parametrize("status", [200, 304])
@@ -126,7 +126,7 @@ def test_revisits(tmp_path: Path, status: int) -> None:
         "http://a.test/1": "apple", "http://a.test/2": "apple"
     }  # fmt: skip
     assert found["http://a.test/1"][0] > f"{20261118110641}"
-    Follower(tmp_path).rebuild(lambda progress: None)
+    IndexFollower(tmp_path).rebuild(lambda progress: None)
     assert contents(tmp_path) == found
 
 
@@ -134,12 +134,12 @@ def test_a_pack_that_was_written_anew(tmp_path: Path) -> None:
     """What is not in it any more is found no more; an older version elsewhere is, again."""
     write(tmp_path, page(1, "apple"), page(2, "birch"), time=NOW)
     second = write(tmp_path, page(1, "cedar", 50), page(3, "daisy", 50), time=NOW + 1)
-    follower = Follower(tmp_path)
+    follower = IndexFollower(tmp_path)
     follower.step()
     assert hits(tmp_path, "cedar OR daisy") == {"http://a.test/1", "http://a.test/3"}
     for path in (second, second.with_name(f"{second.name}.cdxj")):
         path.unlink()
-    assert follower.step() == index_follower.Progress()  # it was taken elsewhere
+    assert follower.step() == index_follower.IndexProgress()  # it was taken elsewhere
     assert hits(tmp_path, "cedar") == {"http://a.test/1"}
     other = write(tmp_path, page(4, "elder", 50), time=NOW + 1)
     assert other.name == second.name
@@ -158,11 +158,11 @@ def test_a_pack_that_was_copied(tmp_path: Path) -> None:
         other.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file():
             other.write_bytes(path.read_bytes())
-    assert Follower(tmp_path / "two").step() == index_follower.Progress()
+    assert IndexFollower(tmp_path / "two").step() == index_follower.IndexProgress()
     assert contents(tmp_path / "two") == expected(tmp_path / "one")
 
 
-def _follow(*followers: Follower) -> None:
+def _follow(*followers: IndexFollower) -> None:
     for follower in followers:
         while follower.step().more:
             pass
@@ -170,7 +170,7 @@ def _follow(*followers: Follower) -> None:
 
 def test_two_that_write(tmp_path: Path) -> None:
     """Each sees what the other has done."""
-    first, second = Follower(tmp_path), Follower(tmp_path)
+    first, second = IndexFollower(tmp_path), IndexFollower(tmp_path)
     for number, follower in enumerate((first, second, first, first, second)):
         write(tmp_path, page(number, "apple"), page(0, f"again{number}", number + 1.0),
               time=NOW + number)  # fmt: skip
@@ -181,13 +181,13 @@ def test_two_that_write(tmp_path: Path) -> None:
 def test_what_is_gone(tmp_path: Path) -> None:
     """A redirect and a missing page are; an error for now, and what robots read, are nothing."""
 
-    def fetched(number: int, statuses: Iterable[int]) -> list[Fetch]:
+    def fetched(number: int, statuses: Iterable[int]) -> list[Capture]:
         return [page(number, f"apple{number}", 10.0 * place, status=status)
                 for place, status in enumerate(statuses)]  # fmt: skip
 
     write(tmp_path, *fetched(1, (200, 404)), *fetched(2, (200, 301)), *fetched(3, (200, 503)),
           *fetched(4, (200, 429)), *fetched(5, (404, 200)), *fetched(6, (200, 304)))  # fmt: skip
     robots = page(7, "User-agent: apple", kind="text/plain")
-    write(tmp_path, Fetch(url="http://a.test/robots.txt", time=NOW, head=robots.head,
+    write(tmp_path, Capture(url="http://a.test/robots.txt", time=NOW, head=robots.head,
                           body=robots.body), time=NOW + 1)  # fmt: skip
     assert set(followed(tmp_path)) == {f"http://a.test/{number}" for number in (3, 4, 5, 6)}

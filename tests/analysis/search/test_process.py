@@ -13,9 +13,9 @@ from packed import plan
 from scrapy.utils.test import get_crawler
 from searched import contents, expected, followed, page, write
 
-from scrapy_spider_suite.analysis.search.index_follower import Follower
-from scrapy_spider_suite.analysis.search.index_process import FollowProcess
-from scrapy_spider_suite.packs import PackWriter, records
+from scrapy_spider_suite.analysis.search.index_follower import IndexFollower
+from scrapy_spider_suite.analysis.search.index_process import IndexProcess
+from scrapy_spider_suite.packs import PackWriter, make_records
 from scrapy_spider_suite.pipelines.text_index import IndexSupervisor
 
 
@@ -26,7 +26,7 @@ class Following:
         self.rows: list[dict[str, Any]] = []
         self.end: list[tuple[int, str]] = []
         self.heard = threading.Event()
-        self.process = FollowProcess(folder, self._hear, lambda *end: self.end.append(end),
+        self.process = IndexProcess(folder, self._hear, lambda *end: self.end.append(end),
                                      *arguments)  # fmt: skip
 
     def _hear(self, row: dict[str, Any]) -> None:
@@ -37,12 +37,12 @@ class Following:
 def test_it_follows_until_it_is_told_to_end(tmp_path: Path) -> None:
     """What is written is indexed while it is written; the rest at the end."""
     writer = PackWriter(plan(tmp_path))
-    writer.append(records(page(1, "apple")))
+    writer.append(make_records(page(1, "apple")))
     writer.flush().result()
     following = Following(tmp_path)
     assert following.heard.wait(60)
     assert set(contents(tmp_path)) == {"http://a.test/1"}
-    writer.append(records(page(2, "apple")))
+    writer.append(make_records(page(2, "apple")))
     writer.close()
     following.process.finish()
     assert following.process.wait(60)
@@ -79,7 +79,7 @@ def test_kills(tmp_path: Path) -> None:
             url, words = chance.randrange(600), [f"word{chance.randrange(999)}" for _ in range(60)]
             status = 404 if url % 9 == 1 else 200
             time = 150.0 * number + place
-            writer.append(records(page(url, " ".join(words), time, status=status)))
+            writer.append(make_records(page(url, " ".join(words), time, status=status)))
             if place % 50 == 0:
                 writer.flush().result()
         following.process.wait(chance.uniform(0.0, 1.0))
@@ -87,11 +87,11 @@ def test_kills(tmp_path: Path) -> None:
         assert following.process.wait(60)
         assert following.end[0][0] == -9
     writer.close()
-    before = Follower(tmp_path).step()
+    before = IndexFollower(tmp_path).step()
     assert before.rebuilt == ""
     known = followed(tmp_path)
     assert known == expected(tmp_path)
-    Follower(tmp_path).rebuild(lambda progress: None)
+    IndexFollower(tmp_path).rebuild(lambda progress: None)
     assert contents(tmp_path) == known
 
 

@@ -12,12 +12,12 @@ from searched import contents, expected, followed, hits, page, write
 
 from scrapy_spider_suite.analysis import search
 from scrapy_spider_suite.analysis.search import index_follower
-from scrapy_spider_suite.analysis.search.index_follower import Follower
+from scrapy_spider_suite.analysis.search.index_follower import IndexFollower
 from scrapy_spider_suite.analysis.search.index_place import IndexPlace
-from scrapy_spider_suite.analysis.search.text_index import Opened, key_of
+from scrapy_spider_suite.analysis.search.text_index import OpenIndex, url_key
 from scrapy_spider_suite.errors import SearchBusyError
-from scrapy_spider_suite.packs import Original, PackWriter, payload_digest, records
-from scrapy_spider_suite.packs.redaction import Subject, redact
+from scrapy_spider_suite.packs import PackWriter, RefersTo, make_records, sha1_digest
+from scrapy_spider_suite.packs.redaction import RedactionTarget, redact
 from scrapy_spider_suite.runtime import files
 
 HOST = "secret.test"
@@ -27,7 +27,7 @@ HIDDEN = "qxzvkwy"
 def fill(folder: Path) -> None:
     """Three packs, indexed as they came: pages that are to go, and others that name them."""
     gone = page(5, f"what nobody {HIDDEN} reads", host=HOST, title=f"{HIDDEN} title")
-    was = Original(gone.url, gone.time, payload_digest(gone.body))
+    was = RefersTo(gone.url, gone.time, sha1_digest(gone.body))
     for number in range(3):
         write(
             folder,
@@ -50,9 +50,16 @@ def left(folder: Path, *words: str) -> list[str]:
 
 def terms(folder: Path) -> int:
     """How often the index knows the host and the hidden word: of what is deleted in it, too."""
-    searcher = Opened(IndexPlace(folder).current()).searcher
-    wanted = [("host", HOST), ("host", f"*.{HOST}"), ("url", "secret"), ("text", HIDDEN),
-              ("title", HIDDEN), ("text", f"{HIDDEN}1"), ("key", key_of(f"http://{HOST}/1"))]
+    searcher = OpenIndex(IndexPlace(folder).current()).searcher
+    wanted = [
+        ("host", HOST),
+        ("host", f"*.{HOST}"),
+        ("url", "secret"),
+        ("text", HIDDEN),
+        ("title", HIDDEN),
+        ("text", f"{HIDDEN}1"),
+        ("key", url_key(f"http://{HOST}/1")),
+    ]
     return sum(searcher.doc_freq(field, word) for field, word in wanted)
 
 
@@ -63,7 +70,14 @@ def test_a_host(tmp_path: Path, mentions: bool) -> None:
     assert len(left(tmp_path, HIDDEN)) > 1
     assert terms(tmp_path) > 9
     assert hits(tmp_path, HIDDEN) == {f"http://{HOST}/5", "http://copy.test/9"}
-    redact(tmp_path, Subject(host=HOST), NOW, lambda done: None, texts=search, mentions=mentions)
+    redact(
+        tmp_path,
+        RedactionTarget(host=HOST),
+        NOW,
+        lambda done: None,
+        texts=search,
+        mentions=mentions,
+    )
     assert left(tmp_path, HIDDEN, f"http://{HOST}", "test,secret") == []
     assert terms(tmp_path) == 0
     assert contents(tmp_path) == expected(tmp_path)
@@ -80,7 +94,7 @@ def test_a_url(tmp_path: Path) -> None:
     followed(tmp_path)
     write(tmp_path, page(1, f"{HIDDEN} new", 10.0), page(3, "apple"), time=NOW + 1)
     followed(tmp_path)
-    redact(tmp_path, Subject(url="http://a.test/1"), NOW, lambda done: None, texts=search)
+    redact(tmp_path, RedactionTarget(url="http://a.test/1"), NOW, lambda done: None, texts=search)
     assert left(tmp_path, HIDDEN, "http://a.test/1", "test,a)/1") == []
     assert contents(tmp_path) == expected(tmp_path)
     assert hits(tmp_path, "apple") == {"http://a.test/2", "http://a.test/3"}
@@ -101,9 +115,9 @@ def test_a_kill_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         with monkeypatch.context() as patch:
             patch.setattr(index_follower, name, die)
             with pytest.raises(_KilledError):
-                redact(tmp_path, Subject(host=HOST), NOW, lambda done: None, texts=search)
+                redact(tmp_path, RedactionTarget(host=HOST), NOW, lambda done: None, texts=search)
         assert not any(HOST in url for url in hits(tmp_path, "*"))
-    redact(tmp_path, Subject(host=HOST), NOW, lambda done: None, texts=search)
+    redact(tmp_path, RedactionTarget(host=HOST), NOW, lambda done: None, texts=search)
     assert left(tmp_path, HIDDEN) == []
     assert contents(tmp_path) == expected(tmp_path)
 
@@ -111,14 +125,14 @@ def test_a_kill_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_is_being_written(tmp_path: Path) -> None:
     """Pages of a pack that stays as it is go from the index all the same."""
     writer = PackWriter(plan(tmp_path))
-    writer.append(records(page(1, HIDDEN, host=HOST)))
-    writer.append(records(page(2, "apple")))
+    writer.append(make_records(page(1, HIDDEN, host=HOST)))
+    writer.append(make_records(page(2, "apple")))
     writer.flush().result()
     followed(tmp_path)
-    assert redact(tmp_path, Subject(host=HOST), NOW, lambda done: None, texts=search).open
+    assert redact(tmp_path, RedactionTarget(host=HOST), NOW, lambda done: None, texts=search).open
     assert left(tmp_path, HIDDEN) == []
     assert hits(tmp_path, "apple") == {"http://a.test/2"}
-    writer.append(records(page(3, "apple")))
+    writer.append(make_records(page(3, "apple")))
     writer.close()
     assert set(followed(tmp_path)) == {"http://a.test/2", "http://a.test/3"}
 
@@ -135,13 +149,13 @@ def test_where_nothing_can_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     with monkeypatch.context() as patch:
         patch.setattr(builtins, "__import__", refuse)
-        redact(tmp_path, Subject(host=HOST), NOW, lambda done: None, texts=search)
+        redact(tmp_path, RedactionTarget(host=HOST), NOW, lambda done: None, texts=search)
     assert not IndexPlace(tmp_path).exists()
     assert left(tmp_path, HIDDEN) == []
     assert followed(tmp_path) == expected(tmp_path)
     for path in IndexPlace(tmp_path).current().glob("*.store"):
         files.replace_file(path, path.read_bytes()[:40])  # it may be mapped
-    redact(tmp_path, Subject(host="a.test"), NOW, lambda done: None, texts=search)
+    redact(tmp_path, RedactionTarget(host="a.test"), NOW, lambda done: None, texts=search)
     assert not IndexPlace(tmp_path).exists()
     assert followed(tmp_path) == expected(tmp_path)
 
@@ -150,17 +164,17 @@ def test_one_writes_at_a_time(tmp_path: Path) -> None:
     """The others are told, or wait."""
     write(tmp_path, page(1, "apple"))
     place, free = IndexPlace(tmp_path), threading.Event()
-    with place.held():
+    with place.locked():
         with pytest.raises(SearchBusyError, match="another process"):
-            Follower(tmp_path).step()
+            IndexFollower(tmp_path).step()
 
         def rest(seconds: float) -> None:
             free.set()
 
-        with pytest.raises(SearchBusyError), place.held(0.3, rest):
+        with pytest.raises(SearchBusyError), place.locked(0.3, rest):
             pass
     assert free.is_set()
-    assert Follower(tmp_path).step().pages == 1
+    assert IndexFollower(tmp_path).step().pages == 1
 
 
 def test_who_waits_is_next(tmp_path: Path) -> None:
@@ -173,21 +187,21 @@ def test_who_waits_is_next(tmp_path: Path) -> None:
         look.wait(20)
 
     def wait() -> None:
-        with place.held(600.0, rest):
+        with place.locked(600.0, rest):
             had.set()
 
     waiter = threading.Thread(target=wait)
-    with place.held():
+    with place.locked():
         waiter.start()
         assert waits.wait(20)
     try:
         with pytest.raises(SearchBusyError):
-            Follower(tmp_path).step()
+            IndexFollower(tmp_path).step()
     finally:
         look.set()
         waiter.join(20)
     assert had.is_set()
-    assert Follower(tmp_path).step().pages == 1
+    assert IndexFollower(tmp_path).step().pages == 1
 
 
 def test_nothing_begins_before_the_index_is_free(
@@ -197,8 +211,8 @@ def test_nothing_begins_before_the_index_is_free(
     fill(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     monkeypatch.setattr(search, "WAIT", 0.0)
-    with IndexPlace(tmp_path).held(), pytest.raises(SearchBusyError):
-        redact(tmp_path, Subject(host=HOST), NOW, lambda done: None, texts=search)
+    with IndexPlace(tmp_path).locked(), pytest.raises(SearchBusyError):
+        redact(tmp_path, RedactionTarget(host=HOST), NOW, lambda done: None, texts=search)
     after = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     assert after.keys() - before.keys() <= {tmp_path / "merging.lock"}
     assert all(after[path] == data for path, data in before.items())

@@ -9,10 +9,10 @@ from packed import NOW, fetch
 from searched import followed, page, write
 
 from scrapy_spider_suite.analysis.search import open_index
-from scrapy_spider_suite.analysis.search.index_follower import Follower
+from scrapy_spider_suite.analysis.search.index_follower import IndexFollower
 from scrapy_spider_suite.analysis.search.index_place import IndexPlace
 from scrapy_spider_suite.errors import PackError, QueryError, SearchError
-from scrapy_spider_suite.packs.selection import Choice
+from scrapy_spider_suite.packs.selection import Selection
 
 GERMAN = ("Die Größe der Städte und der Länder ist nicht immer dieselbe, wie man weiß, und das "
           "Wetter ist auch nicht überall gleich, sondern ändert sich mit dem Ort.")  # fmt: skip
@@ -31,8 +31,11 @@ def folder(tmp_path: Path) -> Path:
         page(4, "กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทย", host="C.test"),
         page(5, f"{'hay ' * 9000} needle \x1b[31m in the {'hay ' * 9000}", host="xa.test"),
         page(6, "size in plain", kind="text/plain", status=203),
-        fetch(7, b'<?xml version="1.0"?>\n<!DOCTYPE html><html><title>X</title><p>xhtml</p></html>',
-              url="http://x.test/7"),
+        fetch(
+            7,
+            b'<?xml version="1.0"?>\n<!DOCTYPE html><html><title>X</title><p>xhtml</p></html>',
+            url="http://x.test/7",
+        ),
     )
     followed(tmp_path)
     return tmp_path
@@ -77,25 +80,25 @@ def test_queries(folder: Path, query: str, expected: set[int]) -> None:
 @pytest.mark.parametrize(
     ("choice", "expected"),
     [
-        (Choice(hosts=("a.test",)), {1, 3, 6}),
-        (Choice(hosts=("*.a.test",)), {1, 2, 3, 6}),
-        (Choice(hosts=("b.a.test", "c.test")), {2, 4}),
-        (Choice(statuses=("2xx",)), {1, 2, 3, 4, 5, 6, 7}),
-        (Choice(statuses=("203",)), {6}),
-        (Choice(mimes=("text/plain",)), {6}),
-        (Choice(mimes=("text/*",)), {1, 2, 3, 4, 5, 6, 7}),
-        (Choice(mimes=("text/p.*",)), set()),
-        (Choice(first="20261118110800"), {2}),
-        (Choice(last="20261118110800"), {1, 3, 4, 5, 6, 7}),
+        (Selection(hosts=("a.test",)), {1, 3, 6}),
+        (Selection(hosts=("*.a.test",)), {1, 2, 3, 6}),
+        (Selection(hosts=("b.a.test", "c.test")), {2, 4}),
+        (Selection(statuses=("2xx",)), {1, 2, 3, 4, 5, 6, 7}),
+        (Selection(statuses=("203",)), {6}),
+        (Selection(mimes=("text/plain",)), {6}),
+        (Selection(mimes=("text/*",)), {1, 2, 3, 4, 5, 6, 7}),
+        (Selection(mimes=("text/p.*",)), set()),
+        (Selection(first="20261118110800"), {2}),
+        (Selection(last="20261118110800"), {1, 3, 4, 5, 6, 7}),
     ],
 )
-def test_filters(folder: Path, choice: Choice, expected: set[int]) -> None:
+def test_filters(folder: Path, choice: Selection, expected: set[int]) -> None:
     """They leave what they say, and have no say in the score."""
     index = open_index(folder)
-    found = index.search("*", choice=choice)
+    found = index.search("*", selection=choice)
     assert {int(hit.url.rpartition("/")[2]) for hit in found} == expected
     scores = {hit.url: hit.score for hit in index.search("size OR needle")}
-    for hit in index.search("size OR needle", choice=choice):
+    for hit in index.search("size OR needle", selection=choice):
         assert scores[hit.url] == pytest.approx(hit.score)
 
 
@@ -161,7 +164,7 @@ def test_while_it_is_written(tmp_path: Path) -> None:
     index = open_index(tmp_path)
     assert len(index.search("apple")) == 1
     write(tmp_path, page(2, "apple"), time=NOW + 1)
-    follower = Follower(tmp_path)
+    follower = IndexFollower(tmp_path)
     follower.step()
     assert len(index.search("apple")) == 2
     follower.rebuild(lambda progress: None)

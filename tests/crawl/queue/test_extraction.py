@@ -22,7 +22,7 @@ from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.packs.stored_pages import Stored
+from scrapy_spider_suite.packs.stored_pages import StoredPage
 from scrapy_spider_suite.store import unread_pages as demands
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
@@ -250,8 +250,9 @@ def test_a_kill_after_any_batch(tmp_path: Path) -> None:
             copies.append(copy_of(store._path, tmp_path / str(len(copies)) / "store").parent)
 
     batches = count()
-    with mock.patch.object(admission, "_BACKLOG", 2), mock.patch.object(
-        store, "flush", flush_and_copy
+    with (
+        mock.patch.object(admission, "_BACKLOG", 2),
+        mock.patch.object(store, "flush", flush_and_copy),
     ):
         crawl.seed("http://h0.t/0")
         crawl.run()
@@ -330,7 +331,7 @@ def test_what_could_not_be_written_waits_for_nothing(tmp_path: Path) -> None:
     """The disk was full, and then its host was given up: the page has failed, as others have."""
     crawl = OnDemand(store_in(tmp_path), Web({"h0.t": "10.0.0.1"}), QUICK)
     lease = Lease(entry("http://h0.t/0"), None)
-    lease.stored = Stored("http://h0.t/0", 1e9)
+    lease.stored = StoredPage("http://h0.t/0", 1e9)
     crawl.frontier.extraction.concluded(lease, Event.HOST_DEAD)
     assert len(crawl.frontier.extraction.waiting) == 0
     crawl.frontier.store.close()

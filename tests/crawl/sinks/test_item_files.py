@@ -14,7 +14,7 @@ from scrapy.utils.test import get_crawler
 from scrapy_spider_suite.crawl.sinks.commit_log import PlainLog
 from scrapy_spider_suite.crawl.sinks.item_packs import ItemFiles
 from scrapy_spider_suite.packs import open_items
-from scrapy_spider_suite.packs.item_file import Pile
+from scrapy_spider_suite.packs.item_file import ItemBuffer
 
 
 async def begun(folder: Path, files: int) -> ItemFiles:
@@ -22,7 +22,7 @@ async def begun(folder: Path, files: int) -> ItemFiles:
     settings = {"SUITE_PACKS_AGE": 1e-6, "SUITE_CRAWL_NAME": "news"}
     made = ItemFiles(PlainLog(get_crawler(settings_dict=settings)), folder)
     for number in range(files):
-        pile = Pile()
+        pile = ItemBuffer()
         pile.add(b'{"n": %d}\n' % number)
         await made.write([pile])
         made.rotate()

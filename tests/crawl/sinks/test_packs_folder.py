@@ -15,7 +15,7 @@ from scrapy_spider_suite.crawl.sinks.commit_log import PlainLog
 from scrapy_spider_suite.crawl.sinks.page_packs import PagePacking, prepare_folder
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.packs.scan import Damage
-from scrapy_spider_suite.packs.writer import Recovery
+from scrapy_spider_suite.packs.writer import PackRecovery
 
 
 def test_a_folder_that_cannot_be_written_is_refused(
@@ -81,9 +81,9 @@ def test_damage_that_recovery_meets_is_told(
 ) -> None:
     """Pages that are done are in it; a torn end, where none is, is what every kill leaves."""
     crawler = get_crawler()
-    done: Future[list[Recovery]] = Future()
+    done: Future[list[PackRecovery]] = Future()
     damage = [Damage(40, 7, "its checksum is another", False), Damage(90, 3, "it ends", True)]
-    done.set_result([Recovery(tmp_path / "a.warc.lzo", 80, 10, 2, damage)])
+    done.set_result([PackRecovery(tmp_path / "a.warc.lzo", 80, 10, 2, damage)])
 
     async def told() -> None:
         packs = PagePacking(PlainLog(crawler), tmp_path)

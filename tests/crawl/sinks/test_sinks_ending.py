@@ -23,9 +23,9 @@ from scrapy_spider_suite.crawl.sinks.commit_log import FrontierLog, PlainLog
 from scrapy_spider_suite.crawl.sinks.page_packs import PagePacking
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.items import PageItem
-from scrapy_spider_suite.packs import Fetch, open_items, open_packs, records
+from scrapy_spider_suite.packs import Capture, make_records, open_items, open_packs
 from scrapy_spider_suite.packs.warc import URL_MAX, Record
-from scrapy_spider_suite.packs.writer import Packing
+from scrapy_spider_suite.packs.writer import GroupWriter
 from scrapy_spider_suite.pipelines import ItemPackPipeline, PagePackPipeline
 from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.store.rocks_store import RocksStore
@@ -184,12 +184,12 @@ def test_a_writer_that_dies_at_the_end(
 ) -> None:
     """Does not keep the other sinks, and the job, from being closed."""
 
-    def broken(self: Packing, now: float) -> None:
+    def broken(self: GroupWriter, now: float) -> None:
         raise ValueError("write to closed file")
 
     async def crawl() -> None:
         packs = PagePacking(PlainLog(get_crawler()), tmp_path)
-        monkeypatch.setattr(Packing, "write", broken)
+        monkeypatch.setattr(GroupWriter, "write", broken)
         packs.take(PageItem.from_response(Response("http://a.test/", body=b"page")))
         await packs.finish()
         await packs.close()
@@ -203,10 +203,10 @@ def test_what_no_record_can_be_made_of_is_left_out(
 ) -> None:
     """Of a URL that no reader would take, and of what nobody thought of: others are packed."""
 
-    def made(fetch: Fetch) -> list[Record]:
+    def made(fetch: Capture) -> list[Record]:
         if fetch.url.endswith("/odd"):
             raise KeyError("not thought of")
-        return records(fetch)
+        return make_records(fetch)
 
     crawler = get_crawler()
 
