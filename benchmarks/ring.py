@@ -36,7 +36,6 @@ from scrapy_spider_suite.cluster.assignment import (
     OwnerTable,
     Ring,
     load_assignment,
-    moved,
     nearest_owners,
     ring_points,
 )
@@ -80,11 +79,19 @@ def off(owners: Owners, members: Sequence[Member]) -> float:
     return float((np.maximum(np.abs(counts - shares) - 1, 0) / shares).max())
 
 
+def moved(old: OwnerTable, new: OwnerTable) -> npt.NDArray[np.bool_]:
+    """For each unit whether its owner changes."""
+    before, after = (
+        np.array([member.name for member in table.members])[table.owners] for table in (old, new)
+    )
+    return np.not_equal(before, after)
+
+
 def needless(old: OwnerTable, new: OwnerTable) -> float:
     """The part of all slots that moves, without what must: what some have more of than before."""
     before, after = parts(old.members), parts(new.members)
     must = sum(max(0.0, part - before.get(name, 0.0)) for name, part in after.items())
-    return sum(map(len, moved(old, new).values())) / UNITS - must
+    return float(moved(old, new).mean()) - must
 
 
 def timed(members: Sequence[Member]) -> float:
@@ -167,9 +174,7 @@ class Web:
 
     def moved(self, kind: str, count: int) -> float:
         """The part of the URLs that moves as an agent joins *count* of them."""
-        changed = np.zeros(UNITS, dtype=bool)
-        for units in moved(table_of(kind, count), table_of(kind, count + 1)).values():
-            changed[units] = True
+        changed = moved(table_of(kind, count), table_of(kind, count + 1))
         return float(changed[self.units(kind)].mean())
 
 

@@ -44,6 +44,7 @@ from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.cluster.agent import Partners, join_cluster
+from scrapy_spider_suite.control.calling import make_call_service
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.crawl.deferred_links import DeferredLinks
 from scrapy_spider_suite.crawl.empty_runs import EmptyRun
@@ -213,6 +214,8 @@ class FrontierScheduler(BaseScheduler):
         return self._duplicates.open()
 
     async def _begin_among(self, others: Partners) -> None:
+        if self.crawl.agency is not None:
+            self.crawl.agency.services.append(make_call_service)
         await join_cluster(others, self)
         await maybe_deferred_to_future(self._begin() or succeed(None))
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import xxhash
 
-from scrapy_spider_suite.cluster.assignment import Member, Owners
+from scrapy_spider_suite.cluster.assignment import Member, Owners, OwnerTable, Units
 from scrapy_spider_suite.frontier.entries import UNITS
 
 
@@ -118,3 +119,32 @@ class Needy(ByDomain):
 def function(host: str, url: str) -> int:
     """No class."""
     return 0
+
+
+def moved(old: OwnerTable, new: OwnerTable) -> dict[tuple[str, str], Units]:
+    """The units whose owner changes, ascending, by the names of the one before and the one after.
+
+    Pairs come in the order of the names; a pair that nothing moves between is not there.
+    """
+    names = {member.name: index for index, member in enumerate(old.members)}
+    before = np.array([names.get(member.name, -1) for member in new.members])
+    units = np.flatnonzero(old.owners != before[new.owners])
+    if not len(units):
+        return {}
+    width = len(new.members)
+    pairs = old.owners[units].astype(np.int64) * width + new.owners[units]
+    order = np.argsort(pairs, kind="stable")
+    found, starts = np.unique(pairs[order], return_index=True)
+    parts = np.split(units[order].astype(np.uint16), starts[1:])
+    return {
+        (old.members[pair // width].name, new.members[pair % width].name): part
+        for pair, part in zip(found.tolist(), parts, strict=True)
+    }
+
+
+def digest_of(table: OwnerTable) -> str:
+    """16 hexadecimal digits, the same for agents that agree on who owns what."""
+    names = "\0".join(member.name for member in table.members)
+    digest = xxhash.xxh3_64(names.encode())
+    digest.update(table.owners.astype(">u2").tobytes())
+    return digest.hexdigest()

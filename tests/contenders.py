@@ -96,7 +96,7 @@ class Contender:
     async def run(self) -> None:
         """Until all is fetched."""
         name = f"{self.number + 1:016x}"
-        grants = Grants(name, timeout=self.timeout, window=0.5, everything=True)
+        grants = Grants(name, timeout=self.timeout, window=0.5)
         lending = LedgerClient(ledger_of(self.where), grants, pause=0.002)
         running = asyncio.create_task(lending.run())
         async with asyncio.TaskGroup() as visits:

@@ -10,10 +10,11 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+from assignments import moved
 from virtual import POLICY, WALL, copy_of, entry
 from virtual_agents import Agents, owner_of
 
-from scrapy_spider_suite.cluster.assignment import Member, OwnerTable, Ring, load_assignment, moved
+from scrapy_spider_suite.cluster.assignment import Member, OwnerTable, Ring, load_assignment
 from scrapy_spider_suite.cluster.handover.dump import DumpSettlement, HostDump
 from scrapy_spider_suite.cluster.handover.handover_context import handover_context
 from scrapy_spider_suite.cluster.handover.handover_file import HandoverLabel, UnitSet, pack_units

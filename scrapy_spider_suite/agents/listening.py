@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -108,6 +108,11 @@ class Listener:
         self._under_way: set[str] = set()  # ids of calls
         self._once = WarnOnce(logger, f"calls to {agent}")
         self._lost = ""
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """By the names of stats, without ``suite/``."""
+        return {f"calls/{name}": count for name, count in asdict(self.counters).items()}
 
     async def run(self) -> None:
         """Listen until this is cancelled; what is under way is then left for the next process."""

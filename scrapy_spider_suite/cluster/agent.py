@@ -32,12 +32,9 @@ from scrapy.utils.defer import deferred_from_coro
 
 from scrapy_spider_suite.cluster.agreement import AgentPhase
 from scrapy_spider_suite.cluster.assignment import load_assignment
-from scrapy_spider_suite.cluster.lan import LanMode, check_agent_names, listed_agents, make_lan_mode
+from scrapy_spider_suite.cluster.lan import LanMode, make_lan_mode
 from scrapy_spider_suite.cluster.ledger.ledger_client import (
-    NO_CLIENT,
     SharedLimits,
-    make_shared_limits,
-    replace_shared_limits,
 )
 from scrapy_spider_suite.cluster.mailbox import (
     Mailbox,
@@ -46,25 +43,22 @@ from scrapy_spider_suite.cluster.mailbox import (
     nobody_listens,
     to_anybody,
 )
-from scrapy_spider_suite.cluster.membership import Heartbeat
+from scrapy_spider_suite.cluster.membership import Heartbeat, refuse_short_lease
 from scrapy_spider_suite.cluster.messages import MessagePacker, MessageTransport
-from scrapy_spider_suite.cluster.mode import ClusterMode
+from scrapy_spider_suite.cluster.mode import ClusterMode, CrawlControl, ServiceFactory
 from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.redis_server import require_redis
 from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.crawl.requests import hostname
-from scrapy_spider_suite.errors import ClusterError, SettingsError, SuiteError
+from scrapy_spider_suite.errors import SettingsError, SuiteError
 from scrapy_spider_suite.exceptions import HostExcluded
 from scrapy_spider_suite.runtime.refusal import refuse, running_command
-from scrapy_spider_suite.runtime.tasks import logged_task
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
-from scrapy_spider_suite.settings.suite import SuiteSettings, refuse_short_lease
-from scrapy_spider_suite.signals import settings_changed, settings_changing
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.crawl.queue.leases import Lease
-    from scrapy_spider_suite.scheduler import FrontierScheduler
     from scrapy_spider_suite.store.job_directory import Job
 
 logger = logging.getLogger(__name__)
@@ -120,7 +114,7 @@ _LOOK = 1.0
 """Seconds between two looks whether it goes on."""
 
 
-def outbox_is_full(crawl: Crawl, scheduler: FrontierScheduler | None, outbox: Outbox) -> bool:
+def outbox_is_full(crawl: Crawl, scheduler: CrawlControl | None, outbox: Outbox) -> bool:
     """Whether nothing may be fetched, since *outbox* is full: then *scheduler* pauses until a tenth
     of SUITE_OUTBOX_ROWS is free again, which may be changed meanwhile."""
     if scheduler is None or len(outbox) < crawl.settings.outbox_rows:
@@ -138,11 +132,11 @@ def outbox_is_full(crawl: Crawl, scheduler: FrontierScheduler | None, outbox: Ou
     return True
 
 
-def _go_on_later(crawl: Crawl, scheduler: FrontierScheduler, outbox: Outbox) -> None:
+def _go_on_later(crawl: Crawl, scheduler: CrawlControl, outbox: Outbox) -> None:
     asyncio.get_running_loop().call_later(_LOOK, _look, crawl, scheduler, outbox)
 
 
-def _look(crawl: Crawl, scheduler: FrontierScheduler, outbox: Outbox) -> None:
+def _look(crawl: Crawl, scheduler: CrawlControl, outbox: Outbox) -> None:
     if scheduler.closing:
         return
     if len(outbox) > crawl.settings.outbox_rows * 9 // 10:
@@ -163,13 +157,6 @@ _CACHE = 4
 """Of SUITE_SEEN_CACHE, the part that remembers what was sent to others."""
 _DONE = ("finished", "waiting")
 """Reasons for which all agents end."""
-_MEETING = (
-    "redis_url", "agent_weight", "agent_address", "agents", "cluster_key", "handover_dir",
-    "handover_rate",
-)  # fmt: skip
-"""Settings by which it meets the others: with another value it goes, and comes back at once."""
-
-
 def make_agent(crawl: Crawl) -> Agent | None:
     """The agency of *crawl*; None where it crawls alone. Raises `SettingsError`."""
     if not crawl.settings.cluster or not is_crawl(crawl.crawler):
@@ -195,6 +182,7 @@ class Agent:
         self.name = settings.agent_name or socket.gethostname()
         self.crawl_name = settings.crawl_name or ("" if spider is None else spider.name)
         self.only_waiting = False
+        self.services: list[ServiceFactory] = []
         self.assignment = load_assignment(settings.assignment)
         self.shares = Ownership(self.assignment, self.name)
         self.routing = OwnerRouter(
@@ -205,15 +193,13 @@ class Agent:
         self.phasing = None if self.assignment.by_host else AgentPhase(crawl, self.shares)
         self._members: ClusterMode | None = None
         self._mail: Mailbox | None = None
-        self._scheduler: FrontierScheduler | None = None
-        self._meeting = asyncio.Lock()
-        self._again: set[asyncio.Task[None]] = set()
+        self._scheduler: CrawlControl | None = None
         self._facts = AgentFacts(crawl, str(job.path))
         self._looking: asyncio.TimerHandle | None = None
 
     # Life
 
-    async def open(self, scheduler: FrontierScheduler) -> None:
+    async def open(self, scheduler: CrawlControl) -> None:
         """Take part. Raises `ClusterError`, `SettingsError`, `OSError`."""
         self._scheduler = scheduler
         if self.phasing is not None:
@@ -223,8 +209,6 @@ class Agent:
             refuse_short_lease(self.crawl.settings, rules.longest_delay)
         self.changed()
         await self._meet()
-        self.crawl.crawler.signals.connect(self._changing, settings_changing)
-        self.crawl.crawler.signals.connect(self._settings_changed, settings_changed)
 
     async def _meet(self) -> None:
         crawl, incarnation = self.crawl, secrets.randbits(64)
@@ -250,18 +234,11 @@ class Agent:
             await self._members.meet()
 
     def _peering(self, incarnation: int) -> tuple[ClusterMode, MessageTransport]:
-        try:
-            from scrapy_spider_suite.cluster.peers import (
-                PeersMode as PeersMode,
-            )  # Redis is an extra
-        except ModuleNotFoundError as error:
-            raise SettingsError(NO_CLIENT.format("SUITE_CLUSTER = 'peers'")) from error
+        require_redis("SUITE_CLUSTER = 'peers'")
+        from scrapy_spider_suite.cluster.peers import PeersMode  # it loads redis-py
+
         peering = PeersMode(self, incarnation)
         return peering, peering.transport
-
-    def _changing(self, old: SuiteSettings, new: SuiteSettings) -> None:
-        if new.cluster == "lan" and old.agents != new.agents:
-            check_agent_names(self.crawl.store.kv("agent"), listed_agents(new))
 
     def tell(self, to: str, message: Sequence[Any]) -> bool:
         return self._mail is not None and self._mail.tell(to, message)
@@ -277,40 +254,10 @@ class Agent:
         """Stop, for that *reason*; the others know that this agent will be back."""
         if self._looking is not None:
             self._looking.cancel()
-        for task in self._again:
-            task.cancel()
-        await asyncio.gather(*self._again, return_exceptions=True)
-        await self._part(over=reason in _DONE)
-
-    async def _part(self, *, over: bool = False) -> None:
         if self._mail is not None:
             await self._mail.close()
         if self._members is not None:
-            await self._members.close(over=over)
-
-    def _settings_changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
-        self.routing.shared_seeds = new.shared_seeds
-        self.routing.resize(new.seen_cache // _CACHE)
-        if any(getattr(old, name) != getattr(new, name) for name in _MEETING):
-            task = logged_task(self._meet_again(), "meetings")
-            self._again.add(task)
-            task.add_done_callback(self._again.discard)
-
-    async def _meet_again(self) -> None:
-        """Go, and come back by other settings; nothing is fetched in between."""
-        async with self._meeting:
-            logger.info("agent %s meets the others by its new settings", self.name)
-            await self._part()
-            try:
-                if self.crawl.sharing is not None and self.crawl.sharing.company is not None:
-                    # It may be another Redis in which they share addresses.
-                    replace_shared_limits(
-                        self.crawl, make_shared_limits(self.crawl, self.crawl.settings)
-                    )
-                await self._meet()
-            except (ClusterError, SettingsError, OSError) as error:
-                logger.error("%s: this agent ends", error)
-                self.over("refused")
+            await self._members.close(over=reason in _DONE)
 
     # What changes
 
@@ -457,7 +404,7 @@ _PATIENCE = 1.0
 """Seconds for which tasks that were cancelled are waited for, and other crawls of the process."""
 
 
-async def join_cluster(others: Partners, scheduler: FrontierScheduler) -> None:
+async def join_cluster(others: Partners, scheduler: CrawlControl) -> None:
     """Open *others* one after the other.
 
     Raises the `SuiteError` that says why that is refused; under a command, ends the process.
@@ -486,13 +433,13 @@ async def join_cluster(others: Partners, scheduler: FrontierScheduler) -> None:
             await asyncio.get_running_loop().create_future()
 
 
-async def _open(others: Partners, scheduler: FrontierScheduler) -> None:
+async def _open(others: Partners, scheduler: CrawlControl) -> None:
     for each in others:
         await each.open(scheduler)
 
 
 async def _give_up(
-    opening: asyncio.Future[None], others: Partners, scheduler: FrontierScheduler, reason: str
+    opening: asyncio.Future[None], others: Partners, scheduler: CrawlControl, reason: str
 ) -> None:
     """Leave everything as it was."""
     scheduler.abandon()

@@ -98,10 +98,6 @@ class PhaseTerms:
             )
 
 
-_SAME = {"phases": "SUITE_PHASES", "phase_seconds": "SUITE_PHASE_SECONDS"}
-"""What all agents have to agree on."""
-
-
 class AgentPhase:
     """The phases of the agent of *shares*, whose assignment is one of URLs."""
 
@@ -109,7 +105,7 @@ class AgentPhase:
         self._crawl = crawl
         self._shares = shares
         self._told = 0
-        crawl.crawler.signals.connect(self._changing, settings_changing)
+        crawl.crawler.signals.connect(self._check_settings, settings_changing)
 
     def check(self, names: tuple[str, ...] = ()) -> None:
         """Raise `SettingsError` if the phases are none for this agent and those with *names*."""
@@ -138,13 +134,7 @@ class AgentPhase:
         if node != policy.node:
             policy.change(node=node)
 
-    def _changing(self, old: SuiteSettings, new: SuiteSettings) -> None:
-        for field, name in _SAME.items():
-            if getattr(old, field) != getattr(new, field):
-                raise SettingsError(
-                    f"{name} is the same for all agents, with SUITE_ASSIGNMENT = "
-                    f"{old.assignment!r}: stop them, and start them all with it"
-                )
+    def _check_settings(self, old: SuiteSettings, new: SuiteSettings) -> None:
         _terms(self._crawl, new).check()
 
 

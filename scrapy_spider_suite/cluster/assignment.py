@@ -113,14 +113,6 @@ class OwnerTable:
         known = _checked(members)
         return cls(known, assignment.table(known))
 
-    @property
-    def digest(self) -> str:
-        """16 hexadecimal digits, the same for agents that agree on who owns what."""
-        names = "\0".join(member.name for member in self.members)
-        digest = xxhash.xxh3_64(names.encode())
-        digest.update(self.owners.astype(">u2").tobytes())
-        return digest.hexdigest()
-
     def owner(self, unit: int) -> str:
         """The name of the agent that should hold *unit*."""
         return self.members[int(self.owners[unit])].name
@@ -129,27 +121,6 @@ class OwnerTable:
         """How many units each agent owns, by its name."""
         counts = np.bincount(self.owners, minlength=len(self.members)).tolist()
         return {member.name: n for member, n in zip(self.members, counts, strict=True)}
-
-
-def moved(old: OwnerTable, new: OwnerTable) -> dict[tuple[str, str], Units]:
-    """The units whose owner changes, ascending, by the names of the one before and the one after.
-
-    Pairs come in the order of the names; a pair that nothing moves between is not there.
-    """
-    names = {member.name: index for index, member in enumerate(old.members)}
-    before = np.array([names.get(member.name, -1) for member in new.members])
-    units = np.flatnonzero(old.owners != before[new.owners])
-    if not len(units):
-        return {}
-    width = len(new.members)
-    pairs = old.owners[units].astype(np.int64) * width + new.owners[units]
-    order = np.argsort(pairs, kind="stable")
-    found, starts = np.unique(pairs[order], return_index=True)
-    parts = np.split(units[order].astype(np.uint16), starts[1:])
-    return {
-        (old.members[pair // width].name, new.members[pair % width].name): part
-        for pair, part in zip(found.tolist(), parts, strict=True)
-    }
 
 
 def _checked(members: Iterable[Member]) -> tuple[Member, ...]:

@@ -31,8 +31,10 @@ import numpy as np
 
 from scrapy_spider_suite.cluster.assignment import HEAVIEST, LIGHTEST, Member, Units
 from scrapy_spider_suite.cluster.messages import encode_name
+from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.runtime.clock import boot_id
+from scrapy_spider_suite.settings.suite import SuiteSettings
 
 DRIFT: Final = 500e-6
 """Seconds by second that a clock errs at most: as far as adjtimex(2) lets NTP slew it."""
@@ -459,3 +461,16 @@ class AddressQuestion(NamedTuple):
     complete: bool
     known: int
     """The era, as of the last answer."""
+
+
+def refuse_short_lease(s: SuiteSettings, delay: float) -> None:
+    """Raise `SettingsError` if a fetch, and *delay* seconds after it, might outlast the lease that
+    the agent has when it begins: as the crawl begins, since a profile has a DOWNLOAD_TIMEOUT."""
+    fetch = s.project.longest_fetch
+    least = fetch + delay + SPARE
+    if s.agent_grace is not None and s.agent_grace < least:
+        allowed = (
+            f"{least:g} or more: {fetch:g} s for a fetch (DOWNLOAD_TIMEOUT), {delay:g} s for "
+            f"the longest delay, and {SPARE:g} s"
+        )
+        raise SettingsError.of("SUITE_AGENT_GRACE", s.agent_grace, allowed)

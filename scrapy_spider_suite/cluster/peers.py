@@ -15,12 +15,11 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from scrapy_spider_suite.agents.listening import Listener
 from scrapy_spider_suite.cluster.agreement import shared_settings
 from scrapy_spider_suite.cluster.handover.handover import Handover
 from scrapy_spider_suite.cluster.handover.handover_context import handover_context
@@ -36,6 +35,7 @@ from scrapy_spider_suite.cluster.membership import (
     MemberState,
     clock_refusal,
     folder_identity,
+    refuse_short_lease,
 )
 from scrapy_spider_suite.cluster.mode import HAS_ENDED
 from scrapy_spider_suite.cluster.ownership import Ownership
@@ -43,13 +43,13 @@ from scrapy_spider_suite.cluster.registry import AgentRegistry, Joined
 from scrapy_spider_suite.cluster.transports.redis_streams import RedisStreams
 from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
 from scrapy_spider_suite.cluster.transports.tcp import TcpTransport
-from scrapy_spider_suite.control.calling import Calling
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError, SettingsError
 from scrapy_spider_suite.runtime.clock import boottime
 from scrapy_spider_suite.runtime.tasks import logged_task
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.settings.values import endpoint
+from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 
 if TYPE_CHECKING:
@@ -392,13 +392,21 @@ class PeersMode:
             hear=agency.hear,
         )  # fmt: skip
         self.transport = RedisStreams(self._url, agency.crawl_name, agency.name, incarnation)
-        calling = Calling(job.folder, job.file.id, agency.name)
-        self._listener = Listener(self._url, agency.crawl_name, agency.name, calling)
+        self._services = [make(agency) for make in agency.services]
         self._courier: FileTransport | None = None
         self._handover: Handover | None = None
         self._id = ""
         self._lapses = 0
         self._tasks: list[asyncio.Task[None]] = []
+        crawl.crawler.signals.connect(self._check_settings, settings_changing)
+        crawl.crawler.signals.connect(self._settings_changed, settings_changed)
+
+    def _check_settings(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        refuse_short_lease(new, new.longest_delay)
+
+    def _settings_changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        if self._courier is not None:
+            self._courier.throttle.rate = new.handover_rate
 
     # Life
 
@@ -411,7 +419,7 @@ class PeersMode:
         self._peer.start()
         self._tasks = [
             logged_task(self._hand_over(), "hand-overs"),
-            logged_task(self._listener.run(), "calls"),
+            *(logged_task(service.run(), "services") for service in self._services),
         ]  # fmt: skip
         if (company := self._company) is not None:
             self._tasks.append(logged_task(company.run(self._registry), "addresses"))
@@ -536,7 +544,9 @@ class PeersMode:
             found |= {f"handover/{n}": v for n, v in self._handover.facts.items()}
         if self._courier is not None:
             found |= {f"courier/{n}": v for n, v in self._courier.counters.as_dict().items()}
-        return found | {f"calls/{n}": v for n, v in asdict(self._listener.counters).items()}
+        for service in self._services:
+            found |= service.stats
+        return found
 
 
 def own_address(url: str) -> str:

@@ -31,15 +31,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import msgpack  # type: ignore[import-untyped]
 from scrapy import FormRequest, Request, signals
 
-from scrapy_spider_suite.cluster.redis_server import RedisServer, load_script, require_client
+from scrapy_spider_suite.cluster.redis_server import RedisServer, load_script
 from scrapy_spider_suite.crawl.seeds import ScheduleSeeds, SeedCounts, bad_seed_table, note_bad_seed
 from scrapy_spider_suite.errors import JobError, RegistryError
 from scrapy_spider_suite.runtime.event_loop import TimeSlices
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.scrapy_redis import SeedKey, server_of
-from scrapy_spider_suite.settings.values import RedisUrl
-from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 from scrapy_spider_suite.urls.url_lists import BadLine, Seed, SeedLines
 
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from scrapy_spider_suite.crawl.context import Crawl
-    from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)
 
@@ -185,9 +182,9 @@ class PushedSeeds:
     def __init__(self, crawl: Crawl, key: SeedKey, plant: ScheduleSeeds) -> None:
         # Without a job nobody comes back for what this process has taken.
         taker = uuid.uuid4().hex if crawl.job is None else crawl.job.file.id
-        self._crawl, self._key, self._plant, self._taker = crawl, key, plant, taker
-        self._pushed = self._at(crawl.settings)
-        self._next: PushedList | None = None  # where seeds are taken from after the batch at hand
+        self._crawl, self._key, self._plant = crawl, key, plant
+        url = crawl.settings.redis_url or server_of(crawl.crawler.settings)
+        self._pushed = PushedList(RedisServer(url.url, _ANSWER), key.key, key.kind, taker)
         self._lines = SeedLines(key.key, normal=crawl.normalizer)
         self._row, self._notes = key.key.encode(), crawl.store.kv("pushed_seeds")
         self._bad = bad_seed_table(crawl.store)
@@ -202,31 +199,6 @@ class PushedSeeds:
         self._active = crawl.now()
         self._task: asyncio.Task[None] | None = None
         self.busy = False
-        crawl.crawler.signals.connect(self._check, settings_changing)
-        crawl.crawler.signals.connect(self._changed, settings_changed)
-
-    def _url(self, settings: SuiteSettings) -> RedisUrl:
-        return settings.redis_url or server_of(self._crawl.crawler.settings)
-
-    def _at(self, settings: SuiteSettings) -> PushedList:
-        """The messages in the Redis of *settings*."""
-        url = self._url(settings)
-        return PushedList(RedisServer(url.url, _ANSWER), self._key.key, self._key.kind, self._taker)
-
-    def _check(self, new: SuiteSettings) -> None:
-        url = self._url(new)
-        require_client(url.url, url)
-
-    def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
-        if old.redis_url != new.redis_url:
-            self._next = self._at(new)
-
-    async def _move(self) -> None:
-        """Take seeds from another Redis from now on, if that was asked for."""
-        if self._next is not None:
-            before, self._pushed, self._next = self._pushed, self._next, None
-            self._first = True
-            await before.close()
 
     def begin(self) -> None:
         """Take what is pushed, until `stop`."""
@@ -253,7 +225,6 @@ class PushedSeeds:
             while not self._crawl.stopping:
                 more = False
                 try:
-                    await self._move()
                     if self._has_room:
                         more = await self._take()
                         self._is_there()

@@ -16,12 +16,17 @@ from importlib.resources import files
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from redis import exceptions
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-
 from scrapy_spider_suite.errors import RegistryError, SettingsError
+
+try:
+    from redis import exceptions
+    from redis.asyncio import Redis
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+except ImportError:  # an extra: `require_redis` says so
+    HAS_REDIS = False
+else:
+    HAS_REDIS = True
 
 NAMES: Final = ("join", "renew", "leave", "move", "look", "order", "meet")
 
@@ -74,7 +79,6 @@ LOST: Final = (OSError, TimeoutError, RuntimeError)
 """What goes wrong with connections, beside the client's own errors; the last is uvloop's word for
 one that the system gave up while nobody used it, and that the client writes to all the same."""
 
-_AWAY: Final = (exceptions.ConnectionError, exceptions.TimeoutError, *LOST)
 _PASSWORD: Final = re.compile(r"\b(NOAUTH|WRONGPASS|Authentication|password)\b", re.IGNORECASE)
 _SAYS: Final = (
     ("memory", re.compile(r"\bOOM\b|> 'maxmemory'"), "is out of memory: raise its maxmemory"),
@@ -88,6 +92,18 @@ def server_place(url: str) -> str:
     parts = urlsplit(url)
     port = f":{parts.port}" if parts.port else ""
     return f"{parts.hostname or ''}{port}{parts.path}"
+
+
+def require_redis(user: str) -> None:
+    """Raise `SettingsError`, which names the setting *user*, if redis-py is not installed."""
+    if not HAS_REDIS:
+        raise SettingsError(
+            f"{user} needs a client for Redis: pip install 'scrapy-spider-suite[redis]'"
+        )
+
+
+def _away() -> tuple[type[BaseException], ...]:
+    return exceptions.ConnectionError, exceptions.TimeoutError, *LOST
 
 
 def connect(url: str, timeout: float) -> Any:
@@ -116,7 +132,7 @@ def redis_error(error: Exception, where: str, key: str = "") -> RegistryError:
     """
     text = " ".join(str(error).split()) or "no answer in time"
     # For redis-py a wrong password is a connection that failed; it will be wrong the next time too.
-    if isinstance(error, _AWAY) and not _PASSWORD.search(text):
+    if isinstance(error, _away()) and not _PASSWORD.search(text):
         return RegistryError(f"Redis at {where} is away: {text}", "away")
     for kind, sign, meaning in _SAYS:
         if found := sign.search(text):
@@ -191,7 +207,7 @@ class RedisServer:
         try:
             async with asyncio.timeout(self._timeout):
                 await self._client.aclose()
-        except (exceptions.RedisError, *_AWAY):
+        except (exceptions.RedisError, *LOST):
             pass
 
     async def _run(self, script: Script, keys: Sequence[str], *arguments: str | bytes) -> list[Any]:
@@ -206,7 +222,7 @@ class RedisServer:
         try:
             async with asyncio.timeout(self._timeout):
                 found = await answer
-        except (exceptions.RedisError, *_AWAY) as error:
+        except (exceptions.RedisError, *LOST) as error:
             end_if_cancelled()
             raise redis_error(error, self.where, key) from error
         end_if_cancelled()

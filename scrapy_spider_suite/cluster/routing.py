@@ -175,7 +175,6 @@ class OwnerRouter:
     nobody's business here; where a seed redirects to is.
 
     Attributes:
-        shared_seeds: may be changed.
         spared: URLs that were not sent, since they had been.
         foreign_seeds: seeds that others are given, too.
     """
@@ -190,12 +189,8 @@ class OwnerRouter:
         self.foreign_seeds = 0
         self._owner = owner
         self._by_host = by_host
-        self.shared_seeds = shared_seeds
+        self._shared_seeds = shared_seeds
         self._sent = FingerprintCache(cache)
-
-    def resize(self, cache: int) -> None:
-        """Of so many bytes of URLs that were sent last none is sent again."""
-        self._sent.resize(cache)
 
     def reroute(self, owner: OwnerOf) -> None:
         """Others own other URLs from now on: what was sent to them may be wanted once more."""
@@ -239,7 +234,7 @@ class OwnerRouter:
         owner = self._owner(entry.host, entry.url)
         if owner == self.own:
             return True
-        if given and entry.flags & _START and self.shared_seeds:
+        if given and entry.flags & _START and self._shared_seeds:
             self.foreign_seeds += 1
             return False
         if entry.volatile or not entry.url.startswith(_WEB):

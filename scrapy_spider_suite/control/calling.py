@@ -12,9 +12,10 @@ import asyncio
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_spider_suite.agents.calls import KEPT, Call, Reply
+from scrapy_spider_suite.agents.listening import Listener
 from scrapy_spider_suite.control.actions import Action, Answer
 from scrapy_spider_suite.control.audit import AuditLog
 from scrapy_spider_suite.control.folder import ActionFolder
@@ -22,6 +23,9 @@ from scrapy_spider_suite.control.looking import Lookers
 from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.errors import ActionError, AgentCallError
 from scrapy_spider_suite.runtime import files
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.cluster.agent import Agent
 
 _SUFFIX: Final = "-call"
 """Ends the ids of actions that come from calls: they never are those of others."""
@@ -138,6 +142,13 @@ class Calling:
     def close(self) -> None:
         """End what looks for others."""
         self._lookers.close()
+
+
+def make_call_service(agent: Agent) -> Listener:
+    """Return the service by which *agent* carries out calls that come through Redis."""
+    redis, job = agent.crawl.settings.redis_url, agent.job
+    calling = Calling(job.folder, job.file.id, agent.name)
+    return Listener("" if redis is None else redis.url, agent.crawl_name, agent.name, calling)
 
 
 def _of_calls(rows: Iterable[dict[str, Any]]) -> dict[str, tuple[float, Answer]]:

@@ -18,12 +18,6 @@ from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddlewa
 from scrapy.utils.log import get_scrapy_root_handler
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.cluster.ledger.ledger_client import (
-    NO_GATE,
-    SharedLimits,
-    make_shared_limits,
-    replace_shared_limits,
-)
 from scrapy_spider_suite.crawl.crawl_policy import TWINS_TABLE as TWINS
 from scrapy_spider_suite.crawl.crawl_policy import (
     make_order,
@@ -43,6 +37,7 @@ from scrapy_spider_suite.settings.suite import (
     find_setting,
     replace_settings,
 )
+from scrapy_spider_suite.settings.table import AGENTS
 from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.url_lists import check_sources
@@ -107,6 +102,8 @@ def prepare_change(crawl: Crawl, name: str, raw: object) -> Change:
     field = find_setting(name)
     if DECLARATIONS[field].kind is Kind.FIXED:
         raise SettingsError(f"{name} is fixed for the life of a job: begin another job with it")
+    if DECLARATIONS[field].group is AGENTS and not DECLARATIONS[field].live:
+        raise SettingsError(f"{name} holds from a start on: stop the crawl, and start it with it")
     old = crawl.settings
     if old.cluster and field in _IDENTITY:
         raise SettingsError(f"{name} is the identity of an agent: stop it, and start another one")
@@ -129,21 +126,8 @@ def _prepare(crawl: Crawl, new: SuiteSettings, changed: set[str]) -> Iterator[St
         yield partial(_keep_seen, crawl, new)
     if changed & (_BOTTOM_UP if new.order == "bottom-up" else _BEST_FIRST):
         yield partial(crawl.ordering.adopt, make_order(new, stats))
-    if "rate_ledger" in changed:
-        yield partial(replace_shared_limits, crawl, _sharing(crawl, new))
     if changed & _WINDOW:
         yield partial(crawl.frontier.rotation.slide, make_window(new, crawl.store))
-
-
-def _sharing(crawl: Crawl, new: SuiteSettings) -> SharedLimits | None:
-    """What the crawl fetches by with the ledger of *new*. Raises `SettingsError`."""
-    if new.cluster:
-        raise SettingsError(
-            "SUITE_RATE_LEDGER is one for all agents of a crawl: stop them all first"
-        )
-    if crawl.crawler.engine is None or not hasattr(crawl.crawler.engine.downloader, "crawl"):
-        raise SettingsError(NO_GATE)
-    return make_shared_limits(crawl, new)
 
 
 def _keep_seen(crawl: Crawl, new: SuiteSettings) -> None:

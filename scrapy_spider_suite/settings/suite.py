@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from scrapy_spider_suite.cluster.membership import SPARE
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.settings.declarations import (
     KEY,
@@ -95,8 +94,6 @@ class SuiteSettings(SettingsTable):
         _refuse_contradictions(result, broad_spider=False)
         _refuse_on_demand(result, spider_known=True)
         _refuse_nothing_to_upload(result)
-        if result.cluster == "peers":
-            refuse_short_lease(result, result.longest_delay)
         return result
 
     def as_stored(self) -> dict[str, object]:
@@ -261,19 +258,6 @@ def _refuse_lonely_agents(s: SuiteSettings) -> None:
         # Nobody could keep the delay of an address that has hosts of two of them.
         allowed = "0, and SUITE_IP_DELAY = 0, or SUITE_RATE_LEDGER, with SUITE_CLUSTER = 'lan'"
         raise SettingsError.of("SUITE_IP_CONCURRENCY", s.ip_concurrency, allowed)
-
-
-def refuse_short_lease(s: SuiteSettings, delay: float) -> None:
-    """Raise `SettingsError` if a fetch, and *delay* seconds after it, might outlast the lease that
-    the agent has when it begins: as the crawl begins, since a profile has a DOWNLOAD_TIMEOUT."""
-    fetch = s.project.longest_fetch
-    least = fetch + delay + SPARE
-    if s.agent_grace is not None and s.agent_grace < least:
-        allowed = (
-            f"{least:g} or more: {fetch:g} s for a fetch (DOWNLOAD_TIMEOUT), {delay:g} s for "
-            f"the longest delay, and {SPARE:g} s"
-        )
-        raise SettingsError.of("SUITE_AGENT_GRACE", s.agent_grace, allowed)
 
 
 def _refuse_nothing_to_upload(s: SuiteSettings) -> None:

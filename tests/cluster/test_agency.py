@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +13,7 @@ from scrapy import Request
 from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.cluster import agent as agency
+from scrapy_spider_suite.cluster import redis_server
 from scrapy_spider_suite.cluster.agent import Agent
 from scrapy_spider_suite.cluster.lan import check_agent_names
 from scrapy_spider_suite.cluster.ledger import ledger_client
@@ -139,7 +139,7 @@ def test_a_list_of_other_agents_is_refused() -> None:
 
 def test_the_setting_is_named_that_needs_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of agents the ledger lies where they meet."""
-    monkeypatch.setitem(sys.modules, "scrapy_spider_suite.cluster.ledger.ledger_stores", None)
+    monkeypatch.setattr(redis_server, "HAS_REDIS", False)
     for setting in ("SUITE_RATE_LEDGER", "SUITE_REDIS_URL"):
         with pytest.raises(SettingsError, match=f"^{setting} needs a client for Redis: pip inst"):
             ledger_client._ledger(RedisUrl("redis://10.0.0.1/0"), "web", setting)

@@ -12,6 +12,7 @@ from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 
+from scrapy_spider_suite.cluster.membership import refuse_short_lease
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.politeness import BackOff
 from scrapy_spider_suite.settings.declarations import FORMER_NAMES, Change, Derived, Kind
@@ -19,7 +20,6 @@ from scrapy_spider_suite.settings.suite import (
     DECLARATIONS,
     SuiteSettings,
     find_setting,
-    refuse_short_lease,
     suite_enabled,
     suite_settings,
 )
@@ -268,5 +268,3 @@ def test_a_lease_that_a_fetch_may_outlast(delay: float, timeout: int, words: str
     settings = SuiteSettings.from_settings(Settings(given))
     with pytest.raises(SettingsError, match=words):
         refuse_short_lease(settings, delay)
-    with pytest.raises(SettingsError, match="SUITE_AGENT_GRACE = 100"):
-        settings.changed("host_delay", delay + 30)

@@ -414,6 +414,7 @@ class FileTransport(Protocol):
     """Brings parcels, several at once; belongs to one event loop and is used in its thread only."""
 
     counters: FileCounters
+    throttle: Throttle
 
     @property
     def address(self) -> str:
@@ -443,15 +444,15 @@ class Throttle:
     """Lets *rate* bytes a second through; any number of them with 0."""
 
     def __init__(self, rate: float) -> None:
-        self._rate = rate
+        self.rate = rate
         self._free = 0.0
 
     def wait(self, size: int, now: float) -> float:
         """How many seconds to wait, at time *now*, before *size* bytes go; they count as gone."""
-        if not self._rate:
+        if not self.rate:
             return 0.0
         begin = max(now, self._free)
-        self._free = begin + size / self._rate
+        self._free = begin + size / self.rate
         return begin - now
 
 

@@ -94,10 +94,10 @@ class ConflictMark(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ConflictMark:
-        """Read it back; earlier releases kept no more than the number. Raises `JobDamagedError`."""
+        """Read it back. Raises `JobDamagedError`."""
         at = _UNTIL.size
         try:
-            return cls(_UNTIL.unpack_from(data)[0], data[at : at + 1] or _ROW, data[at + 1 :])
+            return cls(_UNTIL.unpack_from(data)[0], data[at : at + 1], data[at + 1 :])
         except struct.error as error:
             raise JobDamagedError(f"what waits twice cannot be read ({error})") from error
 

@@ -1,7 +1,4 @@
-"""What of a job goes along when hosts go to another agent, and what stays: every family, by name.
-
-A test fails for a family that is neither here nor there.
-"""
+"""Which rows of a job go along when its hosts go to another agent, and how two are merged."""
 
 from __future__ import annotations
 
@@ -22,44 +19,6 @@ from scrapy_spider_suite.store.revisit_plans import UNPACKED, RevisitPlan
 from scrapy_spider_suite.store.value_codec import ValueCodec
 from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of
-
-COLUMNS: Final = {
-    "hosts": "goes: clocks, back-off, Crawl-delay, counts, why a host was given up",
-    "due": "made anew of the records",
-    "queue": "goes, in its order; keys are given anew",
-    "states": "goes, with what is in the archive",
-    "kv": "see `TRANSFERRED` and `STAYS`",
-    "meta": "stays: facts about the job itself",
-}
-"""The families of the database."""
-
-STAYS: Final = {
-    "addresses": "clocks that still run go as items of their own, from memory",
-    "agent": "who this agent is in its crawl",
-    "bad_seeds": "seeds that every agent was given",
-    "blocks": "an operator tells all agents",
-    "control": "what was asked of this agent",
-    "counters": "follow what goes",
-    "domains": "follow what goes",
-    "handover": "what was handed over, and taken",
-    "items": "files that this agent has written",
-    "links": "counts of pages that this agent has fetched; a report adds them up",
-    "near": "signatures of pages that this agent met lately",
-    "outbox": "goes to its receivers by itself",
-    "payloads": "originals in the packs of this agent",
-    "pushed_seeds": "seeds that were pushed to this agent: what it has scheduled of them goes",
-    "received": "which letters of others have come: what was in them goes, if it is still here",
-    "seed_lists": "lists that every agent was given",
-    "sieve": "how often hosts were dropped: goes with fingerprints",
-    "spiderstate": "a spider's own, of this process",
-    "start": "whether this agent has begun",
-    "structures": "originals in the packs of this agent",
-    "terms": "settings that every agent has",
-    "trusted": "whom to believe a private address is for each agent to say",
-    "twins": "evidence by site, which each agent gathers for the links that it finds",
-    "unextracted": "pages in the packs of this agent: it reads them, their links go by routing",
-}
-"""The mappings of a store that do not go, and why."""
 
 
 class KeyedBy(Enum):

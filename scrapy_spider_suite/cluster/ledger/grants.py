@@ -10,7 +10,7 @@ Pure: ``now`` is an argument, seconds of a clock that nobody sets and that goes 
 decides what is fetched next asks `ready` and calls `start`, both at once and without waiting;
 `outgoing` gives what is to be sent to the ledger, and `answered` or `failed` takes what came of it.
 
-Invariant: between `start` and `end` this process holds a grant for each shared key of the fetch,
+Invariant: between `start` and `end` this process holds a grant for each key of the fetch,
 which was in its window as the fetch was started.
 """
 
@@ -208,18 +208,14 @@ class Grants:
         timeout: how long a fetch may last.
         window: how long a grant may lie here before its fetch starts.
         ahead: how long before its time a grant is given.
-        everything: whether every key is shared.
     """
 
     def __init__(
-        self, process: str, *, timeout: float, window: float = 5.0, ahead: float = 5.0,
-        everything: bool = False,
+        self, process: str, *, timeout: float, window: float = 5.0, ahead: float = 5.0
     ) -> None:  # fmt: skip
         self._process = process
         self._hold = min(timeout + SLACK, HOLD_MAX / 1000)
         self._window, self._ahead = window, ahead
-        self._everything = everything
-        self._shared: set[str] = set()
         self._leases: dict[str, Grant] = {}
         self._asks: dict[tuple[str, ...], GrantRequest] = {}
         self._queue: deque[tuple[str, ...]] = deque()
@@ -229,18 +225,6 @@ class Grants:
         self._longest = 0
         self.debts = LedgerOutbox()
         self.figures = GrantCounters()
-
-    def share(self, key: str) -> None:
-        """Others fetch there too: from now on fetches at *key* need a grant."""
-        self._shared.add(key)
-
-    def unshare(self, key: str) -> None:
-        """Nobody else fetches there any more."""
-        self._shared.discard(key)
-
-    def shared(self, key: str) -> bool:
-        """Whether a fetch at *key* needs a grant."""
-        return self._everything or key in self._shared
 
     # Fetches
 
@@ -253,8 +237,6 @@ class Grants:
         """
         missing, at = [], now
         for need in needs:
-            if not self.shared(need.key):
-                continue
             lease = self._leases.get(need.key)
             if lease is not None and lease.out and need not in within:
                 return now + PATIENCE
@@ -270,7 +252,7 @@ class Grants:
     def awaits(self, needs: Iterable[Need], now: float) -> bool:
         """Whether the ledger was asked for what a fetch with *needs* lacks, and has yet to answer.
         """
-        keys = tuple(need.key for need in needs if self.shared(need.key))
+        keys = tuple(need.key for need in needs)
         leases = ((key, self._leases.get(key)) for key in keys)
         missing = tuple(key for key, lease in leases if lease is None or lease.closes <= now)
         asking = self._asks.get(missing)
@@ -283,7 +265,7 @@ class Grants:
 
         Raises `ValueError` if it is not `ready`.
         """
-        taken = tuple(need for need in needs if self.shared(need.key))
+        taken = tuple(needs)
         for need in taken:
             lease = self._leases.get(need.key)
             if lease is None or not lease.opens <= now < lease.closes:
@@ -325,8 +307,7 @@ class Grants:
 
     def postpone(self, key: str, until: float) -> None:
         """Nobody, here or elsewhere, is to fetch there before *until*."""
-        if self.shared(key):
-            self.debts.wish(key, until)
+        self.debts.wish(key, until)
 
     # The ledger
 

@@ -20,7 +20,7 @@ from scrapy.exceptions import DownloadTimeoutError
 from scrapy.signals import spider_closed
 
 from scrapy_spider_suite.cluster.ledger.grants import Grants, Need
-from scrapy_spider_suite.cluster.ledger.ledger_stores import FileLedger
+from scrapy_spider_suite.cluster.ledger.ledger_stores import FileLedger, RedisLedger
 from scrapy_spider_suite.cluster.ledger.rate_ledger import (
     LedgerBatch,
     RateLedger,
@@ -28,6 +28,8 @@ from scrapy_spider_suite.cluster.ledger.rate_ledger import (
     host_grant_key,
 )
 from scrapy_spider_suite.cluster.ledger.shared_addresses import AddressSharing, SharedAddresses
+from scrapy_spider_suite.cluster.mode import CrawlControl
+from scrapy_spider_suite.cluster.redis_server import require_redis
 from scrapy_spider_suite.errors import LedgerError, SettingsError
 from scrapy_spider_suite.frontier.outcomes import Health
 from scrapy_spider_suite.frontier.permits import NEAR
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
 
     from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.frontier.workbench import AddressState, HostState
-    from scrapy_spider_suite.scheduler import FrontierScheduler
     from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)
@@ -195,8 +196,6 @@ T = TypeVar("T")
 
 NO_GATE: Final = "SUITE_RATE_LEDGER needs the downloader of the suite: remove DOWNLOADER"
 
-NO_CLIENT: Final = "{} needs a client for Redis: pip install 'scrapy-spider-suite[redis]'"
-
 LEDGER_NAME: Final = "shared"
 """Of the ledger in a Redis: crawls that name the same Redis share it."""
 
@@ -211,10 +210,6 @@ _PASSES: Final = frozenset({"away", "memory"})
 """What goes by: the crawl begins all the same, and waits for it."""
 
 TakenNeeds = tuple[Need, ...]
-
-_tasks: set[asyncio.Task[None]] = set()
-"""Those that begin and end in a running crawl: the loop itself does not hold them."""
-
 
 def make_shared_limits(crawl: Crawl, settings: SuiteSettings) -> SharedLimits | None:
     """What *crawl* needs to fetch politely with others by *settings*; None if it fetches alone.
@@ -231,28 +226,12 @@ def make_shared_limits(crawl: Crawl, settings: SuiteSettings) -> SharedLimits | 
     )
 
 
-def replace_shared_limits(crawl: Crawl, sharing: SharedLimits | None) -> None:
-    """Have *crawl*, which crawls, fetch by *sharing* from now on; what is out ends as it began."""
-    old, crawl.sharing = crawl.sharing, sharing
-    crawl.frontier.permits.let_go()
-    crawl.frontier.permits.lender = sharing
-    loop = asyncio.get_running_loop()
-    opening = [] if sharing is None else [sharing.open_late()]
-    for work in opening if old is None else [*opening, old.close()]:
-        task = loop.create_task(work)
-        _tasks.add(task)
-        task.add_done_callback(_tasks.discard)
-
-
 def _ledger(where: RedisUrl | Path, name: str, setting: str) -> RateLedger:
     if not isinstance(where, RedisUrl):
         return FileLedger(where.absolute())
+    require_redis(setting)
     try:
-        from scrapy_spider_suite.cluster.ledger.ledger_stores import RedisLedger
-
         return RedisLedger(where.url, name)
-    except ModuleNotFoundError as error:
-        raise SettingsError(NO_CLIENT.format(setting)) from error
     except ValueError as error:
         raise SettingsError(f"{setting} = {str(where)!r}: {error}") from error
 
@@ -275,7 +254,7 @@ class SharedLimits:
         self._longest = crawl.settings.project.longest_fetch
         self._process = secrets.token_hex(8)
         self.grants = Grants(
-            self._process, timeout=self._longest, ahead=NEAR, everything=True
+            self._process, timeout=self._longest, ahead=NEAR
         )
         self._lending = LedgerClient(ledger, self.grants, news=self._news)
         self._running: asyncio.Task[None] | None = None
@@ -289,12 +268,12 @@ class SharedLimits:
         """Whether the ledger does not answer, and nothing can be fetched without it."""
         return bool(self._lending.away) and self.company is None
 
-    async def open(self, scheduler: FrontierScheduler) -> None:
+    async def open(self, control: CrawlControl) -> None:
         """Ask the ledger for the first time. Raises `SettingsError`: it will never do.
 
         One that is away now may come back, and is waited for.
         """
-        if scheduler.gate is None:
+        if control.gate is None:
             raise SettingsError(NO_GATE)
         self._crawl.frontier.permits.lender = self
         await self._ask()
@@ -309,13 +288,6 @@ class SharedLimits:
                 raise SettingsError(f"{setting}: {error}") from error
             if self.company is None:  # agents are refused if it does not come back soon
                 logger.warning("%s: %s; nothing is fetched until it answers", setting, error)
-
-    async def open_late(self) -> None:
-        """Begin in a crawl that runs. What will never do is said: nothing is fetched by it."""
-        try:
-            await self._ask()
-        except SettingsError as error:
-            logger.error("%s: nothing is fetched until it is another one", error)
 
     async def close(self) -> None:
         """Return what is not used, and say what is owed."""

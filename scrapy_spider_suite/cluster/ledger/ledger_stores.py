@@ -63,7 +63,7 @@ DELETE FROM accounts WHERE key IN (SELECT key FROM accounts WHERE over <= ? ORDE
 """
 
 
-def boottime_ms() -> int:
+def _boottime_ms() -> int:
     """Milliseconds since the machine began, those of its sleep included."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
@@ -78,7 +78,7 @@ class FileLedger:
     """
 
     def __init__(
-        self, path: Path, timeout: float = 5.0, *, clock: Callable[[], int] = boottime_ms,
+        self, path: Path, timeout: float = 5.0, *, clock: Callable[[], int] = _boottime_ms,
         run: str | None = None,
     ) -> None:  # fmt: skip
         self._path = path

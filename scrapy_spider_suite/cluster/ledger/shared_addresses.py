@@ -124,11 +124,6 @@ class AddressBook:
             else:
                 self._ask(address)
 
-    @property
-    def pressing(self) -> bool:
-        """Whether somebody waits for an answer, here or elsewhere."""
-        return bool(self._open or self._told or self._mine) or not self._complete
-
     def question(self, known: int) -> AddressQuestion:
         """What to ask next, in the era *known*."""
         new = list(islice(self._open, ADDRESSES_PER_CALL))

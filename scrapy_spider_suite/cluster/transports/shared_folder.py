@@ -78,7 +78,7 @@ class FolderTransport:
         self.counters = FileCounters()
         self._folder = folder / quoted_name(crawl)
         self._own = self._folder / quoted_name(name)
-        self._throttle = Throttle(rate)
+        self.throttle = Throttle(rate)
         self._look, self._silence = look, silence
         self._inbox: FileReceiver | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -165,7 +165,7 @@ class FolderTransport:
         loop = asyncio.get_running_loop()
         while at < size:
             wanted = min(PIECE * _AT_ONCE, size - at)
-            await asyncio.sleep(self._throttle.wait(wanted, loop.time()))
+            await asyncio.sleep(self.throttle.wait(wanted, loop.time()))
             await asyncio.to_thread(_copy, path, part, at, wanted)
             self.counters.send(label, at, wanted)
             at += wanted

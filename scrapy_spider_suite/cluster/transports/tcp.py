@@ -363,7 +363,7 @@ class TcpTransport:
         self._listen = host if listen is None else listen
         self._secret = ChannelKey(key)
         self._folder = folder
-        self._throttle = Throttle(rate)
+        self.throttle = Throttle(rate)
         self._silence = silence
         self._server: asyncio.Server | None = None
         self._landing = Spool(folder, self.counters)
@@ -446,7 +446,7 @@ class TcpTransport:
                 piece = file.read(min(PIECE, size - at))
                 if not piece:
                     raise TransportError(f"{path} has become shorter")
-                await asyncio.sleep(self._throttle.wait(len(piece), loop.time()))
+                await asyncio.sleep(self.throttle.wait(len(piece), loop.time()))
                 await line.send(FrameKind.DATA, piece)
                 self.counters.send(label, at, len(piece))
                 at += len(piece)

@@ -31,9 +31,7 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     unpack_units,
 )
 from scrapy_spider_suite.cluster.handover.row_kinds import (
-    COLUMNS,
     SHARED_MAPPINGS,
-    STAYS,
     TRANSFERRED,
 )
 from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag, state_key
@@ -61,6 +59,45 @@ def cookie(domain: str, name: str, value: str = "1") -> Cookie:
 
 
 # What goes, and what stays
+
+
+COLUMNS = {
+    "hosts": "goes: clocks, back-off, Crawl-delay, counts, why a host was given up",
+    "due": "made anew of the records",
+    "queue": "goes, in its order; keys are given anew",
+    "states": "goes, with what is in the archive",
+    "kv": "see `TRANSFERRED` and `STAYS`",
+    "meta": "stays: facts about the job itself",
+}
+"""The families of the database."""
+
+STAYS = {
+    "addresses": "clocks that still run go as items of their own, from memory",
+    "agent": "who this agent is in its crawl",
+    "bad_seeds": "seeds that every agent was given",
+    "blocks": "an operator tells all agents",
+    "control": "what was asked of this agent",
+    "counters": "follow what goes",
+    "domains": "follow what goes",
+    "handover": "what was handed over, and taken",
+    "items": "files that this agent has written",
+    "links": "counts of pages that this agent has fetched; a report adds them up",
+    "near": "signatures of pages that this agent met lately",
+    "outbox": "goes to its receivers by itself",
+    "payloads": "originals in the packs of this agent",
+    "pushed_seeds": "seeds that were pushed to this agent: what it has scheduled of them goes",
+    "received": "which messages of others have come: what was in them goes, if it is still here",
+    "seed_lists": "lists that every agent was given",
+    "sieve": "how often hosts were dropped: goes with fingerprints",
+    "spiderstate": "a spider's own, of this process",
+    "start": "whether this agent has begun",
+    "structures": "originals in the packs of this agent",
+    "terms": "settings that every agent has",
+    "trusted": "whom to believe a private address is for each agent to say",
+    "twins": "evidence by site, which each agent gathers for the links that it finds",
+    "unextracted": "pages in the packs of this agent: it reads them, their links go by routing",
+}
+"""The mappings of a store that do not go, and why."""
 
 
 def names_of_mappings() -> Iterator[tuple[str, str | None]]:

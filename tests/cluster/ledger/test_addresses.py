@@ -65,8 +65,6 @@ def test_who_is_alone_at_an_address_needs_no_ledger(in_town: InTown) -> None:
         await a.ask()
         assert await b.ask(HERE) == [AddressSharing.SHARED]
         assert a.book.standing(THERE) is AddressSharing.ALONE
-        assert not a.book.pressing
-        assert not b.book.pressing
 
     in_town(test)
 
@@ -164,7 +162,6 @@ def test_a_server_that_has_lost_all_lets_nobody_be_alone_anew_before_all_have_sp
         for _ in range(2):
             await a.ask()
         assert await b.ask(HERE) == [AddressSharing.SHARED]
-        assert not a.book.pressing
 
     in_town(test)
 

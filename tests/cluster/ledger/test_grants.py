@@ -12,7 +12,6 @@ from ledgers import Memory
 
 from scrapy_spider_suite.cluster.ledger.grants import (
     OUTBOX_MAX,
-    PATIENCE,
     Grants,
     LedgerOutbox,
     Need,
@@ -29,7 +28,7 @@ class Process:
     def __init__(self, town: Town, number: int) -> None:
         self.town, self.random = town, Random(f"{town.seed} {number}")
         self.name, self.offset = f"{number + 1:016x}", 1_000.0 * number
-        self.grants = Grants(self.name, timeout=TIMEOUT, window=WINDOW, everything=True)
+        self.grants = Grants(self.name, timeout=TIMEOUT, window=WINDOW)
         self.under_way = False
         for host in range(4):
             delay = self.random.choice([0.5, 1.0, 4.0])
@@ -144,22 +143,9 @@ def answer(grants: Grants, ledger: Memory, now: float) -> set[str]:
 NEEDS = [Need("host a", 1.0), Need("address b", 1.0)]
 
 
-def test_only_what_is_shared_needs_a_grant() -> None:
-    """Everything else starts at once, and nothing is said of it."""
-    grants = Grants("a" * 16, timeout=TIMEOUT)
-    assert grants.ready(NEEDS, 5.0) == 5.0
-    assert grants.start(NEEDS, 5.0) == ()
-    assert grants.due(5.0) is None
-    grants.share("address b")
-    assert grants.ready(NEEDS, 5.0) == 5.0 + PATIENCE
-    assert answer(grants, Memory(), 5.0) == {"address b"}
-    assert grants.ready(NEEDS, 5.0) == 5.0
-    assert grants.start(NEEDS, 5.0) == (NEEDS[1],)
-
-
 def test_what_is_not_ready_cannot_be_started() -> None:
     """Neither before a grant, nor after its window."""
-    grants, ledger = Grants("a" * 16, timeout=TIMEOUT, everything=True), Memory()
+    grants, ledger = Grants("a" * 16, timeout=TIMEOUT), Memory()
     with pytest.raises(ValueError, match="no grant for host a"):
         grants.start(NEEDS, 0.0)
     grants.ready(NEEDS, 0.0)
@@ -171,7 +157,7 @@ def test_what_is_not_ready_cannot_be_started() -> None:
 @pytest.mark.parametrize("how", ["window", "drop", "close", "cancel"])
 def test_a_grant_that_is_not_used_is_returned(how: str) -> None:
     """So that others have it before it runs out."""
-    grants, ledger = Grants("a" * 16, timeout=TIMEOUT, everything=True), Memory()
+    grants, ledger = Grants("a" * 16, timeout=TIMEOUT), Memory()
     grants.ready(NEEDS, 0.0)
     answer(grants, ledger, 0.0)
     if how == "drop":
@@ -185,7 +171,7 @@ def test_a_grant_that_is_not_used_is_returned(how: str) -> None:
     assert due <= WINDOW
     answer(grants, ledger, due)
     assert grants.figures.returned == 2
-    other = Grants("b" * 16, timeout=TIMEOUT, everything=True)
+    other = Grants("b" * 16, timeout=TIMEOUT)
     other.ready(NEEDS, due)
     answer(other, ledger, due)
     assert other.ready(NEEDS, due) == due
@@ -193,7 +179,7 @@ def test_a_grant_that_is_not_used_is_returned(how: str) -> None:
 
 def test_a_visit_that_goes_on_has_its_grant_renewed() -> None:
     """For a fetch within it that starts after the window; the end of the last one ends all."""
-    grants, ledger = Grants("a" * 16, timeout=TIMEOUT, everything=True), Memory()
+    grants, ledger = Grants("a" * 16, timeout=TIMEOUT), Memory()
     grants.ready(NEEDS, 0.0)
     answer(grants, ledger, 0.0)
     visit = grants.start(NEEDS, 0.0)
@@ -214,7 +200,7 @@ def test_a_visit_that_goes_on_has_its_grant_renewed() -> None:
 
 def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
     """Also while the ledger is away; what it may have granted is returned to it."""
-    grants, ledger = Grants("a" * 16, timeout=TIMEOUT, everything=True), Memory()
+    grants, ledger = Grants("a" * 16, timeout=TIMEOUT), Memory()
     grants.ready(NEEDS, 0.0)
     sent = grants.outgoing(0.0)
     assert sent is not None
@@ -228,7 +214,7 @@ def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
 
 def test_what_a_ledger_has_lost_is_said_again() -> None:
     """Nobody is to fetch where a fetch is out."""
-    grants = Grants("a" * 16, timeout=TIMEOUT, everything=True)
+    grants = Grants("a" * 16, timeout=TIMEOUT)
     grants.ready(NEEDS, 0.0)
     answer(grants, Memory(), 0.0)
     grants.start(NEEDS, 0.0)

@@ -57,8 +57,6 @@ def test_a_redis_that_is_killed_stops_what_is_shared_and_nothing_else(
     async def test(server: RedisServer) -> None:
         grants = Grants("a" * 16, timeout=180.0)
         lending = LedgerClient(RedisLedger(server.url, "town", 5.0), grants)
-        grants.share("host a")
-        grants.share("host b")
         running = asyncio.create_task(lending.run())
         grants.ready([Need("host a", 1.0)], lending._clock())
         lending.poke()
@@ -67,7 +65,6 @@ def test_a_redis_that_is_killed_stops_what_is_shared_and_nothing_else(
         server.kill()
         now = lending._clock()
         assert grants.ready([Need("host b", 1.0)], now) > now
-        assert grants.ready([Need("host c", 1.0)], now) <= now
         lending.poke()
         while lending.failures < 2:
             await asyncio.sleep(0.01)
@@ -80,7 +77,7 @@ def test_a_redis_that_is_killed_stops_what_is_shared_and_nothing_else(
 
     with RedisServer(tmp_path / "redis") as server:
         asyncio.run(test(server))
-    said = [each.getMessage() for each in caplog.records if each.name.endswith("lending")]
+    said = [each.getMessage() for each in caplog.records if each.name.endswith("ledger_client")]
     assert len(said) == 2
     assert "is away" in said[0]
     assert "is back" in said[1]
