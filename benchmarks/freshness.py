@@ -67,7 +67,7 @@ def run(mode: str, size: Size, folder: Path) -> tuple[FakeWebProcess, subprocess
     settings = {
         "LOG_LEVEL": "WARNING", "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0, "JOBDIR": folder / mode,
         "SUITE_REVISIT": mode, "SUITE_REVISIT_INTERVAL": size.every, "SUITE_REVISIT_LEAST": 1,
-        "SUITE_REVISIT_MOST": 10 * size.every, "SUITE_REVISIT_PRIOR": size.every,
+        "SUITE_REVISIT_MOST": 10 * size.every,
         "SUITE_IP_CONCURRENCY": 0, "CLOSESPIDER_TIMEOUT": size.seconds, **ready.settings,
     }  # fmt: skip
     given = [f"--set={name}={','.join(v) if isinstance(v, list) else v}"

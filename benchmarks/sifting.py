@@ -229,7 +229,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--small", action="store_true", help="3,000 pages")
     parser.add_argument("--pages", type=int, default=1_000_000)
-    parser.add_argument("--waiting", type=int, default=1 << 17, help="SUITE_SIEVE_WAITING")
+    parser.add_argument("--waiting", type=int, default=1 << 17, help="URLs that wait in memory")
     parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("--row", help=argparse.SUPPRESS)
     options = parser.parse_args()

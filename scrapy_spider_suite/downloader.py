@@ -236,7 +236,7 @@ class PoliteDownloader(Downloader):
             numeric = await self._resolve(request)
         key = pacing_key(request)
         host = frontier.residents.visitor(key, now, now + frontier.wall_offset)
-        group = address_key(numeric, self.crawl.settings.ipv6_prefix) if numeric else f"@{key}"
+        group = address_key(numeric) if numeric else f"@{key}"
         return host, frontier.address_state(group, numeric, now)
 
     async def _resolve(self, request: Request) -> str:

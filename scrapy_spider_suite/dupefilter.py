@@ -220,7 +220,7 @@ class SieveDupeFilter(StoredDupeFilter):
     """Seen requests by their fingerprints, whatever `REQUEST_FINGERPRINTER_CLASS` makes of them.
 
     The sorted files of Mercator's sieve: 16 or 8 bytes a request on disk (``SUITE_SIEVE_BITS``),
-    and a bounded number in memory (``SUITE_SIEVE_WAITING``), behind a cache (``SUITE_SEEN_CACHE``).
+    a bounded number in memory, and a cache before them, shares of ``SUITE_MEMORY``.
     """
 
     folder = "seen-sieve"

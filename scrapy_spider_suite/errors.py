@@ -235,7 +235,7 @@ class NoSuchHostError(ResolveError):
 
 
 class ResolveTimeoutError(ResolveError):
-    """No name server answered within ``SUITE_DNS_TIMEOUT``."""
+    """No name server answered within ``DNS_TIMEOUT``, 10 s at most."""
 
 
 class PackError(SuiteError):

@@ -19,12 +19,15 @@ ADDON = {"scrapy_spider_suite.Addon": 500}
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SCRIPT = """
-import json, logging, sys
+import importlib, json, logging, sys
 from scrapy import signals
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.utils.misc import load_object
 from scrapy_spider_suite.runtime.refusal import exit_code_for_error
 job = json.loads(sys.argv[1])
+for path, value in job["settings"].pop("TEST_CONSTANTS", {}).items():
+    module, _, name = path.rpartition(".")
+    setattr(importlib.import_module(module), name, value)
 process = AsyncCrawlerProcess(job["settings"])
 crawler = process.create_crawler(load_object(job["spider"]))
 def closed(reason):

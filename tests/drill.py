@@ -32,6 +32,7 @@ COMPLAINS = 0
 """The host that shows images, is fetched quickly, and complains."""
 LEAVES = 1
 """The host whose data are to be dropped."""
+ROBOTS_TTL = "scrapy_spider_suite.downloadermiddlewares.robots.ROBOTS_TTL"
 _STEP = 600.0
 """Seconds after which what is waited for does not come any more."""
 
@@ -171,7 +172,8 @@ class Drill:
         ready, folder = self.web.ready, job.parent
         settings = self.plan.size.settings(
             ready, JOBDIR=str(job), SUITE_HOST_DELAY=delay, SUITE_OVERRIDES=str(self.overrides),
-            SUITE_ROBOTS_TTL=self.plan.robots_ttl, FILES_STORE=str(self.folder / "images"),
+            TEST_CONSTANTS={ROBOTS_TTL: self.plan.robots_ttl},
+            FILES_STORE=str(self.folder / "images"),
             FILES_URLS_FIELD="image_urls", SUITE_WHEN_DONE=idle, TEST_STALLS=str(folder / "stalls"),
             ITEM_PIPELINES={"scrapy.pipelines.files.FilesPipeline": 1},
             EXTENSIONS={"watching.Stalls": 1},

@@ -108,6 +108,8 @@ class PageRate:
         return round((fetched - before) / (now - then), 2) if now > then else 0.0
 
 
+OUTBOX_ROWS = 10_000_000
+"""The crawl pauses while so many rows wait for other agents, 0.1 to 0.8 KB of the disk each."""
 OUTBOX_FULL = "the outbox"
 """Why the scheduler is paused, among its other reasons."""
 _LOOK = 1.0
@@ -116,13 +118,13 @@ _LOOK = 1.0
 
 def outbox_is_full(crawl: Crawl, scheduler: CrawlControl | None, outbox: Outbox) -> bool:
     """Whether nothing may be fetched, since *outbox* is full: then *scheduler* pauses until a tenth
-    of SUITE_OUTBOX_ROWS is free again, which may be changed meanwhile."""
-    if scheduler is None or len(outbox) < crawl.settings.outbox_rows:
+    of `OUTBOX_ROWS` is free again."""
+    if scheduler is None or len(outbox) < OUTBOX_ROWS:
         return False
     if OUTBOX_FULL not in scheduler.pauses:
         most = sorted(outbox.receivers.items(), key=lambda each: -each[1])[:3]
         logger.warning(
-            "SUITE_OUTBOX_ROWS: %s for other agents (%s): the crawl pauses until some are taken; "
+            "the outbox is full: %s for other agents (%s): the crawl pauses until some are taken; "
             "nothing is lost", counted(len(outbox), "row waits", "rows wait"),
             ", ".join(f"{name} {rows:,}" for name, rows in most),
         )  # fmt: skip
@@ -139,7 +141,7 @@ def _go_on_later(crawl: Crawl, scheduler: CrawlControl, outbox: Outbox) -> None:
 def _look(crawl: Crawl, scheduler: CrawlControl, outbox: Outbox) -> None:
     if scheduler.closing:
         return
-    if len(outbox) > crawl.settings.outbox_rows * 9 // 10:
+    if len(outbox) > OUTBOX_ROWS * 9 // 10:
         _go_on_later(crawl, scheduler, outbox)
         return
     waiting = counted(len(outbox), "row waits", "rows wait")
@@ -154,7 +156,7 @@ _PORTIONS = 0.01
 _SOON = 5.0
 """Seconds for which a host waits that this agent may not visit now."""
 _CACHE = 4
-"""Of SUITE_SEEN_CACHE, the part that remembers what was sent to others."""
+"""Of `seen_cache`, the part that remembers what was sent to others."""
 _DONE = ("finished", "waiting")
 """Reasons for which all agents end."""
 def make_agent(crawl: Crawl) -> Agent | None:

@@ -96,6 +96,8 @@ def product_token(user_agent: str) -> str:
     return found[1] if found else ""
 
 
+MOST_GUESSES = 100
+"""URLs that nobody linked to, of one host in the life of a job."""
 _PERMANENT = frozenset({301, 308})
 
 
@@ -187,7 +189,7 @@ class TrapFilter:
             return own and in_scope(url, depth) and bool(self.passed([url]))
 
         miner = self._crawl.frontier.miner
-        lease.children.extend(miner.mine(page, settings.guess_urls, settings.mine_max, wanted))
+        lease.children.extend(miner.mine(page, settings.guess_urls, MOST_GUESSES, wanted))
 
 
 ChooseLinks = Callable[[Response, list[str]], Iterable[str]]

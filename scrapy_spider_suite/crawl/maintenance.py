@@ -2,10 +2,9 @@
 
 When the sieve is flushed, in a thread; and what is new of it, scheduled a portion at a time.
 
-A flush reads all fingerprints on disk, so it is to be worth it: it comes when as many links wait as
-are to (``SUITE_SIEVE_WAITING``), or when the crawl starves: there is room for a request, and no
-host may be visited. Then it comes when flushes have taken a tenth of the time at most, or when
-nothing else is left to do.
+A flush reads all fingerprints on disk, so it is to be worth it: it comes when ``sieve_waiting``
+links wait, or when the crawl starves: there is room for a request, and no host may be visited.
+Then it comes when flushes have taken a tenth of the time at most, or when nothing else is left.
 
 The keeper of a running crawl: once a second it looks after everything that has no event.
 

@@ -183,7 +183,7 @@ class HostPreparation:
             self._introduction.goes_to(address)
         now = crawl.now()
         crawl.frontier.resolved(
-            host, address, address_key(address, crawl.settings.ipv6_prefix), now + expires_in, now
+            host, address, address_key(address), now + expires_in, now
         )
 
     def _refused(self, host: HostState, error: Exception) -> None:

@@ -89,6 +89,9 @@ class PackedBodies:
         return there or find_upload(pack) is not None
 
 
+_PRIOR: Final = 3
+"""The median page stays as it is for one part in so many of SUITE_REVISIT_MOST, until more is
+known of a page."""
 _AT_ONCE: Final = 200
 """Pages that become pending before anyone else has a turn again: some ten milliseconds."""
 _CONDITIONAL: Final = (
@@ -126,7 +129,7 @@ class Revisits:
         self._turns.weight = settings.revisit_weight
         self._planner.revisits.settings = RevisitPolicy(
             Mode(settings.revisit), settings.revisit_interval, settings.revisit_least,
-            settings.revisit_most, 1 / settings.revisit_prior,
+            settings.revisit_most, _PRIOR / settings.revisit_most,
         )  # fmt: skip
 
     @property

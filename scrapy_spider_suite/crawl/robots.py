@@ -204,11 +204,6 @@ class RobotsStore:
                 self._purge(bucket, rules.checked_at - KEEP_AFTER_EXPIRY)
         self._remember(rules)
 
-    def resize(self, max_memory_entries: int) -> None:
-        """Keep at most so many entries in memory from now on."""
-        self._max_entries = max_memory_entries
-        self._fit()
-
     def forget(self, origin: str) -> bool:
         """Forget what held for *origin*; whether anything was known."""
         known, weight = self._memory.pop(origin, (None, 0))

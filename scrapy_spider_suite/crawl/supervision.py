@@ -217,7 +217,7 @@ def crawl_of(crawl: Crawl) -> CrawlNeeds:
     when = status.get("when")
     return CrawlNeeds(
         concurrency=settings.project.concurrent_requests,
-        idle=idle_limit(crawl.crawler, files),
+        idle=idle_limit(files),
         files=files,
         memory=2 * settings.memory if on_disk else 0,
         job=None if crawl.job is None else crawl.job.path,

@@ -2,9 +2,9 @@
 
 Scrapy's own jar holds every cookie of every host as an object for the life of the crawl. Here a
 domain has at most 50 cookies (RFC 6265, section 6.1, asks for as many) in at most
-``SUITE_COOKIES_MAX_BYTES``, and the ``SUITE_COOKIES_MAX_HOSTS`` domains used last have any. Between
-two visits a jar is only its packed bytes, so the memory is their product. A site cannot delete
-another's cookies by an expired one of the other's domain, as it can in one jar for all.
+`MAX_BYTES`, and the `MAX_HOSTS` domains used last have any. Between two visits a jar is only its
+packed bytes, so the memory is their product. A site cannot delete another's cookies by an expired
+one of the other's domain, as it can in one jar for all.
 
 A page without cookies costs two look-ups in dicts.
 """
@@ -24,8 +24,6 @@ from scrapy.http import Response
 from scrapy.http.cookies import CookieJar
 from scrapy.utils.httpobj import urlparse_cached
 
-from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
-from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies, without_host
 from scrapy_spider_suite.urls.hosts import is_public_suffix, registered_domain
 
@@ -36,6 +34,10 @@ if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector
 
 COOKIES_PER_DOMAIN = 50
+MAX_BYTES = 4096
+"""Bytes of cookies that are kept of one domain."""
+MAX_HOSTS = 10_000
+"""Domains that have cookies."""
 
 JarKey = tuple[Hashable, str]
 """A request's ``cookiejar`` (None without one) and the registered domain of its host."""
@@ -45,15 +47,15 @@ class HostCookiesMiddleware(CookiesMiddleware):
     """Scrapy's cookies middleware with bounded jars; its settings and meta keys hold.
 
     Stats: ``suite/cookies/dropped`` counts cookies beyond a domain's bounds,
-    ``suite/cookies/domains_forgotten`` domains beyond ``SUITE_COOKIES_MAX_HOSTS``.
+    ``suite/cookies/domains_forgotten`` domains beyond `MAX_HOSTS`.
     """
 
     def __init__(
         self,
         debug: bool = False,
         *,
-        max_bytes: int = 4096,
-        max_hosts: int = 10_000,
+        max_bytes: int = MAX_BYTES,
+        max_hosts: int = MAX_HOSTS,
         stats: StatsCollector | None = None,
     ) -> None:
         super().__init__(debug)
@@ -69,22 +71,9 @@ class HostCookiesMiddleware(CookiesMiddleware):
         """Build it for *crawler*. Raises `NotConfigured` if ``COOKIES_ENABLED`` is off."""
         if not crawler.settings.getbool("COOKIES_ENABLED"):
             raise NotConfigured
-        settings = suite_settings(crawler)
-        middleware = cls(
-            crawler.settings.getbool("COOKIES_DEBUG"),
-            max_bytes=settings.cookies_max_bytes,
-            max_hosts=settings.cookies_max_hosts,
-            stats=crawler.stats,
-        )
+        middleware = cls(crawler.settings.getbool("COOKIES_DEBUG"), stats=crawler.stats)
         middleware.crawler = crawler
-        crawler.signals.connect(middleware._changed, settings_changed)
         return middleware
-
-    def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
-        """Keep other bounds from now on; a jar that is too large is cut when it is next used."""
-        self._max_bytes, self._max_hosts = new.cookies_max_bytes, new.cookies_max_hosts
-        while len(self._rows) > self._max_hosts:
-            self._forget_oldest()
 
     def __len__(self) -> int:
         """The number of domains with cookies, over all jars."""

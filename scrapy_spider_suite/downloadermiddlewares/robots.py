@@ -26,14 +26,14 @@ from scrapy.utils.python import global_object_name
 from scrapy_spider_suite.crawl.crawl_policy import PolicyFile, get_policy_file
 from scrapy_spider_suite.crawl.robots import RobotsFetcher, RobotsStore
 from scrapy_spider_suite.exceptions import RobotsForbidden, RobotsUnavailable
+from scrapy_spider_suite.frontier.robots_rules import TTL as ROBOTS_TTL
 from scrapy_spider_suite.frontier.robots_rules import (
     RobotsRules,
     RobotsVerdict,
     judge_robots,
     origin_of,
 )
-from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
-from scrapy_spider_suite.signals import settings_changed
+from scrapy_spider_suite.settings.suite import suite_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,9 +78,8 @@ class RobotsMiddleware:
     """Refuses what robots.txt does not allow, and tells a scheduler what it says.
 
     Settings: ``ROBOTSTXT_OBEY``, ``ROBOTSTXT_USER_AGENT``, ``USER_AGENT``, ``ROBOTSTXT_PARSER``
-    (a class other than Scrapy's default decides what is allowed by the body of a 2xx answer),
-    ``SUITE_ROBOTS_TTL``, ``SUITE_ROBOTS_CACHE_SIZE``. Meta: ``dont_obey_robotstxt``. Only http
-    and https URLs have a robots.txt; all others pass.
+    (a class other than Scrapy's default decides what is allowed by the body of a 2xx answer).
+    Meta: ``dont_obey_robotstxt``. Only http and https URLs have a robots.txt; all others pass.
 
     Stats: ``robotstxt/request_count``, ``response_count``, ``response_status_count/N``,
     ``exception_count/TYPE`` and ``forbidden`` as Scrapy's middleware, a robots.txt with its
@@ -116,7 +115,6 @@ class RobotsMiddleware:
         self._parsers: LocalCache[str, tuple[RobotsRules, RobotParser]]
         self._parsers = LocalCache(_PARSERS_MAX)
         self._fetches: dict[str, asyncio.Task[RobotsRules]] = {}
-        crawler.signals.connect(self._changed, settings_changed)
         self.listener: Callable[[RobotsRules], None] | None = None  # told of each fetch
 
     @classmethod
@@ -142,12 +140,7 @@ class RobotsMiddleware:
         from scrapy_spider_suite.store.job_directory import job_kv
 
         kv = job_kv(self._crawler, "robots")
-        size = suite_settings(self._crawler).robots_cache_size
-        return RobotsStore(kv, size, user_agent=self.user_agent or "*")
-
-    def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
-        if "store" in vars(self):
-            self.store.resize(new.robots_cache_size)
+        return RobotsStore(kv, user_agent=self.user_agent or "*")
 
     def peek(self, url: str) -> RobotsRules | None:
         """Return what holds for the origin of *url*, or None if it has to be fetched first.
@@ -241,7 +234,7 @@ class RobotsMiddleware:
         answer = await self._fetcher.fetch(engine, origin)
         rules = judge_robots(
             origin, answer.status, answer.body, now=self._clock(), max_age=answer.age,
-            previous=self.store.last(origin), ttl=suite_settings(self._crawler).robots_ttl,
+            previous=self.store.last(origin), ttl=ROBOTS_TTL,
         )  # fmt: skip
         self.store.put(rules)
         if self.listener is not None:

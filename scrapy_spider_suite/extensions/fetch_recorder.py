@@ -156,7 +156,7 @@ class FetchRecorder:
 
 
 def _open_log(folder: Path, settings: SuiteSettings) -> FetchLog:
-    return FetchLog(folder, settings.fetch_log_size, settings.fetch_log_max)
+    return FetchLog(folder, most=settings.fetch_log_max)
 
 
 def _kind(fetched: FinishedFetch) -> str:

@@ -445,15 +445,13 @@ def crawler_pool(crawler: Crawler) -> Pool:
     """Return the connections of *crawler*: one pool for both schemes, so that its bound is one."""
     if crawler not in _pools:
         files = raise_file_limit()
-        _pools[crawler] = Pool(idle_limit(crawler, files), capacity=files - files // 4)
+        _pools[crawler] = Pool(idle_limit(files), capacity=files - files // 4)
     return _pools[crawler]
 
 
-def idle_limit(crawler: Crawler, files: int) -> int:
-    """Return how many idle connections a crawl may keep in a process of so many *files*."""
-    from scrapy_spider_suite.settings.suite import suite_settings
-
-    return suite_settings(crawler).idle_connections or max(1, files // 4)
+def idle_limit(files: int) -> int:
+    """Return how many idle connections a process of so many *files* may keep."""
+    return max(1, files // 4)
 
 
 def seconds_to_keep(request: Request, exchange: Exchange) -> float:

@@ -43,9 +43,7 @@ from scrapy_spider_suite.fetch.connections import (
     Key,
     connect,
     crawler_pool,
-    idle_limit,
     may_be_sent_again,
-    raise_file_limit,
     seconds_to_keep,
 )
 from scrapy_spider_suite.fetch.exchange import (
@@ -151,7 +149,6 @@ class Http1Handler:
         return cls(crawler)
 
     def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
-        self._pool.limit = idle_limit(self._crawler, raise_file_limit())
         self._timeout = new.project.download_timeout
         self._packed = new.packs_dir is not None
 

@@ -27,7 +27,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
@@ -89,13 +89,9 @@ def reconfigure(resolver: Resolver, settings: SuiteSettings) -> None:
 
 
 def _limits(settings: SuiteSettings) -> ResolverLimits:
-    return ResolverLimits(
-        ttl_min=settings.dns_ttl_min,
-        ttl_max=settings.dns_ttl_max,
-        negative_ttl=settings.dns_negative_ttl,
-        cache_size=settings.dns_cache_size,
-        timeout=settings.dns_timeout,
-    )
+    most = settings.dns_ttl_max
+    timeout = min(TIMEOUT, settings.project.dns_timeout or TIMEOUT)
+    return ResolverLimits(ttl_min=min(TTL_MIN, most), ttl_max=most, timeout=timeout)
 
 
 def _policy(settings: SuiteSettings) -> AddressPolicy:
@@ -176,6 +172,12 @@ cannot honour. The hosts file has no TTL, and counts as 0 as well.
 """
 
 
+TTL_MIN: Final = 600.0
+"""Seconds that an address is kept at least, unless SUITE_DNS_TTL_MAX is less."""
+TIMEOUT: Final = 10.0
+"""Seconds within which a name is resolved or given up, unless DNS_TIMEOUT is less."""
+
+
 @dataclass(frozen=True)
 class ResolverLimits:
     """Bounds in time and number.
@@ -184,7 +186,7 @@ class ResolverLimits:
         ValueError: a number is out of its range; the message names it.
     """
 
-    ttl_min: float = 600.0
+    ttl_min: float = TTL_MIN
     """Seconds that an answer is kept at least."""
 
     ttl_max: float = 86_400.0
@@ -196,7 +198,7 @@ class ResolverLimits:
     cache_size: int = 100_000
     """Names in the cache, found or not."""
 
-    timeout: float = 10.0
+    timeout: float = TIMEOUT
     """Seconds within which a name is resolved or given up, not counting the wait for its turn."""
 
     concurrency: int = 256

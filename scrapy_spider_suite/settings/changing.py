@@ -49,7 +49,7 @@ Step = Callable[[], None]
 
 LONG = frozenset({"SUITE_COUNTRIES", "SUITE_OVERRIDES", "SUITE_SCORES"})
 """Those that name files which take seconds to read: they are to be prepared in a thread."""
-_PLACE = frozenset({"ipv6_prefix", "ip_family", "allow_private_addresses", "dns_servers"})
+_PLACE = frozenset({"ip_family", "allow_private_addresses", "dns_servers"})
 """Those by which a host may live elsewhere."""
 _NAMES = frozenset(name for name in DECLARATIONS if name.startswith("dns_")) | _PLACE
 """Those that the resolver goes by."""

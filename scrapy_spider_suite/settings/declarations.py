@@ -131,7 +131,22 @@ FORMER_NAMES: Mapping[str, str] = {
     "SUITE_SEEN": "is SUITE_SEEN_STORE now",
     "SUITE_SYNC": "is SUITE_COMMIT_SURVIVES now",
     "SUITE_WORKBENCH_MEMORY": "is SUITE_MEMORY now",
-}
+    **dict.fromkeys(
+        (
+            "SUITE_COOKIES_MAX_BYTES", "SUITE_COOKIES_MAX_HOSTS", "SUITE_DNS_CACHE_SIZE",
+            "SUITE_DNS_NEGATIVE_TTL", "SUITE_DNS_TTL_MIN", "SUITE_FETCH_LOG_SIZE",
+            "SUITE_IDLE_CONNECTIONS", "SUITE_IPV6_PREFIX", "SUITE_MINE_MAX", "SUITE_OUTBOX_ROWS",
+            "SUITE_ROBOTS_CACHE_SIZE", "SUITE_ROBOTS_TTL",
+        ),
+        "is a constant now",
+    ),
+    **dict.fromkeys(
+        ("SUITE_NEAR_MEMORY", "SUITE_SEEN_CACHE", "SUITE_SIEVE_WAITING"),
+        "is a share of SUITE_MEMORY now",
+    ),
+    "SUITE_DNS_TIMEOUT": "is 10 s now, or DNS_TIMEOUT if that is less",
+    "SUITE_REVISIT_PRIOR": "is a third of SUITE_REVISIT_MOST now",
+}  # fmt: skip
 """Names that settings had, and what became of them, to be said of a project that sets one."""
 
 

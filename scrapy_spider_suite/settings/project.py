@@ -45,8 +45,6 @@ OURS: Mapping[str, str] = {
     "CLOSESPIDER_TIMEOUT": "SUITE_MAX_TIME",
     "CONCURRENT_REQUESTS_PER_DOMAIN": "SUITE_HOST_CONCURRENCY",
     "CONCURRENT_REQUESTS_PER_IP": "SUITE_IP_CONCURRENCY",
-    "DNSCACHE_SIZE": "SUITE_DNS_CACHE_SIZE",
-    "DNS_TIMEOUT": "SUITE_DNS_TIMEOUT",
     "DOWNLOAD_DELAY": "SUITE_HOST_DELAY",
     "DOWNLOAD_SLOTS": "SUITE_OVERRIDES",
     "RETRY_TIMES": "SUITE_RETRY_TIMES",
@@ -76,6 +74,7 @@ class ProjectSettings:
     concurrent_requests_per_domain: int
     concurrent_requests_per_ip: int
     depth_limit: int
+    dns_timeout: float
     download_delay: float
     download_maxsize: int
     download_slots: Mapping[str, Mapping[str, Any]]
@@ -119,6 +118,7 @@ class ProjectSettings:
             concurrent_requests_per_domain=read(per_domain, v.integer(1)),
             concurrent_requests_per_ip=read("CONCURRENT_REQUESTS_PER_IP", _COUNT) or 0,
             depth_limit=read("DEPTH_LIMIT", _COUNT),
+            dns_timeout=read("DNS_TIMEOUT", _SECONDS) or 0.0,
             download_delay=read("DOWNLOAD_DELAY", _SECONDS),
             download_maxsize=read("DOWNLOAD_MAXSIZE", _COUNT),
             download_slots=_slots(settings),

@@ -52,6 +52,21 @@ class SuiteSettings(SettingsTable):
         slots = (float(slot.get("delay", 0.0)) for slot in self.project.download_slots.values())
         return max(self.host_delay, self.ip_delay, *slots)
 
+    @property
+    def seen_cache(self) -> int:
+        """Bytes for fingerprints of URLs that were seen a moment ago, 16 bytes each."""
+        return self.memory // 4
+
+    @property
+    def sieve_waiting(self) -> int:
+        """URLs that a sieve keeps in memory before it merges them with the URLs on disk."""
+        return self.memory // 512
+
+    @property
+    def near_memory(self) -> int:
+        """Bytes for pages that later pages may nearly repeat; the oldest are forgotten."""
+        return self.memory // 4
+
     @classmethod
     def from_settings(
         cls, settings: BaseSettings, spidercls: type[Spider] | Spider | None = None
@@ -217,9 +232,6 @@ def _refuse_contradictions(s: SuiteSettings, broad_spider: bool) -> None:
     if s.window == "leaf" and s.order != "bottom-up":
         # The leaves of a trie stand in no other order.
         raise SettingsError.of("SUITE_ORDER", s.order, "'bottom-up' with SUITE_WINDOW = 'leaf'")
-    if s.dns_ttl_min > s.dns_ttl_max:
-        allowed = f"at most SUITE_DNS_TTL_MAX, which is {s.dns_ttl_max:g}"
-        raise SettingsError.of("SUITE_DNS_TTL_MIN", s.dns_ttl_min, allowed)
     if s.revisit_least > s.revisit_most:
         allowed = f"at most SUITE_REVISIT_MOST, which is {s.revisit_most:g}"
         raise SettingsError.of("SUITE_REVISIT_LEAST", s.revisit_least, allowed)

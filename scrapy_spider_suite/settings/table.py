@@ -148,10 +148,6 @@ class SettingsTable:
         FREE, "Most requests to one IP address at the same time; 0 is no limit.", broad=1,
         live=True,
     )
-    ipv6_prefix: int = setting(
-        POLITENESS, v.integer(16, 128, "bits"), 64, FREE,
-        "How many leading bits of an IPv6 address count as one address.",
-    )
     requests_per_visit: int = setting(
         POLITENESS, v.integer(1, 20, "requests"), 1, FREE,
         "Most requests to a host in one visit, one after the other without a pause; for one's "
@@ -424,9 +420,6 @@ class SettingsTable:
         "Links followed in bulk: also try the folders above a page, or the pages whose numbers are "
         "one more or one less, although nobody linked to them.",
     )
-    mine_max: int = setting(
-        URLS, v.integer(1, unit="URLs"), 100, FROM_NOW_ON, "Most such URLs of one host."
-    )
     compare_pages: tuple[str, ...] = setting(
         URLS, v.choices("payload", "structure", "near"), (), FROM_NOW_ON,
         "By what pages are compared with those that were there before: their bytes (in packs a "
@@ -437,11 +430,6 @@ class SettingsTable:
     follow_duplicates: bool = setting(
         URLS, v.boolean(), True, FROM_NOW_ON,
         "Follow the links of pages that are duplicates by one of SUITE_COMPARE_PAGES.",
-        page="duplicates.md",
-    )
-    near_memory: int = setting(
-        URLS, v.size(1 << 20), 16 << 20, FREE,
-        "Memory for pages that others may nearly repeat, 7,700 in a MiB; the oldest are forgotten.",
         page="duplicates.md",
     )
 
@@ -506,12 +494,6 @@ class SettingsTable:
         "it is found out if they change their ways.",
         page="revisits.md",
     )
-    revisit_prior: float = setting(
-        ORDER, v.duration(0.1), 30 * _DAY, FROM_NOW_ON,
-        "With `adaptive`: how long the median page stays as it is; what is not known yet of a "
-        "page is taken from that.",
-        page="revisits.md",
-    )
     revisit_weight: float = setting(
         ORDER, v.share(), 0.2, FREE,
         "The part of all fetches that pages which are due again have where new pages wait, too.",
@@ -526,20 +508,10 @@ class SettingsTable:
         "or each with a row of the database. What is in a trie or a sieve stays there.",
         page="seen.md",
     )
-    seen_cache: int = setting(
-        JOB, v.size(), 16 << 20, FREE,
-        "Memory for fingerprints of what was seen a moment ago, 16 bytes each; 0 has none.",
-        page="seen.md",
-    )
     sieve_bits: Literal["64", "128"] = setting(
         JOB, v.choice("64", "128"), "128", FIXED,
         "Bits of a fingerprint in a sieve: less room on disk, or less risk that two are taken for "
         "one.",
-        page="seen.md",
-    )
-    sieve_waiting: int = setting(
-        JOB, v.integer(1024, unit="URLs"), 1 << 17, FREE,
-        "URLs that a sieve holds in memory before it merges them with those on disk.",
         page="seen.md",
     )
     commit_survives: Literal["process", "power"] = setting(
@@ -564,22 +536,9 @@ class SettingsTable:
         NETWORK, v.name_servers(), (), FREE,
         "Name servers to ask; empty asks as the system does (hosts file, search domains).",
     )
-    dns_timeout: float = setting(
-        NETWORK, v.duration(0.1), 10.0, FREE, "Longest time to wait for a name's address."
-    )
-    dns_ttl_min: float = setting(
-        NETWORK, v.duration(), 600.0, FREE,
-        "Least time that an address is kept, whatever its time to live.",
-    )
     dns_ttl_max: float = setting(
         NETWORK, v.duration(), 86_400.0, FREE,
         "Longest time that an address is kept, whatever its time to live.",
-    )
-    dns_negative_ttl: float = setting(
-        NETWORK, v.duration(), 300.0, FREE, "How long it is kept that a name has no address."
-    )
-    dns_cache_size: int = setting(
-        NETWORK, v.integer(1, unit="names"), 100_000, FREE, "Most names whose addresses are kept."
     )
     ip_family: Literal["any", "4", "6"] = setting(
         NETWORK, v.choice("any", "4", "6"), "any", FREE,
@@ -589,29 +548,10 @@ class SettingsTable:
         NETWORK, v.hosts_or_networks(), False, FREE,
         "Whether, or to which hosts and networks, connections to private addresses are made.",
     )
-    idle_connections: int = setting(
-        NETWORK, v.integer(0, unit="connections"), 0, FREE,
-        "Most connections kept open without a request; 0 is a quarter of the open-file limit.",
-    )
     redis_url: RedisUrl | None = setting(
         NETWORK, v.redis_url(), None, FREE,
         "The Redis of the suite. Empty is, for pushed seeds and items, the one that the settings "
         "of scrapy-redis name (REDIS_URL, REDIS_HOST, REDIS_PARAMS, ...); agents need it.",
-    )
-    robots_ttl: float = setting(
-        NETWORK, v.duration(1.0), 86_400.0, FREE,
-        "How long a robots.txt is used before it is read again."
-    )
-    robots_cache_size: int = setting(
-        NETWORK, v.integer(1, unit="origins"), 10_000, FREE,
-        "Most robots.txt kept in memory; the others stay on disk.",
-    )
-    cookies_max_bytes: int = setting(
-        NETWORK, v.size(), 4096, FREE, "Broad profile: most bytes of cookies kept for one host."
-    )
-    cookies_max_hosts: int = setting(
-        NETWORK, v.integer(1, unit="hosts"), 10_000, FREE,
-        "Broad profile: most hosts with cookies kept."
     )
 
     # What is kept
@@ -683,11 +623,6 @@ class SettingsTable:
         "False is nowhere.",
         page="evidence.md",
     )
-    fetch_log_size: int = setting(
-        KEPT, v.size(1 << 20), 64 << 20, FREE,
-        "Size at which a file of the fetch log is closed and compressed.",
-        page="evidence.md",
-    )
     fetch_log_max: int = setting(
         KEPT, v.size(0), 0, FREE,
         "Size of the whole fetch log beyond which its oldest files are removed; 0: none are.",
@@ -754,9 +689,4 @@ class SettingsTable:
         AGENTS, v.size(), 16 << 20, FREE,
         "Bytes by second that an agent hands over at most; 0 has no bound.",
         live=True,
-    )
-    outbox_rows: int = setting(
-        AGENTS, v.integer(1, unit="rows"), 10_000_000, FREE,
-        "The crawl pauses while so many rows wait for other agents, each a request or up to 50 "
-        "links of a page, until they have taken a tenth; a row takes 0.1 to 0.8 KB of the disk.",
     )

