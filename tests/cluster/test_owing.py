@@ -136,7 +136,7 @@ def test_a_crawl_that_ends_in_the_pause_is_not_looked_at_again() -> None:
         scene.owe(20)
         assert not scene.may()
         scene.closing = True
-        scene.pay(1)
+        scene.pay(20)
         await turns()
         assert scene.pauses
         assert scene.changes == {"pause": 1}
