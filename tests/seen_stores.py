@@ -1,22 +1,18 @@
-"""Trie stores for tests: with builds in this process, few bits in their ids, a foreign log."""
+"""Trie stores for tests: with builds in this process, and few bits in their ids."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from scrapy_spider_suite.errors import SuiteError
 from scrapy_spider_suite.seen import segment_builder, segments
 from scrapy_spider_suite.seen import segment_builder as building
-from scrapy_spider_suite.seen.fresh_log import Rows
 from scrapy_spider_suite.seen.segments import Catalogue
 from scrapy_spider_suite.seen.trie_store import TrieStore
-from scrapy_spider_suite.seen.url_keys import Handles, Ids
 
 
 class Ended:
@@ -67,48 +63,3 @@ def small(path: Path, *, mask: int | None = None, ids: bool = True, **options: A
         segments.install_catalogue(made, path)
         made.rmdir()
     return TrieStore(path, split=40, **options)
-
-
-class MemoryLog:
-    """A log that another store of the crawl keeps; it outlives the trie store, as that would."""
-
-    def __init__(self) -> None:
-        self._rows: dict[int, tuple[int, bytes]] = {}
-        self.end = 1_000
-
-    def append(self, rows: Rows) -> Sequence[int]:
-        """Keep *rows*."""
-        handles = list(range(self.end, self.end + len(rows)))
-        self._rows |= dict(zip(handles, rows, strict=True))
-        self.end += len(rows)
-        return handles
-
-    def read(self, handle: int) -> bytes:
-        """The URL of a row."""
-        return self._rows[handle][1]
-
-    def rows(self) -> Iterator[tuple[Ids, Handles]]:
-        """All rows, one at a time."""
-        for handle, (ident, _) in list(self._rows.items()):
-            yield np.array([ident], np.uint64), np.array([handle], np.int64)
-
-    def forget(self, handles: Handles) -> None:
-        """Delete them."""
-        for handle in handles.tolist():
-            del self._rows[handle]
-
-    def rotate(self) -> None:
-        """It has no files."""
-
-    def overdue(self, handle: int) -> bool:
-        """Rows are deleted one by one."""
-        return False
-
-    def files(self) -> None:
-        """A builder cannot read it."""
-
-    def sync(self) -> None:
-        """It is the crawl's."""
-
-    def close(self) -> None:
-        """It is the crawl's."""

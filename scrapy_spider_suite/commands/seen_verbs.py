@@ -18,7 +18,7 @@ from w3lib.url import canonicalize_url
 from scrapy_spider_suite.errors import JobError, UnknownUrlError
 from scrapy_spider_suite.runtime.text import counted, printable
 from scrapy_spider_suite.seen.sieve import Sieve, waiting_in
-from scrapy_spider_suite.seen.sorted_set import Manifest
+from scrapy_spider_suite.seen.sorted_set import SetManifest
 from scrapy_spider_suite.seen.trie_store import TrieStore
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.urls.normalize import normalize
@@ -40,9 +40,9 @@ def folder_of(folder: str | None, jobdir: str | None) -> Path:
     return found[0]
 
 
-def _manifest(folder: Path) -> Manifest | None:
+def _manifest(folder: Path) -> SetManifest | None:
     """That of a sieve; None if there is none. Raises JobError if the sieve has nothing to show."""
-    found = Manifest.read(folder)
+    found = SetManifest.read(folder)
     if found is None and any(folder.glob("waiting-*.log")):
         raise JobError(
             f"{folder} is a sieve that was not flushed yet: "
@@ -77,7 +77,7 @@ def _get(folder: Path, argument: str, options: argparse.Namespace) -> int:
     spellings = list(_spellings(folder, argument))
     waiting = set(waiting_in(folder))  # before the sieve, where it is when it is no more here
     if waiting or _manifest(folder) is not None:
-        sieve = None if Manifest.read(folder) is None else _sieve(folder)
+        sieve = None if SetManifest.read(folder) is None else _sieve(folder)
         for key, url in spellings:
             if key in waiting or (sieve is not None and key in sieve):
                 _facts({"url": url}, options)

@@ -46,6 +46,13 @@ def write_synced(path: Path, *data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def write_all(file: int, data: bytes | bytearray) -> None:
+    """Write all of *data* to the open *file*. Raises `OSError`; a part may be written then."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Let *path* hold *data*: on the medium, before it takes the place of what was there.
 

@@ -44,7 +44,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.seen.url_keys import encode, host_of_key
+from scrapy_spider_suite.runtime.files import write_all
+from scrapy_spider_suite.seen.url_keys import encode, host_bytes
 
 SLOTS = 1 << 16
 WIDTHS = {64: 8, 128: 16}
@@ -53,12 +54,12 @@ WIDTHS = {64: 8, 128: 16}
 _digest = xxhash.xxh3_128_digest
 
 
-def key_of(item: str | bytes) -> bytes:
+def item_key(item: str | bytes) -> bytes:
     """The key of *item*: bytes are one already, that of a URL is its `state_key`."""
     if isinstance(item, bytes):
         return item
     url = encode(item)
-    host = host_of_key(url)
+    host = host_bytes(url)
     return xxhash.xxh3_64_digest(host)[:2] + host + b"\0" + url
 
 
@@ -69,7 +70,7 @@ def fingerprint(key: bytes, width: int) -> bytes:
 
 def fingerprints(items: Iterable[str | bytes], width: int) -> bytes:
     """The fingerprints of *items*, one after the other."""
-    return b"".join([fingerprint(key_of(item), width) for item in items])
+    return b"".join([fingerprint(item_key(item), width) for item in items])
 
 
 def false_positive_bound(largest: int, bits: int) -> float:
@@ -98,19 +99,19 @@ def bytes_of(rows: Rows) -> bytes:
     return rows.astype(">u8").tobytes()
 
 
-def empty(words: int) -> Rows:
+def no_rows(words: int) -> Rows:
     """No rows."""
     return np.empty((0, words), np.uint64)
 
 
-def place(rows: Rows, word: int) -> int:
+def rank_of(rows: Rows, word: int) -> int:
     """How many of the sorted *rows* have a first word less than *word*, which may be `TOP`."""
     return len(rows) if word >= TOP else int(np.searchsorted(rows[:, 0], np.uint64(word)))
 
 
-def within(rows: Rows, low: int, high: int) -> Rows:
+def rows_between(rows: Rows, low: int, high: int) -> Rows:
     """Those of the sorted *rows* whose first words are at least *low* and less than *high*."""
-    return rows[place(rows, low) : place(rows, high)]
+    return rows[rank_of(rows, low) : rank_of(rows, high)]
 
 
 def mask_of(slots: Iterable[int]) -> Mask:
@@ -145,12 +146,12 @@ def sorted_and_unique(batch: Rows, length: int) -> Iterator[tuple[Rows, Places]]
         yield rows[first], places[first]
 
 
-def found(rows: Rows, asked: Rows) -> Mask:
+def are_among(rows: Rows, asked: Rows) -> Mask:
     """Which of *asked* are among the sorted *rows*."""
     return _find(rows, asked)[0]
 
 
-def places_of(rows: Rows, asked: Rows) -> Places:
+def indexes_of(rows: Rows, asked: Rows) -> Places:
     """Where in the sorted *rows* those of *asked* stand that are there."""
     hit, at = _find(rows, asked)
     return at[hit]
@@ -172,7 +173,7 @@ def _find(rows: Rows, asked: Rows) -> tuple[Mask, Places]:
     return hit, at
 
 
-def merged(*several: Rows) -> Rows:
+def merge_rows(*several: Rows) -> Rows:
     """All rows of *several*, each sorted, as one."""
     some = [rows for rows in several if len(rows)]
     if len(some) < 2:
@@ -182,10 +183,10 @@ def merged(*several: Rows) -> Rows:
     return rows[np.argsort(rows[:, 0], kind="stable")]
 
 
-def slices(rows: Rows, length: int) -> Iterator[Rows]:
+def slice_rows(rows: Rows, length: int) -> Iterator[Rows]:
     """The sorted *rows* in slices of some *length*; those of one first word stay together."""
     while len(rows) > length:
-        cut = place(rows, int(rows[length, 0]))
+        cut = rank_of(rows, int(rows[length, 0]))
         cut = cut or int(np.searchsorted(rows[:, 0], rows[0, 0], "right"))
         yield rows[:cut]
         rows = rows[cut:]
@@ -283,12 +284,12 @@ class SortedFile:
         Rows of one first word come in one piece, with at least one row of the next if there is one.
         """
         block = max(0, bisect_left(self._firsts, low) - 1)
-        rest = empty(self.words)
+        rest = no_rows(self.words)
         with self.path.open("rb") as file:
             while block < len(self._firsts) and self._firsts[block] < high:
                 rows = self._read(file.fileno(), block)
                 block += CHUNK // BLOCK
-                rows = np.concatenate((rest, within(rows, low, high)))
+                rows = np.concatenate((rest, rows_between(rows, low, high)))
                 if block < len(self._firsts) and len(rows):
                     cut = int(np.searchsorted(rows[:, 0], rows[-1, 0], "left"))
                     rows, rest = rows[:cut], rows[cut:]
@@ -333,7 +334,7 @@ class SortedWriter:
         self.rows = 0
         self._words = words
         self._file = path.open("xb", buffering=0)
-        self._rest = empty(words)
+        self._rest = no_rows(words)
         self._firsts: list[int] = []
         self._sums: list[int] = []
 
@@ -365,10 +366,3 @@ class SortedWriter:
         """Remove the file."""
         self._file.close()
         self.path.unlink(missing_ok=True)
-
-
-def write_all(file: int, data: bytes | bytearray) -> None:
-    """Write all of *data*. Raises `OSError`."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]

@@ -1,11 +1,7 @@
-"""Fresh rows on disk: what was added, until a segment holds it.
+"""The log of fresh rows: URLs that no segment holds yet.
 
-A store that stands alone keeps them in a `FileLog`. A crawl may keep them in its own database, in
-the batch that makes their page done, and hands the store something that reads them: a `FreshLog`.
-
-A `FileLog` is files that are only appended to, of *frames*: a frame is what one ``add`` added, and
-is there as a whole or not at all. A row is known by its *handle*: where its bytes begin, counted
-over all files that ever were, and how many there are.
+The log is a row of files that are only appended to. A *frame* is what one `append` wrote; it is
+whole or ignored. A row's *handle* is its position, counted over all files, and its length.
 """
 
 from __future__ import annotations
@@ -15,71 +11,17 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import xxhash
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
+from scrapy_spider_suite.runtime.files import write_all
 from scrapy_spider_suite.seen.url_keys import Handles, Ids
 
-Rows = Sequence[tuple[int, bytes]]
+FreshRows = Sequence[tuple[int, bytes]]
 """Ids and URLs."""
-
-
-class FreshLog(Protocol):
-    """Keeps rows until they are forgotten, and gives each a handle from 0 to 2**63 - 1.
-
-    A row has a higher handle than every row before it, after a restart too.
-    """
-
-    @property
-    def end(self) -> int:
-        """A number above all handles so far, and not above those to come."""
-        ...
-
-    def append(self, rows: Rows) -> Sequence[int]:
-        """Keep *rows*, all or none, and return their handles.
-
-        A log whose rows have been written by a crawl's commit only says their handles. Raises
-        `StoreWriteError` if it cannot; nothing is kept then.
-        """
-        ...
-
-    def read(self, handle: int) -> bytes:
-        """The URL of a row."""
-        ...
-
-    def rows(self) -> Iterator[tuple[Ids, Handles]]:
-        """The ids and handles of all rows that are kept, in the order in which they came."""
-        ...
-
-    def forget(self, handles: Handles) -> None:
-        """These rows are in a segment now. They may be kept for longer, or come again."""
-        ...
-
-    def rotate(self) -> None:
-        """What is appended from now on is kept for longer than what there is.
-
-        Raises `StoreWriteError`.
-        """
-        ...
-
-    def overdue(self, handle: int) -> bool:
-        """Whether a row this old keeps the log from giving room back."""
-        ...
-
-    def files(self) -> Sequence[tuple[int, Path]] | None:
-        """The files of a `FileLog`, each with its start, for a builder to read; else None."""
-        ...
-
-    def sync(self) -> None:
-        """Make what was appended survive a failure of power."""
-        ...
-
-    def close(self) -> None:
-        """Let go of it."""
-        ...
 
 
 LENGTH_BITS: Final = 16
@@ -96,15 +38,16 @@ _MAGIC: Final = b"\xf5row"
 _HEAD: Final = struct.Struct("<4sIIQ")  # magic, rows, bytes of the body, hash of both and the body
 
 
-class FileLog:
-    """A `FreshLog` in files of its own in *folder*.
+class FreshLog:
+    """The log in *folder*; positions begin at *floor* at least.
 
-    It begins no lower than *floor*. With *readonly* nothing is changed, and what is appended to it
-    by another process later is not seen. Raises `FileNotFoundError` then if one of its files goes
-    meanwhile.
+    With *readonly* nothing is changed, and later rows of another process are not seen; a file that
+    is deleted meanwhile raises `FileNotFoundError`.
+
+    Invariant: a row has a higher handle than every row before it, after a restart too.
 
     Attributes:
-        damage: what could not be read, by files. A torn end is none: it was never acknowledged.
+        damage: what cannot be read, by file name. A torn end is no damage: it was not acknowledged.
     """
 
     def __init__(self, folder: Path, floor: int = 0, *, readonly: bool = False) -> None:
@@ -135,7 +78,7 @@ class FileLog:
 
     @property
     def end(self) -> int:
-        """See `FreshLog`."""
+        """A number above all handles so far, and not above later ones."""
         return self._end << LENGTH_BITS
 
     @property
@@ -143,7 +86,7 @@ class FileLog:
         """Bytes of all files."""
         return sum(os.fstat(fd).st_size for fd in self._fds)
 
-    def append(self, rows: Rows) -> list[int]:
+    def append(self, rows: FreshRows) -> list[int]:
         """Keep *rows* as one frame. Raises `StoreWriteError`."""
         if self._end - self._starts[-1] >= FILE_BYTES:
             self.rotate()
@@ -166,10 +109,7 @@ class FileLog:
     def _write(self, frame: bytes) -> None:
         fd = self._fds[-1]
         try:
-            if (written := os.write(fd, frame)) == len(frame):
-                return
-            while written < len(frame):
-                written += os.write(fd, frame[written:])
+            write_all(fd, frame)
         except OSError as error:
             # What is left of it would be taken for a torn end, but not once others follow.
             os.ftruncate(fd, self._end - self._starts[-1])

@@ -15,31 +15,32 @@ from scrapy_spider_suite.seen.url_keys import (
     END,
     LOW,
     SLOT_SHIFT,
+    FreshTable,
     Handles,
-    Identity,
     Ids,
-    Table,
-    remember,
+    UrlIds,
+    remember_host,
 )
 
 
 class Range:
     """One range: at most two segments, and tables of fresh rows.
 
-    Every URL in its range that was accepted is in exactly one of them. *older* are tables that are
-    being written to a segment, or that came from the range which this one is a part of: of these
-    only the rows of this range count.
+    Invariant: every URL of the range is in exactly one of them. *frozen_tables* are being written
+    to a segment, or come from the range that this one was cut from: only rows in this range count.
     """
 
-    __slots__ = ("base", "count", "damaged", "high", "live", "older", "recent", "row")
+    __slots__ = (
+        "base", "count", "damaged", "frozen_tables", "high", "open_table", "recent", "row",
+    )  # fmt: skip
 
     def __init__(self, row: RangeRow, high: int) -> None:
         self.row = row
         self.high = high
         self.base: Segment | None = None
         self.recent: Segment | None = None
-        self.live = Table()
-        self.older: tuple[Table, ...] = ()
+        self.open_table = FreshTable()
+        self.frozen_tables: tuple[FreshTable, ...] = ()
         self.count = 0
         """Fresh rows."""
         self.damaged = False
@@ -47,63 +48,65 @@ class Range:
 
     def find(self, ident: int) -> int:
         """The handle of a fresh row, or -1."""
-        handle = self.live.find(ident)
+        handle = self.open_table.find(ident)
         if handle < 0:
-            for table in self.older:
+            for table in self.frozen_tables:
                 if (handle := table.find(ident)) >= 0:
                     break
         return handle
 
     def may_find(self, hash_: int) -> bool:
         """Whether a table here has an id with these 48 lowest bits."""
-        if self.live.has_hash(hash_):
+        if self.open_table.has_hash(hash_):
             return True
         # A generator costs more than to see that there is nothing to look into.
-        return bool(self.older) and any(table.has_hash(hash_) for table in self.older)
+        tables = self.frozen_tables
+        return bool(tables) and any(table.has_hash(hash_) for table in tables)
 
     def put(self, ident: int, handle: int) -> None:
         """Add a fresh row."""
-        self.live.put(ident, handle)
+        self.open_table.put(ident, handle)
         self.count += 1
 
-    def freeze(self) -> tuple[Table, ...]:
+    def freeze(self) -> tuple[FreshTable, ...]:
         """The tables of all fresh rows; what comes from now on is kept apart from them."""
-        if self.live.count:
-            self.older = (*self.older, self.live)
-            self.live = Table()
-        return self.older
+        if self.open_table.count:
+            self.frozen_tables = (*self.frozen_tables, self.open_table)
+            self.open_table = FreshTable()
+        return self.frozen_tables
 
     def thaw(self, built: int) -> None:
         """The first *built* of the older tables are in a segment."""
-        self.older = self.older[built:]
-        self.count = self.live.count + sum(len(self.own(table)[0]) for table in self.older)
+        self.frozen_tables = self.frozen_tables[built:]
+        frozen = sum(len(self.rows_in(table)[0]) for table in self.frozen_tables)
+        self.count = self.open_table.count + frozen
 
-    def inherit(self, tables: Sequence[tuple[Table, Ids]]) -> None:
+    def inherit(self, tables: Sequence[tuple[FreshTable, Ids]]) -> None:
         """Take over what is fresh in the range that this one is a part of, and mine."""
         found = [(table, int(self._mine(ids).sum())) for table, ids in tables]
-        self.older = tuple(table for table, count in found if count)
+        self.frozen_tables = tuple(table for table, count in found if count)
         self.count = sum(count for _, count in found)
 
     def drop(self, handles: Handles) -> None:
         """Fresh rows that are removed."""
-        kept = [self.own(table) for table in (*self.older, self.live)]
-        tables = [Table.of(ids[left], held[left]) for ids, held in kept
+        kept = [self.rows_in(table) for table in (*self.frozen_tables, self.open_table)]
+        tables = [FreshTable.of(ids[left], held[left]) for ids, held in kept
                   for left in [~np.isin(held, handles)]]  # fmt: skip
-        *older, self.live = tables
-        self.older = tuple(table for table in older if table.count)
+        *frozen, self.open_table = tables
+        self.frozen_tables = tuple(table for table in frozen if table.count)
         self.count -= len(handles)
 
     def rows(self) -> tuple[Ids, Handles]:
         """All fresh rows, in no order."""
-        found = [self.own(table) for table in (*self.older, self.live)]
+        found = [self.rows_in(table) for table in (*self.frozen_tables, self.open_table)]
         return np.concatenate([ids for ids, _ in found]), np.concatenate([h for _, h in found])
 
-    def own(self, table: Table) -> tuple[Ids, Handles]:
+    def rows_in(self, table: FreshTable) -> tuple[Ids, Handles]:
         """The rows of a table that are in this range."""
         found = list(self.pieces(table))
         return np.concatenate([ids for ids, _ in found]), np.concatenate([h for _, h in found])
 
-    def pieces(self, table: Table) -> Iterator[tuple[Ids, Handles]]:
+    def pieces(self, table: FreshTable) -> Iterator[tuple[Ids, Handles]]:
         """The same in pieces of which none takes long."""
         for ids, handles in table.pieces():
             mine = self._mine(ids)
@@ -115,7 +118,7 @@ class Range:
     @property
     def oldest(self) -> int:
         """A lower bound of the handles; -1 if nothing is fresh."""
-        return next((t.oldest for t in (*self.older, self.live) if t.count), -1)
+        return next((t.oldest for t in (*self.frozen_tables, self.open_table) if t.count), -1)
 
     @property
     def segments(self) -> list[Segment]:
@@ -137,9 +140,9 @@ class Ranges:
         damage: why a segment cannot be used, by its name.
     """
 
-    def __init__(self, folder: Path, identity: Identity, twins: Mapping[bytes, int]) -> None:
+    def __init__(self, folder: Path, ids: UrlIds) -> None:
         self.damage: dict[str, str] = {}
-        self._folder, self._identity, self._twins = folder, identity, twins
+        self._folder, self._ids = folder, ids
         self.all: list[Range] = []
         self.lows: list[int] = []
         self._plain = False
@@ -179,7 +182,7 @@ class Ranges:
         segments = {row.name: self._segment(row, known, verify) for row in rows}
         highs = [row.low for row in catalogue.ranges[1:]] + [END]
         ranges = []
-        legacies: dict[int, list[tuple[Table, Ids]]] = {}
+        legacies: dict[int, list[tuple[FreshTable, Ids]]] = {}
         for row, high in zip(catalogue.ranges, highs, strict=True):
             part = old.get(row.low)
             parent = part or (self.at(row.low) if self.all else None)
@@ -188,7 +191,7 @@ class Ranges:
                 part = Range(row, high)
                 if parent is not None:
                     if parent.row.low not in legacies:
-                        left = (*parent.older[tables:], parent.live)
+                        left = (*parent.frozen_tables[tables:], parent.open_table)
                         legacies[parent.row.low] = [(t, t.ids()) for t in left if t.count]
                     part.inherit(legacies[parent.row.low])
             elif tables:
@@ -205,7 +208,7 @@ class Ranges:
 
     def place(self) -> None:
         """Find out anew whose ranges may be told without an id: other ranges, or twins, came."""
-        self._plain = self._identity.mask == LOW and not self._twins
+        self._plain = self._ids.mask == LOW and not self._ids.twins
         self.only = self.all[0] if self._plain and len(self.all) == 1 else None
         self.by_host = {}
 
@@ -214,7 +217,7 @@ class Ranges:
         part = self.at(ident)
         slot = ident >> SLOT_SHIFT << SLOT_SHIFT
         if self._plain and part.row.low <= slot and slot + LOW < part.high:
-            remember(self.by_host, key, part)
+            remember_host(self.by_host, key, part)
 
     def _segment(
         self, row: SegmentRow, known: Mapping[str, Segment], verify: bool | None
@@ -224,7 +227,7 @@ class Ranges:
         if row.name in known and known[row.name].row == row:
             return known[row.name]
         try:
-            return Segment(self._folder, row, self._identity, self._twins, verify=verify)
+            return Segment(self._folder, row, self._ids, verify=verify)
         except JobDamagedError as error:
             self.damage[row.name] = str(error)
             return None

@@ -28,11 +28,10 @@ from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError, SuiteEr
 from scrapy_spider_suite.runtime.files import sync_path
 from scrapy_spider_suite.runtime.helper_processes import last_error_line, start_helper
 from scrapy_spider_suite.seen import segments
-from scrapy_spider_suite.seen import segments as catalogues
-from scrapy_spider_suite.seen.fresh_log import LENGTH_BITS, FreshLog, row_reader
+from scrapy_spider_suite.seen.fresh_log import FreshLog, row_reader
 from scrapy_spider_suite.seen.ranges import Range
 from scrapy_spider_suite.seen.segments import Catalogue, RangeRow, SegmentRow
-from scrapy_spider_suite.seen.url_keys import END, SLOT_SHIFT, TWIN_BITS, Handles, Identity, Ids
+from scrapy_spider_suite.seen.url_keys import END, SLOT_SHIFT, TWIN_BITS, Handles, Ids
 
 SPLIT: Final = 1 << 20
 """URLs of a range; one with more is split."""
@@ -42,7 +41,7 @@ PLAN: Final = "plan.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class BuildTask:
     """One range to be built.
 
     Attributes:
@@ -61,11 +60,11 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BuildPlan:
     """What to build, of which store, and from how many URLs on a range is split."""
 
     folder: str
-    tasks: tuple[Task, ...]
+    tasks: tuple[BuildTask, ...]
     split: int = SPLIT
 
     def write(self, made: Path) -> Path:
@@ -75,21 +74,20 @@ class Plan:
         return path
 
     @classmethod
-    def read(cls, path: Path) -> Plan:
+    def read(cls, path: Path) -> BuildPlan:
         """What `write` wrote."""
         row = json.loads(path.read_text())
         tasks = [task | {"files": tuple(map(tuple, task["files"]))} for task in row["tasks"]]
-        return cls(row["folder"], tuple(Task(**task) for task in tasks), row["split"])
+        return cls(row["folder"], tuple(BuildTask(**task) for task in tasks), row["split"])
 
 
-class Builder:
+class SegmentBuilder:
     """Carries out one plan; *made* is where its files go."""
 
-    def __init__(self, plan: Plan, made: Path, catalogue: Catalogue) -> None:
+    def __init__(self, plan: BuildPlan, made: Path, catalogue: Catalogue) -> None:
         self._plan, self._made, self._catalogue = plan, made, catalogue
         self._folder = Path(plan.folder)
-        self._identity = Identity(catalogue.seed, catalogue.mask)
-        self._twins = {bytes.fromhex(key): ident for key, ident in catalogue.twins.items()}
+        self._ids = catalogue.url_ids()
         self._count = 0
 
     def run(self) -> None:
@@ -106,9 +104,9 @@ class Builder:
         after = replace(
             self._catalogue, serial=self._catalogue.serial + 1, ranges=tuple(ranges)
         )
-        catalogues.write_catalogue(self._made, after)
+        segments.write_catalogue(self._made, after)
 
-    def _build(self, task: Task, row: RangeRow, high: int) -> list[RangeRow]:
+    def _build(self, task: BuildTask, row: RangeRow, high: int) -> list[RangeRow]:
         merged = [row.base, row.recent] if task.base else [row.recent]
         handles = np.sort(np.load(self._made / task.handles))
         files = [(start, Path(path)) for start, path in task.files]
@@ -122,29 +120,26 @@ class Builder:
         count = sum(part.keys - part.gone for part in merged if part is not None) + len(handles)
         if count <= self._plan.split:
             return [RangeRow(row.low, task.mark, self._write(keys()))]
-        ids = np.frombuffer(array("Q", map(self._ident, keys())), np.uint64)
-        lows = [row.low, *cuts(np.sort(ids), -(-count * 3 // (self._plan.split * 2)), row.low)]
+        ids = np.frombuffer(array("Q", map(self._ids.id_of, keys())), np.uint64)
+        parts = -(-count * 3 // (self._plan.split * 2))
+        lows = [row.low, *range_cuts(np.sort(ids), parts, row.low)]
         return [
             RangeRow(low, task.mark, self._write(self._within(keys(), low, end)))
             for low, end in zip(lows, [*lows[1:], high], strict=True)
         ]
 
     def _within(self, keys: Iterable[bytes], low: int, high: int) -> Iterator[bytes]:
-        return (key for key in keys if low <= self._ident(key) < high)
-
-    def _ident(self, key: bytes) -> int:
-        return self._twins.get(key) or self._identity.of(key)
+        return (key for key in keys if low <= self._ids.id_of(key) < high)
 
     def _write(self, keys: Iterable[bytes], *, recent: bool = False) -> SegmentRow | None:
         self._count += 1
         name = f"segment-{self._catalogue.serial + 1:08x}-{self._made.name}-{self._count}"
         return segments.write_segment(
-            self._made / name, keys, self._identity, self._twins,
-            ids=self._catalogue.ids, recent=recent,
-        )  # fmt: skip
+            self._made / name, keys, self._ids, id_table=self._catalogue.ids, recent=recent
+        )
 
 
-def cuts(ids: Ids, parts: int, low: int) -> list[int]:
+def range_cuts(ids: Ids, parts: int, low: int) -> list[int]:
     """Where to cut sorted *ids*, all at least *low*, for at most *parts* of about the same size.
 
     Between two slots, unless that is more than a quarter of a part from where it should be: then
@@ -167,11 +162,11 @@ def cuts(ids: Ids, parts: int, low: int) -> list[int]:
 
 def carry_out(path: Path) -> None:
     """Carry out the plan in the file *path*. Raises OSError, `SuiteError`."""
-    plan = Plan.read(path)
-    catalogue, _ = catalogues.read_catalogue(Path(plan.folder))
+    plan = BuildPlan.read(path)
+    catalogue, _ = segments.read_catalogue(Path(plan.folder))
     if catalogue is None:
         raise JobDamagedError(f"{plan.folder} holds no store of URLs")
-    Builder(plan, path.parent, catalogue).run()
+    SegmentBuilder(plan, path.parent, catalogue).run()
 
 
 def main(arguments: list[str]) -> int:
@@ -188,10 +183,8 @@ def main(arguments: list[str]) -> int:
 MADE: Final = "made"
 """The folder of what is being made; whatever a killed process left there goes at the next start."""
 
-_ROWS_A_STEP: Final = 1_000
 
-
-class Building:
+class SegmentBuild:
     """One build of some ranges, whose fresh rows are frozen by it.
 
     Nothing of the store is changed until `install`.
@@ -221,41 +214,22 @@ class Building:
         """Write the plan, in steps of some milliseconds, and start the process."""
         self._made.mkdir(parents=True)
         tasks = []
-        files = self._log.files()
+        files = tuple((start, str(path)) for start, path in self._log.files())
         for number, (part, base) in enumerate(ranges):
             pieces = []
-            for table in part.older[: self.built[part.row.low]]:
+            for table in part.frozen_tables[: self.built[part.row.low]]:
                 for _, own in part.pieces(table):
                     pieces.append(own)
                     yield
             handles = np.concatenate([np.zeros(0, np.int64), *pieces])
             self.handles.append(handles)
             yield
-            sources = files
-            if sources is None:
-                rows = self._made / f"rows-{number}"
-                yield from self._copy(handles, rows)
-                handles = _consecutive(handles, np.load(f"{rows}.npy"))
-                sources = [(0, rows)]
             name = f"handles-{number}.npy"
             np.save(self._made / name, handles)
-            paths = tuple((start, str(path)) for start, path in sources)
-            tasks.append(Task(part.row.low, mark, base, name, paths))
+            tasks.append(BuildTask(part.row.low, mark, base, name, files))
             yield
-        plan = Plan(str(self._folder), tuple(tasks), split).write(self._made)
+        plan = BuildPlan(str(self._folder), tuple(tasks), split).write(self._made)
         self._process = start_helper(__name__, str(plan))
-
-    def _copy(self, handles: Handles, path: Path) -> Iterator[None]:
-        """Write the rows to a file, since a builder cannot read them; and their lengths."""
-        lengths = array("q")
-        with path.open("wb") as file:
-            for start in range(0, len(handles), _ROWS_A_STEP):
-                portion = handles[start : start + _ROWS_A_STEP].tolist()
-                some = [self._log.read(handle) for handle in portion]
-                lengths.extend(map(len, some))
-                file.write(b"".join(some))
-                yield
-        np.save(path.with_name(f"{path.name}.npy"), np.array(lengths, np.int64))
 
     def poll(self) -> bool:
         """Do one step, if one is due; whether the build has ended, well or not."""
@@ -308,9 +282,3 @@ class Building:
         if self._process is not None and self._process.stderr is not None:
             self._process.stderr.close()
         shutil.rmtree(self._made, ignore_errors=True)
-
-
-def _consecutive(handles: Handles, lengths: Handles) -> Handles:
-    """The handles of rows of these *lengths* in a file, one after the other."""
-    ends = np.cumsum(lengths)
-    return (ends - lengths) << LENGTH_BITS | lengths if len(handles) else handles

@@ -29,7 +29,7 @@ import mmap
 import os
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -41,9 +41,9 @@ import xxhash
 
 from scrapy_spider_suite.errors import JobDamagedError, JobFormatError, StoreWriteError
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.seen import buckets, url_ids
-from scrapy_spider_suite.seen.url_ids import KeyOf, Way
-from scrapy_spider_suite.seen.url_keys import LOW, Identity, Ids
+from scrapy_spider_suite.seen import url_ids
+from scrapy_spider_suite.seen.url_ids import IdTableLayout, KeyOf
+from scrapy_spider_suite.seen.url_keys import LOW, Ids, UrlIds
 
 WORD: Final = 2
 """Bytes of a word."""
@@ -70,9 +70,7 @@ def words_at(data: mmap.mmap, start: int, count: int) -> memoryview:
     return memoryview(data)[start : start + WORD * count].cast("H")
 
 
-FORMAT: Final = 3
-_READ: Final = (1, 2, FORMAT)
-"""Segments of all of these may be in one store: see `segments`."""
+FORMAT: Final = 1
 COPIES: Final = ("catalogue-0", "catalogue-1")
 
 
@@ -89,8 +87,8 @@ class SegmentRow:
         sums: the hashes of the trie and of what follows it.
         removed: prefixes whose URLs in it count no more.
         gone: how many those are.
-        words: of the filter; 0 in format 1, which had another one.
-        way: of the table that leads back from ids; None in formats 1 and 2.
+        words: of the filter.
+        way: layout of the table that leads from ids to URLs; None in a store without ids.
     """
 
     name: str
@@ -102,14 +100,12 @@ class SegmentRow:
     removed: tuple[str, ...] = ()
     gone: int = 0
     words: int = 0
-    way: Way | None = None
+    way: IdTableLayout | None = None
 
     @property
-    def way_back(self) -> int:
-        """Bytes of the way from ids to URLs."""
-        if self.words and self.width:
-            return self.size - self.trie - WORD * self.words
-        return self.keys * self.width
+    def id_table(self) -> int:
+        """Bytes of the table from ids to URLs."""
+        return self.size - self.trie - WORD * self.words if self.width else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +127,7 @@ class Catalogue:
 
     Attributes:
         serial: counts the catalogues of a store.
-        seed: of its `Identity`; *mask* likewise.
+        seed: of its `UrlIds`; *mask* likewise.
         ids: whether URLs can be found by their ids.
         ranges: in ascending order, the first from 0.
         removed: prefixes, and the handle below which fresh rows with them count no more.
@@ -171,11 +167,15 @@ class Catalogue:
         ):
             return None
         row: dict[str, Any] = json.loads(text)
-        if (found := row.pop("format")) not in _READ:
+        if (found := row.pop("format")) != FORMAT:
             raise JobFormatError(f"a store of URLs in format {found}; this release reads {FORMAT}")
         row["ranges"] = tuple(_range(part) for part in row["ranges"])
         row["removed"] = tuple((prefix, mark) for prefix, mark in row["removed"])
         return cls(**row)
+
+    def url_ids(self) -> UrlIds:
+        """The ids of the store's URLs."""
+        return UrlIds(self.seed, self.mask, self.twins)
 
 
 def _range(row: dict[str, Any]) -> RangeRow:
@@ -185,7 +185,7 @@ def _range(row: dict[str, Any]) -> RangeRow:
 def _segment(row: dict[str, Any] | None) -> SegmentRow | None:
     if row is None:
         return None
-    way = Way(**row["way"]) if row.get("way") else None
+    way = IdTableLayout(**row["way"]) if row.get("way") else None
     some = {"sums": tuple(row["sums"]), "removed": tuple(row["removed"]), "way": way}
     return SegmentRow(**row | some)
 
@@ -236,27 +236,26 @@ _MAP: dict[str, Any] = {} if sys.version_info < (3, 13) else {"trackfd": False}
 _OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Why a file cannot be opened that says nothing of the file."""
 
-ABSENT, HELD, MAYBE = range(3)
+ABSENT, PRESENT, MAYBE = range(3)
 """What is said of a URL: not here; here; or not here, but another one of the same id may be."""
 
 BASE_TRIES: Final = 2
 RECENT_TRIES: Final = 1
 """Tries within a trie: each more makes it smaller, and a look-up half as long again or more."""
 
-Look = Callable[[bytes, int], int]
+Lookup = Callable[[bytes, int], int]
 
 
 class Segment:
     """A segment that is there to be looked up."""
 
     __slots__ = (
-        "_identity", "_map", "_path", "_removed", "_trie", "_twins", "key_of", "look", "row",
+        "_ids", "_map", "_path", "_removed", "_trie", "key_of", "look", "row",
     )  # fmt: skip
 
     def __init__(
-        self, folder: Path, row: SegmentRow, identity: Identity, twins: Mapping[bytes, int],
-        *, verify: bool | None = True,
-    ) -> None:  # fmt: skip
+        self, folder: Path, row: SegmentRow, ids: UrlIds, *, verify: bool | None = True
+    ) -> None:
         """*verify* reads all of the file; None does so when it is first looked into.
 
         Raises `JobDamagedError` if it is not what *row* says, `StoreWriteError` if it cannot be
@@ -273,12 +272,12 @@ class Segment:
                 raise StoreWriteError(f"{path}: {error.strerror}") from error
             raise JobDamagedError(f"{path}: {error.strerror}") from error
         self.row = row
-        self._identity, self._twins = identity, twins
+        self._ids = ids
         self._removed = tuple(bytes.fromhex(prefix) for prefix in row.removed)
         self._trie: Any = None
-        self.look: Look = self._look_first
-        """Whether a key with an id is here: `ABSENT`, `HELD`, or `MAYBE` its id is. Of the id its
-        hash will do."""
+        self.look: Lookup = self._look_first
+        """For a key and its id: `ABSENT`, `PRESENT`, or `MAYBE`: its id is here. The hash of the id
+        is enough."""
         self.key_of: KeyOf = self._key_of_first
         """The URL here that has an id; None in a store without ids."""
         if verify is not None:
@@ -290,19 +289,17 @@ class Segment:
         if verify and _sums(whole, row.trie) != row.sums:
             raise JobDamagedError(f"{self._path} is not as it was written")
         self._trie = marisa_trie.BinaryTrie().map(whole[: row.trie])
-        looking = _looking if row.words else _looking_at_checks
-        self.look = looking(self._map, row, self._trie, self._removed)
+        self.look = _looking(self._map, row, self._trie, self._removed)
         self.key_of = self._leading_back()
 
     def _leading_back(self) -> KeyOf:
         row = self.row
         begin = _aligned(row.trie) + WORD * row.words
-        found = self._trie, self._identity, self._twins, self._removed
-        if not row.width:
-            return lambda ident: None
         if row.way is None:
-            return buckets.leading_back(self._map, begin, row.keys, row.width, *found)
-        return url_ids.leading_back(self._map, begin, row.size, row.width, row.way, *found)
+            return lambda ident: None
+        return url_ids.id_lookup(
+            self._map, begin, row.size, row.width, row.way, self._trie, self._ids, self._removed
+        )
 
     def _look_first(self, key: bytes, ident: int) -> int:
         self._begin()
@@ -332,7 +329,7 @@ class Segment:
 # What is looked up for every link: names of a function cost less than attributes do.
 
 
-def _looking(data: mmap.mmap, row: SegmentRow, trie: Any, removed: tuple[bytes, ...]) -> Look:
+def _looking(data: mmap.mmap, row: SegmentRow, trie: Any, removed: tuple[bytes, ...]) -> Lookup:
     """`Segment.look`."""
     used, patterns, count = USED, PATTERNS, row.words
     words = words_at(data, _aligned(row.trie), count)
@@ -344,23 +341,7 @@ def _looking(data: mmap.mmap, row: SegmentRow, trie: Any, removed: tuple[bytes, 
             return ABSENT
         if removed and key.startswith(removed):
             return MAYBE
-        return HELD if key in trie else MAYBE
-
-    return look
-
-
-def _looking_at_checks(
-    data: mmap.mmap, row: SegmentRow, trie: Any, removed: tuple[bytes, ...]
-) -> Look:
-    """`Segment.look` of format 1."""
-    may_hold = buckets.may_hold(data, row.trie, row.keys)
-
-    def look(key: bytes, ident: int) -> int:
-        if not may_hold(ident):
-            return ABSENT
-        if removed and key.startswith(removed):
-            return MAYBE
-        return HELD if key in trie else MAYBE
+        return PRESENT if key in trie else MAYBE
 
     return look
 
@@ -377,9 +358,8 @@ def trie_of(folder: Path, row: SegmentRow) -> Iterator[bytes]:
 
 
 def write_segment(
-    path: Path, keys: Iterable[bytes], identity: Identity, twins: Mapping[bytes, int],
-    *, ids: bool, recent: bool,
-) -> SegmentRow | None:  # fmt: skip
+    path: Path, keys: Iterable[bytes], ids: UrlIds, *, id_table: bool, recent: bool
+) -> SegmentRow | None:
     """Write *keys* as a durable segment; None, and no file, if there are none. Raises OSError."""
     # The cache of the largest kind makes look-ups a tenth faster, and the trie a hundredth larger.
     trie = marisa_trie.BinaryTrie(
@@ -393,15 +373,15 @@ def write_segment(
     numbers, idents = array("I"), array("Q")
     for key, number in trie.iteritems():
         numbers.append(number)
-        idents.append(twins.get(key) or identity.of(key))
+        idents.append(ids.id_of(key))
     found = np.frombuffer(idents, np.uint64)
     words = words_of(found)
     text = trie.tobytes()
     rest = words.rjust(len(words) + -len(text) % 4, b"\0")
-    width = (max(1, count - 1).bit_length() + 7) // 8 if ids else 0
-    way: Way | None = None
+    width = (max(1, count - 1).bit_length() + 7) // 8 if id_table else 0
+    way: IdTableLayout | None = None
     if width:
-        table, way = url_ids.table_of(found, np.frombuffer(numbers, np.uint32), width)
+        table, way = url_ids.build_id_table(found, np.frombuffer(numbers, np.uint32), width)
         rest += table
     files.write_synced(path, text, rest)
     sums = xxhash.xxh3_128_hexdigest(text), xxhash.xxh3_128_hexdigest(rest)

@@ -27,7 +27,7 @@ what is handed out together with its number gets nothing twice.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -40,22 +40,18 @@ import xxhash
 
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime.files import lock_folder
+from scrapy_spider_suite.runtime.files import lock_folder, write_all
 from scrapy_spider_suite.seen.fingerprints import (
-    TOP,
     WIDTHS,
     Mask,
     Rows,
-    bytes_of,
     false_positive_bound,
     fingerprint,
     fingerprints,
-    key_of,
-    mask_of,
+    item_key,
     rows_of,
-    write_all,
 )
-from scrapy_spider_suite.seen.sorted_set import PART, Merge, SortedParts
+from scrapy_spider_suite.seen.sorted_set import PART_ROWS, SetMerge, SortedSet
 from scrapy_spider_suite.seen.url_keys import decode, encode
 
 _HEAD = Struct("<II")  # length * 2 + is text, xxh32
@@ -191,7 +187,7 @@ def _records(path: Path) -> Iterator[tuple[bytes, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FlushVerdict:
     """What a flush found, as the manifest's notes keep it.
 
     Attributes:
@@ -216,25 +212,17 @@ class Flush:
     """
 
     def __init__(
-        self,
-        parts: SortedParts,
-        verdict: Verdict,
-        log: WaitingLog | None,
-        done: Callable[[], None],
-        prints: bytes | None = None,
-        fresh: bool = False,
+        self, sieve: Sieve, verdict: FlushVerdict, prints: bytes | None = None, fresh: bool = False
     ) -> None:
         self.first = verdict.first
         self.end = verdict.end
         self.prints = prints or b""
         self.decided = prints is None
-        """Whether it is known what is new."""
-        self._parts = parts
+        """Whether it is known which items are new."""
+        self._sieve, self._parts, self._log = sieve, sieve.parts, sieve.log
         self._verdict = verdict
-        self._log = log
-        self._done = done
         self._fresh = fresh
-        self._merge: Merge | None = None
+        self._merge: SetMerge | None = None
         self._one = Lock()
 
     def __len__(self) -> int:
@@ -246,7 +234,7 @@ class Flush:
         Raises `StoreWriteError` if the disk is full or broken. Nothing is lost then, and the next
         step begins the work anew. Raises `JobDamagedError` if a file of the sieve is gone.
         """
-        with self._one, writing(self._parts.folder):
+        with self._one, store_errors(self._parts.folder):
             if self.decided:
                 return False
             try:
@@ -261,12 +249,12 @@ class Flush:
                 raise
         return True
 
-    def _decide(self, merge: Merge) -> None:
+    def _decide(self, merge: SetMerge) -> None:
         if self._log is not None:
             self._log.sync(self.end)  # what is known must not be lost
         flushes = self._parts.manifest.notes.get("flushes", 0) + 1
         bits = np.packbits(merge.new).tobytes()
-        verdict = Verdict(self.first, self.end, bits, flushes)
+        verdict = FlushVerdict(self.first, self.end, bits, flushes)
         merge.conclude(asdict(verdict))
         self._verdict, self._merge, self.decided = verdict, None, True
 
@@ -300,7 +288,7 @@ class Flush:
             raise ValueError("the flush has steps left")
         if self._log is not None:
             self._log.drop(self.end)
-        self._done()
+        self._sieve.under_way = None
 
     def abandon(self) -> None:
         """Stop in the middle: what it wrote is removed; what waited waits on."""
@@ -310,7 +298,7 @@ class Flush:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def store_errors(path: Path) -> Iterator[None]:
     """Turn an `OSError` into a `StoreWriteError` that says where."""
     try:
         yield
@@ -371,7 +359,7 @@ class Sieve:
         bits: int = 128,
         capacity: int = CAPACITY,
         own_log: bool = True,
-        part: int = PART,
+        part: int = PART_ROWS,
         readonly: bool = False,
     ) -> None:
         self.path = Path(path)
@@ -379,28 +367,26 @@ class Sieve:
         self._width = WIDTHS[bits]
         self._lock: int | None = None if readonly else lock_folder(self.path)
         self._bucket = bytearray()
-        self._flush: Flush | None = None
+        self.under_way: Flush | None = None
+        """The flush that was begun and not accepted, perhaps before the process ended."""
         try:
-            with writing(self.path):
-                self._parts = SortedParts(self.path, self._width // 8, part, readonly=readonly)
+            with store_errors(self.path):
+                self.parts = SortedSet(self.path, self._width // 8, part, readonly=readonly)
                 self._open(own_log and not readonly)
         except BaseException:
             self._unlock()
             raise
 
     def _open(self, own_log: bool) -> None:
-        verdict = Verdict(**self._parts.manifest.notes)
+        verdict = FlushVerdict(**self.parts.manifest.notes)
         self._begun = verdict.end
-        self._log = WaitingLog(self.path, verdict.end) if own_log else None
-        first = verdict.first if self._log is None else self._log.first
+        self.log = WaitingLog(self.path, verdict.end) if own_log else None
+        first = verdict.first if self.log is None else self.log.first
         if first < verdict.end:
-            self._flush = Flush(self._parts, verdict, self._log, self._accepted)
-        if self._log is not None:
-            waiting = self._log.read(verdict.end, self._log.next)
+            self.under_way = Flush(self, verdict)
+        if self.log is not None:
+            waiting = self.log.read(verdict.end, self.log.next)
             self._bucket += fingerprints((item for _, item in waiting), self._width)
-
-    def _accepted(self) -> None:
-        self._flush = None
 
     @property
     def words(self) -> int:
@@ -422,51 +408,40 @@ class Sieve:
         """Whether it is time for a flush."""
         return self.waiting >= self.capacity
 
-    @property
-    def under_way(self) -> Flush | None:
-        """The flush that was begun and not accepted, perhaps before the process ended."""
-        return self._flush
-
-    @property
-    def _frozen(self) -> bytes:
-        return b"" if self._flush is None else self._flush.prints
-
     def offer(self, items: Iterable[Item]) -> None:
         """Let *items* wait.
 
         Raises `StoreWriteError` if the log cannot be written: none of them waits then.
         """
         listed = list(items)
-        self.keep(listed, fingerprints(listed, self._width))
+        self.offer_prints(listed, fingerprints(listed, self._width))
 
-    def keep(self, items: Sequence[Item], prints: bytes) -> None:
+    def offer_prints(self, items: Sequence[Item], prints: bytes) -> None:
         """`offer`, by who has the fingerprints of *items* already."""
-        if self._log is not None:
-            self._log.append(items)
+        if self.log is not None:
+            self.log.append(items)
         self._bucket += prints
 
     @property
     def decided(self) -> int:
         """The number after the last item that a flush has decided about."""
-        return Verdict(**self._parts.manifest.notes).end
+        return FlushVerdict(**self.parts.manifest.notes).end
 
     def begin(self, fresh: bool = False) -> Flush:
         """Begin to flush all that waits; or go on with the flush that is not accepted yet.
 
         *fresh* is for a caller who knows that all of it is new, which is quicker.
         """
-        if self._flush is None:
+        if self.under_way is None:
             end = self.next
-            if self._log is not None:
-                with writing(self.path):
-                    self._log.rotate()
-            verdict, prints = Verdict(self._begun, end), bytes(self._bucket)
-            self._flush = Flush(
-                self._parts, verdict, self._log, self._accepted, prints, fresh
-            )
+            if self.log is not None:
+                with store_errors(self.path):
+                    self.log.rotate()
+            verdict, prints = FlushVerdict(self._begun, end), bytes(self._bucket)
+            self.under_way = Flush(self, verdict, prints, fresh)
             self._begun = end
             self._bucket.clear()
-        return self._flush
+        return self.under_way
 
     def flush(self) -> list[Item]:
         """Flush all that waits; what is new, in the order in which it was offered first.
@@ -475,7 +450,7 @@ class Sieve:
         items wait on, then.
         """
         found: list[Item] = []
-        for _ in range(1 + (self._flush is not None)):
+        for _ in range(1 + (self.under_way is not None)):
             flush = self.begin()
             flush.run()
             found += flush.new()
@@ -495,67 +470,46 @@ class Sieve:
 
     def has(self, print_: bytes) -> bool:
         """Whether a fingerprint is on disk."""
-        return self._parts.has(print_)
+        return self.parts.has(print_)
 
     def __contains__(self, item: Item) -> bool:
         """Whether *item* was offered before; slow for what waits, of which there is no index."""
-        wanted = fingerprint(key_of(item), self._width)
-        return self._parts.has(wanted) or any(
-            _holds(prints, wanted) for prints in (self._frozen, self._bucket)
+        wanted = fingerprint(item_key(item), self._width)
+        frozen = b"" if self.under_way is None else self.under_way.prints
+        return self.parts.has(wanted) or any(
+            _holds(prints, wanted) for prints in (frozen, self._bucket)
         )
 
     def __len__(self) -> int:
         """How many different items flushes have decided about."""
-        return len(self._parts)
-
-    def extract(self, slots: Iterable[int]) -> Iterator[bytes]:
-        """The fingerprints of *slots*, many in one piece of bytes."""
-        mask = mask_of(slots)
-        for low, high in self._parts.spans(mask, TOP):
-            yield from map(bytes_of, self._parts.rows(mask, low, high))
+        return len(self.parts)
 
     def spans(self, slots: Mask, most: int) -> list[tuple[int, int]]:
         """Ranges in which together all fingerprints of *slots* lie, some *most* or fewer in each.
         """
-        return list(self._parts.spans(slots, most))
+        return list(self.parts.spans(slots, most))
 
     def rows(self, slots: Mask, low: int, high: int) -> Iterator[Rows]:
         """The fingerprints of *slots* in the range from *low* to *high* (see `spans`), in pieces.
 
         While no flush runs, in any thread. Raises `OSError`.
         """
-        return self._parts.rows(slots, low, high)
-
-    def absorb(self, pieces: Iterable[bytes]) -> None:
-        """Know the fingerprints that another sieve of the same width has extracted.
-
-        Raises `StoreWriteError`; some of them may be known then, and they can be absorbed again.
-        """
-        self._idle()
-        for piece in pieces:
-            with writing(self.path):
-                merge = self._parts.merge(rows_of(piece, self._width))
-                while merge.step():
-                    pass
-                merge.conclude(self._parts.manifest.notes)
-
-    def remove(self, slots: Iterable[int]) -> None:
-        """Forget the fingerprints of *slots*. Raises `StoreWriteError`."""
-        for _ in self.removing(mask_of(slots)):
-            pass
+        return self.parts.rows(slots, low, high)
 
     def removing(self, slots: Mask) -> Generator[None, None, None]:
-        """`remove` in steps of some milliseconds, in any thread, while no flush runs.
+        """Remove the fingerprints of *slots*, in steps of some milliseconds, in any thread.
+
+        No flush may run meanwhile. Raises `StoreWriteError`.
 
         A verdict that was not accepted stays.
         """
         self._decided()
-        with writing(self.path):
-            yield from self._parts.remove(slots)
+        with store_errors(self.path):
+            yield from self.parts.remove(slots)
 
     def check(self) -> list[str]:
         """Read all files; what is damaged, one line for each."""
-        return self._parts.check()
+        return self.parts.check()
 
     def repair(self) -> None:
         """Write damaged files anew with what can be read of them. Raises `StoreWriteError`.
@@ -563,38 +517,38 @@ class Sieve:
         A verdict that was not accepted stays.
         """
         self._decided()
-        with writing(self.path):
-            self._parts.repair()
+        with store_errors(self.path):
+            self.parts.repair()
 
     def _decided(self) -> None:
-        if self._flush is None or not self._flush.decided:
+        if self.under_way is None or not self.under_way.decided:
             self._idle()
 
     def _idle(self) -> None:
-        if self._flush is not None:
+        if self.under_way is not None:
             raise ValueError("a flush is under way: accept it first")
 
     def stats(self) -> SieveStatistics:
         """How much it holds."""
         bits = self._width * 8
         return SieveStatistics(
-            known=len(self._parts),
+            known=len(self.parts),
             waiting=self.next - self.decided,
             bits=bits,
-            false_positive_bound=false_positive_bound(self._parts.largest_slot, bits),
-            parts=len(self._parts.parts),
-            disk=sum(file.size for file in self._parts.files),
-            flushes=Verdict(**self._parts.manifest.notes).flushes,
-            damaged=tuple(self._parts.damaged.values()),
+            false_positive_bound=false_positive_bound(self.parts.largest_slot, bits),
+            parts=len(self.parts.parts),
+            disk=sum(file.size for file in self.parts.files),
+            flushes=FlushVerdict(**self.parts.manifest.notes).flushes,
+            damaged=tuple(self.parts.damaged.values()),
         )
 
     def close(self) -> None:
         """Let go of the files. What waits is in the log; without one of its own, at the caller."""
-        if self._flush is not None:
-            self._flush.abandon()
-        if self._log is not None:
-            self._log.close()
-        self._parts.close()
+        if self.under_way is not None:
+            self.under_way.abandon()
+        if self.log is not None:
+            self.log.close()
+        self.parts.close()
         self._unlock()
 
     def _unlock(self) -> None:

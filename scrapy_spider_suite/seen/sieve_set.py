@@ -18,7 +18,7 @@ from threading import Thread
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.runtime.files import LOCK_NAME, lock_folder
 from scrapy_spider_suite.seen.fingerprint_cache import FingerprintCache
-from scrapy_spider_suite.seen.fingerprints import WIDTHS, fingerprint, key_of
+from scrapy_spider_suite.seen.fingerprints import WIDTHS, fingerprint, item_key
 from scrapy_spider_suite.seen.sieve import Flush, Item, Sieve, SieveStatistics
 
 CAPACITY = 1 << 17
@@ -60,14 +60,14 @@ class SieveSet:
 
     def add_one(self, item: Item) -> bool:
         """Add *item*; whether it is new. Raises `StoreWriteError`: then it was not added."""
-        key = key_of(item)
+        key = item_key(item)
         if not self.cache.add(key):
             return False
         print_ = fingerprint(key, self._width)
         if self._has(print_):
             return False
         try:
-            self._sieve.keep((item,), print_)
+            self._sieve.offer_prints((item,), print_)
         except BaseException:
             self.cache.forget(key)
             raise
@@ -78,7 +78,7 @@ class SieveSet:
         return print_ in self._recent or print_ in self._merging or self._sieve.has(print_)
 
     def __contains__(self, item: Item) -> bool:
-        return self._has(fingerprint(key_of(item), self._width))
+        return self._has(fingerprint(item_key(item), self._width))
 
     def __len__(self) -> int:
         decided = self._flush is None or self._flush.decided

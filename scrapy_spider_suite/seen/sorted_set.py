@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import numpy as np
@@ -46,16 +46,16 @@ from scrapy_spider_suite.seen.fingerprints import (
     Rows,
     SortedFile,
     SortedWriter,
-    empty,
-    found,
-    merged,
-    place,
-    slices,
+    are_among,
+    merge_rows,
+    no_rows,
+    rank_of,
+    slice_rows,
     slots_of,
     sorted_and_unique,
 )
 
-NAME = "sieve.manifest"
+MANIFEST_NAME = "sieve.manifest"
 _FORMAT = 1
 _SUM = 8
 
@@ -65,7 +65,7 @@ def _no_counts() -> NDArray[np.int64]:
 
 
 @dataclass
-class Manifest:
+class SetManifest:
     """What a sieve consists of.
 
     Attributes:
@@ -83,14 +83,14 @@ class Manifest:
     notes: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest | None:
+    def read(cls, folder: Path) -> SetManifest | None:
         """That of *folder*; None if it has none yet.
 
         Raises:
             JobDamagedError: it is not what was written.
             JobFormatError: a newer release wrote it.
         """
-        path = folder / NAME
+        path = folder / MANIFEST_NAME
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -113,25 +113,22 @@ class Manifest:
             "notes": self.notes,
         }  # fmt: skip
         body: bytes = msgpack.packb(row)
-        new = folder / f"{NAME}.new"
+        new = folder / f"{MANIFEST_NAME}.new"
         files.write_synced(new, body + xxhash.xxh3_64_digest(body))
-        os.replace(new, folder / NAME)
+        os.replace(new, folder / MANIFEST_NAME)
         # It is in its place now; a disk that cannot say so will say it of the next thing written.
         with suppress(OSError):
             files.sync_path(folder)
 
 
-if TYPE_CHECKING:
-    pass
-
-PARTS = 32
+MAX_PARTS = 32
 """Parts have at most this share of all fingerprints, or what a part may always have."""
 _RECENT = 4
 """A recent file has at most one row for so many of its base."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SetPart:
     """The fingerprints from the first word *low* on, up to the next part's.
 
     Invariant: each of them is in one of the two files only.
@@ -150,7 +147,7 @@ class Part:
         return [file for file in (self.base, self.recent) if file is not None]
 
 
-class Merge:
+class SetMerge:
     """One merge: `step` until there are no more, then `conclude`; or `abandon` before that.
 
     *batch* is in the order of arrival; if it is *fresh*, nothing of it is in the set, and bases are
@@ -164,11 +161,11 @@ class Merge:
 
     def __init__(
         self,
-        parts: SortedParts,
+        parts: SortedSet,
         batch: Rows,
         drop: Mask | None = None,
         fresh: bool = False,
-        anew: Callable[[Part, int], bool] = lambda part, end: False,
+        anew: Callable[[SetPart, int], bool] = lambda part, end: False,
     ) -> None:
         self.new: Mask = np.zeros(len(batch), np.bool_)
         self._parts = parts
@@ -182,7 +179,7 @@ class Merge:
         )
         self._written: list[Path] = []
         self._writer: SortedWriter | None = None
-        self._most = max(parts.part, (len(parts) + len(batch)) // PARTS)
+        self._most = max(parts.part, (len(parts) + len(batch)) // MAX_PARTS)
         self._steps = self._run()
 
     def step(self) -> bool:
@@ -211,7 +208,7 @@ class Merge:
         except BaseException:
             self.abandon()
             raise
-        self._parts.take(self._manifest)
+        self._parts.serve(self._manifest)
 
     def abandon(self) -> None:
         """Remove what was written."""
@@ -231,7 +228,7 @@ class Merge:
         known = np.zeros(len(unique), np.bool_)
         begin = 0
         for part, end in self._parts.ranges():
-            stop = place(unique, end)
+            stop = rank_of(unique, end)
             anew = self._anew(part, end)
             if stop > begin or anew:
                 known[begin:stop] = yield from self._merge_part(part, unique[begin:stop], anew)
@@ -246,10 +243,10 @@ class Merge:
             self._manifest.counts[self._drop] = 0
         yield
 
-    def _merge_part(self, part: Part, batch: Rows, anew: bool) -> Generator[None, None, Mask]:
+    def _merge_part(self, part: SetPart, batch: Rows, anew: bool) -> Generator[None, None, Mask]:
         """Merge the sorted *batch* into a part; which of it were known."""
-        recent = np.concatenate([empty(self._parts.words), *self._read(part.recent)])
-        known = found(recent, batch)
+        recent = np.concatenate([no_rows(self._parts.words), *self._read(part.recent)])
+        known = are_among(recent, batch)
         size, more = len(part.base or ()), len(recent) + len(batch)
         anew = anew or not size or more > max(CHUNK, size // _RECENT)
         share = (size + more) / -(-(size + more) // self._most) if anew else float("inf")
@@ -258,21 +255,21 @@ class Merge:
         searched = begin = old = 0
         for chunk in self._read(part.base if anew or not self._fresh else None):
             last = int(chunk[-1, 0]) + 1
-            stop = place(batch, last)
-            known[searched:stop] |= found(chunk, batch[searched:stop])
+            stop = rank_of(batch, last)
+            known[searched:stop] |= are_among(chunk, batch[searched:stop])
             if anew:
-                end = place(recent, last)
+                end = rank_of(recent, last)
                 fresh = batch[begin:stop][~known[begin:stop]]
-                for piece in slices(merged(chunk, recent[old:end], fresh), most):
+                for piece in slice_rows(merge_rows(chunk, recent[old:end], fresh), most):
                     self._write(piece, written, share)
                 begin, old = stop, end
             searched = stop
             yield
-        rest = merged(recent[old:], batch[begin:][~known[begin:]])
+        rest = merge_rows(recent[old:], batch[begin:][~known[begin:]])
         if not anew and known.all():
             self._keep(part.low, part.base, part.recent)
             return known
-        for piece in slices(rest, most):
+        for piece in slice_rows(rest, most):
             self._write(piece, written, share)
             yield
         self._end_file()
@@ -323,23 +320,23 @@ class Merge:
         self._manifest.parts += [(start, name, "") for start, name in written]
 
 
-PART = 1 << 20
+PART_ROWS = 1 << 20
 """Fingerprints that a part may have, however few there are in all."""
 _ATTEMPTS = 20
 """Times that a reader begins anew because files were replaced meanwhile."""
 
 
-class _Serving:
+class _Snapshot:
     """What look-ups go by: replaced as a whole."""
 
-    def __init__(self, manifest: Manifest, parts: list[Part]) -> None:
+    def __init__(self, manifest: SetManifest, parts: list[SetPart]) -> None:
         self.manifest = manifest
         self.parts = parts
         self.lows = [part.low for part in parts]
         self.rows = sum(map(len, parts))
 
 
-class SortedParts:
+class SortedSet:
     """The set in *folder*, which is made if need be, of fingerprints of *words* words.
 
     A damaged file is named in *damaged*, and the others serve: what it held is new again. Raises
@@ -352,7 +349,7 @@ class SortedParts:
     """
 
     def __init__(
-        self, folder: Path, words: int, part: int = PART, *, readonly: bool = False
+        self, folder: Path, words: int, part: int = PART_ROWS, *, readonly: bool = False
     ) -> None:
         if not readonly:
             folder.mkdir(parents=True, exist_ok=True)
@@ -362,28 +359,28 @@ class SortedParts:
         self.part = part
         self._unpack = Struct(f">{words}Q").unpack
         self.damaged: dict[str, str] = {}
-        self._serving = _Serving(Manifest(words), [])
+        self._serving = _Snapshot(SetManifest(words), [])
         self._read()
 
     def _read(self) -> None:
         """Serve what the manifest on disk says; a reader, what was there at one moment."""
         for _ in range(_ATTEMPTS):
-            manifest = Manifest.read(self.folder) or Manifest(self.words)
+            manifest = SetManifest.read(self.folder) or SetManifest(self.words)
             if manifest.words != self.words:
                 was, now = manifest.words * 64, self.words * 64
                 raise JobSettingsError(
                     f"{self.folder} has fingerprints of {was} bits, not of {now}"
                 )
             self.damaged.clear()
-            self.take(manifest)
+            self.serve(manifest)
             if not (self._readonly and self.damaged) or self._is_current():
                 return
 
     def _is_current(self) -> bool:
-        now = Manifest.read(self.folder)
+        now = SetManifest.read(self.folder)
         return now is None or now.generation == self.manifest.generation
 
-    def take(self, manifest: Manifest) -> None:
+    def serve(self, manifest: SetManifest) -> None:
         """Serve what *manifest* says, and remove all other files.
 
         Another thread may look up meanwhile: it is served by the old files or by the new ones.
@@ -391,8 +388,8 @@ class SortedParts:
         files = {file.path.name: file for file in self.files}
         named = {name for part in manifest.parts for name in part[1:] if name}
         opened = {name: files.get(name) or self._open(name) for name in named}
-        parts = [Part(low, opened.get(a), opened.get(b)) for low, a, b in manifest.parts]
-        self._serving = _Serving(manifest, parts)
+        parts = [SetPart(low, opened.get(a), opened.get(b)) for low, a, b in manifest.parts]
+        self._serving = _Snapshot(manifest, parts)
         for path in () if self._readonly else self.folder.glob("*.rows"):
             if path.name not in named:
                 path.unlink(missing_ok=True)
@@ -408,12 +405,12 @@ class SortedParts:
         self.damaged[path.name] = f"{path} is damaged: block {block} cannot be read"
 
     @property
-    def manifest(self) -> Manifest:
+    def manifest(self) -> SetManifest:
         """What the set consists of."""
         return self._serving.manifest
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[SetPart]:
         """Its parts, in the order of their ranges."""
         return self._serving.parts
 
@@ -445,7 +442,7 @@ class SortedParts:
                 self._read()
             return self.has(print_)  # a merge ended meanwhile
 
-    def ranges(self) -> Iterator[tuple[Part, int]]:
+    def ranges(self) -> Iterator[tuple[SetPart, int]]:
         """The parts, each with the end of its range."""
         return zip(self.parts, [*self._serving.lows[1:], TOP], strict=True)
 
@@ -480,31 +477,31 @@ class SortedParts:
         if count:
             yield begin << 48, end << 48
 
-    def merge(self, batch: Rows, fresh: bool = False) -> Merge:
-        """Begin to merge *batch*, which is in the order of its arrival; see `Merge` for *fresh*."""
-        return Merge(self, batch, fresh=fresh)
+    def merge(self, batch: Rows, fresh: bool = False) -> SetMerge:
+        """Begin to merge *batch*, in the order of arrival; *fresh*: see `SetMerge`."""
+        return SetMerge(self, batch, fresh=fresh)
 
     def remove(self, slots: Mask) -> Iterator[None]:
         """Remove the fingerprints of *slots*, in steps. Raises `OSError`."""
 
-        def touched(part: Part, end: int) -> bool:
+        def touched(part: SetPart, end: int) -> bool:
             return bool(slots[part.low >> 48 : (end - 1 >> 48) + 1].any())
 
         if (slots & (self.manifest.counts > 0)).any():
-            yield from self._carry_out(Merge(self, empty(self.words), slots, anew=touched))
+            yield from self._carry_out(SetMerge(self, no_rows(self.words), slots, anew=touched))
 
     def repair(self) -> None:
         """Write anew what can be read of damaged files. Raises `OSError`."""
         bad = set(self.damaged)
 
-        def damaged(part: Part, end: int) -> bool:
+        def damaged(part: SetPart, end: int) -> bool:
             return any(file.path.name in bad for file in part.files)
 
-        for _ in self._carry_out(Merge(self, empty(self.words), anew=damaged)):
+        for _ in self._carry_out(SetMerge(self, no_rows(self.words), anew=damaged)):
             pass
         self.damaged.clear()
 
-    def _carry_out(self, merge: Merge) -> Iterator[None]:
+    def _carry_out(self, merge: SetMerge) -> Iterator[None]:
         try:
             while merge.step():
                 yield

@@ -1,14 +1,8 @@
-"""How a trie store is opened: its lock, its catalogue, what a kill left, its fresh rows.
+"""`TrieStore`: the exact set of the URLs that a crawl has seen, compressed.
 
-What a trie store says of itself.
-
-The URLs that a crawl has seen, compressed: KSpider's and Tarantula's store, grown up.
-
-A `TrieStore` is a set of URLs that is exact, takes some third of their text, leads from URLs to ids
-and back, may be added to at any time, and survives a kill at any instant. It is log-structured:
-what is new goes to a log and an index in memory; a process of its own merges that into tries that
-never change. Ids are cut into ranges of a million URLs, each with two tries at most, so that a
-look-up costs the same however many URLs there are. docs/seen.md tells more.
+Log-structured: new URLs go to a log and an index in memory, and a process of its own merges them
+into tries that never change. Ids are cut into ranges of a million URLs with two tries each at most,
+so the cost of a look-up does not grow with the store. docs/seen.md has the design.
 """
 
 from __future__ import annotations
@@ -30,20 +24,27 @@ from scrapy_spider_suite.errors import (
     StoreWriteError,
     UnknownUrlError,
 )
-from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime.files import lock_folder
-from scrapy_spider_suite.seen import segments as catalogues
-from scrapy_spider_suite.seen.fresh_log import FileLog, FreshLog
+from scrapy_spider_suite.runtime.files import lock_folder, sync_path
+from scrapy_spider_suite.seen.fresh_log import FreshLog
 from scrapy_spider_suite.seen.ranges import Range, Ranges
 from scrapy_spider_suite.seen.segment_builder import MADE, SPLIT
-from scrapy_spider_suite.seen.segments import ABSENT, HELD, MAYBE, Catalogue
+from scrapy_spider_suite.seen.segments import (
+    ABSENT,
+    MAYBE,
+    PRESENT,
+    Catalogue,
+    install_catalogue,
+    read_catalogue,
+    write_catalogue,
+)
 from scrapy_spider_suite.seen.trie_upkeep import (
-    Finding,
-    Upkeep,
-    check,
+    StoreState,
+    TrieDamage,
+    TrieUpkeep,
+    check_store,
     fresh_keys,
     has_removed,
-    remove,
+    remove_urls,
     wants_base,
 )
 from scrapy_spider_suite.seen.url_keys import (
@@ -51,23 +52,55 @@ from scrapy_spider_suite.seen.url_keys import (
     LOW,
     MAX_KEY,
     TWIN_BITS,
-    Identity,
-    Table,
+    FreshTable,
+    UrlIds,
     decode,
     digest,
     encode,
 )
 
+DEFAULT_MEMORY: Final = 64 << 20
 _ATTEMPTS: Final = 50
 """Times that a reader begins anew."""
 
 
-def catalogue_of(folder: Path, ids: bool, readonly: bool) -> tuple[Catalogue, dict[str, str]]:
-    """The catalogue of the store in *folder*, or of a new one; and what of it is damaged.
+def open_store(folder: Path, ids: bool, readonly: bool, verify: bool | None) -> StoreState:
+    """Open the store in *folder*; see `TrieStore`.
 
-    Raises `JobError`, `JobDamagedError`, `JobFormatError`, `StoreWriteError`.
+    A reader, beside whom files are replaced and deleted, begins anew until all that it has read is
+    of one moment. Raises `JobInUseError` if that moment never comes, `JobError`, `StoreWriteError`.
     """
-    found, damaged = catalogues.read_catalogue(folder)
+    for _ in range(_ATTEMPTS if readonly else 1):
+        try:
+            state = _open_once(folder, ids, readonly, verify)
+        except FileNotFoundError:
+            continue
+        now, _ = read_catalogue(folder) if readonly else (state.catalogue, [])
+        if now is None or now.serial == state.catalogue.serial:
+            return state
+        state.log.close()
+    raise JobInUseError(f"{folder} changes faster than it can be read: try again")
+
+
+def _open_once(folder: Path, with_ids: bool, readonly: bool, verify: bool | None) -> StoreState:
+    catalogue, damaged = _read_or_create(folder, with_ids, readonly)
+    ids = catalogue.url_ids()
+    if not readonly:
+        _sweep(folder, catalogue)
+    ranges = Ranges(folder, ids)
+    ranges.adopt(catalogue, verify=verify)
+    log = FreshLog(folder, catalogue.mark, readonly=readonly)
+    state = StoreState(folder, catalogue, ids, ranges, log, 0, damaged)
+    state.fresh = _replay(state, readonly)
+    state.damaged |= ranges.damage | log.damage
+    return state
+
+
+def _read_or_create(
+    folder: Path, ids: bool, readonly: bool
+) -> tuple[Catalogue, dict[str, str]]:
+    """The catalogue of the store in *folder*, or of a new one; and its damaged copies."""
+    found, damaged = read_catalogue(folder)
     if found is not None:
         return found, {name: f"{folder / name} is not as it was written" for name in damaged}
     if readonly:
@@ -76,83 +109,34 @@ def catalogue_of(folder: Path, ids: bool, readonly: bool) -> tuple[Catalogue, di
     new = Catalogue(1, secrets.randbits(63), ids)
     try:
         made.mkdir(exist_ok=True)
-        catalogues.write_catalogue(made, new)
+        write_catalogue(made, new)
     except OSError as error:
         raise StoreWriteError(f"{folder}: {error.strerror}") from error
-    catalogues.install_catalogue(made, folder)
+    install_catalogue(made, folder)
     return new, {}
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A store as it was found: see `TrieStore`. *fresh* is how many rows are in no segment."""
-
-    catalogue: Catalogue
-    damaged: dict[str, str]
-    identity: Identity
-    twins: dict[bytes, int]
-    ranges: Ranges
-    log: FreshLog
-    fresh: int
-
-
-def open_store(
-    folder: Path, log: FreshLog | None, ids: bool, readonly: bool, verify: bool | None
-) -> Opened:
-    """Open the store in *folder*.
-
-    A reader, beside whom files are replaced and deleted, begins anew until what it has read is of
-    one moment. Raises what `catalogue_of` does, and `JobInUseError` if that moment never comes.
-    """
-    for _ in range(_ATTEMPTS if readonly else 1):
-        try:
-            found = _open_once(folder, log, ids, readonly, verify)
-        except FileNotFoundError:
-            continue
-        now, _ = catalogues.read_catalogue(folder) if readonly else (found.catalogue, [])
-        if now is None or now.serial == found.catalogue.serial:
-            return found
-        found.log.close()
-    raise JobInUseError(f"{folder} changes faster than it can be read: try again")
-
-
-def _open_once(
-    folder: Path, log: FreshLog | None, ids: bool, readonly: bool, verify: bool | None
-) -> Opened:
-    catalogue, damaged = catalogue_of(folder, ids, readonly)
-    identity = Identity(catalogue.seed, catalogue.mask)
-    twins = {bytes.fromhex(key): ident for key, ident in catalogue.twins.items()}
-    if not readonly:
-        sweep(folder, catalogue)
-    ranges = Ranges(folder, identity, twins)
-    ranges.adopt(catalogue, verify=verify)
-    log = log or FileLog(folder, catalogue.mark, readonly=readonly)
-    fresh = replay(log, ranges, catalogue, folder, readonly)
-    return Opened(catalogue, damaged, identity, twins, ranges, log, fresh)
-
-
-def sweep(folder: Path, catalogue: Catalogue) -> None:
-    """Delete what a kill left: half-made segments, and those that were replaced."""
+def _sweep(folder: Path, catalogue: Catalogue) -> None:
+    """Delete the rest of a killed process: half-made segments, and replaced ones."""
     shutil.rmtree(folder / MADE, ignore_errors=True)
     for path in folder.glob("segment-*"):
         if path.name not in catalogue.files:
             path.unlink()
 
 
-def replay(
-    log: FreshLog, ranges: Ranges, catalogue: Catalogue, folder: Path, readonly: bool
-) -> int:
-    """Put what is fresh in *log* into the tables of *ranges*; how many rows those are."""
+def _replay(state: StoreState, readonly: bool) -> int:
+    """Put the fresh rows of the log into the tables of the ranges; return their number."""
+    log, ranges = state.log, state.ranges
     frames = list(log.rows())
     if not frames:
         return 0
     ids = np.concatenate([ids for ids, _ in frames])
     handles = np.concatenate([handles for _, handles in frames])
     number = ranges.index(ids)
-    fresh = handles >= np.array([row.mark for row in catalogue.ranges], np.int64)[number]
-    for prefix, mark in catalogue.removed:
+    fresh = handles >= np.array([row.mark for row in state.catalogue.ranges], np.int64)[number]
+    for prefix, mark in state.catalogue.removed:
         start = bytes.fromhex(prefix)
-        low, high = Identity.span(start)
+        low, high = UrlIds.span(start)
         own = (ids >= np.uint64(low)) & (ids <= np.uint64(high - 1)) & (handles < mark)
         for at in np.flatnonzero(fresh & own).tolist():
             fresh[at] = not log.read(int(handles[at])).startswith(start)
@@ -161,10 +145,10 @@ def replay(
     ends = np.searchsorted(number[order], np.arange(len(ranges)), "right").tolist()
     for part, start, end in zip(ranges, [0, *ends], ends, strict=False):
         mine = order[start:end]
-        part.live = Table.of(ids[mine], handles[mine])
-        part.count = part.live.count
+        part.open_table = FreshTable.of(ids[mine], handles[mine])
+        part.count = part.open_table.count
     if not readonly and not fresh.all():
-        files.sync_path(folder)
+        sync_path(state.folder)
         log.forget(handles[~fresh])
     return sum(part.count for part in ranges)
 
@@ -174,17 +158,17 @@ class TrieStatistics:
     """A trie store at one moment. Sizes are in bytes.
 
     Attributes:
-        urls: how many there are.
-        fresh: those in no segment yet.
-        removed: those in segments that count no more.
+        urls: number of URLs.
+        fresh: URLs in no segment yet.
+        removed: URLs in segments that count no more.
         ranges: of ids.
         segments: files with tries.
-        tries: bytes of the tries.
-        filters: bytes of the filters before them.
-        ids: bytes of the ways from ids to URLs; 0 in a store without ids.
-        log: bytes of the log of what is fresh; 0 if that is not the store's own.
-        memory: bytes of the index of what is fresh.
-        size: bytes of the whole store on disk.
+        tries: size of the tries.
+        filters: size of the filters.
+        ids: size of the tables from ids to URLs; 0 in a store without ids.
+        log: size of the log of fresh URLs.
+        memory: size of the index of fresh URLs.
+        size: the whole store on disk.
     """
 
     urls: int
@@ -205,78 +189,49 @@ class TrieStatistics:
         return self.size / max(1, self.urls)
 
 
-def statistics_of(ranges: Ranges, log: FreshLog, fresh: int, path: Path) -> TrieStatistics:
-    """Of the store in *path*."""
-    rows = [segment.row for part in ranges for segment in part.segments]
-    ids = sum(row.way_back for row in rows)
-    tries = sum(row.trie for row in rows)
-    other = sum(file.stat().st_size for file in path.glob("catalogue-?"))
-    kept = log.size if isinstance(log, FileLog) else 0
-    return TrieStatistics(
-        urls=fresh + sum(row.keys - row.gone for row in rows),
-        fresh=fresh, removed=sum(row.gone for row in rows),
-        ranges=len(ranges), segments=len(rows), tries=tries,
-        filters=sum(row.size for row in rows) - tries - ids, ids=ids, log=kept,
-        memory=fresh * BYTES_A_ROW, size=sum(row.size for row in rows) + kept + other,
-    )  # fmt: skip
-
-
-MEMORY: Final = 64 << 20
-
-
 class TrieStore:
     """A set of URLs in the folder *path*, which is made if need be; one process may have it open.
 
-    URLs are any str of at most 65,535 bytes in UTF-8; normal ones compress best, and those of one
-    host lie together. None of `add`, `offer`, `accept`, `poll`, ``in``, `id` and `url` takes
-    longer than some milliseconds, whatever is being built; `flush`, `compact`, `remove`, `check`
-    and opening may.
+    A URL is any str of at most 65,535 bytes in UTF-8; normal ones compress best. `add`, `poll`,
+    ``in``, `id` and `url` take some milliseconds at most, whatever is being built; `flush`,
+    `compact`, `remove`, `check` and opening may take long.
 
-    *log* keeps what is fresh; without one it is kept in files of the folder. *ids* says, for the
-    life of the store, whether `url` works: some 5 bytes a URL. *memory* is what the index of fresh
-    URLs may take, in bytes; more of it means less work for the builder. *split* is how many URLs a
-    range may have. With *readonly* the store may be looked at while another process has it open,
-    as it was at that moment. *verify* reads every segment once, at some GB/s, for whether it is as
-    it was written, None when it is first looked into (which then raises `JobDamagedError`): who
-    looks into a damaged one without that risks a crash of the process.
+    Args:
+        ids: for the life of the store, whether `url` works: some 5 bytes a URL.
+        memory: bytes for the index of fresh URLs; more means less work for the builder.
+        split: URLs that a range may have.
+        readonly: open it beside its process, as it is at this moment.
+        verify: read and check every segment, at some GB/s; None: at its first use, which then
+            raises `JobDamagedError`; False: never, and a damaged one may crash the process.
 
     Raises `JobInUseError`, `JobFormatError`, `JobDamagedError` if no catalogue can be read,
-    `JobError` if it is to be read only and is not there, `StoreWriteError`.
+    `JobError` if a reader finds no store, `StoreWriteError`.
 
     Attributes:
         path: the folder.
-        damaged: what cannot be read, and why, by the names of files; all else is served. URLs of a
-            damaged segment count as not seen until `check` has repaired what can be.
+        damaged: damaged files and the reasons; all others serve. URLs of a damaged segment count
+            as not seen until `check` repairs it.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], log: FreshLog | None = None, *, ids: bool = True,
-        memory: int = MEMORY, split: int = SPLIT, readonly: bool = False,
-        verify: bool | None = True,
+        self, path: str | os.PathLike[str], *, ids: bool = True, memory: int = DEFAULT_MEMORY,
+        split: int = SPLIT, readonly: bool = False, verify: bool | None = True,
     ) -> None:  # fmt: skip
         self.path = Path(path)
         self._readonly = readonly
         self._lock = None if readonly else lock_folder(self.path)
         try:
-            opened = open_store(self.path, log, ids, readonly, verify)
+            self._state = state = open_store(self.path, ids, readonly, verify)
         except BaseException:
             self._unlock()
             raise
-        catalogue, self.damaged = opened.catalogue, opened.damaged
-        self._ids = catalogue.ids
-        self._identity, self._twins = opened.identity, opened.twins
+        self.damaged, self._ranges, self._log = state.damaged, state.ranges, state.log
+        self._url_ids, self._seed = state.ids, state.ids.seed
         # Where there are no twins, which is nearly everywhere, nothing is asked about them.
-        self._ident = self._twin_or_own if self._twins else self._identity.of
-        self._seed = self._identity.seed
-        self._ranges, self._log = opened.ranges, opened.log
-        self._upkeep = Upkeep(
-            self.path, catalogue, self._ranges, self._log, fresh=opened.fresh,
-            limit=max(1, memory // BYTES_A_ROW), split=split,
-        )  # fmt: skip
-        self.damaged |= self._ranges.damage
-        self.damaged |= self._log.damage if isinstance(self._log, FileLog) else {}
+        self._ident = state.ids.id_of if state.ids.twins else state.ids.of
+        self._upkeep = TrieUpkeep(state, limit=max(1, memory // BYTES_A_ROW), split=split)
 
-    # Looking
+    # Looking up
 
     def __contains__(self, url: object) -> bool:
         """Whether *url* was added."""
@@ -287,42 +242,40 @@ class TrieStore:
         part = ranges.only or ranges.by_host.get(key[: key.find(b"/", 8) + 1])
         if part is None:
             ranges.remember(key, ident := self._ident(key))
-            return self._look(key, ident) == HELD
+            return self._look(key, ident) == PRESENT
         hash_ = digest(key, self._seed)
         # What is there is most likely in the base.
-        if part.base is not None and part.base.look(key, hash_) == HELD:
+        if part.base is not None and part.base.look(key, hash_) == PRESENT:
             return True
-        if part.recent is not None and part.recent.look(key, hash_) == HELD:
+        if part.recent is not None and part.recent.look(key, hash_) == PRESENT:
             return True
         if (part.count and part.may_find(hash_)) or not hash_ & LOW:  # no id is 0
-            return self._look(key, self._ident(key)) == HELD
+            return self._look(key, self._ident(key)) == PRESENT
         return False
 
     def __len__(self) -> int:
-        """How many URLs there are."""
-        return self._upkeep.fresh + sum(len(s) for part in self._ranges for s in part.segments)
+        held = sum(len(segment) for part in self._ranges for segment in part.segments)
+        return self._state.fresh + held
 
     def id(self, url: str) -> int:
         """The id of *url*, from 1 to 2**64 - 1, for the life of the store.
 
-        A URL that is removed and added again has the same id again, unless it is a twin of another
-        (see `identity`). Raises `UnknownUrlError` if it is not there.
+        A URL that is removed and added again gets the same id, unless it is a twin (see
+        `url_keys`). Raises `UnknownUrlError`.
         """
         key = encode(url)
         ident = self._ident(key)
-        if self._look(key, ident) != HELD:
+        if self._look(key, ident) != PRESENT:
             raise UnknownUrlError(f"{self.path} does not hold {url!r}")
         return ident
 
     def url(self, ident: int) -> str:
-        """The URL whose id is *ident*.
-
-        Raises `UnknownUrlError` if there is none, JobError if the store was made without ids.
+        """The URL whose id is *ident*. Raises `UnknownUrlError`, `JobError` in a store without ids.
         """
         part = self._ranges.only or self._ranges.at(ident)
         key = None if part.base is None else part.base.key_of(ident)
         if key is None:
-            if not self._ids:
+            if not self._state.catalogue.ids:
                 raise JobError(f"{self.path} was made without ids")
             if (key := self._key_beside(part, ident)) is None:
                 raise UnknownUrlError(f"{self.path} has no URL with the id {ident}")
@@ -331,11 +284,11 @@ class TrieStore:
     def iter(self, prefix: str = "") -> Iterator[str]:
         """The URLs that begin with *prefix*, in no order.
 
-        With a whole host in it (``http://host/``) only that host's range is read. What is added or
-        removed meanwhile may come or not, all else comes exactly once.
+        With a whole host in it (``http://host/``) only the host's range is read. A URL that is
+        added or removed meanwhile may be yielded or not, every other one exactly once.
         """
         start = encode(prefix)
-        low, high = self._identity.span(start)
+        low, high = UrlIds.span(start)
         while low < high:
             part = self._ranges.at(low)
             low = part.high
@@ -344,20 +297,16 @@ class TrieStore:
                 yield from map(decode, keys)
 
     def __iter__(self) -> Iterator[str]:
-        """All URLs, in no order."""
         return self.iter()
 
-    def _twin_or_own(self, key: bytes) -> int:
-        return self._twins.get(key) or self._identity.of(key)
-
     def _look(self, key: bytes, ident: int) -> int:
-        """`HELD`, or `MAYBE` if another URL may have the id, or `ABSENT`."""
+        """`PRESENT`, `MAYBE` if another URL may have the id, or `ABSENT`."""
         part = self._ranges.only or self._ranges.at(ident)
         said = ABSENT if part.base is None else part.base.look(key, ident)
-        if said != HELD and part.recent is not None:
+        if said != PRESENT and part.recent is not None:
             said = part.recent.look(key, ident) or said
-        if said != HELD and part.count and (handle := part.find(ident)) >= 0:
-            return HELD if self._log.read(handle) == key else MAYBE
+        if said != PRESENT and part.count and (handle := part.find(ident)) >= 0:
+            return PRESENT if self._log.read(handle) == key else MAYBE
         return said
 
     def _key_of(self, ident: int) -> bytes | None:
@@ -375,29 +324,13 @@ class TrieStore:
     # Adding
 
     def add(self, urls: Iterable[str]) -> list[str]:
-        """Add *urls*; those that were not there yet, in order, each once.
+        """Add *urls*, all or none; return the new ones, in order, each once.
 
-        They are kept when it returns, all or none: a kill of the process loses none of them, a
-        failure of power may lose those of the last seconds unless there was a `flush`. Raises
-        ValueError if one is longer than 65,535 bytes, `StoreWriteError` if the log cannot be
-        written, JobError if the store is read only; nothing is added then.
+        A kill of the process loses none of them; a power failure may lose the last seconds unless
+        `flush` or `sync` was called. Raises ValueError if one is longer than 65,535 bytes,
+        `StoreWriteError`, `JobError` if the store is read only.
         """
         self._check_writable()
-        new = self._unknown(urls)
-        if new:
-            self._upkeep.keep([(ident, key) for ident, (key, _) in new.items()])
-        return [url for _, url in new.values()]
-
-    def offer(self, urls: Iterable[str]) -> list[str]:
-        """What `add` would return; nothing is changed. For before the commit of a page."""
-        return [url for _, url in self._unknown(urls).values()]
-
-    def accept(self, urls: Iterable[str]) -> list[str]:
-        """`add`, after the commit of the page that offered *urls*: others may have come first."""
-        return self.add(urls)
-
-    def _unknown(self, urls: Iterable[str]) -> dict[int, tuple[bytes, str]]:
-        """The bytes and text of those of *urls* that are not there, each once, by their ids."""
         new: dict[int, tuple[bytes, str]] = {}
         for url in urls:
             key = url.encode("utf-8", "surrogatepass")
@@ -405,7 +338,7 @@ class TrieStore:
                 raise ValueError(f"a URL of {len(key)} bytes; at most {MAX_KEY} can be stored")
             ident = self._ident(key)
             said = self._look(key, ident)
-            if said == HELD:
+            if said == PRESENT:
                 continue
             if ident in new:
                 if new[ident][0] == key:
@@ -414,25 +347,26 @@ class TrieStore:
             elif said == MAYBE and self._key_of(ident) is not None:
                 ident = self._twin(key, ident, new)
             new[ident] = key, url
-        return new
+        if new:
+            self._upkeep.add([(ident, key) for ident, (key, _) in new.items()])
+        return [url for _, url in new.values()]
 
-    def _twin(self, key: bytes, ident: int, taken: dict[int, tuple[bytes, str]]) -> int:
-        """An id of its own for *key*, that of another URL being *ident*."""
+    def _twin(self, key: bytes, ident: int, new: dict[int, tuple[bytes, str]]) -> int:
+        """An id of its own for *key*, whose id *ident* is in use."""
         for number in range(1, 1 << TWIN_BITS):
             free = ident ^ number
-            if free in taken and taken[free][0] == key:
+            if free in new and new[free][0] == key:
                 return free
-            if free and free not in taken and self._key_of(free) is None:
+            if free and free not in new and self._key_of(free) is None:
                 break
         else:
             raise ValueError(f"{1 << TWIN_BITS} URLs have all but the same id as {key!r}")
-        if not self._readonly:
-            self._upkeep.settle()
-            catalogue = self._upkeep.catalogue
-            self._upkeep.write(replace(catalogue, twins=catalogue.twins | {key.hex(): free}))
-            self._twins[key] = free
-            self._ident = self._twin_or_own
-            self._ranges.place()
+        self._upkeep.settle()
+        catalogue = self._state.catalogue
+        self._upkeep.write(replace(catalogue, twins=catalogue.twins | {key.hex(): free}))
+        self._url_ids.twins[key] = free
+        self._ident = self._url_ids.id_of
+        self._ranges.place()
         return free
 
     def _check_writable(self) -> None:
@@ -443,10 +377,9 @@ class TrieStore:
 
     @property
     def behind(self) -> bool:
-        """Whether the index of fresh URLs has outgrown its memory: the builder does not keep up.
+        """Whether the index of fresh URLs exceeds its memory: the builder does not keep up.
 
-        Who adds should hold off, calling `poll`, until it is false. Nothing is lost otherwise, but
-        memory grows.
+        A caller that adds should then wait, and call `poll`, or memory grows.
         """
         return self._upkeep.behind
 
@@ -456,28 +389,27 @@ class TrieStore:
         return self._upkeep.trouble
 
     def poll(self) -> bool:
-        """Do a step of upkeep, if one is due; whether a build is under way.
+        """Do a step of upkeep, if one is due; return whether a build runs.
 
-        `add` calls it; who waits for `behind` to end, or wants things done while nothing is added,
-        does so a few times a second. Raises nothing: what goes wrong is in `trouble`, and is tried
-        again when a tenth more URLs are fresh.
+        `add` calls it; a caller that waits for `behind` to end does so a few times a second.
+        Never raises: errors are in `trouble`, and a build is retried when a tenth more is fresh.
         """
         return not self._readonly and self._upkeep.poll()
 
     def wait(self) -> None:
-        """Wait until the store is not `behind`, or something goes wrong."""
+        """Wait until the store is not `behind`, or a build fails."""
         self._check_writable()
         self._upkeep.wait()
 
     def sync(self) -> None:
-        """Make what was added survive a failure of power. Raises `StoreWriteError`."""
+        """Make added URLs survive a power failure. Raises `StoreWriteError`."""
         self._log.sync()
 
     def flush(self) -> None:
-        """Write everything fresh to segments, and make it survive a failure of power. Waits.
+        """Write all fresh URLs to segments, durably, and wait.
 
-        What is fresh in a range with damage stays in the log. Raises `StoreWriteError`; what was
-        fresh stays so.
+        Fresh URLs of a range with damage stay in the log. Raises `StoreWriteError`; nothing is
+        lost.
         """
         self._check_writable()
         self._upkeep.settle()
@@ -485,7 +417,7 @@ class TrieStore:
         self._upkeep.rebuild(lows, wants_base)
 
     def compact(self) -> None:
-        """Merge everything into one segment for each range. Waits. Raises `StoreWriteError`."""
+        """Merge everything into one segment for each range, and wait. Raises `StoreWriteError`."""
         self._check_writable()
         self._upkeep.settle()
         untidy = (p for p in self._ranges if p.count or p.recent is not None or has_removed(p))
@@ -493,37 +425,47 @@ class TrieStore:
         self._upkeep.rebuild(lows, lambda part: True)
 
     def remove(self, prefix: str) -> int:
-        """Remove all URLs that begin with *prefix*; how many.
+        """Remove all URLs that begin with *prefix*; return their number.
 
-        At once and for good, in time that grows with their number; room comes back when their
-        ranges are built anew. Raises `StoreWriteError`, `JobDamagedError` if one of them is to be
-        repaired first; nothing is removed then.
+        Takes time in proportion to it; disk space is freed when the ranges are built anew. Raises
+        `StoreWriteError`, `JobDamagedError` if a range must be repaired first; nothing is removed.
         """
         self._check_writable()
         self._upkeep.settle()
         start = encode(prefix)
-        parts = self._ranges.between(*self._identity.span(start))
+        parts = self._ranges.between(*UrlIds.span(start))
         if any(part.damaged for part in parts):
             raise JobDamagedError(f"{self.path} is damaged where {prefix!r} would be; repair it")
-        return remove(start, parts, self._ranges, self._upkeep, self._log, self._twins)
+        return remove_urls(self._upkeep, start, parts)
 
     # The whole
 
     def stats(self) -> TrieStatistics:
-        """How large it is."""
-        return statistics_of(self._ranges, self._log, self._upkeep.fresh, self.path)
+        """The sizes of the store."""
+        fresh, log = self._state.fresh, self._log.size
+        rows = [segment.row for part in self._ranges for segment in part.segments]
+        ids = sum(row.id_table for row in rows)
+        tries = sum(row.trie for row in rows)
+        size = sum(row.size for row in rows)
+        other = sum(file.stat().st_size for file in self.path.glob("catalogue-?"))
+        return TrieStatistics(
+            urls=fresh + sum(row.keys - row.gone for row in rows),
+            fresh=fresh, removed=sum(row.gone for row in rows),
+            ranges=len(self._ranges), segments=len(rows), tries=tries, filters=size - tries - ids,
+            ids=ids, log=log, memory=fresh * BYTES_A_ROW, size=size + log + other,
+        )  # fmt: skip
 
-    def check(self, repair: bool = False) -> list[Finding]:
-        """Read everything, and say what is damaged; with *repair*, after mending what can be.
+    def check(self, repair: bool = False) -> list[TrieDamage]:
+        """Read everything and return the damage; with *repair*, after the repair.
 
         Raises `StoreWriteError`.
         """
         if repair:
             self._check_writable()
-        return check(self.path, self._upkeep, self._ranges, self.damaged, repair)
+        return check_store(self._upkeep, repair)
 
     def close(self) -> None:
-        """Stop a build, and let go of everything. What is fresh is in the log."""
+        """Stop a build and close all files; fresh URLs are in the log."""
         self._upkeep.cancel()
         self._log.close()
         self._unlock()
@@ -540,4 +482,4 @@ class TrieStore:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<TrieStore {self.path}: {len(self)} URLs, {self._upkeep.fresh} fresh>"
+        return f"<TrieStore {self.path}: {len(self)} URLs, {self._state.fresh} fresh>"

@@ -14,7 +14,7 @@ and the hash has the slot. For the most part a table of thousands is; else the n
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scrapy_spider_suite.seen.url_keys import END, LOW, SLOT_SHIFT, Identity, Ids, digest
+from scrapy_spider_suite.seen.url_keys import END, LOW, SLOT_SHIFT, Ids, UrlIds, digest
 
 CHECKS: Final = 251
 """A prime below 255, which is the check of a place that is free."""
@@ -41,7 +41,7 @@ Numbers = NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class IdTableLayout:
     """How the table of a segment is laid out.
 
     Attributes:
@@ -55,9 +55,9 @@ class Way:
     exact: bool
 
 
-def leading_back(
-    data: mmap.mmap, start: int, end: int, width: int, way: Way, trie: Any, identity: Identity,
-    twins: Mapping[bytes, int], removed: tuple[bytes, ...],
+def id_lookup(
+    data: mmap.mmap, start: int, end: int, width: int, way: IdTableLayout, trie: Any, ids: UrlIds,
+    removed: tuple[bytes, ...],
 ) -> KeyOf:  # fmt: skip
     """`Segment.key_of` by the table in *data* from *start* to *end*; *width* is of its numbers."""
     places, window = way.places, way.window
@@ -65,8 +65,8 @@ def leading_back(
     numbers = start + (end - start) // (1 + width)
     before, spare = numbers - start * width + width - 4, 8 * (4 - width)
     four, find, restore, bytes_of = Struct("<I").unpack_from, data.find, trie.restore_key, _BYTES
-    seed, hash_of, low, has = identity.seed, digest, LOW, identity.has
-    by_hash = way.exact and identity.mask == LOW
+    seed, hash_of, low, has, twins = ids.seed, digest, LOW, ids.has, ids.twins
+    by_hash = way.exact and ids.mask == LOW
 
     def key_of(ident: int) -> bytes | None:
         at = start + ident % places
@@ -88,7 +88,7 @@ def leading_back(
     return key_of
 
 
-def table_of(ids: Ids, numbers: Numbers, width: int) -> tuple[bytes, Way]:
+def build_id_table(ids: Ids, numbers: Numbers, width: int) -> tuple[bytes, IdTableLayout]:
     """The table for *ids*, of which each has one of *numbers*, in *width* bytes."""
     size = int(len(ids) / _FULL) | 1
     for places in range(size, size + 2 * _SIZES, 2):
@@ -102,14 +102,14 @@ def table_of(ids: Ids, numbers: Numbers, width: int) -> tuple[bytes, Way]:
     return checks.tobytes() + held.tobytes(), way
 
 
-def _placed(ids: Ids, places: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Way]:
+def _placed(ids: Ids, places: int) -> tuple[NDArray[np.int64], NDArray[np.int64], IdTableLayout]:
     """In what order *ids* come, and which place each has then, if there are so many *places*."""
     home = (ids % np.uint64(places)).astype(np.int64)
     order = np.argsort(home, kind="stable")
     home, before = home[order], np.arange(len(ids))
     place = np.maximum.accumulate(home - before) + before
     window = int((place - home).max()) + 1
-    return order, place, Way(places, window, _is_exact(places, window))
+    return order, place, IdTableLayout(places, window, _is_exact(places, window))
 
 
 def _is_exact(places: int, window: int) -> bool:

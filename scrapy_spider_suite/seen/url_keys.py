@@ -15,7 +15,7 @@ in the log need not be held. They grow in sixteen parts, so that no step of grow
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeVar
 
 import numpy as np
@@ -52,7 +52,7 @@ def decode(key: bytes) -> str:
     return key.decode("utf-8", "surrogatepass")
 
 
-def host_of_key(key: bytes) -> bytes:
+def host_bytes(key: bytes) -> bytes:
     """The host of a URL in bytes, as `urls.normalize.host_of` has it; empty if there is none."""
     parts = key.split(b"/", 3)
     if len(parts) < 3:
@@ -69,21 +69,32 @@ def _ends_host(prefix: bytes) -> bool:
     return authority.endswith(b":") and (b"[" not in authority or b"]" in authority)
 
 
-class Identity:
-    """What gives URLs their ids, for the life of a store.
+class UrlIds:
+    """The ids of a store's URLs, for the life of the store.
 
-    *seed* is the store's own. *mask* says which of the 48 bits are used; tests take few.
+    *seed* is the store's own; *mask* says which of the 48 bits are used (tests use few).
+
+    Attributes:
+        twins: URLs whose id was in use when they were added, and their ids.
+        of: the id that a key has unless it is a twin; never 0.
+        has: whether a key that is no twin has an id: `of`, faster where its host is met seldom.
     """
 
-    __slots__ = ("has", "mask", "of", "seed")
+    __slots__ = ("has", "mask", "of", "seed", "twins")
 
-    def __init__(self, seed: int, mask: int = LOW) -> None:
+    def __init__(
+        self, seed: int, mask: int = LOW, twins: Mapping[str, int] | None = None
+    ) -> None:
+        """*twins*: keys in hexadecimal digits, as the catalogue has them."""
         self.seed = seed
         self.mask = mask
+        self.twins = {bytes.fromhex(key): ident for key, ident in (twins or {}).items()}
         self.of = _giver(seed, mask)
-        """The id that a key has unless it is a twin; never 0."""
         self.has = _judge(seed, self.of)
-        """Whether a key has an id: like `of`, quicker if it has and its host is met seldom."""
+
+    def id_of(self, key: bytes) -> int:
+        """The id of *key*, a twin or not."""
+        return self.twins.get(key) or self.of(key)
 
     @staticmethod
     def span(prefix: bytes) -> tuple[int, int]:
@@ -94,7 +105,7 @@ class Identity:
         """
         if prefix.count(b"/") < 3 and not _ends_host(prefix):
             return 0, END
-        low = digest(host_of_key(prefix)) >> 48 << 48
+        low = digest(host_bytes(prefix)) >> 48 << 48
         return low, low + (1 << SLOT_SHIFT)
 
 
@@ -129,12 +140,12 @@ def _judge(seed: int, of: Callable[[bytes], int]) -> Callable[[bytes, int], bool
 
 def _slot(key: bytes, slots: dict[bytes, int]) -> int:
     """The slot of *key*, in its place; put into *slots*, if it is plain which URLs have it."""
-    slot = digest(host_of_key(key)) >> SLOT_SHIFT << SLOT_SHIFT
-    remember(slots, key, slot)
+    slot = digest(host_bytes(key)) >> SLOT_SHIFT << SLOT_SHIFT
+    remember_host(slots, key, slot)
     return slot
 
 
-def remember(what: dict[bytes, T], key: bytes, value: T) -> None:
+def remember_host(what: dict[bytes, T], key: bytes, value: T) -> None:
     """Put *value* where it is found by as much of *key* as says its host, unless that is not plain:
     what precedes the first slash from the ninth byte on, and the slash."""
     if key.startswith((b"http://", b"https://")) and (end := key.find(b"/", 8) + 1):
@@ -155,7 +166,7 @@ BYTES_A_ROW: Final = 32
 """Memory of an id and its handle, on average over the growth of a table."""
 
 
-class Table:
+class FreshTable:
     """A map from ids (1 to 2**64 - 1) to handles (0 to 2**63 - 1) that only grows."""
 
     __slots__ = ("_counts", "_parts", "count", "oldest")
@@ -169,7 +180,7 @@ class Table:
         """The lowest handle; -1 if there is none."""
 
     @classmethod
-    def of(cls, ids: Ids, handles: Handles) -> Table:
+    def of(cls, ids: Ids, handles: Handles) -> FreshTable:
         """A table of these rows. If an id comes twice, the last of its handles holds."""
         table = cls()
         if not len(ids):

@@ -29,8 +29,8 @@ from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.seen import TrieStore
 from scrapy_spider_suite.seen.fingerprints import fingerprint, fingerprints
 from scrapy_spider_suite.seen.sieve import CAPACITY, Sieve, SieveStatistics
-from scrapy_spider_suite.seen.sorted_set import NAME, Manifest
-from scrapy_spider_suite.seen.url_keys import MAX_KEY, encode, host_of_key
+from scrapy_spider_suite.seen.sorted_set import MANIFEST_NAME, SetManifest
+from scrapy_spider_suite.seen.url_keys import MAX_KEY, encode, host_bytes
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.rows import UrlState
 
@@ -145,7 +145,7 @@ def _url_of(key: bytes) -> str | None:
     end = key.index(b"\0", 2)  # the slot may hold a NUL
     name = key[end + 1 :]
     # A fingerprint, which begins with 0xFF, has no host, as data: URLs of a spider have none.
-    if name[:1] == b"\xff" or host_of_key(name) != key[2:end]:
+    if name[:1] == b"\xff" or host_bytes(name) != key[2:end]:
         return None
     return name.decode("utf-8", "surrogatepass")
 
@@ -202,12 +202,12 @@ class SieveIndex:
     @staticmethod
     def exists(folder: Path) -> bool:
         """Whether *folder* holds any."""
-        return (folder / NAME).exists()
+        return (folder / MANIFEST_NAME).exists()
 
     @classmethod
     def if_any(cls, folder: Path, dropped: KV, *, readonly: bool = False) -> SieveIndex | None:
         """The fingerprints in *folder*, if there are any."""
-        manifest = Manifest.read(folder)
+        manifest = SetManifest.read(folder)
         if manifest is None:
             return None
         return cls(folder, dropped, bits=manifest.words * 64, readonly=readonly)
@@ -218,7 +218,7 @@ class SieveIndex:
 
     def keep(self, keys: Iterable[bytes]) -> None:
         """Let the URLs with these state keys wait, whose rows are written with the next batch."""
-        self.sieve.keep((), self.prints(keys))
+        self.sieve.offer_prints((), self.prints(keys))
 
     def prints(self, keys: Iterable[bytes]) -> bytes:
         """The fingerprints of the URLs with these state keys, one after the other."""
@@ -278,7 +278,7 @@ class SieveIndex:
         try:
             target.mkdir(parents=True)
             for path in self.sieve.path.iterdir():
-                if path.name == NAME or path.suffix == ".rows":
+                if path.name == MANIFEST_NAME or path.suffix == ".rows":
                     link(path, target / path.name)
             files.sync_path(target)
         except OSError as error:
@@ -295,11 +295,11 @@ class SieveIndex:
 
 def _make(folder: Path, words: int) -> None:
     """Have a manifest in *folder*; of one by which nothing was ever met the width may change."""
-    found = Manifest.read(folder)
+    found = SetManifest.read(folder)
     if found is not None and (found.generation or found.words == words):
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        Manifest(words).write(folder)
+        SetManifest(words).write(folder)
     except OSError as error:
         raise StoreWriteError(f"{folder}: {error.strerror}") from error

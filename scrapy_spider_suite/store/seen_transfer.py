@@ -235,7 +235,7 @@ class SieveQueue:
             if number >= sieve.decided:
                 if number != sieve.next:
                     raise JobDamagedError(f"links that wait for the sieve are missing at {number}")
-                sieve.keep((), _prints(row) or self._sieved.prints(keys))
+                sieve.offer_prints((), _prints(row) or self._sieved.prints(keys))
         first = sieve.next if first is None else first
         if flush is not None and first >= flush.end:
             flush.accept()  # all of it was handed out
@@ -270,7 +270,7 @@ class SieveQueue:
         """Let the URLs with these fingerprints be known after the next flush, as an agent knew them
         that handed them over; they are written with the next batch."""
         self._store.put_fresh(self._sieve.next, msgpack.packb([prints, self._sieved.width]))
-        self._sieve.keep((), prints)
+        self._sieve.offer_prints((), prints)
 
     def knows(self, key: bytes) -> bool:
         """Whether a flush has met the URL with this state key."""

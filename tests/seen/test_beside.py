@@ -78,17 +78,17 @@ def test_a_reader_begins_anew_when_files_go(
     """Rows go from the log to a segment between its look at the one and at the other."""
     writer = TrieStore(tmp_path)
     writer.add(urls(0, 100))
-    read, times = logs.FileLog.__init__, []
+    read, times = logs.FreshLog.__init__, []
 
-    def late(self: logs.FileLog, *arguments: Any, **options: Any) -> None:
+    def late(self: logs.FreshLog, *arguments: Any, **options: Any) -> None:
         times.append(1)
         if len(times) == 1:
-            monkeypatch.setattr(logs.FileLog, "__init__", read)
+            monkeypatch.setattr(logs.FreshLog, "__init__", read)
             writer.flush()  # the catalogue was read; what follows is of another moment
-            monkeypatch.setattr(logs.FileLog, "__init__", late)
+            monkeypatch.setattr(logs.FreshLog, "__init__", late)
         read(self, *arguments, **options)
 
-    monkeypatch.setattr(logs.FileLog, "__init__", late)
+    monkeypatch.setattr(logs.FreshLog, "__init__", late)
     with TrieStore(tmp_path, readonly=True) as reader:
         assert sorted(reader) == sorted(urls(0, 100))
     assert len(times) == 2
@@ -101,15 +101,15 @@ def test_a_file_of_the_log_goes_while_it_is_read(
     """It is listed, and then it is not there: not a word about damage."""
     writer = TrieStore(tmp_path)
     writer.add(urls(0, 100))
-    before, opened = logs.FileLog._read_file, []
+    before, opened = logs.FreshLog._read_file, []
 
-    def goes(self: logs.FileLog, start: int, last: bool) -> None:
+    def goes(self: logs.FreshLog, start: int, last: bool) -> None:
         if not opened:
             opened.append(start)
             writer.flush()
         before(self, start, last)
 
-    monkeypatch.setattr(logs.FileLog, "_read_file", goes)
+    monkeypatch.setattr(logs.FreshLog, "_read_file", goes)
     with TrieStore(tmp_path, readonly=True) as reader:
         assert not reader.damaged
         assert len(reader) == 100
@@ -124,7 +124,7 @@ def test_a_reader_gives_up_in_the_end(tmp_path: Path, monkeypatch: pytest.Monkey
     def gone(*_: Any) -> None:
         raise FileNotFoundError
 
-    monkeypatch.setattr(trie_store, "replay", gone)
+    monkeypatch.setattr(trie_store, "_replay", gone)
     with pytest.raises(JobInUseError, match="changes faster"):
         TrieStore(tmp_path, readonly=True)
 

@@ -158,7 +158,7 @@ def test_a_newer_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with monkeypatch.context() as patch:
         patch.setattr(segments, "FORMAT", 9)
         TrieStore(tmp_path).close()
-    with pytest.raises(JobFormatError, match="in format 9; this release reads 3"):
+    with pytest.raises(JobFormatError, match="in format 9; this release reads 1"):
         TrieStore(tmp_path)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +12,8 @@ from seen_stores import build_at_once, small
 from scrapy_spider_suite.errors import UnknownUrlError
 from scrapy_spider_suite.seen import segments, trie_store, url_ids, url_keys
 from scrapy_spider_suite.seen.trie_store import TrieStore
-from scrapy_spider_suite.seen.url_keys import LOW, SLOT_SHIFT, Identity, Table, digest
+from scrapy_spider_suite.seen.url_keys import LOW, SLOT_SHIFT, FreshTable, UrlIds, digest
 
-OLDER = Path(__file__).parents[1] / "data" / "seen"
 URLS = [f"http://host{number % 23}.t/page/{number}" for number in range(300)]
 
 
@@ -52,7 +50,7 @@ def test_a_way_back(count: int) -> None:
     draw = np.random.default_rng(count)
     ids = draw.integers(1, 1 << 64, count, np.uint64)
     numbers = draw.permutation(count).astype(np.uint32)
-    table, way = url_ids.table_of(ids, numbers, 3)
+    table, way = url_ids.build_id_table(ids, numbers, 3)
     total = way.places + way.window
     assert len(table) == 4 * total
     assert total <= count * 8 / 7 + 200
@@ -97,26 +95,6 @@ def test_the_way_back_of_a_large_segment(tmp_path: Path) -> None:
             for other in [*wrong, *((ident + slot) % (1 << 64) for slot in slots), 0]:
                 with pytest.raises(UnknownUrlError):
                     one.url(other)
-
-
-@pytest.mark.parametrize("name", ["ids", "no-ids"])
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_store_of_an_earlier_release(number: int, name: str, tmp_path: Path) -> None:
-    """It is served as it is, beside segments of this one, and is one of this release in time."""
-    with tarfile.open(OLDER / f"store-format-{number}.tar.xz") as tar:
-        tar.extractall(tmp_path, filter="data")
-    rows = (tmp_path / "ids" / "ids.txt").read_text().splitlines()
-    ids = {url: int(ident) for ident, _, url in (row.partition(" ") for row in rows)}
-    with TrieStore(tmp_path / name) as old:
-        for step in (lambda: None, lambda: old.add(["http://new.t/"]), old.flush, old.compact):
-            step()
-            assert [url in old for url in URLS] == [url in ids for url in URLS]
-            assert not any(f"{url}~" in old for url in URLS)
-            if name == "ids":
-                assert {url: old.id(url) for url in ids} == ids
-                assert [old.url(ident) for ident in ids.values()] == list(ids)
-        assert sorted(old) == sorted([*ids, "http://new.t/"])
-        assert old.check() == []
 
 
 def _host_of_slot_0() -> str:
@@ -181,7 +159,7 @@ def test_has_is_what_of_says() -> None:
     urls = "", "a", "http://a.t/", "http://a.t:80/", "http:///x", "//", "a/b/c/d", "http://a"
     keys = [url.encode() for url in urls]
     for mask in (LOW, 15):
-        one = Identity(5, mask)
+        one = UrlIds(5, mask)
         for key in keys:
             ident = one.of(key)
             wrong = (ident ^ 1 << 63, ident ^ 1 << 16, 0, -1, ident | 1 << 64)
@@ -191,7 +169,7 @@ def test_has_is_what_of_says() -> None:
 
 def test_a_row_by_its_hash() -> None:
     """Whatever the slots of those that are there."""
-    table = Table()
+    table = FreshTable()
     for number in range(1, 200):
         table.put(number << SLOT_SHIFT | 7 * number % 50 + 1, number)
     assert [low for low in range(60) if table.has_hash(3 << 60 | low)] == list(range(1, 51))

@@ -19,7 +19,7 @@ from scrapy_spider_suite.errors import JobDamagedError, JobSettingsError, StoreW
 from scrapy_spider_suite.frontier.entries import host_key, state_key
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.seen import sorted_set
-from scrapy_spider_suite.seen.fingerprints import fingerprint
+from scrapy_spider_suite.seen.fingerprints import bytes_of, fingerprint, mask_of
 from scrapy_spider_suite.seen.sieve import Sieve
 
 SMALL = 64
@@ -262,7 +262,7 @@ def test_a_kill_at_any_moment(path: Path, tmp_path: Path) -> None:
 
 def names_of(sieve: Sieve) -> set[str]:
     """The sorted files that a sieve goes by."""
-    return {file.path.name for file in sieve._parts.files}
+    return {file.path.name for file in sieve.parts.files}
 
 
 def test_another_width_is_refused(path: Path) -> None:
@@ -287,21 +287,28 @@ def test_the_bound(path: Path) -> None:
 @pytest.mark.parametrize("bits", [64, 128])
 def test_hosts_can_be_handed_over(tmp_path: Path, bits: int) -> None:
     """By slots, without what they lead to."""
-    giver, taker = opened(tmp_path / "a", bits=bits), opened(tmp_path / "b", bits=bits)
+    giver = opened(tmp_path / "a", bits=bits)
+    taker = opened(tmp_path / "b", bits=bits, own_log=False)
     giver.add(map(url, range(3_000)))
-    taker.add(map(url, range(2_990, 3_100)))
+    taker.offer(map(url, range(2_990, 3_100)))
     slots = [int.from_bytes(host_key(f"host{number}.example")[:2], "big") for number in range(10)]
     going = sorted(slots)[1:8:2]
     moved = {number for number in range(10) if slots[number] in going}
     assert len(moved) == 4
-    taker.absorb(giver.extract(going))
-    giver.remove(going)
+    mask = mask_of(going)
+    for low, high in giver.spans(mask, 200):
+        for rows in giver.rows(mask, low, high):
+            taker.offer_prints((), bytes_of(rows))
+    taker.begin().run()
+    for _ in giver.removing(mask):
+        pass
     assert len(giver) == 1_800
     assert giver.stats().false_positive_bound == pytest.approx(300 / 2 ** (bits - 16))
     for number in range(3_000):
         assert (url(number) in giver) == (number % 10 not in moved)
         assert (url(number) in taker) == (number % 10 in moved or number >= 2_990)
-    giver.remove(range(1 << 16))
+    for _ in giver.removing(mask_of(range(1 << 16))):
+        pass
     assert len(giver) == 0
     assert giver.add(map(url, range(5))) == [url(number) for number in range(5)]
     giver.close()
@@ -314,7 +321,7 @@ def test_handing_over_waits_for_a_flush(path: Path) -> None:
     sieve.offer([url(1)])
     sieve.begin()
     with pytest.raises(ValueError, match="accept it first"):
-        sieve.remove(range(1))
+        next(sieve.removing(mask_of([0])))
 
 
 def files_of(path: Path) -> Iterator[Path]:
@@ -444,7 +451,7 @@ def test_it_never_blocks_for_long(path: Path, monkeypatch: Any) -> None:
         most = max(most, len(data))
         return read(data, *args)
 
-    sieve = Sieve(path, part=sorted_set.PART)
+    sieve = Sieve(path, part=sorted_set.PART_ROWS)
     sieve.add(state_key("h", f"{number}") for number in range(100_000))
     monkeypatch.setattr("scrapy_spider_suite.seen.fingerprints.np.frombuffer", counting)
     sieve.add(state_key("h", f"{number}") for number in range(100_000, 100_100))

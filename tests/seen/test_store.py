@@ -10,7 +10,7 @@ import pytest
 from contracts_seen import SeenContract, some_urls
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seen_stores import MemoryLog, build_at_once, small
+from seen_stores import build_at_once, small
 
 from scrapy_spider_suite.errors import (
     JobError,
@@ -58,16 +58,6 @@ class TestCollidingIds(TestTrieStore):
     def open(self, path: Path) -> TrieStore:
         """One of those."""
         return small(path, mask=15, memory=32 * 50)
-
-
-class TestForeignLog(TestTrieStore):
-    """What is fresh is kept elsewhere."""
-
-    logs: dict[Path, MemoryLog] = {}  # noqa: RUF012 - by the store that they belong to
-
-    def open(self, path: Path) -> TrieStore:
-        """With the log of that path."""
-        return small(path, log=self.logs.setdefault(path, MemoryLog()), memory=32 * 50)
 
 
 class PlainRows:
@@ -131,8 +121,7 @@ def test_against_a_dict(data: st.DataObject, tmp_path_factory: pytest.TempPathFa
     for _ in range(data.draw(st.integers(1, 8))):
         batch = data.draw(st.lists(some_urls(), max_size=40))
         new = [url for url in dict.fromkeys(batch) if url not in known]
-        assert store.offer(batch) == new
-        assert store.accept(batch) == new
+        assert store.add(batch) == new
         known |= {url: store.id(url) for url in new}
         what = data.draw(st.sampled_from(["flush", "compact", "reopen", "remove", "poll"]))
         if what == "remove":
@@ -235,7 +224,6 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
             TrieStore(tmp_path)
         with TrieStore(tmp_path, readonly=True) as other:
             assert sorted(other) == sorted(URLS)
-            assert other.offer(["http://new.t/", URLS[0]]) == ["http://new.t/"]
             with pytest.raises(JobError, match="reading only"):
                 other.add(["http://new.t/"])
         store.flush()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.seen.url_keys import Table
+from scrapy_spider_suite.seen.url_keys import FreshTable
 
 _small = st.integers(1, 300)
 _ids = st.one_of(st.integers(1, 2**64 - 1), _small, _small.map(lambda n: n << 24))
@@ -18,10 +18,10 @@ _ids = st.one_of(st.integers(1, 2**64 - 1), _small, _small.map(lambda n: n << 24
 def test_against_a_dict(ids: set[int], others: set[int]) -> None:
     """One by one or all at once; close together, far apart, and all in one place."""
     rows = {ident: number for number, ident in enumerate(ids)}
-    table = Table()
+    table = FreshTable()
     for ident, handle in rows.items():
         table.put(ident, handle)
-    made = Table.of(np.array(list(rows), np.uint64), np.array(list(rows.values()), np.int64))
+    made = FreshTable.of(np.array(list(rows), np.uint64), np.array(list(rows.values()), np.int64))
     for each in (table, made):
         assert len(each) == len(rows)
         assert each.oldest == (0 if rows else -1)
@@ -33,14 +33,14 @@ def test_against_a_dict(ids: set[int], others: set[int]) -> None:
 
 def test_the_last_of_two_holds() -> None:
     """A log may hold a row twice, if the first was removed."""
-    table = Table.of(np.array([5, 6, 5], np.uint64), np.array([1, 2, 3], np.int64))
+    table = FreshTable.of(np.array([5, 6, 5], np.uint64), np.array([1, 2, 3], np.int64))
     assert len(table) == 2
     assert table.find(5) == 3
 
 
 def test_memory_a_row() -> None:
     """What the bound of memory is reckoned with, whatever the stage of growth."""
-    table = Table()
+    table = FreshTable()
     worst = []
     for number in range(1, 60_000):
         table.put(number * 0x9E3779B97F4A7C15 & (1 << 64) - 1, number)

@@ -44,12 +44,12 @@ from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.seen.fingerprints import (
     Mask,
     Rows,
+    are_among,
     bytes_of,
-    empty,
-    found,
+    indexes_of,
     mask_of,
-    merged,
-    places_of,
+    merge_rows,
+    no_rows,
     rows_of,
     slots_of,
 )
@@ -113,7 +113,7 @@ class FingerprintDump:
             left = np.ones(len(rows), np.bool_)
             yield False
             for asked in self._of_rows(self._sieved, low >> 48, (high - 1 >> 48) + 1):
-                left[places_of(rows, asked)] = False
+                left[indexes_of(rows, asked)] = False
                 yield False
             data, step = bytes_of(rows[left]), _ITEM * self._sieved.width
             for at in range(0, len(data), step):
@@ -144,7 +144,7 @@ def _read(
     for rows in sieve.rows(slots, low, high):
         pieces.append(rows)
         yield
-    into.append(merged(*pieces) if pieces else empty(sieve.words))
+    into.append(merge_rows(*pieces) if pieces else no_rows(sieve.words))
 
 
 class FingerprintLoad:
@@ -231,10 +231,10 @@ class FingerprintLoad:
             self._records.save()
             yield False
             if size > _PIECE:
-                yield from self._take_out(self._store.sieve, merged(*come))
+                yield from self._take_out(self._store.sieve, merge_rows(*come))
                 come, size = [], 0
         if come:
-            yield from self._take_out(self._store.sieve, merged(*come))
+            yield from self._take_out(self._store.sieve, merge_rows(*come))
 
     def _count(self, host: str, theirs: HostRecord) -> None:
         """Count pages of *host* that are done, of which there is no row to say so."""
@@ -258,7 +258,7 @@ class FingerprintLoad:
         after = self._records.of(host).head
         while entries := self._store.rows(host, after, _ROWS):
             asked = rows_of(sieved.prints(entry.identity for entry in entries), sieved.width)
-            for number in np.flatnonzero(found(rows, asked)).tolist():
+            for number in np.flatnonzero(are_among(rows, asked)).tolist():
                 self._take_out_or_leave(entries[number])
             after = entries[-1].key
             yield False

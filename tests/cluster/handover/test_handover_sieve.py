@@ -30,7 +30,7 @@ from scrapy_spider_suite.errors import HandoverFileError, JobError, StoreWriteEr
 from scrapy_spider_suite.frontier.entries import UNITS, Flag, slot_of, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.seen.fingerprints import fingerprint
-from scrapy_spider_suite.seen.sorted_set import Manifest
+from scrapy_spider_suite.seen.sorted_set import SetManifest
 from scrapy_spider_suite.store.counters import wrong_rows
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_index import SieveIndex
@@ -410,15 +410,15 @@ def test_a_flush_that_failed_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
     link(a, "http://h0.t/2")
     sifter = a.frontier.sifter
     assert sifter is not None
-    write, failed = Manifest.write, list[Path]()
+    write, failed = SetManifest.write, list[Path]()
 
-    def full(manifest: Manifest, folder: Path) -> None:
+    def full(manifest: SetManifest, folder: Path) -> None:
         if not failed:
             failed.append(folder)
             raise OSError(ENOSPC, "No space left on device")
         write(manifest, folder)
 
-    monkeypatch.setattr(Manifest, "write", full)
+    monkeypatch.setattr(SetManifest, "write", full)
     flush = sifter.begin()
     assert flush is not None
     with pytest.raises(StoreWriteError):
