@@ -116,7 +116,7 @@ class Grower:
         for start in range(first, last, CHUNK):
             fresh = np.arange(start, min(start + CHUNK, last), dtype=np.uint64)
             known = self._draw.integers(0, start + 1, len(fresh) // 3, dtype=np.uint64)
-            self.sieve.keep((), prints(np.concatenate((fresh, known)), self._bits))
+            self.sieve.offer_prints((), prints(np.concatenate((fresh, known)), self._bits))
             if self.sieve.full:
                 self.flush()
         pages = [page(number) for number in range(self.pages, self.pages + PAGES)]

@@ -468,7 +468,7 @@ def test_a_disk_that_cannot_sync_names(path: Path, monkeypatch: Any) -> None:
         sync(path)
 
     sieve, sync = opened(path), files.sync_path
-    monkeypatch.setattr(files, "sync", failing)
+    monkeypatch.setattr(files, "sync_path", failing)
     assert sieve.add(map(url, range(100))) == [url(number) for number in range(100)]
     sieve.close()
     assert opened(path).add(map(url, range(101))) == [url(100)]

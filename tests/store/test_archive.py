@@ -239,7 +239,7 @@ def test_a_copy_is_on_the_medium(
     fill(store, DONE, *PORTS)
     move(store)
     synced: list[Path] = []
-    monkeypatch.setattr(files, "sync", synced.append)
+    monkeypatch.setattr(files, "sync_path", synced.append)
     store.checkpoint(tmp_path / "copy")
     folder = tmp_path / "copy" / ARCHIVE_FOLDER
     assert folder in synced
