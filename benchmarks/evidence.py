@@ -27,8 +27,8 @@ from backports import zstd
 from peers import BROAD_SCRAPY, SUITE, measure
 
 from scrapy_spider_suite.fetch import fetch_log
-from scrapy_spider_suite.fetch.fetch_log import Fetch, FetchLog, write
-from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader, Target
+from scrapy_spider_suite.fetch.fetch_log import FetchLine, FetchLog, format_line
+from scrapy_spider_suite.fetch.fetch_log_reader import FetchFilter, FetchLogReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.testing.loopback import address_text
 
@@ -70,7 +70,7 @@ def volumes(small: bool) -> None:
             log = here / f"{len(list(here.iterdir()))}.log"
             crawl = {"spider": spider, "settings": {**settings, "LOG_FILE": str(log)}, **common}
             print_volume(name, log, measure(crawl, timeout=1_200))
-        print_fetch_log(here / "job" / "suite" / fetch_log.FOLDER)
+        print_fetch_log(here / "job" / "suite" / fetch_log.LOG_FOLDER)
 
 
 def print_volume(name: str, log: Path, report: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ def reading(small: bool) -> None:
             when += 1.0
             start = time.perf_counter()
             for fetch in fetches:
-                log.add(write(fetch), fetch.time)
+                log.add(format_line(fetch), fetch.time)
             middle = time.perf_counter()
             log.flush()
             longest = max(longest, time.perf_counter() - middle)
@@ -135,17 +135,18 @@ def reading(small: bool) -> None:
         )  # fmt: skip
         for name, since in (("all of it", 0.0), ("the last tenth", when - count / 10_000)):
             start = time.perf_counter()
-            found = sum(1 for _ in FetchLogReader(Path(folder)).lines(Target.of(hosts[7]), since))
+            wanted = FetchFilter.parse(hosts[7])
+            found = sum(1 for _ in FetchLogReader(Path(folder)).lines(wanted, since))
             took = time.perf_counter() - start
             print(f"one host in {name}: {found} lines in {took:.1f} s", flush=True)
 
 
-def made_up(draw: random.Random, hosts: list[str], when: float) -> Fetch:
+def made_up(draw: random.Random, hosts: list[str], when: float) -> FetchLine:
     """A fetch as a crawl has them: paths and vias that are alike, digests that are not."""
     host = draw.choice(hosts)
     page = f"http://{host}/{draw.choice('abcdefgh')}/news/{draw.randrange(100_000)}.html"
     digest = b32encode(draw.randbytes(20)).decode()
-    return Fetch(
+    return FetchLine(
         when, 200, draw.randrange(500, 60_000), draw.randrange(5, 900), page,
         f"http://{host}/{draw.choice('abcdefgh')}/", draw.randrange(9), "text/html", digest,
         f"192.0.{draw.randrange(256)}.{draw.randrange(256)}", "success",

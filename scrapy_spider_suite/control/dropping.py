@@ -25,7 +25,7 @@ from scrapy_spider_suite.crawl.queue.traps import FAMILY as GROUNDS
 from scrapy_spider_suite.crawl.queue.traps import DuplicateDomains
 from scrapy_spider_suite.crawl.robots import BUCKETS
 from scrapy_spider_suite.errors import ActionError
-from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
+from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER as FETCHES
 from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.robots_rules import origin_of

@@ -24,7 +24,7 @@ from scrapy_spider_suite.control.traces import (
     named_in,
 )
 from scrapy_spider_suite.errors import JobError, JobInUseError
-from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
+from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER as FETCHES
 from scrapy_spider_suite.store.job_directory import HISTORY_FILE as CHRONICLE
 from scrapy_spider_suite.store.job_directory import JobFile
 from scrapy_spider_suite.store.job_reader import StoreReader

@@ -13,8 +13,8 @@ from typing import BinaryIO, Final, cast
 from backports import zstd
 
 from scrapy_spider_suite.fetch import fetch_log
-from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader, Target
-from scrapy_spider_suite.fetch.fetch_log_reader import host_of as host_of_field
+from scrapy_spider_suite.fetch.fetch_log_reader import FetchFilter, FetchLogReader
+from scrapy_spider_suite.fetch.fetch_log_reader import host_in_field as host_of_field
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.urls.hosts import host_mentions, reverse_host
 from scrapy_spider_suite.urls.normalize import host_of
@@ -58,9 +58,9 @@ def clean_fetches(folder: Path, names: Names) -> int:
             fields[_VIA] = b"-"
         return b" ".join(fields)
 
-    fetch_log.clean(folder)
+    fetch_log.remove_leftovers(folder)
     for path in fetch_log.uncompressed(folder):
-        fetch_log.compress(path)
+        fetch_log.compress_file(path)
     paths = [*fetch_log.closed_files(folder), folder / fetch_log.ACTIVE]
     return sum(_rewrite(path, names, cleaned) for path in paths if path.exists())
 
@@ -72,7 +72,7 @@ def count_fetches(folder: Path, names: Names) -> int:
         return any(names.takes(host_of_field(fields[each]).decode()) for each in (_URL, _VIA))
 
     log = FetchLogReader(folder)
-    return sum(1 for _ in log.lines(Target(names.name.encode(), fits)))
+    return sum(1 for _ in log.lines(FetchFilter(names.name.encode(), fits)))
 
 
 def clean_log(path: Path, names: Names) -> int:
@@ -119,7 +119,7 @@ def _opened(path: Path) -> BinaryIO:
 def _made(new: Path, path: Path) -> BinaryIO:
     """Open *new*, to be written as *path* is."""
     if path.suffix == fetch_log.ZST:
-        return cast(BinaryIO, zstd.ZstdFile(new, "wb", level=fetch_log.LEVEL))
+        return cast(BinaryIO, zstd.ZstdFile(new, "wb", level=fetch_log.ZSTD_LEVEL))
     return new.open("wb")
 
 

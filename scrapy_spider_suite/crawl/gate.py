@@ -322,6 +322,6 @@ class AddressComparison:
                 "only counted: suite/address/mismatch)", request, booked, actual,
             )  # fmt: skip
         host = hostname(request)
-        why = suite_resolver(self._crawler).policy.refuses(str(actual), host)
+        why = suite_resolver(self._crawler).policy.why_refused(str(actual), host)
         if why is not None:
             raise PrivateAddressRefused(f"{host}: {why}", answered=True)

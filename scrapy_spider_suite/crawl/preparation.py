@@ -144,11 +144,11 @@ class HostPreparation:
             room -= 1
             entry = host.front[0][1]
             if host.record.failures:
-                crawl.resolver.invalidate(host.key)  # it may have moved, and not be down
+                crawl.resolver.forget(host.key)  # it may have moved, and not be down
             if entry.flags & _PROXIED or not _lives_at(entry.url, host.key):
                 crawl.frontier.resolved(host, "", "", FOREVER, now)
                 ready = True
-            elif (known := crawl.resolver.peek(host.key)) is not None:
+            elif (known := crawl.resolver.cached(host.key)) is not None:
                 self._place(host, known.addresses, known.expires_in)
                 ready = True
             else:

@@ -226,7 +226,7 @@ class Judge:
 
     def _of_address(self, host: str) -> Iterator[Finding]:
         address = self._address(host)
-        why = self._addresses.refuses(address, host) if address else None
+        why = self._addresses.why_refused(address, host) if address else None
         if why is not None:
             where = self._terms.where("SUITE_ALLOW_PRIVATE_ADDRESSES")
             yield Finding("address", Judgement.REFUSE, why, where)

@@ -8,8 +8,8 @@ from pathlib import Path
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
-from scrapy_spider_suite.fetch.fetch_log import Fetch, read
-from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader, Target
+from scrapy_spider_suite.fetch.fetch_log import FetchLine, parse_line
+from scrapy_spider_suite.fetch.fetch_log_reader import FetchFilter, FetchLogReader
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -79,19 +79,19 @@ def _find(reader: StoreReader, host: str, url: str, normal: str) -> tuple[bytes,
     return None
 
 
-def last_fetch(folder: Path, target: str, since: float) -> Fetch | None:
+def last_fetch(folder: Path, target: str, since: float) -> FetchLine | None:
     """The last line of *target* in the fetch log in *folder*, of those since *since* (wall)."""
     last = None
     if folder.is_dir():
-        for line in FetchLogReader(folder).lines(Target.of(target), since):
+        for line in FetchLogReader(folder).lines(FetchFilter.parse(target), since):
             last = line
     try:
-        return None if last is None else read(last)
+        return None if last is None else parse_line(last)
     except ValueError:
         return None
 
 
-def came_from(known: Trace, fetch: Fetch | None) -> str:
+def came_from(known: Trace, fetch: FetchLine | None) -> str:
     """The page that led to a URL, in words where it was none; "" if that is not known."""
     page = known.state.via
     if known.entry is not None:

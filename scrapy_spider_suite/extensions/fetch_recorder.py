@@ -21,7 +21,7 @@ from scrapy_spider_suite.crawl.requests import VIA, event_of_error
 from scrapy_spider_suite.downloader import ADDRESS
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import UnwantedMediaType
-from scrapy_spider_suite.fetch.fetch_log import FOLDER, Fetch, FetchLog, write
+from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER, FetchLine, FetchLog, format_line
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
 from scrapy_spider_suite.runtime.http_fields import field_text, media_type
 from scrapy_spider_suite.runtime.refusal import refuse_crawl
@@ -95,7 +95,7 @@ class FetchRecorder:
         self._tallies.add(before)
         if self._log is None and crawl.settings.fetch_log is True and crawl.job is not None:
             try:
-                self._log = _open_log(crawl.job.folder / FOLDER, crawl.settings)
+                self._log = _open_log(crawl.job.folder / LOG_FOLDER, crawl.settings)
             except SettingsError as error:
                 logger.error("%s; the crawl goes on without it", error)
         self._wanted = self._log is not None
@@ -148,7 +148,7 @@ class FetchRecorder:
         )
         if not self._wanted:
             return
-        line = write(fetch)
+        line = format_line(fetch)
         if self._log is None:
             self._early.append((line, fetch.time))
         else:
@@ -165,7 +165,7 @@ def _kind(fetched: FinishedFetch) -> str:
     return ROBOTS if urlparse_cached(fetched.request).path == "/robots.txt" else ASIDE
 
 
-def _fetch(fetched: FinishedFetch, kind: str, *, with_digest: bool) -> Fetch:
+def _fetch(fetched: FinishedFetch, kind: str, *, with_digest: bool) -> FetchLine:
     # Nothing here depends on what a project puts into its meta.
     request, lease, response = fetched.request, fetched.lease, fetched.response
     if isinstance(fetched.error, UnwantedMediaType):
@@ -173,7 +173,7 @@ def _fetch(fetched: FinishedFetch, kind: str, *, with_digest: bool) -> Fetch:
     flags = () if response is None else response.flags
     depth = request.meta.get("depth") if lease is None else lease.entry.depth
     via = request.meta.get(VIA) or field_text(request.headers, "Referer")
-    return Fetch(
+    return FetchLine(
         time=fetched.ended,
         status=None if response is None else response.status,
         bytes=0 if response is None else len(response.body),

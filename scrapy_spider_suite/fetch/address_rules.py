@@ -1,10 +1,8 @@
-"""What kind of address is this, may the crawl connect to it, and with which others is it paced?
+"""Kinds of addresses: which may be connected to, and which are paced together. Pure.
 
-Pure: no sockets, no look-ups. The tables are written out here rather than taken from
-:attr:`ipaddress.IPv4Address.is_private`, because that attribute leaves out multicast, carrier-grade
-NAT, site-local addresses and most IPv6 forms that carry an IPv4 address inside, and because its
-answers changed between Python releases. Sources: the IANA special-purpose address registries (RFC
-6890) and the RFC named at each row.
+Sources of the tables: the IANA special-purpose address registries (RFC 6890) and the RFC at each
+row. `ipaddress`'s ``is_private`` lacks multicast, carrier-grade NAT, site-local addresses and most
+IPv6 forms that carry an IPv4 address, and its answers changed between Python releases.
 """
 
 from __future__ import annotations
@@ -75,7 +73,7 @@ _Row = tuple[int, int, str]  # network, mask, kind
 
 
 def _rows(kinds: dict[str, str]) -> tuple[_Row, ...]:
-    """Turn a table of networks into integers, so that a look-up is a few ANDs."""
+    # Integers: a look-up is a few ANDs.
     networks = [(ip_network(text), kind) for text, kind in kinds.items()]
     return tuple((int(net.network_address), int(net.netmask), kind) for net, kind in networks)
 
@@ -89,7 +87,6 @@ _EMBEDDING_ROWS = tuple(
 
 
 def _kind_in(rows: tuple[_Row, ...], address: int) -> str | None:
-    """Return the kind of the first row that covers *address*."""
     for network, mask, kind in rows:
         if address & mask == network:
             return kind
@@ -97,10 +94,7 @@ def _kind_in(rows: tuple[_Row, ...], address: int) -> str | None:
 
 
 def embedded_addresses(address: IPv6Address) -> tuple[IPv4Address, ...]:
-    """Return the IPv4 addresses that traffic to *address* is carried to.
-
-    None for most, one for a mapped address, NAT64 and 6to4, both ends for Teredo.
-    """
+    """Return the IPv4 addresses that traffic to *address* is carried to; for Teredo, both ends."""
     number = int(address)
     found = []
     for network, mask, shift, inverted in _EMBEDDING_ROWS:
@@ -111,10 +105,9 @@ def embedded_addresses(address: IPv6Address) -> tuple[IPv4Address, ...]:
 
 
 def special_kind(address: Address) -> str | None:
-    """Return the kind of an address that is not of the public Internet, None for all others.
+    """Return the kind of *address* if it is not of the public Internet, else None.
 
-    An IPv6 address that carries an IPv4 address is what that one is. IPv6 outside 2000::/3 is not
-    in use.
+    An IPv6 address that carries an IPv4 address is of its kind. IPv6 outside 2000::/3 is reserved.
     """
     if isinstance(address, IPv4Address):
         return _kind_in(_V4_ROWS, int(address))
@@ -128,16 +121,11 @@ def special_kind(address: Address) -> str | None:
 
 
 class AddressPolicy:
-    """Which addresses a page may lead the crawler to: the public ones, and those that the operator
-    allows.
+    """Which addresses may be connected to: public ones, and those that the operator allows.
 
-    Args:
-        allow: ``False`` for public addresses only, ``True`` for all, or a list of exceptions, each
-            an address (``"10.1.2.3"``, ``"[::1]"``), a network (``"127.0.0.0/8"``), a host
-            (``"intranet"``) or a domain and all under it (``".corp.example"``).
-
-    Raises:
-        ValueError: an entry of *allow* is none of these; the message names it.
+    *allow*: ``False`` for public addresses only, ``True`` for all, or a list of exceptions, each an
+    address (``"10.1.2.3"``, ``"[::1]"``), a network (``"127.0.0.0/8"``), a host (``"intranet"``) or
+    a domain and all under it (``".corp.example"``). Raises ValueError for any other entry.
     """
 
     def __init__(self, allow: bool | Iterable[str] = False) -> None:
@@ -158,9 +146,9 @@ class AddressPolicy:
         return f"<AddressPolicy: public{' and ' if allowed else ''}{', '.join(allowed)}>"
 
     def trust(self, host: str) -> bool:
-        """Let *host* be wherever it is: the operator named it, not a page. True if that is new.
+        """Allow *host* any address: the operator named it, not a page. True if that is new.
 
-        Until it is `found` to be public.
+        The trust ends when `note_addresses` finds a public address.
         """
         if host in self._hosts or host in self._trusted or host in self._withdrawn:
             return False
@@ -168,15 +156,14 @@ class AddressPolicy:
         return True
 
     def withdraw(self, host: str) -> None:
-        """Trust *host* no more, whoever names it."""
+        """Trust *host* no more, even if it is named again."""
         self._trusted.discard(host)
         self._withdrawn.add(host)
 
-    def found(self, host: str, addresses: Iterable[str]) -> bool:
-        """Learn where *host* is: trust in one that has a public address is withdrawn for good.
+    def note_addresses(self, host: str, addresses: Iterable[str]) -> bool:
+        """Withdraw trust in *host* for good if it has a public address; True if withdrawn now.
 
-        Its name server is somebody else's, who could move the name inside later (DNS rebinding).
-        True if that has happened now.
+        The owner of its name server could move the name inside later (DNS rebinding).
         """
         public = any(not special_kind(ip_address(a)) for a in addresses)
         if public and host in self._trusted:
@@ -184,16 +171,11 @@ class AddressPolicy:
             return True
         return False
 
-    def go_on_from(self, other: AddressPolicy) -> None:
-        """Trust whom *other* trusted, and trust no more whom it did not."""
-        self._trusted, self._withdrawn = other._trusted, other._withdrawn
-
-    def refuses(self, address: str, host: str) -> str | None:
+    def why_refused(self, address: str, host: str) -> str | None:
         """Return why *host* may not be fetched from *address*, or None if it may.
 
-        Args:
-            address: numeric, IPv6 without brackets.
-            host: as ada writes it; it counts for the exceptions only.
+        *address* is numeric, IPv6 without brackets. *host*, as ada writes it, counts for the
+        exceptions only.
         """
         try:
             parsed = ip_address(address)
@@ -216,7 +198,6 @@ class AddressPolicy:
         return any(labels[i:] in self._domains for i in starts)
 
     def _allows_address(self, address: Address) -> bool:
-        """Say whether a listed network holds *address*, or every IPv4 address that it carries."""
         if any(address in network for network in self._networks):
             return True
         if isinstance(address, IPv4Address) or address.scope_id is not None:
@@ -231,7 +212,6 @@ _HOST_ENTRY = re.compile(r"\.?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 
 
 def _parse_entry(text: str) -> Network | str:
-    """Read one entry of an allow-list: a network, or a host or domain in lower case."""
     entry = text.strip().lower()
     bare = entry[1:-1] if entry.startswith("[") and entry.endswith("]") else entry
     try:
@@ -252,9 +232,7 @@ _LITERAL_ENDS = frozenset("0123456789]")
 def literal_address(host: str) -> str | None:
     """Return the address that *host* itself is, or None if it is a name.
 
-    Args:
-        host: as ada writes it, so ``0x7f.1`` and ``2130706433`` are dotted already and IPv6 has
-            its brackets.
+    *host* is as ada writes it: ``0x7f.1`` and ``2130706433`` are dotted, IPv6 has its brackets.
     """
     if host[-1:] not in _LITERAL_ENDS:
         return None
@@ -266,12 +244,10 @@ def literal_address(host: str) -> str | None:
         return None
 
 
-def why_not_a_name(host: str) -> str | None:
-    """Return why no name server can know *host* (lower case, ASCII, no trailing dot), or None if
-    one might.
+def invalid_name_reason(host: str) -> str | None:
+    """Return why *host* (lower case, no trailing dot) cannot be a host name, or None if it can.
 
-    RFC 1035 §2.3.4 for the lengths; letters, digits, hyphens and, as found in the wild,
-    underscores.
+    Lengths: RFC 1035 §2.3.4. Underscores, found in the wild, are allowed.
     """
     if not host or len(host) > 253:
         return "a host name has 1 to 253 characters"
@@ -287,14 +263,11 @@ def why_not_a_name(host: str) -> str | None:
 
 
 def pacing_key(address: str, v6_prefix: int = 64) -> str:
-    """Return what *address* is paced by: two addresses with one key are taken to be one machine.
+    """Return the pacing key of *address*: addresses with one key count as one machine.
 
-    IPv4 by the address. IPv6 by its network of *v6_prefix* bits (one customer usually has a /64 and
-    may answer on all of it), written ``2001:db8:0:1::/64``. IPv4-mapped, NAT64 and 6to4 addresses
-    by the IPv4 address that they lead to: behind NAT64 the whole of IPv4 is in one /64.
-
-    Raises:
-        ValueError: *address* is not an address.
+    IPv4: the address. IPv6: its network of *v6_prefix* bits (a customer usually has a /64), written
+    ``2001:db8:0:1::/64``; for IPv4-mapped, NAT64 and 6to4 addresses the IPv4 address inside, since
+    behind NAT64 all of IPv4 is one /64. Raises ValueError: *address* is not an address.
     """
     if ":" not in address:
         return address

@@ -1,15 +1,8 @@
-"""Connections, kept open between fetches where that pays.
+"""Connections of a crawl: opened, kept open between fetches where that pays, and bounded.
 
-Invariant: a connection is in the pool if and only if it is open, has no conversation, and its
-server is believed to keep it. Idle connections are bounded in number (the least recently used goes
-first) and in time (a sweep a second, no timer per connection). All connections together are bounded
-too, since the rest of the process needs files as well: a database, name look-ups, even imports.
-
-Opening a connection to one address, and what its failure means to Scrapy.
-
-How many files this process may have open, raised as far as it goes.
-
-How many connections a crawl keeps open, and for how long each.
+Invariant: a connection is in the pool if and only if it is open, has no listener, and its server is
+believed to keep it. Idle connections are bounded in number (the least recently used goes first) and
+in time. All connections are bounded: the rest of the process needs files, too.
 """
 
 from __future__ import annotations
@@ -22,7 +15,6 @@ import logging
 import socket
 import ssl
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
@@ -39,22 +31,21 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from scrapy_spider_suite.fetch.exchange import Exchange
+    from scrapy_spider_suite.fetch.exchange import HttpExchange
 
 logger = logging.getLogger(__name__)
 
 SWEEP_SECONDS: Final = 1.0
 FILES_FREED: Final = 16
 """Idle connections closed at once when the process is out of files."""
+_COUNTS: Final = ("opened", "reused", "evicted", "expired", "retried", "out_of_files")
 WAITS_FOR_FILES: Final = (0.001, 0.002, 0.004, 0.008, 0.016)
-"""Seconds between attempts to connect once no idle connection is left to close: those that others
-are closing give their files back a turn or two of the loop later."""
+"""Seconds between attempts to connect once no idle connection is left to close: connections that
+are being closed give their files back a turn or two of the loop later."""
 
 
-class Key(NamedTuple):
-    """What two fetches must have in common to share a connection.
-
-    The address is part of it: a name whose address changed must not go on talking to the old one.
+class ConnectionKey(NamedTuple):
+    """What two fetches must have in common to share a connection; a new address of a name does not.
     """
 
     address: str
@@ -64,35 +55,34 @@ class Key(NamedTuple):
     bind: tuple[str, int] | None
 
 
-class Conversation(Protocol):
-    """What a connection reports to while a request is out on it."""
+class ConnectionListener(Protocol):
+    """Hears of a connection while a request is out on it."""
 
     def received(self, data: bytes) -> None:
-        """Take the bytes that came."""
+        """Called with the bytes that came."""
 
     def disconnected(self, error: Exception | None) -> None:
-        """Learn that the connection ended, orderly when *error* is None."""
+        """Called when the connection has ended, orderly if *error* is None."""
 
 
 class Connection(asyncio.Protocol):
-    """One TCP or TLS connection and what is going on on it.
+    """One TCP or TLS connection.
 
     Attributes:
-        key: what it may be used for.
-        peer: the address that it really is connected to.
+        peer: the address that it is connected to.
         fetches: requests sent on it so far.
-        certificate: the server's, set by the handler once it was asked for.
-        idle_until: loop time, in seconds, after which it is closed if nobody took it.
+        certificate: the server's, set by the handler.
+        idle_until: loop time, in seconds, at which it is closed unless it was checked out.
     """
 
     __slots__ = (
-        "_conversation", "_holds_slot", "_pool", "_transport", "certificate", "fetches",
+        "_holds_slot", "_listener", "_pool", "_transport", "certificate", "fetches",
         "idle_until", "key", "peer",
     )  # fmt: skip
 
-    def __init__(self, pool: Pool, key: Key) -> None:
+    def __init__(self, pool: ConnectionPool, key: ConnectionKey) -> None:
         self._pool = pool
-        self._conversation: Conversation | None = None
+        self._listener: ConnectionListener | None = None
         self._holds_slot = False
         self._transport: asyncio.Transport | None = None
         self.key = key
@@ -111,118 +101,93 @@ class Connection(asyncio.Protocol):
         """The TLS state, None over plain TCP."""
         return self._transport.get_extra_info("ssl_object") if self._transport else None
 
-    def admit(self) -> None:
-        """Give the slot back that was taken for this connection, but not before it is closed."""
+    def hold_slot(self) -> None:
+        """Release the slot of this connection when it is closed."""
         if self._transport is None:
             self._pool.slots.release()
         else:
             self._holds_slot = True
 
-    def send(self, request: bytes, conversation: Conversation) -> None:
-        """Send *request*; *conversation* gets all that follows, until :meth:`hang_up`."""
+    def send(self, request: bytes, listener: ConnectionListener) -> None:
+        """Send *request*; *listener* hears what follows, until `end_exchange`."""
         self.fetches += 1
         if self._transport is None:
-            conversation.disconnected(None)
+            listener.disconnected(None)
         else:
-            self._conversation = conversation
+            self._listener = listener
             self._transport.write(request)
 
-    def hang_up(self) -> None:
-        """End the conversation; the connection stays open."""
-        self._conversation = None
+    def end_exchange(self) -> None:
+        """Report to the listener no more; the connection stays open."""
+        self._listener = None
 
     def close(self) -> None:
-        """Close at once. A polite TLS farewell would hold the file until the server answers it."""
-        self._conversation = None
+        """Close at once: a TLS shutdown would hold the file until the server answers it."""
+        self._listener = None
         if self._transport is not None:
             self._transport.abort()
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport and note who is at the other end."""
+        """See `asyncio.Protocol`."""
         self._transport = transport  # type: ignore[assignment]
         name = transport.get_extra_info("peername")
         if name:
             self.peer = ipaddress.ip_address(name[0].partition("%")[0])
 
     def data_received(self, data: bytes) -> None:
-        """Hand on what came; bytes that nobody asked for end an idle connection."""
-        if self._conversation is not None:
-            self._conversation.received(data)
+        """Hand *data* on; unrequested bytes end an idle connection."""
+        if self._listener is not None:
+            self._listener.received(data)
         else:
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell whoever waits, and the pool."""
+        """See `asyncio.Protocol`."""
         self._transport = None
         if self._holds_slot:
             self._holds_slot = False
             self._pool.slots.release()
         self._pool.forget(self)
-        conversation, self._conversation = self._conversation, None
-        if conversation is not None:
-            conversation.disconnected(exc)
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.disconnected(exc)
 
 
-@dataclass(frozen=True, slots=True)
-class PoolStatistics:
-    """What a pool has done and holds.
-
-    Attributes:
-        idle: connections that wait for a fetch.
-        limit: how many may.
-        opened: connections made.
-        reused: fetches on a connection that was already there.
-        evicted: idle connections closed to make room.
-        expired: idle connections closed because their time was over.
-        retried: fetches sent again because the server closed the connection just then.
-        out_of_files: attempts to connect that failed for want of a file descriptor.
-    """
-
-    idle: int
-    limit: int
-    opened: int
-    reused: int
-    evicted: int
-    expired: int
-    retried: int
-    out_of_files: int
-
-
-class Pool:
-    """Idle connections by key, at most *limit* of them.
-
-    Everything here belongs to the thread of one event loop.
+class ConnectionPool:
+    """Idle connections by key, at most *limit* of them; belongs to one event loop.
 
     Attributes:
-        slots: one for each connection that may be open, idle or not; taken before connecting.
+        slots: one for each connection that may be open, idle or not; acquired before connecting.
+        counts: connections opened; fetches on a reused connection; idle ones evicted to make room
+            or expired; fetches retried because the server had closed the connection; attempts to
+            connect that failed because the process was out_of_files.
     """
 
     def __init__(self, limit: int, capacity: int) -> None:
         self.limit = max(1, limit)
         self.slots = asyncio.Semaphore(max(1, capacity))
-        self.opened = self.reused = self.retried = self.out_of_files = 0
-        self._evicted = self._expired = 0
-        self._by_key: dict[Key, list[Connection]] = {}
+        self.counts = dict.fromkeys(_COUNTS, 0)
+        self._by_key: dict[ConnectionKey, list[Connection]] = {}
         self._by_age: OrderedDict[Connection, None] = OrderedDict()  # least recently used first
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
-    def take(self, key: Key) -> Connection | None:
-        """Return an open connection for *key*, the one used last, or None."""
+    def checkout(self, key: ConnectionKey) -> Connection | None:
+        """Return the open connection for *key* that was used last, or None."""
         while connections := self._by_key.get(key):
             connection = connections[-1]
             self.forget(connection)
             if connection.is_open:
-                self.reused += 1
+                self.counts["reused"] += 1
                 return connection
         return None
 
-    def put(self, connection: Connection, seconds: float) -> None:
-        """Keep *connection*, whose conversation is over, for at most *seconds*.
+    def keep_idle(self, connection: Connection, seconds: float) -> None:
+        """Keep *connection*, whose exchange has ended, for at most *seconds*.
 
-        It is closed instead where no slot is left: somebody may be waiting for one.
+        Where no slot is left it is closed: a fetch may be waiting for one.
         """
         if not connection.is_open:
             return
@@ -239,7 +204,7 @@ class Pool:
             self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
 
     def forget(self, connection: Connection) -> None:
-        """Take *connection* out of the pool, if it is there."""
+        """Remove *connection* from the pool, if it is there."""
         if connection not in self._by_age:
             return
         del self._by_age[connection]
@@ -249,7 +214,7 @@ class Pool:
             del self._by_key[connection.key]
 
     def free_files(self, most: int = FILES_FREED) -> int:
-        """Close *most* of the idle connections, oldest first; return how many there were."""
+        """Close at most *most* idle connections, oldest first; return how many."""
         count = min(most, len(self._by_age))
         for _ in range(count):
             self._evict()
@@ -264,27 +229,23 @@ class Pool:
             self.forget(connection)
             connection.close()
 
-    def statistics(self) -> PoolStatistics:
-        """Return what the pool holds and has done."""
-        return PoolStatistics(
-            len(self._by_age), self.limit, self.opened, self.reused, self._evicted, self._expired,
-            self.retried, self.out_of_files,
-        )  # fmt: skip
+    def statistics(self) -> dict[str, int]:
+        """Return `counts`, with the number of idle connections and its limit."""
+        return {"idle": len(self._by_age), "limit": self.limit, **self.counts}
 
     def _evict(self) -> None:
         oldest = next(iter(self._by_age))
         self.forget(oldest)
         oldest.close()
-        self._evicted += 1
+        self.counts["evicted"] += 1
 
     def _sweep(self) -> None:
-        """Close what has been idle for too long; look again in a second if any is left."""
         loop = self._running_loop()
         now = loop.time()
         for connection in [c for c in self._by_age if c.idle_until <= now]:
             self.forget(connection)
             connection.close()
-            self._expired += 1
+            self.counts["expired"] += 1
         self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep) if self._by_age else None
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
@@ -293,9 +254,8 @@ class Pool:
         return self._loop
 
 
-if TYPE_CHECKING:
-    pass
-
+OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Errors of ``socket`` and ``connect`` when this process, not the server, ran short."""
 CONNECT_FAILURES = (
     DownloadConnectionRefusedError,
     DownloadFailedError,
@@ -305,17 +265,16 @@ CONNECT_FAILURES = (
 
 
 async def connect(
-    pool: Pool, key: Key, tls: ssl.SSLContext | None, timeout: asyncio.Timeout
+    pool: ConnectionPool, key: ConnectionKey, tls: ssl.SSLContext | None, timeout: asyncio.Timeout
 ) -> Connection:
-    """Open a connection to *key*'s address; over TLS the server is asked for *key*'s host.
+    """Open a connection to *key*'s address, over TLS for *key*'s host.
 
-    Where as many connections are open as the process can bear, an idle one is closed, or this waits
-    for the end of another; that time does not count against *timeout*. Out of files all the same,
-    more idle connections are closed before another attempt, and then some attempts more are made.
+    Without a free slot it closes an idle connection, or waits for the end of another one; that time
+    does not count against *timeout*. Out of files, it closes idle connections and tries again.
 
     Raises:
-        OutOfFilesError: there is no file left, with all idle connections closed.
-        CannotResolveHostError: the host is nothing that TLS can ask for.
+        OutOfFilesError: no file is left, with all idle connections closed.
+        CannotResolveHostError: TLS cannot ask for the host.
         DownloadConnectionRefusedError, DownloadTimeoutError, DownloadFailedError.
     """
     name = _server_name(key.host) if tls else None
@@ -328,12 +287,12 @@ async def connect(
     except BaseException:  # a cancelled attempt has a slot to give back, too
         pool.slots.release()
         raise
-    connection.admit()
-    pool.opened += 1
+    connection.hold_slot()
+    pool.counts["opened"] += 1
     return connection
 
 
-async def _wait_for_slot(pool: Pool, timeout: asyncio.Timeout) -> None:
+async def _wait_for_slot(pool: ConnectionPool, timeout: asyncio.Timeout) -> None:
     loop, deadline = asyncio.get_running_loop(), timeout.when()
     waiting_since = loop.time()
     pool.free_files(1)
@@ -344,7 +303,7 @@ async def _wait_for_slot(pool: Pool, timeout: asyncio.Timeout) -> None:
 
 
 async def _connect_or_make_room(
-    pool: Pool, key: Key, tls: ssl.SSLContext | None, name: str | None
+    pool: ConnectionPool, key: ConnectionKey, tls: ssl.SSLContext | None, name: str | None
 ) -> Connection:
     waits = iter(WAITS_FOR_FILES)
     while True:
@@ -353,7 +312,7 @@ async def _connect_or_make_room(
         except OSError as error:
             if isinstance(error, ssl.SSLError) or error.errno not in OUT_OF_FILES:
                 raise _translated(error, key) from error
-            pool.out_of_files += 1
+            pool.counts["out_of_files"] += 1
             wait = WAITS_FOR_FILES[0] if pool.free_files() else next(waits, None)
             if wait is None:
                 raise OutOfFilesError(f"cannot connect to {key.address}: {error}") from error
@@ -361,7 +320,7 @@ async def _connect_or_make_room(
 
 
 async def _connect(
-    pool: Pool, key: Key, tls: ssl.SSLContext | None, name: str | None
+    pool: ConnectionPool, key: ConnectionKey, tls: ssl.SSLContext | None, name: str | None
 ) -> Connection:
     loop = asyncio.get_running_loop()
     _, connection = await loop.create_connection(
@@ -377,10 +336,7 @@ async def _connect(
 
 
 def _server_name(host: str) -> str:
-    """Return what a server is asked for over TLS.
-
-    ``ssl`` encodes the name too, but only when the socket is open, which asyncio then leaves so.
-    """
+    # ssl encodes the name, too, but only when the socket is open, which asyncio then leaves open.
     name = host.rstrip(".")
     try:
         if name.encode("idna"):
@@ -390,8 +346,7 @@ def _server_name(host: str) -> str:
     raise CannotResolveHostError(f"{host[:200]!r} is no host")
 
 
-def _translated(error: OSError, key: Key) -> Exception:
-    """Return Scrapy's exception for what went wrong while connecting."""
+def _translated(error: OSError, key: ConnectionKey) -> Exception:
     message = f"{key.host} at {key.address} port {key.port}: {error}"
     if isinstance(error, ssl.SSLError):
         return DownloadFailedError(message)
@@ -409,10 +364,7 @@ _ENOUGH: Final = (1 << 20, 1 << 16, 10_240)
 
 
 def raise_file_limit() -> int:
-    """Raise the soft limit of open files to the hard one; return the limit that holds then.
-
-    Every idle connection is an open file, and many systems start programs with 256 or 1,024.
-    """
+    """Raise the soft limit of open files to the hard one; return the limit that holds then."""
     try:
         import resource
     except ImportError:
@@ -430,35 +382,34 @@ def raise_file_limit() -> int:
 
 
 IDLE_SECONDS: Final = 15.0
-"""How long an idle connection is kept to a server that does not say how long it does."""
+"""How long an idle connection is kept if the server does not say how long it keeps it."""
 SERVER_IDLE_SECONDS: Final = 5.0
-"""How long such a server is believed to keep it (Apache's and Node's default)."""
+"""How long such a server is believed to keep it (the default of Apache and Node)."""
 MAX_IDLE_SECONDS: Final = 120.0
-"""Longest that any is kept, whatever the server says."""
+"""Most seconds that a connection is kept idle."""
 _IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
 """The list is Twisted's."""
 
-_pools: WeakKeyDictionary[Crawler, Pool] = WeakKeyDictionary()
+_pools: WeakKeyDictionary[Crawler, ConnectionPool] = WeakKeyDictionary()
 
 
-def crawler_pool(crawler: Crawler) -> Pool:
-    """Return the connections of *crawler*: one pool for both schemes, so that its bound is one."""
+def crawler_pool(crawler: Crawler) -> ConnectionPool:
+    """Return the pool of *crawler*: one for both schemes, with one bound."""
     if crawler not in _pools:
         files = raise_file_limit()
-        _pools[crawler] = Pool(idle_limit(files), capacity=files - files // 4)
+        _pools[crawler] = ConnectionPool(idle_limit(files), capacity=files - files // 4)
     return _pools[crawler]
 
 
 def idle_limit(files: int) -> int:
-    """Return how many idle connections a process of so many *files* may keep."""
+    """Return how many idle connections a process of *files* open files may keep."""
     return max(1, files // 4)
 
 
-def seconds_to_keep(request: Request, exchange: Exchange) -> float:
+def seconds_to_keep(request: Request, exchange: HttpExchange) -> float:
     """Return how long the connection may idle after *exchange*; 0 closes it.
 
-    It is closed if the server would close it before the next fetch from this host anyway: an open
-    file less, and no race with the server's own closing.
+    It is closed if the server would close it before the next fetch from this host.
     """
     if not exchange.leaves_connection_usable or _asks_to_close(request):
         return 0.0
@@ -471,15 +422,11 @@ def seconds_to_keep(request: Request, exchange: Exchange) -> float:
     return IDLE_SECONDS if promised is None else min(promised, MAX_IDLE_SECONDS)
 
 
-def may_be_sent_again(request: Request) -> bool:
-    """Whether *request* may be sent twice, when a kept connection turns out to be dead."""
+def may_resend(request: Request) -> bool:
+    """Whether *request* may be sent twice: a kept connection turned out to be dead."""
     return request.method in _IDEMPOTENT and not request.body
 
 
 def _asks_to_close(request: Request) -> bool:
     values: list[bytes] | None = dict.get(request.headers, b"Connection")
     return values is not None and b"close" in b",".join(values).lower()
-
-
-OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""What the system answers to ``socket`` and ``connect`` when we, not the server, ran short."""

@@ -1,14 +1,8 @@
-"""The name servers and the hosts file, asked through c-ares on the running event loop.
+"""Name servers and hosts file, asked through c-ares (pycares) on the running event loop.
 
-pycares is used directly. aiodns, the usual layer above it, runs c-ares in a thread of its own, and
-every answer then waits for the interpreter lock twice: 8,300 look-ups a second against 18,600 with
-the sockets watched by the event loop itself, and worse where the crawler keeps the lock. c-ares
-does what is easy to get wrong: retries over several servers, TCP for truncated answers, EDNS,
-matching of answers to questions, ``/etc/hosts``, search domains.
-
-One channel after another, which bounds what c-ares keeps and follows the system's settings.
-
-Whether the name servers answer: one warning when they do not, and one when they do again.
+aiodns, the usual layer above pycares, runs c-ares in a thread: each answer waits for the
+interpreter lock twice. c-ares does retries over several servers, TCP for truncated answers, EDNS,
+matching of answers to questions, ``/etc/hosts`` and search domains.
 """
 
 from __future__ import annotations
@@ -18,7 +12,6 @@ import logging
 import math
 import socket
 from collections.abc import Callable, Sequence
-from ipaddress import ip_address
 from typing import NamedTuple
 
 import pycares
@@ -34,16 +27,16 @@ from pycares.errno import (
 logger = logging.getLogger(__name__)
 
 TICK = 0.1
-"""Seconds between two looks at the clock while questions are open: how late a retry may be."""
+"""Seconds between two checks of timeouts while questions are open."""
 
 FIRST_WAIT = 1.0
-"""Seconds to the second try at most, with a server of which it is not known yet how fast it is."""
+"""Most seconds to the second try, with a server whose speed is not known yet."""
 
 LEAST_WAIT = 0.25
-"""Seconds to the second try at least, which c-ares takes with a server that is fast as a rule."""
+"""Least seconds to the second try, which c-ares takes with a fast server."""
 
 MAX_ADDRESSES = 16
-"""Addresses kept of one answer, which may hold thousands: one to use, some to fall back on."""
+"""Addresses kept of one answer, which may hold thousands."""
 
 # ARES_AI_NOSORT of ares.h, for which pycares has no name: without it c-ares opens a socket to each
 # address found.
@@ -60,51 +53,29 @@ _Result = pycares.AddrInfoResult | pycares.DNSResult
 _Callback = Callable[[_Result | None, int | None], None]
 
 
-class Answer(NamedTuple):
-    """What c-ares found: either addresses, or the ``ARES_...`` code of a failure."""
+class DnsAnswer(NamedTuple):
+    """Addresses, or the ``ARES_...`` code of a failure."""
 
     addresses: tuple[str, ...]
     """Numeric, in the order of the answer."""
 
     ttl: int
-    """Seconds, the least over the records that the answer came from. 0 for the hosts file."""
+    """Seconds, the least of the records; 0 for the hosts file."""
 
     code: int | None = None
     """Why there are no addresses."""
 
 
-def parse_server(text: str) -> str:
-    """Return ``address:port`` as c-ares wants it; the port is 53 where *text* has none.
+class AresChannel:
+    """A set of name servers and the open questions to them; belongs to one event loop.
 
-    Raises:
-        ValueError: *text* is not a numeric address with an optional port.
-    """
-    server = text.strip()
-    host, colon, port = server.rpartition(":")
-    if not colon or "]" in port or (":" in host and not host.startswith("[")):
-        host, port = server, "53"
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    try:
-        address = ip_address(bare)
-    except ValueError:
-        address = None
-    if address is None or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise ValueError(f"{text!r} is not ADDRESS:PORT of a name server") from None
-    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
-
-
-class Channel:
-    """A set of name servers and the questions that are open with them.
-
-    Belongs to one event loop and is used in its thread only. c-ares keeps each answer for its TTL
-    in a cache that nothing bounds and nothing empties, which is why `succession.Succession`
-    replaces a channel now and then.
+    c-ares keeps each answer for its TTL in a cache without bounds: `DnsClient` replaces channels.
 
     Args:
-        servers: ``address:port`` of the name servers, which then are all that is asked; none for
-            the system's view of names: its servers, its search domains, its hosts file.
-        timeout: seconds for which a question is asked again and again at least. Whoever asks keeps
-            the time: c-ares may go on for longer.
+        servers: ``address:port`` of the name servers to ask; none for the system's servers, search
+            domains and hosts file.
+        timeout: seconds for which a question is repeated at least; c-ares may go on for longer, so
+            the caller keeps the time.
 
     Raises:
         pycares.AresError: c-ares lacks memory or files.
@@ -113,7 +84,7 @@ class Channel:
     def __init__(self, servers: Sequence[str], timeout: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._watched: set[int] = set()
-        self._open: set[asyncio.Future[Answer]] = set()
+        self._open: set[asyncio.Future[DnsAnswer]] = set()
         self._ticker: asyncio.TimerHandle | None = None
         self._closed = False
         self._dns_alone = bool(servers)
@@ -132,9 +103,9 @@ class Channel:
         """Whether no question is open."""
         return not self._open
 
-    def ask(self, host: str, family: socket.AddressFamily) -> asyncio.Future[Answer]:
-        """Ask for the addresses of *host* (ASCII) of one *family*. The future never raises."""
-        future: asyncio.Future[Answer] = self._loop.create_future()
+    def ask(self, host: str, family: socket.AddressFamily) -> asyncio.Future[DnsAnswer]:
+        """Ask for the addresses of *host* (ASCII) of one *family*; the future never raises."""
+        future: asyncio.Future[DnsAnswer] = self._loop.create_future()
 
         def settle(result: _Result | None, code: int | None) -> None:
             self._open.discard(future)
@@ -161,7 +132,7 @@ class Channel:
             )
 
     def close(self) -> None:
-        """Answer all open questions with ``ARES_ECANCELLED`` and let go of the sockets."""
+        """Answer all open questions with ``ARES_ECANCELLED`` and close the sockets."""
         if self._closed:
             return
         self._ares.cancel()
@@ -178,13 +149,12 @@ class Channel:
             self._ticker = self._loop.call_later(TICK, self._tick)
 
     def _tick(self) -> None:
-        """Let c-ares see to its timeouts; the sockets wake it for everything else."""
         self._ticker = None
         self._ares.process_fd(pycares.ARES_SOCKET_BAD, pycares.ARES_SOCKET_BAD)
         self._keep_ticking()
 
     def _watch(self, fd: int, readable: bool, writable: bool) -> None:
-        """Watch *fd* for what c-ares waits for; for nothing, just before c-ares closes it."""
+        # Neither readable nor writable: c-ares is about to close it.
         if self._closed:
             return
         self._forget(fd)
@@ -205,20 +175,18 @@ class Channel:
 
 
 def _tries_within(timeout: float) -> int:
-    """Return how often a server must be asked so that c-ares does not give up before *timeout*.
+    """Return the number of tries with which c-ares does not give up before *timeout*.
 
     c-ares waits for the first try as long as five answers took of late, twice as long for each
-    further one, and shortens these by up to a half, at random. It does not hear what comes late. So
-    a name server that answers most names at once and takes seconds for one must be asked for that
-    one often enough, and has it at hand by then.
+    further one, shortened by up to a half at random, and ignores late answers. So a server that is
+    slow for one name alone must be asked for it often enough.
     """
     return max(2, math.ceil(math.log2(2 * timeout / LEAST_WAIT)))
 
 
-def _answer(result: _Result | None, code: int | None) -> Answer:
-    """Turn what c-ares says into an `Answer`."""
+def _answer(result: _Result | None, code: int | None) -> DnsAnswer:
     if result is None:
-        return Answer((), 0, ARES_ENODATA if code is None else code)
+        return DnsAnswer((), 0, ARES_ENODATA if code is None else code)
     if isinstance(result, pycares.AddrInfoResult):
         # pycares has the text of an address as bytes.
         found = [node.addr[0].decode("ascii") for node in result.nodes]
@@ -228,31 +196,31 @@ def _answer(result: _Result | None, code: int | None) -> Answer:
         found = [each.addr for each in data if isinstance(each, _ADDRESS_RECORDS)]
         ttls = [record.ttl for record in result.answer]
     if not found:
-        return Answer((), 0, ARES_ENODATA)
-    return Answer(tuple(dict.fromkeys(found))[:MAX_ADDRESSES], min(ttls))
+        return DnsAnswer((), 0, ARES_ENODATA)
+    return DnsAnswer(tuple(dict.fromkeys(found))[:MAX_ADDRESSES], min(ttls))
 
 
 MAX_AGE = 60.0
 """Seconds after which the next question opens a new channel, which reads ``resolv.conf`` again."""
 
 MIN_AGE = 1.0
-"""Seconds that a channel is used at least, even if outdated: it repeats nothing older than that."""
+"""Seconds that a channel is used at least, even after `DnsClient.skip_cache`."""
 
 MAX_ASKED = 4096
 """Questions after which the next one opens a new channel; c-ares keeps some 650 bytes of each."""
 
 ALONE = 32
-"""Questions that are asked on a channel of their own at the same time."""
+"""Most questions at a time that are asked on a channel of their own."""
 
 
-class Succession:
-    """The channel in use and those before it, each until its last question is answered.
+class DnsClient:
+    """The channel in use and its predecessors, each until its last question is answered.
 
-    Invariant: an answer is repeated from a channel's own cache only within `MAX_AGE` seconds, and
-    within `MIN_AGE` after `outdate`. Opening a channel takes some 40 µs and no socket.
+    Invariant: an answer is repeated from a channel's cache only within `MAX_AGE` seconds, and
+    within `MIN_AGE` after `skip_cache`.
 
     Args:
-        servers, timeout: as for `Channel`.
+        servers, timeout: as for `AresChannel`.
         now: the clock, in seconds, for the ages.
     """
 
@@ -260,18 +228,18 @@ class Succession:
         self._servers = tuple(servers)
         self._timeout = timeout
         self._now = now
-        self._current: Channel | None = None
+        self._current: AresChannel | None = None
         self._opened = 0.0
         self._asked = 0
-        self._outdated = False
-        self._retired: set[Channel] = set()
+        self._skips_cache = False
+        self._retired: set[AresChannel] = set()
         self._alone = asyncio.Semaphore(ALONE)
         self._closed = False
 
     def __repr__(self) -> str:
         return f"<Succession: {self._current}, {len(self._retired)} retired>"
 
-    async def ask(self, host: str, family: socket.AddressFamily, seconds: float) -> Answer:
+    async def ask(self, host: str, family: socket.AddressFamily, seconds: float) -> DnsAnswer:
         """Return the addresses of *host*, or the code of a failure, after at most *seconds*."""
         deadline = asyncio.get_running_loop().time() + seconds
         answer = await self._ask_in(self._channel, host, family, seconds)
@@ -281,48 +249,42 @@ class Succession:
             return await self._ask_alone(host, family, deadline)
         if answer.code == ARES_ECONNREFUSED:
             # Out of files, c-ares cannot read resolv.conf and takes this machine for the server.
-            self.outdate()
+            self.skip_cache()
         return answer
 
     async def _ask_in(
-        self, channel: Callable[[], Channel], host: str, family: socket.AddressFamily,
+        self, channel: Callable[[], AresChannel], host: str, family: socket.AddressFamily,
         seconds: float,
-    ) -> Answer:  # fmt: skip
+    ) -> DnsAnswer:  # fmt: skip
         if self._closed:
-            return Answer((), 0, ARES_ECANCELLED)
+            return DnsAnswer((), 0, ARES_ECANCELLED)
         try:
             question = channel().ask(host, family)
         except pycares.AresError:
-            return Answer((), 0, ARES_ENOTINITIALIZED)
+            return DnsAnswer((), 0, ARES_ENOTINITIALIZED)
         try:
             return await asyncio.wait_for(question, max(0.0, seconds))
         except TimeoutError:
-            return Answer((), 0, ARES_ETIMEOUT)
+            return DnsAnswer((), 0, ARES_ETIMEOUT)
 
     async def _ask_alone(
         self, host: str, family: socket.AddressFamily, deadline: float
-    ) -> Answer:
-        """Ask on a channel with no other question: what comes is about *host*."""
+    ) -> DnsAnswer:
         async with self._alone:
             try:
-                channel = Channel(self._servers, self._timeout)
+                channel = AresChannel(self._servers, self._timeout)
             except pycares.AresError:
-                return Answer((), 0, ARES_ENOTINITIALIZED)
+                return DnsAnswer((), 0, ARES_ENOTINITIALIZED)
             self._retired.add(channel)  # so that `close` finds it
             try:
                 left = deadline - asyncio.get_running_loop().time()
                 return await self._ask_in(lambda: channel, host, family, left)
             finally:
-                self._bury(channel)
+                self._close_channel(channel)
 
-    def reconfigure(self, servers: Sequence[str], timeout: float) -> None:
-        """Ask other *servers* from the next question on; open ones are answered by the old."""
-        self._servers, self._timeout = tuple(servers), timeout
-        self._opened = -math.inf
-
-    def outdate(self) -> None:
-        """Let the next question have an answer from the servers, not one that c-ares keeps."""
-        self._outdated = True
+    def skip_cache(self) -> None:
+        """Have the next question answered by the servers, not from a channel's cache."""
+        self._skips_cache = True
 
     def close(self) -> None:
         """Cancel every open question."""
@@ -333,52 +295,51 @@ class Succession:
         self._current = None
         self._retired.clear()
 
-    def _channel(self) -> Channel:
+    def _channel(self) -> AresChannel:
         age = self._now() - self._opened
-        worn = age >= MAX_AGE or self._asked >= MAX_ASKED or (self._outdated and age >= MIN_AGE)
+        worn = age >= MAX_AGE or self._asked >= MAX_ASKED or (self._skips_cache and age >= MIN_AGE)
         if self._current is None or worn:
-            successor = Channel(self._servers, self._timeout)
+            successor = AresChannel(self._servers, self._timeout)
             self._retire()
             self._current = successor
             self._opened = self._now()
             self._asked = 0
-            self._outdated = False
+            self._skips_cache = False
         self._asked += 1
         return self._current
 
     def _retire(self) -> None:
-        """Close the channels that are idle, the current one at the latest when its time is up."""
         channel = self._current
         if channel is not None:
             self._retired.add(channel)
-            asyncio.get_running_loop().call_later(self._timeout, self._bury, channel)
+            asyncio.get_running_loop().call_later(self._timeout, self._close_channel, channel)
         for idle in [each for each in self._retired if each.idle]:
-            self._bury(idle)
+            self._close_channel(idle)
 
-    def _bury(self, channel: Channel) -> None:
+    def _close_channel(self, channel: AresChannel) -> None:
         self._retired.discard(channel)
         channel.close()
 
 
 _UNANSWERED = frozenset({ARES_ECONNREFUSED, ARES_ETIMEOUT})
-_PATIENCE = 3
-"""Questions in a row without an answer: a single one may be the fault of its name's own servers."""
+_UNANSWERED_MIN = 3
+"""Questions in a row: one may be the fault of the servers of its name."""
 
 
-class Silence:
-    """Counts questions without an answer from any name server. *now* is in seconds."""
+class OutageWarning:
+    """Warns once when no name server answers, and once when they answer again."""
 
     def __init__(self) -> None:
-        self._unanswered = _PATIENCE - 1  # before any answer, the first one counts
+        self._unanswered = _UNANSWERED_MIN - 1  # before any answer, the first one counts
         self._since: float | None = None
 
     @property
     def lasts(self) -> bool:
-        """Whether no name server answers, as of the last questions."""
+        """Whether no name server answers."""
         return self._since is not None
 
     def note(self, code: int | None, servers: Sequence[str], now: float) -> None:
-        """A question to *servers* ended with *code*, None for addresses."""
+        """Note that a question to *servers* ended at *now* with *code* (None: addresses)."""
         if code not in _UNANSWERED:
             self._unanswered = 0
             if self._since is not None:
@@ -386,14 +347,14 @@ class Silence:
                 self._since = None
             return
         self._unanswered += 1
-        if self._since is None and self._unanswered >= _PATIENCE:
+        if self._since is None and self._unanswered >= _UNANSWERED_MIN:
             self._since = now
             logger.warning(
                 "No name server answers (%s; SUITE_DNS_SERVERS chooses them): new hosts wait",
-                named(servers),
+                server_names(servers),
             )
 
 
-def named(servers: Sequence[str]) -> str:
-    """*servers* in words; none are those of the system."""
+def server_names(servers: Sequence[str]) -> str:
+    """*servers* as text; "those of the system" for none."""
     return ", ".join(servers) or "those of the system"

@@ -1,6 +1,4 @@
-"""The address of a request, for a handler that is used without the suite's gate.
-
-The suite's HTTP/1.1 download handler: asyncio, llhttp, and nothing in between.
+"""The suite's HTTP/1.1 download handler: asyncio and llhttp.
 
 Switched on by the add-on, or alone::
 
@@ -9,17 +7,16 @@ Switched on by the add-on, or alone::
         "https": "scrapy_spider_suite.fetch.http1.Http1Handler",
     }
 
-It does what Scrapy's own HTTP/1.1 handler does: same settings, meta keys, signals, response flags
-and exceptions. Three things differ: ``response.headers`` also has the fields about the connection
-(``Connection``, ``Transfer-Encoding``), as Scrapy's aiohttp and httpx handlers leave them; names
-are resolved by the suite's resolver, so private addresses are refused unless allowed; certificates
-that do not fit the host are not logged. Requests with a proxy are handed to Scrapy's handler.
+Same settings, meta keys, signals, response flags and exceptions as Scrapy's own handler, with three
+differences. ``response.headers`` also has the fields about the connection, as with Scrapy's aiohttp
+and httpx handlers. The suite's resolver resolves names, so private addresses are refused unless
+allowed. Certificates that do not fit the host are not logged. Requests with a proxy are handed to
+Scrapy's handler.
 """
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -40,21 +37,22 @@ from scrapy_spider_suite.exceptions import UnwantedMediaType
 from scrapy_spider_suite.fetch.connections import (
     CONNECT_FAILURES,
     Connection,
-    Key,
+    ConnectionKey,
     connect,
     crawler_pool,
-    may_be_sent_again,
+    may_resend,
     seconds_to_keep,
 )
 from scrapy_spider_suite.fetch.exchange import (
     MEDIA_TYPES,
     RECEIVED,
     TRUNCATE,
-    Exchange,
-    Limits,
-    Listeners,
+    BodyLimits,
+    ByteSignals,
+    HttpExchange,
 )
-from scrapy_spider_suite.fetch.http_messages import WIRE, Origin, Sent, request_bytes, split_url
+from scrapy_spider_suite.fetch.http_messages import WIRE, Origin, WireCopy, request_bytes, split_url
+from scrapy_spider_suite.fetch.resolver import suite_resolver
 from scrapy_spider_suite.fetch.tls import (
     CONTEXT_FACTORY,
     has_own_context_factory,
@@ -76,21 +74,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-async def addresses_of(crawler: Crawler, request: Request, origin: Origin) -> Sequence[str]:
+async def addresses_for(crawler: Crawler, request: Request, origin: Origin) -> Sequence[str]:
     """Return the addresses that *request* may be sent to, at least one, in order of preference.
 
-    ``request.meta["suite_address"]``, on which the gate booked the request, is the only one where
-    it is set; otherwise the crawl's resolver is asked, which knows literals too.
-
-    Raises:
-        CannotResolveHostError: *origin*'s host has no address.
-        PrivateAddressError: it has none that is allowed.
+    Only ``request.meta["suite_address"]`` where the gate has set it, else those of the resolver.
+    Raises `CannotResolveHostError`: no address; `PrivateAddressError`: none that is allowed.
     """
     booked: str | None = request.meta.get("suite_address")
     if booked:
         return (booked,)
-    from scrapy_spider_suite.fetch.resolver import suite_resolver
-
     host = f"[{origin.host}]" if ":" in origin.host else origin.host.rstrip(".")
     try:
         return (await suite_resolver(crawler).resolve(host)).addresses
@@ -101,15 +93,17 @@ async def addresses_of(crawler: Crawler, request: Request, origin: Origin) -> Se
 class Http1Handler:
     """Scrapy download handler for ``http`` and ``https``.
 
-    Request meta keys of its own: ``suite_address`` (numeric address to connect to),
-    ``suite_keep_alive`` (seconds until the next fetch from this host is expected; the connection is
-    closed after the answer if the server would not keep it that long, and a request that a closed
-    connection swallowed waits so long before it is sent again), ``suite_departure`` (hears when
-    the connection is looked for, and when the request's bytes are out), ``suite_truncate`` (bytes
-    of body after which reading stops; the response is flagged ``truncated``),
-    ``suite_media_types`` (those of 2xx answers that are read; others raise `UnwantedMediaType`
-    after their heads). It sets ``suite_received``, the bytes that came, and, where pages are
-    packed, ``suite_wire``, a `Sent`.
+    Meta keys that it reads:
+
+    - ``suite_address``: numeric address to connect to.
+    - ``suite_keep_alive``: seconds until the next fetch from this host. The connection is closed if
+      the server would not keep it that long; a request that a closed connection swallowed waits so
+      long before it is sent again.
+    - ``suite_departure``: told when the connection is looked for, and when the bytes are out.
+    - ``suite_truncate``: bytes of body after which reading stops, with the flag ``truncated``.
+    - ``suite_media_types``: of 2xx answers that are read; others raise `UnwantedMediaType`.
+
+    It sets ``suite_received``, the bytes received, and, for packs, ``suite_wire``, a `WireCopy`.
     """
 
     lazy = False
@@ -126,7 +120,7 @@ class Http1Handler:
         crawler.signals.connect(self._changed, settings_changed)
         # Handlers are closed after the stats were dumped.
         crawler.signals.connect(self._count, spider_closed)
-        self._listeners = Listeners(crawler)
+        self._signals = ByteSignals(crawler)
         self._timeout = settings.getfloat("DOWNLOAD_TIMEOUT")
         self._maxsize = settings.getint("DOWNLOAD_MAXSIZE")
         self._warnsize = settings.getint("DOWNLOAD_WARNSIZE")
@@ -140,17 +134,11 @@ class Http1Handler:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Http1Handler:
-        """Make a handler for *crawler*.
-
-        Raises:
-            NotConfigured: the project has a TLS context factory of its own.
-            SettingsError: a ``SUITE_`` setting is wrong.
-        """
+        """Raises `NotConfigured` (the project has a TLS context factory), `SettingsError`."""
         return cls(crawler)
 
-    def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
+    def _changed(self, new: SuiteSettings) -> None:
         self._timeout = new.project.download_timeout
-        self._packed = new.packs_dir is not None
 
     async def download_request(self, request: Request) -> Response:
         """Fetch *request*.
@@ -160,7 +148,7 @@ class Http1Handler:
             DownloadFailedError, DownloadCancelledError, ResponseDataLossError,
             UnsupportedURLSchemeError, StopDownload: as Scrapy's handler does.
             PrivateAddressError: the host is at an address that is not allowed.
-            UnwantedMediaType: the answer is of none of the media types that are read.
+            UnwantedMediaType: the answer is of a media type that is not read.
             OutOfFilesError: this process cannot open another connection.
             UnsendableRequestError: the request cannot be written as HTTP/1.1.
         """
@@ -184,16 +172,16 @@ class Http1Handler:
             self._warn_of_dataloss(request.url)
             raise
         if self._packed:
-            meta[WIRE] = _sent(message, connection, exchange)
+            meta[WIRE] = _wire_copy(message, connection, exchange)
         return self._response(request, connection, exchange)
 
     def _count(self) -> None:
         if self._crawler.stats is not None:
-            for name, value in dataclasses.asdict(self._pool.statistics()).items():
+            for name, value in self._pool.statistics().items():
                 self._crawler.stats.set_value(f"suite/connections/{name}", value)
 
     async def close(self) -> None:
-        """Close the idle connections of the crawl, and what was made for proxies."""
+        """Close the idle connections of the crawl, and the handler for proxies."""
         self._pool.close()
         await asyncio.sleep(0)  # sockets are closed by callbacks of the loop's next round
         if self._proxied is not None:
@@ -203,34 +191,33 @@ class Http1Handler:
 
     async def _fetch(
         self, request: Request, origin: Origin, message: bytes, timeout: asyncio.Timeout
-    ) -> tuple[Connection, Exchange]:
-        """Send *message* to where it belongs; return the finished exchange."""
+    ) -> tuple[Connection, HttpExchange]:
         started = monotonic()
         if (departure := request.meta.get("suite_departure")) is not None:
             departure.hold()
         bind = request.meta.get("bindaddress")
         bind = self._bind if bind is None else _bind_address(bind)
-        addresses = await addresses_of(self._crawler, request, origin)
-        keys = [Key(each, origin.scheme, origin.host, origin.port, bind) for each in addresses]
-        connection = next(filter(None, map(self._pool.take, keys)), None)
+        addresses = await addresses_for(self._crawler, request, origin)
+        server = origin.scheme, origin.host, origin.port, bind
+        keys = [ConnectionKey(each, *server) for each in addresses]
+        connection = next(filter(None, map(self._pool.checkout, keys)), None)
         if connection is not None:
             exchange = self._exchange(request, started)
             try:
                 return await self._converse(request, connection, exchange, message)
             except DownloadFailedError:
                 # Without a byte of an answer: the server closed it just as it was taken.
-                if not (exchange.unanswered and may_be_sent_again(request)):
+                if not (exchange.unanswered and may_resend(request)):
                     raise
-                self._pool.retried += 1
-                await _pause(request, timeout)
+                self._pool.counts["retried"] += 1
+                await _wait_before_resend(request, timeout)
         connection = await self._open(keys, timeout)
         exchange = self._exchange(request, started)
         return await self._converse(request, connection, exchange, message)
 
     async def _converse(
-        self, request: Request, connection: Connection, exchange: Exchange, message: bytes
-    ) -> tuple[Connection, Exchange]:
-        """Send *message* on *connection* and wait; keep or close the connection afterwards."""
+        self, request: Request, connection: Connection, exchange: HttpExchange, message: bytes
+    ) -> tuple[Connection, HttpExchange]:
         keep = 0.0
         connection.send(message, exchange)
         if (departure := request.meta.get("suite_departure")) is not None:
@@ -239,16 +226,15 @@ class Http1Handler:
             await exchange.outcome
             keep = seconds_to_keep(request, exchange)
         finally:
-            connection.hang_up()
+            connection.end_exchange()
             request.meta[RECEIVED] = request.meta.get(RECEIVED, 0) + exchange.size
             if keep > 0:
-                self._pool.put(connection, keep)
+                self._pool.keep_idle(connection, keep)
             else:
                 connection.close()
         return connection, exchange
 
-    async def _open(self, keys: Sequence[Key], timeout: asyncio.Timeout) -> Connection:
-        """Connect to the first of *keys* that can be connected to."""
+    async def _open(self, keys: Sequence[ConnectionKey], timeout: asyncio.Timeout) -> Connection:
         for key in keys[:-1]:
             try:
                 return await self._open_one(key, timeout)
@@ -256,7 +242,7 @@ class Http1Handler:
                 logger.debug("Trying the next address of %s: %s", key.host, error)
         return await self._open_one(keys[-1], timeout)
 
-    async def _open_one(self, key: Key, timeout: asyncio.Timeout) -> Connection:
+    async def _open_one(self, key: ConnectionKey, timeout: asyncio.Timeout) -> Connection:
         tls = self._tls if key.scheme == "https" else None
         connection = await connect(self._pool, key, tls, timeout)
         ssl_object = connection.ssl_object
@@ -266,9 +252,9 @@ class Http1Handler:
                 log_connection(ssl_object)
         return connection
 
-    def _exchange(self, request: Request, started: float) -> Exchange:
+    def _exchange(self, request: Request, started: float) -> HttpExchange:
         meta = request.meta
-        limits = Limits(
+        limits = BodyLimits(
             meta.get("download_maxsize", self._maxsize),
             meta.get("download_warnsize", self._warnsize),
             meta.get(TRUNCATE),
@@ -276,12 +262,11 @@ class Http1Handler:
             tuple(meta.get(MEDIA_TYPES, ())),
         )
         outcome = asyncio.get_running_loop().create_future()
-        return Exchange(request, limits, self._listeners, outcome, started)
+        return HttpExchange(request, limits, self._signals, outcome, started)
 
     def _response(
-        self, request: Request, connection: Connection, exchange: Exchange
+        self, request: Request, connection: Connection, exchange: HttpExchange
     ) -> Response:
-        """Build the response; raises what the errback is to have it with."""
         reader = exchange.reader
         headers = exchange.headers()
         body = reader.body()
@@ -305,7 +290,6 @@ class Http1Handler:
         return response
 
     async def _through_proxy(self, request: Request) -> Response:
-        """Hand a request with a proxy to Scrapy's handler, so that proxies work as ever."""
         if self._proxied is None:
             from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
             from twisted.web.client import HTTPConnectionPool
@@ -330,19 +314,17 @@ class Http1Handler:
             )
 
 
-def _sent(message: bytes, connection: Connection, exchange: Exchange) -> Sent:
+def _wire_copy(message: bytes, connection: Connection, exchange: HttpExchange) -> WireCopy:
     reader, tls = exchange.reader, connection.ssl_object
     protocols = [reader.version.lower()]
     if tls is not None:
         protocols.append((tls.version() or "TLS").lower().replace("tlsv", "tls/"))
-    return Sent(message, reader.head, tuple(protocols))
+    return WireCopy(message, reader.head, tuple(protocols))
 
 
-async def _pause(request: Request, timeout: asyncio.Timeout) -> None:
-    """Wait for the delay before *request* is sent again; that does not count against *timeout*.
-
-    The server may have read it before it closed the connection, and to it this is one request more.
-    """
+async def _wait_before_resend(request: Request, timeout: asyncio.Timeout) -> None:
+    # The server may have read the request before it closed the connection: to it, this is another
+    # one. The wait does not count against *timeout*.
     seconds = request.meta.get("suite_keep_alive") or 0.0
     deadline = timeout.when()
     if seconds > 0 and deadline is not None:
@@ -351,5 +333,5 @@ async def _pause(request: Request, timeout: asyncio.Timeout) -> None:
 
 
 def _bind_address(value: str | tuple[str, int] | None) -> tuple[str, int] | None:
-    """Return what Scrapy allows as a bind address, a host or a pair, as a pair."""
+    # Scrapy allows a host or a pair.
     return (value, 0) if isinstance(value, str) else value

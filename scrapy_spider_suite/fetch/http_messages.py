@@ -1,37 +1,13 @@
-"""What a download handler of the suite raises beside the errors of ``scrapy.exceptions``.
-
-::
-
-    scrapy.exceptions.DownloadFailedError
-    └── MalformedResponseError   what came back is not an HTTP/1 response
-        └── ResponseBoundsError  it may be one, but it has more of something than is read
-    SuiteError
-    └── OutOfFilesError          this process or machine has no file left to connect with
-    ValueError
-    └── UnsendableRequestError   the request cannot be written as HTTP/1.1
-
-The first two are failures of a server, so Scrapy's ``RETRY_EXCEPTIONS`` covers them. The last two
-are not a server's fault and are not retried: running out of files must never count against a host.
-
-Heads of responses as text: where one ends, what its length says, how a broken one is mended.
-
-One HTTP/1 response from bytes: fields, framing, body, and bounds against hostile servers.
-
-No sockets or clocks here: bytes go in through :meth:`ResponseReader.feed`, the end of the
-connection through :meth:`ResponseReader.end`, and what has been read stands in attributes.
+"""HTTP/1.1 without I/O: a request as bytes, a response from bytes, with bounds and repairs.
 
 llhttp (through ``httptools``) reads every head and every chunked body. It refuses heads that
-browsers, and Scrapy's own handler, read: lines without a colon, two equal ``Content-Length``, an
-``HTTP/2`` in the status line. Such a head is mended (see ``heads``), once, and given to it again.
-What llhttp does not do is done here: where a head ends (so that its size is bounded before anything
-is built from it), ``Content-Length`` and close-delimited bodies, and answers to HEAD. A fresh
-parser per response costs 2 µs and leaves no state of one response to the next.
+browsers and Scrapy's own handler read: lines without a colon, two equal ``Content-Length``, an
+``HTTP/2`` in the status line. Such a head is repaired once and read again. The end of heads,
+``Content-Length`` and close-delimited bodies and answers to HEAD are handled here.
 
-A request as bytes: where it goes, and how HTTP/1.1 writes it.
-
-What is written is what Scrapy's own HTTP/1.1 handler writes, with two differences: ``Host`` comes
-first (RFC 9110 §7.2 asks for that), and the message's framing is always ours, so a
-``Content-Length`` or ``Transfer-Encoding`` among the request's headers cannot contradict the body.
+Requests are written as Scrapy's own handler writes them, with two differences: ``Host`` comes first
+(RFC 9110 §7.2), and a ``Content-Length`` or ``Transfer-Encoding`` among the request's headers
+cannot contradict the body.
 """
 
 from __future__ import annotations
@@ -52,14 +28,11 @@ class MalformedResponseError(DownloadFailedError):
 
 
 class ResponseBoundsError(MalformedResponseError):
-    """The response has more of something than is read: head bytes, fields, interim responses, chunk
-    headers."""
-
-
+    """The response has too many head bytes, fields, interim responses or chunk headers."""
 
 
 class UnsendableRequestError(ValueError):
-    """The URL, method or a header name of the request has characters that HTTP/1.1 cannot carry."""
+    """The URL, method or a header name has characters that HTTP/1.1 cannot carry."""
 
 
 _STATUS_LINE = re.compile(rb"HTTP(?:/(\d)(?:\.(\d))?)?[ \t]+(\d{3})(?!\d)[ \t]*(.*)", re.IGNORECASE)
@@ -69,7 +42,7 @@ _CR_OR_NUL = re.compile(rb"[\r\x00]+")
 
 
 def head_end(data: bytes | bytearray, start: int = 0) -> int:
-    """Return the index behind the first empty line that ends after *start*; -1: there is none."""
+    """Return the index behind the first empty line that ends after *start*, or -1."""
     crlf = data.find(b"\n\r\n", start)
     lone = data.find(b"\n\n", start, crlf if crlf >= 0 else len(data))
     if lone >= 0:
@@ -99,11 +72,11 @@ def keep_alive_seconds(values: list[bytes]) -> int | None:
     return int(match[1]) if match else None
 
 
-def repair(head: bytes) -> bytes:
-    """Return *head* as a strict parser wants it, dropping only lines that no one could use.
+def repair_head(head: bytes) -> bytes:
+    """Return *head* as a strict parser accepts it.
 
-    Kept are the status, folded lines, and every field whose name is a token. Dropped are lines
-    without a colon (Scrapy issue 210) or a usable name, and a ``Content-Length`` that repeats.
+    Drops lines without a colon (Scrapy issue 210) or without a token as a name, and a repeated
+    ``Content-Length``; joins folded lines.
     """
     start, *lines = _unfold(head)
     match = _STATUS_LINE.match(start)
@@ -127,7 +100,7 @@ def repair(head: bytes) -> bytes:
 
 
 def _unfold(head: bytes) -> list[bytes]:
-    """Return the lines of *head*, folded ones joined (RFC 9112 §5.2), without stray CR and NUL."""
+    # Folded lines: RFC 9112 §5.2.
     lines: list[bytes] = []
     for raw in head.split(b"\n"):
         line = _CR_OR_NUL.sub(b" ", raw.removesuffix(b"\r"))
@@ -139,30 +112,29 @@ def _unfold(head: bytes) -> list[bytes]:
 
 
 MAX_HEAD_BYTES: Final = 65_536
-"""Status line and fields, those of interim responses included (Chrome reads 256 KiB, Apache
-sends 8 KiB a line)."""
+"""Status line and fields, with those of interim responses (Chrome reads 256 KiB)."""
 MAX_FIELDS: Final = 1_000
 MAX_INTERIM: Final = 16
 """1xx responses before the final one (RFC 9110 §15.2 has no bound)."""
 MAX_CHUNK_OVERHEAD: Final = 65_536
-"""Bytes of chunk sizes, extensions and trailers that a chunked body may have ..."""
+"""Bytes of chunk sizes, extensions and trailers in a chunked body ..."""
 CHUNK_OVERHEAD_RATIO: Final = 16
-"""... and for each byte of body this many more: chunks of one byte need five."""
+"""... and so many more for each byte of body: chunks of one byte need five."""
 
 _CHUNKED_HEAD: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 _OTHER_BLANKS = re.compile(rb"[\t\v\f]")
 
 
 class Framing(Enum):
-    """How the end of a response's body is told (RFC 9112 §6.3)."""
+    """How the end of a response's body is marked (RFC 9112 §6.3)."""
 
     LENGTH = "length"  # by Content-Length, or because such a response has no body
     CHUNKED = "chunked"
     CLOSE = "close"  # by the end of the connection
 
 
-class End(Enum):
-    """What the end of the connection means for the response that was being read."""
+class StreamEnd(Enum):
+    """The meaning of the connection's end for the response that was being read."""
 
     NOTHING = "nothing"  # not one byte of it had come
     CUT = "cut"  # it lacks the rest of its head or body
@@ -172,21 +144,21 @@ class End(Enum):
 class ResponseReader:
     """Reads one final response.
 
-    Invariant: :attr:`head_done` is set before the first byte of body, :attr:`done` after the last,
-    and nothing changes after :attr:`done` but :attr:`excess`.
+    Invariant: `head_done` is set before the first byte of body, `done` after the last, and nothing
+    but `excess` changes after `done`.
 
     Attributes:
         status: status code, 200 to 999.
         version: as Scrapy writes it, such as ``HTTP/1.1``.
         fields: name, in the case of Scrapy's ``Headers`` (``Content-Type``), to values in order.
         head: the final head as it was sent, with the empty line.
-        framing: how the body ends; meaningful once :attr:`head_done`.
-        length: bytes of body to come as the head says it, None when it does not.
-        size: bytes of body that have come.
+        framing: how the body ends; meaningful once `head_done`.
+        length: bytes of body as the head says, None if it does not.
+        size: bytes of body received.
         head_done: the head has been read.
         done: the response is complete.
         excess: the server sent bytes beyond the response.
-        touched: at least one byte has come.
+        touched: at least one byte was received.
     """
 
     __slots__ = (
@@ -218,8 +190,7 @@ class ResponseReader:
         """Read the next bytes of the connection.
 
         Raises:
-            MalformedResponseError: they are no HTTP/1 response; after the head, only for a chunked
-                body that breaks off in nonsense (what came before it is kept).
+            MalformedResponseError: they are no HTTP/1 response; after the head: a broken chunk.
             ResponseBoundsError: one of the bounds of this module.
         """
         self.touched = True
@@ -232,18 +203,18 @@ class ResponseReader:
         elif data:
             self._read_body(data)
 
-    def end(self) -> End:
-        """Tell the reader that the connection ended; return what that means."""
+    def end(self) -> StreamEnd:
+        """Note the end of the connection; return its meaning."""
         self._parser = None
         if not self.touched:
-            return End.NOTHING
+            return StreamEnd.NOTHING
         if self.head_done and self.framing is Framing.CLOSE:
             self.done = True
-            return End.CLOSED
-        return End.CUT
+            return StreamEnd.CLOSED
+        return StreamEnd.CUT
 
     def release(self) -> None:
-        """Let go of the parser, which holds this object, which holds it; nothing more is read."""
+        """Stop reading: break the reference cycle with the parser."""
         self._parser = None
 
     def body(self, start: int = 0) -> bytes:
@@ -277,9 +248,9 @@ class ResponseReader:
     # Heads
 
     def _read_heads(self, data: bytes) -> bytes:
-        """Read up to and including the final head; return what follows it.
+        """Read up to and including the final head; return the rest.
 
-        No byte is looked at more than twice, even if every one comes by itself.
+        No byte is searched more than twice, even if every one comes by itself.
         """
         unread: bytes | bytearray = data
         if self._buffer:
@@ -301,7 +272,6 @@ class ResponseReader:
         return bytes(unread)
 
     def _keep(self, unread: bytes | bytearray) -> None:
-        """Keep a head that has no end yet until more of it comes."""
         if self._head_bytes + len(unread) > MAX_HEAD_BYTES:
             raise ResponseBoundsError(f"head of more than {MAX_HEAD_BYTES} bytes")
         if unread is not self._buffer:
@@ -309,13 +279,11 @@ class ResponseReader:
         self._searched = max(0, len(unread) - 2)  # its end may begin with the last two
 
     def _skip(self, size: int) -> None:
-        """Count *size* bytes of heads as read."""
         self._head_bytes += size
         if self._head_bytes > MAX_HEAD_BYTES:
             raise ResponseBoundsError(f"head of more than {MAX_HEAD_BYTES} bytes")
 
     def _read_head(self, head: bytes) -> None:
-        """Read one whole head, an interim one (1xx) or the final one."""
         parser = self._parse(head)
         status = parser.get_status_code()
         if status == 101 or status < 100:
@@ -340,11 +308,10 @@ class ResponseReader:
         self.head_done = True
 
     def _parse(self, head: bytes) -> httptools.HttpResponseParser:
-        """Have llhttp read *head*, after a repair if it refuses it as it is."""
         try:
             return self._new_parser(head)
         except httptools.HttpParserError:
-            repaired = repair(head)
+            repaired = repair_head(head)
         try:
             return self._new_parser(repaired)
         except httptools.HttpParserError as error:
@@ -364,7 +331,7 @@ class ResponseReader:
         return parser
 
     def _frame(self, parser: httptools.HttpResponseParser, head: bytes) -> None:
-        """Decide how the body ends, as RFC 9112 §6.3 orders the rules."""
+        # The rules in the order of RFC 9112 §6.3.
         if self._no_body or self.status in (204, 304):
             self.length, self.done = 0, True
             return
@@ -402,7 +369,7 @@ class ResponseReader:
         self._add(data)
 
     def _add(self, data: bytes) -> None:
-        """Add *data* to the body: no copy for one piece, no object for each of very many."""
+        # No copy for one piece, no object for each of very many.
         if not self.size:
             self._body = data
         else:
@@ -428,29 +395,27 @@ class ResponseReader:
         elif self._wire - self.size > MAX_CHUNK_OVERHEAD + CHUNK_OVERHEAD_RATIO * self.size:
             raise ResponseBoundsError("far more chunk headers than body")
 
-    # Called by llhttp
-
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take one header field, or a trailer field, which is dropped."""
+        """Called by llhttp with a header field, or a trailer field, which is dropped."""
         if not self.head_done:
             self._pairs.append((name, value))
         elif self.done:
             self.excess = True
 
     def on_body(self, data: bytes) -> None:
-        """Take bytes of a chunked body; a second message's are not ours."""
+        """Called by llhttp with bytes of a chunked body, or of a second message."""
         if self.done:
             self.excess = True
             return
         self._add(data)
 
     def on_message_begin(self) -> None:
-        """Notice a second message behind the first one."""
+        """Called by llhttp; after the body: a second message."""
         if self.done:
             self.excess = True
 
     def on_message_complete(self) -> None:
-        """Notice the end of a chunked body (the end of a head is not told apart by it)."""
+        """Called by llhttp at the end of a head, too."""
         if self.head_done:
             self.done = True
 
@@ -461,8 +426,7 @@ _TARGET = re.compile(rb"[\x21-\x7e]+")
 _HOST = re.compile(r"[^\s\\/?#@:\[\]\x00-\x20\x7f]+|\[[0-9A-Fa-f:.]+\]")
 _PORT = re.compile(r"[0-9]{0,5}")
 _MAX_NETLOC: Final = 2048
-"""Characters of user name, password, host and port; many such are remembered, and the IDNA codec
-takes half a second for 60,000."""
+"""Characters of user name, password, host and port: many are cached, and IDNA is slow."""
 _NEVER_SENT: Final = frozenset({b"Content-Length", b"Transfer-Encoding", b"Proxy-Authorization"})
 _WANTS_LENGTH: Final = frozenset({"POST", "PUT", "PATCH"})
 """Methods whose empty body is announced, since some servers answer 411 otherwise."""
@@ -470,15 +434,15 @@ _known_names: set[bytes] = set()
 
 
 WIRE: Final = "suite_wire"
-"""The key of a request's meta under which a `Sent` is left, for whoever takes it away."""
+"""Meta key of a `WireCopy`."""
 
 
-class Sent(NamedTuple):
-    """What went over the wire, both ways, but for the body that came.
+class WireCopy(NamedTuple):
+    """The bytes of a fetch, without the body of the response.
 
     Attributes:
-        request: head and body as they were sent.
-        head: that of the answer as it came, with the empty line.
+        request: head and body as sent.
+        head: of the response as received, with the empty line.
         protocols: ``http/1.1``, and ``tls/1.3`` where there was TLS.
     """
 
@@ -488,12 +452,10 @@ class Sent(NamedTuple):
 
 
 class Origin(Struct, frozen=True, gc=False):
-    """Where a URL points to. Thousands are remembered: the garbage collector does not know them.
+    """The server of a URL; thousands are cached, which the garbage collector does not see.
 
     Attributes:
-        scheme: ``http`` or ``https``.
-        host: what is asked of the name service and of the certificate: no brackets, no userinfo.
-        port: TCP port.
+        host: for name service and certificate: no brackets, no userinfo.
         header: value of the ``Host`` field.
     """
 
@@ -504,7 +466,7 @@ class Origin(Struct, frozen=True, gc=False):
 
 
 def split_url(url: str) -> tuple[Origin, bytes]:
-    """Return the origin of *url* and the target to ask it for, path and query as they stand.
+    """Return the origin of *url*, and the request target: path and query unchanged.
 
     Raises:
         UnsupportedURLSchemeError: neither http nor https.
@@ -554,13 +516,10 @@ def request_bytes(
 ) -> bytes:
     """Return the whole request.
 
-    *headers* maps names in the case they are sent in to values; a name with several values is sent
-    as several fields. It may be a Scrapy ``Headers``, which is such a dict; its own methods, which
-    normalise each name once more, are passed by. Line breaks inside a value become spaces, as in
-    Scrapy's handler, so that no value can add a field.
-
-    Raises:
-        UnsendableRequestError: the method or a name is not a token (RFC 9110 §5.6.2).
+    *headers*: names to values, each value one field; a Scrapy ``Headers`` is read past its methods,
+    which would normalise names again. Line breaks in a value become spaces, as in Scrapy's handler:
+    no value can add a field. Raises UnsendableRequestError: the method or a name is not a token
+    (RFC 9110 §5.6.2).
     """
     verb = method.encode("latin-1", "replace")
     if not _TOKEN.fullmatch(verb):
@@ -584,7 +543,6 @@ def request_bytes(
 
 
 def _check_name(name: bytes) -> None:
-    """Refuse a header name that is no token; remember one that is, since names repeat."""
     if not _TOKEN.fullmatch(name):
         raise UnsendableRequestError(f"not a header name: {name[:200]!r}")
     if len(_known_names) < 1024:

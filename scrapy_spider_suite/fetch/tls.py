@@ -1,4 +1,4 @@
-"""TLS as Scrapy's settings ask for it, with the standard library's ``ssl``."""
+"""Scrapy's TLS settings as an `ssl.SSLContext`; the peer's certificate."""
 
 from __future__ import annotations
 
@@ -24,15 +24,13 @@ _VERSIONS: Final = {
 }
 _ANY_METHOD: Final = "TLS"
 _LEGACY_SERVER_CONNECT: Final = 0x4
-"""OpenSSL's SSL_OP_LEGACY_SERVER_CONNECT, which ``ssl`` names from Python 3.12 on: servers without
-secure renegotiation (RFC 5746) are talked to, as Scrapy does."""
+"""SSL_OP_LEGACY_SERVER_CONNECT (in ``ssl`` from Python 3.12 on): servers without secure
+renegotiation (RFC 5746) are accepted, as by Scrapy."""
 
 
 def has_own_context_factory(settings: BaseSettings) -> bool:
-    """Return whether a project sets a TLS context factory, which needs Twisted, so not ``ssl``.
-
-    The setting is deprecated: a later Scrapy may have none.
-    """
+    """Return whether the project sets a TLS context factory: only Scrapy's handler can use it."""
+    # The setting is deprecated: a later Scrapy may have no default.
     return bool(settings[CONTEXT_FACTORY] != getattr(default_settings, CONTEXT_FACTORY, None))
 
 
@@ -70,7 +68,6 @@ def make_ssl_context(settings: BaseSettings) -> ssl.SSLContext:
 
 
 def _versions(settings: BaseSettings) -> tuple[ssl.TLSVersion | None, ssl.TLSVersion | None]:
-    """Return the lowest and the highest version of TLS, None where OpenSSL decides."""
     least = _version(settings, "DOWNLOAD_TLS_MIN_VERSION")
     most = _version(settings, "DOWNLOAD_TLS_MAX_VERSION")
     if settings["DOWNLOADER_CLIENT_TLS_METHOD"] not in (None, _ANY_METHOD) and not (least or most):
@@ -90,9 +87,9 @@ def _version(settings: BaseSettings, name: str) -> ssl.TLSVersion | None:
 
 
 def peer_certificate(ssl_object: ssl.SSLObject) -> Any:
-    """Return the server's certificate as Scrapy's handler gives it, a Twisted ``Certificate``.
+    """Return the server's certificate as a Twisted ``Certificate``, or None if there is none.
 
-    None where the server sent none, or one that cannot be read.
+    None also for a certificate that cannot be read.
     """
     der = ssl_object.getpeercert(binary_form=True)
     if der is None:
@@ -107,7 +104,7 @@ def peer_certificate(ssl_object: ssl.SSLObject) -> Any:
 
 
 def log_connection(ssl_object: ssl.SSLObject) -> None:
-    """Log what was agreed on, for ``DOWNLOADER_CLIENT_TLS_VERBOSE_LOGGING``."""
+    """Log protocol and cipher, for ``DOWNLOADER_CLIENT_TLS_VERBOSE_LOGGING``."""
     cipher = ssl_object.cipher()
     logger.debug(
         "SSL connection to %s using protocol %s, cipher %s",

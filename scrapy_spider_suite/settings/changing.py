@@ -28,7 +28,6 @@ from scrapy_spider_suite.crawl.crawl_policy import (
 )
 from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS as FILTERS
 from scrapy_spider_suite.errors import JobError, SettingsError
-from scrapy_spider_suite.fetch.resolver import reconfigure
 from scrapy_spider_suite.settings.declarations import Kind
 from scrapy_spider_suite.settings.project import LIVE, ProjectSettings
 from scrapy_spider_suite.settings.suite import (
@@ -51,8 +50,6 @@ LONG = frozenset({"SUITE_COUNTRIES", "SUITE_OVERRIDES", "SUITE_SCORES"})
 """Those that name files which take seconds to read: they are to be prepared in a thread."""
 _PLACE = frozenset({"ip_family", "allow_private_addresses", "dns_servers"})
 """Those by which a host may live elsewhere."""
-_NAMES = frozenset(name for name in DECLARATIONS if name.startswith("dns_")) | _PLACE
-"""Those that the resolver goes by."""
 _IDENTITY = frozenset({"crawl_name", "agent_name"})
 """Those by which the agents of a crawl know each other."""
 _FILTERS = frozenset(FILTERS.values()) | {"countries"}
@@ -186,8 +183,6 @@ def _adopt(crawl: Crawl, new: SuiteSettings) -> None:
 def _tell_crawl(crawl: Crawl, old: SuiteSettings, new: SuiteSettings) -> None:
     crawl.frontier.policy.change(**policy_fields(new))
     changed = {name for name in DECLARATIONS if getattr(old, name) != getattr(new, name)}
-    if changed & _NAMES:
-        reconfigure(crawl.resolver, new)
     if changed & _PLACE:
         crawl.frontier.residents.look_up_again(crawl.now())
     if "prefer_https" in changed:

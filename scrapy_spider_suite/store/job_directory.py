@@ -58,7 +58,7 @@ from scrapy_spider_suite.errors import (
     JobInUseError,
     JobSettingsError,
 )
-from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
+from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER as FETCHES
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.settings.declarations import Change, Kind
 from scrapy_spider_suite.settings.project import uses_job

@@ -11,7 +11,7 @@ import pytest
 from frontier_command import HOST, Frontier
 
 from scrapy_spider_suite.commands.frontier_verbs.log import moment
-from scrapy_spider_suite.fetch.fetch_log import FOLDER, FetchLog, closed_files, compress
+from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER, FetchLog, closed_files, compress_file
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess
 
 
@@ -56,14 +56,14 @@ def test_files_elsewhere_are_read_too(job: Path, frontier: Frontier) -> None:
     assert (nothing.code, nothing.out) == (
         1, "scrapy frontier: no such fetch is in the fetch log\n"
     )  # fmt: skip
-    folder = job / "suite" / FOLDER
+    folder = job / "suite" / LOG_FOLDER
     before = frontier("log", HOST, "-j", str(job)).out
     log = FetchLog(folder, size=1)
     log.flush()
     log.close()
     (path,) = closed_files(folder)
     if path.suffix == ".log":
-        compress(path)
+        compress_file(path)
         (path,) = closed_files(folder)
     assert frontier("log", HOST, "-j", str(job)).out == before
     path.write_bytes(path.read_bytes()[:-300])
@@ -73,7 +73,7 @@ def test_files_elsewhere_are_read_too(job: Path, frontier: Frontier) -> None:
 
 def test_a_job_without_one(job: Path, frontier: Frontier) -> None:
     """Is said to be so."""
-    folder = job / "suite" / FOLDER
+    folder = job / "suite" / LOG_FOLDER
     folder.rename(folder.with_name("elsewhere"))
     said = frontier("log", HOST, "-j", str(job))
     assert said.code == 2

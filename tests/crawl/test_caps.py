@@ -13,8 +13,8 @@ from inprocess import Crawled, crawl_here
 from scrapy.http import Response
 from websites import Answer, Page, Site, links, running
 
-from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
-from scrapy_spider_suite.fetch.fetch_log import Fetch, read
+from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER as FETCHES
+from scrapy_spider_suite.fetch.fetch_log import FetchLine, parse_line
 from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.spiders import BroadSpider
@@ -66,9 +66,9 @@ def site() -> Iterator[Site]:
         yield server
 
 
-def log_of(folder: Path) -> dict[str, Fetch]:
+def log_of(folder: Path) -> dict[str, FetchLine]:
     """The fetch log of the job in *folder*, by path."""
-    lines = map(read, FetchLogReader(folder / "job" / FOLDER / FETCHES).lines())
+    lines = map(parse_line, FetchLogReader(folder / "job" / FOLDER / FETCHES).lines())
     return {"/" + line.url.split("/", 3)[3]: line for line in lines}
 
 

@@ -83,8 +83,8 @@ def test_settings_arrive() -> None:
     assert (limits.ttl_min, limits.ttl_max, limits.timeout) == (2, 2, 5)
     assert resolver.servers == ("127.0.0.1:5353", "[::1]:53")
     assert resolver.family == "6"
-    assert resolver.policy.refuses("10.0.0.1", "h") is None
-    assert resolver.policy.refuses("127.0.0.1", "h") is not None
+    assert resolver.policy.why_refused("10.0.0.1", "h") is None
+    assert resolver.policy.why_refused("127.0.0.1", "h") is not None
 
 
 def test_a_bad_setting_is_named() -> None:

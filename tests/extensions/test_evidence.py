@@ -25,8 +25,8 @@ from websites import Answer, Site, links, moved, running
 
 from scrapy_spider_suite.crawl.gate import FinishedFetch
 from scrapy_spider_suite.extensions.fetch_recorder import FetchRecorder
-from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
-from scrapy_spider_suite.fetch.fetch_log import Fetch, FetchLog, read
+from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER as FETCHES
+from scrapy_spider_suite.fetch.fetch_log import FetchLine, FetchLog, parse_line
 from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader
 from scrapy_spider_suite.store.counters import FetchTotals
 from scrapy_spider_suite.store.job_directory import FOLDER
@@ -79,9 +79,9 @@ def closed_port() -> int:
         return int(free.getsockname()[1])
 
 
-def log_of(folder: Path) -> list[Fetch]:
+def log_of(folder: Path) -> list[FetchLine]:
     """Every line of a fetch log."""
-    return [read(line) for line in FetchLogReader(folder).lines()]
+    return [parse_line(line) for line in FetchLogReader(folder).lines()]
 
 
 def tallies_of(job: Path) -> FetchTotals:

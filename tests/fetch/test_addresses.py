@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scrapy_spider_suite.fetch.address_rules import (
     AddressPolicy,
     embedded_addresses,
+    invalid_name_reason,
     literal_address,
     pacing_key,
     special_kind,
-    why_not_a_name,
 )
 
 PUBLIC_ONLY = AddressPolicy(False)
@@ -99,16 +99,16 @@ PUBLIC = [
 @pytest.mark.parametrize(("address", "kind"), SPECIAL)
 def test_special_addresses_are_refused(address: str, kind: str) -> None:
     """Each kind of address that is not of the public Internet is refused, and by its name."""
-    why = PUBLIC_ONLY.refuses(address, "example.org")
+    why = PUBLIC_ONLY.why_refused(address, "example.org")
     assert why is not None
     assert kind in why
-    assert AddressPolicy(True).refuses(address, "example.org") is None
+    assert AddressPolicy(True).why_refused(address, "example.org") is None
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_addresses_are_not_refused(address: str) -> None:
     """The neighbours of the special networks, and public IPv4 inside IPv6, may be fetched."""
-    assert PUBLIC_ONLY.refuses(address, "example.org") is None
+    assert PUBLIC_ONLY.why_refused(address, "example.org") is None
 
 
 @given(st.ip_addresses(v=4))
@@ -135,14 +135,14 @@ def test_carried_addresses_are_judged(form: str, address: IPv4Address) -> None:
     """IPv6 that carries an IPv4 address is refused exactly when that one is."""
     number = f"{int(address):08x}"
     carrier = form.format(address, hex=f"{number[:4]}:{number[4:]}")
-    refused = PUBLIC_ONLY.refuses(carrier, "h") is not None
-    assert refused == (PUBLIC_ONLY.refuses(str(address), "h") is not None)
+    refused = PUBLIC_ONLY.why_refused(carrier, "h") is not None
+    assert refused == (PUBLIC_ONLY.why_refused(str(address), "h") is not None)
 
 
 @pytest.mark.parametrize("text", ["", "example.org", "1.2.3", "[::1]", "127.0.0.01", "1.2.3.4\n"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     """A text that is not an address is refused even where all addresses are allowed."""
-    assert AddressPolicy(True).refuses(text, "example.org") == f"{text!r} is not an address"
+    assert AddressPolicy(True).why_refused(text, "example.org") == f"{text!r} is not an address"
 
 
 @pytest.mark.parametrize(
@@ -173,12 +173,12 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 )
 def test_exceptions(allow: str, address: str, host: str, refused: bool) -> None:
     """An address, a network, a host or a domain in the list lets private addresses through."""
-    assert (AddressPolicy([allow]).refuses(address, host) is not None) == refused
+    assert (AddressPolicy([allow]).why_refused(address, host) is not None) == refused
 
 
 def test_a_single_exception_may_be_a_text() -> None:
     """One text is one exception, not a list of characters."""
-    assert AddressPolicy("10.0.0.0/8").refuses("10.1.1.1", "h") is None
+    assert AddressPolicy("10.0.0.0/8").why_refused("10.1.1.1", "h") is None
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_literal_address(host: str, address: str | None) -> None:
 )
 def test_why_not_a_name(host: str, problem: str | None) -> None:
     """Hosts that no name server can know are told apart from those that one might."""
-    why = why_not_a_name(host)
+    why = invalid_name_reason(host)
     assert why is None if problem is None else problem in str(why)
 
 

@@ -6,37 +6,12 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING
 
-import pytest
 from pycares import errno
 
-from scrapy_spider_suite.fetch.dns_client import MAX_ADDRESSES, Channel, parse_server
+from scrapy_spider_suite.fetch.dns_client import MAX_ADDRESSES, AresChannel
 
 if TYPE_CHECKING:
     from support.dns_server import NameServer, Run
-
-
-@pytest.mark.parametrize(
-    ("text", "server"),
-    [
-        ("1.1.1.1", "1.1.1.1:53"),
-        (" 127.0.0.1:5353 ", "127.0.0.1:5353"),
-        ("[::1]:5353", "[::1]:5353"),
-        ("[::1]", "[::1]:53"),
-        ("::1", "[::1]:53"),
-    ],
-)
-def test_parse_server(text: str, server: str) -> None:
-    """A name server is an address with or without a port."""
-    assert parse_server(text) == server
-
-
-@pytest.mark.parametrize(
-    "text", ["", ":53", "dns.example:53", "1.1.1.1:", "1.1.1.1:0", "1.1.1.1:65536", "[::1:53"]
-)
-def test_parse_bad_server(text: str) -> None:
-    """What is not an address with a port is named in the error."""
-    with pytest.raises(ValueError, match="is not ADDRESS:PORT of a name server"):
-        parse_server(text)
 
 
 def test_many_addresses_are_cut(nameserver: NameServer, run_on_loop: Run) -> None:
@@ -44,7 +19,7 @@ def test_many_addresses_are_cut(nameserver: NameServer, run_on_loop: Run) -> Non
     nameserver.add("big.example", *(f"1.2.{i // 250}.{i % 250 + 1}" for i in range(400)))
 
     async def main() -> None:
-        channel = Channel([nameserver.address], 5.0)
+        channel = AresChannel([nameserver.address], 5.0)
         answer = await channel.ask("big.example", socket.AF_INET)
         assert len(answer.addresses) == MAX_ADDRESSES
         assert nameserver.over_tcp == 1
@@ -60,7 +35,7 @@ def test_sockets_are_let_go(nameserver: NameServer, run_on_loop: Run) -> None:
     nameserver.silence("silent.example")
 
     async def main() -> None:
-        channel = Channel([nameserver.address], 5.0)
+        channel = AresChannel([nameserver.address], 5.0)
         await channel.ask("a.example", socket.AF_INET)
         assert not channel._watched
         question = channel.ask("silent.example", socket.AF_INET)
@@ -80,7 +55,7 @@ def test_the_least_ttl_counts(nameserver: NameServer, run_on_loop: Run) -> None:
     nameserver.add("www.example", "1.1.1.1", ttl=77, cnames=("cdn.example",))
 
     async def main() -> None:
-        channel = Channel([nameserver.address], 5.0)
+        channel = AresChannel([nameserver.address], 5.0)
         answer = await channel.ask("www.example", socket.AF_INET)
         assert answer == (("1.1.1.1",), 77, None)
         channel.close()
@@ -102,7 +77,7 @@ def test_a_slow_name_behind_a_fast_server(nameserver: NameServer) -> None:
     nameserver.garble("slow.example", lose_three)
 
     async def main() -> None:
-        channel = Channel([nameserver.address], 10.0)
+        channel = AresChannel([nameserver.address], 10.0)
         for i in range(5):
             await channel.ask(f"quick{i}.example", socket.AF_INET)
         answer = await asyncio.wait_for(channel.ask("slow.example", socket.AF_INET), 5.0)
@@ -124,7 +99,7 @@ def test_a_lost_question_is_asked_again(nameserver: NameServer, run_on_loop: Run
     nameserver.garble("lost.example", lose_first)
 
     async def main() -> None:
-        channel = Channel([nameserver.address], 2.0)
+        channel = AresChannel([nameserver.address], 2.0)
         answer = await channel.ask("lost.example", socket.AF_INET)
         assert answer.addresses == ("1.1.1.1",)
         channel.close()

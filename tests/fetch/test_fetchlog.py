@@ -23,23 +23,28 @@ from scrapy_spider_suite.fetch import fetch_log as fetchlog
 from scrapy_spider_suite.fetch.fetch_log import (
     ACTIVE,
     HEAD,
-    Fetch,
+    FetchLine,
     FetchLog,
     closed_files,
-    compress,
-    read,
-    times,
-    write,
+    compress_file,
+    format_line,
+    parse_line,
+    times_in_name,
 )
-from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader, Target, fetches, host_of
+from scrapy_spider_suite.fetch.fetch_log_reader import (
+    FetchFilter,
+    FetchLogReader,
+    host_in_field,
+    parsed_lines,
+)
 
 START = 1_795_287_839.0
 
 
-def fetch_of(number: int, url: str = "") -> Fetch:
+def fetch_of(number: int, url: str = "") -> FetchLine:
     """The fetch that ended *number* seconds after the start."""
     url = url or f"http://h{number % 7}.test/{number}"
-    return Fetch(
+    return FetchLine(
         START + number, 200, 1_000, 5, url, "http://h0.test/", 1, "text/html",
         "3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ", f"192.0.2.{number % 7}", "success",
     )  # fmt: skip
@@ -49,14 +54,14 @@ def add(log: FetchLog, *numbers: int) -> None:
     """Log these fetches."""
     for number in numbers:
         fetch = fetch_of(number)
-        log.add(write(fetch), fetch.time)
+        log.add(format_line(fetch), fetch.time)
 
 
 def numbers_in(folder: Path, target: str | None = None, since: float = 0.0) -> list[int]:
     """Which fetches a reader finds."""
-    wanted = None if target is None else Target.of(target)
+    wanted = None if target is None else FetchFilter.parse(target)
     lines = FetchLogReader(folder).lines(wanted, since)
-    return [round(read(line).time - START) for line in lines]
+    return [round(parse_line(line).time - START) for line in lines]
 
 
 @pytest.fixture
@@ -123,10 +128,10 @@ def test_files_are_rotated_and_compressed(log: FetchLog) -> None:
     files = closed_files(log.folder)
     assert len(files) > 5
     for path in files:
-        with fetch_log.opened(path) as file:
+        with fetch_log.open_log_file(path) as file:
             head, *lines = file.read().splitlines(keepends=True)
         assert head == HEAD
-        assert times(path) == (read(lines[0]).time, read(lines[-1]).time)
+        assert times_in_name(path) == (parse_line(lines[0]).time, parse_line(lines[-1]).time)
     assert numbers_in(log.folder) == list(range(60))
     compress_all(log.folder)
     assert not [p for p in closed_files(log.folder) if p.suffix != ".zst"]
@@ -142,10 +147,10 @@ def test_closing_waits_for_no_compression(
         began.set()
         while not stop():
             pass
-        compress(path, stop)
+        compress_file(path, stop)
         ended.set()
 
-    monkeypatch.setattr(fetchlog, "compress", slowly)
+    monkeypatch.setattr(fetchlog, "compress_file", slowly)
     add(log, *range(30))
     log.flush()
     assert began.wait(10)
@@ -190,8 +195,10 @@ def test_a_day_that_is_over_is_not_opened(
         log.flush()
     log.close()
     opened: list[Path] = []
-    real = fetch_log.opened
-    monkeypatch.setattr(fetch_log, "opened", lambda path: (opened.append(path), real(path))[1])
+    real = fetch_log.open_log_file
+    monkeypatch.setattr(
+        fetch_log, "open_log_file", lambda path: (opened.append(path), real(path))[1]
+    )
     assert numbers_in(log.folder, since=START + 50) == list(range(50, 60))
     assert 0 < len(opened) <= 3
     assert numbers_in(log.folder, "h3.test", since=START + 50) == [52, 59]
@@ -227,9 +234,9 @@ def test_targets(log: FetchLog, target: str, expected: list[str]) -> None:
         expected = [url for url in urls if url in expected or url in extra]
     for number, url in enumerate(urls):
         fetch = fetch_of(number, url)
-        log.add(write(fetch._replace(via="http://a.test/1")), fetch.time)
+        log.add(format_line(fetch._replace(via="http://a.test/1")), fetch.time)
     log.flush()
-    found = list(FetchLogReader(log.folder).lines(Target.of(target)))
+    found = list(FetchLogReader(log.folder).lines(FetchFilter.parse(target)))
     assert [line.split(b" ")[4] for line in found] == [
         url.replace(" ", "%20").encode() for url in expected
     ]
@@ -239,16 +246,16 @@ def test_targets(log: FetchLog, target: str, expected: list[str]) -> None:
 def test_what_names_no_host_is_refused(target: str) -> None:
     """It would be in every line, again and again."""
     with pytest.raises(ValueError, match="names no host"):
-        Target.of(target)
+        FetchFilter.parse(target)
 
 
 def test_a_long_word_is_not_kept() -> None:
     """Of a server's header of 64 KiB, the log's memory of words holds the beginning only."""
-    fetchline._known_word.cache_clear()
+    fetchline._cached_field.cache_clear()
     fetch = fetch_of(1)
-    lines = {write(fetch._replace(type="x" * 100 + str(tail) * 65_000)) for tail in range(3)}
+    lines = {format_line(fetch._replace(type="x" * 100 + str(tail) * 65_000)) for tail in range(3)}
     assert len(lines) == 1
-    assert fetchline._known_word.cache_info().currsize == len({"x", fetch.address, fetch.reason})
+    assert fetchline._cached_field.cache_info().currsize == len({"x", fetch.address, fetch.reason})
 
 
 def test_an_address_is_found_by_what_was_connected_to(log: FetchLog) -> None:
@@ -266,7 +273,7 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path, cut: int) -> None:
     log.close()
     active = tmp_path / ACTIVE
     size = active.stat().st_size
-    os.truncate(active, size - min(cut, len(write(fetch_of(2)))))
+    os.truncate(active, size - min(cut, len(format_line(fetch_of(2)))))
     assert numbers_in(tmp_path) == [1]
     log = FetchLog(tmp_path)
     add(log, 3)
@@ -333,7 +340,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_counted(tmp_path: Path, disk: FullDisk) -> None:
     """In the log itself, too."""
-    line = write(fetch_of(0))
+    line = format_line(fetch_of(0))
     log = FetchLog(tmp_path, room=3 * len(line))
     disk.room = 0
     add(log, *range(10))
@@ -389,7 +396,7 @@ def test_an_end_while_compressing(log: FetchLog, moment: str) -> None:
     log.close()
     compress_all(log.folder)
     path = closed_files(log.folder)[0]
-    with fetch_log.opened(path) as file:
+    with fetch_log.open_log_file(path) as file:
         text = file.read()
     path.with_suffix("").write_bytes(text)
     if moment == "half":
@@ -409,7 +416,7 @@ def test_a_file_compressed_between_listing_and_opening(log: FetchLog) -> None:
     log.close()
     compress_all(log.folder)
     path = closed_files(log.folder)[0]
-    with fetch_log.opened(path.with_suffix("")) as file:
+    with fetch_log.open_log_file(path.with_suffix("")) as file:
         assert file.readline() == HEAD
 
 
@@ -418,10 +425,10 @@ def test_a_file_that_is_closed_while_being_read(log: FetchLog) -> None:
     add(log, *range(3))
     log.flush()
     lines = FetchLogReader(log.folder).lines()
-    first = read(next(lines)).time
+    first = parse_line(next(lines)).time
     add(log, *range(3, 30))
     log.flush()
-    rest = [round(read(line).time - START) for line in lines]
+    rest = [round(parse_line(line).time - START) for line in lines]
     assert first == START
     assert rest[:2] == [1, 2]
     assert len(rest) == len(set(rest))
@@ -437,7 +444,7 @@ def test_a_damaged_file_is_named(log: FetchLog) -> None:
     path = closed_files(log.folder)[1]
     os.truncate(path, path.stat().st_size // 2)
     reader = FetchLogReader(log.folder)
-    found = [read(line).time - START for line in reader.lines()]
+    found = [parse_line(line).time - START for line in reader.lines()]
     assert reader.damaged == [path]
     assert found[0] == 0
     assert found[-1] == 29
@@ -492,9 +499,9 @@ def test_compressing_does_not_hold_up_the_writer(
 
     def slow(path: Path) -> None:
         assert go.wait(30)
-        compress(path)
+        compress_file(path)
 
-    monkeypatch.setattr(fetchlog, "compress", slow)
+    monkeypatch.setattr(fetchlog, "compress_file", slow)
     for number in range(30):
         add(log, number)
         log.flush()
@@ -511,7 +518,7 @@ def test_as_json(log: FetchLog) -> None:
     expected: dict[str, Any] = fetch_of(3)._asdict() | {
         "time": "2026-11-21T19:04:02.000Z", "remarks": []
     }  # fmt: skip
-    assert list(fetches(lines)) == [expected]
+    assert list(parsed_lines(lines)) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -523,4 +530,4 @@ def test_as_json(log: FetchLog) -> None:
 )  # fmt: skip
 def test_host_of(url: bytes, host: bytes) -> None:
     """The name alone."""
-    assert host_of(url) == host
+    assert host_in_field(url) == host

@@ -8,7 +8,7 @@ from scrapy_spider_suite.fetch.http_messages import (
     MalformedResponseError,
     content_length,
     head_end,
-    repair,
+    repair_head,
 )
 
 
@@ -42,7 +42,7 @@ def test_head_end(data: bytes, end: int) -> None:
 def test_lines(line: bytes, kept: bytes) -> None:
     """What can be used is kept; a folded line goes where the line went that it belongs to."""
     head = b"HTTP/1.1 200 OK\r\nX: y\r\n" + line + b"\r\n\r\n"
-    assert repair(head) == b"HTTP/1.1 200 OK\r\nX: y\r\n" + kept + b"\r\n"
+    assert repair_head(head) == b"HTTP/1.1 200 OK\r\nX: y\r\n" + kept + b"\r\n"
 
 
 def test_content_length() -> None:

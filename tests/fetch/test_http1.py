@@ -20,7 +20,7 @@ from scrapy.exceptions import (
 )
 
 from scrapy_spider_suite.errors import NoSuchHostError, PrivateAddressError
-from scrapy_spider_suite.fetch import resolver as resolving
+from scrapy_spider_suite.fetch import http1
 from scrapy_spider_suite.fetch.http_messages import ResponseBoundsError, UnsendableRequestError
 from scrapy_spider_suite.fetch.resolver import Resolution
 
@@ -106,7 +106,7 @@ class FakeResolver:
 def resolve_with(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> FakeResolver:
     """Let the crawl's resolver be a fake one."""
     resolver = FakeResolver(*addresses)
-    monkeypatch.setattr(resolving, "suite_resolver", lambda crawler: resolver)
+    monkeypatch.setattr(http1, "suite_resolver", lambda crawler: resolver)
     return resolver
 
 

@@ -195,7 +195,7 @@ def test_out_of_files(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
             left.append(OSError(errno.EMFILE, "Too many open files"))
             with pytest.raises(OutOfFilesError):
                 await client.fetch(server.url(host="third.test"))
-        assert crawler_pool(client.crawler).statistics().idle == 0
+        assert crawler_pool(client.crawler).statistics()["idle"] == 0
 
     client.run(main())
 
@@ -225,7 +225,7 @@ def test_no_more_connections_than_slots(client: Client) -> None:
             with pytest.raises(DownloadConnectionRefusedError):
                 await client.fetch(server.url(), "127.0.0.6")
             await asyncio.sleep(0.03)
-            idle = pool.statistics().idle
+            idle = pool.statistics()["idle"]
             assert pool.slots._value == 2 - idle, "every slot was given back"
 
     client.run(main())

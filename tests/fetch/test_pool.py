@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.fetch.connections import FILES_FREED, SWEEP_SECONDS, Connection, Key, Pool
+from scrapy_spider_suite.fetch.connections import (
+    FILES_FREED,
+    SWEEP_SECONDS,
+    Connection,
+    ConnectionKey,
+    ConnectionPool,
+)
 
 
 class Transport(asyncio.Transport):
@@ -66,19 +72,19 @@ def clock() -> Clock:
     return Clock()
 
 
-def pool_of(limit: int, clock: Clock) -> Pool:
+def pool_of(limit: int, clock: Clock) -> ConnectionPool:
     """Return a pool that lives by *clock*."""
-    pool = Pool(limit, 100)
+    pool = ConnectionPool(limit, 100)
     pool._loop = clock  # type: ignore[assignment]
     return pool
 
 
-def key_of(host: str, address: str = "127.0.0.1") -> Key:
+def key_of(host: str, address: str = "127.0.0.1") -> ConnectionKey:
     """Return a key that differs by *host* and *address* only."""
-    return Key(address, "http", host, 80, None)
+    return ConnectionKey(address, "http", host, 80, None)
 
 
-def connected(pool: Pool, host: str) -> tuple[Connection, Transport]:
+def connected(pool: ConnectionPool, host: str) -> tuple[Connection, Transport]:
     """Return a new connection and its transport."""
     connection, transport = Connection(pool, key_of(host)), Transport()
     connection.connection_made(transport)
@@ -89,27 +95,27 @@ def test_the_last_one_in_is_the_first_one_out(clock: Clock) -> None:
     """The one used last is the least likely to have been closed."""
     pool = pool_of(10, clock)
     first, second = connected(pool, "a")[0], connected(pool, "a")[0]
-    pool.put(first, 5)
-    pool.put(second, 5)
-    assert pool.take(key_of("b")) is None
-    assert pool.take(key_of("a", "127.0.0.2")) is None
-    assert pool.take(key_of("a")) is second
-    assert pool.take(key_of("a")) is first
-    assert pool.take(key_of("a")) is None
+    pool.keep_idle(first, 5)
+    pool.keep_idle(second, 5)
+    assert pool.checkout(key_of("b")) is None
+    assert pool.checkout(key_of("a", "127.0.0.2")) is None
+    assert pool.checkout(key_of("a")) is second
+    assert pool.checkout(key_of("a")) is first
+    assert pool.checkout(key_of("a")) is None
 
 
 def test_closed_connections_are_not_handed_out(clock: Clock) -> None:
     """Neither those that the server closed nor those that are being closed."""
     pool = pool_of(10, clock)
     lost, closing = connected(pool, "a")[0], connected(pool, "a")
-    pool.put(lost, 5)
+    pool.keep_idle(lost, 5)
     lost.connection_lost(None)
-    assert pool.statistics().idle == 0
-    pool.put(closing[0], 5)
+    assert pool.statistics()["idle"] == 0
+    pool.keep_idle(closing[0], 5)
     closing[1].closed = True
-    assert pool.take(key_of("a")) is None
-    pool.put(lost, 5)
-    assert pool.statistics().idle == 0
+    assert pool.checkout(key_of("a")) is None
+    pool.keep_idle(lost, 5)
+    assert pool.statistics()["idle"] == 0
 
 
 def test_the_least_recently_used_makes_room(clock: Clock) -> None:
@@ -117,24 +123,24 @@ def test_the_least_recently_used_makes_room(clock: Clock) -> None:
     pool = pool_of(2, clock)
     made = [connected(pool, host) for host in "abc"]
     for connection, _ in made:
-        pool.put(connection, 5)
+        pool.keep_idle(connection, 5)
     assert [transport.closed for _, transport in made] == [True, False, False]
-    assert pool.statistics().evicted == 1
+    assert pool.statistics()["evicted"] == 1
 
 
 def test_idle_connections_expire(clock: Clock) -> None:
     """Each at its own time, within a sweep."""
     pool = pool_of(10, clock)
     short, long = connected(pool, "a"), connected(pool, "b")
-    pool.put(short[0], 3)
-    pool.put(long[0], 30)
+    pool.keep_idle(short[0], 3)
+    pool.keep_idle(long[0], 30)
     clock.advance(2.9)
     assert not short[1].closed
     clock.advance(SWEEP_SECONDS + 0.2)
     assert (short[1].closed, long[1].closed) == (True, False)
     clock.advance(30)
     assert long[1].closed
-    assert pool.statistics().expired == 2
+    assert pool.statistics()["expired"] == 2
     assert clock.timers == [], "an empty pool needs no sweeper"
 
 
@@ -143,7 +149,7 @@ def test_files_are_freed(clock: Clock) -> None:
     pool = pool_of(100, clock)
     made = [connected(pool, "a") for _ in range(FILES_FREED + 3)]
     for connection, _ in made:
-        pool.put(connection, 5)
+        pool.keep_idle(connection, 5)
     assert pool.free_files() == FILES_FREED
     assert [t.closed for _, t in made] == [True] * FILES_FREED + [False] * 3
     assert pool.free_files() == 3
@@ -154,10 +160,10 @@ def test_unasked_bytes_close_an_idle_connection(clock: Clock) -> None:
     """Whatever they are, the next response would begin with them."""
     pool = pool_of(10, clock)
     connection, transport = connected(pool, "a")
-    pool.put(connection, 5)
+    pool.keep_idle(connection, 5)
     connection.data_received(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
     assert transport.closed
-    assert pool.take(key_of("a")) is None
+    assert pool.checkout(key_of("a")) is None
 
 
 @given(st.lists(st.tuples(st.sampled_from("pxt"), st.sampled_from("abc")), max_size=60))
@@ -169,7 +175,7 @@ def test_the_pool_holds_what_it_says(steps: list[tuple[str, str]]) -> None:
     transports: dict[Connection, Transport] = {}
     for action, host in steps:
         if action == "p":
-            connection = pool.take(key_of(host))
+            connection = pool.checkout(key_of(host))
             if connection is None:
                 connection, transports[connection] = connected(pool, host)
             assert not transports[connection].closed
@@ -182,8 +188,8 @@ def test_the_pool_holds_what_it_says(steps: list[tuple[str, str]]) -> None:
                 connection.close()
                 connection.connection_lost(None)
             else:
-                pool.put(connection, 2)
+                pool.keep_idle(connection, 2)
         still_open = [c for c, t in transports.items() if not t.closed]
-        assert pool.statistics().idle == len(still_open) - len(out) <= 3
+        assert pool.statistics()["idle"] == len(still_open) - len(out) <= 3
     pool.close()
-    assert pool.statistics().idle == 0
+    assert pool.statistics()["idle"] == 0

@@ -11,7 +11,7 @@ import pytest
 from pycares import errno
 
 from scrapy_spider_suite.fetch import dns_client
-from scrapy_spider_suite.fetch.dns_client import MAX_AGE, MIN_AGE, Succession
+from scrapy_spider_suite.fetch.dns_client import MAX_AGE, MIN_AGE, DnsClient
 
 if TYPE_CHECKING:
     from support.dns_server import Clock, NameServer, Run
@@ -24,7 +24,7 @@ def test_cares_repeats_answers_for_a_minute_at_most(
     nameserver.add("a.example", "1.1.1.1", ttl=86_400)
 
     async def main() -> None:
-        servers = Succession([nameserver.address], 5.0, clock)
+        servers = DnsClient([nameserver.address], 5.0, clock)
         for seconds, asked in [(0.0, 1), (MAX_AGE - 1, 1), (1.0, 2)]:
             clock.time += seconds
             await servers.ask("a.example", socket.AF_INET, 5.0)
@@ -39,9 +39,9 @@ def test_outdated(nameserver: NameServer, run_on_loop: Run, clock: Clock) -> Non
     nameserver.add("a.example", "1.1.1.1")
 
     async def main() -> None:
-        servers = Succession([nameserver.address], 5.0, clock)
+        servers = DnsClient([nameserver.address], 5.0, clock)
         await servers.ask("a.example", socket.AF_INET, 5.0)
-        servers.outdate()
+        servers.skip_cache()
         await servers.ask("a.example", socket.AF_INET, 5.0)
         assert len(nameserver.asked) == 1
         clock.time += MIN_AGE
@@ -61,7 +61,7 @@ def test_questions_survive_their_channel(
         nameserver.add(f"{i}.example", f"1.1.1.{i}")
 
     async def main() -> None:
-        servers = Succession([nameserver.address], 5.0, clock)
+        servers = DnsClient([nameserver.address], 5.0, clock)
         asks = [servers.ask(f"{i}.example", socket.AF_INET, 5.0) for i in range(20)]
         answers = await asyncio.gather(*asks)
         assert [a.addresses[0] for a in answers] == [f"1.1.1.{i}" for i in range(20)]
@@ -78,7 +78,7 @@ def test_a_question_ends_in_time(nameserver: NameServer, run_on_loop: Run, clock
     nameserver.silence("silent.example")
 
     async def main() -> None:
-        servers = Succession([nameserver.address], 60.0, clock)
+        servers = DnsClient([nameserver.address], 60.0, clock)
         answer = await servers.ask("silent.example", socket.AF_INET, 0.02)
         assert answer.code == errno.ARES_ETIMEOUT
         servers.close()
@@ -93,7 +93,7 @@ def test_out_of_files(nameserver: NameServer, run_on_loop: Run, clock: Clock) ->
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def main() -> None:
-        servers = Succession([nameserver.address], 5.0, clock)
+        servers = DnsClient([nameserver.address], 5.0, clock)
         # The name server, in the same process, must have the files that it needs.
         await servers.ask("none.example", socket.AF_INET, 5.0)
         clock.time += MAX_AGE

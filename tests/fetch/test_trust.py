@@ -13,7 +13,6 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.errors import PrivateAddressError
-from scrapy_spider_suite.settings.changing import change_setting
 
 
 class Named(Spider):
@@ -24,7 +23,7 @@ class Named(Spider):
 
 async def _addresses(crawl: Crawl, host: str) -> tuple[str, ...] | None:
     """Where *host* may be fetched from; None where that is refused."""
-    crawl.resolver.invalidate(host)
+    crawl.resolver.forget(host)
     try:
         return (await crawl.resolver.resolve(host)).addresses
     except PrivateAddressError:
@@ -74,23 +73,3 @@ def test_a_job_remembers_whom_it_trusts_no_more(
     nameserver.add("shop.example", "10.0.0.1")
     use_job(after)
     use_job(after)
-
-
-def test_trust_outlives_a_change_of_the_settings(
-    nameserver: Any, use_job: Callable[..., None]
-) -> None:
-    """Whoever sets another time to live does not let anyone in, or keep anyone out, by that."""
-    nameserver.add("shop.example", "1.1.1.1")
-    nameserver.add("intranet.example", "10.0.0.1")
-
-    async def scenario(crawl: Crawl) -> None:
-        crawl.trusted.add("shop.example")
-        crawl.trusted.add("intranet.example")
-        await _addresses(crawl, "shop.example")
-        nameserver.add("shop.example", "10.0.0.1")
-        change_setting(crawl, "SUITE_DNS_TTL_MAX", "60")
-        crawl.trusted.add("shop.example")
-        assert await _addresses(crawl, "shop.example") is None
-        assert await _addresses(crawl, "intranet.example") == ("10.0.0.1",)
-
-    use_job(scenario)

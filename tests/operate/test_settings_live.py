@@ -234,7 +234,7 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "dns_ttl_max": ("1d", 86400.0, lambda p: p.crawl.resolver.limits.ttl_max),
     "ip_family": ("4", "4", lambda p: p.crawl.resolver.family),
     "allow_private_addresses": (
-        "10.0.0.0/8", None, lambda p: p.crawl.resolver.policy.refuses("10.1.2.3", "a.test")
+        "10.0.0.0/8", None, lambda p: p.crawl.resolver.policy.why_refused("10.1.2.3", "a.test")
     ),
     "follow_duplicates": ("false", False, _anew("follow_duplicates")),
     "revisit": ("adaptive", Mode.ADAPTIVE, _revisiting("mode")),

@@ -18,7 +18,7 @@ from scrapy_spider_suite.commands.frontier_verbs.manifest import show as show_on
 from scrapy_spider_suite.commands.verb import Call, Row, shown
 from scrapy_spider_suite.explaining.waits import counts_of, summary
 from scrapy_spider_suite.explaining.waits import rows as waiting_rows
-from scrapy_spider_suite.fetch.fetch_log_reader import fetches
+from scrapy_spider_suite.fetch.fetch_log_reader import parsed_lines
 from scrapy_spider_suite.runtime.text import counted, printable
 
 Found = Mapping[str, list[Any]]
@@ -83,7 +83,7 @@ def _log(call: Call, found: Found, spread: Spread | None) -> None:
         if not call.json:
             print(printable(line))
         else:
-            for row in fetches(iter([line.encode("ascii", "replace") + b"\n"])):
+            for row in parsed_lines(iter([line.encode("ascii", "replace") + b"\n"])):
                 print(json.dumps({"agent": name, **row}))
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from scrapy_spider_suite.commands.verb import Call, Verb, without_port
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.fetch.fetch_log import FIELDS, FOLDER
-from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader, Target, fetches
+from scrapy_spider_suite.fetch.fetch_log import FIELDS, LOG_FOLDER
+from scrapy_spider_suite.fetch.fetch_log_reader import FetchFilter, FetchLogReader, parsed_lines
 from scrapy_spider_suite.settings.values import duration
 from scrapy_spider_suite.store.job_directory import JobFile
 
@@ -35,9 +35,9 @@ def moment(text: str) -> float:
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
-def _target(text: str) -> Target:
+def _target(text: str) -> FetchFilter:
     try:
-        return Target.of(without_port(text))
+        return FetchFilter.parse(without_port(text))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -55,7 +55,7 @@ def folders(job: Path, chosen: object) -> list[Path]:
 
     *chosen* is its SUITE_FETCH_LOG. Raises `JobError` if there is none.
     """
-    places = [job / FOLDER]
+    places = [job / LOG_FOLDER]
     if isinstance(chosen, str):
         places.append(Path(chosen))
     found = [place for place in places if place.is_dir()]
@@ -73,7 +73,7 @@ def _run(call: Call) -> int:
         reader = FetchLogReader(place)
         lines = reader.lines(target, call.options.since)
         if call.json:
-            for row in fetches(lines):
+            for row in parsed_lines(lines):
                 print(json.dumps(row))
                 count += 1
         else:

@@ -13,7 +13,7 @@ from scrapy_spider_suite.commands.verb import Call, Row, Verb, shown
 from scrapy_spider_suite.control.pausing import reasons
 from scrapy_spider_suite.explaining.waits import counts_in, summary
 from scrapy_spider_suite.explaining.waits import rows as waiting_rows
-from scrapy_spider_suite.fetch.dns_client import named
+from scrapy_spider_suite.fetch.dns_client import server_names
 from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.job_status import CrawlState, read_status
@@ -85,7 +85,7 @@ def words_of_servers(servers: Sequence[str] | None) -> str:
     """One line on name *servers* that do not answer; "" if there are none."""
     if servers is None:
         return ""
-    return f"none answers ({named(servers)}; SUITE_DNS_SERVERS chooses them)"
+    return f"none answers ({server_names(servers)}; SUITE_DNS_SERVERS chooses them)"
 
 
 def words_of_state(state: CrawlState, status: Mapping[str, Any]) -> str:

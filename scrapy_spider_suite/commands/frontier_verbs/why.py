@@ -28,8 +28,8 @@ from scrapy_spider_suite.explaining.tracing import SINCE, Trace, came_from, last
 from scrapy_spider_suite.explaining.trapped import MINING
 from scrapy_spider_suite.explaining.waits import counts_in, summary
 from scrapy_spider_suite.explaining.waits import rows as waiting_rows
-from scrapy_spider_suite.fetch.fetch_log import FOLDER as FETCHES
-from scrapy_spider_suite.fetch.fetch_log import Fetch
+from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER as FETCHES
+from scrapy_spider_suite.fetch.fetch_log import FetchLine
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import waits_for_rule
@@ -162,7 +162,7 @@ def _of_waiting(url: str, entry: Entry) -> Row:
     }  # fmt: skip
 
 
-def _fetch_of(reader: StoreReader, url: str, known: Trace | None) -> Fetch | None:
+def _fetch_of(reader: StoreReader, url: str, known: Trace | None) -> FetchLine | None:
     """The last fetch of a URL, by the log; only where it can be found without reading all of it."""
     if known is None or not known.state.when:
         return None
@@ -184,7 +184,7 @@ def _of_unknown(reader: StoreReader, judging: Judge, url: str) -> Row:
 
 
 def _of_known(
-    reader: StoreReader, terms: Terms, judging: Judge, known: Trace, fetch: Fetch | None
+    reader: StoreReader, terms: Terms, judging: Judge, known: Trace, fetch: FetchLine | None
 ) -> Row:
     state, event = known.state, known.state.event
     attempts = known.entry.attempts if known.entry is not None else state.attempts

@@ -52,7 +52,7 @@ from scrapy_spider_suite.errors import (
 )
 from scrapy_spider_suite.exceptions import UnwantedMediaType
 from scrapy_spider_suite.fetch.exchange import TRUNCATED
-from scrapy_spider_suite.fetch.http_messages import WIRE, Sent
+from scrapy_spider_suite.fetch.http_messages import WIRE, WireCopy
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.items import PageItem, link_of
 from scrapy_spider_suite.packs import (
@@ -169,7 +169,7 @@ class ClosedPacks:
 
 def packed_fetch(fetched: FinishedFetch) -> Capture | None:
     """What came, as it was on the wire as far as the handler kept that; None: no answer did."""
-    sent: Sent | None = fetched.request.meta.pop(WIRE, None)
+    sent: WireCopy | None = fetched.request.meta.pop(WIRE, None)
     response, unwanted = fetched.response, isinstance(fetched.error, UnwantedMediaType)
     if isinstance(fetched.error, UnwantedMediaType):
         response = fetched.error.response  # its head, as far as it was read
@@ -185,7 +185,7 @@ def packed_item(item: PageItem, lease: Lease | None) -> Capture:
     """
     source, (via, hops) = item.source, _way(lease)
     request = None if source is None else source.request
-    sent: Sent | None = None if request is None else request.meta.pop(WIRE, None)
+    sent: WireCopy | None = None if request is None else request.meta.pop(WIRE, None)
     protocols = () if source is None else _protocols(source)
     fields = [(name.encode("latin-1", "replace"), value.encode("latin-1", "replace"))
               for name, values in item.headers.items() for value in values]  # fmt: skip
@@ -206,7 +206,9 @@ def packed_item(item: PageItem, lease: Lease | None) -> Capture:
     )
 
 
-def _fetch(fetched: FinishedFetch, response: Response, sent: Sent | None, *, cut: bool) -> Capture:
+def _fetch(
+    fetched: FinishedFetch, response: Response, sent: WireCopy | None, *, cut: bool
+) -> Capture:
     request, (via, hops) = fetched.request, _way(fetched.lease)
     target = redirect_target(request.url, response)
     return Capture(
