@@ -1,12 +1,11 @@
-"""The fingerprint cache: what was seen a moment ago, in a fixed amount of memory.
+"""The fingerprint cache: keys met lately, in a fixed amount of memory.
 
-Most links of a crawl are to pages that many pages link to; BUbiNG §4 lets more than nine in ten of
-all discovered URLs end here. What the cache knows was seen for certain (up to the collision of 128
-bits); what it does not know may have been seen too, and is looked up behind it.
+More than nine in ten discovered URLs end here (BUbiNG §4). A known key was seen for certain, up to
+a collision of 128 bits; an unknown one may have been seen, too, and is looked up in a store.
 
-It is a table of sets of eight fingerprints, each set in the order of use: approximately the
-least recently used is what goes. A set is 128 bytes, in which ``find`` looks at the speed of C; a
-look-up that finds its fingerprint in front changes nothing.
+It is a table of sets of eight fingerprints in the order of use; approximately the least recently
+used one is dropped. A set is 128 bytes, so ``find`` looks at the speed of C; a look-up that finds
+its fingerprint in front changes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class CacheStatistics:
     Attributes:
         hits: keys that were known.
         misses: keys that were not.
-        capacity: fingerprints that there is room for.
+        capacity: number of fingerprints that fit.
         bytes: memory of the table.
     """
 
@@ -44,19 +43,19 @@ class CacheStatistics:
 
     @property
     def hit_rate(self) -> float:
-        """The share of keys that were known, from 0 to 1."""
+        """The share of known keys, from 0 to 1."""
         return self.hits / max(1, self.hits + self.misses)
 
 
 class FingerprintCache:
-    """Remembers keys, of which it forgets those that were not used for long.
+    """Remembers keys used lately.
 
-    *size* is the memory of its table in bytes, rounded down to a power of two, of at least one
-    set; 0 remembers nothing. The memory is taken at once, and is what it is until `resize`.
+    *size* is the memory of the table in bytes, rounded down to a power of two, of at least one set;
+    0 remembers nothing. It is allocated at once, and changes by `resize` only.
 
     Attributes:
-        hits: how many keys were known when they were asked for, or added.
-        misses: how many were not when they were added.
+        hits: known keys among those asked for or added.
+        misses: unknown keys among those added.
     """
 
     def __init__(self, size: int) -> None:
@@ -68,11 +67,11 @@ class FingerprintCache:
         self.misses = 0
 
     def add(self, key: bytes) -> bool:
-        """Remember *key*; whether it was not known."""
+        """Remember *key*; return whether it was unknown."""
         return bool(self.new((key,)))
 
     def knows(self, key: bytes) -> bool:
-        """Whether *key* is remembered; if so, it was used a moment ago."""
+        """Whether *key* is remembered; counts as a use of it."""
         print_ = _digest(key)
         if (at := self._place(print_)) < 0:
             return False
@@ -83,7 +82,7 @@ class FingerprintCache:
         return True
 
     def new(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Remember *keys*; those that were not known, in their order."""
+        """Remember *keys*; return the unknown ones, in their order."""
         table, mask, digest = self._table, self._mask, _digest
         if not table:
             return self._all(keys)
@@ -108,7 +107,6 @@ class FingerprintCache:
         return new
 
     def _all(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Without memory nothing is known."""
         new = list(keys)
         self.misses += len(new)
         return new
@@ -118,7 +116,7 @@ class FingerprintCache:
         return self._place(_digest(key)) >= 0
 
     def forget(self, key: bytes) -> None:
-        """Remember *key* no longer: it was not kept after all, or is wanted again."""
+        """Forget *key*: it was not stored after all, or is wanted again."""
         if not self._table:
             return
         print_ = _digest(key)
@@ -128,11 +126,11 @@ class FingerprintCache:
                 self._table[at:end] = self._table[at + _WIDTH : end] + _EMPTY
 
     def _place(self, print_: bytes) -> int:
-        """Where a fingerprint stands in the table; negative: nowhere."""
+        """The position of a fingerprint in the table; negative if absent."""
         return self._within(print_, hash(print_) & self._mask)
 
     def _within(self, print_: bytes, number: int) -> int:
-        """Where a fingerprint stands in the set with this *number*; negative: not there."""
+        """The position of a fingerprint in the set with this *number*; negative if absent."""
         start = number * _SET
         at = self._table.find(print_, start, start + _SET)
         while at >= 0 and at % _WIDTH:  # the end of one and the start of another
@@ -140,7 +138,7 @@ class FingerprintCache:
         return at
 
     def resize(self, size: int) -> None:
-        """Have another *size*, and remember what was used last of what there is room for.
+        """Change *size*, and keep the fingerprints used last, as far as they fit.
 
         No fingerprint is looked at: a smaller table has the younger halves of the sets that become
         one, a larger one each set several times, of which one is asked and the others age.
@@ -158,17 +156,16 @@ class FingerprintCache:
         self._mask = sets - 1
 
     def clear(self) -> None:
-        """Forget everything, but not the counts."""
+        """Forget everything but the counts."""
         self._table[:] = bytes(len(self._table))
         self._alike = self._mask
 
     def close(self) -> None:
-        """Give the memory back, and remember nothing from now on; the counts stay."""
+        """Free the memory, and remember nothing from now on; the counts stay."""
         self._table, self._mask, self._alike = bytearray(), -1, -1
 
     @property
     def statistics(self) -> CacheStatistics:
-        """The counts and the size."""
         size = len(self._table)
         return CacheStatistics(self.hits, self.misses, size // _WIDTH, size)
 
@@ -178,11 +175,10 @@ class FingerprintCache:
 
 
 def _sets(size: int) -> int:
-    """How many sets there are in *size* bytes."""
     return 1 << max(0, (size // _SET).bit_length() - 1) if size > 0 else 0
 
 
 def _folded(table: bytearray, sets: int) -> bytearray:
-    """*table* with as few *sets*: those of which one is made take turns in it."""
+    """*table* with only so many *sets*; sets that become one alternate in it."""
     old = np.frombuffer(table, f"V{_WIDTH}").reshape(-1, sets, WAYS)
     return bytearray(old.transpose(1, 2, 0).reshape(sets, -1)[:, :WAYS].tobytes())

@@ -1,32 +1,21 @@
-"""Fingerprints of what was seen: of fixed width, and with the slot of the host first.
+"""Fingerprints: made from keys, as numpy rows, in sorted files.
 
-What is remembered goes by a *key*: bytes that begin with a slot, such as the identity of a URL
-(`frontier.keys.state_key`). Its fingerprint is the slot, 2 bytes, and the first bytes of the key's
-xxh3_128. So all of one host lies together, and a range of slots can be handed over.
+A *key* is bytes that begin with the slot of a host, such as `frontier.entries.state_key`. Its
+fingerprint is the slot (2 bytes) and the first bytes of the key's xxh3_128, so all fingerprints of
+a host, or of a range of slots, lie together. With *n* keys in the fullest slot a new key is taken
+for known with a probability of at most ``n / 2**(bits - 16)``. xxh3 is no cryptographic hash: an
+author of pages can hide one of their own URLs, but none of another host.
 
-Two keys are taken for one if their slots and all other bits agree. With *n* keys known in the
-largest slot, a new one is taken for known with a probability of at most ``n / 2**(bits - 16)``.
-xxh3 is no cryptographic hash: who can have chosen URLs crawled can make two of their own host
-collide, and hides one of them, but none of another host.
+A row is a fingerprint as one or two words of 64 bits. Sorted rows are sorted by their first words
+only: with 48 random bits two rows hardly ever agree in it, and a loop compares the rest.
 
-Fingerprints as rows of numpy arrays: sorting, searching and merging many at a time.
-
-A row is one or two words of 64 bits. *Sorted* rows are sorted by their first words only: with 48
-random bits in it two rows hardly ever agree in that, and where they do a loop compares the rest.
-
-Sorted fingerprints in a file that is written once and read for ever.
-
-::
+A sorted file is written once::
 
     rows | for each block of 256 rows: its first word, and xxh3 of the block | footer
 
-A row is one or two little-endian words of 8 bytes, sorted by the first of them. The footer has the
-number of rows and words and checksums of the index and of itself, and stands at the end, so that a
-file whose end is missing is no file. Of an open file the index is in memory, 16 bytes for 256 rows;
-blocks are read when they are needed and are compared with their checksums then.
-
-Blocks are read, not mapped into memory: pages of a mapped file count as memory of the process,
-which Scrapy's memory guard would take for a leak.
+Words are little-endian. The footer has the number of rows and words, and checksums of the index and
+of itself. The index of an open file is in memory; a block is read, and compared with its checksum,
+when it is needed. Blocks are not mapped: Scrapy's memory guard takes mapped pages for a leak.
 """
 
 from __future__ import annotations
@@ -55,7 +44,7 @@ _digest = xxhash.xxh3_128_digest
 
 
 def item_key(item: str | bytes) -> bytes:
-    """The key of *item*: bytes are one already, that of a URL is its `state_key`."""
+    """The key of *item*: bytes are a key; for a URL it is the `state_key`."""
     if isinstance(item, bytes):
         return item
     url = encode(item)
@@ -76,7 +65,7 @@ def fingerprints(items: Iterable[str | bytes], width: int) -> bytes:
 def false_positive_bound(largest: int, bits: int) -> float:
     """The greatest probability with which a new key is taken for a known one.
 
-    *largest* is how many keys are known in the slot that has most of them.
+    *largest* is the number of keys in the fullest slot.
     """
     return min(1.0, float(largest) / 2.0 ** (bits - 16))
 
@@ -90,46 +79,44 @@ TOP = 1 << 64
 
 
 def rows_of(prints: bytes | bytearray, width: int) -> Rows:
-    """Fingerprints of *width* bytes, one after the other, as rows; big-endian, so order is kept."""
+    """Concatenated fingerprints of *width* bytes as rows, in the same order (big-endian)."""
     return np.frombuffer(prints, ">u8").astype(np.uint64).reshape(-1, width // 8)
 
 
 def bytes_of(rows: Rows) -> bytes:
-    """Rows as fingerprints, one after the other."""
+    """Rows as concatenated fingerprints."""
     return rows.astype(">u8").tobytes()
 
 
 def no_rows(words: int) -> Rows:
-    """No rows."""
     return np.empty((0, words), np.uint64)
 
 
 def rank_of(rows: Rows, word: int) -> int:
-    """How many of the sorted *rows* have a first word less than *word*, which may be `TOP`."""
+    """The number of sorted *rows* whose first word is less than *word*, which may be `TOP`."""
     return len(rows) if word >= TOP else int(np.searchsorted(rows[:, 0], np.uint64(word)))
 
 
 def rows_between(rows: Rows, low: int, high: int) -> Rows:
-    """Those of the sorted *rows* whose first words are at least *low* and less than *high*."""
+    """The sorted *rows* whose first words are at least *low* and less than *high*."""
     return rows[rank_of(rows, low) : rank_of(rows, high)]
 
 
 def mask_of(slots: Iterable[int]) -> Mask:
-    """For each slot whether it is one of *slots*."""
+    """A mask over all slots that is true for *slots*."""
     mask = np.zeros(1 << 16, np.bool_)
     mask[list(slots)] = True
     return mask
 
 
 def slots_of(rows: Rows) -> Places:
-    """The slot of each of *rows*."""
     return (rows[:, 0] >> np.uint64(48)).astype(np.intp)
 
 
 def sorted_and_unique(batch: Rows, length: int) -> Iterator[tuple[Rows, Places]]:
-    """The different rows of *batch*, sorted, and where in it each of them stands first.
+    """The different rows of *batch*, sorted, and the index of each one's first occurrence.
 
-    They come in pieces that follow one another and take some *length* rows of the batch each.
+    They come in consecutive pieces of some *length* rows.
     """
     firsts = np.ascontiguousarray(batch[:, 0])
     sample = np.sort(firsts[:: max(1, length // 64)])
@@ -147,18 +134,17 @@ def sorted_and_unique(batch: Rows, length: int) -> Iterator[tuple[Rows, Places]]
 
 
 def are_among(rows: Rows, asked: Rows) -> Mask:
-    """Which of *asked* are among the sorted *rows*."""
+    """A mask of those *asked* rows that are among the sorted *rows*."""
     return _find(rows, asked)[0]
 
 
 def indexes_of(rows: Rows, asked: Rows) -> Places:
-    """Where in the sorted *rows* those of *asked* stand that are there."""
+    """The indexes in the sorted *rows* of the *asked* rows that are there."""
     hit, at = _find(rows, asked)
     return at[hit]
 
 
 def _find(rows: Rows, asked: Rows) -> tuple[Mask, Places]:
-    """Which of *asked* are among the sorted *rows*, and where those stand."""
     if not len(rows):
         return np.zeros(len(asked), np.bool_), np.zeros(len(asked), np.intp)
     firsts = np.ascontiguousarray(rows[:, 0])
@@ -174,7 +160,7 @@ def _find(rows: Rows, asked: Rows) -> tuple[Mask, Places]:
 
 
 def merge_rows(*several: Rows) -> Rows:
-    """All rows of *several*, each sorted, as one."""
+    """The rows of *several* sorted arrays as one sorted array."""
     some = [rows for rows in several if len(rows)]
     if len(some) < 2:
         return some[0] if some else several[0]
@@ -184,7 +170,7 @@ def merge_rows(*several: Rows) -> Rows:
 
 
 def slice_rows(rows: Rows, length: int) -> Iterator[Rows]:
-    """The sorted *rows* in slices of some *length*; those of one first word stay together."""
+    """Sorted *rows* in slices of some *length*; rows of one first word stay together."""
     while len(rows) > length:
         cut = rank_of(rows, int(rows[length, 0]))
         cut = cut or int(np.searchsorted(rows[:, 0], rows[0, 0], "right"))
@@ -211,10 +197,7 @@ _sum = xxhash.xxh3_64_intdigest
 
 
 class SortedFile:
-    """One such file, open to be read.
-
-    Raises `JobDamagedError`, naming the file, if it is none or its end is missing.
-    """
+    """A sorted file, open for reading. Raises `JobDamagedError` if its end is missing."""
 
     def __init__(self, path: Path, damage: Damage) -> None:
         self._file: int | None = None
@@ -252,7 +235,7 @@ class SortedFile:
         return self._rows * self.words * 8 + len(self._firsts) * 16 + _END
 
     def has(self, row: tuple[int, ...]) -> bool:
-        """Whether *row* is among its rows; one read of a block, as a rule."""
+        """Whether the file has *row*; usually one read of a block."""
         first, starts = row[0], self._firsts
         block = max(0, bisect_left(starts, first) - 1)
         while block < len(starts) and starts[block] <= first:
@@ -267,7 +250,7 @@ class SortedFile:
         return False
 
     def _block(self, block: int) -> bytes:
-        """The bytes of a block; none of a damaged one."""
+        """The bytes of a block; b"" if it is damaged."""
         if self._file is None:
             self._file = os.open(self.path, os.O_RDONLY)
         width = self.words * 8
@@ -279,9 +262,9 @@ class SortedFile:
         return b""
 
     def chunks(self, low: int = 0, high: int = TOP) -> Iterator[Rows]:
-        """Its rows whose first words are at least *low* and less than *high*, sorted, in pieces.
+        """The sorted rows whose first words are at least *low* and less than *high*, in pieces.
 
-        Rows of one first word come in one piece, with at least one row of the next if there is one.
+        Rows of one first word are in one piece, with at least one row of the next if there is one.
         """
         block = max(0, bisect_left(self._firsts, low) - 1)
         rest = no_rows(self.words)
@@ -301,7 +284,7 @@ class SortedFile:
             yield rest
 
     def _read(self, file: int, block: int) -> Rows:
-        """The rows of the chunk that begins with *block*, without those of damaged blocks."""
+        """The rows of the chunk that begins with *block*, without damaged blocks."""
         step = BLOCK * self.words * 8
         data = os.pread(file, CHUNK // BLOCK * step, block * step)
         data = data[: (self._rows - block * BLOCK) * self.words * 8]
@@ -315,7 +298,7 @@ class SortedFile:
         return np.frombuffer(good, "<u8").astype(np.uint64).reshape(-1, self.words)
 
     def close(self) -> None:
-        """Let go of the file; a look-up opens it again."""
+        """Close the file; a look-up opens it again."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -324,10 +307,7 @@ class SortedFile:
 
 
 class SortedWriter:
-    """Writes one such file, of rows that come sorted.
-
-    Raises `OSError` when it cannot; `abandon` removes what was written.
-    """
+    """Writes a sorted file from sorted rows. Raises `OSError`."""
 
     def __init__(self, path: Path, words: int) -> None:
         self.path = path
@@ -339,7 +319,6 @@ class SortedWriter:
         self._sums: list[int] = []
 
     def write(self, rows: Rows) -> None:
-        """Append *rows*."""
         self.rows += len(rows)
         rows = np.concatenate((self._rest, rows))
         whole = len(rows) - len(rows) % BLOCK
@@ -354,7 +333,7 @@ class SortedWriter:
         write_all(self._file.fileno(), data)
 
     def close(self) -> None:
-        """Write the index and the end, and have all of it on the medium."""
+        """Write the index and the footer, and sync the file."""
         self._blocks(self._rest)
         index = np.array([*self._firsts, *self._sums], "<u8").tobytes()
         head = _FOOTER.pack(_MAGIC, self._words, BLOCK, self.rows, _sum(index))

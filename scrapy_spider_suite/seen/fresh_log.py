@@ -87,7 +87,7 @@ class FreshLog:
         return sum(os.fstat(fd).st_size for fd in self._fds)
 
     def append(self, rows: FreshRows) -> list[int]:
-        """Keep *rows* as one frame. Raises `StoreWriteError`."""
+        """Append *rows* as one frame; return their handles. Raises `StoreWriteError`."""
         if self._end - self._starts[-1] >= FILE_BYTES:
             self.rotate()
         count = len(rows)
@@ -122,12 +122,12 @@ class FreshLog:
         return os.pread(self._fds[number], handle & _LENGTH, at - self._starts[number])
 
     def rows(self) -> Iterator[tuple[Ids, Handles]]:
-        """What was found when the log was opened; once."""
+        """The ids and handles that were found when the log was opened; works once."""
         frames, self._frames = self._frames, []
         yield from frames
 
     def forget(self, handles: Handles) -> None:
-        """Delete the files in which nothing is left."""
+        """Note that segments have the rows; delete the files that have no others."""
         files = np.searchsorted(self._starts, handles >> LENGTH_BITS, "right") - 1
         for number, count in enumerate(np.bincount(files, minlength=len(self._starts))):
             self._live[number] -= int(count)
@@ -140,20 +140,20 @@ class FreshLog:
             del self._live[number]
 
     def rotate(self) -> None:
-        """Begin another file, if anything is in the last one. Raises `StoreWriteError`."""
+        """Begin another file, unless the last one is empty. Raises `StoreWriteError`."""
         if self._end > self._starts[-1]:
             self._begin(self._end + 1)  # an empty row may lie at the very end of the last one
 
     def overdue(self, handle: int) -> bool:
-        """Whether more than `KEPT_FILES` files follow that row."""
+        """Whether more than `KEPT_FILES` files follow the row."""
         return self._end - (handle >> LENGTH_BITS) > KEPT_FILES * FILE_BYTES
 
     def files(self) -> list[tuple[int, Path]]:
-        """Each file with its start."""
+        """The files, each with its start."""
         return [(start, self._path(start)) for start in self._starts]
 
     def sync(self) -> None:
-        """Raises `StoreWriteError`."""
+        """Make appended rows survive a power failure. Raises `StoreWriteError`."""
         try:
             for fd in self._fds:
                 os.fsync(fd)
@@ -161,7 +161,6 @@ class FreshLog:
             raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Close the files; another time does nothing."""
         for fd in self._fds:
             os.close(fd)
         self._fds = []
@@ -197,7 +196,7 @@ class FreshLog:
 
 
 def _frames(data: bytes, start: int) -> tuple[list[tuple[Ids, Handles]], int, int]:
-    """The frames in *data*, where the last good one ends, and how many bytes between are none."""
+    """The frames in *data*, the end of the last good one, and the number of unreadable bytes."""
     frames: list[tuple[Ids, Handles]] = []
     at = good = gaps = 0
     while (at := data.find(_MAGIC, at)) >= 0:
@@ -212,7 +211,7 @@ def _frames(data: bytes, start: int) -> tuple[list[tuple[Ids, Handles]], int, in
 
 
 def _frame(data: bytes, at: int, start: int) -> tuple[Ids, Handles, int] | None:
-    """The ids and handles of the frame at *at*, and its end; None if it is not as written."""
+    """The ids and handles of the frame at *at*, and its end; None if it is damaged."""
     body = at + _HEAD.size
     if body > len(data):
         return None
@@ -229,9 +228,9 @@ def _frame(data: bytes, at: int, start: int) -> tuple[Ids, Handles, int] | None:
 
 
 def row_reader(files: Sequence[tuple[int, Path]], handles: Handles) -> Iterator[bytes]:
-    """The URLs of *handles*, which ascend, out of *files*. For builders.
+    """The URLs of *handles*, which ascend, out of *files*.
 
-    Raises `JobDamagedError` if one is not there.
+    Raises `JobDamagedError` if one is missing.
     """
     starts = [start for start, _ in files]
     number, data = -1, b""

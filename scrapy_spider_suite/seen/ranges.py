@@ -1,4 +1,4 @@
-"""The ranges of ids that a store is divided into, and who holds what is in each."""
+"""The ranges of ids of a store: the segments and the fresh rows of each."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Range:
         return handle
 
     def may_find(self, hash_: int) -> bool:
-        """Whether a table here has an id with these 48 lowest bits."""
+        """Whether a table has an id with these 48 lowest bits."""
         if self.open_table.has_hash(hash_):
             return True
         # A generator costs more than to see that there is nothing to look into.
@@ -64,31 +64,30 @@ class Range:
         return bool(tables) and any(table.has_hash(hash_) for table in tables)
 
     def put(self, ident: int, handle: int) -> None:
-        """Add a fresh row."""
         self.open_table.put(ident, handle)
         self.count += 1
 
     def freeze(self) -> tuple[FreshTable, ...]:
-        """The tables of all fresh rows; what comes from now on is kept apart from them."""
+        """Freeze the tables of all fresh rows and return them."""
         if self.open_table.count:
             self.frozen_tables = (*self.frozen_tables, self.open_table)
             self.open_table = FreshTable()
         return self.frozen_tables
 
     def thaw(self, built: int) -> None:
-        """The first *built* of the older tables are in a segment."""
+        """Drop the first *built* frozen tables: a segment has their rows."""
         self.frozen_tables = self.frozen_tables[built:]
         frozen = sum(len(self.rows_in(table)[0]) for table in self.frozen_tables)
         self.count = self.open_table.count + frozen
 
     def inherit(self, tables: Sequence[tuple[FreshTable, Ids]]) -> None:
-        """Take over what is fresh in the range that this one is a part of, and mine."""
+        """Use the *tables* of the range that this one was cut from."""
         found = [(table, int(self._mine(ids).sum())) for table, ids in tables]
         self.frozen_tables = tuple(table for table, count in found if count)
         self.count = sum(count for _, count in found)
 
     def drop(self, handles: Handles) -> None:
-        """Fresh rows that are removed."""
+        """Drop removed rows."""
         kept = [self.rows_in(table) for table in (*self.frozen_tables, self.open_table)]
         tables = [FreshTable.of(ids[left], held[left]) for ids, held in kept
                   for left in [~np.isin(held, handles)]]  # fmt: skip
@@ -107,7 +106,7 @@ class Range:
         return np.concatenate([ids for ids, _ in found]), np.concatenate([h for _, h in found])
 
     def pieces(self, table: FreshTable) -> Iterator[tuple[Ids, Handles]]:
-        """The same in pieces of which none takes long."""
+        """`rows_in` in pieces, none of which takes long."""
         for ids, handles in table.pieces():
             mine = self._mine(ids)
             yield ids[mine], handles[mine]
@@ -117,12 +116,11 @@ class Range:
 
     @property
     def oldest(self) -> int:
-        """A lower bound of the handles; -1 if nothing is fresh."""
+        """A lower bound of the handles; -1 if no row is fresh."""
         return next((t.oldest for t in (*self.frozen_tables, self.open_table) if t.count), -1)
 
     @property
     def segments(self) -> list[Segment]:
-        """Those that are there."""
         return [segment for segment in (self.recent, self.base) if segment is not None]
 
     def __repr__(self) -> str:
@@ -133,11 +131,11 @@ class Ranges:
     """All ranges of a store, by id.
 
     Attributes:
-        all: the ranges, and *lows* where each begins.
-        only: the range of every URL, if there is one, and ids end in the hashes of their URLs:
-            who looks something up needs to know no more of its id then. Else *by_host* has some
-            of which that is true, by what `identity.remember` says.
-        damage: why a segment cannot be used, by its name.
+        all: the ranges; *lows* are their first ids.
+        only: the single range, if there is one and every id is its URL's hash: then a look-up needs
+            only the hash.
+        by_host: otherwise, ranges of hosts for which the hash is enough (see `remember_host`).
+        damage: unusable segments and the reasons.
     """
 
     def __init__(self, folder: Path, ids: UrlIds) -> None:
@@ -150,7 +148,6 @@ class Ranges:
         self.by_host: dict[bytes, Range] = {}
 
     def at(self, ident: int) -> Range:
-        """The range of *ident*."""
         return self.all[bisect_right(self.lows, ident) - 1]
 
     def index(self, ids: Ids) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -171,10 +168,10 @@ class Ranges:
         self, catalogue: Catalogue, built: Mapping[int, int] | None = None,
         verify: bool | None = True,
     ) -> None:  # fmt: skip
-        """Be what *catalogue* says. *verify*: read the new segments whole (see `Segment`).
+        """Become what *catalogue* says. *verify*: see `Segment`.
 
-        *built* has, by the low end of each range that was built anew, how many of its older tables
-        are in its segments now. Raises `StoreWriteError`; nothing has changed then.
+        *built* has, by the first id of each range that was built, the number of its frozen tables
+        that are in its segments now. Raises `StoreWriteError`; nothing has changed then.
         """
         old = {part.row.low: part for part in self.all}
         known = {s.row.name: s for part in self.all for s in part.segments}
@@ -207,13 +204,13 @@ class Ranges:
         self.place()
 
     def place(self) -> None:
-        """Find out anew whose ranges may be told without an id: other ranges, or twins, came."""
+        """Recompute *only* and *by_host*, after a change of ranges or twins."""
         self._plain = self._ids.mask == LOW and not self._ids.twins
         self.only = self.all[0] if self._plain and len(self.all) == 1 else None
         self.by_host = {}
 
     def remember(self, key: bytes, ident: int) -> None:
-        """*key* has the id *ident*: those of its host are in the same range, unless it is cut."""
+        """Note the range of the host of *key*, whose id is *ident*, unless the host is cut."""
         part = self.at(ident)
         slot = ident >> SLOT_SHIFT << SLOT_SHIFT
         if self._plain and part.row.low <= slot and slot + LOW < part.high:

@@ -1,10 +1,7 @@
 """Builds segments of a trie store, in a process of its own.
 
-Building a trie holds the interpreter's lock from end to end, 2 s for a million URLs. Files go in
-and files come out: the plan is a JSON file, what it makes lies beside it, and is part of no store
-until the process that wrote the plan says so. It ends with 0, or with 1 and a line that says why.
-
-Starts `build` in a process of its own, and hears of its end without waiting for it.
+Building a trie holds the interpreter's lock for 2 s a million URLs. The plan is a JSON file; the
+results lie beside it, and belong to no store until `SegmentBuild.install`.
 """
 
 from __future__ import annotations
@@ -45,11 +42,11 @@ class BuildTask:
     """One range to be built.
 
     Attributes:
-        low: where it begins.
-        mark: handles below it are in the segments then.
-        base: merge everything into the base, not only what is recent.
-        handles: the file of the fresh rows' handles, an array of numpy's.
-        files: the files that the rows are in, each with its start.
+        low: its first id.
+        mark: the new segments have all rows with handles below it.
+        base: merge everything into the base, not only into the recent segment.
+        handles: name of a numpy file with the handles of the fresh rows.
+        files: the files of the log, each with its start.
     """
 
     low: int
@@ -61,28 +58,27 @@ class BuildTask:
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """What to build, of which store, and from how many URLs on a range is split."""
+    """The tasks, the store's folder, and the number of URLs from which on a range is split."""
 
     folder: str
     tasks: tuple[BuildTask, ...]
     split: int = SPLIT
 
     def write(self, made: Path) -> Path:
-        """Write it into the folder of what is to be made. Raises OSError."""
+        """Write the plan into the folder *made*. Raises OSError."""
         path = made / PLAN
         path.write_text(json.dumps(asdict(self)))
         return path
 
     @classmethod
     def read(cls, path: Path) -> BuildPlan:
-        """What `write` wrote."""
         row = json.loads(path.read_text())
         tasks = [task | {"files": tuple(map(tuple, task["files"]))} for task in row["tasks"]]
         return cls(row["folder"], tuple(BuildTask(**task) for task in tasks), row["split"])
 
 
 class SegmentBuilder:
-    """Carries out one plan; *made* is where its files go."""
+    """Carries out one plan in the folder *made*."""
 
     def __init__(self, plan: BuildPlan, made: Path, catalogue: Catalogue) -> None:
         self._plan, self._made, self._catalogue = plan, made, catalogue
@@ -91,7 +87,7 @@ class SegmentBuilder:
         self._count = 0
 
     def run(self) -> None:
-        """Build, and write the catalogue that says so. Raises OSError, `JobDamagedError`."""
+        """Build, and write the new catalogue. Raises OSError, `JobDamagedError`."""
         # What the catalogue before this one replaced may be deleted once its name is durable.
         sync_path(self._folder)
         tasks = {task.low: task for task in self._plan.tasks}
@@ -140,10 +136,10 @@ class SegmentBuilder:
 
 
 def range_cuts(ids: Ids, parts: int, low: int) -> list[int]:
-    """Where to cut sorted *ids*, all at least *low*, for at most *parts* of about the same size.
+    """The ids at which sorted *ids*, all at least *low*, are cut into some *parts* equal ranges.
 
-    Between two slots, unless that is more than a quarter of a part from where it should be: then
-    inside of a slot, a large host's.
+    A cut lies between two slots, unless it would be off by more than a quarter of a part: then it
+    lies inside the slot of a large host.
     """
     found: list[int] = []
     for number in range(1, parts):
@@ -170,7 +166,7 @@ def carry_out(path: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Carry out the plan in the file that is named."""
+    """Carry out a plan; return 0, or 1 after a line on stderr."""
     os.nice(NICENESS)
     try:
         carry_out(Path(arguments[0]))
@@ -185,19 +181,19 @@ MADE: Final = "made"
 
 
 class SegmentBuild:
-    """One build of some ranges, whose fresh rows are frozen by it.
+    """One build of some ranges, whose fresh rows it freezes.
 
-    Nothing of the store is changed until `install`.
+    Nothing of the store changes until `install`.
 
     Attributes:
-        built: of each range, by its low end, how many of its older tables are written.
+        built: for each range, by its first id, the number of its tables that are written.
         handles: of all rows that are written.
     """
 
     def __init__(
         self, folder: Path, ranges: Sequence[tuple[Range, bool]], log: FreshLog, split: int
     ) -> None:
-        """Each range comes with whether its base is to be built anew. Raises `StoreWriteError`."""
+        """*ranges*: each with whether its base is built anew. Raises `StoreWriteError`."""
         self._folder = folder
         self._made = folder / MADE / secrets.token_hex(4)
         self._process: subprocess.Popen[str] | None = None
@@ -232,7 +228,7 @@ class SegmentBuild:
         self._process = start_helper(__name__, str(plan))
 
     def poll(self) -> bool:
-        """Do one step, if one is due; whether the build has ended, well or not."""
+        """Do one step that is due; return whether the build has ended, well or not."""
         if self._error:
             return True
         if self._process is not None:
@@ -244,13 +240,12 @@ class SegmentBuild:
         return bool(self._error)
 
     def wait(self) -> None:
-        """Wait for its end."""
         while not self.poll():
             if self._process is not None:
                 self._process.wait()
 
     def install(self) -> segments.Catalogue:
-        """Make what was built part of the store. Raises `StoreWriteError`; nothing is lost then."""
+        """Make the result part of the store. Raises `StoreWriteError`; nothing is lost."""
         if self._process is not None and self._process.returncode and not self._error:
             # Through a pipe, for the disk may be full.
             self._error = f"the builder of segments: {last_error_line(self._process)}"
@@ -271,14 +266,14 @@ class SegmentBuild:
         return made
 
     def cancel(self) -> None:
-        """Stop it; what was frozen stays where it is."""
+        """Stop the build; frozen tables stay."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
         self.discard()
 
     def discard(self) -> None:
-        """Delete what it made."""
+        """Delete the build's files."""
         if self._process is not None and self._process.stderr is not None:
             self._process.stderr.close()
         shutil.rmtree(self._made, ignore_errors=True)

@@ -1,24 +1,14 @@
-"""The filter before a trie: whether a segment may hold a URL, for a tenth of what the trie takes.
+"""Segments of a trie store, and the catalogue that names them.
 
-A blocked Bloom filter: an id sets two bits of one word of 16, so that who looks reads one place of
-the file. With 4.5 bits a URL, of the URLs that a segment does not hold one in seven passes. The
-room that fewer mistakes would take goes to tries that are looked up faster.
+A segment is an immutable file: a trie of URLs (``marisa-trie``, mapped into memory), a filter, and
+in a store with ids the table from ids to the trie's numbers (`url_ids`).
 
-Only the lowest 30 bits of an id count: Python has no faster numbers, and who does not know yet
-which host a URL has need not find out.
+The filter is a blocked Bloom filter: an id sets two bits of one word of 16, so a look-up reads one
+place. With 4.5 bits a URL, one in seven absent URLs passes. Only the lowest 30 bits of an id
+count: Python has no faster numbers, and the slot of the host need not be known.
 
-The catalogue of a trie store: which segments hold which range of ids.
-
-It is the truth about a store: a segment that it does not name is none. A new one is written beside
-the old, made durable, and renamed over it. There are two copies, each with a hash, so that a
-damaged one costs nothing; of two that differ the later holds.
-
-A segment: an immutable file with a trie of URLs, a filter before it, and the way back from ids.
-
-The file is the trie (``marisa-trie``, mapped into memory), the words of its filter, and in a store
-with ids the table that leads from them to the trie's numbers (see `wayback`).
-
-Segments of formats 1 and 2 have buckets in its place, those of format 1 in that of the filter, too.
+The catalogue is the truth about a store. A new one is written beside the old and renamed over it.
+There are two copies, each with a hash; of two that differ, the later one holds.
 """
 
 from __future__ import annotations
@@ -56,7 +46,7 @@ _A_WORD: Final = 32 / 9
 
 
 def words_of(ids: Ids) -> bytes:
-    """The filter that lets *ids* pass."""
+    """The words of the filter for *ids*."""
     # An odd number of words: which of them it is then says nothing of what is set in it.
     count = int(len(ids) / _A_WORD) | 1
     low = (ids & np.uint64(USED)).astype(np.int64)
@@ -66,7 +56,6 @@ def words_of(ids: Ids) -> bytes:
 
 
 def words_at(data: mmap.mmap, start: int, count: int) -> memoryview:
-    """The *count* words of the filter at *start*."""
     return memoryview(data)[start : start + WORD * count].cast("H")
 
 
@@ -81,14 +70,14 @@ class SegmentRow:
     Attributes:
         name: its file.
         keys: URLs in its trie.
-        trie: bytes of the trie, with which the file begins.
+        trie: bytes of the trie, which is first in the file.
         size: bytes of the file.
-        width: bytes of a trie's key number in it; 0 in a store without ids.
-        sums: the hashes of the trie and of what follows it.
-        removed: prefixes whose URLs in it count no more.
-        gone: how many those are.
+        width: bytes of a trie's number in the id table; 0 in a store without ids.
+        sums: hashes of the trie and of the rest.
+        removed: hexadecimal prefixes of removed URLs.
+        gone: number of removed URLs.
         words: of the filter.
-        way: layout of the table that leads from ids to URLs; None in a store without ids.
+        way: layout of the id table; None in a store without ids.
     """
 
     name: str
@@ -112,7 +101,7 @@ class SegmentRow:
 class RangeRow:
     """One range of ids, from *low* to the next range's: its segments, the older one first.
 
-    Fresh rows with handles below *mark* are in them.
+    They have the fresh rows with handles below *mark*.
     """
 
     low: int
@@ -123,15 +112,15 @@ class RangeRow:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """What a store consists of.
+    """The contents of a store.
 
     Attributes:
         serial: counts the catalogues of a store.
         seed: of its `UrlIds`; *mask* likewise.
-        ids: whether URLs can be found by their ids.
+        ids: whether the store has id tables.
         ranges: in ascending order, the first from 0.
-        removed: prefixes, and the handle below which fresh rows with them count no more.
-        twins: the URLs that are twins, as text, and their ids.
+        removed: prefixes, and the handle below which fresh rows with them are removed.
+        twins: keys of twins in hexadecimal digits, and their ids.
     """
 
     serial: int
@@ -154,13 +143,12 @@ class Catalogue:
         return max(row.mark for row in self.ranges)
 
     def encode(self) -> bytes:
-        """The bytes of a file."""
         text = json.dumps({"format": FORMAT, **asdict(self)}).encode()
         return xxhash.xxh3_128_hexdigest(text).encode() + b"\n" + text + b"\n"
 
     @classmethod
     def decode(cls, data: bytes) -> Catalogue | None:
-        """What *data* says; None if it is damaged. Raises `JobFormatError`."""
+        """The catalogue in *data*; None if it is damaged. Raises `JobFormatError`."""
         digest, _, text = data.partition(b"\n")
         if not text.endswith(b"\n") or digest.decode("latin-1") != xxhash.xxh3_128_hexdigest(
             text[:-1]
@@ -174,7 +162,6 @@ class Catalogue:
         return cls(**row)
 
     def url_ids(self) -> UrlIds:
-        """The ids of the store's URLs."""
         return UrlIds(self.seed, self.mask, self.twins)
 
 
@@ -191,7 +178,7 @@ def _segment(row: dict[str, Any] | None) -> SegmentRow | None:
 
 
 def read_catalogue(folder: Path) -> tuple[Catalogue | None, list[str]]:
-    """The catalogue of the store in *folder*, None if there is no store; and damaged copies' names.
+    """The catalogue of the store in *folder*, or None; and the names of damaged copies.
 
     Raises `JobDamagedError` if no copy can be read, `JobFormatError`.
     """
@@ -220,7 +207,7 @@ def write_catalogue(folder: Path, catalogue: Catalogue) -> None:
 
 
 def install_catalogue(made: Path, folder: Path) -> None:
-    """Make the copies in *made* those of the store in *folder*. Raises `StoreWriteError`."""
+    """Move the copies in *made* to the store in *folder*. Raises `StoreWriteError`."""
     first, second = COPIES
     try:
         (made / first).replace(folder / first)
@@ -247,7 +234,7 @@ Lookup = Callable[[bytes, int], int]
 
 
 class Segment:
-    """A segment that is there to be looked up."""
+    """A segment, open for look-ups."""
 
     __slots__ = (
         "_ids", "_map", "_path", "_removed", "_trie", "key_of", "look", "row",
@@ -256,10 +243,10 @@ class Segment:
     def __init__(
         self, folder: Path, row: SegmentRow, ids: UrlIds, *, verify: bool | None = True
     ) -> None:
-        """*verify* reads all of the file; None does so when it is first looked into.
+        """*verify*: read and check the whole file; None: at its first use; False: never.
 
-        Raises `JobDamagedError` if it is not what *row* says, `StoreWriteError` if it cannot be
-        opened now, for want of files or memory: nothing is the matter with it.
+        Raises `JobDamagedError` if the file is not what *row* says, `StoreWriteError` if it cannot
+        be opened for want of files or memory.
         """
         path = self._path = folder / row.name
         try:
@@ -284,7 +271,7 @@ class Segment:
             self._begin(verify=verify)
 
     def _begin(self, *, verify: bool = True) -> None:
-        """Look into the file: one that is damaged would take the process with it."""
+        """Map the trie. Without *verify* a damaged file may crash the process."""
         row, whole = self.row, memoryview(self._map)
         if verify and _sums(whole, row.trie) != row.sums:
             raise JobDamagedError(f"{self._path} is not as it was written")
@@ -310,7 +297,7 @@ class Segment:
         return self.key_of(ident)
 
     def keys(self, prefix: bytes = b"") -> Iterator[bytes]:
-        """The URLs here that begin with *prefix*, in no order."""
+        """The URLs that begin with *prefix*, in no order."""
         # A generator, for it must hold this object: the trie does not hold its map.
         if self._trie is None:
             self._begin()
@@ -330,7 +317,6 @@ class Segment:
 
 
 def _looking(data: mmap.mmap, row: SegmentRow, trie: Any, removed: tuple[bytes, ...]) -> Lookup:
-    """`Segment.look`."""
     used, patterns, count = USED, PATTERNS, row.words
     words = words_at(data, _aligned(row.trie), count)
 
@@ -347,7 +333,7 @@ def _looking(data: mmap.mmap, row: SegmentRow, trie: Any, removed: tuple[bytes, 
 
 
 def trie_of(folder: Path, row: SegmentRow) -> Iterator[bytes]:
-    """The URLs of a segment of which only the trie may be whole. Raises `JobDamagedError`."""
+    """The URLs of a segment whose id table may be damaged. Raises `JobDamagedError`."""
     data = (folder / row.name).read_bytes()[: row.trie]
     if xxhash.xxh3_128_hexdigest(data) != row.sums[0]:
         raise JobDamagedError(f"{folder / row.name} is not as it was written")
@@ -360,7 +346,7 @@ def trie_of(folder: Path, row: SegmentRow) -> Iterator[bytes]:
 def write_segment(
     path: Path, keys: Iterable[bytes], ids: UrlIds, *, id_table: bool, recent: bool
 ) -> SegmentRow | None:
-    """Write *keys* as a durable segment; None, and no file, if there are none. Raises OSError."""
+    """Write *keys* as a durable segment; None, and no file, without keys. Raises OSError."""
     # The cache of the largest kind makes look-ups a tenth faster, and the trie a hundredth larger.
     trie = marisa_trie.BinaryTrie(
         keys,

@@ -1,27 +1,13 @@
-"""The log of what waits for a sieve: appended, read again in its order, dropped from its beginning.
+"""Mercator's sieve: which of many URLs are new, for more URLs than memory holds.
 
-One file for what came between two flushes; its name is the number of its first item. A record is
-its length, which of text and bytes it is, xxh32 of it, and itself. What a kill cut short is cut off
-when the log is opened.
+Offered items wait. A *flush* sorts their fingerprints, compares them with the sorted ones on disk,
+and tells the new ones in the order of the offers (BUbiNG §4; DRUM, which does not keep the order,
+breaks breadth-first search). Memory holds 8 or 16 bytes of each waiting item; the items lie in a
+log: the sieve's own, or rows of its caller.
 
-A flush of the sieve: from what waited to what is new of it, in steps.
-
-Its life: steps, the last of which decides; then what is new is handed out; then it is accepted.
-The verdict is in the manifest, so deciding and knowing are one moment, and it stays there until the
-next one. Handing out ends with what waited being dropped: files of the sieve's own log, or rows of
-the caller's; whatever of that is still there after a kill has not been handed out.
-
-Mercator's sieve: which of many URLs are new, for more of them than memory holds.
-
-What is offered waits until there is enough of it; a *flush* then sorts its fingerprints, compares
-them with the sorted ones on disk, and tells those that are new, in the order in which they were
-offered (BUbiNG §4: DRUM, which does not keep it, breaks breadth-first search). In memory are 8 or
-16 bytes of each URL that waits; the URLs themselves lie in a log: the sieve's own, or rows that its
-caller keeps (in a crawl those of the commit of the page that they were found on).
-
-A flush is decided in one moment, on disk, and its verdict is kept until it is accepted: what it
-found new is handed out again after a kill, and nothing else is. So nothing is lost, and who stores
-what is handed out together with its number gets nothing twice.
+A flush is decided in one moment, with its verdict in the manifest. Its new items are handed out,
+after a kill again, until it is accepted; accepting drops the waiting items. So nothing is lost, and
+a caller that stores new items with their numbers gets nothing twice.
 """
 
 from __future__ import annotations
@@ -61,13 +47,15 @@ Item = str | bytes
 
 
 class WaitingLog:
-    """The log in *folder*; items are numbered through.
+    """The log of waiting items in *folder*; items are numbered.
 
-    *decided* is the number after the last item that has been decided about.
+    A file has the items between two flushes; its name is the number of its first item. A record is
+    its length, whether it is text, its xxh32, and itself. Opening cuts off a torn end. *decided* is
+    the number after the last decided item.
 
     Attributes:
-        first: the number of the first item that was not dropped when the log was opened.
-        next: the number of the item that is appended next.
+        first: number of the first item that is not dropped.
+        next: number of the next item.
     """
 
     def __init__(self, folder: Path, decided: int = 0) -> None:
@@ -94,7 +82,7 @@ class WaitingLog:
 
     @staticmethod
     def _count_and_cut(path: Path) -> int:
-        """Cut off what is not whole; how many records are."""
+        """Cut off a torn end; return the number of records."""
         sizes = [_HEAD.size + len(data) for data, _ in _records(path)]
         if path.stat().st_size > sum(sizes):
             os.truncate(path, sum(sizes))
@@ -118,14 +106,13 @@ class WaitingLog:
         self.next += len(items)
 
     def _opened(self) -> int:
-        """The file that is appended to."""
         if self._file is None:
             self._file = _open(self._path(self._start))
             self._size = os.fstat(self._file).st_size
         return self._file
 
     def rotate(self) -> None:
-        """Begin another file: those before it can be dropped as a whole."""
+        """Begin another file, so that the files before can be dropped."""
         self.close()
         os.close(_open(self._path(self.next)))
         self._start = self.next
@@ -142,20 +129,19 @@ class WaitingLog:
                     yield number, decode(data) if text else data
 
     def sync(self, end: int) -> None:
-        """Have the items before number *end* on the medium. Raises `OSError`."""
+        """Sync the items before number *end*. Raises `OSError`."""
         for start in self._starts():
             if start < end:
                 files.sync_path(self._path(start))
 
     def drop(self, end: int) -> None:
-        """Forget the items before number *end*, as far as they fill files."""
+        """Delete the files that have only items before number *end*."""
         starts = self._starts()
         for start, following in pairwise(starts):
             if following <= end:
                 self._path(start).unlink()
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -164,7 +150,7 @@ class WaitingLog:
 
 
 def waiting_in(folder: Path) -> Iterator[Item]:
-    """What the logs in *folder* hold, beside the process that writes them, too."""
+    """The items in the logs of *folder*, while another process may write them."""
     for path in sorted(folder.glob("waiting-*.log")):
         with suppress(FileNotFoundError):  # flushed meanwhile
             for data, text in _records(path):
@@ -176,7 +162,7 @@ def _open(path: Path) -> int:
 
 
 def _records(path: Path) -> Iterator[tuple[bytes, int]]:
-    """The whole records of a file; nothing from the first one on that is not."""
+    """The records of a file, up to the first damaged one."""
     with path.open("rb", buffering=_READ) as file:
         while len(head := file.read(_HEAD.size)) == _HEAD.size:
             size, sum_ = _HEAD.unpack(head)
@@ -188,13 +174,13 @@ def _records(path: Path) -> Iterator[tuple[bytes, int]]:
 
 @dataclass(frozen=True, slots=True)
 class FlushVerdict:
-    """What a flush found, as the manifest's notes keep it.
+    """The result of a flush, as the manifest's notes keep it.
 
     Attributes:
-        first: number of the first item that it was about.
+        first: number of the first item.
         end: number after the last one.
         new: a bit for each item, the first in the highest bit of the first byte.
-        flushes: how many there have been.
+        flushes: number of flushes so far.
     """
 
     first: int = 0
@@ -204,11 +190,10 @@ class FlushVerdict:
 
 
 class Flush:
-    """One flush of what lies in *parts*; `Sieve.begin` makes it.
+    """One flush of *sieve*; made by `Sieve.begin`.
 
-    *verdict* says which items it is about, and with *prints*, their fingerprints, it is still to be
-    reached; *fresh* says that all of them are new. `step` and `run` may be called in other threads
-    than everything else, and in several.
+    With *prints*, the fingerprints of the items that *verdict* names, it is undecided. *fresh* says
+    that all items are new. `step` and `run` may be called in other threads, and in several.
     """
 
     def __init__(
@@ -229,10 +214,10 @@ class Flush:
         return self.end - self.first
 
     def step(self) -> bool:
-        """Do some milliseconds of the work, or wait for the disk; whether there is more to do.
+        """Do some milliseconds of the work; return whether there is more.
 
-        Raises `StoreWriteError` if the disk is full or broken. Nothing is lost then, and the next
-        step begins the work anew. Raises `JobDamagedError` if a file of the sieve is gone.
+        Raises `StoreWriteError`: nothing is lost, and the next step begins the work anew. Raises
+        `JobDamagedError` if a file of the sieve is gone.
         """
         with self._one, store_errors(self._parts.folder):
             if self.decided:
@@ -259,7 +244,6 @@ class Flush:
         self._verdict, self._merge, self.decided = verdict, None, True
 
     def run(self) -> None:
-        """Do all steps."""
         while self.step():
             pass
 
@@ -271,7 +255,7 @@ class Flush:
         return bool(self._verdict.new[at >> 3] & 0x80 >> (at & 7))
 
     def new(self) -> Iterator[Item]:
-        """The items that are new, in the order of their numbers; from the sieve's own log."""
+        """The new items, in the order of their numbers; for a sieve with its own log."""
         if self._log is None:
             raise ValueError("the sieve has no log of its own: ask is_new() for each number")
         for number, item in self._log.read(self.first, self.end):
@@ -279,10 +263,9 @@ class Flush:
                 yield item
 
     def accept(self) -> None:
-        """What is new has been taken: drop what waited. Raises `ValueError` if it is not decided.
+        """Drop the waiting items: the new ones are stored. Raises `ValueError` if undecided.
 
-        A caller that keeps what waits has dropped its rows before, and has on the medium what
-        came of them.
+        A caller that keeps the waiting items has deleted them, durably, before.
         """
         if not self.decided:
             raise ValueError("the flush has steps left")
@@ -291,7 +274,7 @@ class Flush:
         self._sieve.under_way = None
 
     def abandon(self) -> None:
-        """Stop in the middle: what it wrote is removed; what waited waits on."""
+        """Stop, and remove the files written; the items wait on."""
         if self._merge is not None:
             self._merge.abandon()
             self._merge = None
@@ -299,7 +282,7 @@ class Flush:
 
 @contextmanager
 def store_errors(path: Path) -> Iterator[None]:
-    """Turn an `OSError` into a `StoreWriteError` that says where."""
+    """Turn an `OSError` into a `StoreWriteError` that names the file."""
     try:
         yield
     except OSError as error:
@@ -313,17 +296,17 @@ CAPACITY = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SieveStatistics:
-    """How much a sieve holds.
+    """The size of a sieve.
 
     Attributes:
         known: fingerprints on disk.
-        waiting: items that no flush has decided about.
+        waiting: undecided items.
         bits: of a fingerprint.
         false_positive_bound: greatest probability that a new item is taken for known.
         parts: parts of the set.
         disk: bytes of its files, without the log.
-        flushes: how many flushes have been decided.
-        damaged: files that cannot be read, or not wholly.
+        flushes: number of decided flushes.
+        damaged: damaged files.
     """
 
     known: int
@@ -339,17 +322,19 @@ class SieveStatistics:
 class Sieve:
     """The sieve in the folder *path*, which is made if need be.
 
-    Items are URLs in normal form, or keys: bytes that begin with a slot. With *own_log* they are
-    written to a log of the sieve's until they are decided about; without, the caller keeps what it
-    offers, numbered from `next` on, and offers again what has numbers from `decided` on when it
-    opens the sieve again; `under_way` then is the last flush, of which it hands out what it still
-    has. *bits* (64 or 128) is fixed for the life of the files; *capacity* is the
-    number of waiting items from which on the sieve is `full`. With *readonly*, which has no log,
-    it is looked at beside the process that uses it.
+    Items are URLs in normal form, or keys: bytes that begin with a slot.
 
-    Raises `JobInUseError` if it is open already, `JobDamagedError` if the manifest is damaged,
-    `JobSettingsError` if *bits* is not that of the files, `StoreWriteError`. Other damage is named
-    by `stats`, and what was in the files is new again.
+    Args:
+        bits: 64 or 128, for the life of the files.
+        capacity: number of waiting items at which the sieve is `full`.
+        own_log: keep waiting items in a log. Without it, the caller keeps them, numbered from
+            `next`, offers those from `decided` on again after it opened the sieve, and hands out
+            those of `under_way`, the last flush, that it still has.
+        readonly: look at it beside its process; has no log.
+
+    Raises `JobInUseError`, `JobDamagedError` if the manifest is damaged, `JobSettingsError` if
+    *bits* is not that of the files, `StoreWriteError`. Other damage is in `stats`; its items are
+    new again.
     """
 
     def __init__(
@@ -405,32 +390,29 @@ class Sieve:
 
     @property
     def full(self) -> bool:
-        """Whether it is time for a flush."""
+        """Whether `capacity` items wait."""
         return self.waiting >= self.capacity
 
     def offer(self, items: Iterable[Item]) -> None:
-        """Let *items* wait.
-
-        Raises `StoreWriteError` if the log cannot be written: none of them waits then.
-        """
+        """Let *items* wait. Raises `StoreWriteError`; none of them waits then."""
         listed = list(items)
         self.offer_prints(listed, fingerprints(listed, self._width))
 
     def offer_prints(self, items: Sequence[Item], prints: bytes) -> None:
-        """`offer`, by who has the fingerprints of *items* already."""
+        """`offer` for a caller that has the fingerprints of *items*."""
         if self.log is not None:
             self.log.append(items)
         self._bucket += prints
 
     @property
     def decided(self) -> int:
-        """The number after the last item that a flush has decided about."""
+        """The number after the last decided item."""
         return FlushVerdict(**self.parts.manifest.notes).end
 
     def begin(self, fresh: bool = False) -> Flush:
-        """Begin to flush all that waits; or go on with the flush that is not accepted yet.
+        """Begin to flush all waiting items; or return the flush that is not accepted yet.
 
-        *fresh* is for a caller who knows that all of it is new, which is quicker.
+        *fresh*: the caller knows that all of them are new, which is faster.
         """
         if self.under_way is None:
             end = self.next
@@ -444,10 +426,9 @@ class Sieve:
         return self.under_way
 
     def flush(self) -> list[Item]:
-        """Flush all that waits; what is new, in the order in which it was offered first.
+        """Flush and accept all waiting items; return the new ones, in the order of their offers.
 
-        It is accepted at once. For a sieve with a log of its own. Raises `StoreWriteError`; the
-        items wait on, then.
+        For a sieve with its own log. Raises `StoreWriteError`; the items wait on.
         """
         found: list[Item] = []
         for _ in range(1 + (self.under_way is not None)):
@@ -458,13 +439,13 @@ class Sieve:
         return found
 
     def add(self, items: Iterable[Item]) -> list[Item]:
-        """`offer` and `flush` at once: for few calls with many items."""
+        """`offer` and `flush`: for few calls with many items."""
         self.offer(items)
         return self.flush()
 
     @property
     def prints(self) -> list[bytes]:
-        """The fingerprints of what waits for a flush to begin."""
+        """The fingerprints that wait for a flush to begin."""
         data, width = bytes(self._bucket), self._width
         return [data[at : at + width] for at in range(0, len(data), width)]
 
@@ -473,7 +454,7 @@ class Sieve:
         return self.parts.has(print_)
 
     def __contains__(self, item: Item) -> bool:
-        """Whether *item* was offered before; slow for what waits, of which there is no index."""
+        """Whether *item* was offered before; linear in the number of waiting items."""
         wanted = fingerprint(item_key(item), self._width)
         frozen = b"" if self.under_way is None else self.under_way.prints
         return self.parts.has(wanted) or any(
@@ -481,40 +462,37 @@ class Sieve:
         )
 
     def __len__(self) -> int:
-        """How many different items flushes have decided about."""
+        """How many different items are decided."""
         return len(self.parts)
 
     def spans(self, slots: Mask, most: int) -> list[tuple[int, int]]:
-        """Ranges in which together all fingerprints of *slots* lie, some *most* or fewer in each.
-        """
+        """Ranges that have all fingerprints of *slots*, some *most* or fewer in each."""
         return list(self.parts.spans(slots, most))
 
     def rows(self, slots: Mask, low: int, high: int) -> Iterator[Rows]:
-        """The fingerprints of *slots* in the range from *low* to *high* (see `spans`), in pieces.
+        """The fingerprints of *slots* from *low* to before *high* (see `spans`), in pieces.
 
-        While no flush runs, in any thread. Raises `OSError`.
+        No flush may run meanwhile. Raises `OSError`.
         """
         return self.parts.rows(slots, low, high)
 
     def removing(self, slots: Mask) -> Generator[None, None, None]:
-        """Remove the fingerprints of *slots*, in steps of some milliseconds, in any thread.
+        """Remove the fingerprints of *slots* in steps of some milliseconds, in any thread.
 
-        No flush may run meanwhile. Raises `StoreWriteError`.
-
-        A verdict that was not accepted stays.
+        No flush may run meanwhile; a verdict that is not accepted stays. Raises `StoreWriteError`.
         """
         self._decided()
         with store_errors(self.path):
             yield from self.parts.remove(slots)
 
     def check(self) -> list[str]:
-        """Read all files; what is damaged, one line for each."""
+        """Read all files; return a line for each damaged one."""
         return self.parts.check()
 
     def repair(self) -> None:
-        """Write damaged files anew with what can be read of them. Raises `StoreWriteError`.
+        """Write damaged files anew with their readable rows. Raises `StoreWriteError`.
 
-        A verdict that was not accepted stays.
+        A verdict that is not accepted stays.
         """
         self._decided()
         with store_errors(self.path):
@@ -529,7 +507,6 @@ class Sieve:
             raise ValueError("a flush is under way: accept it first")
 
     def stats(self) -> SieveStatistics:
-        """How much it holds."""
         bits = self._width * 8
         return SieveStatistics(
             known=len(self.parts),
@@ -543,7 +520,7 @@ class Sieve:
         )
 
     def close(self) -> None:
-        """Let go of the files. What waits is in the log; without one of its own, at the caller."""
+        """Close the files. Waiting items are in the log, or with the caller."""
         if self.under_way is not None:
             self.under_way.abandon()
         if self.log is not None:
@@ -558,7 +535,7 @@ class Sieve:
 
 
 def _holds(prints: bytes | bytearray, wanted: bytes) -> bool:
-    """Whether *wanted* is one of the fingerprints that stand one after the other in *prints*."""
+    """Whether *wanted* is one of the concatenated fingerprints *prints*."""
     at = prints.find(wanted)
     while at % len(wanted) and at >= 0:
         at = prints.find(wanted, at + 1)

@@ -1,10 +1,7 @@
-"""A set of fingerprints that answers at once, with most of them on disk.
+"""A set of fingerprints that answers at once, over the files of a sieve; and checkpoints of stores.
 
-What was added last is in memory, and in a log; when there is enough of it, it is merged into the
-sorted files of a sieve, which can happen in another thread. An item is looked for in the cache, in
-memory and on disk, where it takes one read of some KiB, or two.
-
-The files of a store as they were before a run, for a run that is killed.
+New items are in memory and in a log. When there are enough, they are merged into the sorted files,
+in a thread if wanted. A look-up asks the cache, memory, and the disk, with one or two reads there.
 """
 
 from __future__ import annotations
@@ -30,9 +27,8 @@ CACHE = 1 << 24
 class SieveSet:
     """The set in the folder *path*, which is made if need be.
 
-    Items are as with `Sieve`, whose files these are; so are *bits* and what is raised. *cache* is
-    the memory of the cache in bytes, *capacity* the number of items in memory from which on `poll`
-    merges them in a thread.
+    Items, *bits* and errors are as with `Sieve`. *cache* is the memory of the cache in bytes,
+    *capacity* the number of items in memory from which on `poll` merges them in a thread.
 
     Attributes:
         cache: the cache.
@@ -55,11 +51,11 @@ class SieveSet:
         self._recent = set(self._sieve.prints)
 
     def add(self, items: Iterable[Item]) -> list[Item]:
-        """Add *items*; those that are new, in their order. Raises `StoreWriteError`."""
+        """Add *items*; return the new ones, in their order. Raises `StoreWriteError`."""
         return [item for item in items if self.add_one(item)]
 
     def add_one(self, item: Item) -> bool:
-        """Add *item*; whether it is new. Raises `StoreWriteError`: then it was not added."""
+        """Add *item*; return whether it is new. Raises `StoreWriteError`; it is not added then."""
         key = item_key(item)
         if not self.cache.add(key):
             return False
@@ -85,14 +81,14 @@ class SieveSet:
         return len(self._sieve) + len(self._recent) + (0 if decided else len(self._merging))
 
     def begin(self) -> Flush:
-        """Begin to merge what is in memory: run it, in any thread, and then `end` it."""
+        """Begin to merge the items in memory; run the flush in any thread, and then `end` it."""
         if self._flush is None:
             self._flush = self._sieve.begin(fresh=True)
             self._merging, self._recent = self._recent, set()
         return self._flush
 
     def end(self) -> bool:
-        """Conclude the merge that was begun, if its steps are done; whether they were."""
+        """Conclude the merge if its steps are done; return whether they were."""
         if self._flush is None or not self._flush.decided:
             return False
         self._flush.accept()
@@ -101,16 +97,16 @@ class SieveSet:
         return True
 
     def flush(self) -> None:
-        """Merge what is in memory, and wait for it. Raises `StoreWriteError`: nothing is lost."""
+        """Merge the items in memory, and wait. Raises `StoreWriteError`; nothing is lost."""
         self.wait()
         for _ in range(2 if self._flush else 1):
             self.begin().run()
             self.end()
 
     def poll(self) -> None:
-        """Merge in a thread if it is time to; to be called every now and then.
+        """Merge in a thread if it is time to; to be called often.
 
-        Raises nothing: what goes wrong is in *trouble*, and is tried again when there is a quarter
+        Never raises: errors are in *trouble*, and the merge is tried again when there is a quarter
         more in memory. It waits for the thread when four times *capacity* are in memory.
         """
         late = len(self._recent) >= 4 * self._capacity
@@ -128,7 +124,7 @@ class SieveSet:
             self.trouble = str(error)
 
     def wait(self) -> None:
-        """Wait for the thread that merges, if there is one."""
+        """Wait for the merging thread."""
         if self._thread is None:
             return
         self._thread.join()
@@ -139,11 +135,11 @@ class SieveSet:
             self._patience = len(self._recent) + self._capacity // 4
 
     def stats(self) -> SieveStatistics:
-        """How much it holds; what *waits* is in memory."""
+        """The sizes; waiting items are in memory."""
         return self._sieve.stats()
 
     def close(self) -> None:
-        """Stop a merge, and let go of the files; what is in memory is in the log."""
+        """Stop a merge and close the files; items in memory are in the log."""
         self._closing = True
         if self._thread is not None:
             self._thread.join()
@@ -151,12 +147,11 @@ class SieveSet:
 
 
 class Checkpoint:
-    """The checkpoint of the store in *folder*, in a folder beside it, and the lock of both.
+    """The files of the store in *folder* before a run, in a folder beside it; and the lock of both.
 
-    Made before the store is opened: if the last run has not dropped its checkpoint, the store gets
-    those files back. A file that never changes is linked, all others are copied.
-
-    Raises `JobInUseError`, `StoreWriteError`.
+    Made before the store is opened: if the last run did not drop its checkpoint, the store gets
+    those files back. A file that never changes is linked, all others are copied. Raises
+    `JobInUseError`, `StoreWriteError`.
 
     Attributes:
         restored: whether the store got files back.
@@ -182,7 +177,7 @@ class Checkpoint:
         return True
 
     def save(self) -> None:
-        """Keep the files as they are now, before anything is added. Raises `StoreWriteError`."""
+        """Save the files, before anything is added. Raises `StoreWriteError`."""
         try:
             self._unfinished.mkdir()
             for path in self._folder.iterdir():
@@ -193,13 +188,13 @@ class Checkpoint:
             raise StoreWriteError(f"{self._path}: {error.strerror}") from error
 
     def drop(self) -> None:
-        """The run has ended in order: its files are those of the store."""
+        """Drop the checkpoint: the run has ended in order."""
         if self._files.exists():
             self._files.replace(self._unfinished)  # at once, whenever the process is killed
             shutil.rmtree(self._unfinished, ignore_errors=True)
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         os.close(self._lock)
 
 

@@ -1,21 +1,14 @@
-"""The small file that says which files a sieve consists of; replaced whole, or not at all.
+"""A set of fingerprints on disk: sorted, in parts by first words, merged with batches.
 
-msgpack, and xxh3 of it behind. Whatever it does not name is the rest of something unfinished.
+A part has a *base* and a *recent* file. A batch is compared with both, and its new rows are merged
+into recent; when recent would exceed a quarter of the base, the two become a new base. So a small
+batch costs reading the whole set, as with Mercator's sieve (BUbiNG §4), but writing little. A base
+that grows too large is cut; a look-up reads two files at most.
 
-How a batch of fingerprints is merged into a set on disk, in steps of some milliseconds.
-
-numpy lets go of the interpreter lock in what takes long here (sorting, searching, copying), and so
-do reading, writing and syncing: steps can run in a thread beside a crawl.
-
-A set of fingerprints on disk: sorted, in parts by their first words, merged with batches.
-
-A part has a *base* and, once that is large, a *recent* file. A batch is compared with both, and
-what is new of it is merged into recent; only when recent would be more than a quarter of the base
-are the two merged into a new base. So a batch that is small beside the set costs reading all of it,
-as with Mercator's sieve (BUbiNG §4), but writing little of it. A base that grows too large is cut;
-a look-up touches two files at most, however large the set.
-
-Files never change. A merge writes new ones, and a new manifest makes them the set in one moment.
+Files never change. A merge writes new ones, and a new manifest (msgpack and its xxh3) makes them
+the set in one moment; unnamed files are the rest of something unfinished. numpy, reading, writing
+and syncing release the interpreter's lock, so the steps of a merge can run in a thread beside a
+crawl.
 """
 
 from __future__ import annotations
@@ -66,14 +59,14 @@ def _no_counts() -> NDArray[np.int64]:
 
 @dataclass
 class SetManifest:
-    """What a sieve consists of.
+    """The files of a sieve.
 
     Attributes:
         words: words of 64 bits in a fingerprint.
         generation: how often it was replaced.
-        parts: of each part its least first word, its base and its recent file (empty: none).
+        parts: for each part its least first word, its base and its recent file (empty: none).
         counts: fingerprints of each slot.
-        notes: what the owner of the files wants to be true from the same moment on.
+        notes: facts of the owner, true from the same moment on.
     """
 
     words: int
@@ -84,12 +77,7 @@ class SetManifest:
 
     @classmethod
     def read(cls, folder: Path) -> SetManifest | None:
-        """That of *folder*; None if it has none yet.
-
-        Raises:
-            JobDamagedError: it is not what was written.
-            JobFormatError: a newer release wrote it.
-        """
+        """The manifest of *folder*, or None. Raises `JobDamagedError`, `JobFormatError`."""
         path = folder / MANIFEST_NAME
         try:
             data = path.read_bytes()
@@ -106,7 +94,7 @@ class SetManifest:
         return cls(row["words"], row["generation"], parts, counts, row["notes"])
 
     def write(self, folder: Path) -> None:
-        """Put it in the place of that of *folder*, on the medium. Raises `OSError`: it is not."""
+        """Replace the manifest of *folder*, durably. Raises `OSError`; nothing has changed then."""
         row = {
             "format": _FORMAT, "words": self.words, "generation": self.generation,
             "parts": self.parts, "counts": self.counts.astype("<u4").tobytes(),
@@ -143,20 +131,19 @@ class SetPart:
 
     @property
     def files(self) -> list[SortedFile]:
-        """Its files."""
         return [file for file in (self.base, self.recent) if file is not None]
 
 
 class SetMerge:
     """One merge: `step` until there are no more, then `conclude`; or `abandon` before that.
 
-    *batch* is in the order of arrival; if it is *fresh*, nothing of it is in the set, and bases are
-    read only where they are written anew. The slots for which *drop* is true are left out of what
-    is written, and the parts for which *anew* is true are written anew, whatever the batch.
+    *batch* is in the order of arrival. *fresh*: all of it is new, so bases are read only where they
+    are rewritten. Fingerprints of the slots in *drop* are left out of what is written; parts for
+    which *anew* is true are rewritten, whatever the batch.
 
     Attributes:
-        new: of each row of the batch, once there are no more steps: whether it is the first of its
-            kind in the batch, and not in the set.
+        new: a mask over the batch, after all steps: rows that are the first of their kind in it,
+            and not in the set.
     """
 
     def __init__(
@@ -183,10 +170,9 @@ class SetMerge:
         self._steps = self._run()
 
     def step(self) -> bool:
-        """Do some milliseconds of the work; whether there may be more of it.
+        """Do some milliseconds of the work; return whether there may be more.
 
-        Raises `OSError` if something cannot be read or written, `JobDamagedError` if a file is
-        gone: then the set is as it was.
+        Raises `OSError`, `JobDamagedError` if a file is gone; the set is as it was then.
         """
         try:
             next(self._steps)
@@ -198,9 +184,9 @@ class SetMerge:
         return True
 
     def conclude(self, notes: dict[str, Any]) -> None:
-        """Let the new files be the set, on disk, together with *notes*; after all steps.
+        """Make the new files the set, on disk, with *notes*; after all steps.
 
-        Raises `OSError`: then the set is as it was.
+        Raises `OSError`; the set is as it was then.
         """
         self._manifest.notes = notes
         try:
@@ -211,7 +197,7 @@ class SetMerge:
         self._parts.serve(self._manifest)
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove the files written."""
         if self._writer is not None:
             self._writer.abandon()
         for path in self._written:
@@ -244,7 +230,7 @@ class SetMerge:
         yield
 
     def _merge_part(self, part: SetPart, batch: Rows, anew: bool) -> Generator[None, None, Mask]:
-        """Merge the sorted *batch* into a part; which of it were known."""
+        """Merge the sorted *batch* into a part; return a mask of its known rows."""
         recent = np.concatenate([no_rows(self._parts.words), *self._read(part.recent)])
         known = are_among(recent, batch)
         size, more = len(part.base or ()), len(recent) + len(batch)
@@ -280,7 +266,7 @@ class SetMerge:
         return known
 
     def _read(self, file: SortedFile | None) -> Generator[Rows]:
-        """The rows of *file*, without what is dropped, in pieces."""
+        """The rows of *file* without dropped slots, in pieces."""
         try:
             for rows in file.chunks() if file else ():
                 left = rows if self._drop is None else rows[~self._drop[slots_of(rows)]]
@@ -290,7 +276,7 @@ class SetMerge:
             raise JobDamagedError(f"{error.filename} is missing") from None
 
     def _write(self, rows: Rows, written: list[tuple[int, str]], share: float) -> None:
-        """Write sorted *rows* to the file being written, or the next one after so many rows."""
+        """Write sorted *rows*; a file gets *share* rows at most."""
         if self._writer is not None and self._writer.rows >= share:
             self._end_file()
         if self._writer is None:
@@ -312,7 +298,7 @@ class SetMerge:
         self._manifest.parts.append((low, names[0], names[1] or name))
 
     def _name_bases(self, low: int, written: list[tuple[int, str]]) -> None:
-        """Note new bases; where nothing is left, the range falls to the part before."""
+        """Note new bases; an empty range falls to the part before."""
         if written:
             written[0] = (low, written[0][1])
         elif not low:
@@ -327,7 +313,7 @@ _ATTEMPTS = 20
 
 
 class _Snapshot:
-    """What look-ups go by: replaced as a whole."""
+    """The state that look-ups use, replaced as a whole."""
 
     def __init__(self, manifest: SetManifest, parts: list[SetPart]) -> None:
         self.manifest = manifest
@@ -339,13 +325,13 @@ class _Snapshot:
 class SortedSet:
     """The set in *folder*, which is made if need be, of fingerprints of *words* words.
 
-    A damaged file is named in *damaged*, and the others serve: what it held is new again. Raises
-    `JobDamagedError` if the manifest is damaged, and `JobSettingsError` if the set has fingerprints
-    of another width. With *readonly* it is looked at beside the process whose it is.
+    Readable files serve beside damaged ones, whose rows are new again. With *readonly* the set
+    belongs to another process. Raises `JobDamagedError` if the manifest is damaged,
+    `JobSettingsError` if the set has fingerprints of another width.
 
     Attributes:
-        damaged: what could not be read: the name of each file, and what is the matter with it.
-        part: fingerprints that a part may have, however few there are in all.
+        damaged: names of damaged files, and the damage.
+        part: fingerprints that a part may always have.
     """
 
     def __init__(
@@ -363,7 +349,7 @@ class SortedSet:
         self._read()
 
     def _read(self) -> None:
-        """Serve what the manifest on disk says; a reader, what was there at one moment."""
+        """Serve the manifest on disk; a reader, the files of one moment."""
         for _ in range(_ATTEMPTS):
             manifest = SetManifest.read(self.folder) or SetManifest(self.words)
             if manifest.words != self.words:
@@ -381,9 +367,9 @@ class SortedSet:
         return now is None or now.generation == self.manifest.generation
 
     def serve(self, manifest: SetManifest) -> None:
-        """Serve what *manifest* says, and remove all other files.
+        """Serve the files of *manifest*, and remove all others.
 
-        Another thread may look up meanwhile: it is served by the old files or by the new ones.
+        A look-up in another thread is served by the old files or by the new ones.
         """
         files = {file.path.name: file for file in self.files}
         named = {name for part in manifest.parts for name in part[1:] if name}
@@ -406,17 +392,15 @@ class SortedSet:
 
     @property
     def manifest(self) -> SetManifest:
-        """What the set consists of."""
         return self._serving.manifest
 
     @property
     def parts(self) -> list[SetPart]:
-        """Its parts, in the order of their ranges."""
+        """The parts, in the order of their ranges."""
         return self._serving.parts
 
     @property
     def files(self) -> list[SortedFile]:
-        """All files."""
         return [file for part in self.parts for file in part.files]
 
     def __len__(self) -> int:
@@ -424,11 +408,11 @@ class SortedSet:
 
     @property
     def largest_slot(self) -> int:
-        """How many fingerprints the slot that has most of them has, at most."""
+        """An upper bound of the number of fingerprints in a slot."""
         return int(self.manifest.counts.max())
 
     def has(self, print_: bytes) -> bool:
-        """Whether a fingerprint is in the set. Raises `JobDamagedError`: a file of it is gone."""
+        """Whether a fingerprint is in the set. Raises `JobDamagedError` if a file is gone."""
         row = self._unpack(print_)
         serving = self._serving
         part = serving.parts[bisect_right(serving.lows, row[0]) - 1]
@@ -447,10 +431,9 @@ class SortedSet:
         return zip(self.parts, [*self._serving.lows[1:], TOP], strict=True)
 
     def rows(self, slots: Mask, low: int = 0, high: int = TOP) -> Iterator[Rows]:
-        """The fingerprints of *slots*, in pieces; sorted within a file.
+        """The fingerprints of *slots* from first word *low* to before *high*, in pieces.
 
-        Those whose first words are at least *low* and less than *high*. Raises `OSError` if files
-        are replaced meanwhile.
+        They are sorted within a file. Raises `OSError` if files are replaced meanwhile.
         """
         for part, end in self.ranges():
             if part.low < high and end > low:
@@ -459,8 +442,7 @@ class SortedSet:
                         yield rows[slots[slots_of(rows)]]
 
     def spans(self, slots: Mask, most: int) -> Iterator[tuple[int, int]]:
-        """Ranges of first words, in which together all fingerprints of *slots* lie, and in each of
-        them about as many as *most* at the most."""
+        """Ranges of first words that have all fingerprints of *slots*, some *most* in each."""
         begin = end = count = 0
         for slot in np.flatnonzero(slots & (self.manifest.counts > 0)).tolist():
             number = int(self.manifest.counts[slot])
@@ -491,7 +473,7 @@ class SortedSet:
             yield from self._carry_out(SetMerge(self, no_rows(self.words), slots, anew=touched))
 
     def repair(self) -> None:
-        """Write anew what can be read of damaged files. Raises `OSError`."""
+        """Rewrite the readable rows of damaged files. Raises `OSError`."""
         bad = set(self.damaged)
 
         def damaged(part: SetPart, end: int) -> bool:
@@ -511,7 +493,7 @@ class SortedSet:
         merge.conclude(self.manifest.notes)
 
     def check(self) -> list[str]:
-        """Read everything; what is damaged, one line for each file."""
+        """Read everything; return a line for each damaged file."""
         for _ in range(_ATTEMPTS):
             try:
                 for file in self.files:
@@ -525,6 +507,5 @@ class SortedSet:
         return list(self.damaged.values())
 
     def close(self) -> None:
-        """Let go of the files."""
         for file in self.files:
             file.close()

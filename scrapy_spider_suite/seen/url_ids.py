@@ -1,14 +1,12 @@
-"""The way back in a segment: from an id to the number that the trie gives its URL.
+"""From an id to its URL: the table of a segment in a store with ids.
 
-A table with open addressing, seven eighths full: a byte of *checks* for each place, then in the
-same order the trie's *numbers*. A URL's place is the first free one from the remainder of its id by
-the number of places; its check is the remainder by `CHECKS`. So a look-up searches some bytes for
-one of them, and asks the trie.
+The table has open addressing and is seven eighths full: a byte of *checks* for each place, then in
+the same order the trie's *numbers*. A URL's place is the first free one from the remainder of its
+id by the number of places; its check is the remainder by `CHECKS`.
 
-Whether what is found has that id its hash says, but for the 16 bits of its host's slot, which cost
-as much again. Both remainders depend on these bits. If no two ids that differ in nothing else have
-the same check and places that are near each other, a table is *exact*: who has the place, the check
-and the hash has the slot. For the most part a table of thousands is; else the next size is tried.
+A found URL is compared with the id by its hash, which lacks the 16 bits of the slot. Both
+remainders depend on those bits: a table is *exact* if no two ids that differ in nothing else have
+the same check and near places. Most tables of thousands are; else the next size is tried.
 """
 
 from __future__ import annotations
@@ -42,11 +40,11 @@ Numbers = NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class IdTableLayout:
-    """How the table of a segment is laid out.
+    """The layout of a table.
 
     Attributes:
-        places: by which ids are divided; as many as *window* follow for those that found none free.
-        window: no URL is as far from where it belongs as this.
+        places: ids are divided by it; *window* more follow.
+        window: no URL is as far from its place as this.
         exact: see above.
     """
 
@@ -59,7 +57,8 @@ def id_lookup(
     data: mmap.mmap, start: int, end: int, width: int, way: IdTableLayout, trie: Any, ids: UrlIds,
     removed: tuple[bytes, ...],
 ) -> KeyOf:  # fmt: skip
-    """`Segment.key_of` by the table in *data* from *start* to *end*; *width* is of its numbers."""
+    """`Segment.key_of` by the table in *data* from *start* to *end*, with numbers of *width* bytes.
+    """
     places, window = way.places, way.window
     # Four bytes are read, of which the last ones are the number.
     numbers = start + (end - start) // (1 + width)
@@ -89,7 +88,7 @@ def id_lookup(
 
 
 def build_id_table(ids: Ids, numbers: Numbers, width: int) -> tuple[bytes, IdTableLayout]:
-    """The table for *ids*, of which each has one of *numbers*, in *width* bytes."""
+    """The table for *ids* and their *numbers*, in *width* bytes each."""
     size = int(len(ids) / _FULL) | 1
     for places in range(size, size + 2 * _SIZES, 2):
         order, place, way = _placed(ids, places)
@@ -103,7 +102,7 @@ def build_id_table(ids: Ids, numbers: Numbers, width: int) -> tuple[bytes, IdTab
 
 
 def _placed(ids: Ids, places: int) -> tuple[NDArray[np.int64], NDArray[np.int64], IdTableLayout]:
-    """In what order *ids* come, and which place each has then, if there are so many *places*."""
+    """The order of *ids* and their places in a table of so many *places*."""
     home = (ids % np.uint64(places)).astype(np.int64)
     order = np.argsort(home, kind="stable")
     home, before = home[order], np.arange(len(ids))
@@ -113,7 +112,7 @@ def _placed(ids: Ids, places: int) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 
 def _is_exact(places: int, window: int) -> bool:
-    """Whether ids that differ in their slots alone, and have one check, are a window apart."""
+    """Whether ids of one check that differ in their slots alone are a window apart."""
     if places % CHECKS == 0:
         return False
     apart = np.arange(CHECKS, _SLOTS, CHECKS) * ((1 << SLOT_SHIFT) % places) % places

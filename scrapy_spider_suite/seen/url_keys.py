@@ -1,15 +1,8 @@
-"""Which URL is which: bytes for tries, and 64-bit ids.
+"""Keys of URLs as bytes, their 64-bit ids, and the table of fresh ids in memory.
 
-A URL's id is its host's slot (16 bits) and 48 bits of a hash of the whole URL. So an id needs no
-place of its own on disk, it never changes however often segments are rebuilt, and the URLs of a
-host, and the hosts of a slot, lie together in the order of ids. The hash is seeded by each store:
-nobody can choose URLs whose ids collide. Should two collide all the same, the later one gets the
-next free id and is a *twin*, which the manifest lists.
-
-Ids in memory: what was added since its range was last written to a segment.
-
-A dict would take some 170 bytes a URL. Two arrays with open addressing take 16 to 48, and what lies
-in the log need not be held. They grow in sixteen parts, so that no step of growing takes long.
+An id is the slot of the host (16 bits) and 48 bits of a seeded hash of the URL. It needs no room on
+disk, never changes, and orders URLs by slot and host. If two ids collide, the later URL gets the
+next free id and is a *twin*, which the catalogue lists.
 """
 
 from __future__ import annotations
@@ -43,17 +36,16 @@ digest = xxhash.xxh3_64_intdigest
 
 
 def encode(url: str) -> bytes:
-    """The bytes of *url*. Lone surrogates have bytes too, so every str is told from every other."""
+    """The bytes of *url*, lone surrogates included: every str differs from every other."""
     return url.encode("utf-8", "surrogatepass")
 
 
 def decode(key: bytes) -> str:
-    """The URL that `encode` made *key* of."""
     return key.decode("utf-8", "surrogatepass")
 
 
 def host_bytes(key: bytes) -> bytes:
-    """The host of a URL in bytes, as `urls.normalize.host_of` has it; empty if there is none."""
+    """`urls.normalize.host_of` for bytes; empty if there is no host."""
     parts = key.split(b"/", 3)
     if len(parts) < 3:
         return b""
@@ -98,10 +90,10 @@ class UrlIds:
 
     @staticmethod
     def span(prefix: bytes) -> tuple[int, int]:
-        """The lowest id, and the id after the highest, that URLs with *prefix* can have.
+        """The lowest id, and the id after the highest, of URLs with *prefix*.
 
-        With a whole host in it, to the slash or colon behind, that is the host's slot, else
-        everything.
+        With a whole host in it, up to the slash or colon behind, the slot of the host; else all
+        ids.
         """
         if prefix.count(b"/") < 3 and not _ends_host(prefix):
             return 0, END
@@ -110,7 +102,7 @@ class UrlIds:
 
 
 def _giver(seed: int, mask: int) -> Callable[[bytes], int]:
-    """What gives ids; names of a function cost less than attributes do."""
+    """Make `UrlIds.of`; names of a function cost less than attributes do."""
     slots: dict[bytes, int] = {}
     known, hash_of = slots.get, digest
 
@@ -125,7 +117,7 @@ def _giver(seed: int, mask: int) -> Callable[[bytes], int]:
 
 
 def _judge(seed: int, of: Callable[[bytes], int]) -> Callable[[bytes, int], bool]:
-    """What tells whether a key has an id."""
+    """Make `UrlIds.has`."""
     hash_of, low, shift = digest, LOW, SLOT_SHIFT
 
     def has(key: bytes, ident: int) -> bool:
@@ -139,15 +131,17 @@ def _judge(seed: int, of: Callable[[bytes], int]) -> Callable[[bytes, int], bool
 
 
 def _slot(key: bytes, slots: dict[bytes, int]) -> int:
-    """The slot of *key*, in its place; put into *slots*, if it is plain which URLs have it."""
+    """The slot of *key*, shifted; noted in *slots*."""
     slot = digest(host_bytes(key)) >> SLOT_SHIFT << SLOT_SHIFT
     remember_host(slots, key, slot)
     return slot
 
 
 def remember_host(what: dict[bytes, T], key: bytes, value: T) -> None:
-    """Put *value* where it is found by as much of *key* as says its host, unless that is not plain:
-    what precedes the first slash from the ninth byte on, and the slash."""
+    """Note *value* under the beginning of *key* up to the slash after its host.
+
+    Only for http and https URLs: of others the beginning does not tell the host.
+    """
     if key.startswith((b"http://", b"https://")) and (end := key.find(b"/", 8) + 1):
         if len(what) >= _REMEMBERED:
             what.clear()
@@ -167,7 +161,11 @@ BYTES_A_ROW: Final = 32
 
 
 class FreshTable:
-    """A map from ids (1 to 2**64 - 1) to handles (0 to 2**63 - 1) that only grows."""
+    """A map from ids (1 to 2**64 - 1) to handles (0 to 2**63 - 1) that only grows.
+
+    Two arrays with open addressing take 16 to 48 bytes a URL, where a dict takes some 170. They
+    grow in sixteen parts, so no step of growing takes long.
+    """
 
     __slots__ = ("_counts", "_parts", "count", "oldest")
 
@@ -181,7 +179,7 @@ class FreshTable:
 
     @classmethod
     def of(cls, ids: Ids, handles: Handles) -> FreshTable:
-        """A table of these rows. If an id comes twice, the last of its handles holds."""
+        """A table of these rows; of an id that comes twice the last handle holds."""
         table = cls()
         if not len(ids):
             return table
@@ -217,7 +215,7 @@ class FreshTable:
         return False
 
     def put(self, ident: int, handle: int) -> None:
-        """Add *ident*, which is not there yet, with a *handle* above all others."""
+        """Add *ident*, which is new, with a *handle* above all others."""
         number = ident >> _PART_SHIFT & (PARTS - 1)
         keys, handles, mask = self._parts[number]
         at = ident & mask
@@ -239,7 +237,7 @@ class FreshTable:
         return ids, np.concatenate([handles for _, handles in parts])
 
     def pieces(self) -> Iterator[tuple[Ids, Handles]]:
-        """The same in sixteen pieces; nothing may be put in between."""
+        """`rows` in sixteen pieces; nothing may be put in between."""
         return map(_rows, self._parts)
 
     def ids(self) -> Ids:
@@ -261,7 +259,7 @@ def _rows(part: _Part) -> tuple[Ids, Handles]:
 
 
 def _filled(ids: Ids, handles: Handles, size: int = _SMALLEST) -> _Part:
-    """A part with these rows, the ids all different, at most two thirds full."""
+    """A part with these rows of different ids, at most two thirds full."""
     while len(ids) * 3 > (size - 1) * 2:
         size *= 2
     keys, places = array("Q", bytes(8 * size)), array("q", bytes(8 * size))
