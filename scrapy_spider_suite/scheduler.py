@@ -44,7 +44,6 @@ from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.cluster.agent import Partners, join_cluster
-from scrapy_spider_suite.control.calling import make_call_service
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.crawl.deferred_links import DeferredLinks
 from scrapy_spider_suite.crawl.empty_runs import EmptyRun
@@ -59,6 +58,7 @@ from scrapy_spider_suite.downloader import PoliteDownloader
 from scrapy_spider_suite.errors import JobDamagedError, SuiteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.operate.executors.call_executor import make_call_service
 from scrapy_spider_suite.pipelines.sinks import sink_pipelines
 from scrapy_spider_suite.runtime.refusal import NO_PAGES, SEEDS_UNREAD, refuse
 from scrapy_spider_suite.settings.suite import suite_settings

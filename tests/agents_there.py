@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from redis_servers import RedisServer
 
-from scrapy_spider_suite.agents.listening import Listener
 from scrapy_spider_suite.cluster.assignment import Member, OwnerTable, fingerprint, load_assignment
 from scrapy_spider_suite.cluster.membership import AgentLease, Candidate, Heartbeat
 from scrapy_spider_suite.cluster.redis_server import prefix_of
 from scrapy_spider_suite.cluster.registry import AgentRegistry
-from scrapy_spider_suite.control.calling import Calling
-from scrapy_spider_suite.control.operator import Operator
-from scrapy_spider_suite.control.site import lying_still
-from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.errors import ClusterError
+from scrapy_spider_suite.operate.executors.action_runner import ActionRunner
+from scrapy_spider_suite.operate.executors.agent_calls import CallListener
+from scrapy_spider_suite.operate.executors.call_executor import CallExecutor
+from scrapy_spider_suite.operate.job_target import job_at_rest
+from scrapy_spider_suite.operate.verbs import APPLY
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 from scrapy_spider_suite.urls.normalize import host_of
 
@@ -108,14 +108,14 @@ class Town:
         folder = self.jobs[name] / FOLDER
         job = JobFile.read(folder)
         assert job is not None
-        calling = Calling(folder, job.id, name)
-        listener = Listener(self.server.url, self.crawl, name, calling, look=LOOK)
+        calling = CallExecutor(folder, job.id, name)
+        listener = CallListener(self.server.url, self.crawl, name, calling, look=LOOK)
         listening = asyncio.ensure_future(listener.run())
         try:
             with ExitStack() as stack:
-                site = stack.enter_context(lying_still(folder))
+                site = stack.enter_context(job_at_rest(folder))
                 assert site is not None
-                operator, beat = Operator(site, job.id, VERBS), 0.0
+                operator, beat = ActionRunner(site, job.id, APPLY), 0.0
                 while True:
                     operator.look()
                     if time.monotonic() > beat:

@@ -10,11 +10,11 @@ from scrapy import Spider
 from scrapy.settings import Settings
 
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
-from scrapy_spider_suite.explaining.terms import Terms
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.operate.terms import CrawlTerms
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.store.job_directory import Job
 
@@ -47,7 +47,7 @@ class Made:
         """Keep the terms of a crawl in it, as one does."""
         spider = Spider("news")
         spider.allowed_domains = ["test", "10.1.2.3"]  # type: ignore[attr-defined]
-        terms = Terms.of(Settings({**self.given, **settings}), spider)
+        terms = CrawlTerms.of(Settings({**self.given, **settings}), spider)
         terms.save(self.store.kv("terms"))
 
     def find(self, url: str, **fields: Any) -> None:

@@ -10,40 +10,46 @@ from typing import Any
 
 from redis_servers import RedisServer
 
-from scrapy_spider_suite.agents.calls import Call, Caller, Keys, Reply, new_id
-from scrapy_spider_suite.agents.listening import Listener
 from scrapy_spider_suite.errors import AgentCallError
+from scrapy_spider_suite.operate.executors.agent_calls import (
+    AgentCall,
+    AgentReply,
+    CallKeys,
+    CallListener,
+    CallSender,
+    new_call_id,
+)
 
 CRAWL = "web"
-KEYS = Keys(CRAWL)
+KEYS = CallKeys(CRAWL)
 
 
-def a_call(**given: Any) -> Call:
+def a_call(**given: Any) -> AgentCall:
     """A call that is made now."""
     now = time.time()
-    known = {"id": new_id(urgent=False), "kind": "act", "verb": "pause", "who": "me"}
-    return Call(**({"when": now, "until": now + 60, **known} | given))
+    known = {"id": new_call_id(urgent=False), "kind": "act", "verb": "pause", "who": "me"}
+    return AgentCall(**({"when": now, "until": now + 60, **known} | given))
 
 
 class Doer:
     """Does what is asked; *done* has it, each as often as it was done."""
 
     def __init__(self, folder: Path) -> None:
-        self.done: list[Call] = []
+        self.done: list[AgentCall] = []
         self.lists: dict[str, bytes] = {}
         self.folder = folder
         self.wait = asyncio.Event()
         self.wait.set()
 
-    def place(self, call: Call) -> Path | None:
+    def place(self, call: AgentCall) -> Path | None:
         """One file for each call."""
         return self.folder / call.id
 
-    async def is_new(self, call: Call) -> bool:
+    async def is_new(self, call: AgentCall) -> bool:
         """Whether it was never done."""
         return call not in self.done
 
-    async def carry_out(self, call: Call) -> Reply:
+    async def carry_out(self, call: AgentCall) -> AgentReply:
         """Remember it."""
         await self.wait.wait()
         if call.verb == "unknown":
@@ -53,7 +59,8 @@ class Doer:
         self.done.append(call)
         if call.pieces:
             self.lists[call.id] = (self.folder / call.id).read_bytes()
-        return Reply(id=call.id, agent="a", code=0, said="done", facts={"number": len(self.done)})
+        number = {"number": len(self.done)}
+        return AgentReply(id=call.id, agent="a", code=0, said="done", facts=number)
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -65,12 +72,12 @@ class Scene:
     def __init__(self, server: RedisServer, client: Any, folder: Path) -> None:
         self.server, self.client = server, client
         self.doer = Doer(folder)
-        self.caller = Caller(server.url, CRAWL)
+        self.caller = CallSender(server.url, CRAWL)
         self.start()
 
     def start(self) -> None:
         """A new process of the agent."""
-        self.listener = Listener(self.server.url, CRAWL, "a", self.doer, look=0.01)
+        self.listener = CallListener(self.server.url, CRAWL, "a", self.doer, look=0.01)
         self.task = asyncio.ensure_future(self.listener.run())
 
     async def kill(self) -> None:
@@ -78,7 +85,7 @@ class Scene:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
-    async def answer(self, id: str, agent: str = "a") -> Reply:
+    async def answer(self, id: str, agent: str = "a") -> AgentReply:
         """The answer to a call, once it is there."""
         async with asyncio.timeout(60):
             while True:

@@ -20,7 +20,6 @@ import scrapy.commands
 from scrapy.settings import Settings
 
 import scrapy_spider_suite
-from scrapy_spider_suite.agents.listening import ListenerCounters
 from scrapy_spider_suite.cluster.handover.handover_file import FileCounters
 from scrapy_spider_suite.cluster.ledger.grants import GrantCounters
 from scrapy_spider_suite.cluster.messages import MessageCounters
@@ -29,6 +28,7 @@ from scrapy_spider_suite.commands.base import VerbCommand
 from scrapy_spider_suite.crawl.queue.frontier import FrontierStatistics
 from scrapy_spider_suite.fetch.connections import ConnectionPool
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES
+from scrapy_spider_suite.operate.executors.agent_calls import ListenerCounters
 from scrapy_spider_suite.settings.declarations import Kind, full_name
 from scrapy_spider_suite.settings.suite import DECLARATIONS
 from scrapy_spider_suite.store.counters import Counters

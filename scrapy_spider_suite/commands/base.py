@@ -17,7 +17,7 @@ from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.commands.verb import Call, Verb
+    from scrapy_spider_suite.operate.verb import Invocation, Verb
 
 
 class Command(ScrapyCommand):
@@ -112,7 +112,6 @@ class VerbCommand(Command):
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Run one verb."""
-        from scrapy_spider_suite.commands.verb import Call
 
         verb = self.find(args[0]) if args else None
         if verb is None:
@@ -127,10 +126,10 @@ class VerbCommand(Command):
             return
         job = self.job_of(verb, opts)
         options = parser.parse_args(args[1:])
-        call = Call(job, opts.json, self.settings, options, getattr(opts, "crawl", None))
+        call = Invocation(job, opts.json, self.settings, options, getattr(opts, "crawl", None))
         self.end(lambda: self.carry_out(verb, call, args[1:]))
 
-    def carry_out(self, verb: Verb, call: Call, words: list[str]) -> int:
+    def carry_out(self, verb: Verb, call: Invocation, words: list[str]) -> int:
         """Do what *call* says, whose *words* follow *verb*; return the exit code."""
         return verb.run(call)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from scrapy_spider_suite.commands import base
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.commands.verb import Verb
+    from scrapy_spider_suite.operate.verb import Verb
 
 
 class Command(base.VerbCommand):

@@ -10,7 +10,7 @@ from scrapy.exceptions import UsageError
 from scrapy_spider_suite.commands import base
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.commands.verb import Call, Verb
+    from scrapy_spider_suite.operate.verb import Invocation, Verb
 
 
 class Command(base.VerbCommand):
@@ -38,7 +38,7 @@ class Command(base.VerbCommand):
         base.add_crawl(parser)
         super().add_common_options(parser)
 
-    def carry_out(self, verb: Verb, call: Call, words: list[str]) -> int:
+    def carry_out(self, verb: Verb, call: Invocation, words: list[str]) -> int:
         """Do what *call* says; ask agents if ``-j`` names a Redis."""
         if call.redis is None:
             return verb.run(call)

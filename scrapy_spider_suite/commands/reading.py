@@ -22,9 +22,9 @@ from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
 from scrapy_spider_suite.commands.frontier import Command
-from scrapy_spider_suite.commands.verb import Call
-from scrapy_spider_suite.control.looking import OUT, Seen
 from scrapy_spider_suite.errors import SuiteError
+from scrapy_spider_suite.operate.executors.call_executor import OUT, LookResult
+from scrapy_spider_suite.operate.verb import Invocation
 
 _CALM: Final = 5
 """By so much the crawl comes first."""
@@ -81,7 +81,7 @@ def call_of(asked: Asked) -> Callable[[], int]:
         raise UsageError(f"{verb.name}: that cannot be asked through Redis")
     jobdir = str(Path(asked.folder).parent)
     as_json = verb.name != "log"  # whose lines are for programs anyway
-    return lambda: verb.run(Call(jobdir, as_json, Settings(), options))
+    return lambda: verb.run(Invocation(jobdir, as_json, Settings(), options))
 
 
 class _Cut(io.StringIO):
@@ -97,7 +97,7 @@ class _EnoughError(Exception):
     """There is more than is handed on."""
 
 
-def answer(line: bytes) -> Seen:
+def answer(line: bytes) -> LookResult:
     """What there is to say to what *line* asks."""
     out, err, code, cut = _Cut(), io.StringIO(), 2, False
     with redirect_stdout(out), redirect_stderr(err):
@@ -112,7 +112,7 @@ def answer(line: bytes) -> Seen:
         except Exception as error:  # the next one may be answered
             print(f"it failed: {error!r}", file=err)
     lines = out.getvalue().split("\n")
-    return Seen(code, lines[:-1], err.getvalue(), cut)
+    return LookResult(code, lines[:-1], err.getvalue(), cut)
 
 
 def main(arguments: list[str]) -> int:

@@ -52,7 +52,7 @@ class Command(base.Command):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Declare the options, which are those of all verbs."""
-        from scrapy_spider_suite.commands.verb import count
+        from scrapy_spider_suite.operate.verb import row_limit as count
 
         super().add_options(parser)
         parser.formatter_class = argparse.RawDescriptionHelpFormatter

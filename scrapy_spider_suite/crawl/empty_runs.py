@@ -23,8 +23,8 @@ from scrapy.http.request import NO_CALLBACK
 
 from scrapy_spider_suite.crawl.preparation import trust_start
 from scrapy_spider_suite.crawl.requests import event_of_error, event_of_result
-from scrapy_spider_suite.crawl.supervision import Leaving
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
+from scrapy_spider_suite.operate.supervision import CommandExit
 from scrapy_spider_suite.runtime.refusal import NO_PAGES, ExitCode, exit_code_for_reason
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
@@ -196,7 +196,7 @@ class OtherSchedulerRun:
         self._crawl = crawl
         self._answers = 0
         self._events: Counter[Event] = Counter()
-        self._leaving = Leaving(crawl)
+        self._leaving = CommandExit(crawl)
         self._leaving.leave(ExitCode.INTERRUPTED)  # until it has ended otherwise
         crawl.at_end = self._ended
         crawl.crawler.signals.connect(self._idle, signals.spider_idle)

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import signals
 
-from scrapy_spider_suite.control.live import operator_of
-from scrapy_spider_suite.crawl.diskguard import DiskGuard
 from scrapy_spider_suite.crawl.gate import CAP_UNITS
-from scrapy_spider_suite.crawl.supervision import Supervision
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
+from scrapy_spider_suite.operate.disk_guard import DiskGuard
+from scrapy_spider_suite.operate.executors.running_crawl import make_action_runner
+from scrapy_spider_suite.operate.supervision import Supervision
 from scrapy_spider_suite.runtime.event_loop import GcTuning
 from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.runtime.text import counted
@@ -229,7 +229,7 @@ class Maintenance:
         self._ended = False
         self._collector = GcTuning()
         self._collecting: asyncio.Task[None] | None = None
-        self._operator = operator_of(crawl, scheduler, self.flush)
+        self._operator = make_action_runner(crawl, scheduler, self.flush)
         self._operating = False
         self._archiver = make_archiver(crawl.store, crawl.frontier.counters, crawl.frontier.flush)
         self._flusher = SieveFlusher(crawl, self.flush, scheduler.wake)

@@ -15,11 +15,10 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.extensions.logstats import LogStats
 
-from scrapy_spider_suite.control.pausing import reasons
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.explaining.judging import span
-from scrapy_spider_suite.explaining.waits import summary
 from scrapy_spider_suite.frontier.waits import WaitReason
+from scrapy_spider_suite.operate.judge import display_duration, wait_summary
+from scrapy_spider_suite.operate.restrictions import pause_reasons
 from scrapy_spider_suite.runtime.text import counted, printable
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.urls.traps import counts_of
@@ -126,7 +125,7 @@ class _Pace:
             return "the queue is empty"
         if pending == before:
             return "no end in sight"
-        return f"about {span(pending * (now - then) / max(1, before - pending))}"
+        return f"about {display_duration(pending * (now - then) / max(1, before - pending))}"
 
 
 class ProgressLine:
@@ -204,7 +203,7 @@ class ProgressLine:
         if known is None:
             return []
         kv = self._crawl.store.kv("control")
-        named = [", ".join(reasons(kv, known, comment=each)) for each in (True, False)]
+        named = [", ".join(pause_reasons(kv, known, comment=each)) for each in (True, False)]
         return [*(f"paused by {printable(each)}" for each in named if each), "paused"]
 
     def parts(self) -> list[str]:
@@ -227,7 +226,7 @@ class ProgressLine:
             f"{paused}{counted(counters.done, 'page')} ({pages:,.1f}/s, {_size(received)}/s), "
             f"{counted(frontier.pending, 'URL')} to go ({self._pace.end()}), "
             f"{frontier.statistics().leased} under way; "
-            f"{summary(frontier.waits.counts, now + frontier.wall_offset)}; "
+            f"{wait_summary(frontier.waits.counts, now + frontier.wall_offset)}; "
             f"{counters.failed:,} failed"
         )
 

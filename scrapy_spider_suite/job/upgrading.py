@@ -14,11 +14,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from scrapy_spider_suite.control.actions import Action, Answer
-from scrapy_spider_suite.control.audit import AuditLog
-from scrapy_spider_suite.control.folder import new_id
-from scrapy_spider_suite.control.site import lying_still, taken
 from scrapy_spider_suite.errors import JobDamagedError, JobError, JobInUseError
+from scrapy_spider_suite.operate.actions import Action, Answer, AuditLog, new_id
+from scrapy_spider_suite.operate.job_target import job_at_rest, take_job_lock
 from scrapy_spider_suite.store import job_directory
 from scrapy_spider_suite.store.job_directory import JobFile
 from scrapy_spider_suite.store.rows import FORMAT
@@ -46,7 +44,7 @@ def upgrade(
     what it lacked. Raises `JobError`s and `OSError`.
     """
     with (folder / "lock").open("a+") as lock:
-        if not taken(lock):
+        if not take_job_lock(lock):
             raise JobInUseError(f"{folder.parent} is in use: its crawl has upgraded it")
         job = JobFile.read(folder)
         if job is None:
@@ -58,7 +56,7 @@ def upgrade(
             raise JobDamagedError(f"the store in {folder / 'store'} is damaged: {damage}")
         replace(job, format=FORMAT).write(folder)
         _write_down(folder, job, who, why)
-    with lying_still(folder) as site:
+    with job_at_rest(folder) as site:
         if site is not None:  # else a crawl has just been started, which does the rest
             site.commit()
     return job.format, changes

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scrapy_spider_suite.cluster.membership import SILENCE
-from scrapy_spider_suite.commands.agents import asking
+from scrapy_spider_suite.operate.executors import all_agents
 
 
 def row(name: str, heard: float, *, runs: bool = True) -> Any:
@@ -45,11 +45,11 @@ def test_who_is_not_heard_any_more_is_not_waited_for(
 ) -> None:
     """Whoever is heard is, until it answers; what came at the last moment counts."""
     for name in ("_POLL", "_LOOK", "_TELL"):
-        monkeypatch.setattr(asking, name, 0.0)
+        monkeypatch.setattr(all_agents, name, 0.0)
     crawl = Crawl(late=30)
     line: Any = SimpleNamespace(office=crawl, caller=crawl)
     names = ["killed", "ends", "late", "r"]
-    heard = asyncio.run(asking._wait(line, "id", names, 600.0, {"away": "stopped"}))
+    heard = asyncio.run(all_agents._wait(line, "id", names, 600.0, {"away": "stopped"}))
     assert set(heard.replies) == {"ends", "late"}
     assert heard.silent == {"away": "stopped", "killed": "not heard for 16 s", "r": "no answer"}
     assert crawl.now == 130

@@ -25,9 +25,9 @@ from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.commands.cluster import Command
 from scrapy_spider_suite.commands.cluster_verbs import MODULES, leaving
 from scrapy_spider_suite.commands.frontier import Command as FrontierCommand
-from scrapy_spider_suite.commands.verb import host
-from scrapy_spider_suite.control.audit import AuditLog
-from scrapy_spider_suite.control.site import lying_still
+from scrapy_spider_suite.operate.actions import AuditLog
+from scrapy_spider_suite.operate.job_target import job_at_rest
+from scrapy_spider_suite.operate.verb import host_argument
 from scrapy_spider_suite.store.job_directory import FOLDER
 
 NAMES = ("a", "b", "c")
@@ -111,7 +111,7 @@ def test_what_can_be_no_host_is_refused(text: str, cluster: Frontier) -> None:
 ])  # fmt: skip
 def test_a_host_is_spelled_as_in_urls(text: str, name: str) -> None:
     """In normal form, which is what a crawl keeps; an address with brackets or without."""
-    assert host(text) == name
+    assert host_argument(text) == name
 
 
 @pytest.mark.parametrize("text", [
@@ -121,7 +121,7 @@ def test_a_host_is_spelled_as_in_urls(text: str, name: str) -> None:
 def test_more_than_a_host_is_none(text: str) -> None:
     """What else a URL has is not passed over."""
     with pytest.raises(argparse.ArgumentTypeError, match="without scheme or path"):
-        host(text)
+        host_argument(text)
 
 
 @pytest.mark.parametrize("address", ["::1", "[0:0::1]"])
@@ -290,7 +290,7 @@ def test_what_cannot_be_adopted(
     assert "was not that of an agent of the crawl web" in cluster("adopt", str(jobs["b"])).out
     crawl = town.id
     for number, name in ((numbers["b"], "b"), (numbers["c"], "c")):
-        with lying_still(jobs[name] / FOLDER) as site:
+        with job_at_rest(jobs[name] / FOLDER) as site:
             assert site is not None
             site.store.kv("agent").put(b"crawl", crawl.encode())
             site.store.kv("agent").put(b"number", str(number).encode())

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from running import until
 
-from scrapy_spider_suite.commands.cluster_verbs import fleet, starting
-from scrapy_spider_suite.commands.cluster_verbs.fleet import Fleet
-from scrapy_spider_suite.commands.verb import Call
+from scrapy_spider_suite.commands.cluster_verbs import starting
+from scrapy_spider_suite.operate import fleet
+from scrapy_spider_suite.operate.fleet import Fleet
+from scrapy_spider_suite.operate.verb import Invocation
 from scrapy_spider_suite.store.job_directory import FOLDER
 
-_CALL = Call(None, False, None, argparse.Namespace())
+_CALL = Invocation(None, False, None, argparse.Namespace())
 
 
 def test_the_highest_exit_code_counts(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.commands.cluster import Command
 from scrapy_spider_suite.commands.cluster_verbs import starting
-from scrapy_spider_suite.commands.verb import Call
-from scrapy_spider_suite.control.audit import AuditLog
+from scrapy_spider_suite.operate.actions import AuditLog
+from scrapy_spider_suite.operate.verb import Invocation
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
@@ -36,7 +36,7 @@ def until(met: Callable[[], Any], seconds: float = 100.0) -> Any:
     return found
 
 
-def call(*arguments: str, **settings: Any) -> Call:
+def call(*arguments: str, **settings: Any) -> Invocation:
     """A call of ``up``."""
     command, _, left = commandline.parsed(Command(), ["up", *arguments])
     verb = command.find("up")
@@ -44,7 +44,7 @@ def call(*arguments: str, **settings: Any) -> Call:
     for name, value in settings.items():
         command.settings.set(name, value, priority="cmdline")
     options = command.parser_of(verb).parse_args(left[1:])
-    return Call("redis://10.0.0.1/0", False, command.settings, options)
+    return Invocation("redis://10.0.0.1/0", False, command.settings, options)
 
 
 def test_each_has_its_own(tmp_path: Path) -> None:

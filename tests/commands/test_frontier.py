@@ -19,9 +19,9 @@ from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.commands.frontier import Command
 from scrapy_spider_suite.commands.frontier_verbs import MODULES
-from scrapy_spider_suite.control.folder import ActionFolder
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.frontier.outcomes import State
+from scrapy_spider_suite.operate.actions import ActionFolder
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState

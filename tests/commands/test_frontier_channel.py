@@ -17,8 +17,7 @@ from frontier_command import COMMAND, FAST, HOST, Frontier, Said
 from running import running, until
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.control.actions import MAX_BYTES, Action
-from scrapy_spider_suite.control.folder import ActionFolder, new_id
+from scrapy_spider_suite.operate.actions import MAX_BYTES, Action, ActionFolder, new_id
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 from scrapy_spider_suite.store.rows import FORMAT
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess

@@ -12,7 +12,7 @@ from frontier_command import FAST, HOST, Frontier, Said, small_crawl
 from running import running, until
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.control.audit import AuditLog
+from scrapy_spider_suite.operate.actions import AuditLog
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.rocks_store import RocksStore, TableRewrite
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess

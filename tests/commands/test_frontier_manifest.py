@@ -16,11 +16,11 @@ from packs_command import parsed
 from websites import Site, links
 from websites import running as serving
 
-from scrapy_spider_suite.control.manifest import manifest
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.filters import get_filters
+from scrapy_spider_suite.operate.executors.running_crawl import change_setting
+from scrapy_spider_suite.operate.verbs.log import manifest
 from scrapy_spider_suite.packs import open_packs
-from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile, JobHistory
 

@@ -9,7 +9,7 @@ import pytest
 from frontier_command import FAST, Frontier, small_crawl
 from running import running, until
 
-from scrapy_spider_suite.control.audit import AuditLog
+from scrapy_spider_suite.operate.actions import AuditLog
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 

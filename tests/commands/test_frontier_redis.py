@@ -14,10 +14,10 @@ from frontier_command import HOST, Frontier, Said
 from redis_servers import RedisServer
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.agents.calls import Keys
 from scrapy_spider_suite.commands.frontier_verbs import MODULES
-from scrapy_spider_suite.control import blocks
-from scrapy_spider_suite.control.audit import AuditLog
+from scrapy_spider_suite.operate import restrictions
+from scrapy_spider_suite.operate.actions import AuditLog
+from scrapy_spider_suite.operate.executors.agent_calls import CallKeys
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 from scrapy_spider_suite.store.job_reader import StoreReader
 
@@ -45,7 +45,8 @@ def ask(town: Town, frontier: Frontier) -> Ask:
 def stored(town: Town, name: str) -> list[str]:
     """What is blocked at an agent."""
     with StoreReader(town.jobs[name] / FOLDER) as reader:
-        return [each.subject for each in blocks.stored(reader.store.kv(blocks.STORE))]
+        kept = reader.store.kv(restrictions.BLOCKS)
+        return [each.subject for each in restrictions.stored_blocks(kept)]
 
 
 # Acting
@@ -239,12 +240,12 @@ def test_who_is_away_is_named(town: Town, ask: Ask) -> None:
     finally:
         town.start("b")
     _until(lambda: "later.example" in stored(town, "b"))
-    standing = Keys(town.crawl).standing
+    standing = CallKeys(town.crawl).standing
     with town.server.client() as client:
         # Long after: the call has expired, and stands.
         town.stop("b")
         ask("block", "long.example", "--why", "x")
-        client.delete(Keys(town.crawl).calls("b"))
+        client.delete(CallKeys(town.crawl).calls("b"))
         town.start("b")
         _until(lambda: "long.example" in stored(town, "b"))
         assert client.hlen(standing) == 2
@@ -261,17 +262,17 @@ def test_each_call_is_done_once(town: Town, ask: Ask) -> None:
             town.stop(name)
         asked = ask("pause", "--wait", "0.1")
         assert asked.code == 3
-        calls = client.lrange(Keys(town.crawl).calls("a"), 0, -1)
+        calls = client.lrange(CallKeys(town.crawl).calls("a"), 0, -1)
         assert len(calls) == 1
         for name in NAMES:
             town.start(name)
-        _until(lambda: not client.llen(Keys(town.crawl).calls("a")))
-        client.rpush(Keys(town.crawl).calls("a"), *calls)
-        _until(lambda: not client.llen(Keys(town.crawl).calls("a")))
+        _until(lambda: not client.llen(CallKeys(town.crawl).calls("a")))
+        client.rpush(CallKeys(town.crawl).calls("a"), *calls)
+        _until(lambda: not client.llen(CallKeys(town.crawl).calls("a")))
         town.stop("a")
-        client.rpush(Keys(town.crawl).calls("a"), *calls)
+        client.rpush(CallKeys(town.crawl).calls("a"), *calls)
         town.start("a")
-        _until(lambda: not client.llen(Keys(town.crawl).calls("a")))
+        _until(lambda: not client.llen(CallKeys(town.crawl).calls("a")))
     id = json.loads(calls[0])["id"]
     done = [row for row in AuditLog(town.jobs["a"] / FOLDER).rows() if id in row["id"]]
     assert [row["said"].split(";")[0] for row in done] == ["paused"]

@@ -12,7 +12,7 @@ from frontier_command import Frontier
 from scrapy.exceptions import UsageError
 from websites import Answer, Site, running
 
-from scrapy_spider_suite.control import renewing
+from scrapy_spider_suite.operate.verbs import enqueue
 from scrapy_spider_suite.store.job_directory import FOLDER
 
 
@@ -77,7 +77,7 @@ def test_portions(
     job: Path, frontier: Frontier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Written again and again, here after each piece: nothing is left of the position."""
-    monkeypatch.setattr(renewing, "_SOWING", 0.0)
+    monkeypatch.setattr(enqueue, "_SOWING", 0.0)
     path = tmp_path / "seeds"
     path.write_text("".join(f"http://h{n % 7}.test/{n}\n" for n in range(5_000)))
     said = frontier("add", str(path), "-j", str(job), "--json").rows[0]

@@ -17,10 +17,9 @@ from mounts import make_read_only, tmpfs
 from running import running, until
 from watching import GAP, TICK
 
-from scrapy_spider_suite.control.audit import AuditLog
-from scrapy_spider_suite.control.folder import ActionFolder
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.explaining.terms import Terms
+from scrapy_spider_suite.operate.actions import ActionFolder, AuditLog
+from scrapy_spider_suite.operate.terms import CrawlTerms
 from scrapy_spider_suite.store import job_directory
 from scrapy_spider_suite.store import job_directory as inventory
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
@@ -52,7 +51,7 @@ def test_a_fetch_log_elsewhere_is_named(job: Path, frontier: Frontier, tmp_path:
     [said] = rows(frontier, "snapshot", str(tmp_path / "one"), "-j", str(job))
     assert "not_copied" not in said
     store = RocksStore(job / FOLDER / "store")
-    terms = Terms.load(store.kv("terms"))
+    terms = CrawlTerms.load(store.kv("terms"))
     assert terms is not None
     kept = replace(terms, values={**terms.values, "SUITE_FETCH_LOG": "/var/log/fetches"})
     kept.save(store.kv("terms"))

@@ -18,12 +18,12 @@ from scrapy import Request
 from scrapy.settings import Settings
 from scrapy.utils.request import fingerprint
 
-from scrapy_spider_suite.control.blocks import STORE, StoredBlock
 from scrapy_spider_suite.crawl.robots import RobotsStore
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.robots_rules import judge_robots
+from scrapy_spider_suite.operate.restrictions import BLOCKS, StoredBlock
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.store.job_directory import FOLDER, Job
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
@@ -164,7 +164,7 @@ def test_what_may_be_under_way(made: Made, why: Why) -> None:
 
 def test_blocks(made: Made, why: Why) -> None:
     """The operator, when, why and for how long; the line of the overrides; below a URL."""
-    kv = made.store.kv(STORE)
+    kv = made.store.kv(BLOCKS)
     StoredBlock("b.test", "ops@desk", made.wall, "complaint", made.wall + 9_000).put(kv)
     StoredBlock("http://c.test/a/", "ops@desk", made.wall, "endless").put(kv)
     for url in ("http://b.test/", "http://c.test/a/1", "http://blocked.test/"):

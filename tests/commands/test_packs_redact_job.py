@@ -16,8 +16,8 @@ from packs_command import Packs
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.analysis.link_stats import ROWS, TABLES, LinkStats
-from scrapy_spider_suite.control.site import lying_still, taken
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.operate.job_target import job_at_rest, take_job_lock
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.seen import TrieStore
 from scrapy_spider_suite.store.job_directory import FOLDER
@@ -42,7 +42,7 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> Path:
             SUITE_LINK_STATS=",".join(TABLES),
         )  # fmt: skip
         assert done.reason == "finished", done.log[-3000:]
-    with lying_still(folder / "job" / FOLDER) as site:
+    with job_at_rest(folder / "job" / FOLDER) as site:
         assert site is not None
         archiver = make_archiver(site.store, site.frontier.counters, site.frontier.flush)
         assert archiver is not None
@@ -167,7 +167,7 @@ def test_a_crawl_that_runs(job: Path, packs: Packs) -> None:
     """Is not disturbed: its job is not swept, its packs are not touched."""
     before = traces(job.parent)
     with (job / FOLDER / "lock").open("a+") as lock:
-        assert taken(lock)
+        assert take_job_lock(lock)
         said = packs("redact", job.parent / "packs", "--job", job, "--host", HOST, "--yes")
     assert (said.code, "in use by a crawl" in said.err) == (2, True)
     assert traces(job.parent) == before

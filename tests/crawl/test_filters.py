@@ -23,7 +23,7 @@ from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS, CrawlFilters
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import FilterRefused
-from scrapy_spider_suite.settings.changing import change_setting
+from scrapy_spider_suite.operate.executors.running_crawl import change_setting
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_directory import FOLDER

@@ -20,8 +20,8 @@ from websites import Answer, Site, links, running
 from scrapy_spider_suite.crawl import seeds as intake
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.seeds import bad_seed_lines
+from scrapy_spider_suite.operate.executors.running_crawl import change_setting
 from scrapy_spider_suite.runtime.refusal import ExitCode, exit_code_for_reason
-from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader

@@ -17,8 +17,8 @@ from inprocess import Crawled, crawl_here
 from redis_servers import RedisServer
 
 from scrapy_spider_suite.crawl.context import get_crawl
+from scrapy_spider_suite.operate.executors.running_crawl import change_setting
 from scrapy_spider_suite.runtime.refusal import ExitCode
-from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess, gaps
 

@@ -15,8 +15,8 @@ from websites import Answer, Site, links, moved, running
 from scrapy_spider_suite.crawl import links as sitemaps
 from scrapy_spider_suite.crawl.links import TrapFilter
 from scrapy_spider_suite.crawl.queue.leases import Lease
-from scrapy_spider_suite.explaining.tracing import trace
 from scrapy_spider_suite.frontier.entries import state_key
+from scrapy_spider_suite.operate.verbs.why import trace
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.url_states import voucher_of_sitemap

@@ -16,8 +16,8 @@ from websites import Site, links, running
 
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.operate.executors.running_crawl import change_setting
 from scrapy_spider_suite.packs import open_items, open_packs
-from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.spiders import BroadSpider
 
 Run = Callable[[Any], Crawled]

@@ -14,8 +14,8 @@ from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 from websites import Site, running
 
-from scrapy_spider_suite.crawl.diskguard import feed_folders
 from scrapy_spider_suite.extensions.persistence import DurableFeeds
+from scrapy_spider_suite.operate.disk_guard import feed_folders
 
 
 class Counts(Spider):

@@ -22,7 +22,7 @@ from websites import Answer, Site, Visit, links
 from scrapy_spider_suite.cluster.pushed_seeds import LONGEST, PushedList, PushedSeeds
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.errors import RegistryError, SettingsError
-from scrapy_spider_suite.settings.changing import change_setting
+from scrapy_spider_suite.operate.executors.running_crawl import change_setting
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::scrapy.exceptions.ScrapyDeprecationWarning"),

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from scrapy_spider_suite.control.actions import MAX_BYTES, Action, Answer
 from scrapy_spider_suite.errors import ActionError
+from scrapy_spider_suite.operate.actions import MAX_BYTES, Action, Answer
 
 ACTION = Action("1-a", "block", {"subject": "a.test", "seconds": 60}, "job", "ops@h", 1.5, "ä why")
 FIELDS = json.loads(ACTION.to_bytes())

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_spider_suite.control.asking import ask
-from scrapy_spider_suite.control.folder import ActionFolder
-from scrapy_spider_suite.control.site import Site
 from scrapy_spider_suite.errors import JobError, StoreWriteError
+from scrapy_spider_suite.operate.actions import ActionFolder
+from scrapy_spider_suite.operate.executors.one_job import ask_job
+from scrapy_spider_suite.operate.job_target import JobTarget
 from scrapy_spider_suite.store.job_directory import JobFile
 from scrapy_spider_suite.store.rows import FORMAT
 
@@ -19,15 +19,15 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, full: int) -> None:
         self.asked = 0
-        commit = Site.commit
+        commit = JobTarget.commit
 
-        def full_for_a_while(site: Site) -> bool:
+        def full_for_a_while(site: JobTarget) -> bool:
             self.asked += 1
             if self.asked <= full:
                 raise StoreWriteError("No space left on device")
             return commit(site)
 
-        monkeypatch.setattr(Site, "commit", full_for_a_while)
+        monkeypatch.setattr(JobTarget, "commit", full_for_a_while)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_full_disk_is_said_in_the_end(
     disk = Disk(monkeypatch, full=1 << 60)
     urls = ["http://a.test/"] if verb == "add" else None
     with pytest.raises(JobError, match="cannot be written to: No space left"):
-        ask(folder, verb, {}, who="ops", urls=urls, wait=0.2)
+        ask_job(folder, verb, {}, who="ops", urls=urls, wait=0.2)
     assert 0 < disk.asked < 20
     assert list(ActionFolder(folder).path.iterdir()) == []
 
@@ -55,6 +55,6 @@ def test_a_full_disk_is_said_in_the_end(
 def test_a_disk_that_has_room_again_is_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the wait."""
     Disk(monkeypatch, full=3)
-    answer = ask(folder, "add", {}, who="ops", urls=["http://a.test/"], wait=30.0)
+    answer = ask_job(folder, "add", {}, who="ops", urls=["http://a.test/"], wait=30.0)
     assert answer is not None
     assert answer.facts["new"] == 1

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_spider_suite.control.actions import Action, Answer
-from scrapy_spider_suite.control.audit import AuditLog
+from scrapy_spider_suite.operate.actions import Action, Answer, AuditLog
 
 
 def test_every_action_has_a_line(tmp_path: Path) -> None:

@@ -12,18 +12,18 @@ import pytest
 from redis_servers import RedisServer
 from scenes import KEYS, InScene, Scene, a_call
 
-from scrapy_spider_suite.agents.calls import (
+from scrapy_spider_suite.errors import AgentCallError
+from scrapy_spider_suite.operate.executors.agent_calls import (
     ANSWER_MAX,
     CALL_MAX,
     PIECE,
     PIECES,
     WAITING_MAX,
-    Call,
-    Piece,
-    Reply,
-    new_id,
+    AgentCall,
+    AgentReply,
+    ListPiece,
+    new_call_id,
 )
-from scrapy_spider_suite.errors import AgentCallError
 
 
 def test_a_call_is_carried_out_and_answered(in_scene: InScene) -> None:
@@ -46,7 +46,7 @@ def test_urgent_ones_come_first(in_scene: InScene) -> None:
 
     async def test(scene: Scene) -> None:
         await scene.kill()
-        calls = [a_call(id=new_id(urgent=urgent)) for urgent in (False, False, True, True)]
+        calls = [a_call(id=new_call_id(urgent=urgent)) for urgent in (False, False, True, True)]
         for call in calls:
             await scene.caller.leave({"a": call})
         scene.start()
@@ -80,7 +80,7 @@ def test_a_list_arrives_whole_though_processes_are_killed(in_scene: InScene) -> 
     async def test(scene: Scene) -> None:
         text = b"".join(b"https://example.com/%d\n" % number for number in range(70_000))
         pieces = [
-            Piece(number, at, text[at : at + PIECE])
+            ListPiece(number, at, text[at : at + PIECE])
             for number, at in enumerate(range(0, len(text), PIECE))
         ]
         call = a_call(verb="add", pieces=len(pieces))
@@ -103,7 +103,7 @@ def test_a_list_arrives_whole_though_processes_are_killed(in_scene: InScene) -> 
     in_scene(test)
 
 
-def _size(scene: Scene, call: Call) -> int:
+def _size(scene: Scene, call: AgentCall) -> int:
     path = scene.doer.folder / call.id
     return path.stat().st_size if path.exists() else 0
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_done_is_answered(in_scene: InScene) -> None:
     async def test(scene: Scene) -> None:
         late = a_call(until=time.time() - 1)
         torn = a_call(verb="add", pieces=2)
-        await scene.caller.send(torn.id, "a", Piece(0, PIECE, b"x"))
+        await scene.caller.send(torn.id, "a", ListPiece(0, PIECE, b"x"))
         calls = [a_call(verb="unknown"), a_call(verb="fault"), late, torn, a_call()]
         for call in calls:
             await scene.caller.leave({"a": call})
@@ -163,12 +163,12 @@ def test_what_is_no_answer_is_refused(in_scene: InScene) -> None:
 
     async def test(scene: Scene) -> None:
         await scene.kill()
-        id = new_id(urgent=False)
-        other = Reply(id=new_id(urgent=False), agent="b", code=0)
+        id = new_call_id(urgent=False)
+        other = AgentReply(id=new_call_id(urgent=False), agent="b", code=0)
         bad = {"b": other.to_bytes(), "c": b"x" * (ANSWER_MAX + 1), "d": b"junk",
-               "e": Reply(id=id, agent="b", code=0).to_bytes()}  # fmt: skip
+               "e": AgentReply(id=id, agent="b", code=0).to_bytes()}  # fmt: skip
         scene.client.hset(KEYS.answers(id), mapping=bad)
-        scene.client.hset(KEYS.answers(id), "a", Reply(id=id, agent="a", code=3).to_bytes())
+        scene.client.hset(KEYS.answers(id), "a", AgentReply(id=id, agent="a", code=3).to_bytes())
         found = await scene.caller.answers(id, [*"abcdef"])
         assert {name: reply.code for name, reply in found.items()} == {"a": 3}
         assert sorted(scene.caller.refused) == [*"bcde"]
@@ -196,9 +196,9 @@ def test_an_answer_that_is_too_long_is_cut() -> None:
     """To lines that fit; who reads it is told."""
     text = random.Random(1).randbytes(ANSWER_MAX + (1 << 19)).hex()
     lines = [text[at : at + 1_000] for at in range(0, len(text), 1_000)]
-    reply = Reply(id=new_id(urgent=False), agent="a", code=0, lines=lines)
+    reply = AgentReply(id=new_call_id(urgent=False), agent="a", code=0, lines=lines)
     data = reply.to_bytes()
-    read = Reply.from_bytes(data)
+    read = AgentReply.from_bytes(data)
     assert len(data) <= ANSWER_MAX
     assert read.cut
     assert 0 < len(read.lines) < len(lines)

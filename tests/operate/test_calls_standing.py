@@ -10,8 +10,8 @@ import logging
 import pytest
 from scenes import KEYS, InScene, Scene, a_call
 
-from scrapy_spider_suite.agents import listening
-from scrapy_spider_suite.agents.calls import CALL_MAX, Call, Reply
+from scrapy_spider_suite.operate.executors import agent_calls
+from scrapy_spider_suite.operate.executors.agent_calls import CALL_MAX, AgentCall, AgentReply
 
 
 def test_what_stands_is_heard_by_who_comes_later(in_scene: InScene) -> None:
@@ -54,12 +54,12 @@ def test_a_standing_call_that_fails_does_not_end_the_listening(
             await scene.caller.stand(call)
         do, errors = scene.doer.carry_out, [error, error]
 
-        async def carry_out(call: Call) -> Reply:
+        async def carry_out(call: AgentCall) -> AgentReply:
             if call == failing and errors:
                 raise errors.pop()
             return await do(call)
 
-        monkeypatch.setattr(listening, "STAND", 5)
+        monkeypatch.setattr(agent_calls, "STAND", 5)
         monkeypatch.setattr(scene.doer, "carry_out", carry_out)
         scene.start()
         await scene.until(lambda: other in scene.doer.done)
@@ -85,10 +85,10 @@ def test_a_standing_call_that_takes_long_keeps_no_other_waiting(
         await scene.kill()
         standing = a_call(verb="block", arguments={"subject": "x"})
         await scene.caller.stand(standing)
-        monkeypatch.setattr(listening, "STAND", 1)
+        monkeypatch.setattr(agent_calls, "STAND", 1)
         begun, free, do = [], asyncio.Event(), scene.doer.carry_out
 
-        async def carry_out(call: Call) -> Reply:
+        async def carry_out(call: AgentCall) -> AgentReply:
             if call == standing:
                 begun.append(call)
                 await free.wait()
@@ -124,7 +124,7 @@ def test_what_was_taken_back_meanwhile_does_not_stand(
         for call in blocks:
             await scene.caller.stand(call)
 
-        async def is_new(call: Call) -> bool:
+        async def is_new(call: AgentCall) -> bool:
             await held.wait()
             return call not in scene.doer.done
 
@@ -155,7 +155,7 @@ def test_a_call_that_stands_and_comes_is_carried_out_once_at_a_time(
         await scene.caller.stand(call)
         free, begun, most, do = asyncio.Event(), 0, 0, scene.doer.carry_out
 
-        async def carry_out(call: Call) -> Reply:
+        async def carry_out(call: AgentCall) -> AgentReply:
             nonlocal begun, most
             begun += 1
             most = max(most, begun)

@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
-from scrapy_spider_suite.guards.checks import CrawlNeeds, findings
-from scrapy_spider_suite.guards.limits import Memory, memory_limit, tracking
-from scrapy_spider_suite.guards.mounts import mount_of
+from scrapy_spider_suite.operate.machine_checks import (
+    CrawlNeeds,
+    MemoryLimit,
+    connection_table,
+    machine_findings,
+    memory_limit,
+    mount_of,
+)
 
 G = 1 << 30
 FINE = CrawlNeeds(
@@ -47,8 +52,8 @@ def linux(tmp_path: Path) -> Path:
 
 def test_nothing_is_wrong(linux: Path, tmp_path: Path) -> None:
     """Then nothing is said; where nothing can be told neither (macOS)."""
-    assert findings(replace(FINE, job=Path("/srv/job")), linux) == []
-    assert findings(replace(FINE, job=Path("/srv/job")), tmp_path / "elsewhere") == []
+    assert machine_findings(replace(FINE, job=Path("/srv/job")), linux) == []
+    assert machine_findings(replace(FINE, job=Path("/srv/job")), tmp_path / "elsewhere") == []
 
 
 @pytest.mark.parametrize(
@@ -65,15 +70,15 @@ def test_nothing_is_wrong(linux: Path, tmp_path: Path) -> None:
 )
 def test_one_line_for_each_thing(wrong: dict[str, Any], words: list[str], linux: Path) -> None:
     """It says what is wrong and what to do."""
-    (line,) = findings(replace(FINE, **wrong), linux)
+    (line,) = machine_findings(replace(FINE, **wrong), linux)
     for word in words:
         assert word in line
 
 
 def test_a_small_step_of_the_clock_is_nothing(linux: Path) -> None:
     """Nor is a job that was never written to."""
-    assert findings(replace(FINE, last_write=100.0), linux) == []
-    assert findings(replace(FINE, last_write=None), linux) == []
+    assert machine_findings(replace(FINE, last_write=100.0), linux) == []
+    assert machine_findings(replace(FINE, last_write=None), linux) == []
 
 
 @pytest.mark.parametrize(
@@ -97,7 +102,7 @@ def test_control_groups(linux: Path) -> None:
         **{"sys__fs__cgroup__a.slice__memory.max": 2 * G,
            "sys__fs__cgroup__a.slice__b.scope__memory.max": "max\n"},
     )  # fmt: skip
-    assert memory_limit(linux) == Memory(2 * G, "the control group")
+    assert memory_limit(linux) == MemoryLimit(2 * G, "the control group")
 
 
 def test_a_container_sees_its_own_group(linux: Path) -> None:
@@ -105,7 +110,7 @@ def test_a_container_sees_its_own_group(linux: Path) -> None:
     machine(
         linux, proc__self__cgroup="0::/docker/0123\n", **{"sys__fs__cgroup__memory.max": 3 * G}
     )
-    assert memory_limit(linux) == Memory(3 * G, "the control group")
+    assert memory_limit(linux) == MemoryLimit(3 * G, "the control group")
 
 
 def test_control_groups_of_the_first_version(linux: Path) -> None:
@@ -113,23 +118,23 @@ def test_control_groups_of_the_first_version(linux: Path) -> None:
     name = "sys__fs__cgroup__memory__jobs__memory.limit_in_bytes"
     groups = "9:cpu,cpuacct:/jobs\n4:memory:/jobs\n1:name=systemd:/x\n"
     machine(linux, proc__self__cgroup=groups, **{name: 9223372036854771712})
-    assert memory_limit(linux) == Memory(8 * G, "the machine")
+    assert memory_limit(linux) == MemoryLimit(8 * G, "the machine")
     machine(linux, **{name: G})
-    assert memory_limit(linux) == Memory(G, "the control group")
-    (line,) = findings(replace(FINE, memory=G), linux)
+    assert memory_limit(linux) == MemoryLimit(G, "the control group")
+    (line,) = machine_findings(replace(FINE, memory=G), linux)
     assert "the control group allows 1G" in line
 
 
 def test_tracked_connections(linux: Path) -> None:
     """A table that is nearly full, or will not do for two minutes of this crawl."""
-    assert tracking(linux) is None
+    assert connection_table(linux) is None
     folder = "proc__sys__net__netfilter__nf_conntrack"
     machine(linux, **{f"{folder}_max": "65536\n", f"{folder}_count": "100\n"})
-    assert tracking(linux) == (100, 65_536)
-    assert findings(FINE, linux) == []
-    (line,) = findings(replace(FINE, concurrency=600, files=10_000), linux)
+    assert connection_table(linux) == (100, 65_536)
+    assert machine_findings(FINE, linux) == []
+    (line,) = machine_findings(replace(FINE, concurrency=600, files=10_000), linux)
     assert "follows at most 65536" in line
     assert "may come to 72000" in line
     machine(linux, **{f"{folder}_count": 60_000})
-    (line,) = findings(FINE, linux)
+    (line,) = machine_findings(FINE, linux)
     assert "nearly full, 60000 of 65536" in line

@@ -14,12 +14,18 @@ import pytest
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.crawl import diskguard
-from scrapy_spider_suite.crawl.diskguard import DiskGuard, component_folders
 from scrapy_spider_suite.crawl.maintenance import Maintenance
-from scrapy_spider_suite.crawl.supervision import Supervision
 from scrapy_spider_suite.errors import StoreWriteError
-from scrapy_spider_suite.guards.room import Folder, Shortage, Space, shortage
+from scrapy_spider_suite.operate import disk_guard
+from scrapy_spider_suite.operate.disk_guard import (
+    DiskGuard,
+    FreeSpace,
+    Shortage,
+    WatchedFolder,
+    component_folders,
+    shortage,
+)
+from scrapy_spider_suite.operate.supervision import Supervision
 from scrapy_spider_suite.runtime.refusal import DAMAGED, DISK_ERROR, ExitCode, exit_code_for_reason
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
@@ -108,10 +114,10 @@ def test_a_full_disk_of_packs_is_waited_for(
     """Although the store, on another one, can write: pages would be fetched for nothing."""
     free = {tmp_path: 4096}
 
-    def look(folders: Iterable[Folder], least: int, **more: Any) -> Shortage | None:
-        return shortage(folders, least, look=lambda path: Space(1, free[path]), **more)
+    def look(folders: Iterable[WatchedFolder], least: int, **more: Any) -> Shortage | None:
+        return shortage(folders, least, look=lambda path: FreeSpace(1, free[path]), **more)
 
-    monkeypatch.setattr(diskguard, "shortage", look)
+    monkeypatch.setattr(disk_guard, "shortage", look)
     crawl = Crawl()
     crawl.crawl.settings.packs_dir = tmp_path
     crawl.guard.hold(f"cannot write packs in packs: {os.strerror(errno.ENOSPC)}")
@@ -161,7 +167,8 @@ def test_folders_of_components_are_watched(
     crawl.crawl.job = SimpleNamespace(folder=folders["job"])
     asked: list[Path] = []
     monkeypatch.setattr(
-        diskguard, "shortage", lambda folders, *_, **__: asked.extend(each.path for each in folders)
+        disk_guard, "shortage",
+        lambda folders, *_, **__: asked.extend(each.path for each in folders),
     )
     settings.min_free = 1
     crawl.go_on(2)

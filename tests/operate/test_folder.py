@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_spider_suite.control.actions import MAX_BYTES, Action, Answer
-from scrapy_spider_suite.control.folder import ActionFolder, new_id
 from scrapy_spider_suite.errors import ActionError
+from scrapy_spider_suite.operate.actions import MAX_BYTES, Action, ActionFolder, Answer, new_id
 
 
 def action(id: str = "") -> Action:

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_spider_suite.control.actions import Action
-from scrapy_spider_suite.control.site import Site
-from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.crawl.crawl_policy import TWINS_TABLE as TWINS
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.robots import BUCKETS, RobotsStore
@@ -18,6 +15,9 @@ from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddlew
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.robots_rules import judge_robots
+from scrapy_spider_suite.operate.actions import Action
+from scrapy_spider_suite.operate.job_target import JobTarget
+from scrapy_spider_suite.operate.verbs import APPLY
 from scrapy_spider_suite.store import url_states
 from scrapy_spider_suite.store.interface import MemoryKV
 from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies
@@ -34,14 +34,14 @@ def cookie(domain: str, name: str = "a") -> Cookie:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[JobTarget]:
     """A job that is nothing but a store."""
     store = RocksStore(tmp_path / "store")
-    yield Site(tmp_path, store, Frontier(store, Policy(), now=0.0, wall=0.0, capacity=0))
+    yield JobTarget(tmp_path, store, Frontier(store, Policy(), now=0.0, wall=0.0, capacity=0))
     store.close()
 
 
-def test_cookies_on_disk(site: Site) -> None:
+def test_cookies_on_disk(site: JobTarget) -> None:
     """Those of its own, with the dot or without; those of its domain and of others stay."""
     kv = site.store.kv("cookies")
     kv.put(b"host\0one", pack_cookies([cookie("www.a.test"), cookie(".a.test", "b")]))
@@ -69,7 +69,7 @@ def test_cookies_in_memory() -> None:
     assert key in middleware.changed
 
 
-def test_robots(site: Site) -> None:
+def test_robots(site: JobTarget) -> None:
     """From memory and from disk."""
     kv = MemoryKV()
     robots = RobotsStore(kv)
@@ -88,12 +88,12 @@ def test_robots(site: Site) -> None:
     assert not site.forget_robots("http://a.test")
 
 
-def test_robots_of_other_ports_and_schemes_go_with_their_host(site: Site) -> None:
+def test_robots_of_other_ports_and_schemes_go_with_their_host(site: JobTarget) -> None:
     """Also of those at which nothing was found."""
     robots = RobotsStore(site.store.kv("robots"))
     for origin in ("http://a.test", "https://a.test:8443", "http://b.test:8080"):
         robots.put(judge_robots(origin, 404, b"", now=0.0))
-    work = VERBS["drop"](site, Action("1", "drop", {"subject": "a.test"}, "job", "me", 0.0))
+    work = APPLY["drop"](site, Action("1", "drop", {"subject": "a.test"}, "job", "me", 0.0))
     assert isinstance(work, Generator)
     with pytest.raises(StopIteration) as end:  # noqa: PT012 - whatever portion is the last
         while True:
@@ -104,7 +104,7 @@ def test_robots_of_other_ports_and_schemes_go_with_their_host(site: Site) -> Non
     assert [key[1:] for key, _ in site.store.kv("robots").items()] == [b"http://b.test:8080"]
 
 
-def test_what_sitemaps_and_twins_left(site: Site) -> None:
+def test_what_sitemaps_and_twins_left(site: JobTarget) -> None:
     """Of what is pending, too, and of the site in all its forms; others keep theirs."""
     hosts = ("www.a.test", "b.test")
     for host in hosts:
@@ -116,7 +116,7 @@ def test_what_sitemaps_and_twins_left(site: Site) -> None:
     for name in ("a.test", "b.test"):
         twins.redirected(f"http://{name}/", f"https://{name}/", permanent=True)
     site.commit()
-    work = VERBS["drop"](site, Action("1", "drop", {"subject": "www.a.test"}, "job", "me", 0.0))
+    work = APPLY["drop"](site, Action("1", "drop", {"subject": "www.a.test"}, "job", "me", 0.0))
     assert isinstance(work, Generator)
     for _ in work:
         site.commit()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_spider_suite.guards.notify import Notifier
+from scrapy_spider_suite.operate.supervision import SystemdNotifier
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -26,7 +26,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
 def test_what_is_sent_arrives(manager: tuple[socket.socket, str]) -> None:
     """One datagram, an assignment a line; a line break in a value is none."""
     listener, name = manager
-    notifier = Notifier.from_environment({"NOTIFY_SOCKET": name})
+    notifier = SystemdNotifier.from_environment({"NOTIFY_SOCKET": name})
     assert notifier.send(READY=1, STATUS="it\nruns")
     assert listener.recv(4096) == b"READY=1\nSTATUS=it runs"
     assert not notifier.watchdog
@@ -36,13 +36,13 @@ def test_what_is_sent_arrives(manager: tuple[socket.socket, str]) -> None:
 
 def test_nobody_listens(tmp_path: Path) -> None:
     """No socket, one that is gone, one that takes no more: the crawl goes on."""
-    assert not Notifier.from_environment({}).send(READY=1)
-    gone = Notifier(str(tmp_path / "gone"))
+    assert not SystemdNotifier.from_environment({}).send(READY=1)
+    gone = SystemdNotifier(str(tmp_path / "gone"))
     assert not gone.send(READY=1)
     gone.close()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "full"))
-        notifier = Notifier(str(tmp_path / "full"))
+        notifier = SystemdNotifier(str(tmp_path / "full"))
         assert not all(notifier.send(STATUS="x" * 1_000) for _ in range(10_000))
         notifier.close()
 
@@ -57,4 +57,4 @@ def test_nobody_listens(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_watchdog(environment: dict[str, str], wanted: bool) -> None:
     """Wanted of this process, or not."""
-    assert Notifier.from_environment(environment).watchdog is wanted
+    assert SystemdNotifier.from_environment(environment).watchdog is wanted

@@ -11,21 +11,20 @@ from typing import Any
 
 import pytest
 
-from scrapy_spider_suite.control.actions import Action, Answer
-from scrapy_spider_suite.control.audit import AuditLog
-from scrapy_spider_suite.control.folder import ActionFolder, new_id
-from scrapy_spider_suite.control.operator import WAITING, Operator
-from scrapy_spider_suite.control.site import Site
-from scrapy_spider_suite.control.snapshotting import snapshot
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import ActionError, StoreWriteError
 from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.operate.actions import Action, ActionFolder, Answer, AuditLog, new_id
+from scrapy_spider_suite.operate.executors.action_runner import ActionRunner
+from scrapy_spider_suite.operate.job_target import JobTarget
+from scrapy_spider_suite.operate.verb import WAITING
+from scrapy_spider_suite.operate.verbs.snapshot import snapshot
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
 JOB = "the-job"
 
 
-class Yard(Site):
+class Yard(JobTarget):
     """A site whose disk may be full, and whose clock ticks once for each question."""
 
     full = False
@@ -43,12 +42,12 @@ class Yard(Site):
         return self.clock
 
 
-def shout(site: Site, action: Action) -> tuple[str, dict[str, Any]]:
+def shout(site: JobTarget, action: Action) -> tuple[str, dict[str, Any]]:
     """Say what it was given."""
     return action.get("text", str).upper(), {}
 
 
-def count(site: Site, action: Action) -> Generator[None, None, tuple[str, dict[str, Any]]]:
+def count(site: JobTarget, action: Action) -> Generator[None, None, tuple[str, dict[str, Any]]]:
     """Count to three, each number durable."""
     key = action.id.encode()
     at = int(site.kv.get(key) or b"0")
@@ -59,29 +58,29 @@ def count(site: Site, action: Action) -> Generator[None, None, tuple[str, dict[s
     return "three", {"at": at}
 
 
-def refuse(site: Site, action: Action) -> tuple[str, dict[str, Any]]:
+def refuse(site: JobTarget, action: Action) -> tuple[str, dict[str, Any]]:
     """Refuse."""
     raise ActionError("not today")
 
 
-def break_down(site: Site, action: Action) -> tuple[str, dict[str, Any]]:
+def break_down(site: JobTarget, action: Action) -> tuple[str, dict[str, Any]]:
     """Have a fault."""
     raise ZeroDivisionError
 
 
-def chatter(site: Site, action: Action) -> tuple[str, dict[str, Any]]:
+def chatter(site: JobTarget, action: Action) -> tuple[str, dict[str, Any]]:
     """Say more than an answer may hold."""
     return "x" * 100_000, {"much": ["y"] * 10}
 
 
-def loiter(site: Site, action: Action) -> Generator[bool, None, tuple[str, dict[str, Any]]]:
+def loiter(site: JobTarget, action: Action) -> Generator[bool, None, tuple[str, dict[str, Any]]]:
     """Wait for something else to happen."""
     while site.kv.get(b"signal") is None:
         yield WAITING
     return "at last", {}
 
 
-def write(site: Site, action: Action) -> tuple[str, dict[str, Any]]:
+def write(site: JobTarget, action: Action) -> tuple[str, dict[str, Any]]:
     """Fail as long as nothing can be written."""
     if isinstance(site, Yard) and site.full:
         raise StoreWriteError("no room")
@@ -89,7 +88,7 @@ def write(site: Site, action: Action) -> tuple[str, dict[str, Any]]:
 
 
 def write_much(
-    site: Site, action: Action
+    site: JobTarget, action: Action
 ) -> Generator[None, None, tuple[str, dict[str, Any]]]:
     """Likewise, after a portion."""
     yield
@@ -112,7 +111,7 @@ def yard(tmp_path: Path) -> Iterator[Yard]:
 
 
 def left(
-    site: Site, verb: str, job: str = JOB, *, urgent: bool = False, **arguments: Any
+    site: JobTarget, verb: str, job: str = JOB, *, urgent: bool = False, **arguments: Any
 ) -> str:
     """Leave an action; its id."""
     action = Action(new_id(urgent=urgent), verb, arguments, job, "ops@h", time.time(), "why not")
@@ -120,7 +119,7 @@ def left(
     return action.id
 
 
-def answer(site: Site, id: str) -> Answer:
+def answer(site: JobTarget, id: str) -> Answer:
     """The answer, which has to be there."""
     found = ActionFolder(site.folder).collect(id)
     assert found is not None
@@ -129,7 +128,7 @@ def answer(site: Site, id: str) -> Answer:
 
 def test_each_is_answered_and_written_down(yard: Yard) -> None:
     """Good or bad: an answer each, an audit line each, and nothing left to do."""
-    operator = Operator(yard, JOB, VERBS)
+    operator = ActionRunner(yard, JOB, VERBS)
     asked = {
         left(yard, "shout", text="a"): (True, "A"),
         left(yard, "shout"): (False, "shout: the argument 'text' is missing or no text"),
@@ -153,7 +152,7 @@ def test_each_is_answered_and_written_down(yard: Yard) -> None:
 
 def test_a_long_action_lets_others_go_between(yard: Yard) -> None:
     """A portion, then whoever came meanwhile."""
-    operator = Operator(yard, JOB, VERBS)
+    operator = ActionRunner(yard, JOB, VERBS)
     long = left(yard, "count")
     operator.look(0.0)
     assert operator.busy
@@ -169,25 +168,25 @@ def test_a_long_action_lets_others_go_between(yard: Yard) -> None:
 
 def test_a_kill_in_the_middle_is_carried_on(yard: Yard) -> None:
     """The next operator begins where the last one was; also if only the removal was missing."""
-    first = Operator(yard, JOB, VERBS)
+    first = ActionRunner(yard, JOB, VERBS)
     id = left(yard, "count")
     first.look(0.0)
     first.look(0.0)
     assert yard.kv.get(id.encode()) == b"2"
-    second = Operator(yard, JOB, VERBS)
+    second = ActionRunner(yard, JOB, VERBS)
     folder = ActionFolder(yard.folder)
     data = (folder.path / f"{id}.action").read_bytes()
     while not folder.answered(id):
         second.look()
     (folder.path / f"{id}.action").write_bytes(data)
-    Operator(yard, JOB, VERBS).look()
+    ActionRunner(yard, JOB, VERBS).look()
     assert len(list(AuditLog(yard.folder).rows())) == 1
     assert folder.waiting() == []
 
 
 def test_nothing_is_answered_before_it_is_durable(yard: Yard) -> None:
     """While the disk is full, the answer waits."""
-    operator = Operator(yard, JOB, VERBS)
+    operator = ActionRunner(yard, JOB, VERBS)
     id = left(yard, "shout", text="c")
     yard.full = True
     operator.look()
@@ -201,7 +200,7 @@ def test_an_audit_log_that_cannot_be_written_holds_the_answer(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No action goes unrecorded."""
-    operator = Operator(yard, JOB, VERBS)
+    operator = ActionRunner(yard, JOB, VERBS)
     id = left(yard, "shout", text="d")
 
     def full(*_: Any) -> None:
@@ -218,7 +217,7 @@ def test_an_audit_log_that_cannot_be_written_holds_the_answer(
 
 def test_what_is_no_action_is_answered_too(yard: Yard) -> None:
     """Under the name of its file; it is put aside, not lost, and not looked at again."""
-    operator = Operator(yard, JOB, VERBS)
+    operator = ActionRunner(yard, JOB, VERBS)
     folder = ActionFolder(yard.folder)
     folder.path.mkdir()
     bad = folder.path / "mine.action"
@@ -236,7 +235,7 @@ def test_what_is_no_action_is_answered_too(yard: Yard) -> None:
 
 def test_a_store_that_cannot_write_is_tried_again(yard: Yard) -> None:
     """The portion is not skipped."""
-    operator = Operator(yard, JOB, VERBS)
+    operator = ActionRunner(yard, JOB, VERBS)
     id = left(yard, "count")
     operator.look(0.0)
 
@@ -254,7 +253,7 @@ def test_a_store_that_cannot_write_is_tried_again(yard: Yard) -> None:
 
 def test_an_answer_that_is_too_long_is_cut(yard: Yard) -> None:
     """Whoever asked has one, all the same."""
-    operator = Operator(yard, JOB, VERBS)
+    operator = ActionRunner(yard, JOB, VERBS)
     id = left(yard, "chatter")
     operator.look()
     given = answer(yard, id)
@@ -267,7 +266,7 @@ def test_a_folder_that_is_none_stops_nothing(
     yard: Yard, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is said once, and looked at again."""
-    operator = Operator(yard, JOB, VERBS)
+    operator = ActionRunner(yard, JOB, VERBS)
     path = ActionFolder(yard.folder).path
     path.write_text("in the way")
     for _ in range(3):
@@ -288,7 +287,7 @@ def test_a_fault_of_the_site_stops_nothing(
         raise OverflowError("no such time")
 
     monkeypatch.setattr(yard, "look", fail)
-    operator = Operator(yard, JOB, VERBS)
+    operator = ActionRunner(yard, JOB, VERBS)
     id = left(yard, "shout", text="f")
     for _ in range(3):
         operator.look()
@@ -300,7 +299,7 @@ def test_a_folder_that_is_none_has_nothing_waiting(
     yard: Yard, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Or a crawl would never end; it is said once."""
-    operator = Operator(yard, JOB, VERBS)
+    operator = ActionRunner(yard, JOB, VERBS)
     ActionFolder(yard.folder).path.write_text("in the way")
     assert not operator.waits
     assert not operator.waits
@@ -314,7 +313,7 @@ def test_an_answer_that_cannot_be_given_is_written_down_once(
     """
     shouted, tried = [], []
 
-    def loud(site: Site, action: Action) -> tuple[str, dict[str, Any]]:
+    def loud(site: JobTarget, action: Action) -> tuple[str, dict[str, Any]]:
         shouted.append(action.id)
         return "G", {"n": 1}
 
@@ -326,14 +325,14 @@ def test_an_answer_that_cannot_be_given_is_written_down_once(
     with monkeypatch.context() as patch:
         patch.setattr(ActionFolder, "answer", fail)
         for _ in range(2):  # a crawl, and the next one
-            operator = Operator(yard, JOB, {"loud": loud})
+            operator = ActionRunner(yard, JOB, {"loud": loud})
             for _ in range(4):
                 operator.look()
             yard.clock += 60.0
             operator.look()
     assert tried == [id] * 4
     assert len([r for r in caplog.records if "cannot be read or answered" in r.message]) == 2
-    Operator(yard, JOB, {"loud": loud}).look()
+    ActionRunner(yard, JOB, {"loud": loud}).look()
     assert answer(yard, id) == Answer(id, True, "G", {"n": 1})
     assert shouted == [id]
     assert [row["id"] for row in AuditLog(yard.folder).rows()] == [id]
@@ -347,16 +346,16 @@ def test_an_action_that_was_taken_back_leaves_nothing(
     id = left(yard, "shout", text="h")
     with monkeypatch.context() as patch:
         patch.setattr(ActionFolder, "answer", lambda *_: os.mkdir(yard.folder))
-        Operator(yard, JOB, VERBS).look()
+        ActionRunner(yard, JOB, VERBS).look()
     assert len(list(yard.kv.items(b"carried out "))) == 1
     ActionFolder(yard.folder).remove(id)
-    Operator(yard, JOB, VERBS).look()
+    ActionRunner(yard, JOB, VERBS).look()
     assert list(yard.kv.items(b"carried out ")) == []
 
 
 def test_what_waits_holds_up_nothing(yard: Yard) -> None:
     """Neither what is short nor what is long, however many wait; then it is answered, too."""
-    operator = Operator(yard, JOB, VERBS)
+    operator = ActionRunner(yard, JOB, VERBS)
     waiting = [left(yard, "loiter") for _ in range(20)]
     long, short = left(yard, "count"), left(yard, "shout", text="i")
     for _ in range(5):
@@ -372,7 +371,7 @@ def test_what_waits_holds_up_nothing(yard: Yard) -> None:
 
 def test_long_ones_go_in_turn(yard: Yard) -> None:
     """Some of them at a time: each may have a file open."""
-    operator = Operator(yard, JOB, VERBS)
+    operator = ActionRunner(yard, JOB, VERBS)
     ids = [left(yard, "count") for _ in range(20)]
     operator.look(2 * 8 + 3.0)  # Yard's clock ticks at each question
     begun = [id for id in ids if yard.kv.get(id.encode())]
@@ -384,7 +383,7 @@ def test_long_ones_go_in_turn(yard: Yard) -> None:
 
 def test_what_is_urgent_comes_before_everything(yard: Yard) -> None:
     """However much was left before it, it is done at the next look."""
-    operator = Operator(yard, JOB, VERBS)
+    operator = ActionRunner(yard, JOB, VERBS)
     many = [left(yard, "count") for _ in range(250)]
     urgent = left(yard, "shout", urgent=True, text="j")
     operator.look()
@@ -407,7 +406,7 @@ def test_answers_of_a_round_are_synced_together(
         sync(file)
 
     monkeypatch.setattr(os, "fsync", count_them)
-    Operator(yard, JOB, VERBS).look()
+    ActionRunner(yard, JOB, VERBS).look()
     assert synced == [0]
     assert [answer(yard, id).said for id in ids] == [str(n) for n in range(50)]
     assert len(list(AuditLog(yard.folder).rows())) == 50
@@ -416,7 +415,7 @@ def test_answers_of_a_round_are_synced_together(
 @pytest.mark.parametrize("verb", ["write", "write-much"])
 def test_what_could_not_write_is_done_when_it_can(yard: Yard, verb: str) -> None:
     """By the same operator."""
-    operator = Operator(yard, JOB, VERBS)
+    operator = ActionRunner(yard, JOB, VERBS)
     id = left(yard, verb)
     operator.look(0.0)
     yard.full = True
@@ -435,7 +434,7 @@ def test_what_could_not_write_is_done_when_it_can(yard: Yard, verb: str) -> None
 
 def test_what_was_taken_back_in_line_is_not_begun(yard: Yard) -> None:
     """It is written down, and nobody gets an answer."""
-    operator = Operator(yard, JOB, VERBS)
+    operator = ActionRunner(yard, JOB, VERBS)
     for _ in range(8):
         left(yard, "count")
     last = left(yard, "count")
@@ -452,7 +451,7 @@ def test_what_was_taken_back_in_line_is_not_begun(yard: Yard) -> None:
 @pytest.mark.parametrize("when", ["before", "beside", "after", "too late"])
 def test_a_snapshot_that_was_taken_back_leaves_nothing(yard: Yard, when: str) -> None:
     """Whoever asked has it whole, or there is none."""
-    operator = Operator(yard, JOB, {"snapshot": snapshot})
+    operator = ActionRunner(yard, JOB, {"snapshot": snapshot})
     folder = ActionFolder(yard.folder)
     id = left(yard, "snapshot", target="/somewhere")
     if when == "before":

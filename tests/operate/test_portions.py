@@ -12,14 +12,14 @@ import pytest
 from batches import Counted
 
 from scrapy_spider_suite.analysis.duplicates import PAYLOADS, STRUCTURES, Original, Originals
-from scrapy_spider_suite.control.actions import Action
-from scrapy_spider_suite.control.dropping import _forget_originals, _forget_plans
-from scrapy_spider_suite.control.site import Site
-from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.revisit_rules import Mode, RevisitPolicy, Validators
+from scrapy_spider_suite.operate.actions import Action
+from scrapy_spider_suite.operate.job_target import JobTarget
+from scrapy_spider_suite.operate.verbs import APPLY
+from scrapy_spider_suite.operate.verbs.drop import _forget_originals, _forget_plans
 from scrapy_spider_suite.store.revisit_plans import row_of
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
@@ -31,20 +31,20 @@ MOST = 50
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[JobTarget]:
     """A job with many URLs of one host pending."""
     store = RocksStore(tmp_path / "store")
     frontier = Frontier(store, Policy(), now=0.0, wall=0.0, capacity=10)
     frontier.schedule((Entry(HOST, f"http://{HOST}/{n}") for n in range(URLS)), 0.0)
-    site = Site(tmp_path, store, frontier)
+    site = JobTarget(tmp_path, store, frontier)
     site.commit()
     yield site
     store.close()
 
 
-def portions(site: Site, verb: str, **arguments: Any) -> list[int]:
+def portions(site: JobTarget, verb: str, **arguments: Any) -> list[int]:
     """How many URLs were pending before and after each portion of *verb*."""
-    work = VERBS[verb](site, Action("1", verb, arguments, "job", "me", 0.0))
+    work = APPLY[verb](site, Action("1", verb, arguments, "job", "me", 0.0))
     assert isinstance(work, Generator)
     pending = [site.frontier.pending]
     for _ in work:
@@ -53,7 +53,7 @@ def portions(site: Site, verb: str, **arguments: Any) -> list[int]:
     return [*pending, site.frontier.pending]
 
 
-def test_none_is_large(site: Site) -> None:
+def test_none_is_large(site: JobTarget) -> None:
     """Failing, trying again, fetching again, forgetting: never more than some URLs in one go."""
     for verb, arguments, before, after in (
         ("block", {"subject": HOST, "drop": True}, URLS, 0),
@@ -67,7 +67,7 @@ def test_none_is_large(site: Site) -> None:
         assert max(abs(late - early) for early, late in pairwise(counts)) <= MOST
 
 
-def test_plans_of_what_lies_below_a_url(site: Site) -> None:
+def test_plans_of_what_lies_below_a_url(site: JobTarget) -> None:
     """By their URLs and by their fingerprints: a walk over the plans of the host, once."""
     revisits = site.frontier.planner.revisits
     revisits.settings = RevisitPolicy(Mode.FIXED)
@@ -86,7 +86,7 @@ def test_plans_of_what_lies_below_a_url(site: Site) -> None:
     assert len(revisits) == 100
 
 
-def test_pages_that_others_repeat(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_that_others_repeat(site: JobTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are by their digests: some are looked at, then others have a turn."""
     table = Originals(site.store.kv(PAYLOADS))
     for number in range(2_500):

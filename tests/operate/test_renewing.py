@@ -11,17 +11,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.control.actions import Action
-from scrapy_spider_suite.control.folder import ActionFolder
-from scrapy_spider_suite.control.patterns import matches, parse_pattern
-from scrapy_spider_suite.control.site import Site
-from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.traps import unpack
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.operate.actions import Action, ActionFolder
+from scrapy_spider_suite.operate.job_target import JobTarget
+from scrapy_spider_suite.operate.url_selection import matches, parse_pattern
+from scrapy_spider_suite.operate.verbs import APPLY
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.store.seen_index import Archive
@@ -30,16 +29,16 @@ from scrapy_spider_suite.urls.url_lists import LONGEST
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[JobTarget]:
     """A job that knows no URL yet."""
     store = RocksStore(tmp_path / "store")
-    yield Site(tmp_path, store, Frontier(store, Policy(), now=0.0, wall=0.0, capacity=10))
+    yield JobTarget(tmp_path, store, Frontier(store, Policy(), now=0.0, wall=0.0, capacity=10))
     store.close()
 
 
-def carried_out(site: Site, verb: str, **arguments: Any) -> dict[str, Any]:
+def carried_out(site: JobTarget, verb: str, **arguments: Any) -> dict[str, Any]:
     """The facts of the answer."""
-    work = VERBS[verb](site, Action("1", verb, arguments, "job", "me", 0.0))
+    work = APPLY[verb](site, Action("1", verb, arguments, "job", "me", 0.0))
     assert isinstance(work, Generator)
     while True:
         try:
@@ -51,7 +50,7 @@ def carried_out(site: Site, verb: str, **arguments: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("verb", ["add", "refetch"])
-def test_urls_out_of_the_job_are_not_read(site: Site, verb: str, tmp_path: Path) -> None:
+def test_urls_out_of_the_job_are_not_read(site: JobTarget, verb: str, tmp_path: Path) -> None:
     """Neither what a link leads to nor what a pipe would bring some day."""
     path = ActionFolder(site.folder).urls_of("1")
     path.parent.mkdir()
@@ -65,7 +64,7 @@ def test_urls_out_of_the_job_are_not_read(site: Site, verb: str, tmp_path: Path)
         carried_out(site, verb)
 
 
-def test_a_line_without_end_is_read_in_pieces(site: Site) -> None:
+def test_a_line_without_end_is_read_in_pieces(site: JobTarget) -> None:
     """What follows it is found all the same."""
     path = ActionFolder(site.folder).urls_of("1")
     path.parent.mkdir()
@@ -78,12 +77,12 @@ def test_a_line_without_end_is_read_in_pieces(site: Site) -> None:
     }  # fmt: skip
 
 
-def queue(site: Site) -> list[tuple[str, int]]:
+def queue(site: JobTarget) -> list[tuple[str, int]]:
     """The URLs of a.test that are pending, in their order, and their depths."""
     return [(each.url[-1], each.depth) for each in site.rework.pending("a.test", b"", 2_000)]
 
 
-def listed(site: Site, *urls: str) -> None:
+def listed(site: JobTarget, *urls: str) -> None:
     """Let these be the URLs of the action."""
     path = ActionFolder(site.folder).urls_of("1")
     path.parent.mkdir(exist_ok=True)
@@ -91,7 +90,7 @@ def listed(site: Site, *urls: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", [True, False])
-def test_a_url_keeps_its_depth(site: Site, pattern: bool) -> None:
+def test_a_url_keeps_its_depth(site: JobTarget, pattern: bool) -> None:
     """As far as it is known: of a job of an earlier release it is not."""
     url = "http://a.test/1"
     site.frontier.schedule([Entry("a.test", url, depth=3)], 0.0)
@@ -105,7 +104,7 @@ def test_a_url_keeps_its_depth(site: Site, pattern: bool) -> None:
 
 
 @pytest.mark.parametrize("verb", ["refetch", "retry"])
-def test_what_is_asked_for_is_in_no_trap(site: Site, verb: str) -> None:
+def test_what_is_asked_for_is_in_no_trap(site: JobTarget, verb: str) -> None:
     """It waits where one was found, and is fetched all the same."""
     url = "http://a.test/cal/9"
     site.frontier.schedule([Entry("a.test", url)], 0.0)
@@ -122,7 +121,7 @@ def test_what_is_asked_for_is_in_no_trap(site: Site, verb: str) -> None:
     assert not site.frontier.traps.holds(entry)
 
 
-def test_what_is_retried_is_open_again(site: Site) -> None:
+def test_what_is_retried_is_open_again(site: JobTarget) -> None:
     """Traps of the hosts that are asked for, and no others; of URLs, those that were meant."""
     site.frontier.policy.change(traps=TrapLimits(same=3, hosts=3))
     traps = site.frontier.traps
@@ -152,7 +151,7 @@ def test_what_is_retried_is_open_again(site: Site) -> None:
 
 @pytest.mark.parametrize("pattern", [True, False])
 @pytest.mark.parametrize("fronted", [0, 1])
-def test_what_is_pending_comes_to_the_front(site: Site, pattern: bool, fronted: int) -> None:
+def test_what_is_pending_comes_to_the_front(site: JobTarget, pattern: bool, fronted: int) -> None:
     """In the order in which it stood, wherever it is; done once more, nothing changes."""
     urls = [f"http://a.test/{n}" for n in range(200)] + ["http://a.test/x", "http://a.test/y"]
     site.frontier.schedule((Entry("a.test", url) for url in urls), 0.0)
@@ -175,7 +174,7 @@ def test_what_is_pending_comes_to_the_front(site: Site, pattern: bool, fronted: 
     assert len({key for key, _ in host.front}) == len(host.front)
 
 
-def test_a_host_without_a_scheme_is_known_with_either(site: Site) -> None:
+def test_a_host_without_a_scheme_is_known_with_either(site: JobTarget) -> None:
     """It fell back to http when it was first fetched."""
     site.frontier.schedule([Entry("a.test", "http://a.test/")], 0.0)
     site.commit()
@@ -183,7 +182,7 @@ def test_a_host_without_a_scheme_is_known_with_either(site: Site) -> None:
     assert carried_out(site, "refetch") == {"urls": 0, "pending_already": 1, "unknown": 1}
 
 
-def test_two_at_once_walk_apart(site: Site) -> None:
+def test_two_at_once_walk_apart(site: JobTarget) -> None:
     """Each has its place among what was archived, on one host or two."""
     site.store.archive = Archive(site.folder / "seen")
     for host in ("a.test", "b.test"):
@@ -194,7 +193,7 @@ def test_two_at_once_walk_apart(site: Site) -> None:
         site.frontier.counters.done += 120
     patterns = ("http://a.test/*7", "http://b.test/*7", "http://a.test/*8")
     actions = [Action(text, "refetch", {"pattern": text}, "job", "me", 0.0) for text in patterns]
-    works = {action.id: VERBS["refetch"](site, action) for action in actions}
+    works = {action.id: APPLY["refetch"](site, action) for action in actions}
     found: dict[str, dict[str, Any]] = {}
     for _ in range(20):
         for pattern, work in works.items():

@@ -17,11 +17,6 @@ from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddleware
 
 from scrapy_spider_suite.analysis.near_duplicates import NearIndex
-from scrapy_spider_suite.control import live
-from scrapy_spider_suite.control.actions import Action
-from scrapy_spider_suite.control.live import LiveSite
-from scrapy_spider_suite.control.operator import WAITING
-from scrapy_spider_suite.control.setting import set_value
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.crawl.sinks.item_packs import ItemPacking, ItemPacks
 from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
@@ -35,10 +30,14 @@ from scrapy_spider_suite.frontier.entries import BestFirst, Entry
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.revisit_rules import Mode
+from scrapy_spider_suite.operate.actions import Action
+from scrapy_spider_suite.operate.executors import running_crawl
+from scrapy_spider_suite.operate.executors.running_crawl import RunningJob, change_setting
+from scrapy_spider_suite.operate.verb import WAITING
+from scrapy_spider_suite.operate.verbs.set import set_value
 from scrapy_spider_suite.packs import PackPlan
 from scrapy_spider_suite.packs.upload import UploadThread
 from scrapy_spider_suite.pipelines import IndexPipeline
-from scrapy_spider_suite.settings.changing import change_setting
 from scrapy_spider_suite.settings.declarations import Kind, full_name
 from scrapy_spider_suite.settings.suite import DECLARATIONS, suite_settings
 from scrapy_spider_suite.spiders import BroadSpider
@@ -455,7 +454,7 @@ def test_what_is_refused_changes_nothing(
         assert parts.crawl.settings is before
         assert parts.policy.revision == revision
         assert parts.crawler.engine is not None
-        site = LiveSite(parts.crawl, parts.crawler.engine._slot.scheduler, lambda: None)
+        site = RunningJob(parts.crawl, parts.crawler.engine._slot.scheduler, lambda: None)
 
         def ask(path: Path) -> tuple[str, dict[str, Any]]:
             arguments = {"name": "SUITE_OVERRIDES", "value": str(path)}
@@ -472,7 +471,7 @@ def test_what_is_refused_changes_nothing(
             ask(bad)
         assert parts.policy.revision == revision
         bad.write_text("a.test delay=77\n")
-        monkeypatch.setattr(live, "change_setting", None)  # it has been read
+        monkeypatch.setattr(running_crawl, "change_setting", None)  # it has been read
         assert ask(bad)[1]["new"] == str(bad)
         assert parts.policy.of_host("a.test").delay == 77.0
 

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from virtual import entry
 
-from scrapy_spider_suite.control.actions import Action
-from scrapy_spider_suite.control.folder import ActionFolder
-from scrapy_spider_suite.control.site import Site
-from scrapy_spider_suite.control.verbs import VERBS
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.operate.actions import Action, ActionFolder
+from scrapy_spider_suite.operate.job_target import JobTarget
+from scrapy_spider_suite.operate.verbs import APPLY
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, SieveIndex
@@ -26,18 +25,18 @@ QUICK = Policy(host=Pace(0.0), address=Pace(0.0))
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[JobTarget]:
     """A job at rest, with a sieve."""
     store = RocksStore(tmp_path / "store", memory=4 << 20)
     store.sieve = SieveIndex(tmp_path / SIEVE_FOLDER, store.kv(DROPPED))
     frontier = Frontier(store, QUICK, now=0.0, wall=0.0, capacity=10, sift=True, cache=1 << 12)
-    yield Site(tmp_path, store, frontier)
+    yield JobTarget(tmp_path, store, frontier)
     store.close()
 
 
-def carry_out(site: Site, verb: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
+def carry_out(site: JobTarget, verb: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
     """All portions of an action; its receipt."""
-    work = VERBS[verb](site, Action("1", verb, arguments, "job", "me", 0.0))
+    work = APPLY[verb](site, Action("1", verb, arguments, "job", "me", 0.0))
     assert isinstance(work, Generator)
     while True:
         try:
@@ -49,7 +48,7 @@ def carry_out(site: Site, verb: str, **arguments: Any) -> tuple[str, dict[str, A
         site.commit()
 
 
-def bring(site: Site, *urls: str, flush: bool = True) -> None:
+def bring(site: JobTarget, *urls: str, flush: bool = True) -> None:
     """Links of a page, and the sieve's word on them."""
     frontier, sifter = site.frontier, site.frontier.sifter
     assert sifter is not None
@@ -61,7 +60,7 @@ def bring(site: Site, *urls: str, flush: bool = True) -> None:
             pass
 
 
-def fetch(site: Site, *failing: str) -> list[str]:
+def fetch(site: JobTarget, *failing: str) -> list[str]:
     """Fetch all that is pending; each is answered with 200, but those that are *failing*."""
     frontier, urls = site.frontier, []
     for host in frontier.wanting_address(1.0, 100):
@@ -77,7 +76,7 @@ def fetch(site: Site, *failing: str) -> list[str]:
     return sorted(urls)
 
 
-def test_refetch_by_pattern_says_what_it_does_not_reach(site: Site) -> None:
+def test_refetch_by_pattern_says_what_it_does_not_reach(site: JobTarget) -> None:
     """It finds what has rows, and a word about all else."""
     bring(site, "http://a.t/1", "http://a.t/2")
     fetch(site, "http://a.t/2")
@@ -87,7 +86,7 @@ def test_refetch_by_pattern_says_what_it_does_not_reach(site: Site) -> None:
     assert fetch(site) == ["http://a.t/2"]
 
 
-def test_refetch_by_list_reaches_everything(site: Site, tmp_path: Path) -> None:
+def test_refetch_by_list_reaches_everything(site: JobTarget, tmp_path: Path) -> None:
     """A URL that only the sieve knows is fetched again, once, and needs no row after that."""
     bring(site, "http://a.t/1", "http://a.t/2")
     fetch(site)
@@ -101,7 +100,7 @@ def test_refetch_by_list_reaches_everything(site: Site, tmp_path: Path) -> None:
     assert site.frontier.counters.done == 2
 
 
-def test_drop_forgets_a_host_and_no_other(site: Site, tmp_path: Path) -> None:
+def test_drop_forgets_a_host_and_no_other(site: JobTarget, tmp_path: Path) -> None:
     """Pages that only the sieve knew are counted, links that waited are gone, all may come anew."""
     bring(site, "http://a.t/1", "http://a.t/2", "http://b.t/1")
     fetch(site, "http://a.t/2")
@@ -119,7 +118,7 @@ def test_drop_forgets_a_host_and_no_other(site: Site, tmp_path: Path) -> None:
         assert list(reader.check()) == []
 
 
-def test_drop_of_a_prefix_says_what_stays(site: Site) -> None:
+def test_drop_of_a_prefix_says_what_stays(site: JobTarget) -> None:
     """What was answered 200 below it stays seen; what waits or failed there goes."""
     bring(site, "http://a.t/x/1", "http://a.t/x/2")
     fetch(site, "http://a.t/x/2")
@@ -131,7 +130,7 @@ def test_drop_of_a_prefix_says_what_stays(site: Site) -> None:
     assert fetch(site) == ["http://a.t/y"]
 
 
-def test_retry(site: Site) -> None:
+def test_retry(site: JobTarget) -> None:
     """What failed has a row."""
     bring(site, "http://a.t/1", "http://a.t/2")
     fetch(site, "http://a.t/2")

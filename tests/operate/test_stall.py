@@ -7,12 +7,12 @@ import threading
 import time
 from typing import Any
 
-from scrapy_spider_suite.guards.stall import Stillness, Watchdog, stacks, tasks
+from scrapy_spider_suite.operate.supervision import StallCounter, Watchdog, stacks, tasks
 
 
 def test_stillness() -> None:
     """It counts looks at the same, from anew when something moved or nothing needs to."""
-    stillness = Stillness()
+    stillness = StallCounter()
     assert [stillness.look(n) for n in (1, 1, 1, 2, 2)] == [0, 1, 2, 0, 1]
     assert stillness.look(2, excused=True) == 0
     assert stillness.look(2) == 1

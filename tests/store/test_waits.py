@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.explaining.waits import summary
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.waits import WaitCount, WaitReason, add_up, reason_of_words
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Workbench
+from scrapy_spider_suite.operate.judge import wait_summary
 from scrapy_spider_suite.store import host_queues
 from scrapy_spider_suite.store.host_queues import DiskWaits, WaitCounts
 from scrapy_spider_suite.store.interface import MemoryKV, MemoryStore
@@ -47,7 +47,7 @@ def test_hosts_in_memory_and_on_disk_are_counted_together(monkeypatch: pytest.Mo
         WaitCount(WaitReason.READY, 1, WALL),
         WaitCount(WaitReason.MEMORY, 1, WALL),
     ]
-    assert summary(counted.counts, WALL) == (
+    assert wait_summary(counted.counts, WALL) == (
         "5 hosts wait: 3 back-off (next in 10 s), 1 Crawl-delay (next in 60 s), "
         "1 room in memory; 1 host is ready"
     )

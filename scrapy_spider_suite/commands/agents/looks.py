@@ -6,16 +6,26 @@ import json
 import sys
 from typing import Any, Final
 
-from scrapy_spider_suite.agents.calls import Reply
-from scrapy_spider_suite.commands.agents import place
-from scrapy_spider_suite.commands.agents.answers import refuse, running, silence
-from scrapy_spider_suite.commands.agents.asking import Heard, Question, ask, there
 from scrapy_spider_suite.commands.agents.shown import OF_ONE, SHOWN, show_counts
-from scrapy_spider_suite.commands.agents.spreading import Spread, holders, owners, spread
 from scrapy_spider_suite.commands.agents.words import REFUSED, list_of, words_of
-from scrapy_spider_suite.commands.verb import Call, Verb
-from scrapy_spider_suite.control.asking import whoami
 from scrapy_spider_suite.errors import ClusterError
+from scrapy_spider_suite.operate.actions import whoami
+from scrapy_spider_suite.operate.executors import all_agents
+from scrapy_spider_suite.operate.executors.agent_calls import AgentReply
+from scrapy_spider_suite.operate.executors.all_agents import (
+    AgentAnswers,
+    AgentQuestion,
+    DividedList,
+    ask,
+    divide_list,
+    holders,
+    owners,
+    refuse,
+    running,
+    silence,
+    taking_part,
+)
+from scrapy_spider_suite.operate.verb import Invocation, Verb
 from scrapy_spider_suite.runtime.text import printable
 
 WAIT: Final = 60.0
@@ -23,33 +33,35 @@ WAIT: Final = 60.0
 _JSON: Final = ("{", '"')
 
 
-def over_redis(verb: Verb, call: Call, words: list[str]) -> int:
+def over_redis(verb: Verb, call: Invocation, words: list[str]) -> int:
     """Do what *call* says, by asking the agents of a crawl; *words* follow *verb*."""
     if verb.name in REFUSED:
         raise refuse(verb.name, REFUSED[verb.name])
     counts = getattr(call.options, "dry_run", False) and verb.name != "set"  # whose crawl says it
     if verb.name not in SHOWN and not counts:
         return verb.run(call)  # it has something done
-    heard, found = place.run(_look(verb, call, words))
+    heard, found = all_agents.run_async(_look(verb, call, words))
     return _say(verb, call, heard, found)
 
 
-async def _look(verb: Verb, call: Call, words: list[str]) -> tuple[Heard, Spread | None]:
+async def _look(
+    verb: Verb, call: Invocation, words: list[str]
+) -> tuple[AgentAnswers, DividedList | None]:
     listed = list_of(verb.name, call)
     who = getattr(call.options, "who", None) or whoami()
     kept = words_of(verb.name, call, words) if listed is None else listed.words
-    question = Question("look", verb.name, who, words=tuple(kept))
-    async with place.lines(place.redis_of(call.redis), place.name_of(call)) as line:
+    question = AgentQuestion("look", verb.name, who, words=tuple(kept))
+    async with all_agents.connect(call) as line:
         if listed is None:
-            return await ask(line, question, there(line), WAIT), None
+            return await ask(line, question, taking_part(line), WAIT), None
         alive = await running(line)
         whose = (owners if verb.name == "add" else holders)(line.overview, alive)
-        with spread(listed.lines, whose) as found:
+        with divide_list(listed.lines, whose) as found:
             asked = {name: alive[name] for name in found.parts}
             return await ask(line, question, asked, WAIT, found.parts), found
 
 
-def _say(verb: Verb, call: Call, heard: Heard, found: Spread | None) -> int:
+def _say(verb: Verb, call: Invocation, heard: AgentAnswers, found: DividedList | None) -> int:
     """Print what was *heard*, then who was silent; return the exit code."""
     fine = {name: reply for name, reply in sorted(heard.replies.items()) if reply.code in (0, 1)}
     unable = {name: reply for name, reply in heard.replies.items() if name not in fine}
@@ -73,7 +85,7 @@ def _say(verb: Verb, call: Call, heard: Heard, found: Spread | None) -> int:
     return (min if verb.name in OF_ONE or verb.name not in SHOWN else max)(codes, default=0)
 
 
-def _rows(reply: Reply) -> list[Any]:
+def _rows(reply: AgentReply) -> list[Any]:
     """What *reply* has found. Raises `ClusterError`: that is none."""
     try:
         return [json.loads(line) if line.startswith(_JSON) else line for line in reply.lines]

@@ -6,10 +6,10 @@ import heapq
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from scrapy_spider_suite.commands.agents.spreading import Spread
 from scrapy_spider_suite.commands.frontier_verbs.report import own_name, print_csv
-from scrapy_spider_suite.commands.verb import Call, Row
-from scrapy_spider_suite.monitor.reports import COLUMNS
+from scrapy_spider_suite.operate.executors.all_agents import DividedList
+from scrapy_spider_suite.operate.reports import COLUMNS
+from scrapy_spider_suite.operate.verb import Invocation, Row
 
 _KEYS: Final = {
     "statuses": ("status",), "types": ("type",), "domains": ("domain",), "hosts": ("host",),
@@ -29,7 +29,9 @@ _LEAST, _MOST = ("begun",), ("seconds",)
 _WITHOUT = ("job", "agent")
 
 
-def show_report(call: Call, found: Mapping[str, list[Any]], spread: Spread | None) -> None:
+def show_report(
+    call: Invocation, found: Mapping[str, list[Any]], spread: DividedList | None
+) -> None:
     """Print the report of all agents."""
     name, limit = own_name(call.options.name), call.options.limit
     rows = [row for each in found.values() for row in each if isinstance(row, dict)]

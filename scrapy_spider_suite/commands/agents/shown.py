@@ -11,19 +11,18 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from scrapy_spider_suite.commands.agents.answers import total
 from scrapy_spider_suite.commands.agents.reports import show_report
-from scrapy_spider_suite.commands.agents.spreading import Spread
 from scrapy_spider_suite.commands.frontier_verbs.manifest import show as show_one
-from scrapy_spider_suite.commands.verb import Call, Row, shown
-from scrapy_spider_suite.explaining.waits import counts_of, summary
-from scrapy_spider_suite.explaining.waits import rows as waiting_rows
 from scrapy_spider_suite.fetch.fetch_log_reader import parsed_lines
+from scrapy_spider_suite.operate.executors.all_agents import DividedList, total
+from scrapy_spider_suite.operate.judge import wait_counts, wait_summary
+from scrapy_spider_suite.operate.judge import wait_rows as waiting_rows
+from scrapy_spider_suite.operate.verb import Invocation, Row, display_text
 from scrapy_spider_suite.runtime.text import counted, printable
 
 Found = Mapping[str, list[Any]]
 """What each agent has found, by its name; sorted."""
-Show = Callable[[Call, Found, Spread | None], None]
+Show = Callable[[Invocation, Found, DividedList | None], None]
 
 _SUMS: Final = (
     "pending", "done", "failed", "retried", "filtered", "dead_hosts", "hosts", "leased",
@@ -33,37 +32,37 @@ _SUMS: Final = (
 _SHOWN = 10
 
 
-def _status(call: Call, found: Found, spread: Spread | None) -> None:
+def _status(call: Invocation, found: Found, spread: DividedList | None) -> None:
     if call.options.alive is not None:
         return
     rows = [{"agent": name, **row} for name, [row] in found.items()]
     added = total({name: row[name] for name in _SUMS if name in row} for row in rows)
     outcomes = total(row.get("outcomes", {}) for row in rows)
     now = time.time()
-    waits = counts_of((wait for row in rows for wait in row.get("waits", ())), now)
+    waits = wait_counts((wait for row in rows for wait in row.get("waits", ())), now)
     rows.append({"agent": None, "running": all(row.get("running") for row in rows), **added,
                  "outcomes": outcomes, "waits": waiting_rows(waits, now)})  # fmt: skip
     columns = ("agent", "running", *(name for name in _SUMS if name in added), "paused")
     call.table(rows, columns)
     if not call.json:
-        print(summary(waits, now))
+        print(wait_summary(waits, now))
         for name, count in sorted(outcomes.items(), key=lambda item: -item[1]):
             print(f"  {printable(str(name)).replace('_', ' '):<20} {count}")
 
 
-def _hosts(call: Call, found: Found, spread: Spread | None) -> None:
+def _hosts(call: Invocation, found: Found, spread: DividedList | None) -> None:
     limit = call.options.limit or sys.maxsize
     sort = call.options.sort
     rows = heapq.nlargest(limit, _rows(found), key=lambda row: _number(row.get(sort)))
     call.table(rows, ("agent", "host", "pending", "done", "failed", "next_visit", "why"))
 
 
-def _urls(call: Call, found: Found, spread: Spread | None) -> None:
+def _urls(call: Invocation, found: Found, spread: DividedList | None) -> None:
     rows = islice(_rows(found), call.options.limit or sys.maxsize)
     call.table(rows, ("agent", "state", "reason", "status", "attempts", "tag", "url"))
 
 
-def _why(call: Call, found: Found, spread: Spread | None) -> None:
+def _why(call: Invocation, found: Found, spread: DividedList | None) -> None:
     """By who knows it; what nobody knows all judge alike. Without an argument: of each agent."""
     rows = list(_rows(found))
     known = [row for row in rows if row.get("state") != "unknown"] or rows[:1]
@@ -72,11 +71,11 @@ def _why(call: Call, found: Found, spread: Spread | None) -> None:
             print()
         if "waits" in row and not call.json:
             now = time.time()
-            row["waiting"] = summary(counts_of(row.pop("waits"), now), now)
+            row["waiting"] = wait_summary(wait_counts(row.pop("waits"), now), now)
         call.facts(row)
 
 
-def _log(call: Call, found: Found, spread: Spread | None) -> None:
+def _log(call: Invocation, found: Found, spread: DividedList | None) -> None:
     """Lines begin with their time."""
     lines = sorted((line, name) for name in found for line in map(str, found[name]))
     for line, name in lines:
@@ -87,7 +86,7 @@ def _log(call: Call, found: Found, spread: Spread | None) -> None:
                 print(json.dumps({"agent": name, **row}))
 
 
-def _blocks(call: Call, found: Found, spread: Spread | None) -> None:
+def _blocks(call: Invocation, found: Found, spread: DividedList | None) -> None:
     columns = ("subject", "who", "since", "until", "reason")
     alike: dict[tuple[Any, ...], list[str]] = {}
     for row in _rows(found):
@@ -104,7 +103,7 @@ def _names(names: list[str], found: Found) -> str:
     return "all" if len(names) == len(found) else ", ".join(names)
 
 
-def _audit(call: Call, found: Found, spread: Spread | None) -> None:
+def _audit(call: Invocation, found: Found, spread: DividedList | None) -> None:
     rows = sorted(_rows(found), key=lambda row: _number(row.get("done")))
     limit = call.options.limit or sys.maxsize
     if call.json:
@@ -114,7 +113,7 @@ def _audit(call: Call, found: Found, spread: Spread | None) -> None:
     for row in rows:
         key = (row.get("id"), row.get("ok"), row.get("said"))
         names = [*alike[key]["names"], row["agent"]] if key in alike else [row["agent"]]
-        done, said = shown("when", row.get("done")), str(row.get("said", ""))[:100]
+        done, said = display_text("when", row.get("done")), str(row.get("said", ""))[:100]
         ok = "yes" if row.get("ok") else "no"
         alike[key] = {**row, "names": names, "done": done, "ok": ok, "said": said}
     last = deque(alike.values(), limit)
@@ -122,7 +121,7 @@ def _audit(call: Call, found: Found, spread: Spread | None) -> None:
     call.table(table, ("done", "who", "verb", "agents", "ok", "said", "why"))
 
 
-def _manifest(call: Call, found: Found, spread: Spread | None) -> None:
+def _manifest(call: Invocation, found: Found, spread: DividedList | None) -> None:
     for number, row in enumerate(_rows(found)):
         if call.json:
             print(json.dumps(row))
@@ -133,7 +132,7 @@ def _manifest(call: Call, found: Found, spread: Spread | None) -> None:
         show_one(call, row)
 
 
-def _check(call: Call, found: Found, spread: Spread | None) -> None:
+def _check(call: Invocation, found: Found, spread: DividedList | None) -> None:
     lines = [(name, str(line)) for name in found for line in found[name]]
     for name, line in lines:
         said = {"agent": name, "wrong": line}
@@ -143,7 +142,7 @@ def _check(call: Call, found: Found, spread: Spread | None) -> None:
         print(wrong if lines else "everything agrees, in each agent")
 
 
-def _test(call: Call, found: Found, spread: Spread | None) -> None:
+def _test(call: Invocation, found: Found, spread: DividedList | None) -> None:
     rows = list(_rows(found))
     rows += [
         {"agent": None, "judgement": "refuse", "decided_by": "normal form", "why": line.why,
@@ -153,7 +152,7 @@ def _test(call: Call, found: Found, spread: Spread | None) -> None:
     call.table(rows, ("agent", "judgement", "decided_by", "why", "where", "url"))
 
 
-def show_counts(call: Call, found: Found, spread: Spread | None) -> None:
+def show_counts(call: Invocation, found: Found, spread: DividedList | None) -> None:
     """What verbs would change, with ``--dry-run``."""
     rows = [{key: row[key] for key in row if key != "agent"} for row in _rows(found)]
     facts: Row = {"dry_run": True, "urls": 0, **total(rows)}

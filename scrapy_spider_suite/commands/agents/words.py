@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.commands.verb import Call
+from scrapy_spider_suite.operate.verb import Invocation
 from scrapy_spider_suite.urls.url_lists import is_file_name, read_lines
 
 REFUSED: Final = {
@@ -31,7 +31,7 @@ class Listed(NamedTuple):
     words: list[str]
 
 
-def list_of(verb: str, call: Call) -> Listed | None:
+def list_of(verb: str, call: Invocation) -> Listed | None:
     """The list that comes with *call*, if any does. Raises `UsageError`, `SettingsError`."""
     options = call.options
     if verb == "test":
@@ -46,7 +46,7 @@ def list_of(verb: str, call: Call) -> Listed | None:
     return None
 
 
-def words_of(verb: str, call: Call, words: list[str]) -> list[str]:
+def words_of(verb: str, call: Invocation, words: list[str]) -> list[str]:
     """What the agents are asked, where the user has said *words*."""
     options = call.options
     if verb == "report":
@@ -62,7 +62,7 @@ def words_of(verb: str, call: Call, words: list[str]) -> list[str]:
     return words
 
 
-def _again(call: Call) -> list[str]:
+def _again(call: Invocation) -> list[str]:
     return ["--dry-run", *["--first"] * bool(call.options.first)]
 
 

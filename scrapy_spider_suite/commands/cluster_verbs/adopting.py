@@ -26,16 +26,16 @@ from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.cluster.registry import AgentRegistry
 from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
 from scrapy_spider_suite.cluster.transports.tcp import TcpTransport
-from scrapy_spider_suite.commands.agents import place
-from scrapy_spider_suite.commands.agents.spreading import assignment_in
-from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_caution
-from scrapy_spider_suite.control.site import Site, lying_still
 from scrapy_spider_suite.errors import (
     ClusterError,
     HandoverFileError,
     JobInUseError,
     TransportError,
 )
+from scrapy_spider_suite.operate.executors import all_agents
+from scrapy_spider_suite.operate.executors.all_agents import assignment_in
+from scrapy_spider_suite.operate.job_target import JobTarget, job_at_rest
+from scrapy_spider_suite.operate.verb import Invocation, Row, Verb, add_caution
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.declarations import full_name, read_given
 from scrapy_spider_suite.settings.suite import DECLARATIONS
@@ -69,27 +69,27 @@ def _options(parser: argparse.ArgumentParser) -> None:
     add_caution(parser)
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     options = call.options
     packs = options.packs is not None
     if (options.job is not None) is packs or (options.name is not None) is not packs:
         raise UsageError("give DIR, or --packs FOLDER and --name NAME", print_help=False)
-    call.facts(place.run(_of_packs(call) if packs else _of_job(call)))
+    call.facts(all_agents.run_async(_of_packs(call) if packs else _of_job(call)))
     return 0
 
 
 # Its directory is there
 
 
-async def _of_job(call: Call) -> Row:
+async def _of_job(call: Invocation) -> Row:
     folder = call.options.job / FOLDER
     if JobFile.read(folder) is None:
         raise ClusterError(f"{call.options.job} holds no job of scrapy-spider-suite")
     with ExitStack() as stack:
-        site = stack.enter_context(lying_still(folder))
+        site = stack.enter_context(job_at_rest(folder))
         if site is None:
             raise JobInUseError(f"{call.options.job} is in use by a crawl: it is not gone")
-        async with place.lines(place.redis_of(call.jobdir), place.name_of(call)) as line:
+        async with all_agents.connect(call) as line:
             row = _whose(line, site, call.options.job)
             counters, left = site.frontier.counters, _left(site, row.name)
             facts: Row = {"agent": row.name, "pending": counters.pending, "done": counters.done}
@@ -108,7 +108,7 @@ async def _of_job(call: Call) -> Row:
         return {"adopted": str(call.options.job), "agent": row.name, **_facts(found), **left}
 
 
-def _left(site: Site, name: str) -> Row:
+def _left(site: JobTarget, name: str) -> Row:
     """What stays: nobody but the agent *name* reads its packs."""
     if not (pages := len(site.frontier.extraction.waiting)):
         return {}
@@ -129,7 +129,7 @@ def _note(folder: Path, counters: Counters) -> None:
         )
 
 
-def _whose(line: place.Line, site: Site, job: Path) -> Member:
+def _whose(line: all_agents.CrawlConnection, site: JobTarget, job: Path) -> Member:
     """The agent that had the job. Raises `ClusterError`: there is none of that crawl."""
     kept = site.store.kv("agent")
     crawl, number = (kept.get(b"crawl") or b"").decode(), int(kept.get(b"number") or b"0")
@@ -151,9 +151,9 @@ def _refuse_living(row: Member) -> None:
 # Its packs are
 
 
-async def _of_packs(call: Call) -> Row:
+async def _of_packs(call: Invocation) -> Row:
     options = call.options
-    async with place.lines(place.redis_of(call.jobdir), place.name_of(call)) as line:
+    async with all_agents.connect(call) as line:
         row = line.overview.view.row(options.name)
         if row is None:
             raise ClusterError(f"no agent of the crawl had the name {options.name}")
@@ -187,7 +187,7 @@ def _facts(found: AdoptionResult) -> Row:
     }  # fmt: skip
 
 
-def _view(line: place.Line) -> Callable[[], Awaitable[Membership]]:
+def _view(line: all_agents.CrawlConnection) -> Callable[[], Awaitable[Membership]]:
     async def look() -> Membership:
         overview = await line.office.overview()
         if overview is None:
@@ -197,7 +197,9 @@ def _view(line: place.Line) -> Callable[[], Awaitable[Membership]]:
     return look
 
 
-async def _courier(call: Call, line: place.Line, name: str, folder: Path) -> FileTransport:
+async def _courier(
+    call: Invocation, line: all_agents.CrawlConnection, name: str, folder: Path
+) -> FileTransport:
     """What the agents use among each other, by the settings of the project."""
     wanted = ("handover_dir", "handover_rate", "cluster_key")
     raw = {full_name(each): call.settings.get(full_name(each)) for each in wanted}

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from scrapy_spider_suite.cluster.membership import MemberRecord as Member
 from scrapy_spider_suite.cluster.membership import MemberState
 from scrapy_spider_suite.cluster.registry import ClusterOverview
-from scrapy_spider_suite.commands.agents import place
-from scrapy_spider_suite.commands.agents.asking import Question, ask, away
 from scrapy_spider_suite.commands.frontier_verbs import acting
-from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_caution, confirm
-from scrapy_spider_suite.control.asking import whoami
 from scrapy_spider_suite.errors import ClusterError
+from scrapy_spider_suite.operate.actions import whoami
+from scrapy_spider_suite.operate.executors import all_agents
+from scrapy_spider_suite.operate.executors.all_agents import AgentQuestion, ask, missing_agents
+from scrapy_spider_suite.operate.verb import Invocation, Row, Verb, add_caution, confirm
 from scrapy_spider_suite.runtime.text import counted
 
 _ANSWER = 15.0
@@ -25,7 +25,7 @@ _TELL = 10.0
 _HERE = (MemberState.ACTIVE, MemberState.LEAVING)
 
 
-def _member(line: place.Line, name: str) -> Member:
+def _member(line: all_agents.CrawlConnection, name: str) -> Member:
     row = line.overview.view.row(name)
     if row is None:
         names = ", ".join(row.name for row in line.overview.view.rows) or "none"
@@ -49,26 +49,26 @@ def _drain_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _drain(call: Call) -> int:
-    return place.run(_drained(call))
+def _drain(call: Invocation) -> int:
+    return all_agents.run_async(_drained(call))
 
 
-async def _drained(call: Call) -> int:
+async def _drained(call: Invocation) -> int:
     name, deadline = call.options.name, time.monotonic() + call.options.wait
-    async with place.lines(place.redis_of(call.jobdir), place.name_of(call)) as line:
+    async with all_agents.connect(call) as line:
         row = _member(line, name)
         if row.state not in _HERE:
             return _no(call, f"{name} is gone already: {row.state}")
-        if why := away(line, {name: row}):
+        if why := missing_agents(line, {name: row}):
             return _no(call, f"{name} does not run ({why[name]}): start it and drain it, or "
                              f"`scrapy cluster remove {name}`")  # fmt: skip
         others = _others(line.overview, name)
         if not others:
             return _no(call, f"there is no other agent that could take what {name} has")
-        if len(gone := away(line, others)) == len(others):
+        if len(gone := missing_agents(line, others)) == len(others):
             return _no(call, f"no agent runs that could take what {name} has "
                              f"({_silent(gone)}): start one")  # fmt: skip
-        question = Question("act", "drain", call.options.who or whoami(), call.options.why)
+        question = AgentQuestion("act", "drain", call.options.who or whoami(), call.options.why)
         heard = await ask(line, question, {name: row}, _ANSWER)
         reply = heard.replies.get(name)
         if reply is not None and reply.code:
@@ -85,12 +85,14 @@ def _silent(gone: Mapping[str, str]) -> str:
     return ", ".join(f"{name}: {why}" for name, why in gone.items())
 
 
-def _no(call: Call, why: str) -> int:
+def _no(call: Invocation, why: str) -> int:
     print(f"scrapy cluster: {why}", file=sys.stderr)
     return 1
 
 
-async def _watch(call: Call, line: place.Line, name: str, deadline: float) -> int:
+async def _watch(
+    call: Invocation, line: all_agents.CrawlConnection, name: str, deadline: float
+) -> int:
     """Wait until the agent *name* has left, and say how it goes."""
     began = told = time.monotonic()
     while True:
@@ -107,7 +109,7 @@ async def _watch(call: Call, line: place.Line, name: str, deadline: float) -> in
             return 3
         if now > told + _TELL and not call.json:
             told = now
-            gone = away(line._replace(overview=overview), _others(overview, name))
+            gone = missing_agents(line._replace(overview=overview), _others(overview, name))
             waits = f"; of those that take it, some do not run: {_silent(gone)}" if gone else ""
             print(f"{name}: {_left(overview, row)}{waits}", flush=True)
         await asyncio.sleep(_LOOK)
@@ -139,14 +141,14 @@ def _remove_options(parser: argparse.ArgumentParser) -> None:
     add_caution(parser, asks=True)
 
 
-def _remove(call: Call) -> int:
-    call.facts(place.run(_removed(call)))
+def _remove(call: Invocation) -> int:
+    call.facts(all_agents.run_async(_removed(call)))
     return 0
 
 
-async def _removed(call: Call) -> Row:
+async def _removed(call: Invocation) -> Row:
     options = call.options
-    async with place.lines(place.redis_of(call.jobdir), place.name_of(call)) as line:
+    async with all_agents.connect(call) as line:
         row, overview = _member(line, options.name), line.overview
         held, left = _held(overview, row), max(0.0, row.ends / 1000 - overview.now)
         facts: Row = {
@@ -174,13 +176,13 @@ def _caution(parser: argparse.ArgumentParser) -> None:
     add_caution(parser, asks=True)
 
 
-def _release(call: Call) -> int:
-    call.facts(place.run(_released(call)))
+def _release(call: Invocation) -> int:
+    call.facts(all_agents.run_async(_released(call)))
     return 0
 
 
-async def _released(call: Call) -> Row:
-    async with place.lines(place.redis_of(call.jobdir), place.name_of(call)) as line:
+async def _released(call: Invocation) -> Row:
+    async with all_agents.connect(call) as line:
         overview = line.overview
         facts: Row = {"crawl": line.place.crawl, "units": int((overview.tokens.holders == 0).sum())}
         if call.options.dry_run:
@@ -190,13 +192,13 @@ async def _released(call: Call) -> Row:
         return {"released": True, **facts}
 
 
-def _forget(call: Call) -> int:
-    call.facts(place.run(_forgotten(call)))
+def _forget(call: Invocation) -> int:
+    call.facts(all_agents.run_async(_forgotten(call)))
     return 0
 
 
-async def _forgotten(call: Call) -> Row:
-    async with place.lines(place.redis_of(call.jobdir), place.name_of(call)) as line:
+async def _forgotten(call: Invocation) -> Row:
+    async with all_agents.connect(call) as line:
         rows = line.overview.view.rows
         names = [row.name for row in rows]
         facts: Row = {

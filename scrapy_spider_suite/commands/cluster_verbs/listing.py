@@ -9,11 +9,11 @@ from scrapy_spider_suite.cluster.assignment import OwnerTable
 from scrapy_spider_suite.cluster.membership import MemberRecord as Member
 from scrapy_spider_suite.cluster.membership import MemberState
 from scrapy_spider_suite.cluster.registry import ClusterOverview
-from scrapy_spider_suite.commands.agents import place
-from scrapy_spider_suite.commands.agents.spreading import assignment_in
-from scrapy_spider_suite.commands.verb import Call, Row, Verb
 from scrapy_spider_suite.errors import SuiteError
 from scrapy_spider_suite.frontier.entries import UNITS
+from scrapy_spider_suite.operate.executors import all_agents
+from scrapy_spider_suite.operate.executors.all_agents import assignment_in
+from scrapy_spider_suite.operate.verb import Invocation, Row, Verb
 from scrapy_spider_suite.runtime.text import counted
 
 _COLUMNS = (
@@ -32,8 +32,8 @@ def _options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(call: Call) -> int:
-    overview = place.run(_look(call))
+def _run(call: Invocation) -> int:
+    overview = all_agents.run_async(_look(call))
     rows = agent_rows(overview)
     gone = {row.name for row in overview.view.rows if row.state in _GONE}
     if not call.options.all:
@@ -47,8 +47,8 @@ def _run(call: Call) -> int:
     return 0
 
 
-async def _look(call: Call) -> ClusterOverview:
-    async with place.lines(place.redis_of(call.jobdir), place.name_of(call)) as line:
+async def _look(call: Invocation) -> ClusterOverview:
+    async with all_agents.connect(call) as line:
         return line.overview
 
 

@@ -8,16 +8,16 @@ from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.cluster.assignment import OwnerTable
 from scrapy_spider_suite.cluster.registry import ClusterOverview
-from scrapy_spider_suite.commands.agents import place
-from scrapy_spider_suite.commands.agents.spreading import assignment_in
 from scrapy_spider_suite.commands.cluster_verbs.listing import state_of
-from scrapy_spider_suite.commands.verb import Call, Row, Verb, host
+from scrapy_spider_suite.operate.executors import all_agents
+from scrapy_spider_suite.operate.executors.all_agents import assignment_in
+from scrapy_spider_suite.operate.verb import Invocation, Row, Verb, host_argument
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 
 def _subject(text: str) -> str:
     if "://" not in text:
-        name = host(text)
+        name = host_argument(text)
         return f"[{name}]" if ":" in name and not name.startswith("[") else name
     url = normalize(text)
     if url is None:
@@ -29,13 +29,13 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("subject", metavar="HOST|URL", type=_subject)
 
 
-def _run(call: Call) -> int:
-    call.facts(place.run(_look(call)))
+def _run(call: Invocation) -> int:
+    call.facts(all_agents.run_async(_look(call)))
     return 0
 
 
-async def _look(call: Call) -> Row:
-    async with place.lines(place.redis_of(call.jobdir), place.name_of(call)) as line:
+async def _look(call: Invocation) -> Row:
+    async with all_agents.connect(call) as line:
         return facts(line.overview, call.options.subject)
 
 

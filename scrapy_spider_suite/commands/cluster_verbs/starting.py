@@ -21,11 +21,11 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.project import inside_project
 
-from scrapy_spider_suite.commands.agents import place
-from scrapy_spider_suite.commands.cluster_verbs import agent
-from scrapy_spider_suite.commands.cluster_verbs.fleet import Fleet
 from scrapy_spider_suite.commands.frontier_verbs import acting
-from scrapy_spider_suite.commands.verb import Call, Verb
+from scrapy_spider_suite.operate import fleet as agent
+from scrapy_spider_suite.operate.executors import all_agents
+from scrapy_spider_suite.operate.fleet import Fleet
+from scrapy_spider_suite.operate.verb import Invocation, Verb
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.values import Endpoint, endpoint
 
@@ -79,11 +79,11 @@ def _options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     options, settings = call.options, call.settings
     kind = settings.get("SUITE_CLUSTER") or "peers"
     if kind == "peers":
-        place.redis_of(call.jobdir)
+        all_agents.redis_of(call.jobdir)
     names = _names(call, kind)
     folder = options.dir or Path("crawls") / options.spider
     _refuse_unknown(call, _own(call, kind, 0, names[0], folder))
@@ -99,7 +99,7 @@ def _run(call: Call) -> int:
         return _watch(call, fleet, options.every)
 
 
-def _refuse_unknown(call: Call, own: Mapping[str, Any]) -> None:
+def _refuse_unknown(call: Invocation, own: Mapping[str, Any]) -> None:
     """Raise `UsageError` if the project has no such spider: each agent would say so in its log.
 
     Add-ons may say where spiders are, and find other settings bad than an agent has, so they are
@@ -123,7 +123,7 @@ def _refuse_unknown(call: Call, own: Mapping[str, Any]) -> None:
         ) from None
 
 
-def _names(call: Call, kind: str) -> list[str]:
+def _names(call: Invocation, kind: str) -> list[str]:
     """Of the agents that are to be started. Raises `UsageError`: a list has too few."""
     options = call.options
     if kind == "lan":
@@ -139,27 +139,27 @@ def _names(call: Call, kind: str) -> list[str]:
     return [f"{first}_{number}" for number in range(1, options.count + 1)]
 
 
-def _command(call: Call, own: Mapping[str, Any]) -> Iterator[str]:
+def _command(call: Invocation, own: Mapping[str, Any]) -> Iterator[str]:
     """How an agent is started, as everybody on the machine may see it."""
     yield from (sys.executable, "-m", agent.__name__, "crawl", call.options.spider)
     yield from _settings(own)
 
 
-def _own(call: Call, kind: str, number: int, name: str, folder: Path) -> dict[str, Any]:
+def _own(call: Invocation, kind: str, number: int, name: str, folder: Path) -> dict[str, Any]:
     """The settings of one agent."""
     own: dict[str, Any] = {
         "SUITE_CLUSTER": kind, "SUITE_AGENT_NAME": name, "JOBDIR": str(folder / name),
         "LOG_FILE": str(folder / f"{name}.log"),
         "TELNETCONSOLE_PORT": 0,  # one that is free
     }  # fmt: skip
-    if crawl := place.name_of(call):
+    if crawl := all_agents.crawl_name(call):
         own["SUITE_CRAWL_NAME"] = crawl
     if address := call.settings.get("SUITE_AGENT_ADDRESS"):
         own["SUITE_AGENT_ADDRESS"] = _address(address, number)
     return own
 
 
-def _given(call: Call, kind: str) -> Iterator[str]:
+def _given(call: Invocation, kind: str) -> Iterator[str]:
     """The rest of it, the same for all: any of it may hold a password."""
     for argument in call.options.arguments:
         yield from ("-a", argument)
@@ -210,7 +210,7 @@ def _stopping(fleet: Fleet) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _watch(call: Call, fleet: Fleet, every: float) -> int:
+def _watch(call: Invocation, fleet: Fleet, every: float) -> int:
     """Say how it goes until all have ended; return the highest of their exit codes."""
     told = time.monotonic()
     while fleet.running:
@@ -231,7 +231,7 @@ def _watch(call: Call, fleet: Fleet, every: float) -> int:
     return fleet.code
 
 
-def _say_facts(call: Call, fleet: Fleet, text: str) -> None:
+def _say_facts(call: Invocation, fleet: Fleet, text: str) -> None:
     facts = fleet.facts()
     about, least = "" if facts["exact"] else "about ", "at least " if facts["cut_short"] else ""
     words = {
@@ -244,7 +244,7 @@ def _say_facts(call: Call, fleet: Fleet, text: str) -> None:
     _say(call, facts, text)
 
 
-def _say(call: Call, facts: dict[str, Any], text: str) -> None:
+def _say(call: Invocation, facts: dict[str, Any], text: str) -> None:
     print(json.dumps(facts) if call.json else text.format_map(facts), flush=True)
 
 

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from scrapy_spider_suite.commands.verb import Call
-from scrapy_spider_suite.control.actions import Answer
-from scrapy_spider_suite.control.asking import ask, whoami
+from scrapy_spider_suite.operate.actions import Answer, whoami
+from scrapy_spider_suite.operate.executors.one_job import ask_job
+from scrapy_spider_suite.operate.verb import Invocation
 
 EXITS = {
     1: "the answer is no: nothing was changed",
@@ -37,28 +37,28 @@ def add_why(parser: argparse.ArgumentParser) -> None:
 
 
 def act(
-    call: Call, verb: str, arguments: Mapping[str, Any], urls: Iterable[str] | None = None
+    call: Invocation, verb: str, arguments: Mapping[str, Any], urls: Iterable[str] | None = None
 ) -> int:
     """Have *verb* carried out on the job of *call*; print the answer, return the exit code."""
     return finish(call, answer(call, verb, arguments, urls))
 
 
 def answer(
-    call: Call, verb: str, arguments: Mapping[str, Any], urls: Iterable[str] | None = None
+    call: Invocation, verb: str, arguments: Mapping[str, Any], urls: Iterable[str] | None = None
 ) -> Answer | None:
     """The answer to *verb*; None if there was none in time."""
     options = call.options
     who = options.who or whoami()
     if call.redis is not None:
-        from scrapy_spider_suite.commands.agents.answers import act as ask_agents
+        from scrapy_spider_suite.operate.executors.all_agents import act_on_agents as ask_agents
 
         return ask_agents(call, verb, arguments, urls, who)
-    return ask(
+    return ask_job(
         call.folder(), verb, arguments, who=who, why=options.why, urls=urls, wait=options.wait
     )
 
 
-def finish(call: Call, answer: Answer | None) -> int:
+def finish(call: Invocation, answer: Answer | None) -> int:
     """Print *answer* and return the exit code."""
     if answer is None:
         wait = call.options.wait
@@ -78,7 +78,7 @@ def silence(answer: Answer) -> int:
     return 3
 
 
-def say(call: Call, answer: Answer) -> None:
+def say(call: Invocation, answer: Answer) -> None:
     """Print *answer*: a refusal goes to stderr unless JSON is wanted."""
     if call.json:
         print(json.dumps({"ok": answer.ok, "said": answer.said, **answer.facts}))

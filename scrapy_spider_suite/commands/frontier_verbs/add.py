@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from scrapy_spider_suite.commands.frontier_verbs import acting, counting
-from scrapy_spider_suite.commands.verb import Call, Verb, add_caution
+from scrapy_spider_suite.operate.verb import Invocation, Verb, add_caution
 from scrapy_spider_suite.urls.url_lists import read_lines
 
 
@@ -28,7 +28,7 @@ def _tag(text: str) -> str:
     raise argparse.ArgumentTypeError(f"{text!r}: expected a word of at most 100 characters")
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     options = call.options
     sources = [
         f"{source} #tag={options.tag}" if options.tag else source for source in options.sources

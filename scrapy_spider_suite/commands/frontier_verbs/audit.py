@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_limit, shown
-from scrapy_spider_suite.control.audit import AuditLog
+from scrapy_spider_suite.operate.actions import AuditLog
+from scrapy_spider_suite.operate.verb import Invocation, Row, Verb, add_limit, display_text
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     add_limit(parser)
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     options = call.options
     rows = _rows(AuditLog(call.folder()), options.verb)
     last = deque(rows, maxlen=options.limit or sys.maxsize)
@@ -33,7 +33,7 @@ def _rows(log: AuditLog, verb: str | None) -> Iterator[Row]:
 
 
 def _shown(row: Row) -> dict[str, Any]:
-    done, said = shown("when", row.get("done")), str(row.get("said", ""))
+    done, said = display_text("when", row.get("done")), str(row.get("said", ""))
     return {**row, "done": done, "ok": "yes" if row.get("ok") else "no", "said": said[:100]}
 
 

@@ -7,15 +7,15 @@ import math
 import time
 
 from scrapy_spider_suite.commands.frontier_verbs import acting, counting
-from scrapy_spider_suite.commands.verb import (
-    Call,
+from scrapy_spider_suite.operate import restrictions
+from scrapy_spider_suite.operate.verb import (
+    Invocation,
     Verb,
     add_caution,
     confirm,
-    shown,
+    display_text,
     without_port,
 )
-from scrapy_spider_suite.control import blocks
 from scrapy_spider_suite.settings import values
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.urls.host_patterns import HostPattern
@@ -54,7 +54,7 @@ def _block_options(parser: argparse.ArgumentParser) -> None:
     acting.add_options(parser)
 
 
-def _block(call: Call) -> int:
+def _block(call: Invocation) -> int:
     options = call.options
     arguments = {"subject": options.subject, "drop": options.drop}
     if options.dry_run:
@@ -72,22 +72,23 @@ def _unblock_options(parser: argparse.ArgumentParser) -> None:
     acting.add_options(parser)
 
 
-def _unblock(call: Call) -> int:
+def _unblock(call: Invocation) -> int:
     if call.options.dry_run:
         return counting.count_pending(call, HostPattern.parse(call.options.subject), blocked=True)
     return acting.act(call, "unblock", {"subject": call.options.subject})
 
 
-def _blocks(call: Call) -> int:
+def _blocks(call: Invocation) -> int:
     now = time.time()
     with StoreReader(call.folder()) as reader:
         rows = [
             {
-                "subject": block.subject, "who": block.who, "since": shown("when", block.when),
-                "until": None if math.isinf(block.until) else shown("when", block.until),
+                "subject": block.subject, "who": block.who,
+                "since": display_text("when", block.when),
+                "until": None if math.isinf(block.until) else display_text("when", block.until),
                 "reason": block.reason,
             }
-            for block in blocks.stored(reader.store.kv(blocks.STORE))
+            for block in restrictions.stored_blocks(reader.store.kv(restrictions.BLOCKS))
             if block.until > now
         ]  # fmt: skip
     call.table(rows, ("subject", "who", "since", "until", "reason"))

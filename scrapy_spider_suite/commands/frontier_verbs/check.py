@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from scrapy_spider_suite.commands.verb import Call, Verb
+from scrapy_spider_suite.operate.verb import Invocation, Verb
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.job_reader import StoreReader
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     wrong = 0
     with StoreReader(call.folder()) as reader:
         for line in reader.check():

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from scrapy_spider_suite.commands.frontier_verbs.judges import terms_of_job
-from scrapy_spider_suite.commands.verb import Call, Row
-from scrapy_spider_suite.control.blocks import STORE, stored
-from scrapy_spider_suite.control.reach import within
-from scrapy_spider_suite.control.renewing import known_seed
-from scrapy_spider_suite.explaining.spelling import normalizer_to_look
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.frontier.outcomes import State
+from scrapy_spider_suite.operate.restrictions import BLOCKS, stored_blocks
+from scrapy_spider_suite.operate.terms import normalizer_for_reading
+from scrapy_spider_suite.operate.url_selection import find_seed, host_filter
+from scrapy_spider_suite.operate.verb import Invocation, Row
 from scrapy_spider_suite.store.job_reader import StoreReader, UrlRow
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
@@ -42,7 +41,7 @@ class _Bad:
 
 
 def count_urls(
-    call: Call, subject: HostPattern | None, wanted: Callable[[str, UrlState], bool], *,
+    call: Invocation, subject: HostPattern | None, wanted: Callable[[str, UrlState], bool], *,
     failed_only: bool = False, pending_too: bool = False,
 ) -> int:  # fmt: skip
     """Count the URLs of *subject* (None: of all hosts) that are *wanted*."""
@@ -58,28 +57,28 @@ def count_urls(
         return _print(call, found)
 
 
-def normal_of(call: Call) -> Normal:
+def normal_of(call: Invocation) -> Normal:
     """The normaliser of the job's crawl; of several agents each has its own, and goes by that."""
     if call.redis is not None:
         return normalize
     with StoreReader(call.folder()) as reader:
-        return normalizer_to_look(terms_of_job(call, reader), reader.store)
+        return normalizer_for_reading(terms_of_job(call, reader), reader.store)
 
 
-def count_listed(call: Call, lines: Iterable[str], *, pending_too: bool) -> int:
+def count_listed(call: Invocation, lines: Iterable[str], *, pending_too: bool) -> int:
     """Count those of a list that are done or failed, or pending too."""
     with StoreReader(call.folder()) as reader:
-        normal = normalizer_to_look(terms_of_job(call, reader), reader.store)
+        normal = normalizer_for_reading(terms_of_job(call, reader), reader.store)
         bad = _Bad()
         found = _known(reader, _seeds(lines, bad, normalize), normal, pending_too=pending_too)
         return _print(call, found, bad)
 
 
-def count_seeds(call: Call, lines: Iterable[str]) -> int:
+def count_seeds(call: Invocation, lines: Iterable[str]) -> int:
     """Count the seeds of a list, and those that the job does not know (one that comes twice twice).
     """
     with StoreReader(call.folder()) as reader:
-        normal = normalizer_to_look(terms_of_job(call, reader), reader.store)
+        normal = normalizer_for_reading(terms_of_job(call, reader), reader.store)
         bad = _Bad()
         total, new, first = 0, 0, list[str]()
         for seed in _seeds(lines, bad, normal):
@@ -91,10 +90,11 @@ def count_seeds(call: Call, lines: Iterable[str]) -> int:
         return 0
 
 
-def count_pending(call: Call, subject: HostPattern, *, blocked: bool = False) -> int:
+def count_pending(call: Invocation, subject: HostPattern, *, blocked: bool = False) -> int:
     """Count what is pending at *subject*, which is *blocked*, or is to be."""
     with StoreReader(call.folder()) as reader:
-        known = [each for each in stored(reader.store.kv(STORE)) if each.subject == str(subject)]
+        blocks = stored_blocks(reader.store.kv(BLOCKS))
+        known = [each for each in blocks if each.subject == str(subject)]
     if blocked and not known:
         print(f"{subject} is not blocked by itself", file=sys.stderr)
         return 1
@@ -124,7 +124,7 @@ def _known(
     reader: StoreReader, seeds: Iterable[Seed], normal: Normal, *, pending_too: bool
 ) -> Iterator[UrlRow]:
     for seed in seeds:
-        entry, data = known_seed(reader.store, seed, normal)
+        entry, data = find_seed(reader.store, seed, normal)
         if entry is not None and data is not None:
             state = UrlState.from_bytes(data)
             if pending_too or state.state is not State.PENDING:
@@ -135,13 +135,13 @@ def _hosts(reader: StoreReader, subject: HostPattern | None, *, failed_only: boo
     if subject is not None and subject.kind is not PatternKind.DOMAIN:
         yield subject.host
         return
-    belongs = within(subject) if subject is not None else None
+    belongs = host_filter(subject) if subject is not None else None
     for name, record in reader.hosts():
         if (belongs is None or belongs(name)) and (record.failed or not failed_only):
             yield name
 
 
-def _print(call: Call, found: Iterable[UrlRow], bad: _Bad | None = None) -> int:
+def _print(call: Invocation, found: Iterable[UrlRow], bad: _Bad | None = None) -> int:
     counts: dict[str, int] = {}
     first: list[str] = []
     for row in found:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 
 from scrapy_spider_suite.commands.frontier_verbs import acting, counting
-from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, confirm, without_port
-from scrapy_spider_suite.control.actions import Answer
-from scrapy_spider_suite.control.dropping import (
+from scrapy_spider_suite.errors import ActionError, JobError
+from scrapy_spider_suite.operate.actions import Answer
+from scrapy_spider_suite.operate.verb import Invocation, Verb, add_caution, confirm, without_port
+from scrapy_spider_suite.operate.verbs.drop import (
+    KNOWN,
     NOT_REMOVED,
     NOT_TOUCHED,
     belongs,
+    knows,
     parse_droppable,
+    unknown,
 )
-from scrapy_spider_suite.control.knowing import KNOWN, knows, unknown
-from scrapy_spider_suite.errors import ActionError, JobError
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.urls.host_patterns import HostPattern
 
@@ -34,7 +36,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     acting.add_options(parser)
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     subject: HostPattern = call.options.subject
     if call.options.dry_run:
         _require(call, subject)
@@ -66,7 +68,7 @@ def _known(answer: Answer) -> bool:
     return any(facts.get(KNOWN, True) for facts in every)
 
 
-def _require(call: Call, subject: HostPattern) -> None:
+def _require(call: Invocation, subject: HostPattern) -> None:
     """Raise `JobError` if nothing of *subject* is in the job."""
     with StoreReader(call.folder()) as reader:
         found = (belongs(subject, row.url) for row in reader.urls(subject.host))

@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
-from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_limit
-from scrapy_spider_suite.control import blocks, pausing
 from scrapy_spider_suite.frontier.policy import Exclusion
+from scrapy_spider_suite.operate import restrictions
+from scrapy_spider_suite.operate.restrictions import paused_by
+from scrapy_spider_suite.operate.verb import Invocation, Row, Verb, add_limit
 from scrapy_spider_suite.store.host_queues import NEVER, RESIDENT
 from scrapy_spider_suite.store.job_reader import StoreReader, wait_reason
 from scrapy_spider_suite.store.rows import HostRecord
@@ -21,8 +22,8 @@ def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> I
     """What is said of each of *hosts*, here and by ``why``."""
     now = time.time()
     running = reader.crawl_state(now).running
-    policy = blocks.policy_of(reader.store.kv(blocks.STORE), now)
-    paused = pausing.paused_by(reader.store.kv("control"))
+    policy = restrictions.policy_with_blocks(reader.store.kv(restrictions.BLOCKS), now)
+    paused = paused_by(reader.store.kv("control"))
     for name, record in hosts:
         row = _row(name, record, policy.bar_of_visit(name, "", now), now)
         if not running and record.due == RESIDENT and not row["next_visit"] and _waits(record):
@@ -55,7 +56,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     limit = call.options.limit or sys.maxsize
     with StoreReader(call.folder()) as reader:
         column = attrgetter(call.options.sort)

@@ -9,10 +9,10 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from scrapy_spider_suite.commands.verb import Call, Verb, without_port
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.fetch.fetch_log import FIELDS, LOG_FOLDER
 from scrapy_spider_suite.fetch.fetch_log_reader import FetchFilter, FetchLogReader, parsed_lines
+from scrapy_spider_suite.operate.verb import Invocation, Verb, without_port
 from scrapy_spider_suite.settings.values import duration
 from scrapy_spider_suite.store.job_directory import JobFile
 
@@ -64,7 +64,7 @@ def folders(job: Path, chosen: object) -> list[Path]:
     return found
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     job = call.folder()
     file = JobFile.read(job)
     chosen = True if file is None else file.settings.get("fetch_log", True)

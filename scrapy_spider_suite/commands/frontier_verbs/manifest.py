@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from scrapy_spider_suite.commands.verb import Call, Row, Verb, shown
-from scrapy_spider_suite.control.manifest import read_manifest
+from scrapy_spider_suite.operate.verb import Invocation, Row, Verb, display_text
+from scrapy_spider_suite.operate.verbs.log import read_manifest
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     found = read_manifest(call.folder())
     if call.json:
         print(json.dumps(found))
@@ -18,17 +18,19 @@ def _run(call: Call) -> int:
     return 0
 
 
-def show(call: Call, found: dict[str, Any]) -> None:
+def show(call: Invocation, found: dict[str, Any]) -> None:
     """What fits on a screen: runs, seeds, how often settings and filters changed."""
     runs, last = found["runs"], found["runs"][-1] if found["runs"] else {}
     changed = [row for row in found["settings"] if "name" in row]
     call.facts({
-        "job": found["job"], "spider": found["spider"], "created": shown("when", found["created"]),
+        "job": found["job"], "spider": found["spider"],
+        "created": display_text("when", found["created"]),
         "versions": [f"{name} {number}" for name, number in last.get("versions", {}).items()],
         "settings": last.get("settings"),
-        "changed": [f"{shown('when', row['when'])}: {row['name']} {row['old']!r} -> {row['new']!r}"
+        "changed": [f"{display_text('when', row['when'])}: {row['name']} "
+                    f"{row['old']!r} -> {row['new']!r}"
                     for row in changed],
-        "filters": [f"{shown('when', row['when'])}: {row['stage']}: {row['text'][:60]!r}"
+        "filters": [f"{display_text('when', row['when'])}: {row['stage']}: {row['text'][:60]!r}"
                     for row in found["filters"]],
         "seeds": [_seeds(row) for row in found["seeds"]],
         **found["counts"],

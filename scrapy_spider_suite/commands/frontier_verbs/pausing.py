@@ -6,26 +6,27 @@ import json
 from pathlib import Path
 
 from scrapy_spider_suite.commands.frontier_verbs import acting
-from scrapy_spider_suite.commands.verb import Call, Verb
-from scrapy_spider_suite.control.asking import leave_for_first, whoami
+from scrapy_spider_suite.operate.actions import whoami
+from scrapy_spider_suite.operate.executors.one_job import ask_future_job
+from scrapy_spider_suite.operate.verb import Invocation, Verb
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 
 
-def _pause(call: Call) -> int:
+def _pause(call: Invocation) -> int:
     return _ask(call, "pause", "the crawl that begins a job there waits")
 
 
-def _resume(call: Call) -> int:
+def _resume(call: Invocation) -> int:
     return _ask(call, "resume", "the crawl that begins a job there goes on")
 
 
-def _ask(call: Call, verb: str, then: str) -> int:
+def _ask(call: Invocation, verb: str, then: str) -> int:
     """Have *verb* carried out: on the job, or *then*, as soon as there is one."""
     folder = Path(str(call.jobdir)) / FOLDER
     if call.redis is not None or JobFile.read(folder) is not None:
         return acting.act(call, verb, {})
     options = call.options
-    leave_for_first(folder, verb, who=options.who or whoami(), why=options.why)
+    ask_future_job(folder, verb, who=options.who or whoami(), why=options.why)
     said = f"{call.jobdir} holds no job yet: {then}"
     print(json.dumps({"ok": True, "said": said}) if call.json else said)
     return 0

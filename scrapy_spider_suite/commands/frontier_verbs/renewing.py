@@ -6,10 +6,10 @@ import argparse
 import os
 
 from scrapy_spider_suite.commands.frontier_verbs import acting, counting
-from scrapy_spider_suite.commands.verb import Call, Verb, add_caution, without_port
-from scrapy_spider_suite.control.patterns import parse_pattern, parse_reason
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.operate.url_selection import parse_pattern, parse_reason
+from scrapy_spider_suite.operate.verb import Invocation, Verb, add_caution, without_port
 from scrapy_spider_suite.urls.url_lists import is_file_name, read_lines
 
 _PATTERN = "FILE|PATTERN"
@@ -25,7 +25,7 @@ def _refetch_options(parser: argparse.ArgumentParser) -> None:
     acting.add_options(parser)
 
 
-def _refetch(call: Call) -> int:
+def _refetch(call: Invocation) -> int:
     options = call.options
     arguments: dict[str, object] = {"first": options.first}
     if "://" not in options.source and os.path.isfile(options.source):
@@ -65,7 +65,7 @@ def _retry_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _retry(call: Call) -> int:
+def _retry(call: Invocation) -> int:
     options = call.options
     arguments = {"reason": options.reason}
     if options.subject is not None:

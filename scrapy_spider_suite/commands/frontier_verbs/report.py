@@ -12,10 +12,10 @@ from pathlib import Path
 
 from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
 from scrapy_spider_suite.analysis.link_stats import LinkStats, link_report
-from scrapy_spider_suite.commands.verb import Call, Row, Verb, count
 from scrapy_spider_suite.crawl.seeds import bad_seed_lines
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.monitor import reports
+from scrapy_spider_suite.operate import reports
+from scrapy_spider_suite.operate.verb import Invocation, Row, Verb, row_limit
 from scrapy_spider_suite.store.counters import FetchTotals
 from scrapy_spider_suite.store.job_directory import JobFile
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -80,12 +80,12 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", choices=NAMES, help=", ".join(NAMES))
     parser.add_argument("--csv", action="store_true", help="print CSV with a line of names")
     parser.add_argument(
-        "--limit", type=count, default=0, metavar="N",
+        "--limit", type=row_limit, default=0, metavar="N",
         help="only so many rows, the greatest where they are counts (0: all)",
     )  # fmt: skip
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     name = own_name(call.options.name)
     folder = call.folder()
     with StoreReader(folder) as reader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from scrapy_spider_suite.commands.frontier_verbs import acting
-from scrapy_spider_suite.commands.verb import Call, Verb
+from scrapy_spider_suite.operate.verb import Invocation, Verb
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     acting.add_options(parser)
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     options = call.options
     arguments = {"name": options.name, "value": options.value}
     return acting.act(call, "set", arguments | ({"dry": True} if options.dry_run else {}))

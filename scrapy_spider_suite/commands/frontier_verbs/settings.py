@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scrapy_spider_suite.commands.verb import Call, Verb
+from scrapy_spider_suite.operate.verb import Invocation, Verb
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     job = JobFile.read(Path(call.jobdir) / FOLDER) if call.jobdir else None
     settings = call.settings.copy()
     if job is not None and settings.get("SUITE_PROFILE", "auto") == "auto":

@@ -9,11 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from scrapy_spider_suite.commands.frontier_verbs import acting
-from scrapy_spider_suite.commands.verb import Call, Verb, shown
-from scrapy_spider_suite.control.asking import ask, whoami
-from scrapy_spider_suite.control.folder import ActionFolder, new_id
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.explaining.terms import Terms
+from scrapy_spider_suite.operate.actions import ActionFolder, new_id, whoami
+from scrapy_spider_suite.operate.executors.one_job import ask_job
+from scrapy_spider_suite.operate.terms import CrawlTerms
+from scrapy_spider_suite.operate.verb import Invocation, Verb, display_text
 from scrapy_spider_suite.store.job_directory import FOLDER, check_target, copy_job
 from scrapy_spider_suite.store.job_reader import StoreReader
 
@@ -31,12 +31,12 @@ def _options(parser: argparse.ArgumentParser) -> None:
     acting.add_options(parser)
 
 
-def _copied_store(call: Call, folder: Path) -> Path:
+def _copied_store(call: Invocation, folder: Path) -> Path:
     """Have the store copied by whoever uses the job; where the copy lies. Raises `JobError`s."""
     options, id = call.options, new_id()
     actions = ActionFolder(folder)
     try:
-        answer = ask(
+        answer = ask_job(
             folder, "snapshot", {"target": str(options.target.absolute())},
             who=options.who or whoami(), why=options.why, wait=options.wait, id=id,
         )  # fmt: skip
@@ -51,7 +51,7 @@ def _copied_store(call: Call, folder: Path) -> Path:
     return actions.copy_of(id)
 
 
-def _foresee(call: Call, folder: Path) -> int:
+def _foresee(call: Invocation, folder: Path) -> int:
     """What a copy made now would hold; on another file system it takes so many bytes."""
     with StoreReader(folder) as reader:
         counters = reader.counters()
@@ -66,7 +66,7 @@ def _foresee(call: Call, folder: Path) -> int:
     return 0
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     folder, target = call.folder(), call.options.target
     check_target(folder.parent, target)  # before anything is asked of a crawl
     if call.options.dry_run:
@@ -77,11 +77,11 @@ def _run(call: Call) -> int:
         print(f"scrapy frontier: {error}", file=sys.stderr)
         return 3
     with StoreReader(target / FOLDER) as reader:
-        counters, terms = reader.counters(), Terms.load(reader.store.kv("terms"))
+        counters, terms = reader.counters(), CrawlTerms.load(reader.store.kv("terms"))
     elsewhere = None if terms is None else terms.values.get("SUITE_FETCH_LOG")
     left_out = {"not_copied": f"the fetch log in {elsewhere}"} if isinstance(elsewhere, str) else {}
     call.facts({
-        "snapshot": str(target), "taken": shown("when", time.time()), "job": copy.id,
+        "snapshot": str(target), "taken": display_text("when", time.time()), "job": copy.id,
         "copy_of": copy.origin, "pending": counters.pending, "done": counters.done,
         "failed": counters.failed, **left_out,
     })  # fmt: skip

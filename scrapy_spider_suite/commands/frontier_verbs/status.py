@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scrapy_spider_suite.commands.frontier_verbs import acting
-from scrapy_spider_suite.commands.verb import Call, Row, Verb, shown
-from scrapy_spider_suite.control.pausing import reasons
-from scrapy_spider_suite.explaining.waits import counts_in, summary
-from scrapy_spider_suite.explaining.waits import rows as waiting_rows
 from scrapy_spider_suite.fetch.dns_client import server_names
 from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
+from scrapy_spider_suite.operate.judge import wait_rows as waiting_rows
+from scrapy_spider_suite.operate.judge import wait_summary, waits_in_status
+from scrapy_spider_suite.operate.restrictions import pause_reasons
+from scrapy_spider_suite.operate.verb import Invocation, Row, Verb, display_text
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.job_status import CrawlState, read_status
 from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlans
@@ -36,7 +36,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     if call.options.alive is not None:
         return 0 if _is_alive(read_status(call.folder()) or {}, call.options.alive) else 1
     now = time.time()
@@ -52,13 +52,13 @@ def _run(call: Call) -> int:
     first = {
         "running": words_of_state(state, status),
         "paused": words_of_pauses(row["pauses"]) or ("yes" if row.get("paused") else ""),
-        "waiting": summary(counts_in(status), now) if row["waits"] else "",
+        "waiting": wait_summary(waits_in_status(status), now) if row["waits"] else "",
         "name_servers": words_of_servers(row.get("silent_name_servers")),
     }  # fmt: skip
     lines = {name: words for name, words in first.items() if words}
     lines |= {name: value for name, value in row.items() if name not in _IN_WORDS}
     for name, value in lines.items():
-        print(f"{name.replace('_', ' '):<12} {shown(name, value)}")
+        print(f"{name.replace('_', ' '):<12} {display_text(name, value)}")
     for name, count in sorted(outcomes.items(), key=lambda item: -item[1]):
         print(f"  {name.replace('_', ' '):<20} {count}")
     return 0
@@ -67,7 +67,7 @@ def _run(call: Call) -> int:
 def pauses(reader: StoreReader, status: Mapping[str, Any]) -> list[str]:
     """The reasons for which the job is paused; an operator by name."""
     known = () if status.get("ended") else status.get("pauses", ())
-    return reasons(reader.store.kv("control"), known)
+    return pause_reasons(reader.store.kv("control"), known)
 
 
 def words_of_pauses(pauses: list[str]) -> str:
@@ -90,7 +90,7 @@ def words_of_servers(servers: Sequence[str] | None) -> str:
 
 def words_of_state(state: CrawlState, status: Mapping[str, Any]) -> str:
     """One line on whether the crawl that wrote *status* runs, and how it ended."""
-    heard = shown("when", status.get("when", status.get("started")))
+    heard = display_text("when", status.get("when", status.get("started")))
     if state is CrawlState.KILLED:
         return f"no: killed, last heard {heard}"
     if state is CrawlState.SILENT:
@@ -101,14 +101,14 @@ def words_of_state(state: CrawlState, status: Mapping[str, Any]) -> str:
         return "no"
     code = status.get("exit_code")
     how = str(status.get("finish_reason")) + ("" if code is None else f", exit code {code}")
-    return f"no: ended {shown('ended', status['ended'])} ({how})"
+    return f"no: ended {display_text('ended', status['ended'])} ({how})"
 
 
 def _row(reader: StoreReader, state: CrawlState, status: Mapping[str, Any], now: float) -> Row:
     counters = reader.counters()
     row: Row = {
         "running": state.running, "state": state.value, "pauses": pauses(reader, status),
-        "waits": waiting_rows(counts_in(status), now),
+        "waits": waiting_rows(waits_in_status(status), now),
         "pending": counters.pending, "done": counters.done,
         "failed": counters.failed, "retried": counters.retried, "filtered": counters.filtered,
         "dead_hosts": counters.dead_hosts, "seconds": round(counters.seconds),

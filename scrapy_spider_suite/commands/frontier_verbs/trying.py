@@ -12,10 +12,10 @@ from scrapy_spider_suite.commands.frontier_verbs.judges import (
     terms_of_job,
     terms_of_spider,
 )
-from scrapy_spider_suite.commands.verb import Call, Row, Verb
-from scrapy_spider_suite.explaining.judging import Judge, decisive
-from scrapy_spider_suite.explaining.spelling import normalizer_to_look
-from scrapy_spider_suite.explaining.tracing import trace
+from scrapy_spider_suite.operate.judge import UrlJudge, decisive
+from scrapy_spider_suite.operate.terms import normalizer_for_reading
+from scrapy_spider_suite.operate.verb import Invocation, Row, Verb
+from scrapy_spider_suite.operate.verbs.why import trace
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.urls.normalizer import Normal
 from scrapy_spider_suite.urls.url_lists import BadLine, SeedLines, read_lines
@@ -43,7 +43,7 @@ def _lines(sources: list[str]) -> Iterator[str]:
 
 
 def _rows(
-    call: Call, judging: Judge, reader: StoreReader | None, normal: Normal
+    call: Invocation, judging: UrlJudge, reader: StoreReader | None, normal: Normal
 ) -> Iterator[Row]:
     lines = SeedLines("standard input", normal=normal)
     for line in _lines(call.options.source):
@@ -65,7 +65,7 @@ def _row(url: str, judgement: str, rule: str, why: str, where: str) -> Row:
     return {"judgement": judgement, "decided_by": rule, "why": why, "where": where, "url": url}
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     with ExitStack() as stack:
         reader = None
         if call.jobdir and call.options.spider is None:
@@ -73,7 +73,7 @@ def _run(call: Call) -> int:
             terms = terms_of_job(call, reader)
         else:
             terms = terms_of_spider(call, call.options.spider)
-        normal = normalizer_to_look(terms, None if reader is None else reader.store)
+        normal = normalizer_for_reading(terms, None if reader is None else reader.store)
         rows = list(_rows(call, judge(terms, reader), reader, normal))
     call.table(rows, ("judgement", "decided_by", "why", "where", "url"))
     return 0 if all(row["judgement"] != "refuse" for row in rows) else 1

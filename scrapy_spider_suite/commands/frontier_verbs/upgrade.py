@@ -8,9 +8,9 @@ from dataclasses import replace
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.commands.frontier_verbs import acting
-from scrapy_spider_suite.commands.verb import Call, Verb, add_caution
-from scrapy_spider_suite.control.asking import whoami
 from scrapy_spider_suite.job.upgrading import upgrade
+from scrapy_spider_suite.operate.actions import whoami
+from scrapy_spider_suite.operate.verb import Invocation, Verb, add_caution
 from scrapy_spider_suite.store.rows import FORMAT
 
 
@@ -20,7 +20,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     acting.add_why(parser)
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     options = call.options
     job = options.job or call.jobdir
     if not job:

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterator
 from itertools import islice
 
-from scrapy_spider_suite.commands.verb import Call, Row, Verb, add_limit, host
 from scrapy_spider_suite.errors import JobError
+from scrapy_spider_suite.operate.verb import Invocation, Row, Verb, add_limit, host_argument
 from scrapy_spider_suite.store.job_reader import StoreReader
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("host", metavar="HOST", type=host)
+    parser.add_argument("host", metavar="HOST", type=host_argument)
     parser.add_argument(
         "--state", choices=["pending", "done", "failed"], help="only those in this state"
     )
@@ -31,7 +31,7 @@ def _rows(reader: StoreReader, host: str, state: str | None) -> Iterator[Row]:
             }  # fmt: skip
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     options = call.options
     with StoreReader(call.folder()) as reader:
         if reader.host(options.host) is None:

@@ -17,23 +17,34 @@ from scrapy_spider_suite.commands.frontier_verbs.status import (
     words_of_servers,
     words_of_state,
 )
-from scrapy_spider_suite.commands.verb import Call, Row, Verb, host
-from scrapy_spider_suite.control.renewing import SPIDERS_OWN
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.explaining.judging import Judge, Judgement, decisive, span
-from scrapy_spider_suite.explaining.revisited import next_visit
-from scrapy_spider_suite.explaining.spelling import normalizer_to_look
-from scrapy_spider_suite.explaining.terms import Terms
-from scrapy_spider_suite.explaining.tracing import SINCE, Trace, came_from, last_fetch, trace
-from scrapy_spider_suite.explaining.trapped import MINING
-from scrapy_spider_suite.explaining.waits import counts_in, summary
-from scrapy_spider_suite.explaining.waits import rows as waiting_rows
 from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER as FETCHES
 from scrapy_spider_suite.fetch.fetch_log import FetchLine
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import waits_for_rule
 from scrapy_spider_suite.frontier.robots_rules import origin_of
+from scrapy_spider_suite.operate.judge import (
+    MINING,
+    Judgement,
+    UrlJudge,
+    decisive,
+    display_duration,
+    wait_summary,
+    waits_in_status,
+)
+from scrapy_spider_suite.operate.judge import wait_rows as waiting_rows
+from scrapy_spider_suite.operate.terms import CrawlTerms, normalizer_for_reading
+from scrapy_spider_suite.operate.url_selection import SPIDERS_OWN
+from scrapy_spider_suite.operate.verb import Invocation, Row, Verb, host_argument
+from scrapy_spider_suite.operate.verbs.why import (
+    SINCE,
+    Trace,
+    came_from,
+    last_fetch,
+    next_visit,
+    trace,
+)
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.host_queues import NEVER
 from scrapy_spider_suite.store.job_reader import StoreReader, wait_reason
@@ -45,7 +56,7 @@ _SHOWN = 3
 
 
 def _subject(text: str) -> str:
-    return text if "://" in text else host(text)
+    return text if "://" in text else host_argument(text)
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +66,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _run(call: Call) -> int:
+def _run(call: Invocation) -> int:
     subject: str | None = call.options.subject
     with StoreReader(call.folder()) as reader:
         if subject is None:
@@ -68,10 +79,10 @@ def _run(call: Call) -> int:
 # The crawl
 
 
-def _of_crawl(call: Call, reader: StoreReader) -> int:
+def _of_crawl(call: Invocation, reader: StoreReader) -> int:
     now = time.time()
     state, status = reader.crawl_state(now), reader.status() or {}
-    counts = counts_in(status)
+    counts = waits_in_status(status)
     paused, silent = pauses(reader, status), silent_servers(state, status)
     if call.json:
         row = {"running": state.running, "paused": paused, "waits": waiting_rows(counts, now)}
@@ -79,7 +90,7 @@ def _of_crawl(call: Call, reader: StoreReader) -> int:
         return 0
     lines = {
         "running": words_of_state(state, status), "paused": words_of_pauses(paused),
-        "waiting": summary(counts, now),
+        "waiting": wait_summary(counts, now),
         "name_servers": words_of_servers(silent.get("silent_name_servers")),
     }  # fmt: skip
     call.facts({name: words for name, words in lines.items() if words})
@@ -89,7 +100,7 @@ def _of_crawl(call: Call, reader: StoreReader) -> int:
 # A host
 
 
-def _of_host(call: Call, reader: StoreReader, name: str) -> Row:
+def _of_host(call: Invocation, reader: StoreReader, name: str) -> Row:
     record = reader.host(name)
     if record is None:
         raise JobError(f"the job has never met the host {name!r}")
@@ -97,7 +108,7 @@ def _of_host(call: Call, reader: StoreReader, name: str) -> Row:
     address = fetch.address if fetch else ""
     terms = terms_of_job(call, reader)
     judging = judge(terms, reader, {name: address})
-    twins = normalizer_to_look(terms, reader.store).twins
+    twins = normalizer_for_reading(terms, reader.store).twins
     seen = [twins.why(f"{scheme}://{name}/") for scheme in ("http", "https")] if twins else []
     pending = [entry.url for entry in islice(reader.pending(name), _SHOWN)]
     urls = [*pending, f"https://{name}/", f"http://{name}/", fetch.url if fetch else ""]
@@ -117,13 +128,13 @@ def _of_host(call: Call, reader: StoreReader, name: str) -> Row:
 # A URL
 
 
-def _of_url(call: Call, reader: StoreReader, url: str) -> Row:
+def _of_url(call: Invocation, reader: StoreReader, url: str) -> Row:
     terms = terms_of_job(call, reader)
     plain = normalize(url)
     if plain is None:
         [finding] = judge(terms, reader).findings(url)
         return {"url": url, "normal_form": None, "state": "unknown", "because": finding.why}
-    normalizer = normalizer_to_look(terms, reader.store)
+    normalizer = normalizer_for_reading(terms, reader.store)
     normal = normalizer.respell(plain)
     if normal is None:
         because = f"{terms.where('SUITE_NORMALIZER')} drops it"
@@ -169,7 +180,7 @@ def _fetch_of(reader: StoreReader, url: str, known: Trace | None) -> FetchLine |
     return last_fetch(reader.folder / FETCHES, url, known.state.when - SINCE)
 
 
-def _of_unknown(reader: StoreReader, judging: Judge, url: str) -> Row:
+def _of_unknown(reader: StoreReader, judging: UrlJudge, url: str) -> Row:
     findings = judging.findings(url)
     decided = decisive(findings)
     unread, because = len(reader.unextracted), "the job has never come across it"
@@ -184,7 +195,7 @@ def _of_unknown(reader: StoreReader, judging: Judge, url: str) -> Row:
 
 
 def _of_known(
-    reader: StoreReader, terms: Terms, judging: Judge, known: Trace, fetch: FetchLine | None
+    reader: StoreReader, terms: CrawlTerms, judging: UrlJudge, known: Trace, fetch: FetchLine | None
 ) -> Row:
     state, event = known.state, known.state.event
     attempts = known.entry.attempts if known.entry is not None else state.attempts
@@ -223,7 +234,7 @@ def _time(when: int) -> str:
     return datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _because(terms: Terms, event: Event | None) -> str:
+def _because(terms: CrawlTerms, event: Event | None) -> str:
     if event is None:
         return "it has not been tried yet"
     if event is Event.HOST_DEAD and terms.settings.profile == "spider":
@@ -234,7 +245,7 @@ def _because(terms: Terms, event: Event | None) -> str:
     return OUTCOMES[event].meaning
 
 
-def _next_try(reader: StoreReader, judging: Judge, known: Trace) -> Row:
+def _next_try(reader: StoreReader, judging: UrlJudge, known: Trace) -> Row:
     """When a pending URL is tried next, and why then."""
     now = time.time()
     host = host_of(known.url)
@@ -271,7 +282,8 @@ def _next_try(reader: StoreReader, judging: Judge, known: Trace) -> Row:
         left, why = judging.robots_left(rules), str(robots)
     when = "at its host's next turn"
     if 0.0 < left < math.inf:
-        when = f"its host's next visit is in {span(left)}" if known.ahead else f"in {span(left)}"
+        when = f"in {display_duration(left)}"
+        when = f"its host's next visit is {when}" if known.ahead else when
     return row | {"next_try": when, "why_then": why}
 
 

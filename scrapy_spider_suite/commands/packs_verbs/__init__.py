@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 MODULES = {
-    "ls": "listing",
-    "get": "getting",
-    "cat": "getting",
-    "verify": "verifying",
-    "links": "linking",
-    "search": "searching",
-    "index": "searching",
-    "export": "exporting",
-    "graph": "graphing",
-    "merge": "merging",
-    "upload": "uploading",
-    "redact": "redacting",
+    "ls": "read_verbs",
+    "get": "read_verbs",
+    "cat": "read_verbs",
+    "verify": "upkeep_verbs",
+    "links": "read_verbs",
+    "search": "search_verbs",
+    "index": "search_verbs",
+    "export": "export_verbs",
+    "graph": "export_verbs",
+    "merge": "upkeep_verbs",
+    "upload": "upkeep_verbs",
+    "redact": "redact_verb",
 }
 """Verb -> the module here whose `VERBS` has it, in the order in which the help lists them."""
 

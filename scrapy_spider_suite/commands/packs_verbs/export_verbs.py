@@ -1,0 +1,221 @@
+"""``scrapy packs export`` and ``graph``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_spider_suite.commands.packs_verbs.options import (
+    add_choice,
+    add_paths,
+    choice_of,
+    of_extra,
+    packs_of,
+    progress,
+    tell_absent,
+    tell_damage,
+)
+from scrapy_spider_suite.operate.verb import Invocation, Verb
+from scrapy_spider_suite.operate.verbs.log import read_manifest
+from scrapy_spider_suite.packs import CrawlInfo, Packs
+from scrapy_spider_suite.packs.export import ExportResult, export_files, export_wacz, export_warc
+from scrapy_spider_suite.packs.selection import Selection, select
+from scrapy_spider_suite.packs.warc import SOFTWARE
+from scrapy_spider_suite.runtime.text import printable
+from scrapy_spider_suite.settings.values import size
+from scrapy_spider_suite.store.job_directory import FOLDER
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.analysis.link_graph import Level, LinkGraph
+
+def _add_export_options(parser: argparse.ArgumentParser) -> None:
+    add_paths(parser)
+    to = parser.add_mutually_exclusive_group(required=True)
+    to.add_argument(
+        "--warc-gz", type=Path, metavar="FILE|DIR",
+        help="WARC, a gzip member for each record, which every WARC tool opens: one file "
+        "*.warc.gz, or several in a folder",
+    )  # fmt: skip
+    to.add_argument(
+        "--warc-zst", type=Path, metavar="FILE|DIR",
+        help="WARC, a Zstandard frame for each record, for FastWARC and who decompresses first "
+        "(zstd -dc; warcio does not read it): one file *.warc.zst, or several in a folder",
+    )  # fmt: skip
+    to.add_argument("--dir", type=Path, metavar="DIR", help="a file for each page, and pages.jsonl")
+    to.add_argument(
+        "--parquet", type=Path, metavar="FILE",
+        help="a table as Common Crawl's index has it, with title, language and text ([parquet])",
+    )  # fmt: skip
+    to.add_argument("--wacz", type=Path, metavar="FILE", help="a file for replayweb.page: *.wacz")
+    parser.add_argument(
+        "--job", type=Path, metavar="DIR", help="with --wacz: put the manifest of that job with it"
+    )
+    add_choice(parser, sample=True)
+
+
+def _run_export(call: Invocation) -> int:
+    packs, choice = packs_of(call), choice_of(call.options)
+    total = sum(1 for _ in select(packs, choice))
+    with progress(total, "pages") as move:
+        done = _export(call.options, packs, choice, move)
+    for url, why in done.failed:
+        print(f"{printable(url)}: {printable(why)}", file=sys.stderr)
+    row = {"pages": done.pages, "files": list(map(str, done.files)), "failed": len(done.failed)}
+    call.facts(row)
+    tell_absent(packs)
+    return 1 if tell_damage(packs) or done.failed else 0
+
+
+def _export(
+    options: argparse.Namespace, packs: Packs, choice: Selection, move: Callable[[int], object]
+) -> ExportResult:
+    if options.parquet is not None:
+        table = of_extra("analysis.parquet", "parquet")
+        done: ExportResult = table.export_parquet(packs, choice, options.parquet, move)
+        return done
+    if options.dir is not None:
+        return export_files(packs, choice, options.dir, move)
+    if options.wacz is not None:
+        known = b"" if options.job is None else _manifest(options.job)
+        return export_wacz(packs, choice, options.wacz, _crawl(), time.time(), move, known)
+    form = "gz" if options.warc_zst is None else "zst"
+    target = options.warc_gz or options.warc_zst
+    return export_warc(packs, choice, target, _crawl(), time.time(), move, form)
+
+
+def _manifest(job: Path) -> bytes:
+    """The manifest of the crawl. Raises `JobError`s."""
+    return json.dumps(read_manifest(job / FOLDER), indent=1).encode()
+
+
+def _crawl() -> CrawlInfo:
+    """What an export says of itself."""
+    return CrawlInfo(name="export", software=SOFTWARE, notes={"description": "pages out of packs"})
+
+
+_EXPORT = (
+    Verb(
+        "export", "pages in forms that other programs open", _run_export, _add_export_options,
+        "[PATH...] --FORM FILE",
+        about=(
+            "In WARC, a page comes with its request and its metadata. A revisit stays one, and is\n"
+            "complete where the page that it is the same as is exported, too; in the other forms\n"
+            "it has the body of that. Nothing is left of an export that fails."
+        ),
+        examples=(
+            "export crawls/news/packs --warc-gz news.warc.gz --host '*.example.com'",
+            "export crawls/news/packs --warc-zst warcs/ --from 2026-11",
+            "export crawls/news/packs --parquet news.parquet",
+            "export crawls/news/packs --wacz news.wacz --host example.com --job crawls/news",
+            "export crawls/news/packs --dir pages --sample 100 --mime text/html",
+        ),
+        exits={1: "something could not be read, and was left out"},
+    ),
+)  # fmt: skip
+
+
+_FORMS = ("tables", "arcs", "ascii")
+
+
+def _add_graph_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="DIR", help="a folder for the files")
+    add_paths(parser)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--hosts", dest="levels", action="store_const", const=("host",),
+                       default=("page", "host"), help="the graph of hosts alone")  # fmt: skip
+    which.add_argument("--pages", dest="levels", action="store_const", const=("page",),
+                       help="the graph of pages alone")  # fmt: skip
+    parser.add_argument(
+        "--format", action="append", choices=_FORMS, dest="forms",
+        help="tables: vertices and edges as Common Crawl has them (the default); arcs: edges for "
+        "networkx, igraph and WebGraph; ascii: WebGraph's ASCIIGraph; may be given again",
+    )  # fmt: skip
+    parser.add_argument("--rank", action="store_true", help="PageRank, too: see SUITE_SCORES")
+    parser.add_argument("--plot", action="store_true", help="the degrees as SVG, too")
+    parser.add_argument("--memory", type=_size, default=512 << 20, metavar="SIZE",
+                        help="what sorting may use (512M); the rest is on disk")  # fmt: skip
+    add_choice(parser)
+
+
+def _run_graph(call: Invocation) -> int:
+    options, packs, choice = call.options, packs_of(call), choice_of(call.options)
+    graphs = of_extra("analysis.link_graph", "graph")
+    if not choice.mimes:
+        choice = graphs.LinkingPages(**asdict(choice))
+    options.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="making-") as scratch:
+        with progress(sum(1 for _ in select(packs, choice)), "pages") as move, \
+                graphs.GraphBuilder(Path(scratch), memory=options.memory) as builder:  # fmt: skip
+            builder.add(graphs.page_records(packs, choice, move))
+            graph = builder.finish()
+            made = Path(scratch) / "made"
+            made.mkdir()
+            for level in options.levels:
+                _write(graph, made, level, options)
+            sizes = graph.sizes._asdict()
+        names = sorted(path.name for path in made.iterdir())
+        for name in names:
+            os.replace(made / name, options.folder / name)
+    call.facts({**sizes, "files": [str(options.folder / name) for name in names]})
+    tell_absent(packs)
+    return tell_damage(packs)
+
+
+def _write(graph: LinkGraph, folder: Path, level: Level, options: argparse.Namespace) -> None:
+    """The files of one of the two graphs."""
+    forms = options.forms or ["tables"]
+    if "tables" in forms:
+        (graph.write_hosts if level == "host" else graph.write_pages)(folder)
+    if "arcs" in forms:
+        graph.write_arcs(folder / f"{level}-arcs.txt.gz", level)
+    if "ascii" in forms:
+        graph.write_ascii(folder / f"{level}s.graph-txt", level)
+    if options.rank:
+        path = folder / f"{level}-ranks.txt.gz"
+        graph.write_scores(path, level, graph.rank(level, folder))
+    if options.plot:
+        from scrapy_spider_suite.analysis.link_graph import plot_degrees
+
+        plot_degrees(folder / f"{level}-degrees.svg", f"{level.title()}s", graph.degrees(level))
+
+
+def _size(text: str) -> int:
+    declared = size(32 << 20)
+    try:
+        found = declared.parse(text)
+        assert isinstance(found, int)
+        return found
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {declared.allowed}") from None
+
+
+_GRAPH = (
+    Verb(
+        "graph", "pages and hosts as graphs: vertices, edges, ranks", _run_graph,
+        _add_graph_options,
+        "DIR [PATH...]",
+        about=(
+            "Of the HTML pages and redirects in the packs, or of pages of the --mime that is\n"
+            "given, of several agents' folders together: each page as it was last fetched.\n"
+            "Vertices are pages that were fetched and those that they lead to; ids from 0, in\n"
+            "the order of SURT. docs/links.md has the files and who loads them. Needs the extra\n"
+            "graph."
+        ),
+        examples=(
+            "graph graphs/ crawls/news/packs other-machine/packs",
+            "graph ranks/ crawls/news/packs --hosts --rank --plot",
+            "graph graphs/ crawls/news/packs --pages --format arcs --format ascii",
+        ),
+        exits={1: "something is damaged, and was left out"},
+    ),
+)  # fmt: skip
+
+VERBS = (*_EXPORT, *_GRAPH)

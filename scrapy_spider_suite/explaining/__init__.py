@@ -1,1 +1,0 @@
-"""Why a URL is where it is, and what would become of one."""

@@ -1,0 +1,523 @@
+"""Asks the agents of a crawl through Redis, and adds up what they answer."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar
+
+from scrapy.exceptions import UsageError
+
+from scrapy_spider_suite.cluster.assignment import (
+    SETTING,
+    Assignment,
+    OwnerTable,
+    fingerprint,
+    load_assignment,
+)
+from scrapy_spider_suite.cluster.membership import MemberRecord, MemberState
+from scrapy_spider_suite.cluster.registry import ClusterAdmin, ClusterOverview, list_crawls
+from scrapy_spider_suite.errors import ClusterError, RegistryError, SettingsError
+from scrapy_spider_suite.operate.actions import Answer
+from scrapy_spider_suite.operate.executors.agent_calls import (
+    KEPT,
+    PIECE,
+    AgentCall,
+    AgentReply,
+    CallSender,
+    ListPiece,
+    new_call_id,
+)
+from scrapy_spider_suite.operate.verb import Invocation
+from scrapy_spider_suite.operate.verbs import URGENT
+from scrapy_spider_suite.runtime.text import counted
+from scrapy_spider_suite.settings.values import RedisUrl, redis_url
+from scrapy_spider_suite.urls.normalize import host_of
+from scrapy_spider_suite.urls.url_lists import ORIGIN, BadLine, SeedLines
+
+T = TypeVar("T")
+
+_SHOWN = 10
+
+
+class CrawlPlace(NamedTuple):
+    """A crawl in a Redis."""
+
+    redis: RedisUrl
+    crawl: str
+
+
+class CrawlConnection(NamedTuple):
+    """Open connections to the agents of a crawl, and how they were a moment ago."""
+
+    place: CrawlPlace
+    office: ClusterAdmin
+    caller: CallSender
+    overview: ClusterOverview
+
+
+def redis_of(text: str | None) -> RedisUrl:
+    """The Redis that *text* names. Raises `UsageError`: it names none."""
+    try:
+        found = redis_url().parse(text or "")
+    except ValueError as error:
+        raise UsageError(f"-j: {error}", print_help=False) from None
+    if not isinstance(found, RedisUrl):
+        raise UsageError("which Redis? give -j redis://HOST/0, or set SUITE_REDIS_URL",
+                         print_help=False)  # fmt: skip
+    return found
+
+
+def crawl_name(call: Invocation) -> str | None:
+    """The name of the crawl that *call* is about, if it says it."""
+    return call.crawl or call.settings.get("SUITE_CRAWL_NAME")
+
+
+async def find_crawl(redis: RedisUrl, name: str | None) -> CrawlPlace:
+    """The crawl *name* in *redis*; without a name the only one there is.
+
+    Raises `ClusterError`: there is none, or more than one; or a crawl cannot have that name.
+    """
+    if name:
+        return CrawlPlace(redis, name)
+    try:
+        names = await list_crawls(redis.url)
+    except ValueError as error:
+        raise ClusterError(f"{redis}: {error}") from None
+    if not names:
+        raise ClusterError(f"Redis at {redis} holds no crawl of several agents")
+    if len(names) > 1:
+        some = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        raise ClusterError(f"Redis at {redis} holds {len(names)} crawls: give --crawl, of {some}")
+    return CrawlPlace(redis, names[0])
+
+
+@asynccontextmanager
+async def connect(call: Invocation) -> AsyncIterator[CrawlConnection]:
+    """Connections to the crawl that *call* names. Raises `ClusterError`: it is not there."""
+    redis, name = redis_of(call.jobdir), crawl_name(call)
+    place = await find_crawl(redis, name)
+    try:
+        office, caller = ClusterAdmin(redis.url, place.crawl), CallSender(redis.url, place.crawl)
+    except ValueError as error:
+        raise ClusterError(f"--crawl: {error}") from None
+    try:
+        overview = await office.overview()
+        if overview is None:
+            names = ", ".join((await list_crawls(redis.url))[:_SHOWN]) or "none"
+            raise ClusterError(
+                f"Redis at {redis} holds no crawl {place.crawl!r}; those there are: {names}"
+            )
+        yield CrawlConnection(place, office, caller, overview)
+    finally:
+        await office.close()
+        await caller.close()
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """What *work* returns."""
+    return asyncio.run(work)
+
+
+_ASSIGNMENT = re.compile(r"'?([\w.-]+)'? \(([0-9a-f]{16})\)")
+_SEND_POLL = 0.05
+_SHOWN_BAD, _KEPT = 5, 1_000
+
+Whose = Callable[[str, str], str]
+"""The agent that a URL is sent to: of its host, and itself."""
+
+
+def assignment_in(overview: ClusterOverview) -> Assignment:
+    """The assignment function of the crawl. Raises `ClusterError`: it is not to be had here."""
+    text = overview.fixed.get(SETTING, "")
+    found = _ASSIGNMENT.fullmatch(text)
+    if found is None:
+        raise ClusterError(f"the agents do not say which {SETTING} they have: {text[:100]!r}")
+    try:
+        assignment = load_assignment(found[1])
+    except SettingsError as error:
+        raise ClusterError(f"run this in the project of the crawl: {error}") from error
+    if fingerprint(assignment) != found[2]:
+        raise ClusterError(f"{SETTING} = {found[1]!r} is another function here than in the crawl")
+    return assignment
+
+
+def owners(overview: ClusterOverview, there: Mapping[str, MemberRecord]) -> Whose:
+    """Who owns a URL; for what an agent owns that is not *there* anybody who is."""
+    assignment = assignment_in(overview)
+    table = OwnerTable.of(assignment, overview.view.members)
+    names = [member.name for member in table.members]
+    return _whose(assignment, names, table.owners.tolist(), there)
+
+
+def holders(overview: ClusterOverview, there: Mapping[str, MemberRecord]) -> Whose:
+    """Who holds a URL, and so knows what became of it; if that one is not *there*, anybody."""
+    assignment = assignment_in(overview)
+    names = {number: row.name for number, row in overview.view.numbers.items()}
+    holders = overview.tokens.holders.tolist()
+    most = max([*names, *holders])
+    return _whose(assignment, [names.get(number, "") for number in range(most + 1)], holders, there)
+
+
+def _whose(
+    assignment: Assignment, names: list[str], units: list[int], there: Mapping[str, MemberRecord]
+) -> Whose:
+    known = sorted(there)
+
+    def whose(host: str, url: str) -> str:
+        unit = assignment.unit(host, url)
+        name = names[units[unit]]
+        return name if name in there else known[unit % len(known)]
+
+    return whose
+
+
+@dataclass
+class AgentList:
+    """What one agent gets: a file of whole lines."""
+
+    path: Path
+    bytes: int = 0
+    origin: tuple[str, str] | None = None
+
+    @property
+    def pieces(self) -> int:
+        """In how many it is sent."""
+        return -(-self.bytes // PIECE)
+
+
+@dataclass
+class DividedList:
+    """A list that was divided.
+
+    Attributes:
+        parts: what each agent gets, by its name; nobody gets nothing.
+        bad: how many lines are no seeds, which are sent to nobody.
+        bad_lines: the first of them.
+    """
+
+    parts: dict[str, AgentList] = field(default_factory=dict)
+    bad: int = 0
+    bad_lines: list[BadLine] = field(default_factory=list)
+
+    @property
+    def first_bad(self) -> list[str]:
+        """The first few lines that are no seeds, as people read them."""
+        return [str(line) for line in self.bad_lines[:_SHOWN_BAD]]
+
+
+@contextmanager
+def divide_list(lines: Iterable[str], whose: Whose) -> Iterator[DividedList]:
+    """Divide *lines*, all of which are read before anything is sent."""
+    found, read = DividedList(), SeedLines("URLs")
+    with TemporaryDirectory(prefix="suite-list-") as folder, ExitStack() as stack:
+        files: dict[str, BinaryIO] = {}
+        for line in lines:
+            seed = read.read(line.encode("utf-8", "replace"))
+            if isinstance(seed, BadLine):
+                found.bad += 1
+                found.bad_lines += [seed] * (len(found.bad_lines) < _KEPT)
+            elif seed is not None:
+                name = whose(host_of(seed.url), seed.url)
+                if name not in files:
+                    path = Path(folder) / str(len(files))
+                    files[name] = stack.enter_context(path.open("wb"))
+                    found.parts[name] = AgentList(path)
+                _write(found.parts[name], files[name], line, (read.origin, read.tag))
+        for file in files.values():
+            file.flush()
+        yield found
+
+
+def _write(part: AgentList, file: BinaryIO, line: str, origin: tuple[str, str]) -> None:
+    text = f"{line}\n"
+    if part.origin != origin:
+        part.origin = origin
+        text = f"{ORIGIN}{origin[0]}\t{origin[1]}\n{text}"
+    part.bytes += file.write(text.encode("utf-8", "replace"))
+
+
+async def send(caller: CallSender, id: str, agent: str, part: AgentList, seconds: float) -> None:
+    """Send *part* as fast as *agent* takes it; give up if it has taken nothing for *seconds*.
+
+    Raises `RegistryError`.
+    """
+    with part.path.open("rb") as file:
+        for number in range(part.pieces):
+            piece = ListPiece(number, number * PIECE, file.read(PIECE))
+            deadline = time.monotonic() + seconds
+            while not await caller.send(id, agent, piece):
+                if time.monotonic() > deadline:
+                    return  # whoever waits for its answer says so
+                await asyncio.sleep(_SEND_POLL)
+
+
+_POLL = 0.1
+_LOOK = 2.0
+"""Seconds between two looks at who of those that are waited for is still heard."""
+_TELL = 5.0
+"""Seconds after which it is said who is waited for."""
+_TAKE_BACK = ("unblock",)
+"""Verbs after which nothing stands, once all agents know.
+
+``resume`` stands until the next pause: an agent that was removed, and comes back, has the pause in
+its job.
+"""
+
+
+@dataclass(frozen=True)
+class AgentQuestion:
+    """What is asked: *kind* and what belongs to it, as of `agents.calls.Call`."""
+
+    kind: Literal["act", "look"]
+    verb: str
+    who: str
+    why: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
+    urgent: bool = False
+
+
+@dataclass
+class AgentAnswers:
+    """What came of a question: what agents answered, and why others did not, by their names."""
+
+    replies: dict[str, AgentReply] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+
+
+def taking_part(line: CrawlConnection) -> dict[str, MemberRecord]:
+    """The agents that take part, by their names, also those that are away.
+
+    Raises `ClusterError`: there are none.
+    """
+    rows = {
+        row.name: row for row in line.overview.view.rows
+        if row.state in (MemberState.ACTIVE, MemberState.LEAVING)
+    }  # fmt: skip
+    if not rows:
+        raise ClusterError(f"no agent takes part in the crawl {line.place.crawl}")
+    return rows
+
+
+def missing_agents(line: CrawlConnection, rows: Mapping[str, MemberRecord]) -> dict[str, str]:
+    """Which of the agents do not run, it seems, and since when."""
+    now = line.overview.now
+    return {name: _silence(row, now) for name, row in rows.items() if row.missing(now)}
+
+
+def _silence(row: MemberRecord, now: float) -> str:
+    return f"not heard for {now - row.heard / 1000:,.0f} s" if row.incarnation else "stopped"
+
+
+async def ask(
+    line: CrawlConnection, question: AgentQuestion, rows: Mapping[str, MemberRecord],
+    seconds: float,
+    parts: Mapping[str, AgentList] | None = None,
+) -> AgentAnswers:  # fmt: skip
+    """Ask the agents *rows*, each with its part of a list if there are *parts*.
+
+    Those that are away, or are not heard any more, are not waited for; what is to be done they do
+    when they are back, within a day. Raises `ClusterError`.
+    """
+    gone = missing_agents(line, rows)
+    asked = [name for name in rows if question.kind == "act" or name not in gone]
+    id, now = new_call_id(urgent=question.urgent), time.time()
+    until = now + (KEPT if question.kind == "act" else seconds)
+
+    def call(name: str) -> AgentCall:
+        return AgentCall(
+            id=id, kind=question.kind, verb=question.verb, who=question.who, why=question.why,
+            when=now, until=until, arguments=dict(question.arguments), words=list(question.words),
+            pieces=0 if parts is None else parts[name].pieces,
+        )  # fmt: skip
+
+    calls = {name: call(name) for name in asked}
+    standing = next((each for each in calls.values() if each.stands), None)
+    if standing is not None:
+        await line.caller.stand(standing)
+    await line.caller.leave(calls)
+    if parts is not None:
+        sending = [send(line.caller, id, name, parts[name], seconds) for name in asked]
+        await asyncio.gather(*sending)
+    heard = await _wait(line, id, [name for name in asked if name not in gone], seconds, gone)
+    if standing is not None and standing.verb in _TAKE_BACK and not heard.silent:
+        await line.caller.over(standing)
+    return heard
+
+
+async def _wait(
+    line: CrawlConnection, id: str, names: list[str], seconds: float, gone: Mapping[str, str]
+) -> AgentAnswers:
+    heard, caller, lost = AgentAnswers(), line.caller, dict(gone)
+    began = look = time.monotonic()
+    told = False
+
+    def waits() -> list[str]:
+        done = heard.replies.keys() | caller.refused.keys() | lost.keys()
+        return [name for name in names if name not in done]
+
+    while waits():
+        now, found = time.monotonic(), {}
+        try:
+            if now >= look + _LOOK:
+                look, found = now, await _lost(line, waits())
+            heard.replies |= await caller.answers(id, waits())  # also of those that have just gone
+        except RegistryError as error:
+            if error.kind != "away" or now > began + seconds:
+                raise
+        lost |= {name: found[name] for name in waits() if name in found}
+        if now > began + seconds:
+            break
+        if not told and now > began + _TELL and waits():
+            told = True
+            print(f"waiting for {', '.join(waits())}, {seconds:g} s at most", file=sys.stderr)
+        await asyncio.sleep(_POLL)
+    heard.silent = {
+        **lost, **caller.refused, **dict.fromkeys(waits(), f"no answer within {seconds:g} s"),
+    }  # fmt: skip
+    return heard
+
+
+async def _lost(line: CrawlConnection, names: list[str]) -> dict[str, str]:
+    """Which of the agents *names* do not run by now, and since when. Raises `RegistryError`."""
+    overview = await line.office.overview()
+    rows = {} if overview is None else {row.name: row for row in overview.view.rows}
+    now = 0.0 if overview is None else overview.now
+    return {
+        name: _silence(row, now) for name in names
+        if (row := rows.get(name)) is not None and row.missing(now)
+    }  # fmt: skip
+
+
+SILENT = "silent"
+"""The fact that names agents which have not answered, and why."""
+AGENTS = "agents"
+"""The fact that has what each agent says."""
+_MOST = 20
+
+
+def act_on_agents(
+    call: Invocation, verb: str, arguments: Mapping[str, Any], urls: Iterable[str] | None, who: str
+) -> Answer:
+    """Have *verb* carried out by all agents of the crawl of *call*, and put their answers together.
+
+    Of *urls* each agent gets its own.
+    """
+    options = call.options
+    question = AgentQuestion(
+        "act", verb, who, options.why, arguments=arguments, urgent=verb in URGENT
+    )
+    return run_async(_act(call, question, urls, options.wait))
+
+
+async def _act(
+    call: Invocation, question: AgentQuestion, urls: Iterable[str] | None, seconds: float
+) -> Answer:
+    async with connect(call) as line:
+        rows = taking_part(line)
+        if urls is None:
+            return merge_answers(await ask(line, question, rows, seconds))
+        rows = await running(line)
+        whose = (owners if question.verb == "add" else holders)(line.overview, rows)
+        with divide_list(urls, whose) as found:
+            asked = {name: rows[name] for name in found.parts}
+            heard = await ask(line, question, asked, seconds, found.parts)
+            return merge_answers(heard, found)
+
+
+async def running(line: CrawlConnection) -> dict[str, Any]:
+    """The agents that are not away. Raises `ClusterError`: none is there."""
+    rows = taking_part(line)
+    gone = missing_agents(line, rows)
+    found = {name: row for name, row in rows.items() if name not in gone}
+    if not found:
+        raise ClusterError(f"no agent of the crawl {line.place.crawl} runs: {_list(gone)}")
+    return found
+
+
+def merge_answers(heard: AgentAnswers, found: DividedList | None = None) -> Answer:
+    """One answer of all. *found*: a list that came with it."""
+    replies = heard.replies
+    id = next(iter(replies.values())).id if replies else ""
+    said = answer_lines(replies)
+    facts = total(reply.facts for reply in replies.values())
+    if found is not None:
+        facts = _with_bad(facts, found)
+        if found.bad:
+            bad = counted(found.bad, "line is no seed", "lines are no seeds")
+            said.append(f"{bad}: {'; '.join(found.first_bad)}")
+    facts[AGENTS] = {
+        name: {"ok": not reply.code, "said": reply.said, **reply.facts}
+        for name, reply in sorted(replies.items())
+    }  # fmt: skip
+    if heard.silent:
+        facts[SILENT] = dict(sorted(heard.silent.items()))
+    ok = bool(replies or not heard.silent) and not any(reply.code for reply in replies.values())
+    return Answer(id, ok, "\n".join(said) or "nobody has answered", facts)
+
+
+def _with_bad(facts: dict[str, Any], found: DividedList) -> dict[str, Any]:
+    bad = facts.get("no_web_addresses", 0) + found.bad
+    first = [*found.first_bad, *facts.get("first_bad", [])]
+    urls = facts.get("urls", 0) + found.bad
+    return facts | {"urls": urls, "no_web_addresses": bad, "first_bad": first}
+
+
+def answer_lines(replies: Mapping[str, AgentReply]) -> list[str]:
+    """What each agent says; what several say alike once."""
+    by_text: dict[str, list[str]] = {}
+    for name, reply in sorted(replies.items()):
+        by_text.setdefault(reply.said, []).append(name)
+    return [f"{_names(names)}: {text}" for text, names in by_text.items()]
+
+
+def _names(names: list[str]) -> str:
+    if len(names) <= _MOST:
+        return ", ".join(names)
+    return f"{', '.join(names[:_MOST])} and {len(names) - _MOST} more"
+
+
+def total(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Numbers added up, lists one after the other; of the rest what all say alike."""
+    sums: dict[str, Any] = {}
+    for facts in found:
+        for name, value in facts.items():
+            if name not in sums:
+                sums[name] = value
+            elif _is_number(value) and _is_number(sums[name]):
+                sums[name] = sums[name] + value
+            elif isinstance(value, list) and isinstance(sums[name], list):
+                sums[name] = [*sums[name], *(each for each in value if each not in sums[name])]
+            elif isinstance(value, dict) and isinstance(sums[name], dict):
+                sums[name] = total([sums[name], value])
+            elif value != sums[name]:
+                sums[name] = None
+    return {name: value for name, value in sums.items() if value is not None}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def silence(heard: Mapping[str, str]) -> str:
+    """One line on who has not answered, and why."""
+    return f"no answer from {_list(heard)}"
+
+
+def _list(why: Mapping[str, str]) -> str:
+    some = [f"{name} ({reason})" for name, reason in sorted(why.items())]
+    return ", ".join(some[:_MOST]) + (f" and {len(some) - _MOST} more" if some[_MOST:] else "")
+
+
+def refuse(verb: str, instead: str) -> UsageError:
+    """The error that says that *verb* is not for a crawl in Redis, and what to do *instead*."""
+    return UsageError(f"{verb} works on a job directory, not over Redis: {instead}",
+                      print_help=False)  # fmt: skip

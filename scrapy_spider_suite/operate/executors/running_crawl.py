@@ -1,0 +1,382 @@
+"""The job of a running crawl: actions change the parts in memory, too."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
+from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddleware
+from scrapy.utils.log import get_scrapy_root_handler
+from twisted.python.failure import Failure
+
+from scrapy_spider_suite.crawl.crawl_policy import TWINS_TABLE as TWINS
+from scrapy_spider_suite.crawl.crawl_policy import (
+    make_order,
+    make_twins,
+    make_window,
+    policy_fields,
+    read_overrides,
+)
+from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS as FILTERS
+from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
+from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
+from scrapy_spider_suite.errors import ActionError, JobError, SettingsError
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.operate import restrictions, terms
+from scrapy_spider_suite.operate.actions import Action, ActionFolder, new_id, whoami
+from scrapy_spider_suite.operate.executors.action_runner import ActionRunner
+from scrapy_spider_suite.operate.job_target import JobTarget
+from scrapy_spider_suite.operate.restrictions import OPERATOR, paused_by
+from scrapy_spider_suite.operate.terms import CrawlTerms
+from scrapy_spider_suite.operate.verbs import APPLY
+from scrapy_spider_suite.runtime.text import counted
+from scrapy_spider_suite.settings.declarations import Kind, plain, words
+from scrapy_spider_suite.settings.project import LIVE, ProjectSettings
+from scrapy_spider_suite.settings.suite import (
+    DECLARATIONS,
+    SuiteSettings,
+    find_setting,
+    replace_settings,
+)
+from scrapy_spider_suite.settings.table import AGENTS
+from scrapy_spider_suite.signals import settings_changed, settings_changing
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.urls.normalize import host_of
+from scrapy_spider_suite.urls.normalizer import Normal
+from scrapy_spider_suite.urls.twins import site_of
+from scrapy_spider_suite.urls.url_lists import check_sources
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.context import Crawl
+    from scrapy_spider_suite.scheduler import FrontierScheduler
+
+logger = logging.getLogger(__name__)
+
+_SETTING: Final = "SUITE_ALLOW_PRIVATE_ADDRESSES"
+_REFUSED: Final = Event.PRIVATE_ADDRESS
+
+
+def retry_refused(crawl: Crawl) -> None:
+    """Have it tried again if the terms that the job keeps had another value of the setting.
+
+    Called before they are kept anew. A kill between the two has it tried again twice.
+    """
+    job, kept = crawl.job, CrawlTerms.load(crawl.store.kv("terms"))
+    refused = crawl.frontier.counters.events.get(_REFUSED, 0)
+    if job is None or kept is None or not refused or not crawl.follows:
+        return
+    old, new = kept.values.get(_SETTING), crawl.settings.allow_private_addresses
+    if not new or old == plain(new):
+        return
+    action = Action(
+        new_id(), "retry", {"reason": _REFUSED.value}, job.file.id, whoami(), time.time(),
+        f"{_SETTING} was {words(old)}",
+    )  # fmt: skip
+    try:
+        ActionFolder(job.folder).leave(action)
+    except OSError as error:
+        logger.error(
+            "%s was %s: what it refused is not tried again (%s); `scrapy frontier retry --reason "
+            "%s` does that", _SETTING, words(old), error.strerror, _REFUSED.value,
+        )  # fmt: skip
+        return
+    logger.info(
+        "%s was %s: %s tried again", _SETTING, words(old),
+        counted(refused, "URL that it refused is", "URLs that it refused are"),
+    )  # fmt: skip
+
+
+Step = Callable[[], None]
+
+LONG = frozenset({"SUITE_COUNTRIES", "SUITE_OVERRIDES", "SUITE_SCORES"})
+"""Those that name files which take seconds to read: they are to be prepared in a thread."""
+_PLACE = frozenset({"ip_family", "allow_private_addresses", "dns_servers"})
+"""Those by which a host may live elsewhere."""
+_IDENTITY = frozenset({"crawl_name", "agent_name"})
+"""Those by which the agents of a crawl know each other."""
+_FILTERS = frozenset(FILTERS.values()) | {"countries"}
+_BEST_FIRST, _BOTTOM_UP = frozenset({"score", "scores"}), frozenset({"window"})
+_WINDOW = frozenset({"window", "window_size"})
+"""Those by which filters, order and window are made anew."""
+
+
+def change_setting(
+    crawl: Crawl, name: str, raw: object, *, dry: bool = False
+) -> tuple[object, object]:
+    """Give the setting *name* (``SUITE_…`` or one of `LIVE`) the value *raw*; return the old and
+    the new one.
+
+    Raises `SettingsError` if that cannot be, and changes nothing then, nor if it is *dry*.
+    """
+    if name in LIVE:
+        return _change_scrapys(crawl, name, raw, dry=dry)
+    return prepare_change(crawl, name, raw).make(dry=dry)
+
+
+class Change(NamedTuple):
+    """Another value for a *field*, that can be; *steps* have the core go by it."""
+
+    crawl: Crawl
+    field: str
+    old: SuiteSettings
+    new: SuiteSettings
+    steps: list[Step]
+
+    def make(self, *, dry: bool = False) -> tuple[object, object]:
+        """See `change_setting`."""
+        if self.old != self.new:
+            _ask(self.crawl, self.new)
+            if not dry:
+                for step in self.steps:
+                    step()
+                _adopt(self.crawl, self.new)
+        return getattr(self.old, self.field), getattr(self.new, self.field)
+
+
+def prepare_change(crawl: Crawl, name: str, raw: object) -> Change:
+    """Read and check what the setting ``SUITE_…`` *name* is to be; in any thread.
+
+    Raises `SettingsError`.
+    """
+    field = find_setting(name)
+    if DECLARATIONS[field].kind is Kind.FIXED:
+        raise SettingsError(f"{name} is fixed for the life of a job: begin another job with it")
+    if DECLARATIONS[field].group is AGENTS and not DECLARATIONS[field].live:
+        raise SettingsError(f"{name} holds from a start on: stop the crawl, and start it with it")
+    old = crawl.settings
+    if old.cluster and field in _IDENTITY:
+        raise SettingsError(f"{name} is the identity of an agent: stop it, and start another one")
+    new = old.changed(field, raw)
+    changed = {each for each in DECLARATIONS if getattr(old, each) != getattr(new, each)}
+    return Change(crawl, field, old, new, list(_prepare(crawl, new, changed)))
+
+
+def _prepare(crawl: Crawl, new: SuiteSettings, changed: set[str]) -> Iterator[Step]:
+    """What has the crawl go by *new*. Raises `SettingsError`, and changes nothing."""
+    stats = crawl.crawler.stats
+    if "seeds" in changed:
+        check_sources(new.seeds)
+    if changed & _FILTERS:
+        filters = crawl.filters.prepare(new, anew="countries" in changed)
+        yield partial(crawl.filters.adopt, filters)
+    if "overrides" in changed:
+        yield partial(crawl.policy_file.adopt, new.overrides, read_overrides(new.overrides))
+    if "seen_store" in changed:
+        yield partial(_keep_seen, crawl, new)
+    if changed & (_BOTTOM_UP if new.order == "bottom-up" else _BEST_FIRST):
+        yield partial(crawl.ordering.adopt, make_order(new, stats))
+    if changed & _WINDOW:
+        yield partial(crawl.frontier.rotation.slide, make_window(new, crawl.store))
+
+
+def _keep_seen(crawl: Crawl, new: SuiteSettings) -> None:
+    try:
+        crawl.open_seen(new)
+    except JobError as error:
+        raise SettingsError(f"SUITE_SEEN_STORE = {new.seen_store!r}: {error}") from error
+    crawl.frontier.use_sieve(active=new.seen_store == "sieve")
+
+
+def _ask(crawl: Crawl, new: SuiteSettings) -> None:
+    """Ask everybody whether they can go by *new*. Raises `SettingsError`."""
+    answers = crawl.crawler.signals.send_catch_log(
+        settings_changing, old=crawl.settings, new=new, spider=crawl.crawler.spider,
+        dont_log=SettingsError,
+    )  # fmt: skip
+    for _, answer in answers:
+        if isinstance(answer, Failure):
+            if isinstance(answer.value, SettingsError):
+                raise answer.value
+            raise SettingsError(f"it failed: {answer.value!r}")
+
+
+def _change_scrapys(
+    crawl: Crawl, name: str, raw: object, *, dry: bool
+) -> tuple[object, object]:
+    """See `change_setting`; ``default`` is what the crawl began with."""
+    old, crawler = crawl.settings, crawl.crawler
+    if raw == "default":
+        raw = getattr(ProjectSettings.from_settings(crawler.settings, crawler.spider), name.lower())
+    project = old.project.changed(name, raw)
+    if not dry:
+        if crawler.engine is not None:
+            crawler.engine.downloader.total_concurrency = project.concurrent_requests
+        middleware = crawler.get_downloader_middleware(DownloadTimeoutMiddleware)
+        if middleware is not None:
+            middleware._timeout = project.download_timeout
+        if name == "LOG_LEVEL" and (handler := get_scrapy_root_handler()) is not None:
+            level = project.log_level
+            handler.setLevel(int(level) if level.isdecimal() else level)
+        _adopt(crawl, replace(old, project=project))
+    return getattr(old.project, name.lower()), getattr(project, name.lower())
+
+
+def _adopt(crawl: Crawl, new: SuiteSettings) -> None:
+    """Let everybody go by *new*."""
+    old, crawl.settings = crawl.settings, new
+    replace_settings(crawl.crawler, new)
+    _tell_crawl(crawl, old, new)
+    crawl.crawler.signals.send_catch_log(
+        settings_changed, old=old, new=new, spider=crawl.crawler.spider
+    )
+    crawl.wake()
+
+
+def _tell_crawl(crawl: Crawl, old: SuiteSettings, new: SuiteSettings) -> None:
+    crawl.frontier.policy.change(**policy_fields(new))
+    changed = {name for name in DECLARATIONS if getattr(old, name) != getattr(new, name)}
+    if changed & _PLACE:
+        crawl.frontier.residents.look_up_again(crawl.now())
+    if "prefer_https" in changed:
+        crawl.normalizer.twins = make_twins(new, crawl.store.kv(TWINS))
+    crawl.frontier.residents.capacity = crawl.capacity
+    if crawl.store.durable:
+        crawl.frontier.cache.resize(new.seen_cache)
+    if isinstance(crawl.store, RocksStore):
+        crawl.store.resize(new.memory)
+        crawl.store.sync(power_safe=new.commit_survives == "power")
+        if crawl.store.sieve is not None:
+            crawl.store.sieve.sieve.capacity = new.sieve_waiting
+    if "storable" in changed:
+        crawl.renew_codec()
+
+
+class RunningJob(JobTarget):
+    """See the module. *flush* makes everything durable, or sees to it that it is tried again."""
+
+    running = True
+
+    def __init__(
+        self, crawl: Crawl, scheduler: FrontierScheduler, flush: Callable[[], None]
+    ) -> None:
+        if crawl.job is None or not isinstance(crawl.store, RocksStore):
+            raise TypeError("without a job nothing is asked of it")
+        super().__init__(crawl.job.folder, crawl.store, crawl.frontier)
+        self._crawl = crawl
+        self._scheduler = scheduler
+        self._flush = flush
+        self._expiry = 0.0  # when the next block is over (wall)
+        self._blocks_changed = False
+        self._read: tuple[str, str, Change] | None = None  # what is to be set next
+
+    @property
+    def normal(self) -> Normal:
+        """See `Site`."""
+        return self._crawl.normalizer
+
+    def look(self) -> None:
+        """Take out blocks that are over; at the first look, take over those of earlier runs."""
+        if self.wall() >= self._expiry:
+            self.blocks_changed()
+
+    def blocks_changed(self) -> None:
+        """See `Site`."""
+        self._blocks_changed = True
+
+    def settle(self) -> None:
+        """See `Site`: in force at once, for what waits at the gate too."""
+        if not self._blocks_changed:
+            return
+        kv = self.store.kv(restrictions.BLOCKS)
+        self._expiry = restrictions.apply_blocks(kv, self.frontier.policy, self.wall())
+        self._blocks_changed = False
+        if self._scheduler.gate is not None:
+            self._scheduler.gate.wake()
+        self._scheduler.wake()
+
+    def commit(self) -> bool:
+        """See `Site`."""
+        self._flush()
+        return not self.store.dirty
+
+    def forget_robots(self, origin: str) -> bool:
+        """See `Site`: in memory too."""
+        robots = self._crawl.crawler.get_downloader_middleware(RobotsMiddleware)
+        return robots.store.forget(origin) if robots else super().forget_robots(origin)
+
+    def forget_cookies(self, host: str) -> int:
+        """See `Site`: in memory too."""
+        middleware = self._crawl.crawler.get_downloader_middleware(CookiesMiddleware)
+        kept = super().forget_cookies(host)
+        if isinstance(middleware, HostCookiesMiddleware):
+            return max(kept, middleware.forget(host))
+        for jar in middleware.jars.values() if middleware else ():
+            for domain in {host, f".{host}"} & {cookie.domain for cookie in jar}:
+                jar.jar.clear(domain)
+        return kept
+
+    def forget_twins(self, host: str) -> None:
+        """See `Site`: in memory too."""
+        super().forget_twins(host)
+        if self._crawl.normalizer.twins is not None:
+            self._crawl.normalizer.twins.forget(site_of(host))
+
+    def reads_long(self, name: str) -> bool:
+        """See `Site`."""
+        return name in LONG
+
+    def read_setting(self, name: str, value: str) -> None:
+        """See `Site`."""
+        with suppress(SettingsError):  # it is raised when it is set
+            self._read = name, value, prepare_change(self._crawl, name, value)
+
+    def set(self, name: str, value: str, *, dry: bool = False) -> tuple[str, str]:
+        """See `Site`."""
+        try:
+            old, new = self._change(name, value, dry=dry)
+        except SettingsError as error:
+            raise ActionError(str(error)) from None
+        keep_terms(self._crawl)
+        return words(old), words(new)
+
+    def is_others(self, url: str) -> bool:
+        """See `Site`."""
+        agency = self._crawl.agency
+        return agency is not None and agency.shares.owner(host_of(url), url) != agency.name
+
+    def drain(self) -> None:
+        """See `Site`."""
+        if self._crawl.agency is None or self._crawl.settings.cluster != "peers":
+            raise ActionError("nobody can take what is here: this needs SUITE_CLUSTER = 'peers'")
+        self._crawl.agency.drain()
+
+    def _change(self, name: str, value: str, *, dry: bool) -> tuple[object, object]:
+        read, self._read = self._read, None
+        if read is not None and read[:2] == (name, value) and read[2].old is self._crawl.settings:
+            return read[2].make(dry=dry)
+        return change_setting(self._crawl, name, value, dry=dry)
+
+    def pause(self, *, paused: bool) -> None:
+        """See `Site`."""
+        if paused:
+            self._scheduler.pause(OPERATOR)
+        else:
+            self._scheduler.unpause(OPERATOR)
+
+
+def make_action_runner(
+    crawl: Crawl, scheduler: FrontierScheduler, flush: Callable[[], None]
+) -> ActionRunner | None:
+    """The operator of a crawl with a job; what earlier actions left holds from the start."""
+    if crawl.job is None:
+        return None
+    site = RunningJob(crawl, scheduler, flush)
+    keep_terms(crawl)
+    blocks = site.store.kv(restrictions.BLOCKS)
+    restrictions.apply_blocks(blocks, crawl.frontier.policy, site.wall())
+    if who := paused_by(site.kv):
+        logger.warning("the job was paused by %s: nothing is sent until it is resumed", who)
+        site.pause(paused=True)
+    return ActionRunner(site, crawl.job.file.id, APPLY)
+
+
+def keep_terms(crawl: Crawl) -> None:
+    """Keep the terms of the crawl in its job; what they allow from now on is tried again."""
+    retry_refused(crawl)
+    terms.save_terms(crawl)

@@ -1,0 +1,557 @@
+"""What each rule of a crawl says of a URL, in words."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS, FilterSet
+from scrapy_spider_suite.crawl.queue.traps import (
+    ASKED_FOR,
+    BEHIND,
+    LAST,
+    Traps,
+    TrapStats,
+    UrlMiner,
+)
+from scrapy_spider_suite.crawl.robots import RobotsStore
+from scrapy_spider_suite.fetch.address_rules import AddressPolicy, literal_address
+from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
+from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
+from scrapy_spider_suite.frontier.policy import Exclusion, Policy
+from scrapy_spider_suite.frontier.robots_rules import (
+    RobotsRules,
+    RobotsVerdict,
+    deciding_line,
+    origin_of,
+)
+from scrapy_spider_suite.frontier.waits import WaitCount, WaitReason, add_up
+from scrapy_spider_suite.operate.restrictions import paused_by
+from scrapy_spider_suite.operate.terms import CrawlTerms
+from scrapy_spider_suite.runtime.text import counted
+from scrapy_spider_suite.settings.declarations import full_name
+from scrapy_spider_suite.store.counters import Counters, domain_row
+from scrapy_spider_suite.store.host_queues import NEVER
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import HostRecord
+from scrapy_spider_suite.urls.filters import Fact, LinkFacts, Stage
+from scrapy_spider_suite.urls.normalize import Unusable, host_of, parse_reference
+from scrapy_spider_suite.urls.scope import OutOfScope, Scope
+from scrapy_spider_suite.urls.traps import Trap, TrapRefusal, trap_of_url
+from scrapy_spider_suite.urls.url_spaces import folders, path_and_query, sorted_query
+
+_MEANING = {
+    Stage.SCHEDULE: "it is not queued",
+    Stage.FETCH: "it is not fetched",
+    Stage.PARSE: "its page is not parsed",
+    Stage.FOLLOW: "links to it are not taken",
+    Stage.STORE: "its items are not stored",
+}
+
+
+class FilterRefusal(NamedTuple):
+    """A filter that does not want it, *why* by its atoms, and *where* the first of them stands."""
+
+    stage: Stage
+    why: str
+    where: str
+
+    @property
+    def final(self) -> bool:
+        """Whether the URL is not fetched for it."""
+        return self.stage not in (Stage.PARSE, Stage.STORE)
+
+
+def filter_refusals(
+    filters: FilterSet, terms: CrawlTerms, stages: Collection[Stage], url: str, subject: LinkFacts,
+    known: Collection[Fact],
+) -> Iterator[FilterRefusal]:  # fmt: skip
+    """Each filter of *stages* that does not want the normal *url*, whatever is not *known*.
+
+    A response is never known here: of filters that ask for it this tells only what goes for all.
+    """
+    for stage in stages:
+        found = filters.of.get(stage)
+        if found is None:
+            continue
+        where = terms.where(full_name(FILTER_SETTINGS[stage]))
+        try:
+            wanted, said = found.verdict(url, subject, known)
+        except Exception as error:  # an atom of the project's own
+            why = f"{_MEANING[stage]}: the filter fails at it ({error!r})"
+            yield FilterRefusal(stage, why, where)
+            continue
+        if wanted is False:
+            why = " and ".join(map(str, said)) or "the filter is FALSE"
+            place = f", line {said[0].atom.line}, column {said[0].atom.column}" if said else ""
+            yield FilterRefusal(stage, f"{_MEANING[stage]}: {why}", where + place)
+
+
+MINING = "mining"
+"""The rule by which what nobody linked to is forgotten."""
+
+
+class Ruling(NamedTuple):
+    """Why a URL is refused, by which rule, and where that is laid down."""
+
+    rule: str
+    why: str
+    where: str
+
+
+def in_words(terms: CrawlTerms, refusal: TrapRefusal) -> Ruling:
+    """*refusal* in words."""
+    why = str(refusal) if refusal.trap is Trap.PREFIX else f"a trap: {refusal}"
+    return Ruling("trap", why, terms.where(f"SUITE_TRAP_{refusal.trap.name}"))
+
+
+class TrapJudge:
+    """Asks of URLs of one job. What a crawl remembers in memory is read from its *store* here."""
+
+    def __init__(self, terms: CrawlTerms, policy: Policy, store: RocksStore) -> None:
+        self._terms = terms
+        self._policy = policy
+        self._store = store
+        self._grounds = grounds = TrapStats(store)
+        self._traps = Traps(store, policy, grounds, _nothing, self._has_values)
+        self._miner = UrlMiner(grounds, _nothing)
+
+    def of_link(self, url: str, host: str) -> Ruling | None:
+        """What becomes of a link to the normal *url* on *host*, whatever that betrays by itself."""
+        refusal = self._permuted(url, host) or self._traps.closed(url, host)
+        return None if refusal is None else in_words(self._terms, refusal)
+
+    def at_its_turn(self, entry: Entry) -> Ruling | None:
+        """What becomes of *entry*, which is pending."""
+        if entry.flags & ASKED_FOR:
+            return None
+        if self._miner.gave_up(entry):
+            why = "mined, and too many like it are not there"
+            return Ruling(MINING, why, self._terms.where("SUITE_GUESS_URLS"))
+        refusal = self._traps.waited_in(entry.url, entry.host)
+        return None if refusal is None else in_words(self._terms, refusal)
+
+    def put_last(self, entry: Entry) -> Ruling | None:
+        """Why *entry*, which is pending, comes after the others of its host, if it is for a trap.
+
+        Its priority fell with each of its folders that had had its share, the first one first.
+        """
+        fell = 0 if entry.flags & ASKED_FOR else round(-entry.priority / BEHIND)
+        if fell >= LAST // BEHIND:
+            space = self._traps.numbered(entry.url, self._grounds.get(entry.host))
+            found = space or path_and_query(entry.url)
+            return in_words(self._terms, TrapRefusal(Trap.NUMBERS, found))
+        path = path_and_query(entry.url).partition("?")[0]
+        if fell <= 0 or not (crowded := [*folders(path)][-fell:]):
+            return None
+        return in_words(self._terms, TrapRefusal(Trap.PREFIX, crowded[0]))
+
+    def _permuted(self, url: str, host: str) -> TrapRefusal | None:
+        """What the job knows that differs from *url* in the order of its query only."""
+        store, query = self._store, sorted_query(url)
+        if not self._policy.traps.permuted or "&" not in url:
+            return None
+        if store.state(host_key(host) + url.encode()) is not None:
+            return None
+        for each in self._queries(f"{url.partition('?')[0]}?", host):
+            if sorted_query(each) == query:
+                return TrapRefusal(Trap.PERMUTED, each)
+        return None
+
+    def _has_values(self, space: str, parameters: list[str]) -> bool:
+        """Whether the job knows URLs that begin with *space* with each of *parameters*."""
+        missing = set(parameters)
+        for each in self._queries(space, host_of(space)):
+            missing.difference_update(each[len(space) :].split("&"))
+            if not missing:
+                return True
+        return False
+
+    def _queries(self, space: str, host: str) -> Iterator[str]:
+        """The URLs of *host* that begin with *space*, as far as the job knows them."""
+        for name, _ in self._store.states(host_key(host), space.encode()):
+            url = name.decode("utf-8", "replace")
+            if not url.startswith(space):
+                break
+            yield url
+        if self._store.archive is not None:
+            yield from self._store.archive.urls.iter(space)
+
+
+def _nothing(identity: bytes) -> bool:
+    """No page is read here that could lead to anything."""
+    return False
+
+
+_UNUSABLE = {
+    Unusable.NOT_HTTP: "no web address: its scheme is neither http nor https",
+    Unusable.MALFORMED: "no web address: it cannot be parsed as a URL",
+}
+_REASONS = {
+    OutOfScope.TOO_DEEP: ("DEPTH_LIMIT", "deeper than links are followed"),
+    OutOfScope.TOO_LONG: ("URLLENGTH_LIMIT", "longer than URLs may be"),
+}
+_PARSER = "scrapy.robotstxt.ProtegoRobotParser"  # in whose place the suite judges
+
+
+class Judgement(StrEnum):
+    """What a rule says of a URL."""
+
+    FETCH = "fetch"
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one *rule* says: *why* in words, and *where* that is laid down."""
+
+    rule: str
+    judgement: Judgement
+    why: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.why}{f' [{self.where}]' if self.where else ''}"
+
+
+def decisive(findings: list[Finding]) -> Finding:
+    """The finding that settles it: the first that refuses, else the first that has it wait."""
+    for judgement in (Judgement.REFUSE, Judgement.WAIT):
+        for finding in findings:
+            if finding.judgement is judgement:
+                return finding
+    return Finding("nothing", Judgement.FETCH, "nothing stands in the way")
+
+
+class UrlJudge:
+    """Asks the rules of one job (or of a crawl to be, without *store*), at *wall* time.
+
+    *addresses* says of hosts where they live, as far as that is known.
+    """
+
+    def __init__(
+        self, terms: CrawlTerms, policy: Policy, store: RocksStore | None, wall: float,
+        addresses: Mapping[str, str] | None = None, filters: FilterSet | None = None,
+    ) -> None:  # fmt: skip
+        settings = terms.settings
+        self._terms = terms
+        self._policy = policy
+        self._store = store
+        self._wall = wall
+        self._known = addresses or {}
+        self._filters = filters or FilterSet()
+        self._scope = Scope(
+            terms.domains, settings.project.depth_limit, settings.project.urllength_limit
+        )
+        self._addresses = AddressPolicy(settings.allow_private_addresses)
+        self._traps = None if store is None else TrapJudge(terms, policy, store)
+        if store is not None:
+            self._robots = RobotsStore(store.kv("robots"))
+            for name, _ in store.kv("trusted").items():
+                self._addresses.trust(name.decode())
+
+    def findings(self, url: str, depth: int = 1, entry: Entry | None = None) -> list[Finding]:
+        """What each rule has to say of *url*, found *depth* links from a seed (0: a seed itself).
+
+        *entry* is it in the queue, where it is there already.
+        """
+        normal = parse_reference(url, None)
+        if isinstance(normal, Unusable):
+            return [Finding("normal form", Judgement.REFUSE, _UNUSABLE[normal], "urls/normalize")]
+        host = host_of(normal)
+        record = self._record(host)
+        return [
+            *self._of_scope(normal, host, depth), *self._of_filters(normal, host, depth, entry),
+            *self._of_traps(normal, host, depth),
+            *self._of_budgets(host, record),
+            *self._of_job(), *self._of_address(host), *self._of_bars(normal, host),
+            *self._of_robots(normal, host), *self._of_clock(host, record),
+        ]  # fmt: skip
+
+    # Rules
+
+    def at_its_turn(self, entry: Entry) -> list[Finding]:
+        """What will be asked of *entry*, which is pending: it is in scope, whatever that is now."""
+        excused = {"robots"} if entry.flags & Flag.NO_ROBOTS else set()
+        if entry.flags & Flag.PROXIED:
+            excused.add("address")
+        trapped = None if self._traps is None else self._traps.at_its_turn(entry)
+        found = [each for each in self.findings(entry.url, 0, entry) if each.rule not in excused]
+        return found if trapped is None else [_refused(trapped), *found]
+
+    def put_last(self, entry: Entry) -> Finding | None:
+        """Why *entry*, which is pending, comes after the others of its host, if it does."""
+        found = None if self._traps is None else self._traps.put_last(entry)
+        if found is None:
+            return None
+        return Finding(found.rule, Judgement.FETCH, found.why, found.where)
+
+    def _of_scope(self, url: str, host: str, depth: int) -> Iterator[Finding]:
+        # It is asked when a link is found: whoever names a seed means it.
+        reason = self._scope.refuses(url, host, depth) if depth else None
+        opened = self._filters.of.get(Stage.SCHEDULE)
+        if reason is None or (
+            reason is OutOfScope.OFF_SITE and opened is not None and opened.asks(Fact.BEYOND)
+        ):
+            return
+        if reason is OutOfScope.OFF_SITE:
+            why, where = f"{host} is not among the allowed domains", (
+                f"allowed_domains of {self._terms.spider}"
+            )
+        else:
+            name, why = _REASONS[reason]
+            where = self._terms.where(name)
+        yield Finding("scope", Judgement.REFUSE, why, where)
+
+    def _of_filters(
+        self, url: str, host: str, depth: int, entry: Entry | None
+    ) -> Iterator[Finding]:
+        # Seeds, and what is in the queue, are past the first two.
+        stages = [stage for stage in Stage if depth or stage not in (Stage.SCHEDULE, Stage.FOLLOW)]
+        off_site = self._scope.refuses(url, host, 0) is OutOfScope.OFF_SITE
+        subject = LinkFacts("", depth, int(off_site), self._address(host))
+        known = {Fact.DEPTH, Fact.BEYOND, *([Fact.ADDRESS] if subject.address else [])}
+        if entry is not None:
+            subject.via, subject.depth, subject.beyond = entry.referrer, entry.depth, entry.beyond
+            known.add(Fact.VIA)
+        for each in filter_refusals(self._filters, self._terms, stages, url, subject, known):
+            judgement = Judgement.REFUSE if each.final else Judgement.FETCH
+            yield Finding(f"{each.stage.value} filter", judgement, each.why, each.where)
+
+    def _of_traps(self, url: str, host: str, depth: int) -> Iterator[Finding]:
+        # As for scope: whoever names a seed means it.
+        if not depth or not self._policy.traps.any:
+            return
+        betrayed = trap_of_url(url, self._policy.traps, time.gmtime(self._wall).tm_year)
+        if betrayed is not None:
+            yield _refused(in_words(self._terms, TrapRefusal(betrayed)))
+        elif self._traps is not None and (found := self._traps.of_link(url, host)) is not None:
+            yield _refused(found)
+
+    def _of_budgets(self, host: str, record: HostRecord) -> Iterator[Finding]:
+        terms, policy = self._terms, self._policy
+        if record.dead and record.dead != Event.BUDGET.value:
+            why = f"the host was given up: {OUTCOMES[Event(record.dead)].meaning}"
+            failed = record.dead == Event.HOST_DEAD.value
+            where = terms.where("SUITE_DEAD_HOST_FAILURES") if failed else ""
+            yield Finding("given up", Judgement.REFUSE, why, where)
+        budget = policy.max_pages(host, self._address(host))
+        if budget and record.done >= budget:
+            rules = [rule for name, _, rule in self.rules(host) if name == "max_pages"]
+            where = str(rules[0]) if rules else terms.where("SUITE_HOST_MAX_PAGES")
+            done = counted(record.done, f"page of {host} is done", f"pages of {host} are done")
+            why = f"{done}, of at most {budget}"
+            yield Finding("budget", Judgement.REFUSE, why, where)
+        yield from self._of_domain(host, record)
+
+    def _of_domain(self, host: str, record: HostRecord) -> Iterator[Finding]:
+        policy, store = self._policy, self._store
+        if store is None:
+            return
+        name, domain = domain_row(store, host)
+        if policy.domain_max_pages and domain.pages >= policy.domain_max_pages:
+            why = counted(domain.pages, f"page of {name} is done", f"pages of {name} are done")
+            where = self._terms.where("SUITE_DOMAIN_MAX_PAGES")
+            yield Finding("budget", Judgement.REFUSE, why, where)
+        known = record.counted or not policy.domain_max_hosts
+        if not known and domain.hosts >= policy.domain_max_hosts:
+            why = f"{name} has {counted(domain.hosts, 'other host')}"
+            where = self._terms.where("SUITE_DOMAIN_MAX_HOSTS")
+            yield Finding("budget", Judgement.REFUSE, why, where)
+
+    def _of_job(self) -> Iterator[Finding]:
+        done = 0 if self._store is None else Counters.load(self._store).done
+        if 0 < self._policy.job_max_pages <= done:
+            where = self._terms.where("SUITE_MAX_PAGES")
+            yield Finding("budget", Judgement.WAIT, f"the job has {counted(done, 'page')}", where)
+
+    def _of_address(self, host: str) -> Iterator[Finding]:
+        address = self._address(host)
+        why = self._addresses.why_refused(address, host) if address else None
+        if why is not None:
+            where = self._terms.where("SUITE_ALLOW_PRIVATE_ADDRESSES")
+            yield Finding("address", Judgement.REFUSE, why, where)
+
+    def _of_bars(self, url: str, host: str) -> Iterator[Finding]:
+        policy, wall = self._policy, self._wall
+        for bar in (
+            policy.bar_of_visit(host, self._address(host), wall),
+            policy.bar_of_url(url, host, wall),
+        ):  # fmt: skip
+            if bar is not None:
+                yield Finding("blocked", Judgement.WAIT, self._until(bar), str(bar.rule))
+
+    def _until(self, bar: Exclusion) -> str:
+        left = bar.until - self._wall
+        until = f", for {display_duration(left)} more" if left < NEVER - self._wall else ""
+        return f"{bar.why}{until}{': ' if bar.reason else ''}{bar.reason}"
+
+    def _of_robots(self, url: str, host: str) -> Iterator[Finding]:
+        rule = self._policy.obeys_robots(host, self._address(host))
+        if not (self._obeys_robots if rule is None else rule):
+            where = self._terms.where("ROBOTSTXT_OBEY")
+            if rule is not None:
+                where = next(str(r) for n, _, r in self.rules(host) if n == "robots")
+            yield Finding("robots", Judgement.FETCH, "robots.txt is not obeyed", where)
+            return
+        rules = self.robots(origin_of(url))
+        if rules is None:
+            yield Finding("robots", Judgement.FETCH, "robots.txt is not known: it is read first")
+            return
+        agent = self._agent(host)
+        where = f"robots.txt of {rules.origin}, {self._age(rules)}"
+        parser = self._terms.values.get("ROBOTSTXT_PARSER") or _PARSER
+        if parser != _PARSER and rules.verdict is RobotsVerdict.RULES:
+            yield Finding("robots", Judgement.FETCH, f"{parser} decides, not asked here", where)
+        elif rules.allowed(url, agent):
+            yield Finding("robots", Judgement.FETCH, f"allowed to {agent!r}", where)
+        elif rules.verdict is RobotsVerdict.DISALLOW_FOR_NOW:
+            why = "robots.txt cannot be had, so nothing is allowed for now"
+            yield Finding("robots", Judgement.WAIT, why, where)
+        else:
+            text = rules.body.decode("utf-8-sig", "ignore")
+            line = deciding_line(text, agent, url)
+            said = "" if line is None else f" by line {line[0]}: {line[1]}"
+            yield Finding("robots", Judgement.REFUSE, f"forbidden to {agent!r}{said}", where)
+
+    def _of_clock(self, host: str, record: HostRecord) -> Iterator[Finding]:
+        who = "" if self._store is None else paused_by(self._store.kv("control"))
+        if who:
+            yield Finding("paused", Judgement.WAIT, "the crawl is paused", who)
+        left = record.next_fetch - self._wall
+        if left > 0 and record.next_fetch < NEVER and not record.dead:
+            why = f"{record.why or 'its delay'}, the next visit is in {display_duration(left)}"
+            name = "DOWNLOAD_SLOTS" if host in self._policy.slots else "SUITE_HOST_DELAY"
+            where = "" if record.why else self._terms.where(name)
+            yield Finding("clock", Judgement.WAIT, why, where)
+
+    # What they go by
+
+    def rules(self, host: str) -> list[tuple[str, object, object]]:
+        """Every override and block for *host*: what it sets, to what, and who said so."""
+        return [*self._policy.explain(host, self._address(host))]
+
+    def robots(self, origin: str) -> RobotsRules | None:
+        """What is known of the robots.txt of *origin*, however old."""
+        return None if self._store is None else self._robots.last(origin)
+
+    def one_at_a_time(self, host: str, record: HostRecord) -> bool:
+        """Whether no visit to *host* begins before the one before it has ended."""
+        return bool(record.crawl_delay) or self._policy.of_host(host).concurrency == 1
+
+    def _age(self, rules: RobotsRules) -> str:
+        status = "no answer" if rules.status is None else f"status {rules.status}"
+        read = f"read {self._ago(rules.fetched_at)}"
+        if rules.unreachable_since is not None:
+            stale = rules.verdict is RobotsVerdict.RULES
+            kept = f"; what it said before was {read}" if stale else ""
+            read = f"last asked {self._ago(rules.checked_at)}{kept}"
+        left = self.robots_left(rules)
+        if left == math.inf:
+            return f"{status}, {read}"
+        again = f"asked again in {display_duration(left)}" if left else "to be asked again"
+        return f"{status}, {read}, {again}"
+
+    def _ago(self, when: float) -> str:
+        return f"{display_duration(self._wall - when)} ago"
+
+    def robots_left(self, rules: RobotsRules) -> float:
+        """Seconds until *rules* may be asked for again; ``inf`` if their host has no next visit."""
+        record = self._record(host_of(rules.origin))
+        if record.dead or record.next_fetch >= NEVER:
+            return math.inf
+        return max(0.0, rules.asked_again(record.next_fetch) - self._wall)
+
+    def describe(self, rules: RobotsRules) -> str:
+        """*rules* in a line."""
+        return f"{rules.verdict.name.lower().replace('_', ' ')}: {self._age(rules)}"
+
+    def _record(self, host: str) -> HostRecord:
+        return HostRecord() if self._store is None else self._store.record(host) or HostRecord()
+
+    @property
+    def _obeys_robots(self) -> bool:
+        return bool(self._terms.values.get("ROBOTSTXT_OBEY"))
+
+    def _agent(self, host: str) -> str:
+        values = self._terms.values
+        project = values.get("ROBOTSTXT_USER_AGENT") or values.get("USER_AGENT") or "*"
+        return self._policy.user_agent(host, self._address(host)) or str(project)
+
+    def _address(self, host: str) -> str:
+        """Where *host* lives, "" if that is not known."""
+        return literal_address(host) or self._known.get(host, "")
+
+
+def _refused(by: Ruling) -> Finding:
+    return Finding(by.rule, Judgement.REFUSE, by.why, by.where)
+
+
+def display_duration(seconds: float) -> str:
+    """*seconds* in the unit in which a person would say it."""
+    for unit, length in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def waits_in_status(status: Mapping[str, Any]) -> list[WaitCount]:
+    """The counts that a status file has."""
+    return [
+        WaitCount(WaitReason(row["reason"]), row["hosts"], row["next_visit"])
+        for row in status.get("waits", ())
+    ]
+
+
+def wait_rows(counts: Iterable[WaitCount], wall: float) -> list[dict[str, Any]]:
+    """*counts* as the JSON of commands: ``next_visit`` is seconds from *wall*, the time now."""
+    return [
+        {
+            "reason": each.reason.value, "hosts": each.hosts,
+            "next_visit": None if each.next_visit is None else _left(each.next_visit, wall),
+        }
+        for each in counts
+    ]  # fmt: skip
+
+
+def wait_counts(rows: Iterable[Mapping[str, Any]], wall: float) -> list[WaitCount]:
+    """The counts that *rows*, of one agent or of several, say; see `wait_rows`."""
+    return add_up(
+        WaitCount(
+            WaitReason(row["reason"]), row["hosts"],
+            None if row["next_visit"] is None else wall + row["next_visit"],
+        )
+        for row in rows
+    )  # fmt: skip
+
+
+def _left(until: float, wall: float) -> float:
+    return round(max(0.0, until - wall), 1)
+
+
+def wait_summary(counts: Iterable[WaitCount], wall: float) -> str:
+    """How many hosts wait, by reason and with the next time of each; *wall* is the time now."""
+    waiting = [each for each in counts if each.reason is not WaitReason.READY]
+    ready = sum(each.hosts for each in counts if each.reason is WaitReason.READY)
+    hosts = sum(each.hosts for each in waiting)
+    words = f"{_counted_hosts(hosts)} wait{'s' if hosts == 1 else ''}"
+    if waiting:
+        words += f": {', '.join(_wait_in_words(each, wall) for each in waiting)}"
+    if not ready:
+        return words
+    return f"{words}; {_counted_hosts(ready)} {'is' if ready == 1 else 'are'} ready"
+
+
+def _counted_hosts(number: int) -> str:
+    return f"{number:,} host{'' if number == 1 else 's'}"
+
+
+def _wait_in_words(count: WaitCount, wall: float) -> str:
+    words = f"{count.hosts:,} {count.reason}"
+    left = 0.0 if count.next_visit is None else count.next_visit - wall
+    return f"{words} (next in {display_duration(left)})" if left >= 1.0 else words

@@ -1,0 +1,132 @@
+"""Blocks and the pause, as a job keeps them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import msgpack  # type: ignore[import-untyped]
+
+from scrapy_spider_suite.errors import ActionError
+from scrapy_spider_suite.frontier.overrides import Rule
+from scrapy_spider_suite.frontier.policy import Block, Policy
+from scrapy_spider_suite.operate.actions import is_time
+from scrapy_spider_suite.store.interface import KV
+from scrapy_spider_suite.urls.host_patterns import HostPattern
+
+logger = logging.getLogger(__name__)
+
+BLOCKS = "blocks"
+"""The `KV` that blocks lie in."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlock:
+    """One block; times are seconds since the epoch, *until* is infinite without an end."""
+
+    subject: str
+    who: str
+    when: float
+    reason: str
+    until: float = math.inf
+
+    def block(self) -> Block:
+        """As the policy has it."""
+        stamp = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.when))
+        return Block(Rule(self.subject, f"block by {self.who} on {stamp}"), self.reason, self.until)
+
+    def check(self) -> None:
+        """Raise `ActionError` if no block can be made of it."""
+        texts = (self.subject, self.who, self.reason)
+        if not all(isinstance(text, str) for text in texts):
+            raise ActionError("a block's subject, its reason and whose it is are texts")
+        if not is_time(self.when) or not (self.until == math.inf or is_time(self.until)):
+            raise ActionError("a block begins and ends at a time before the year 10000")
+        try:
+            HostPattern.parse(self.subject)
+        except ValueError as error:
+            raise ActionError(str(error)) from None
+
+    def put(self, kv: KV) -> None:
+        """Keep it. Raises `ActionError`: it is no good, and nothing is changed."""
+        self.check()
+        until = None if math.isinf(self.until) else self.until
+        kv.put(
+            self.subject.encode(), msgpack.packb([self.who, self.when, self.reason, until])
+        )
+
+
+def stored_blocks(kv: KV) -> Iterator[StoredBlock]:
+    """Every block that is kept; a row that is no good holds up no other one."""
+    for key, data in kv.items():
+        try:
+            who, when, reason, until = msgpack.unpackb(data)
+            until = math.inf if until is None else until
+            block = StoredBlock(key.decode(), who, when, reason, until)
+            block.check()
+        except (ActionError, ValueError, TypeError, msgpack.UnpackException) as error:
+            _complain(key, str(error))
+        else:
+            yield block
+
+
+@lru_cache(maxsize=1000)
+def _complain(key: bytes, why: str) -> None:
+    """Once for each of them."""
+    logger.error("the block of %r is not in force, since it cannot be read: %s", key[:80], why)
+
+
+def policy_with_blocks(kv: KV, wall: float) -> Policy:
+    """A policy with the blocks that hold now, for whoever only looks; nothing is changed."""
+    policy = Policy()
+    for each in stored_blocks(kv):
+        if each.until > wall:
+            policy.blocks.put(HostPattern.parse(each.subject), each.block())
+    return policy
+
+
+def apply_blocks(kv: KV, policy: Policy, wall: float) -> float:
+    """Let *policy* have the blocks that are kept, without those that are over, which go.
+
+    Returns when the next one will be over (wall).
+    """
+    first = math.inf
+    known = {str(subject): subject for subject in policy.blocks}
+    for each in list(stored_blocks(kv)):
+        if each.until <= wall:
+            kv.delete(each.subject.encode())
+            continue
+        known.pop(each.subject, None)
+        policy.blocks.put(HostPattern.parse(each.subject), each.block())
+        first = min(first, each.until)
+    for subject in known.values():
+        policy.blocks.remove(subject)
+    policy.changed()
+    return first
+
+
+OPERATOR = "the operator"
+"""The reason for such a pause, as the scheduler and the status file name it."""
+
+
+_PAUSED = b"paused"
+
+
+def paused_by(kv: KV, *, comment: bool = True) -> str:
+    """Who paused the job and, with their *comment*, why; "" if nobody did."""
+    data = kv.get(_PAUSED)
+    if data is None:
+        return ""
+    who, _, why = msgpack.unpackb(data)
+    return f"{who}: {why}" if why and comment else str(who)
+
+
+def pause_reasons(kv: KV, known: Iterable[str], *, comment: bool = True) -> list[str]:
+    """Why a job is paused: an operator by name, and what else of *known* reasons there is."""
+    operator = paused_by(kv, comment=comment)
+    found = [f"{OPERATOR} ({operator})"] if operator else []
+    return found + [each for each in known if each != OPERATOR]

@@ -1,0 +1,155 @@
+"""Terms of a crawl: its settings, rules and filters, kept in its job for `why` and `test`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgpack  # type: ignore[import-untyped]
+from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, Settings
+from scrapy.utils.misc import load_object
+from scrapy.utils.python import global_object_name
+
+from scrapy_spider_suite.crawl.crawl_policy import (
+    TWINS_TABLE,
+    NoStats,
+    make_normalizer,
+    read_overrides,
+)
+from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS as FILTERS
+from scrapy_spider_suite.crawl.filters import FilterSet, read_filter_context
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.settings.declarations import full_name, plain, words
+from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.urls.normalizer import Normalizer
+from scrapy_spider_suite.urls.traps import TrapLimits
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+
+    from scrapy_spider_suite.crawl.context import Crawl
+    from scrapy_spider_suite.frontier.overrides import Overrides
+    from scrapy_spider_suite.store.interface import KV
+
+_SCRAPY = (
+    "DEPTH_LIMIT", "DOWNLOAD_DELAY", "ROBOTSTXT_OBEY", "ROBOTSTXT_USER_AGENT", "URLLENGTH_LIMIT",
+    "USER_AGENT",
+)  # fmt: skip
+_SUITE = (
+    "profile", "host_delay", "ip_delay", "host_concurrency", "ip_concurrency", "requests_per_visit",
+    "backoff_base", "backoff_max", "dead_host_failures", "retry_times", "retry_failed_after",
+    "retry_failed", "host_max_pages",
+    "domain_max_pages", "domain_max_hosts", "max_pages", "allow_private_addresses", "overrides",
+    "fetch_log", "revisit", "revisit_interval",
+    *(f"trap_{name}" for name in TrapLimits.names()), "guess_urls",
+    *FILTERS.values(), "countries",
+    "normal_form", "drop_parameters", "url_rules", "normalizer", "prefer_https",
+)  # fmt: skip
+_KEY = b"terms"
+_APART = {"SUITE_OVERRIDES", "SUITE_COUNTRIES", *map(full_name, FILTERS.values())}
+"""Those that need files, which may be gone."""
+_GIVERS = {number: name for name, number in SETTINGS_PRIORITIES.items()}
+
+
+@dataclass(frozen=True)
+class CrawlTerms:
+    """Settings by their names, as plain *values*, who gave each, and what the spider adds."""
+
+    values: Mapping[str, Any]
+    givers: Mapping[str, str]
+    spider: str = ""
+    domains: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, settings: BaseSettings, spider: Spider | type[Spider] | None,
+        suite: SuiteSettings | None = None,
+    ) -> CrawlTerms:  # fmt: skip
+        """Those of a crawl with *settings*; of the suite's own, *suite* says how they are now.
+
+        Raises `SettingsError`.
+        """
+        suite = suite or SuiteSettings.from_settings(settings, spider)
+        values = {name: plain(settings[name]) for name in _SCRAPY}
+        values["DOWNLOAD_SLOTS"] = json.dumps(settings.getdict("DOWNLOAD_SLOTS"), default=str)
+        values["ROBOTSTXT_PARSER"] = global_object_name(load_object(settings["ROBOTSTXT_PARSER"]))
+        values |= {full_name(name): plain(getattr(suite, name)) for name in _SUITE}
+        givers = {name: _GIVERS.get(settings.getpriority(name) or 0, "") for name in values}
+        cls_of = spider if isinstance(spider, type) else type(spider)
+        name = "" if spider is None else global_object_name(cls_of)
+        domains = tuple(map(str, getattr(spider, "allowed_domains", None) or ()))
+        return cls(values, givers, name, domains)
+
+    @classmethod
+    def load(cls, kv: KV) -> CrawlTerms | None:
+        """Those that the last crawl of a job kept in *kv*, None if none did."""
+        row = kv.get(_KEY)
+        if row is None:
+            return None
+        values, givers, spider, domains = msgpack.unpackb(row)
+        return cls(values, givers, spider, tuple(domains))
+
+    def save(self, kv: KV) -> None:
+        """Keep them in *kv*."""
+        kv.put(_KEY, msgpack.packb([self.values, self.givers, self.spider, self.domains]))
+
+    @cached_property
+    def settings(self) -> SuiteSettings:
+        """The settings, those of the suite complete; overrides and filters are read apart."""
+        values = {name: value for name, value in self.values.items() if name not in _APART}
+        return SuiteSettings.from_settings(Settings(values))
+
+    def overrides(self) -> Overrides:
+        """The rules in SUITE_OVERRIDES. Raises `SettingsError`."""
+        path = self.values.get("SUITE_OVERRIDES")
+        return read_overrides(None if path is None else Path(path))
+
+    def filters(self) -> FilterSet:
+        """The filters. Raises `SettingsError`."""
+        countries = self.values.get("SUITE_COUNTRIES")
+        given = read_filter_context(None if countries is None else Path(countries))
+        texts = {stage: self.values.get(full_name(name)) or "" for stage, name in FILTERS.items()}
+        return FilterSet.read(texts, given)
+
+    def where(self, name: str) -> str:
+        """The setting *name*, its value and who gave it."""
+        giver = self.givers.get(name) or "default"
+        return f"{name} = {words(self.values.get(name))} ({giver})"
+
+
+def save_terms(crawl: Crawl) -> None:
+    """Keep the terms of a crawl in its job, with the next batch."""
+    crawler = crawl.crawler
+    began = CrawlTerms.of(crawler.settings, crawler.spider)
+    terms = CrawlTerms.of(crawler.settings, crawler.spider, crawl.settings)
+    changed = {name for name, value in terms.values.items() if value != began.values[name]}
+    givers = {**terms.givers, **dict.fromkeys(changed, "scrapy frontier set")}
+    replace(terms, givers=givers).save(crawl.store.kv("terms"))
+
+
+def normalizer_of_job(store: RocksStore) -> Normalizer:
+    """The normaliser of the last crawl of the job of *store*; of one that kept no terms, the plain.
+
+    Raises `SettingsError` if the project's own normaliser is not to be had here.
+    """
+    terms = CrawlTerms.load(store.kv("terms"))
+    if terms is None:
+        return Normalizer()
+    return make_normalizer(terms.settings, store.kv(TWINS_TABLE), NoStats(), terms.domains)
+
+
+def normalizer_for_reading(terms: CrawlTerms, store: RocksStore | None) -> Normalizer:
+    """The normaliser of a crawl by *terms*; a project's own is done without if it is not here."""
+    kv = None if store is None else store.kv(TWINS_TABLE)
+    try:
+        return make_normalizer(terms.settings, kv, NoStats(), terms.domains)
+    except SettingsError as error:
+        print(f"scrapy frontier: {error}: judged without it", file=sys.stderr)
+        bare = replace(terms.settings, normalizer="")
+        return make_normalizer(bare, kv, NoStats(), terms.domains)

@@ -1,0 +1,14 @@
+"""``drain``: this agent hands over all it has to the other agents of its crawl, and ends."""
+
+from __future__ import annotations
+
+from scrapy_spider_suite.operate.actions import Action
+from scrapy_spider_suite.operate.job_target import JobTarget
+from scrapy_spider_suite.operate.verb import Result
+
+
+def drain(site: JobTarget, action: Action) -> Result:
+    """Begin with it; it goes on for as long as it takes."""
+    action.expect()
+    site.drain()
+    return "it hands over what it has, and ends then", {"draining": True}
