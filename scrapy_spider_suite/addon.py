@@ -1,15 +1,13 @@
-"""What becomes of a scrapy-redis project's settings when the add-on is switched on.
+"""The add-on: one line in ``ADDONS`` makes every spider polite, crash-safe and memory-bounded.
 
-Seeds and the connection are read (:mod:`scrapy_spider_suite.settings.scrapy_redis`), pipelines stay
-as they are. scrapy-redis's scheduler, duplicate filter and stats would do the suite's work in other
-ways, and ask Redis in blocking calls on the event loop: they make way, by name. Subclasses of the
-project's own stay, as all that is its own; beside a scheduler that stays, so does the filter.
+It checks all settings of the suite, chooses the profile and puts the suite's components into
+Scrapy's settings, at add-on priority. When it cannot, it refuses the crawl, which would be impolite
+otherwise (`runtime.refusal`).
 
-The add-on: one line in ``ADDONS`` makes every spider polite, crash-safe and memory-bounded.
-
-It reads and checks all settings of the suite, chooses the profile and puts the suite's components
-into Scrapy's settings, at add-on priority. What it may not do is end in a plain, impolite crawl:
-when it cannot do its work it refuses the crawl (see :mod:`scrapy_spider_suite.runtime.refusal`).
+Of a scrapy-redis project, seeds and the connection are read (`settings.scrapy_redis`), and
+pipelines stay. scrapy-redis's scheduler, dupefilter and stats are replaced: they would do the
+suite's work otherwise, with blocking calls on the event loop. Subclasses stay, as all classes of
+the project's own; beside a scheduler that stays, so does the dupefilter.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ REPLACED_CLASSES = {
         "it would ask Redis at each count, and knows integers alone",
     ),
 }
-"""Settings that name a class of scrapy-redis, what stands there instead, and why."""
+"""Settings that name a class of scrapy-redis, its replacement, and the reason."""
 
 UNUSED_SETTINGS = {
     "SCHEDULER_QUEUE_CLASS": "each host has its queue, by priority and SUITE_ORDER",
@@ -71,13 +69,13 @@ UNUSED_SETTINGS = {
     "SCHEDULER_IDLE_BEFORE_CLOSE": "MAX_IDLE_TIME_BEFORE_CLOSE, or SUITE_WHEN_DONE = 'wait', keeps "
     "a crawl open",
 }
-"""Settings of scrapy-redis's scheduler that mean nothing to the suite's, and what there is."""
+"""Settings of scrapy-redis's scheduler that have no effect, and what there is instead."""
 
 
 def replace_scrapy_redis(settings: BaseSettings) -> None:
-    """Let what is scrapy-redis's make way in *settings*, and say so.
+    """Replace scrapy-redis's classes in *settings*, with a warning for each.
 
-    Raises `SettingsError` for what the suite would do the opposite of.
+    Raises `SettingsError` for a setting whose opposite the suite would do.
     """
     moved = canonical(settings["SCHEDULER"]) == REPLACED_CLASSES["SCHEDULER"][0]
     # A scheduler of the project's own may be made of scrapy-redis's, which needs its dupefilter.
@@ -87,13 +85,13 @@ def replace_scrapy_redis(settings: BaseSettings) -> None:
             settings.set(name, instead, priority=settings.getpriority(name) or 0)
             logger.warning("%s = %r makes way for %s: %s", name, theirs, instead, why)
     if moved:
-        _say_what_is_unused(settings)
+        _warn_of_unused(settings)
 
 
 def check_pushed_seeds(
     settings: BaseSettings, suite: SuiteSettings, spider: Spider | type[Spider]
 ) -> None:
-    """Raise `SettingsError` if the seeds of *spider* that are pushed to Redis cannot be had."""
+    """Raise `SettingsError` if seeds of *spider* that are pushed to Redis cannot be read."""
     if SeedKey.of(settings, spider) is None:
         return
     if find_spec("redis") is None:
@@ -108,7 +106,7 @@ def check_pushed_seeds(
     require_client(url.url, url)
 
 
-def _say_what_is_unused(settings: BaseSettings) -> None:
+def _warn_of_unused(settings: BaseSettings) -> None:
     if settings["JOBDIR"] and settings.getbool("SCHEDULER_FLUSH_ON_START"):
         raise SettingsError(
             "SCHEDULER_FLUSH_ON_START = True: a job goes on where it was; leave that out, and "
@@ -133,16 +131,15 @@ class Addon:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Addon:
-        """Build the add-on of *crawler*."""
+        """Make the add-on of *crawler*."""
         return cls(crawler)
 
     @classmethod
     def update_pre_crawler_settings(cls, settings: BaseSettings) -> None:
-        """Check the project's settings and ask for uvloop; called before the reactor is installed.
+        """Check the project's settings and choose uvloop, before the reactor is installed.
 
-        Scrapy calls this for ``ADDONS`` of a project only, not for those of a spider. A command
-        ends here if a setting is wrong, with one line and code 2; a script gets its exception out
-        of ``crawl()``.
+        Scrapy calls this for ``ADDONS`` of a project only, not of a spider. A command ends here if
+        a setting is wrong, with one line and code 2; a script gets the exception from ``crawl()``.
         """
         try:
             if not suite_enabled(settings):
@@ -161,9 +158,7 @@ class Addon:
     def update_settings(self, settings: BaseSettings) -> None:
         """Put the suite's components and, in the broad profile, its lean settings in place.
 
-        Raises:
-            SettingsError: in a script: the crawl cannot be made polite. A command ends instead,
-                with code 2, after one line that says why.
+        Raises `SettingsError` in a script; a command ends with one line and code 2.
         """
         if is_refused(settings):  # by its spider
             return
@@ -184,7 +179,7 @@ class Addon:
         kept = list(profiles.apply(settings, suite.profile, switched_on))
         if kept:
             what = "; ".join(f"{name}, so not {path}" for name, path in kept)
-            other = profiles.said_of_handlers(settings)
+            other = profiles.handler_warning(settings)
             logger.warning("The project's own components are kept: %s%s", what, other)
         own = [name for name, _ in kept if name in ("SCHEDULER", "DOWNLOADER")]
         if own and suite.packs_dir is not None:
@@ -194,7 +189,7 @@ class Addon:
             )  # fmt: skip
 
     def _refuse(self, error: SettingsError, settings: BaseSettings) -> None:
-        """End the process: at once where that works, else when the crawl makes its scheduler."""
+        # Where the process cannot end at once, it ends when the crawl makes its scheduler.
         other_reactor = is_reactor_installed() and not is_asyncio_reactor_installed()
         no_reactor = not settings.getbool("TWISTED_REACTOR_ENABLED", True)
         if other_reactor or no_reactor or not self.crawler.crawling:
@@ -203,13 +198,13 @@ class Addon:
 
 
 def _require_reactor(settings: BaseSettings) -> None:
-    """Refuse Scrapy's mode without Twisted: the gate's Deferreds need it."""
+    # The gate's Deferreds need Twisted.
     if not settings.getbool("TWISTED_REACTOR_ENABLED", True):
         raise SettingsError.of("TWISTED_REACTOR_ENABLED", False, "True")
 
 
 def _require_asyncio(settings: BaseSettings) -> None:
-    """Refuse reactors without asyncio: the gate, the resolver and the commits run as its tasks."""
+    # The gate, the resolver and the commits run as tasks of asyncio.
     _require_reactor(settings)
     if is_reactor_installed():
         if not is_asyncio_reactor_installed():
@@ -219,7 +214,6 @@ def _require_asyncio(settings: BaseSettings) -> None:
 
 
 def _require_extras(suite: SuiteSettings) -> None:
-    """Refuse what needs a library that is not installed."""
     if suite.index:
         try:
             search.require()
@@ -228,9 +222,9 @@ def _require_extras(suite: SuiteSettings) -> None:
 
 
 def _keep_the_loop(settings: BaseSettings) -> None:
-    """Drop a spider's own ``ASYNCIO_EVENT_LOOP`` when uvloop was chosen for the process before.
+    """Drop a spider's own ``ASYNCIO_EVENT_LOOP`` if uvloop was chosen for the process before.
 
-    Scrapy would stop the crawl for the mismatch, which the spider could not know of.
+    Scrapy would stop the crawl for the mismatch.
     """
     asked = settings[LOOP]
     if not asked or not is_reactor_installed():
@@ -250,8 +244,6 @@ def _keep_the_loop(settings: BaseSettings) -> None:
 
 
 def _is_for_a_shell(settings: BaseSettings) -> bool:
-    """Whether ``scrapy shell`` asks: it alone brings a dupefilter of its own.
-
-    It leaves its loop running in a thread when Python ends, which a loop in C may not survive.
-    """
+    # Only ``scrapy shell`` brings a dupefilter of its own. It leaves its loop running in a thread
+    # when Python ends, which a loop in C may not survive.
     return settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["command"]

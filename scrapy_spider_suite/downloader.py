@@ -1,14 +1,14 @@
 """The gate: the only way to the wire (architecture, §4.2).
 
-What has a visit comes from the frontier in its time, and normally goes straight through. What has
-none (robots.txt, media, a component's own downloads) goes by the same clocks here: it waits for
-the wire and the clock of its host and address, never for a visit that is out, and counts as
-active only while its bytes flow. So a fetch nested in a visit cannot deadlock, and a slow host's
-images cannot use up CONCURRENT_REQUESTS.
+A request with a visit comes from the frontier at its time, and normally goes straight through. A
+request without a visit (robots.txt, media, a component's own download) waits here for the clocks of
+its host and address, never for a visit that is out, and counts as active only while its bytes flow.
+So a fetch nested in a visit cannot deadlock, and a slow host's images cannot use up
+CONCURRENT_REQUESTS.
 
-With another scheduler no request has a visit. Then each counts as active from its beginning to its
-end, as in Scrapy's downloader: by that the engine knows that the crawl goes on, and how many
-requests to take from the scheduler.
+With another scheduler no request has a visit. Then each counts as active from beginning to end, as
+in Scrapy's downloader: by that the engine knows that the crawl goes on, and how many requests to
+ask for.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ _WIRED = frozenset({"http", "https"})
 class PoliteDownloader(Downloader):
     """Scrapy's downloader with the frontier's clocks in place of its slots' delays.
 
-    The slots stay, since AutoThrottle and others read and set their delays: a slot's delay is
-    the least delay of its host.
+    The slots stay: AutoThrottle and others read and set their delays. A slot's delay is the least
+    delay of its host.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -99,7 +99,7 @@ class PoliteDownloader(Downloader):
         return self._waiting
 
     def needs_backout(self) -> bool:
-        """See Scrapy's downloader; to ``start()`` also when enough requests wait already."""
+        """See Scrapy's downloader; true for ``start()`` also when enough requests wait."""
         busy = 0 < self.total_concurrency <= len(self.active)  # 0: no limit
         return busy or self.crawl.holds_start()
 
@@ -107,10 +107,10 @@ class PoliteDownloader(Downloader):
     def fetch(
         self, request: Request, spider: Spider | None = None
     ) -> Generator[Deferred[Any], Any, Request | Response]:
-        """See Scrapy's downloader. The visit of *request* is released whatever becomes of it.
+        """See Scrapy's downloader. The visit of *request* is released in any case.
 
-        Deferreds, because the engine goes on within the same call then: between two turns of the
-        loop, places would be given to new requests before the scraper knows of this response.
+        A Deferred, because the engine goes on within the same call: a turn of the loop later,
+        places would be given to new requests before the scraper knows of this response.
         """
         crawl = self.crawl
         lease = crawl.leases.get(request)
@@ -143,7 +143,6 @@ class PoliteDownloader(Downloader):
                 crawl.visits.end_outside(request, result, error)
 
     async def _enqueue_request(self, request: Request) -> Response:
-        """What the middlewares call to send *request*."""
         send = self._send if urlparse_cached(request).scheme in _WIRED else self._read
         if chosen_slot(request) is None:
             request.meta[self.DOWNLOAD_SLOT] = request.meta[GATE_SLOT] = pacing_key(request)
@@ -182,7 +181,7 @@ class PoliteDownloader(Downloader):
         return await super()._download(slot, request)
 
     async def _read(self, request: Request, slot: Slot) -> Response:
-        """What goes over no wire (``file:``, ``data:``) or over its own (``ftp:``, ``s3:``)."""
+        # No wire (file:, data:), or another one (ftp:, s3:).
         waited = self._make_active(request)
         try:
             return await self._download(slot, request)
@@ -191,7 +190,6 @@ class PoliteDownloader(Downloader):
                 self.active.discard(request)
 
     def _make_active(self, request: Request) -> bool:
-        """Count *request* as active; whether it was not."""
         waited = request not in self.active
         self.active.add(request)
         return waited
@@ -229,7 +227,6 @@ class PoliteDownloader(Downloader):
     # Addresses
 
     async def _book(self, request: Request) -> tuple[HostState, AddressState]:
-        """The clocks that a request without a visit goes by."""
         frontier, now = self.crawl.frontier, self.crawl.now()
         numeric = ""
         if not request.meta.get("proxy"):
@@ -242,8 +239,7 @@ class PoliteDownloader(Downloader):
     async def _resolve(self, request: Request) -> str:
         """Write the address to connect to into the request's meta, and return it.
 
-        Raises Scrapy's `CannotResolveHostError`, which retries and errbacks know, or
-        `PrivateAddressRefused`.
+        Raises `CannotResolveHostError`, `PrivateAddressRefused`.
         """
         try:
             found = await self._until_cut(self.crawl.resolver.resolve(hostname(request)))
@@ -257,7 +253,7 @@ class PoliteDownloader(Downloader):
     # The wire
 
     async def _wait(self, request: Request, waiting: Coroutine[Any, Any, None]) -> None:
-        """Await *waiting* in a visit, without a download place."""
+        # In a visit, without a place among the active requests.
         self.active.discard(request)
         try:
             await waiting
@@ -270,7 +266,7 @@ class PoliteDownloader(Downloader):
         return sharing is not None and sharing.pause(host, address) > 0
 
     def wake(self) -> None:
-        """Let everyone who waits for the wire look again."""
+        """Let all requests that wait for the wire check again."""
         self._wire.wake()
 
     async def _transfer(
@@ -326,13 +322,12 @@ class PoliteDownloader(Downloader):
             self._wire.wake(host.key, address.key)
 
     async def _fetched(self, request: Request, slot: Slot) -> Response:
-        """The answer to *request*. Raises `PrivateAddressRefused` for one that nobody may see."""
         response = await self._until_cut(self._download(slot, request))
         self._comparing.check(request, request.meta.get(ADDRESS), response)
         return response
 
     async def _until_cut(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await *work*; raise `StoppedError` where the stop cuts it short."""
+        """Await *work*. Raises `StoppedError` if `cut_short` ends it."""
         task = asyncio.ensure_future(work)
         self._cuttable.add(task)
         try:
@@ -345,9 +340,9 @@ class PoliteDownloader(Downloader):
             self._cuttable.discard(task)
 
     def _process_queue(self, slot: Slot) -> None:
-        """Nothing: slots neither queue nor delay here."""
+        """Do nothing: slots neither queue nor delay here."""
 
     def cut_short(self) -> None:
-        """The stop has waited long enough: end the look-ups and transfers that are under way."""
+        """End all look-ups and transfers under way: the time of the stop is over."""
         for task in self._cuttable:
             task.cancel()

@@ -1,11 +1,10 @@
-"""Dupefilters for Scrapy's own scheduler, and any other that asks one: what was seen, on disk.
+"""Dupefilters with bounded memory for Scrapy's own scheduler: seen requests are on disk.
 
-Scrapy's holds every fingerprint in memory, some 100 bytes each, for as long as the crawl runs, and
-reads all of them when it is resumed. These hold a bounded part of it there::
+Scrapy's dupefilter keeps every fingerprint in memory, some 100 bytes each. They need no add-on::
 
     DUPEFILTER_CLASS = "scrapy_spider_suite.dupefilter.TrieDupeFilter"   # or SieveDupeFilter
 
-They need no add-on. The suite's own scheduler needs neither: it does not use them, and says so.
+The suite's own scheduler does not use them.
 """
 
 from __future__ import annotations
@@ -38,53 +37,48 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOK_AFTER = 256
-"""Requests after which it is looked whether the store has something to do."""
-_LONGEST = 16_000
-"""Characters of a URL that is kept; a trie takes four times as much."""
+_UPKEEP_AFTER = 256
+"""Requests between two rounds of upkeep."""
+_URL_MAX = 16_000
+"""Most characters of a URL; a trie has room for four times as many bytes."""
 
 
 class StoredDupeFilter(BaseDupeFilter):
-    """What both have in common: where their files are, and what is told of duplicates.
+    """Base: the files, the log and the stats of a dupefilter.
 
-    *folder* is the job directory, in which they have a folder of their own; without one they are
-    in a temporary folder, which is removed with the crawl. *debug* logs each duplicate.
+    *folder* is the job directory; without one, the files are in a temporary folder that is removed
+    with the crawl. *debug* logs each duplicate.
 
-    While the disk is full what is new is kept in memory, and is written later; a crawl that ends
-    before may ask for it again when it is resumed.
+    While the disk is full, new keys are kept in memory and written later.
 
-    Scrapy's scheduler loses pending requests in a kill. So what a killed run has seen is forgotten:
+    Scrapy's scheduler loses pending requests in a kill. So the keys of a killed run are forgotten:
     the next run has the files of the last run that ended in order.
     """
 
     folder = ""
-    """Their folder in the job directory."""
+    """Its name in the job directory."""
 
     def __init__(self, folder: str | Path | None, *, debug: bool = False) -> None:
         self._temporary = TemporaryFolder() if folder is None else None
         self._path = (self._temporary.path if self._temporary else Path(folder or "")) / self.folder
         self._debug = debug
-        self._told = False
-        self._unwritten: dict[Any, None] = {}
+        self._logged = False
+        self._pending_keys: dict[Any, None] = {}
         self._damage: set[str] = set()
-        self._look_in = _LOOK_AFTER
+        self._until_upkeep = _UPKEEP_AFTER
         self._crawler: Crawler | None = None
         self._checkpoint: Checkpoint | None = None
         self._is_open = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """The dupefilter of *crawler*."""
-        made = cls._made(crawler)
+        """Make the dupefilter of *crawler*."""
+        made = cls._make(crawler)
         made._crawler = crawler
         return made
 
     def open(self) -> None:
-        """Open the files.
-
-        Raises the `SuiteError` that says why it cannot do its work; a command ends instead, with
-        one line. A crawl that forgot what it has seen would ask for all of it again.
-        """
+        """Open the files. Raises `SettingsError`, `JobError`; a command ends with one line."""
         assert self._crawler is not None
         try:
             self._open_files(suite_settings(self._crawler))
@@ -93,13 +87,10 @@ class StoredDupeFilter(BaseDupeFilter):
                 self._temporary.remove()  # Scrapy closes no dupefilter that did not open
             refuse(error)
         self._is_open = True
-        self._tell_damage()
+        self._log_damage()
 
     def _open_files(self, settings: SuiteSettings) -> None:
-        """Open the files, as they were when a run ended in order.
-
-        Raises `SettingsError`, `JobError`.
-        """
+        """Open the files of the last run that ended in order."""
         if self._temporary is not None:
             self._open(settings)
             return
@@ -119,8 +110,8 @@ class StoredDupeFilter(BaseDupeFilter):
 
     @classmethod
     @abstractmethod
-    def _made(cls, crawler: Crawler) -> Self:
-        """One for *crawler*."""
+    def _make(cls, crawler: Crawler) -> Self:
+        ...
 
     @abstractmethod
     def _open(self, settings: SuiteSettings) -> None:
@@ -128,53 +119,52 @@ class StoredDupeFilter(BaseDupeFilter):
 
     @abstractmethod
     def _key(self, request: Request) -> Any:
-        """What *request* is known by."""
+        """The key of *request*."""
 
     @abstractmethod
     def _add(self, key: Any) -> bool:
-        """Remember *key*; whether it is new. Raises `StoreWriteError`."""
+        """Add *key*; return whether it is new. Raises `StoreWriteError`."""
 
     @abstractmethod
     def _upkeep(self) -> dict[str, float]:
-        """Let the store do what it has to do beside the crawl; the stats."""
+        """Do the store's upkeep; return the stats."""
 
     @abstractmethod
     def _damaged(self) -> Iterable[str]:
-        """What cannot be read: a line for each file, with its name."""
+        """A line for each file that cannot be read, with its name."""
 
     @abstractmethod
     def _close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
 
     def request_seen(self, request: Request) -> bool:
-        """Whether *request*, or one that is the same, was seen before; now it is."""
-        self._look_in -= 1
-        if not self._look_in:
-            self._look_in = _LOOK_AFTER
-            self._look()
+        """Add *request*; return whether an equal one was seen before."""
+        self._until_upkeep -= 1
+        if not self._until_upkeep:
+            self._until_upkeep = _UPKEEP_AFTER
+            self._write_pending()
         key = self._key(request)
-        if key in self._unwritten:
+        if key in self._pending_keys:
             return True
         try:
             return not self._add(key)
         except StoreWriteError as error:
-            if not self._unwritten:
+            if not self._pending_keys:
                 logger.error("What is seen is kept in memory until there is room: %s", error)
-            self._unwritten[key] = None
+            self._pending_keys[key] = None
             return False
 
-    def _look(self) -> None:
-        """Write what could not be written before, and do what there is to do."""
+    def _write_pending(self) -> None:
         try:
-            for key in list(self._unwritten):
+            for key in list(self._pending_keys):
                 self._add(key)
-                del self._unwritten[key]
+                del self._pending_keys[key]
         except StoreWriteError:
-            pass  # it was told of when it began
+            pass  # it was logged when it began
         self._set_stats()
-        self._tell_damage()
+        self._log_damage()
 
-    def _tell_damage(self) -> None:
+    def _log_damage(self) -> None:
         for line in self._damaged():
             if line not in self._damage:
                 self._damage.add(line)
@@ -187,11 +177,11 @@ class StoredDupeFilter(BaseDupeFilter):
                 self._crawler.stats.set_value(f"suite/seen/{name}", value)
 
     def close(self, reason: str) -> None:
-        """Let go of the files; without a job directory they are removed."""
+        """Close the files; without a job directory they are removed."""
         if self._is_open:
-            self._look()
-            if self._unwritten:
-                lost = counted(len(self._unwritten), "request was", "requests were")
+            self._write_pending()
+            if self._pending_keys:
+                lost = counted(len(self._pending_keys), "request was", "requests were")
                 logger.error("%s seen and could not be written", lost)
             self._close()
         if self._temporary is not None:
@@ -206,8 +196,8 @@ class StoredDupeFilter(BaseDupeFilter):
         if self._debug:
             said = "Filtered duplicate request: %s (referer: %s)"
             logger.debug(said, request, referer_str(request), extra=extra)
-        elif not self._told:
-            self._told = True
+        elif not self._logged:
+            self._logged = True
             said = (
                 "Filtered duplicate request: %s - no more duplicates will be shown "
                 "(see DUPEFILTER_DEBUG to show all duplicates)"
@@ -217,10 +207,10 @@ class StoredDupeFilter(BaseDupeFilter):
 
 
 class SieveDupeFilter(StoredDupeFilter):
-    """Seen requests by their fingerprints, whatever `REQUEST_FINGERPRINTER_CLASS` makes of them.
+    """Seen requests by their fingerprints, of any `REQUEST_FINGERPRINTER_CLASS`.
 
-    The sorted files of Mercator's sieve: 16 or 8 bytes a request on disk (``SUITE_SIEVE_BITS``),
-    a bounded number in memory, and a cache before them, shares of ``SUITE_MEMORY``.
+    The sorted files of Mercator's sieve: 16 or 8 bytes a request on disk (``SUITE_SIEVE_BITS``), a
+    bounded number in memory, and a cache before them, shares of ``SUITE_MEMORY``.
     """
 
     folder = "seen-sieve"
@@ -236,7 +226,7 @@ class SieveDupeFilter(StoredDupeFilter):
         self._fingerprinter = fingerprinter
 
     @classmethod
-    def _made(cls, crawler: Crawler) -> Self:
+    def _make(cls, crawler: Crawler) -> Self:
         fingerprinter = crawler.request_fingerprinter
         assert fingerprinter is not None
         debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
@@ -278,9 +268,8 @@ class SieveDupeFilter(StoredDupeFilter):
 class TrieDupeFilter(StoredDupeFilter):
     """Seen requests by their URLs, in compressed tries: exact, and readable.
 
-    A GET request without a body is known by its canonical URL, as with Scrapy's fingerprinter; any
-    other by its fingerprint. Another ``REQUEST_FINGERPRINTER_CLASS`` than Scrapy's is refused, for
-    it may take different URLs for one, or one URL for different requests.
+    The key of a GET request without a body is its canonical URL, as with Scrapy's fingerprinter;
+    of any other request its fingerprint. Another ``REQUEST_FINGERPRINTER_CLASS`` is refused.
     """
 
     folder = "seen-trie"
@@ -290,7 +279,7 @@ class TrieDupeFilter(StoredDupeFilter):
         self._fingerprinter: RequestFingerprinterProtocol = RequestFingerprinter()
 
     @classmethod
-    def _made(cls, crawler: Crawler) -> Self:
+    def _make(cls, crawler: Crawler) -> Self:
         debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         return cls(job_dir(crawler.settings), debug=debug)
 
@@ -306,7 +295,7 @@ class TrieDupeFilter(StoredDupeFilter):
     def _key(self, request: Request) -> str:
         if request.method == "GET" and not request.body:
             url: str = canonicalize_url(request.url)
-            if len(url) <= _LONGEST:
+            if len(url) <= _URL_MAX:
                 return url
         # No URL begins like this.
         return f" {request.method} {self._fingerprinter.fingerprint(request).hex()}"

@@ -1,47 +1,48 @@
-"""Every error that the suite raises, as one tree, named by what is at fault.
+"""Every error that the suite raises, as one tree.
 
 ::
 
-    SuiteError                   caught to catch them all
+    SuiteError                   base of all
     ├── SettingsError            a setting, or a file that a setting names, is wrong
-    │   └── FilterError          a filter expression cannot be understood
+    │   └── FilterError          a filter expression cannot be parsed
     ├── JobError                 the job directory cannot be used
-    │   ├── JobInUseError        another process holds it
-    │   ├── JobFormatError       it was written by a newer release, or by something else
-    │   ├── JobDamagedError      what it holds cannot be read
+    │   ├── JobInUseError        another process has it open
+    │   ├── JobFormatError       another release wrote it, or another program
+    │   ├── JobDamagedError      its contents cannot be read
     │   ├── JobSettingsError     it was begun with settings that a job may not change
     │   └── StoreWriteError      its store cannot write now: a full or read-only disk
-    ├── ActionError              what was asked of a job by an action cannot be done
+    ├── ActionError              an action on a job is malformed or cannot be done
     ├── CodecError               a value cannot be written to, or read from, the job directory
     │   └── UnstorableError      part of a request has no stored form
     ├── ClusterError             agents cannot work on one crawl together
-    │   ├── RegistryError        Redis cannot be used now: away, full, or holding something else
+    │   ├── RegistryError        Redis cannot be used now: away, full, or with foreign values
     │   ├── LedgerError          the ledger of grants, in Redis or a file, cannot be used now
     │   ├── JoinRefusedError     an agent cannot take part: its name, its settings, its clock
-    │   ├── FencedError          a process does not stand for its agent any more
-    │   ├── AgentCallError            what is asked of agents, or answered, is not what it should be
-    │   ├── MessageError         what came from another agent is no message
-    │   │   └── MessageTooLargeError  it is larger than agreed, or a row is too large to be sent
+    │   ├── FencedError          a process does not act for its agent any more
+    │   ├── AgentCallError       a call to agents, or an answer, is malformed
+    │   ├── MessageError         bytes from another agent are no message
+    │   │   └── MessageTooLargeError  a message is larger than agreed, or a row than any message
     │   ├── TransportError       a hand-over file cannot be sent, or received, now
-    │   └── HandoverFileError    a file that another agent has handed over cannot be used
+    │   └── HandoverFileError    a hand-over file cannot be used
     ├── ResolveError             a host name has no usable address
-    │   ├── NoSuchHostError      the name servers say that there is none
+    │   ├── NoSuchHostError      the name servers say that it does not exist
     │   └── ResolveTimeoutError  the name servers did not answer in time
-    ├── PackError                a pack of pages cannot be opened, or a place in it holds no page
-    │   ├── PackDamagedError     what it holds there is not what was written
+    ├── PackError                a pack cannot be opened, or has no page at a place
+    │   ├── PackDamagedError     its bytes are not those that were written
     │   ├── PackWriteError       it cannot be written now: a full or read-only disk
-    │   ├── PackRefusedError     no records can be made of it
-    │   ├── PackUploadError      it could not be brought to another file system
-    │   ├── PackUploadedError        it is elsewhere: it was uploaded, and is not here any more
+    │   ├── PackRefusedError     no records can be made of a page
+    │   ├── PackUploadError      it could not be uploaded to another file system
+    │   ├── PackUploadedError    it was uploaded, and is not here any more
     │   └── PackMissingError     it is gone, and its index is here
-    ├── SearchError              there is no index of packs to search in, or none can be made
-    │   ├── QueryError           what is asked for cannot be understood
+    ├── SearchError              there is no index to search, or none can be made
+    │   ├── QueryError           a query cannot be parsed
     │   ├── SearchBusyError      another process writes the index
-    │   └── SearchDamagedError   the index is not what was written; packs can give another
-    ├── UnknownUrlError          a store of seen URLs does not hold that URL, or that id
-    └── PrivateAddressError      the address is not one that a public page may lead to
+    │   └── SearchDamagedError   the index is damaged; it can be made anew from the packs
+    ├── UnknownUrlError          a store of seen URLs has no such URL or id
+    ├── PrivateAddressError      a page must not lead to the address
+    └── OutOfFilesError          this process or machine is out of file descriptors
 
-The message of each is one line that a person can act on; it is shown without a traceback.
+Each message is one line that a person can act on; it is shown without a traceback.
 """
 
 from __future__ import annotations
@@ -63,12 +64,12 @@ class SettingsError(SuiteError):
 
 
 class FilterError(SettingsError):
-    """A filter expression cannot be understood; the message names the line and the column.
+    """A filter expression cannot be parsed; the message names line and column.
 
     Attributes:
-        why: what is wrong, without the place.
+        why: the reason, without the place.
         text: the expression.
-        line, column: where, from 1.
+        line, column: from 1.
     """
 
     def __init__(self, why: str, text: str, line: int, column: int) -> None:
@@ -80,13 +81,12 @@ class FilterError(SettingsError):
         self.column = column
 
     def pointer(self) -> str:
-        """The line in question, and below it a caret."""
+        """The line, and a caret below the column."""
         before, indent, after = self._around(self.text, self.line, self.column)
         return f"{before}{after}\n{indent}^"
 
     @staticmethod
     def _around(text: str, line: int, column: int) -> tuple[str, str, str]:
-        """What stands before and after the place, cut to what a person can take in."""
         lines = text.split("\n")
         whole = lines[line - 1] if line <= len(lines) else ""
         before, after = whole[max(0, column - 41) : column - 1], whole[column - 1 : column + 39]
@@ -122,23 +122,23 @@ class JobSettingsError(JobError):
 
 
 class StoreWriteError(JobError):
-    """The store cannot write now (a full or read-only disk); what was to be written is kept."""
+    """The store cannot write now (a full or read-only disk); unwritten rows are kept."""
 
 
 class ActionError(SuiteError):
-    """An action on a job is malformed, or asks for what cannot be done; nothing was changed."""
+    """An action on a job is malformed or cannot be done; nothing was changed."""
 
 
 class CodecError(SuiteError):
-    """A request or value has no stored form, or stored bytes are not what a codec wrote."""
+    """A request or value has no stored form, or stored bytes were not written by a codec."""
 
 
 class UnstorableError(CodecError):
     """A request cannot be stored.
 
     Attributes:
-        key: what stands in the way: ``callback``, ``errback``, ``meta['x']``, ``cb_kwargs['y']``,
-            ``class``, or another attribute of the request.
+        key: the part that has no stored form: ``callback``, ``errback``, ``meta['x']``,
+            ``cb_kwargs['y']``, ``class``, or another attribute of the request.
         reason: why, in a few words.
     """
 
@@ -153,12 +153,12 @@ class ClusterError(SuiteError):
 
 
 class RegistryError(ClusterError):
-    """Redis cannot be used now. What was asked for may have been done all the same.
+    """Redis cannot be used now; it may have run the command all the same.
 
     Attributes:
         kind: ``away`` (no connection, or no answer in time), ``memory`` (it is full), ``type`` (a
-            key of ours holds something of another type), ``damaged`` (or something that was not
-            written by the suite), or ``refused`` (anything else that it says no to).
+            key of ours has another type), ``damaged`` (a value was not written by the suite), or
+            ``refused`` (any other error of Redis).
     """
 
     def __init__(self, message: str, kind: str) -> None:
@@ -167,10 +167,10 @@ class RegistryError(ClusterError):
 
 
 class LedgerError(ClusterError):
-    """The ledger of grants cannot be used now: nothing is fetched on what is shared.
+    """The ledger of grants cannot be used now: nothing is fetched from shared hosts.
 
     Attributes:
-        kind: as of `RegistryError`; ``eviction`` is of a Redis that throws keys away.
+        kind: as of `RegistryError`; ``eviction``: Redis is set to evict keys.
     """
 
     def __init__(self, message: str, kind: str) -> None:
@@ -191,11 +191,11 @@ class JoinRefusedError(ClusterError):
 
 
 class FencedError(ClusterError):
-    """A process does not stand for its agent any more, and must start no fetch as if it did.
+    """A process does not act for its agent any more, and must start no fetch.
 
     Attributes:
-        again: it may join again: its lease had ended, or Redis lost what it knew. Otherwise another
-            process has its place, or it was sent away.
+        again: it may join again: its lease had ended, or Redis lost its record. Otherwise another
+            process has its place, or it was removed.
     """
 
     def __init__(self, message: str, *, again: bool) -> None:
@@ -204,15 +204,15 @@ class FencedError(ClusterError):
 
 
 class AgentCallError(ClusterError):
-    """What is asked of agents through Redis, or what they answer, is not what it should be."""
+    """A call to agents through Redis, or an answer, is malformed."""
 
 
 class MessageError(ClusterError):
-    """What came from another agent is no message, or one of another version."""
+    """Bytes from another agent are no message, or a message of another version."""
 
 
 class MessageTooLargeError(MessageError):
-    """A message is larger than agreed, packed or unpacked; or a row is too large for any."""
+    """A message is larger than agreed, packed or unpacked; or a row is too large for a message."""
 
 
 class TransportError(ClusterError):
@@ -220,10 +220,7 @@ class TransportError(ClusterError):
 
 
 class HandoverFileError(ClusterError):
-    """A file in which another agent hands hosts over is cut, damaged, or not what was agreed on.
-
-    Nothing of it was merged.
-    """
+    """A hand-over file is cut, damaged, or not the one agreed on; nothing of it was merged."""
 
 
 class ResolveError(SuiteError):
@@ -239,18 +236,18 @@ class ResolveTimeoutError(ResolveError):
 
 
 class PackError(SuiteError):
-    """A pack of pages cannot be opened, or what was asked for is not in it."""
+    """A pack of pages cannot be opened, or a page is not in it."""
 
 
 class PackDamagedError(PackError):
-    """What lies at a place in a pack is not what was written there, or is larger than allowed."""
+    """Bytes in a pack are not those that were written, or more than allowed."""
 
 
 class PackWriteError(PackError):
     """Pages could not be written (a full or read-only disk); nothing of them is in the pack.
 
     Attributes:
-        errno: the system's number of the error, 0 if it was another one.
+        errno: of the system's error; 0 for any other error.
     """
 
     def __init__(self, message: str, errno: int = 0) -> None:
@@ -263,36 +260,35 @@ class PackRefusedError(PackError):
 
 
 class PackUploadError(PackError):
-    """A pack could not be brought to another file system, or not with certainty."""
+    """A pack could not be uploaded to another file system, or not for certain."""
 
 
 class PackUploadedError(PackError):
-    """A page is in a pack that was uploaded, and is not here any more; the message says where."""
+    """A page is in a pack that was uploaded and is not here; the message says where it is."""
 
 
 class PackMissingError(PackError):
-    """A page is in a pack that is not here, though an index that lists it is; nor was it uploaded.
-    """
+    """A page is in a pack that is neither here nor uploaded; only its index is here."""
 
 
 class SearchError(SuiteError):
-    """There is no index of packs to search in, or none can be made."""
+    """There is no index of packs to search, or none can be made."""
 
 
 class QueryError(SearchError):
-    """What is asked for cannot be understood; the message says what is wrong with it."""
+    """A query cannot be parsed; the message says why."""
 
 
 class SearchBusyError(SearchError):
-    """Another process writes the index; it will not take long, unless it makes a whole one."""
+    """Another process writes the index."""
 
 
 class SearchDamagedError(SearchError):
-    """The index is not what was written; another one can be made of the packs."""
+    """The index is damaged; it can be made anew from the packs."""
 
 
 class UnknownUrlError(SuiteError, KeyError):
-    """A store of seen URLs does not hold the URL, or has none with the id, that was asked for."""
+    """A store of seen URLs has no such URL or id."""
 
     def __str__(self) -> str:
         """The message; that of a KeyError would be its repr."""

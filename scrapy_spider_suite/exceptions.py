@@ -1,20 +1,24 @@
-"""Exceptions that the suite raises from Scrapy components; all are ``IgnoreRequest``.
+"""Exceptions that the suite raises from Scrapy components.
 
 ::
 
     scrapy.exceptions.IgnoreRequest
     ├── RobotsForbidden     robots.txt does not allow the URL
     ├── RobotsUnavailable   nothing is allowed until robots.txt can be had
-    ├── HostExcluded          the host is blocked, outside its hours, or another agent's
+    ├── HostExcluded        the host is blocked, outside its hours, or another agent's
     ├── UnwantedMediaType   the answer is of a media type that is not read
+    ├── NotModified         the page has not changed since the last visit
     ├── PrivateAddressRefused  the host is at an address that is not allowed
-    ├── FilterRefused       a filter does not want the URL, or its answer
+    ├── FilterRefused       a filter rejects the URL, or its answer
     └── RedirectRefused     a redirect is not followed
         ├── TooManyHops     too many in a row
-        └── RedirectLoop    a page that redirects to itself, again
+        └── RedirectLoop    a page redirects to itself, again
+    scrapy.exceptions.DownloadFailedError
+    └── HostUnreachable     the host never answered, and is not asked again for now
+    Exception
+    └── HostWaitsTooLong    a request without a visit would wait too long for its host
 
-Whoever catches ``IgnoreRequest``, as errbacks and Scrapy itself do, catches these. The suite's
-other errors are in `scrapy_spider_suite.errors`, which knows nothing of Scrapy.
+Other errors of the suite are in `scrapy_spider_suite.errors`, which does not import Scrapy.
 """
 
 from __future__ import annotations
@@ -23,7 +27,6 @@ from scrapy.exceptions import DownloadFailedError, IgnoreRequest
 from scrapy.http import Response
 
 from scrapy_spider_suite.errors import PrivateAddressError
-from scrapy_spider_suite.runtime.http_fields import field_text
 
 
 class RobotsForbidden(IgnoreRequest):
@@ -31,7 +34,7 @@ class RobotsForbidden(IgnoreRequest):
 
 
 class RobotsUnavailable(IgnoreRequest):
-    """robots.txt cannot be had, so that nothing of its origin is allowed for now.
+    """robots.txt cannot be had: no URL of its origin is allowed for now.
 
     Attributes:
         retry_at: when robots.txt is asked for again, in seconds since the epoch.
@@ -45,11 +48,11 @@ class RobotsUnavailable(IgnoreRequest):
 class HostExcluded(IgnoreRequest):
     """Nothing may be sent to the host, or below the URL, for now.
 
-    By the operator's rules; or, where several agents share a crawl, since another one has the host,
-    or since the lease of this one has run out.
+    By the operator's rules; or, in a cluster, because another agent has the host or the lease of
+    this agent has run out.
 
     Attributes:
-        until: when it may, in seconds since the epoch; infinite where no end is known.
+        until: end of the exclusion, in seconds since the epoch; infinite if unknown.
     """
 
     def __init__(self, message: str, until: float) -> None:
@@ -58,20 +61,20 @@ class HostExcluded(IgnoreRequest):
 
 
 class UnwantedMediaType(IgnoreRequest):
-    """The answer is of a media type that SUITE_MEDIA_TYPES does not name, and was not read.
+    """The answer, of a media type that SUITE_MEDIA_TYPES does not name, was not read.
 
     Attributes:
         response: the head of the answer, with an empty body.
     """
 
     def __init__(self, response: Response) -> None:
-        kind = field_text(response.headers, "Content-Type")[:100]
+        kind = (response.headers.get(b"Content-Type") or b"").decode("latin-1")[:100]
         super().__init__(f"{response.url} is {kind!r}, which SUITE_MEDIA_TYPES does not name")
         self.response = response
 
 
 class NotModified(IgnoreRequest):
-    """The page is as it was at the last visit (304): there is nothing to be parsed.
+    """The page has not changed since the last visit (304).
 
     Attributes:
         response: the answer, with an empty body.
@@ -86,7 +89,7 @@ class PrivateAddressRefused(PrivateAddressError, IgnoreRequest):
     """The host is at a private address, which ``SUITE_ALLOW_PRIVATE_ADDRESSES`` does not allow.
 
     Attributes:
-        answered: a download handler that is not the suite's went there all the same.
+        answered: a download handler that is not the suite's sent the request all the same.
     """
 
     def __init__(self, message: str, *, answered: bool = False) -> None:
@@ -95,10 +98,10 @@ class PrivateAddressRefused(PrivateAddressError, IgnoreRequest):
 
 
 class FilterRefused(IgnoreRequest):
-    """SUITE_FETCH_FILTER does not want the URL, or SUITE_PARSE_FILTER its answer.
+    """SUITE_FETCH_FILTER rejects the URL, or SUITE_PARSE_FILTER its answer.
 
     Attributes:
-        response: the answer; None where nothing was fetched.
+        response: the answer; None if nothing was fetched.
     """
 
     def __init__(self, message: str, response: Response | None = None) -> None:
@@ -111,9 +114,9 @@ class HostUnreachable(DownloadFailedError):
 
 
 class HostWaitsTooLong(Exception):
-    """An image, or what else came without a visit, would wait longer than SUITE_MAX_WAIT.
+    """A request without a visit, such as an image, would wait longer than SUITE_MAX_WAIT.
 
-    Whoever wants it waits with it: the item for its images, and the crawl for the item.
+    Its item would wait with it, and the crawl for the item.
     """
 
     def __init__(self, host: str, seconds: float, why: str) -> None:
@@ -127,8 +130,8 @@ class RedirectRefused(IgnoreRequest):
 
 
 class TooManyHops(RedirectRefused):
-    """The redirect is one more in a row than is followed."""
+    """More redirects in a row than are followed."""
 
 
 class RedirectLoop(RedirectRefused):
-    """The page was fetched once more because it redirected to itself, and did it again."""
+    """The page redirected to itself, was fetched once more, and did it again."""

@@ -1,4 +1,4 @@
-"""Letting a crawler crawl the in-vitro web: the web's process, and the settings it needs."""
+"""Runs the in-vitro web beside a crawler: the process of the web, and its settings."""
 
 from __future__ import annotations
 
@@ -24,18 +24,16 @@ logger = logging.getLogger(__name__)
 _PACE = {"SUITE_HOST_DELAY": 0.5, "SUITE_IP_DELAY": 0.02}
 """So that a first crawl ends within a minute; a real web gets the defaults."""
 _PORT = "fakeweb.port"
-"""The file in a job directory that says where the web was."""
+"""The file in a job directory with the port of the web."""
 
 
 def serve(crawler: Crawler, **knobs: Any) -> list[str]:
-    """Start an in-vitro web for *crawler* and return its seeds; to be called in ``from_crawler``.
+    """Start an in-vitro web for *crawler* and return its seeds; call it in ``from_crawler``.
 
-    *knobs* are fields of `FakeWebConfig`; text, as a command line gives it, is a whole number.
-    Sets the name server, allows the loopback range, and paces the crawl for a server of one's own,
-    all at spider priority. The web ends with the crawl; one that goes on with its job directory
-    finds it at the port where it was.
-    Raises `SettingsError` in a script if a knob is wrong or the web cannot start; a command ends
-    with one line and exit code 2.
+    *knobs* are fields of `FakeWebConfig`; text, as from a command line, is a whole number. Sets the
+    name server, allows the loopback range, and sets short delays, all at spider priority. The web
+    ends with the crawl; a resumed job finds it at the same port. Raises `SettingsError` in a script
+    if a knob is wrong or the web cannot start; a command ends with one line and exit code 2.
     """
     try:
         for name, value in knobs.items():
@@ -58,7 +56,7 @@ def serve(crawler: Crawler, **knobs: Any) -> list[str]:
 
 
 def _port_of_last_run(crawler: Crawler) -> int:
-    """Where the URLs that the job has pending are served; 0, any port, if it has none."""
+    # 0: any port.
     path = Path(str(crawler.settings["JOBDIR"]), _PORT)
     if not uses_job(crawler) or not path.exists():
         return 0

@@ -1,6 +1,4 @@
-"""`PageItem`: a page as an item, for those who want pages to go through their pipelines. Items as
-lines of JSON.
-"""
+"""`PageItem`, a page as an item; items as lines of JSON."""
 
 from __future__ import annotations
 
@@ -26,21 +24,20 @@ def _text(body: bytes) -> str:
 
 @dataclass(eq=False, kw_only=True)
 class PageItem:
-    """A page that was fetched.
+    """A fetched page.
 
     A feed or an item pack has its *body* in base 64, and *time* in ISO 8601.
 
     Attributes:
-        url: where it came from.
-        time: when the item was made, which is soon after the page came; in UTC.
+        time: when the item was made, in UTC.
         status: of HTTP.
-        headers: all values of each name, as Scrapy spells names, those that its middlewares have
-            removed left out.
-        body: as its callback gets it: decompressed.
-        links: what it leads to; None if nobody has read it for links.
+        headers: all values of each name, as Scrapy spells names, without headers that its
+            middlewares have removed.
+        body: decompressed, as the callback gets it.
+        links: of the page; None if they were not read.
 
-    Beside these fields there are ``source``, the response that it was made from, and ``owner``, the
-    request whose callback has yielded it; None where nobody knows.
+    Beside these fields: ``source``, the response that it was made from, and ``owner``, the request
+    whose callback has yielded it; None if unknown.
     """
 
     url: str
@@ -54,7 +51,7 @@ class PageItem:
     response: InitVar[Response | None] = None
 
     def __post_init__(self, response: Response | None) -> None:
-        """Remember *response*: by it the suite finds what was on the wire."""
+        # By the response the suite finds the bytes on the wire.
         self.source = response
         self.owner = None if response is None else response.request
 
@@ -62,10 +59,9 @@ class PageItem:
     def from_response(
         cls, response: Response, links: Iterable[Any] | None = None
     ) -> Self:
-        """Make one of *response*, from within its callback.
+        """Make an item of *response*, from within its callback.
 
-        *links*: where the page leads to, absolute: URLs, `Link`s, or what Scrapy's link extractors
-        give.
+        *links* of the page, absolute: URLs, `Link`s, or Scrapy's ``Link``.
         """
         fields: dict[bytes, list[bytes]] = dict(response.headers)
         return cls(
@@ -82,7 +78,7 @@ class PageItem:
 
 
 def link_of(link: Any) -> Link:
-    """Return *link*, a URL or what is like Scrapy's ``Link``, as packs have it."""
+    """Return *link*, a URL or like Scrapy's ``Link``, as packs have it."""
     if isinstance(link, str):
         return Link(link)
     return Link(link.url, getattr(link, "kind", "a"), bool(getattr(link, "nofollow", False)))
@@ -98,7 +94,7 @@ class ItemLines:
         self._escaped = JsonLinesItemExporter(self._out)
 
     def line(self, item: Any) -> bytes:
-        """Return *item* as a line. Raises whatever its serialisers do, or `TypeError`."""
+        """Return *item* as a line. Raises errors of its serialisers, or `TypeError`."""
         try:
             return self._export(self._readable, item)
         except UnicodeEncodeError:

@@ -1,7 +1,7 @@
-"""What each profile changes in Scrapy's settings, and why; the add-on applies it.
+"""The changes of each profile to Scrapy's settings, with the reasons; the add-on applies them.
 
-Everything is set at add-on priority or beside what the project lists, so whatever a project, a
-spider or a command line sets wins: that is the off switch of each entry.
+All are set at add-on priority or beside the project's own entries: the setting of a project, a
+spider or a command line wins, which is how each entry is switched off.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VERIFY = "DOWNLOAD_VERIFY_CERTIFICATES"
 
 
 class Component(NamedTuple):
-    """A component that joins those of *setting*, in the place of *replaces* or at *order*."""
+    """A component for the dict *setting*, in the place of *replaces* or at *order*."""
 
     setting: str
     path: str
@@ -37,7 +37,7 @@ class Component(NamedTuple):
 
 
 class LeanSetting(NamedTuple):
-    """A setting of Scrapy's that the broad profile changes, with the reason."""
+    """A setting of Scrapy's in the broad profile, with the reason."""
 
     value: Any
     reason: str
@@ -148,11 +148,10 @@ LEAN: dict[str, LeanSetting] = {
 def apply(
     settings: BaseSettings, profile: Profile, switched_on: Iterable[str] = ()
 ) -> Iterator[tuple[str, str]]:
-    """Set up *settings* for *profile*, with what is *switched_on* (names in `BY_SETTING`).
+    """Set up *settings* for *profile*, and the *switched_on* components (of `BY_SETTING`).
 
-    Yields:
-        The name of a setting and the suite's part that does not run because of what the project
-        put there.
+    Yields each setting in which the project's own component replaces one of the suite, and the
+    path of the suite's.
     """
     for name, path in CLASSES.items():
         if keeps(settings, name):
@@ -169,7 +168,7 @@ def apply(
 
 
 def keeps(settings: BaseSettings, name: str) -> bool:
-    """Whether the project has a class of its own for *name*, one of `CLASSES`."""
+    """Whether the project has a class of its own for *name*, a key of `CLASSES`."""
     theirs = (settings.getpriority(name) or 0) > SETTINGS_PRIORITIES["addon"]
     return theirs and canonical(settings[name]) != CLASSES[name]
 
@@ -185,8 +184,8 @@ def _set_handlers(settings: BaseSettings) -> Iterator[tuple[str, str]]:
     _put_back(settings, "DOWNLOAD_HANDLERS", handlers)
 
 
-def said_of_handlers(settings: BaseSettings) -> str:
-    """What holds while download handlers other than the suite's are in place; "" if none is."""
+def handler_warning(settings: BaseSettings) -> str:
+    """A warning of download handlers other than the suite's; "" for none."""
     handlers = settings.getwithbase("DOWNLOAD_HANDLERS")
     paths = {each: canonical(handlers[each]) for each in ("http", "https") if handlers.get(each)}
     others = {scheme: path for scheme, path in paths.items() if path != HANDLER}
@@ -203,7 +202,7 @@ def said_of_handlers(settings: BaseSettings) -> str:
 
 
 def _add(settings: BaseSettings, component: Component) -> bool:
-    """List *component* where it belongs; False if the project took that into its own hands."""
+    # False: the project has replaced or switched off the component's place.
     name, order = component.setting, component.order
     chosen = settings.getdict(name)
     listed = {canonical(key) for key in chosen}
@@ -221,15 +220,15 @@ def _add(settings: BaseSettings, component: Component) -> bool:
 
 
 def _put_back(settings: BaseSettings, name: str, value: dict[Any, Any]) -> None:
-    """Store what the project listed and the suite added, at the priority that it had."""
+    # At the priority of the project's own.
     settings.set(name, value, priority=settings.getpriority(name) or 0)
 
 
 def canonical(component: Any) -> str:
-    """Return the import path of the class that *component*, a class or any path to it, stands for.
+    """Return the import path of the class *component*, a class or any path to it.
 
-    Scrapy's own helpers for component settings raise for a path that names nothing, even for one
-    that an old project switches off by None; here it stands for itself.
+    A path that names nothing is returned unchanged: Scrapy's own helpers raise, even for one that
+    an old project switches off by None.
     """
     try:
         return global_object_name(load_object(component))

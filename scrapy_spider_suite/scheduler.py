@@ -1,29 +1,10 @@
-"""Which requests are known already: by the frontier, or by a dupefilter of the project's own.
+"""The scheduler: the frontier behind Scrapy's scheduler interface, and the waker of its engine.
 
-The scheduler: the frontier behind Scrapy's scheduler interface, and the one waker of its engine.
-
-This is the only module that reaches into the engine, at three places: it replaces the slot's set
-of requests in progress by one that says when a request has left it (then everything that came of
-a page has been through the pipelines), it schedules the slot's next call when a host becomes
-ready (Scrapy asks an idle scheduler again only on other activity, or every 5 seconds), and it
-stands before a downloader that is not the suite's (`Ungated`).
-
-For components that write later than they are given something: a page is done after them.
-
-A sink must not wait in ``process_item``: the page's other items wait behind it, and at the end of
-a crawl everybody for everybody. It remembers what it was given, and tells the frontier of a future
-that is done when the bytes are on disk::
-
-    class Packs:
-        @classmethod
-        def from_crawler(cls, crawler):
-            sink = cls(crawler)
-            crawler.signals.connect(sink.item_scraped, signals.item_scraped)
-            return sink
-
-        def item_scraped(self, item, response):
-            block = self.append(item)  # block.written: an asyncio.Future
-            hold(self.crawler, response, block.written)
+The only module that reaches into the engine, at three places. It replaces the slot's set of requests
+in progress by one that tells when a request has left it: then all output of a page has been through
+the pipelines. It schedules the slot's next call when a host becomes ready: Scrapy asks an idle
+scheduler again only on other activity, or every 5 seconds. And it stands before a downloader that
+is not the suite's (`ForeignDownloader`).
 """
 
 from __future__ import annotations
@@ -81,7 +62,10 @@ _START_FLAG, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
 
 
 class Duplicates:
-    """One per crawl. Stats: ``dupefilter/filtered``, as Scrapy's dupefilter."""
+    """Which requests are known: to the frontier, or to a dupefilter of the project's own.
+
+    Stats: ``dupefilter/filtered``, as Scrapy's dupefilter.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
@@ -89,7 +73,7 @@ class Duplicates:
         self._log = crawler.settings.getbool("DUPEFILTER_DEBUG")
 
     def open(self) -> Any:
-        """Open the project's dupefilter; a Deferred, if that gives one."""
+        """Open the project's dupefilter; return its Deferred, if any."""
         return None if self._dupefilter is None else self._dupefilter.open()
 
     async def close(self, reason: str) -> None:
@@ -98,7 +82,7 @@ class Duplicates:
             await maybe_deferred_to_future(self._dupefilter.close(reason) or succeed(None))
 
     def filters(self, request: Request, entry: Entry, crawl: Crawl) -> bool:
-        """Whether *request*, whose entry is *entry*, is not to be asked for again; counts it."""
+        """Whether *request*, with its *entry*, is a duplicate; counts it."""
         again = entry.flags & _START_FLAG and crawl.job is not None and crawl.job.resumed
         if request.dont_filter and not again:
             return False
@@ -121,11 +105,8 @@ class Duplicates:
 
 
 def _own_dupefilter(crawler: Crawler) -> BaseDupeFilter | None:
-    """The project's own dupefilter; None for those whose work the frontier does.
-
-    The suite's own ones remember a request at once. The frontier does so in the commit of the page
-    that it came from: beside it they would know requests that a kill takes from the frontier.
-    """
+    # None for Scrapy's and the suite's: the frontier does their work. The suite's remember a request
+    # at once, the frontier in the commit of its page: after a kill they would know more requests.
     chosen = load_object(crawler.settings["DUPEFILTER_CLASS"])
     if chosen is load_object(_SCRAPY_DUPEFILTER):
         return None
@@ -140,12 +121,8 @@ def _own_dupefilter(crawler: Crawler) -> BaseDupeFilter | None:
     return dupefilter
 
 
-# A plain integer: operators of flags are Python code.
-_START = int(Flag.START)
-
-
 class FrontierScheduler(BaseScheduler):
-    """Hands the engine the next request that may be sent, and commits what has become of it.
+    """Hands the engine the next request that may be sent, and commits its outcome.
 
     Stats: ``scheduler/enqueued``, ``scheduler/dequeued`` (each ``/disk`` or ``/memory`` too),
     ``dupefilter/filtered`` as Scrapy's scheduler; ``suite/…`` in the stats reference.
@@ -169,8 +146,7 @@ class FrontierScheduler(BaseScheduler):
     def open(self, spider: Spider) -> Any:
         """Open the frontier and hook into the engine.
 
-        Raises the `SuiteError` that says why the job is unusable; under a command, ends the
-        process.
+        Raises `SuiteError` if the job is unusable; a command ends the process.
         """
         crawler = self.crawler
         try:
@@ -220,11 +196,11 @@ class FrontierScheduler(BaseScheduler):
         await maybe_deferred_to_future(self._begin() or succeed(None))
 
     def abandon(self) -> None:
-        """The crawl does not begin after all: there will be nothing to close."""
+        """Do not begin the crawl after all: `close` has nothing to do."""
         self._closed = True
 
     def close(self, reason: str) -> Any:
-        """Write everything and let go. Called once nothing is in progress."""
+        """Write everything and close. Called once nothing is in progress."""
         if self._closed:
             return None  # it was never open
         self._closed = self.crawl.stopping = True
@@ -254,15 +230,15 @@ class FrontierScheduler(BaseScheduler):
 
     @property
     def starting(self) -> bool:
-        """Whether ``start()``, or a list of seeds, has more to come."""
+        """Whether ``start()``, or a list of seeds, has not ended."""
         return self._engine._start is not None or self._seeding.busy
 
     def has_pending_requests(self) -> bool:
-        """Whether there is work, or may be, as long as another agent may have some."""
+        """Whether there is work, or another agent may have some."""
         return self.has_work() or not (self.crawl.agency is None or self.crawl.agency.ended)
 
     def has_work(self) -> bool:
-        """Whether anything is pending, leased, waiting, to be looked up or taken in."""
+        """Whether anything is pending, leased, waiting, to be resolved or read as a seed."""
         crawl = self.crawl
         frontier = crawl.frontier
         if frontier.pending or frontier.in_sieve or crawl.outside or len(self._preparation):
@@ -273,20 +249,20 @@ class FrontierScheduler(BaseScheduler):
 
     @property
     def mqs(self) -> Sized:
-        """As many as requests are pending: what ``est()`` of the telnet console counts."""
+        """Of the length of the queue, for ``est()`` of the telnet console."""
         return range(self.crawl.frontier.pending)
 
     dqs = None
-    """Scrapy's other queue, which ``est()`` asks for."""
+    """Scrapy's other queue, for ``est()``."""
 
     # In
 
     def enqueue_request(self, request: Request) -> bool:
-        """Make *request* pending; False if it is known already or must not be kept."""
+        """Make *request* pending; False if it is a duplicate or must not be queued."""
         return self._enqueue(request)
 
     def _enqueue(self, request: Request, mark: str = "") -> bool:
-        """`enqueue_request`, also of a seed with a *mark*."""
+        # *mark*: of a seed.
         crawl = self.crawl
         lease = crawl.parents.pop(request, None)
         if lease is None and not crawl.broad and self._is_of_operator(request):
@@ -317,7 +293,7 @@ class FrontierScheduler(BaseScheduler):
         return agency is not None and not agency.routing.owns(entry)
 
     def _is_of_operator(self, request: Request) -> bool:
-        """Whether ``start()``, or a component that calls the engine, wants *request*: no page."""
+        # Of start(), or of a component that calls the engine: not of a page.
         if in_errback() or self.crawl.pushed:
             return False
         # Without the gate nobody knows what runs in an errback.
@@ -325,7 +301,7 @@ class FrontierScheduler(BaseScheduler):
 
     def _may_be_volatile(self, request: Request, entry: Entry, lease: Lease | None) -> bool:
         crawl = self.crawl
-        if entry.flags & _START:
+        if entry.flags & _START_FLAG:
             crawl.volatile_start = True
         if not crawl.settings.require_durable:
             return True
@@ -340,7 +316,7 @@ class FrontierScheduler(BaseScheduler):
     # Out
 
     def next_request(self) -> Request | None:
-        """The next request that may be sent now; otherwise see to being asked again in time."""
+        """Return the next request that may be sent now; else `wake` follows in time."""
         with condemn_on_damage(self.crawl.store):
             return self._outgoing.next()
         return None
@@ -348,14 +324,13 @@ class FrontierScheduler(BaseScheduler):
     # Waking the engine
 
     def wake(self) -> None:
-        """Have the engine ask again, once it has opened everything else, too."""
+        """Have the engine ask for requests, once it has opened everything."""
         if not self._closed and self._engine.scraper.slot is not None:
             self._slot.nextcall.schedule()
 
     # What becomes of a request
 
     def _settled(self, request: Request) -> None:
-        """*request* has left the engine: nothing more will come of it."""
         crawl = self.crawl
         lease = crawl.leases.pop(request, None)
         if lease is None:
@@ -368,7 +343,7 @@ class FrontierScheduler(BaseScheduler):
         self.flush_soon()
 
     def _keep(self, lease: Lease) -> None:
-        """Have everybody keep what came of *lease*. Raises `JobDamagedError`."""
+        # Raises JobDamagedError.
         crawl = self.crawl
         try:
             packed = self.extractor.is_packed(lease)
@@ -384,7 +359,7 @@ class FrontierScheduler(BaseScheduler):
             lease.faults.add(Event.PIPELINE_ERROR)
 
     def flush_soon(self) -> None:
-        """Make what was said durable once this turn of the loop is over: one batch for all."""
+        """Commit once this turn of the loop is over: one batch for all outcomes of it."""
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -397,18 +372,18 @@ class FrontierScheduler(BaseScheduler):
                 self.extractor.look(starving=False)
 
     def hold(self, response: Response | Failure | None, durable: asyncio.Future[Any]) -> bool:
-        """See `sinks.hold`."""
+        """See the function `hold`."""
         return self._faults.hold(response, durable, self.flush_soon)
 
     def hold_still(self, why: str) -> None:
-        """Pause, since nothing can be written, until it can be."""
+        """Pause until the disk can be written again."""
         self._maintenance.hold_still(why)
 
     # The end
 
     def _idle(self) -> None:
         if self._maintenance.end_if_damaged():
-            raise DontCloseSpider  # but for that
+            raise DontCloseSpider  # it ends for the damage
         if self.crawl.stays_open:
             raise DontCloseSpider
         if self.crawl.unread:
@@ -418,12 +393,12 @@ class FrontierScheduler(BaseScheduler):
             raise CloseSpider(NO_PAGES)
 
     def pause(self, why: str) -> None:
-        """Send nothing more until `unpause` for every reason *why* it was paused."""
+        """Send nothing until `unpause` was called for every reason *why*."""
         self._pauses.add(why)
         self._engine.pause()
 
     def unpause(self, why: str) -> None:
-        """The reason *why* is gone: go on if there is no other."""
+        """Remove the reason *why*; continue if it was the last."""
         self._pauses.discard(why)
         if not self._pauses:
             self._engine.unpause()
@@ -431,23 +406,23 @@ class FrontierScheduler(BaseScheduler):
 
     @property
     def paused(self) -> bool:
-        """Whether nothing is sent for now, whoever paused the engine."""
+        """Whether the engine is paused, by the suite or by another component."""
         return bool(self._engine.paused)
 
     @property
     def pauses(self) -> list[str]:
-        """The reasons for which it is paused, as far as the suite knows them."""
+        """The suite's reasons for the pause."""
         return sorted(self._pauses)
 
     @property
     def under_way(self) -> Collection[Request]:
-        """The requests that the downloader has begun with."""
+        """The requests in the downloader."""
         active: Collection[Request] = self._engine.downloader.active
         return active
 
     @property
     def gate(self) -> PoliteDownloader | None:
-        """The gate, unless the project has a downloader of another kind."""
+        """The gate; None with another downloader of the project's own."""
         downloader = self._engine.downloader
         return downloader if isinstance(downloader, PoliteDownloader) else None
 
@@ -468,13 +443,16 @@ def hold(
 ) -> bool:
     """Let the page of *response* be done only when *durable* is.
 
-    If *durable* fails or is cancelled, or the crawl ends before it is done, the page stays pending
-    and is fetched again. To be called from a handler of ``item_scraped`` or ``response_received``,
-    with what that was given as *response*: before the page is through.
+    For components that write items later: ``process_item`` must not wait, since the page's other
+    items wait behind it. If *durable* fails or is cancelled, or the crawl ends before it is done,
+    the page stays pending and is fetched again::
 
-    Returns:
-        Whether something will wait for it: not where there is no page (items of ``start()``), it is
-        through already, or the scheduler is not the suite's.
+        def item_scraped(self, item, response):  # a handler of signals.item_scraped
+            block = self.append(item)  # block.written: an asyncio.Future
+            hold(self.crawler, response, block.written)
+
+    Call it from a handler of ``item_scraped`` or ``response_received`` with its *response*. Returns
+    whether the page waits: not for items of ``start()``, nor with another scheduler.
     """
     slot = None if crawler.engine is None else crawler.engine._slot
     scheduler = None if slot is None else slot.scheduler

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 settings_changing = object()
-"""A setting of the suite is to be changed in a running crawl: who cannot go by it refuses it now.
+"""A setting of the suite is to be changed in a running crawl: receivers may refuse it.
 
-Receivers get what those of `settings_changed` do, and raise a `SettingsError` that says why. They
-change nothing, since another one may refuse it.
+Receivers get the arguments of `settings_changed`, raise a `SettingsError` to refuse, and change
+nothing.
 """
 
 settings_changed = object()
 """A setting of the suite was changed in a running crawl (``scrapy frontier set``).
 
-Receivers get ``old`` and ``new``, a `SuiteSettings` each, and ``spider``. By then `suite_settings`
-and the crawl give the new ones: only who keeps a value of them needs to listen.
+Receivers get ``old`` and ``new``, a `SuiteSettings` each, and ``spider``. `suite_settings` returns
+the new ones by then: only receivers that keep a value need to listen.
 """
 
 pack_closed = object()
-"""A pack of pages is complete, and will not change any more.
+"""A pack of pages is complete and final.
 
 Receivers get ``path``, its `pathlib.Path`, and ``spider``.
 """
 
 item_pack_closed = object()
-"""A file of items is complete, and will not change any more.
+"""A file of items is complete and final.
 
 Receivers get ``path``, its `pathlib.Path`, and ``spider``.
 """

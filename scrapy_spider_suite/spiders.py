@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 class BroadSpider(Spider):
     """Crawls many hosts; links are extracted, deduplicated and queued in bulk.
 
-    What a subclass may override (a hook that is not overridden costs nothing):
+    A subclass may override (a hook that is not overridden costs nothing):
 
-    - `parse_page` is called with every page (an ordinary ``Response``, 2xx) and may yield items
-      and requests like any callback;
+    - `parse_page` gets every page (a ``Response``, 2xx) and may yield items and requests like any
+      callback;
     - `choose_links` narrows the links of a page;
     - `link_priority` gives a link its priority.
 
-    ``allowed_domains``, DEPTH_LIMIT and URLLENGTH_LIMIT hold. Seeds are ``start_urls``, and what
-    ``-a seeds=`` names: URLs, host names, files with one of these a line, plain or compressed, or
-    ``@`` and the URL of such a file, separated by commas. SUITE_SEEDS names more.
+    ``allowed_domains``, DEPTH_LIMIT and URLLENGTH_LIMIT hold. Seeds are ``start_urls``, ``-a
+    seeds=`` and SUITE_SEEDS: URLs, host names, files with one of these a line, plain or compressed,
+    or ``@`` and the URL of such a file, separated by commas.
 
-    Requests that a subclass yields itself go through Scrapy's redirect and retry middlewares;
-    those that the frontier made are redirected as links and retried by the frontier.
+    Requests that a subclass yields go through Scrapy's redirect and retry middlewares; requests of
+    the frontier are redirected as links and retried by the frontier.
     """
 
     suite_profile = "broad"
@@ -46,13 +46,12 @@ class BroadSpider(Spider):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
-        """Build the spider.
+        """Make the spider. Raises `SettingsError` in a script if a file of seeds is missing.
 
-        Raises `SettingsError` in a script if a file of seeds is not there; a command ends with one
-        line and exit code 2.
+        A command ends with one line and exit code 2.
         """
         spider = super().from_crawler(crawler, *args, **kwargs)
-        if not job_begun(crawler):  # else start() looks, if it is run at all
+        if not job_begun(crawler):  # else start() checks, if it runs
             try:
                 check_sources(spider._sources())
             except SettingsError as error:
@@ -65,18 +64,18 @@ class BroadSpider(Spider):
     def start(self) -> AsyncIterator[Any]:
         """Schedule the seeds in bulk; progress is logged.
 
-        Raises `SettingsError` in a script if there is no scheduler of the suite to take them; a
-        command ends with one line and exit code 2. The iterator raises it if a list of seeds cannot
-        be read: the next run tries again.
+        Raises `SettingsError` in a script without the suite's scheduler; a command ends with one
+        line and exit code 2. The iterator raises it if a list of seeds cannot be read: the next run
+        tries again.
         """
         if not uses_suite_scheduler(self.crawler):
             refuse(SettingsError(
                 f"spider {self.name!r} is a BroadSpider and needs the suite's scheduler: add "
                 "scrapy_spider_suite.Addon to ADDONS, and leave SCHEDULER to it"
             ))  # fmt: skip
-        return self._take_seeds()
+        return self._schedule_seeds()
 
-    async def _take_seeds(self) -> AsyncIterator[Any]:
+    async def _schedule_seeds(self) -> AsyncIterator[Any]:
         from scrapy_spider_suite.crawl.context import get_crawl
         from scrapy_spider_suite.crawl.seeds import SeedIntake as Intake
 
@@ -88,18 +87,18 @@ class BroadSpider(Spider):
         if wrong:
             raise SettingsError("; ".join(wrong))
         nothing: tuple[Any, ...] = ()
-        for each in nothing:  # what makes this a generator, as Scrapy expects
+        for each in nothing:  # makes this a generator, as Scrapy expects
             yield each
 
     def parse(self, response: Response, **kwargs: Any) -> Any:
-        """Scrapy's default callback; the links of the page have been taken care of."""
+        """Scrapy's default callback; the links of the page are queued by then."""
         return self.parse_page(response)
 
     def parse_page(self, response: Response) -> Iterable[Any] | AsyncIterator[Any] | None:
         """Make items or further requests of a page. Does nothing unless overridden."""
 
     def choose_links(self, response: Response, links: list[str]) -> Iterable[str]:
-        """Return those of *links* (normal forms, in scope) that are to be followed."""
+        """Return the *links* (normal forms, in scope) that are to be followed."""
         return links
 
     def link_priority(self, response: Response, url: str) -> int:

@@ -164,7 +164,7 @@ def test_a_full_disk(
     filter_: type[StoredDupeFilter], tmp_path: Path, monkeypatch: Any, caplog: Any
 ) -> None:
     """Nothing is asked for twice; it is said once; and it is written as soon as there is room."""
-    monkeypatch.setattr(dupefilter, "_LOOK_AFTER", 10)
+    monkeypatch.setattr(dupefilter, "_UPKEEP_AFTER", 10)
     ours = made(filter_, tmp_path)
     requests = [Request(f"http://a.example/{number}") for number in range(40)]
     with monkeypatch.context() as broken:
