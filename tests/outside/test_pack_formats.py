@@ -14,7 +14,6 @@ from fastwarc.warc import ArchiveIterator as FastIterator
 from projects import Project
 from support.names import Setting
 from warcio.archiveiterator import ArchiveIterator
-from warcio.exceptions import ArchiveLoadFailed
 from websites import Site, links, running
 
 PAGES = {"/": links("/1", "/2"), "/1": links(title="one"), "/2": links()}
@@ -90,8 +89,7 @@ def test_a_pack_says_how_warc_tools_read_it(crawled: Crawled, place: str) -> Non
 @pytest.mark.parametrize("form", ["gz", "zst"])
 @pytest.mark.parametrize("target", ["pages.warc.{}", "folder"])
 def test_an_export_is_read_by_others(crawled: Crawled, form: str, target: str) -> None:
-    """By all, zst by FastWARC as it is and decompressed by all; each record is a frame of its own.
-    """
+    """By all; zst by FastWARC, and decompressed by all. Each record is a frame of its own."""
     target = target.format(form)
     crawled.packs("export", "packs", f"--warc-{form}", target)
     path = crawled.project.folder / target
@@ -107,8 +105,6 @@ def test_an_export_is_read_by_others(crawled: Crawled, form: str, target: str) -
             done = subprocess.run([program, "-dc", str(path)], capture_output=True, check=True)
             assert done.stdout == data
         assert path.read_bytes().count(b"\x28\xb5\x2f\xfd") == len(fast)
-        with pytest.raises(ArchiveLoadFailed):
-            next(iter(ArchiveIterator(io.BytesIO(path.read_bytes()))))
     else:
         data = path.read_bytes()
     found = responses(data)
