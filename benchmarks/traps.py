@@ -1,7 +1,7 @@
 """Traps: a crawl of real pages and six traps ends by itself, with every real page and few others.
 
     python benchmarks/traps.py            # some 22,000 real pages, the defaults of the profile,
-                                          # and SUITE_TRAP_NUMBERS, since the calendar has no end
+                                          # and numbers=fail, since the calendar has no end
     python benchmarks/traps.py --small    # for CI: some 7,200
     python benchmarks/traps.py --lists DIR    # no crawl: how many real URLs are taken for traps,
                                               # of mixed_500k and sitemaps_300k in DIR
@@ -42,6 +42,7 @@ from scrapy_spider_suite.testing.trap_sites import NAMES, real_pages, trap_of
 from scrapy_spider_suite.urls.extract import extract
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.page_digests import content_hash
+from scrapy_spider_suite.urls.traps import DETECTORS
 
 PARTS = ("links", "likeness, if of each", "learning of traps, as it is")
 LISTS = ("mixed_500k.txt.xz", "sitemaps_300k.txt.xz")
@@ -61,7 +62,7 @@ def crawl(web: FakeWebProcess) -> tuple[float, Counter[str], str]:
     """Crawl *web* to the end; seconds, stats of traps, and the reason why it ended."""
     settings = {
         "ADDONS": {"scrapy_spider_suite.Addon": 500}, "LOG_LEVEL": "WARNING", **QUICK,
-        "SUITE_TRAP_NUMBERS": True,
+        "SUITE_TRAPS": DETECTORS,
         **web.ready.settings,
     }  # fmt: skip
     process = AsyncCrawlerProcess(settings)

@@ -15,13 +15,10 @@ from scrapy_spider_suite.testing.http import Request
 from scrapy_spider_suite.testing.trap_sites import NAMES, TrapSite, trap_hosts, trap_number, trap_of
 from scrapy_spider_suite.urls.extract import extract
 from scrapy_spider_suite.urls.normalize import host_of
-from scrapy_spider_suite.urls.traps import TrapLimits
+from scrapy_spider_suite.urls.traps import DETECTORS, TrapLimits
 
-BROAD = TrapLimits(
-    length=1024, segments=24, repeats=4, calendar=10, permuted=1, query=64, sessions=8, same=24,
-    numbers=1, hosts=24, prefix=50,
-)  # fmt: skip
-"""The defaults of the broad profile, and SUITE_TRAP_NUMBERS, since the calendar has no end."""
+BROAD = TrapLimits.from_detectors(DETECTORS)
+"""The defaults of the broad profile, and ``numbers=fail``, since the calendar has no end."""
 YEAR = 2026
 
 

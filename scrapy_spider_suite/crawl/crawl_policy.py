@@ -413,9 +413,7 @@ def policy_fields(settings: SuiteSettings) -> dict[str, Any]:
         "start_delay": project.autothrottle_start_delay if project.autothrottle_enabled else 0.0,
         "phases": make_phases(settings),
         "shared": settings.rate_ledger is not None,
-        "traps": TrapLimits(
-            **{each: getattr(settings, f"trap_{each}") for each in TrapLimits.names()}
-        ),
+        "traps": TrapLimits.from_detectors(settings.traps),
     }
 
 

@@ -192,7 +192,7 @@ OUTCOMES: dict[Event, Outcome] = {
         "2xx of a media type that is not wanted (SUITE_MEDIA_TYPES)", _FAILED
     ),
     Event.TRAP: Outcome(
-        "it waited in what turned out to be a trap (SUITE_TRAP_SAME and the like)",
+        "it waited in what turned out to be a trap (SUITE_TRAPS)",
         _FAILED, Retry.NOBODY, Health.NONE,
     ),
     Event.NOT_THERE: Outcome(

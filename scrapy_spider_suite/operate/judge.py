@@ -106,7 +106,7 @@ class Ruling(NamedTuple):
 def in_words(terms: CrawlTerms, refusal: TrapRefusal) -> Ruling:
     """*refusal* in words."""
     why = str(refusal) if refusal.trap is Trap.PREFIX else f"a trap: {refusal}"
-    return Ruling("trap", why, terms.where(f"SUITE_TRAP_{refusal.trap.name}"))
+    return Ruling("trap", why, terms.where("SUITE_TRAPS", refusal.trap.value))
 
 
 class TrapJudge:

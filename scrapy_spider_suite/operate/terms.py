@@ -28,7 +28,6 @@ from scrapy_spider_suite.settings.declarations import full_name, plain, words
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.normalizer import Normalizer
-from scrapy_spider_suite.urls.traps import TrapLimits
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -47,7 +46,7 @@ _SUITE = (
     "retry_failed", "host_max_pages",
     "domain_max_pages", "domain_max_hosts", "max_pages", "allow_private_addresses", "overrides",
     "fetch_log", "revisit", "revisit_interval",
-    *(f"trap_{name}" for name in TrapLimits.names()), "guess_urls",
+    "traps", "guess_urls",
     *FILTERS.values(), "countries",
     "normal_form", "drop_parameters", "url_rules", "normalizer", "prefer_https",
 )  # fmt: skip
@@ -117,10 +116,13 @@ class CrawlTerms:
         texts = {stage: self.values.get(full_name(name)) or "" for stage, name in FILTERS.items()}
         return FilterSet.read(texts, given)
 
-    def where(self, name: str) -> str:
-        """The setting *name*, its value and who gave it."""
-        giver = self.givers.get(name) or "default"
-        return f"{name} = {words(self.values.get(name))} ({giver})"
+    def where(self, name: str, part: str = "") -> str:
+        """The setting *name*, its value and who gave it; of a list the item that begins *part*."""
+        giver, value = self.givers.get(name) or "default", self.values.get(name)
+        if part and isinstance(value, list):
+            part = next((each for each in value if each.startswith(part)), part)
+            return f"{name}: {part} ({giver})"
+        return f"{name} = {words(value)} ({giver})"
 
 
 def save_terms(crawl: Crawl) -> None:

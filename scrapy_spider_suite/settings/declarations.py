@@ -144,6 +144,13 @@ FORMER_NAMES: Mapping[str, str] = {
         ("SUITE_NEAR_MEMORY", "SUITE_SEEN_CACHE", "SUITE_SIEVE_WAITING"),
         "is a share of SUITE_MEMORY now",
     ),
+    **{
+        f"SUITE_TRAP_{name.upper()}": f"is a detector of SUITE_TRAPS now: {name}"
+        for name in (
+            "length", "segments", "repeats", "calendar", "permuted", "query", "sessions", "same",
+            "numbers", "hosts", "prefix",
+        )
+    },
     "SUITE_DNS_TIMEOUT": "is 10 s now, or DNS_TIMEOUT if that is less",
     "SUITE_REVISIT_PRIOR": "is a third of SUITE_REVISIT_MOST now",
 }  # fmt: skip

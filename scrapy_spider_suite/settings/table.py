@@ -22,6 +22,7 @@ from scrapy_spider_suite.settings.declarations import (
 from scrapy_spider_suite.settings.project import ProjectSettings
 from scrapy_spider_suite.settings.values import RedisUrl, Secret
 from scrapy_spider_suite.urls.normalizer import WORDS
+from scrapy_spider_suite.urls.traps import DETECTORS
 
 START = Group("Start", "getting-started.md")
 POLITENESS = Group("Politeness", "politeness.md")
@@ -350,70 +351,11 @@ class SettingsTable:
         "the other way round, for hosts whose answers show that they are the same.",
         page="normal-form.md",
     )
-    trap_length: int = setting(
-        URLS, v.integer(0, unit="characters"), 0, FROM_NOW_ON,
-        "Links followed in bulk: longer URLs are taken for a trap; 0 takes none for one.",
-        broad=1024, live=True,
-    )
-    trap_segments: int = setting(
-        URLS, v.integer(0, unit="segments"), 0, FROM_NOW_ON,
-        "Links followed in bulk: paths of more segments are taken for a trap; 0: none are.",
-        broad=24, live=True,
-    )
-    trap_repeats: int = setting(
-        URLS, v.integer(0, unit="times"), 0, FROM_NOW_ON,
-        "Links followed in bulk: a path that holds one segment more often is taken for a trap; "
-        "0: none is.",
-        broad=4, live=True,
-    )
-    trap_calendar: int = setting(
-        URLS, v.integer(0, 200, "years"), 0, FROM_NOW_ON,
-        "Links followed in bulk: dates in URLs that are further ahead are taken for a trap; 0: "
-        "none are.",
-        broad=10, live=True,
-    )
-    trap_permuted: bool = setting(
-        URLS, v.boolean(), False, FROM_NOW_ON,
-        "Links followed in bulk: whether a URL whose query has the parameters of another in "
-        "another order is taken for a trap.",
-        broad=True, live=True,
-    )
-    trap_query: int = setting(
-        URLS, v.integer(0, 10_000, "pages"), 0, FROM_NOW_ON,
-        "Links followed in bulk: when so many pages of one path, whose queries combine values that "
-        "others of it had, said nothing new and led to nothing new but more of the kind, its "
-        "combinations are a trap; 0: none are.",
-        broad=64, live=True,
-    )
-    trap_sessions: int = setting(
-        URLS, v.integer(0, 10_000, "pages"), 0, FROM_NOW_ON,
-        "Links followed in bulk: when so many pages of a host said the same with another session "
-        "id, each page is fetched with one of them only; 0: with all.",
-        broad=8, live=True,
-    )
-    trap_same: int = setting(
-        URLS, v.integer(0, 10_000, "pages"), 0, FROM_NOW_ON,
-        "Links followed in bulk: when so many pages of one pattern, folder or host have said what "
-        "earlier ones said, with hardly a new one between, it is a trap; 0: none is.",
-        broad=24, live=True,
-    )
-    trap_numbers: bool = setting(
-        URLS, v.boolean(), False, FROM_NOW_ON,
-        "Links followed in bulk: whether pages that differ from earlier ones in numbers alone are "
-        "such a trap, too; if not, URLs like theirs come after the host's others.",
-        live=True,
-    )
-    trap_hosts: int = setting(
-        URLS, v.integer(0, 10_000, "hosts"), 0, FROM_NOW_ON,
-        "Links followed in bulk: when the first pages of so many hosts of a registered domain have "
-        "said what those of others said, further hosts of it are a trap; 0: none are.",
-        broad=24, live=True,
-    )
-    trap_prefix: int = setting(
-        URLS, v.integer(0, 100, "percent"), 0, FROM_NOW_ON,
-        "Links followed in bulk: URLs below a folder that has had this share of a large host, or "
-        "of its SUITE_HOST_MAX_PAGES, come after the host's others; 0: none do.",
-        broad=50, live=True,
+    traps: tuple[str, ...] = setting(
+        URLS, v.choices(*DETECTORS), (), FROM_NOW_ON,
+        "Links followed in bulk: the detectors of traps that are on. fail refuses the URLs that a "
+        "detector finds, last puts them after the host's others.",
+        broad=tuple(each for each in DETECTORS if each != "numbers=fail"), live=True,
     )
     guess_urls: Literal["none", "ancestors", "siblings", "both"] = setting(
         URLS, v.choice("none", "ancestors", "siblings", "both"), "none", FROM_NOW_ON,

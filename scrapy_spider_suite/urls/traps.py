@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cached_property
@@ -47,10 +47,28 @@ class Trap(StrEnum):
     SESSIONS = "sessions"
     SAME = "same"
     NUMBERS = "numbers"
-    """Refused with SUITE_TRAP_NUMBERS; else the pages come last, as with `PREFIX`."""
+    """Refused with ``numbers=fail`` in SUITE_TRAPS; else the pages come last, as with `PREFIX`."""
     HOSTS = "hosts"
     PREFIX = "prefix"
     """Not refused: what lies below a folder that has had its share comes last."""
+
+
+THRESHOLDS: Final = {
+    Trap.LENGTH: 1024,
+    Trap.SEGMENTS: 24,
+    Trap.REPEATS: 4,
+    Trap.CALENDAR: 10,
+    Trap.PERMUTED: 1,
+    Trap.QUERY: 64,
+    Trap.SESSIONS: 8,
+    Trap.SAME: 24,
+    Trap.NUMBERS: 1,
+    Trap.HOSTS: 24,
+    Trap.PREFIX: 50,
+}
+"""Beyond how much each detector takes a URL for a trap; see `TrapLimits`."""
+DETECTORS: Final = tuple(f"{trap}={'last' if trap is Trap.PREFIX else 'fail'}" for trap in Trap)
+"""The values of SUITE_TRAPS: each detector, and what becomes of the URLs that it finds."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +86,12 @@ class TrapLimits:
     numbers: int = 0
     hosts: int = 0
     prefix: int = 0
+
+    @classmethod
+    def from_detectors(cls, detectors: Collection[str]) -> TrapLimits:
+        """Return the limits of *detectors*, some of `DETECTORS`."""
+        names = [each.partition("=")[0] for each in detectors]
+        return cls(**{name: THRESHOLDS[Trap(name)] for name in names})
 
     @cached_property  # every link asks
     def any(self) -> bool:

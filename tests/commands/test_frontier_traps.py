@@ -40,10 +40,10 @@ def ask(made: Made, frontier: Frontier) -> Ask:
 @pytest.mark.parametrize(
     ("path", "why", "where"),
     [
-        ("/" + "x" * 1_100, "longer than pages' URLs are", "SUITE_TRAP_LENGTH = 1024"),
-        ("/a" * 5, "a segment comes again and again", "SUITE_TRAP_REPEATS = 4"),
-        ("/1/2/3/4/5" * 5, "more segments", "SUITE_TRAP_SEGMENTS = 24"),
-        ("/calendar/2077/01", "years ahead", "SUITE_TRAP_CALENDAR = 10"),
+        ("/" + "x" * 1_100, "longer than pages' URLs are", "SUITE_TRAPS: length=fail"),
+        ("/a" * 5, "a segment comes again and again", "SUITE_TRAPS: repeats=fail"),
+        ("/1/2/3/4/5" * 5, "more segments", "SUITE_TRAPS: segments=fail"),
+        ("/calendar/2077/01", "years ahead", "SUITE_TRAPS: calendar=fail"),
     ],
 )
 def test_by_the_url_alone(made: Made, ask: Ask, path: str, why: str, where: str) -> None:
@@ -80,17 +80,17 @@ def test_by_what_was_found(made: Made, ask: Ask) -> None:
     made.behind.grounds.save()
     made.close()
     for url, why, where in (
-        ("http://a.test/cal/7", "the pages of /cal/0 all said the same", "SAME = 24"),
-        ("http://a.test/s?a=1&b=2", "the queries of /s combine what was there", "QUERY = 64"),
-        ("http://a.test/p?sid=abcdef0123456789ab", "/p comes with ever new", "SESSIONS = 8"),
-        ("http://more.farm.test/", "the hosts of farm.test all said the same", "HOSTS = 24"),
-        ("http://a.test/list?b=2&a=1", "/list?a=1&b=2 has the same", "PERMUTED = True"),
-        (f"http://a.test/more?{'&'.join('gfedcba')}", "/more?a&b&c&d&e&f&g has", "PERMUTED = True"),
+        ("http://a.test/cal/7", "the pages of /cal/0 all said the same", "same"),
+        ("http://a.test/s?a=1&b=2", "the queries of /s combine what was there", "query"),
+        ("http://a.test/p?sid=abcdef0123456789ab", "/p comes with ever new", "sessions"),
+        ("http://more.farm.test/", "the hosts of farm.test all said the same", "hosts"),
+        ("http://a.test/list?b=2&a=1", "/list?a=1&b=2 has the same", "permuted"),
+        (f"http://a.test/more?{'&'.join('gfedcba')}", "/more?a&b&c&d&e&f&g has", "permuted"),
     ):
         row = ask("why", url)
         assert (row["state"], row["decided_by"]) == ("unknown", "trap"), url
         assert why in row["why"]
-        assert row["where"].startswith(f"SUITE_TRAP_{where}")
+        assert row["where"].startswith(f"SUITE_TRAPS: {where}=fail")
     assert ask("why", "http://a.test/s?a=1&b=3")["decided_by"] != "trap", "b=3 may be a page"
     waiting = ask("why", "http://a.test/cal/99")
     assert waiting["next_try"] == "it will fail at its turn"
@@ -109,7 +109,7 @@ def test_what_comes_last(made: Made, ask: Ask) -> None:
     said = [ask("why", f"http://a.test/a/b/{number}").get("put_last") for number in (1, 2, 3, 4)]
     for folder, late in zip(("/a/b/", "/a/"), said, strict=False):
         assert late.startswith(f"trap: {folder} has had its share of the host"), late
-        assert "[SUITE_TRAP_PREFIX = 50" in late
+        assert "[SUITE_TRAPS: prefix=last" in late
     assert said[2:] == [None, None]
 
 

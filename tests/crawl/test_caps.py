@@ -113,7 +113,7 @@ def test_time_of_a_job(broad: Broad, site: Site) -> None:
 
 def test_bandwidth(broad: Broad, site: Site) -> None:
     """All that is received takes its time, the first second's apart, and nothing is cut."""
-    crawled = broad(site, SUITE_MAX_BANDWIDTH=200 * KB, SUITE_TRAP_SAME=0)  # they look alike
+    crawled = broad(site, SUITE_MAX_BANDWIDTH=200 * KB, SUITE_TRAPS=())  # they look alike
     assert crawled.reason == "finished"
     assert crawled.stat("suite/outcome/success") == PAGES + 1
     begun = [visit.began for visit in site.visits]

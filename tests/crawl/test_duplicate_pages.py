@@ -158,7 +158,7 @@ def test_kills_leave_no_record_without_its_body(tmp_path: Path) -> None:
         settings = AT_ONCE | {
             "ADDONS": ADDON, "JOBDIR": str(job), "SUITE_PACKS_DIR": str(packs),
             "SUITE_COMPARE_PAGES": "payload", "SUITE_HOST_DELAY": 0.01,
-            "TELNETCONSOLE_ENABLED": False, "SUITE_TRAP_SAME": 0,
+            "TELNETCONSOLE_ENABLED": False, "SUITE_TRAPS": "",
         }  # fmt: skip
         times = [chance.uniform(0.3, 1.5) for _ in range(2)]
         crawl_over_kills("crawl_spiders.Bulk", settings, tmp_path, times, seeds=f"{site.url}/")

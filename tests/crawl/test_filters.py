@@ -290,7 +290,7 @@ def test_live(by: str, site: Site, tmp_path: Path, run: Any, caplog: Any) -> Non
         task = asyncio.ensure_future(
             crawl_here(
                 Slowly, watch=crawlers.append, arguments={"seeds": f"{site.url}/"},
-                SUITE_SCHEDULE_FILTER=f"@{path}" if by == "file" else "TRUE", SUITE_TRAP_SAME=0,
+                SUITE_SCHEDULE_FILTER=f"@{path}" if by == "file" else "TRUE", SUITE_TRAPS=(),
                 **AT_ONCE,
             )
         )  # fmt: skip

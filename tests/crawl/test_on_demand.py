@@ -44,6 +44,7 @@ from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.unread_pages import NAME as UNEXTRACTED
 from scrapy_spider_suite.store.unread_pages import UnreadPage
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.urls.traps import THRESHOLDS, Trap
 
 Run = Callable[[Any], Crawled]
 
@@ -163,7 +164,7 @@ def crawl_site(
     common: dict[str, Any] = {
         "SUITE_ALLOW_PRIVATE_ADDRESSES": True, "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0,
         "JOBDIR": str(folder / "job"), "SUITE_PACKS_DIR": str(folder / "packs"),
-        "SUITE_READ_LINKS": "on-demand", "SUITE_SEEN_STORE": "plain", "SUITE_TRAP_SAME": 0,
+        "SUITE_READ_LINKS": "on-demand", "SUITE_SEEN_STORE": "plain", "SUITE_TRAPS": "",
     }  # fmt: skip
     return run(crawl_here(spider, arguments={"seeds": f"{site.url}/"}, **(common | settings)))
 
@@ -396,7 +397,8 @@ def test_what_traps_are_told(
     monkeypatch.setattr(Traps, "saw", seeing)
     monkeypatch.setattr(DeferredLinks, "settle", settling)
     # What a host has is counted at commits: without a delay all may be fetched before the first.
-    given = {"SUITE_TRAP_HOSTS": 10, "SUITE_READ_LINKS": how, "SUITE_HOST_DELAY": 0.02}
+    monkeypatch.setitem(THRESHOLDS, Trap.HOSTS, 10)
+    given = {"SUITE_READ_LINKS": how, "SUITE_HOST_DELAY": 0.02}
     crawl_site(run, site, tmp_path, **given)
     assert told["/"] == 0
     assert max(told.values()) > 0

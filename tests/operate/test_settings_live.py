@@ -45,7 +45,6 @@ from scrapy_spider_suite.store.job_directory import FOLDER, JobHistory
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.urls.filters import Stage
-from scrapy_spider_suite.urls.traps import TrapLimits
 
 T = TypeVar("T")
 
@@ -205,12 +204,7 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
         f"{stage}_filter": ("TRUE", "TRUE", lambda p, stage=stage: str(p.crawl.filters.of(stage)))
         for stage in Stage
     },
-    **{
-        f"trap_{name}": ("9", 9, lambda p, name=name: getattr(p.policy.traps, name))
-        for name in TrapLimits.names() if name not in ("permuted", "numbers")
-    },
-    "trap_numbers": ("true", True, lambda p: p.policy.traps.numbers),
-    "trap_permuted": ("false", False, lambda p: p.policy.traps.permuted),
+    "traps": ("same=fail", (24, 0), lambda p: (p.policy.traps.same, p.policy.traps.hosts)),
     "guess_urls": ("both", "both", _anew("guess_urls")),
     "max_wait": ("0", 0.0, _anew("max_wait")),
     "when_done": ("finish", "finish", _anew("when_done")),

@@ -206,7 +206,7 @@ def test_a_receipt_is_words(crawled: Crawled) -> None:
     assert "{" not in "".join(lines)
     left = "\n".join(lines[2:-1])
     assert "the audit log" in left
-    for what in ("sieve", Setting.DUPLICATES, Setting.TRAP_HOSTS):
+    for what in ("sieve", Setting.DUPLICATES, Setting.TRAPS):
         assert what not in left
     id = lines[-1].removeprefix("receipt: ").split()[0]
     rows = [json.loads(row) for row in crawled("frontier", "audit", "--json").stdout.splitlines()]

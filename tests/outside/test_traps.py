@@ -51,7 +51,7 @@ def test_pages_that_differ_in_digits_alone(tmp_path: Path) -> None:
     said = [line for line in log.splitlines() if f"{site.host}: the pages of" in line]
     assert len(said) == 1, said
     assert "/thing/0" in said[0]
-    assert Setting.TRAP_SAME in said[0]
+    assert Setting.TRAPS in said[0]
     last = status["traps"]["numbers"]
     assert 20 <= last <= 60
     shown = project.scrapy("frontier", "status", "-jjob").stdout

@@ -164,14 +164,14 @@ class TrapStats:
             return
         if found.trap is Trap.NUMBERS and not limits.numbers:
             logger.info(
-                "%s: %s; further URLs like these come last (SUITE_TRAP_SAME, SUITE_TRAP_NUMBERS)",
+                "%s: %s; further URLs like these come last (SUITE_TRAPS: same, numbers)",
                 host, found,
             )  # fmt: skip
         else:
             logger.info(
-                "%s: %s; further URLs like these are given up (SUITE_TRAP_%s); `scrapy frontier "
+                "%s: %s; further URLs like these are given up (SUITE_TRAPS: %s); `scrapy frontier "
                 "retry %s --reason trap` brings back those that were queued",
-                host, found, found.trap.name, host,
+                host, found, found.trap, host,
             )  # fmt: skip
 
     def _keep(self, host: str, ground: HostTrapStats) -> HostTrapStats:

@@ -158,7 +158,7 @@ def _not_touched(site: JobTarget, subject: HostPattern) -> list[str]:
         "the audit log": True,
         "what pipelines and feeds have written": True,
         "the address's clock, which other hosts share": not below,
-        "that its registered domain has hosts without end (SUITE_TRAP_HOSTS)":
+        "that its registered domain has hosts without end (SUITE_TRAPS: hosts)":
             registered_domain(subject.host) in DuplicateDomains(store.kv(GROUNDS)),
         "referrers of URLs of other hosts that are pending or failed": True,
         "the log of the archive (suite/seen/fresh-*), until its rows have gone to a trie":
