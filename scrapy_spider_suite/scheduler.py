@@ -1,8 +1,8 @@
 """The scheduler: the frontier behind Scrapy's scheduler interface, and the waker of its engine.
 
-The only module that reaches into the engine, at three places. It replaces the slot's set of requests
-in progress by one that tells when a request has left it: then all output of a page has been through
-the pipelines. It schedules the slot's next call when a host becomes ready: Scrapy asks an idle
+The only module that reaches into the engine, at three places. It replaces the slot's set of
+requests in progress by one that tells when a request has left it: then all output of a page has
+been through the pipelines. It schedules the slot's next call when a host becomes ready: Scrapy asks an idle
 scheduler again only on other activity, or every 5 seconds. And it stands before a downloader that
 is not the suite's (`ForeignDownloader`).
 """
@@ -105,8 +105,8 @@ class Duplicates:
 
 
 def _own_dupefilter(crawler: Crawler) -> BaseDupeFilter | None:
-    # None for Scrapy's and the suite's: the frontier does their work. The suite's remember a request
-    # at once, the frontier in the commit of its page: after a kill they would know more requests.
+    # None for Scrapy's and the suite's: the frontier does their work. The suite's remember a
+    # request at once, the frontier in the commit of its page: a kill would lose requests to them.
     chosen = load_object(crawler.settings["DUPEFILTER_CLASS"])
     if chosen is load_object(_SCRAPY_DUPEFILTER):
         return None
