@@ -2,9 +2,9 @@
 
 The only module that reaches into the engine, at three places. It replaces the slot's set of
 requests in progress by one that tells when a request has left it: then all output of a page has
-been through the pipelines. It schedules the slot's next call when a host becomes ready: Scrapy asks an idle
-scheduler again only on other activity, or every 5 seconds. And it stands before a downloader that
-is not the suite's (`ForeignDownloader`).
+been through the pipelines. It schedules the slot's next call when a host becomes ready: Scrapy asks
+an idle scheduler again only on other activity, or every 5 seconds. And it stands before a
+downloader that is not the suite's (`ForeignDownloader`).
 """
 
 from __future__ import annotations

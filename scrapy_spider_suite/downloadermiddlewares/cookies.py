@@ -60,7 +60,6 @@ class HostCookiesMiddleware(CookiesMiddleware):
     ) -> None:
         super().__init__(debug)
         self.changed: set[JarKey] | None = None
-        """The jars that changed since whoever saves them emptied this set; None if nobody does."""
         self._rows: OrderedDict[JarKey, bytes] = OrderedDict()  # used last, last
         self._max_bytes = max_bytes
         self._max_hosts = max_hosts
@@ -95,7 +94,7 @@ class HostCookiesMiddleware(CookiesMiddleware):
     def process_response(
         self, request: Request, response: Response, spider: Spider | None = None
     ) -> Request | Response:
-        """Put the cookies that the response sets into the request's jar."""
+        """Add the response's cookies to the request's jar."""
         if b"Set-Cookie" not in response.headers or request.meta.get("dont_merge_cookies", False):
             return response
         key = self._key(request)
@@ -109,11 +108,11 @@ class HostCookiesMiddleware(CookiesMiddleware):
         return self._rows.get(key)
 
     def restore(self, key: JarKey, cookies: Iterable[Cookie]) -> None:
-        """Take up what a former run kept, within the bounds of this one."""
+        """Store the *cookies* of a former run, within the bounds."""
         self._store(key, list(cookies))
 
     def forget(self, host: str) -> int:
-        """Forget the cookies that *host* set for itself; how many there were."""
+        """Delete the cookies that *host* set for itself; return how many."""
         gone = 0
         for key in [key for key in self._rows if key[1] == registered_domain(host)]:
             cookies = unpack_cookies(self._rows[key], time.time())
@@ -127,7 +126,7 @@ class HostCookiesMiddleware(CookiesMiddleware):
         return request.meta.get("cookiejar"), registered_domain(host.rstrip("."))
 
     def _open(self, key: JarKey) -> list[Cookie]:
-        """Make the jar of *key* the one that Scrapy's code finds; return its cookies."""
+        """Give the jar of *key* to Scrapy's code; return its cookies."""
         row = self._rows.get(key)
         cookies = [] if row is None else unpack_cookies(row, time.time())
         jar = self.jars[key[0]] = CookieJar()
@@ -136,7 +135,7 @@ class HostCookiesMiddleware(CookiesMiddleware):
         return cookies
 
     def _close(self, key: JarKey, before: list[Cookie], *, changed: bool) -> None:
-        """Pack the open jar again, what was set last at the end."""
+        """Pack the open jar, the newest cookie last."""
         jar = self.jars.pop(key[0])
         if not changed:
             self._rows.move_to_end(key)
@@ -167,7 +166,7 @@ class HostCookiesMiddleware(CookiesMiddleware):
         self._count("domains_forgotten", 1)
 
     def _fitting(self, cookies: list[Cookie]) -> list[Cookie]:
-        """Return the newest that fit, in their order; one that is too big takes no other along."""
+        """Return the newest cookies that fit, in their order, without ones that are too big."""
         left = self._max_bytes - 3  # the longest header that an array of so few can have
         fitting: list[Cookie] = []
         for cookie in reversed(cookies):
@@ -184,10 +183,8 @@ class HostCookiesMiddleware(CookiesMiddleware):
     def _process_cookies(
         self, cookies: Iterable[Cookie], *, jar: CookieJar, request: Request
     ) -> None:
-        """Scrapy's rule for public suffixes, by the list that came with the package.
-
-        This overrides a private method: were it renamed, Scrapy's own would run and fetch its list.
-        """
+        # Scrapy's rule for public suffixes, by the list of our package. Were this private method
+        # renamed, Scrapy's own would run and fetch its list.
         host = (urlparse_cached(request).hostname or "").lower()
         for cookie in cookies:
             domain = cookie.domain.removeprefix(".")

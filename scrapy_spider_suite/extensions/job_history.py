@@ -1,4 +1,4 @@
-"""Writes the chronicle of a job as its crawl begins, changes and ends (see `job.chronicle`)."""
+"""Writes the history of a job as its crawl begins, changes and ends (`store.job_directory`)."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOK: Final = 5.0
-"""Seconds between two looks at the filters, which are read again as their files change."""
+_FILTER_PERIOD: Final = 5.0
+"""Seconds between two checks of the filters, whose files may change."""
 _PACKAGES: Final = (
     "scrapy-spider-suite", "Scrapy", "Twisted", "ada-url", "lxml", "protego", "tldextract",
     "rocksdict", "lzallright", "python-lzo", "rensa", "resiliparse", "tantivy",
 )  # fmt: skip
-"""What decides what is fetched, and how it is kept."""
+"""Packages that decide which pages are fetched, and how they are kept."""
 _COUNTS: Final = ("done", "failed", "filtered", "bytes")
-_PATIENCE: Final = 5.0
-"""Seconds that the end of a crawl waits for the digests of its seeds."""
-_FIRST: Final = 5
-"""Seeds, and domains, that are named."""
+_DIGEST_TIME: Final = 5.0
+"""Most seconds that the end of a crawl waits for the digests of its seeds."""
+_NAMED_MAX: Final = 5
+"""Most seeds, and domains, that are named."""
 
 
 class JobHistoryWriter:
-    """One for each crawl that has a job."""
+    """Writes a row for each beginning, change and end of a crawl with a job."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
@@ -61,20 +61,20 @@ class JobHistoryWriter:
         self._chronicle: JobHistory | None = None
         self._hashing: asyncio.Task[None] | None = None
         self._failed = False
-        self._ticker = PeriodicTask(_LOOK, self._look)
+        self._ticker = PeriodicTask(_FILTER_PERIOD, self._write_filters)
         crawler.signals.connect(self.opened, signals.spider_opened)
         crawler.signals.connect(self.closed, signals.spider_closed)
         crawler.signals.connect(self.changed, settings_changed)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build it for *crawler*. Raises `NotConfigured` without a job."""
+        """Raises `NotConfigured` without a job."""
         if not uses_job(crawler):
-            raise NotConfigured  # without a word: Scrapy would make it a warning
+            raise NotConfigured  # without a message, which Scrapy would make a warning
         return cls(crawler)
 
     def opened(self) -> None:
-        """The crawl begins."""
+        """Write the beginning of the run, its settings and filters."""
         crawl = get_crawl(self._crawler)
         if crawl.job is None:
             return
@@ -86,31 +86,31 @@ class JobHistoryWriter:
             rows.append(
                 self._row("settings", digest=digest_of(suite), suite=suite, scrapy=scrapy)
             )
-        self._write(*rows, *self._other_filters())
+        self._write(*rows, *self._changed_filters())
         self._hashing = asyncio.ensure_future(self._note_seeds(crawl.settings))
         self._ticker.start()
 
     def changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
-        """A setting has another value."""
+        """Write the changed settings."""
         before, after = _by_name(old), _by_name(new)
         self._write(*(
             self._row("changed", name=name, old=before[name], new=value)
             for name, value in after.items() if value != before[name]
-        ), *self._other_filters())  # fmt: skip
+        ), *self._changed_filters())  # fmt: skip
 
     async def closed(self, reason: str) -> None:
-        """The crawl is over."""
+        """Write the end of the run."""
         self._ticker.stop()
         if self._chronicle is not None:
             counters = get_crawl(self._crawler).frontier.counters
             counts = {name: getattr(counters, name) for name in _COUNTS}
-            self._write(*self._other_filters(), self._row("ended", reason=reason, counts=counts))
-        if self._hashing is not None:  # of a crawl that took no second
-            await asyncio.wait([self._hashing], timeout=_PATIENCE)
+            self._write(*self._changed_filters(), self._row("ended", reason=reason, counts=counts))
+        if self._hashing is not None:  # a short crawl ends before them
+            await asyncio.wait([self._hashing], timeout=_DIGEST_TIME)
             self._hashing.cancel()
 
-    def _look(self) -> None:
-        self._write(*self._other_filters())
+    def _write_filters(self) -> None:
+        self._write(*self._changed_filters())
 
     def _begun(self, settings: SuiteSettings, digest: str) -> dict[str, Any]:
         spider = self._crawler.spider
@@ -122,8 +122,7 @@ class JobHistoryWriter:
             settings=digest,
         )  # fmt: skip
 
-    def _other_filters(self) -> list[dict[str, Any]]:
-        """Rows for the filters that are others than before."""
+    def _changed_filters(self) -> list[dict[str, Any]]:
         filters = get_filters(self._crawler)
         texts = {stage.value: "" if (found := filters.of(stage)) is None else found.text
                  for stage in Stage}  # fmt: skip
@@ -132,7 +131,7 @@ class JobHistoryWriter:
         return [self._row("filter", stage=stage, text=texts[stage]) for stage in others]
 
     def _scrapy(self, settings: SuiteSettings) -> dict[str, Any]:
-        """Scrapy's settings that a crawl goes by, and its scope; where the job lies is none."""
+        """Scrapy's settings with an effect on the crawl, and its scope; without the job's path."""
         given = self._crawler.settings
         found = asdict(settings.project)
         del found["jobdir"]
@@ -141,13 +140,13 @@ class JobHistoryWriter:
             "robotstxt_obey": given.getbool("ROBOTSTXT_OBEY"),
             "cookies_enabled": given.getbool("COOKIES_ENABLED"),
             "redirect_enabled": given.getbool("REDIRECT_ENABLED"),
-            "allowed_domains": _named(sorted(
+            "allowed_domains": _digest_of_names(sorted(
                 [domains] if isinstance(domains, str) else map(str, domains)
             )),
         }
 
     async def _note_seeds(self, settings: SuiteSettings) -> None:
-        """Sources of seeds; a file of gigabytes is read in a thread."""
+        # In a thread: a file may have gigabytes.
         spider = self._crawler.spider
         sources = [*settings.seeds, *getattr(spider, "start_urls", ()),
                    *filter(None, str(getattr(spider, "seeds", "") or "").split(","))]  # fmt: skip
@@ -169,7 +168,6 @@ class JobHistoryWriter:
 
 
 def _by_name(settings: SuiteSettings) -> dict[str, Any]:
-    """Every setting that may change, as plain values."""
     own = {full_name(name): value for name, value in settings.as_stored().items()}
     return own | {name: getattr(settings.project, name.lower()) for name in LIVE}
 
@@ -182,7 +180,6 @@ def _version(name: str) -> str:
 
 
 def _digests(texts: Iterable[str]) -> list[dict[str, Any]]:
-    """What the sources are that *texts* name; of a file what it holds."""
     found: list[dict[str, Any]] = []
     single = []
     for text in texts:
@@ -195,17 +192,16 @@ def _digests(texts: Iterable[str]) -> list[dict[str, Any]]:
             single.append(source.name)
         else:
             found.append({"source": source.name, **_contents(Path(source.name), source.kind)})
-    return [*found, _named(single)] if single else found
+    return [*found, _digest_of_names(single)] if single else found
 
 
-def _named(texts: list[str]) -> dict[str, Any]:
-    """What was named one by one, however much it is."""
+def _digest_of_names(texts: list[str]) -> dict[str, Any]:
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
-    return {"named": len(texts), "first": texts[:_FIRST], "sha256": digest}
+    return {"named": len(texts), "first": texts[:_NAMED_MAX], "sha256": digest}
 
 
 def _contents(path: Path, kind: SourceKind) -> dict[str, Any]:
-    """Size and digest of a file; nothing of what is elsewhere, or can be read only once."""
+    """Size and digest of a file; {} for a URL or a pipe."""
     if kind is not SourceKind.FILE or not path.is_file():
         return {}
     try:

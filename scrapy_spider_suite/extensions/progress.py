@@ -1,14 +1,13 @@
-"""One line that says how the crawl goes: on the terminal every second, in the log every minute."""
+"""The progress line: on the terminal every second, in the log every LOGSTATS_INTERVAL."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from scrapy import signals
@@ -19,6 +18,7 @@ from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.frontier.waits import WaitReason
 from scrapy_spider_suite.operate.judge import display_duration, wait_summary
 from scrapy_spider_suite.operate.restrictions import pause_reasons
+from scrapy_spider_suite.runtime.tasks import PeriodicTask
 from scrapy_spider_suite.runtime.text import counted, printable
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.urls.traps import counts_of
@@ -33,13 +33,13 @@ _EOL = "\n"
 _COLUMNS = 80
 _MINUTE = 60.0
 _SAMPLING = 1.0
-"""Seconds between two looks at the queue, however seldom a line is written."""
+"""Seconds between two samples of the queue."""
 _LOGSTATS = "scrapy.extensions.logstats"
 _READY = WaitReason.READY
 
 
 class _StatusLine:
-    """A stream to a *terminal* that keeps a line below everything that is written to it."""
+    """A stream to a *terminal* that keeps a line below all text written to it."""
 
     def __init__(self, terminal: TextIO) -> None:
         self._terminal = terminal
@@ -47,7 +47,7 @@ class _StatusLine:
         self._handlers: list[logging.StreamHandler[Any]] = []
 
     def start(self) -> None:
-        """Take the place of the terminal in the handlers of the log."""
+        """Replace the terminal in the handlers of the log."""
         self._handlers = [
             each for each in logging.getLogger().handlers
             if isinstance(each, logging.StreamHandler) and each.stream is self._terminal
@@ -56,14 +56,13 @@ class _StatusLine:
             handler.setStream(self)
 
     def stop(self) -> None:
-        """Wipe the line, and give the handlers the terminal back."""
+        """Remove the line, and give the terminal back to the handlers."""
         self.show([])
         for handler in self._handlers:
             handler.setStream(self._terminal)
 
     def show(self, parts: list[str], ways: Sequence[str] = ()) -> None:
-        """Show as many of *parts* as fit, from the first one, after the first of *ways* to begin
-        that fits."""
+        """Show the first of *ways* that fits, then as many of *parts* as fit."""
         width = self._width()
         line = next((each for each in ways if len(each) < width), "")
         for part in parts:
@@ -80,7 +79,7 @@ class _StatusLine:
         return self._terminal.write(f"{_CLEAR}{text}{self._line if text.endswith(_EOL) else ''}")
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Flush the terminal."""
         self._terminal.flush()
 
     def _width(self) -> int:
@@ -91,29 +90,28 @@ class _StatusLine:
 
 
 class _Pace:
-    """What the last minute says of the future, of a crawl that has been open since *began*."""
+    """Rates of the last minute, and the end expected from them; *began*: monotonic start."""
 
     def __init__(self, began: float) -> None:
         self._began = began
         self._samples: deque[tuple[float, int, int, int]] = deque()
 
     def note(self, now: float, pages: int, received: int, pending: int) -> None:
-        """At *now* so many *pages* were done, bytes *received*, and URLs *pending*."""
+        """Note *pages* done, bytes *received*, and URLs *pending* at *now*."""
         self._samples.append((now, pages, received, pending))
         while len(self._samples) > 2 and now - self._samples[1][0] >= _MINUTE:
             self._samples.popleft()
 
     def rates(self) -> tuple[float, float]:
-        """Pages and bytes a second."""
+        """Return pages and bytes a second."""
         (then, pages, received, _), (now, more, still_more, _) = self._samples[0], self._samples[-1]
         seconds = max(1e-9, now - then)
         return (more - pages) / seconds, (still_more - received) / seconds
 
     def end(self) -> str:
-        """When nothing will be left, if the queue shrinks as it did.
+        """When the queue will be empty, if it shrinks as in the later half of the crawl.
 
-        A crawl's beginning, when the seeds come, says nothing of that: only the later half of its
-        time is looked at.
+        In the earlier half, the seeds come.
         """
         now, _, _, pending = self._samples[-1]
         middle = (self._began + now) / 2
@@ -131,21 +129,20 @@ class _Pace:
 class ProgressLine:
     """Shows pages, rates, queue and hosts of a crawl in the broad profile.
 
-    LOGSTATS_INTERVAL is the interval of the line in the log, where there is no terminal. The line
-    takes the place of the one of Scrapy's LogStats, which counts other things; a project's own
-    LogStats stays.
+    LOGSTATS_INTERVAL is the interval in the log, without a terminal. The line replaces that of
+    Scrapy's LogStats, which counts other things; a project's own LogStats stays.
     """
 
     def __init__(self, crawler: Crawler, terminal: TextIO | None) -> None:
         self._crawler = crawler
         self._status = None if terminal is None else _StatusLine(terminal)
         self._interval = 1.0 if terminal else crawler.settings.getfloat("LOGSTATS_INTERVAL")
-        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
+        self._tasks: list[PeriodicTask] = []
         crawler.signals.connect(self._opened, signals.spider_opened)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> ProgressLine:
-        """Build it for *crawler*. Raises `NotConfigured` where nothing is to be shown."""
+        """Raises `NotConfigured`: not the broad profile, or LOGSTATS_INTERVAL is 0."""
         settings = crawler.settings
         if suite_settings(crawler).profile != "broad":
             raise NotConfigured("only the broad profile shows its progress")
@@ -155,9 +152,9 @@ class ProgressLine:
         return cls(crawler, sys.stderr if on_terminal else None)
 
     def _opened(self) -> None:
-        # Kept, since the crawl's core is closed before the spider is.
+        # The crawl is closed before the spider.
         self._crawl = get_crawl(self._crawler)
-        # A crawl that was refused is closed, too, and has nothing to say.
+        # Connected here: a refused crawl is closed, too.
         self._crawler.signals.connect(self._closed, signals.spider_closed)
         frontier = self._crawl.frontier
         logger.info(
@@ -166,16 +163,17 @@ class ProgressLine:
         )  # fmt: skip
         self._pace = _Pace(time.monotonic())
         self._sample()
+        self._tasks = [
+            PeriodicTask(_SAMPLING, self._sample), PeriodicTask(self._interval, self._show)
+        ]  # fmt: skip
+        for task in self._tasks:
+            task.start()
         logging.getLogger(_LOGSTATS).addFilter(self._is_wanted)
         if self._status is not None:
             self._status.start()
-        self._later(self._interval, self._show)
-
-    def _later(self, seconds: float, step: Callable[[], None]) -> None:
-        self._timers[step] = asyncio.get_running_loop().call_later(seconds, step)
 
     def _is_wanted(self, record: logging.LogRecord) -> bool:
-        """Whether *record* is no line of progress that Scrapy's LogStats writes of this crawl."""
+        """Whether *record* is no line of Scrapy's own LogStats of this crawl."""
         if getattr(record, "spider", None) is not self._crawler.spider:
             return True
         return type(self._crawler.get_extension(LogStats)) is not LogStats
@@ -186,7 +184,6 @@ class ProgressLine:
 
     def _sample(self) -> None:
         self._note(time.monotonic())
-        self._later(_SAMPLING, self._sample)
 
     def _show(self) -> None:
         now = time.monotonic()
@@ -195,10 +192,9 @@ class ProgressLine:
             logger.info(self.line(now))
         else:
             self._status.show(self.parts(), self._pauses())
-        self._later(self._interval, self._show)
 
     def _pauses(self) -> list[str]:
-        """Ways to say that the crawl is paused, the fullest first; none if it is not."""
+        # Texts for a paused crawl, the longest first.
         known = self._crawl.paused_for()
         if known is None:
             return []
@@ -207,7 +203,7 @@ class ProgressLine:
         return [*(f"paused by {printable(each)}" for each in named if each), "paused"]
 
     def parts(self) -> list[str]:
-        """What the line on a terminal says, the most important first."""
+        """The parts of the line on a terminal, the most important first."""
         frontier, (pages, received) = self._crawl.frontier, self._pace.rates()
         counts = sorted(frontier.waits.counts, key=lambda each: each.reason is not _READY)
         return [
@@ -231,8 +227,8 @@ class ProgressLine:
         )
 
     def _closed(self, reason: str) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
+        for task in self._tasks:
+            task.stop()
         if self._status is not None:
             self._status.stop()
         logging.getLogger(_LOGSTATS).removeFilter(self._is_wanted)
@@ -253,7 +249,6 @@ class ProgressLine:
 
 
 def _size(number: float) -> str:
-    """*number* of bytes, in the unit in which a person would say it."""
     for unit, length in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if number >= length:
             return f"{number / length:.1f} {unit}"

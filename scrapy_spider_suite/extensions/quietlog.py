@@ -1,14 +1,8 @@
-"""Which of many alike lines of a log are written, and which are only counted.
+"""A log that stays small at a thousand pages a second: similar lines are written once and counted.
 
-The first lines of a kind are written whole; while it keeps coming, one in each interval, and how
-many there were beside it. A kind that was silent for an interval begins anew. Decides only: what a
-line's kind is, and what is done with the counts, is the business of `extensions.quietlog`.
-
-A log that stays readable, and small, when a thousand pages a second are fetched.
-
-At one page in a hundred failed, Scrapy's log grows by some gigabytes a day, nearly all of it
-tracebacks that end in the same line. Here a failed download is one line, and lines of a kind are
-written a few times and then counted (`monitor.folding`).
+A failed download is one line, without a traceback. The first lines of a kind are written whole;
+while the kind goes on, one line in each interval, with the number of lines held back. A kind that
+was silent for an interval begins anew.
 """
 
 from __future__ import annotations
@@ -44,26 +38,22 @@ FIRST = 10
 INTERVAL = 60.0
 """Seconds between two counts."""
 KINDS_MAX = 1_000
-"""Most kinds at a time; what comes after that is one kind."""
+"""Most kinds at a time; all further ones are one kind."""
 REST = "other messages"
 
 
 @dataclass(slots=True)
 class _Kind:
     level: int
-    left: int
-    """Lines that are still written in this interval."""
-    held: int = 0
-    """Lines that were not, in this interval."""
-    last: str = ""
-    """The last of them."""
-    seen: bool = True
-    """Whether there were any in this interval."""
+    left: int  # lines that may be written in this interval
+    held: int = 0  # lines held back in this interval
+    last: str = ""  # the last line held back
+    seen: bool = True  # in this interval
 
 
 @dataclass(frozen=True, slots=True)
 class FoldedLines:
-    """*count* lines of *kind*, which would have had the log *level*, were held back; *last* too."""
+    """*count* lines of *kind* that were held back; *level* is their highest, *last* the last."""
 
     kind: str
     level: int
@@ -81,10 +71,10 @@ class LineFolding:
 
     def __repr__(self) -> str:
         held = sum(kind.held for kind in self._kinds.values())
-        return f"<Folding: {len(self._kinds)} kinds, {held} lines held back>"
+        return f"<LineFolding: {len(self._kinds)} kinds, {held} lines held back>"
 
     def passes(self, kind: str, level: int, text: Callable[[], str]) -> bool:
-        """Whether a line of *kind* is written; if not, it is counted, and its *text* kept."""
+        """Whether a line of *kind* is written; otherwise it is counted, and its *text* kept."""
         known = self._kinds.get(kind)
         if known is None:
             if len(self._kinds) >= self._kinds_max:
@@ -99,8 +89,8 @@ class LineFolding:
         known.last = text()
         return False
 
-    def turn(self) -> list[FoldedLines]:
-        """An interval is over: return what was held back in it, the most frequent first."""
+    def end_interval(self) -> list[FoldedLines]:
+        """End an interval; return the lines held back in it, the most frequent kind first."""
         held = [
             FoldedLines(name, kind.level, kind.held, kind.last)
             for name, kind in self._kinds.items() if kind.held
@@ -115,26 +105,26 @@ class LineFolding:
 
 
 _ENGINES = ("scrapy", "scrapy_spider_suite", "twisted", "asyncio", "py.warnings")
-"""Loggers whose lines are folded; of all others only lines with a traceback are."""
+"""Loggers whose lines are folded; of other loggers only lines with a traceback."""
 _EXEMPT = ("scrapy.extensions", "scrapy_spider_suite.extensions")
-"""Loggers that speak at intervals by themselves."""
+"""Loggers that write at intervals."""
 _DOWNLOAD_ERRORS = (DOWNLOADERRORMSG_SHORT, DOWNLOADERRORMSG_LONG)
 _VARIES = re.compile(r"<[^<>]*>|\w+://\S+|'[^']*'|\"[^\"]*\"|\d+")
 _PASSES = "suite_passes"
 _LONGEST = 500
-"""Characters of a record that stands for those like it."""
+"""Characters of the last line of a kind."""
 _FRAMES = 5
-"""Innermost frames of a traceback that tell it from others."""
+"""Innermost frames of a traceback in its kind."""
 
 
 class QuietLog:
-    """Folds what the log's handlers write while SUITE_QUIET_LOG is on."""
+    """Folds the lines of the log's handlers while SUITE_QUIET_LOG is on."""
 
     def __init__(self, crawler: Crawler, interval: float = INTERVAL) -> None:
         self._crawler = crawler
         self._filter = _Filter()
         self._handlers: list[logging.Handler] = []
-        self._ticker = PeriodicTask(interval, self.say)
+        self._ticker = PeriodicTask(interval, self.log_counts)
         crawler.signals.connect(self.opened, signals.spider_opened)
         crawler.signals.connect(self.changed, settings_changed)
         crawler.signals.connect(self.stop, signals.spider_closed)
@@ -142,21 +132,21 @@ class QuietLog:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> QuietLog:
-        """Build it for *crawler*."""
+        """Make the extension."""
         return cls(crawler)
 
     def opened(self) -> None:
-        """Begin, if that is wanted."""
+        """Begin, if SUITE_QUIET_LOG is on."""
         if suite_settings(self._crawler).quiet_log:
             self.start()
 
     def changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
-        """Begin or end, as the setting says by now."""
+        """Begin or end by another SUITE_QUIET_LOG."""
         if new.quiet_log != old.quiet_log:
             (self.start if new.quiet_log else self.stop)()
 
     def start(self) -> None:
-        """Begin, with the handlers that there are; but stats count every line."""
+        """Fold the lines of the handlers there are; stats count every line."""
         handlers = logging.getLogger().handlers
         self._handlers = [each for each in handlers if not isinstance(each, LogCounterHandler)]
         for handler in self._handlers:
@@ -164,33 +154,33 @@ class QuietLog:
         self._ticker.start()
 
     def stop(self) -> None:
-        """Say what was held back last, and leave the handlers as they were."""
+        """Log the counts, and restore the handlers."""
         self._ticker.stop()
-        self.say()
+        self.log_counts()
         for handler in self._handlers:
             handler.removeFilter(self._filter)
         self._handlers = []
 
-    def say(self) -> None:
-        """Log how many lines of each kind were held back, and the last of them."""
-        for held in self._filter.turn():
+    def log_counts(self) -> None:
+        """Log the number of lines of each kind that were held back, and the last of them."""
+        for held in self._filter.end_interval():
             like = "other messages, the last" if held.kind == REST else "more like this"
             logger.log(held.level, "%s %s: %s", f"{held.count:,}", like, held.last)
 
 
 class _Filter(logging.Filter):
-    """Takes the traceback off network errors, and decides once for all handlers of a record."""
+    """Removes tracebacks of network errors; decides once per record for all handlers."""
 
     def __init__(self) -> None:
         super().__init__()
         self._folding = LineFolding()
-        # Any thread logs; and what interrupts the one that holds it (a signal) may log, too.
+        # Any thread logs; a signal handler in the thread that holds the lock may log, too.
         self._lock = threading.RLock()
 
-    def turn(self) -> list[FoldedLines]:
-        """What was held back since the last time."""
+    def end_interval(self) -> list[FoldedLines]:
+        """See `LineFolding.end_interval`."""
         with self._lock:
-            return self._folding.turn()
+            return self._folding.end_interval()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether *record* is written."""
@@ -209,14 +199,14 @@ class _Filter(logging.Filter):
 
 
 def kind_of(record: logging.LogRecord) -> str | None:
-    """What *record* has in common with others like it; None if it is written in any case."""
+    """The kind of *record*; None if it is written in any case."""
     name, error = record.name, _error_of(record)
     if record.levelno <= logging.DEBUG or record.levelno >= logging.CRITICAL:
         return None
     if error is None:
         if not _is_below(name, _ENGINES) or _is_below(name, _EXEMPT):
             return None
-        # What was put together before it was logged still differs by names and numbers only.
+        # A message that was formatted before it was logged differs by names and numbers.
         message = str(record.msg)
         return f"[{name}] {message if record.args else _VARIES.sub('…', message[:500])}"
     if _is_network_error(record, error):
@@ -232,22 +222,22 @@ def text_of(record: logging.LogRecord) -> str:
     except (TypeError, ValueError, LookupError, AttributeError):  # its handlers say so
         text = f"[{record.name}] {record.msg}"
     if error is not None:
-        text += f": {_words_of(error)}"
+        text += f": {_error_text(error)}"
         text += "" if _is_network_error(record, error) else _place_of(error)
     return " ".join(text.split())[:_LONGEST]
 
 
 def shorten(record: logging.LogRecord) -> None:
-    """Put the last line of a network error's traceback in the place of all of it."""
+    """Replace the traceback of a network error by its last line."""
     error = _error_of(record)
     if error is None or not _is_network_error(record, error):
         return
-    record.msg = f"{record.getMessage()}: {_words_of(error)}"
+    record.msg = f"{record.getMessage()}: {_error_text(error)}"
     record.args = None
     record.exc_info = record.exc_text = None
 
 
-def _words_of(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     why = " ".join(str(error).split())[:300]
     return f"{type(error).__name__}: {why}" if why else type(error).__name__
 
@@ -257,13 +247,13 @@ def _error_of(record: logging.LogRecord) -> BaseException | None:
 
 
 def _is_network_error(record: logging.LogRecord, error: BaseException) -> bool:
-    """Not what callbacks, pipelines and middlewares raise, whatever its class."""
+    # Not errors of callbacks, pipelines and middlewares, whatever their class.
     known = event_of_error(error) is not Event.DOWNLOAD_ERROR
     return known and record.name == "scrapy.core.scraper" and record.msg in _DOWNLOAD_ERRORS
 
 
 def _place_of(error: BaseException) -> str:
-    """Where it was raised and how that was reached, so that two faults are two kinds."""
+    # Two faults in two places are two kinds.
     frames = deque(traceback.walk_tb(error.__traceback__), _FRAMES)
     places = [f"{PurePath(f.f_code.co_filename).name}:{line}" for f, line in frames]
     return " at " + " > ".join(places) if places else ""

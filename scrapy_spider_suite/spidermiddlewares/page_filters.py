@@ -1,7 +1,6 @@
-"""Asks of every answer whether it is to be parsed, and whether what comes of it is to be stored.
+"""Filters of answers: whether a page is parsed, and whether its items are stored.
 
-Behind it stands hardly anything but the callback: what it lets through was wanted, whatever its
-status.
+Close to the callback: a response that gets this far was accepted, whatever its status.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 class PageFilterMiddleware:
     """SUITE_PARSE_FILTER and SUITE_STORE_FILTER.
 
-    What is not to be parsed ends as in Scrapy's HttpErrorMiddleware: its errback, if it has one,
-    gets `FilterRefused`, and nobody else hears of it. Of what is not to be stored the callback
-    runs, its requests are taken, and its items are dropped.
+    A page that is not parsed ends as in Scrapy's HttpErrorMiddleware: its errback gets
+    `FilterRefused`. For a page that is not stored the callback runs, its requests are queued, and
+    its items are dropped.
 
     Stats: ``suite/filter/store/items``, and those of `Filtering`.
     """
@@ -42,12 +41,12 @@ class PageFilterMiddleware:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> PageFilterMiddleware:
-        """Build it for *crawler*."""
+        """Make the middleware."""
         return cls(crawler)
 
     def process_spider_input(self, response: Response) -> None:
         """Ask both filters. Raises `FilterRefused` if *response* is not to be parsed."""
-        self._ask(response)
+        self._check(response)
         # Of a page the counters tell.
         if not self._noted and event_of_status(response.status) is not Event.SUCCESS:
             self._note_answer()
@@ -58,7 +57,7 @@ class PageFilterMiddleware:
         if crawl is not None and crawl.schedules and not is_noted(crawl, ANSWERED):
             note_fact(crawl, ANSWERED)
 
-    def _ask(self, response: Response) -> None:
+    def _check(self, response: Response) -> None:
         request, filters = response.request, get_filters(self._crawler)
         if request is None or not filters.has(Stage.PARSE, Stage.STORE):
             return
@@ -78,11 +77,11 @@ class PageFilterMiddleware:
     def process_spider_exception(
         self, response: Response, exception: Exception
     ) -> Iterable[Any] | None:
-        """A page that is not to be parsed brings nothing, and is no error."""
+        """Return [] for a page that is not parsed: it is no error."""
         return [] if isinstance(exception, FilterRefused) else None
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterable[Any]:
-        """Leave out the items of pages that are not to be stored."""
+        """Drop the items of pages that are not stored."""
         if not self._drops(response):
             return result
         return (output for output in result if self._passes(output))
@@ -90,7 +89,7 @@ class PageFilterMiddleware:
     async def process_spider_output_async(
         self, response: Response, result: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
-        """Leave out the items of pages that are not to be stored."""
+        """Drop the items of pages that are not stored."""
         drops = self._drops(response)
         async for output in result:
             if not drops or self._passes(output):

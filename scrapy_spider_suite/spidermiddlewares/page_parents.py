@@ -1,4 +1,4 @@
-"""Ties what a page brings to the page, and runs ``start()`` to its end once in a job's life."""
+"""Ties requests and items to their page; runs ``start()`` to its end once per job."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 class PageParentMiddleware:
-    """Spider middleware for order 1: what it sees is what the engine gets."""
+    """Spider middleware for order 1: its output is what the engine gets."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> PageParentMiddleware:
-        """Build it for *crawler*."""
+        """Make the middleware."""
         return cls(crawler)
 
     @property
@@ -40,7 +40,7 @@ class PageParentMiddleware:
         return get_crawl(self._crawler)
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterable[Any]:
-        """Note the page that each request, and each item that is a page, came from."""
+        """Note the parent page of each request and each `PageItem`."""
         for output in result:
             self._note(response, output)
             yield output
@@ -48,7 +48,7 @@ class PageParentMiddleware:
     async def process_spider_output_async(
         self, response: Response, result: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
-        """Note the page that each request, and each item that is a page, came from."""
+        """Note the parent page of each request and each `PageItem`."""
         async for output in result:
             self._note(response, output)
             yield output
@@ -64,13 +64,11 @@ class PageParentMiddleware:
                 crawl.parents[output] = lease
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Pass ``start()`` on, unless an earlier run of this job has been through all of it.
+        """Yield from ``start()``, unless an earlier run of this job has run it to its end.
 
-        Another scheduler may have lost what came of that: there ``start()`` runs again. So it does
-        where nothing came of it: the next run may have seeds.
-
-        While it can send nothing more, Scrapy's engine reads without a pause: 100,000 URLs of a
-        list would hold up everything else, so the reading is done in slices.
+        It runs again with another scheduler, which may have lost its requests, and if it yielded
+        nothing. Scrapy's engine reads without a pause while it can send nothing: so this reads in
+        slices of time.
         """
         crawl = self._crawl
         once = crawl.job is not None and crawl.schedules
@@ -80,7 +78,7 @@ class PageParentMiddleware:
         outputs, turns, items = aiter(start), TimeSlices(), _StartItems(crawl.crawler)
         while True:
             await turns.yield_turn()
-            # Between two of them, what runs in this task is the engine.
+            # Between two outputs, the engine runs in this task.
             STARTING.set(True)
             crawl.reader = asyncio.current_task()
             try:
@@ -98,31 +96,31 @@ class PageParentMiddleware:
         if not once:
             return
         await items.through()
-        # What start() has queued may be another agent's.
+        # Queued URLs may be another agent's.
         came = items.any or crawl.agency is not None or crawl.frontier.counters.has_urls
         if came and not (crawl.volatile_start or items.lost or crawl.stopping):
             note_fact(crawl, STARTED)
 
 
 class _StartItems:
-    """The items of ``start()`` that are in the pipelines: it has not run to its end before them."""
+    """The items of ``start()`` in the pipelines: it has not ended before them."""
 
     def __init__(self, crawler: Crawler) -> None:
         self.any = False
         self._out = 0
-        self.lost = False  # one that a full disk did not take is to come again
+        self.lost = False  # a full disk did not take an item: start() runs again
         self._changed = asyncio.Event()
         for signal in (signals.item_scraped, signals.item_dropped, signals.item_error):
             crawler.signals.connect(self._over, signal)
         crawler.signals.connect(self._not_exported, item_not_exported)
 
     def begin(self) -> None:
-        """One more is on its way."""
+        """Count an item that is yielded."""
         self.any = True
         self._out += 1
 
     async def through(self) -> None:
-        """Return when each is through, dropped or has failed."""
+        """Return when each item was scraped, dropped or has failed."""
         while self._out > 0:
             self._changed.clear()
             await self._changed.wait()

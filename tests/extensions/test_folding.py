@@ -20,18 +20,18 @@ def test_a_kind_that_keeps_coming() -> None:
     folding = LineFolding()
     assert written(folding, "a", 1_000) == FIRST
     assert written(folding, "b", 3) == 3
-    assert folding.turn() == [FoldedLines("a", 20, 990, "A")]
+    assert folding.end_interval() == [FoldedLines("a", 20, 990, "A")]
     assert written(folding, "a", 500) == 1
-    assert folding.turn() == [FoldedLines("a", 20, 499, "A")]
-    assert folding.turn() == []
+    assert folding.end_interval() == [FoldedLines("a", 20, 499, "A")]
+    assert folding.end_interval() == []
 
 
 def test_a_kind_that_was_silent_is_new() -> None:
     """After one interval without it."""
     folding = LineFolding()
     assert written(folding, "a", 50) == FIRST
-    folding.turn()
-    assert folding.turn() == []
+    folding.end_interval()
+    assert folding.end_interval() == []
     assert written(folding, "a", 50) == FIRST
 
 
@@ -40,10 +40,10 @@ def test_a_rare_kind_is_always_written() -> None:
     folding = LineFolding()
     for _ in range(5):
         assert written(folding, "a", 2) == 2
-        assert folding.turn() == []
+        assert folding.end_interval() == []
     for _ in range(5):
         assert written(folding, "a", 1) == 1
-        assert folding.turn() == []
+        assert folding.end_interval() == []
 
 
 def test_the_highest_level_counts() -> None:
@@ -52,7 +52,7 @@ def test_the_highest_level_counts() -> None:
     folding.passes("a", 20, "a".upper)
     folding.passes("a", 40, "a".upper)
     folding.passes("a", 30, "a".upper)
-    assert folding.turn() == [FoldedLines("a", 40, 2, "A")]
+    assert folding.end_interval() == [FoldedLines("a", 40, 2, "A")]
 
 
 def test_kinds_are_bounded() -> None:
@@ -60,7 +60,7 @@ def test_kinds_are_bounded() -> None:
     folding = LineFolding(first=1, kinds_max=5)
     for number in range(100):
         folding.passes(f"kind {number}", 20, f"line {number}".upper)
-    assert folding.turn() == [FoldedLines(REST, 20, 94, "LINE 99")]
+    assert folding.end_interval() == [FoldedLines(REST, 20, 94, "LINE 99")]
     assert repr(folding) == "<Folding: 6 kinds, 0 lines held back>"
 
 
@@ -75,11 +75,11 @@ def test_no_line_is_lost(lines: list[str | None], first: int, kinds_max: int) ->
     total, told = Counter[str](), Counter[str]()
     for kind in lines:
         if kind is None:
-            told.update({held.kind: held.count for held in folding.turn()})
+            told.update({held.kind: held.count for held in folding.end_interval()})
         else:
             total[kind] += 1
             told[kind] += folding.passes(kind, 20, kind.upper)
-    told.update({held.kind: held.count for held in folding.turn()})
+    told.update({held.kind: held.count for held in folding.end_interval()})
     assert told.total() == total.total()
     if kinds_max >= 3:
         assert +told == total

@@ -168,7 +168,7 @@ def test_a_count_each_interval(run: Callable[..., Any], log: io.StringIO) -> Non
         for _ in range(2):
             for number in range(100):
                 lines.warning("Trouble with %s", number)
-            quiet.say()
+            quiet.log_counts()
         quiet.stop()
 
     run(crawl())
@@ -283,4 +283,4 @@ def test_threads_take_turns() -> None:
     with ThreadPoolExecutor(4) as pool:
         passed = list(pool.map(lambda _: folded.filter(copy(line)), range(40)))
     assert passed.count(True) == FIRST
-    assert [held.count for held in folded.turn()] == [40 - FIRST]
+    assert [held.count for held in folded.end_interval()] == [40 - FIRST]
