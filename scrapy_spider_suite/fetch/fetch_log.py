@@ -29,7 +29,6 @@ beyond it they are dropped and counted, in a comment of the log, too.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import re
@@ -46,6 +45,7 @@ from typing import NamedTuple
 from backports import zstd
 
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.runtime.files import lock_file
 from scrapy_spider_suite.runtime.text import counted
 
 logger = logging.getLogger(__name__)
@@ -491,14 +491,13 @@ class FetchLog:
 def _lock_folder(folder: Path) -> int:
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        if isinstance(error, BlockingIOError):
+        if not lock_file(lock):
             raise SettingsError(
                 f"the fetch log in {str(folder)!r} is being written by another crawl: set "
                 "SUITE_FETCH_LOG to a folder of this crawl's own, or to False"
-            ) from None
+            )
+    except BaseException:
+        os.close(lock)
         raise
     return lock
 

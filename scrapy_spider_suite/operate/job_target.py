@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from scrapy_spider_suite.errors import (
 )
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.operate.terms import normalizer_of_job
+from scrapy_spider_suite.runtime.files import lock_file
 from scrapy_spider_suite.settings.project import LIVE
 from scrapy_spider_suite.settings.suite import find_setting
 from scrapy_spider_suite.store import job_directory
@@ -188,9 +188,8 @@ def take_job_lock(lock: IO[str]) -> bool:
     Raises `JobError`.
     """
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        if not lock_file(lock):
+            return False
     except OSError as error:
         raise JobError(f"the job cannot be locked: {error.strerror}") from error
     lock.truncate(0)

@@ -23,9 +23,9 @@ from scrapy_spider_suite.packs.containers import (
     MemberContainer,
     ZstdContainer,
 )
-from scrapy_spider_suite.packs.pack_file import OPEN, GroupFile, closed_path, write_all
+from scrapy_spider_suite.packs.pack_file import OPEN, GroupFile, closed_path
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime.files import lock_file
+from scrapy_spider_suite.runtime.files import lock_file, write_all
 
 logger = logging.getLogger(__name__)
 

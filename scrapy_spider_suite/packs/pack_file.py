@@ -20,7 +20,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from io import BytesIO, FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -36,7 +35,7 @@ from scrapy_spider_suite.packs.containers import (
 from scrapy_spider_suite.packs.sorted_lines import sort_lines
 from scrapy_spider_suite.packs.warc import Record
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime.files import lock_file
+from scrapy_spider_suite.runtime.files import lock_file, write_all
 
 FORMATS: Final[dict[str, Callable[[], Container]]] = {
     "lzo": LzopContainer,
@@ -181,13 +180,6 @@ class GroupFile:
         """Remove the file: nothing is in it."""
         self.abandon()
         self.open_path.unlink(missing_ok=True)
-
-
-def write_all(file: BinaryIO | BytesIO | FileIO, data: bytes) -> None:
-    """Write all of *data* to the unbuffered *file*. Raises `OSError`."""
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) :]
 
 
 def cut(file: BinaryIO, size: int) -> None:

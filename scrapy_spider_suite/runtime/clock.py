@@ -8,7 +8,7 @@ from typing import Final
 
 
 def boottime() -> float:
-    """Seconds of a clock that nobody sets, and that goes on while the machine sleeps."""
+    """Seconds of a clock that is never set, and runs while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -16,8 +16,5 @@ _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """What this run of the machine is known by; the same for all processes until it is over.
-
-    Raises `OSError`: the system does not tell.
-    """
+    """The id of this boot of the machine, the same for all processes. Raises `OSError`."""
     return _BOOT.read_text(encoding="ascii").strip()

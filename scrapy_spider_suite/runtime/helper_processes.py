@@ -1,4 +1,4 @@
-"""Helper processes: work of the suite that would hold the interpreter's lock for too long."""
+"""Helper processes: work that would hold the interpreter's lock for too long."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def start_helper(
 ) -> subprocess.Popen[str]:
     """Call ``main([*arguments])`` of *module* in a new process; its result is the exit code.
 
-    *talks*: standard input and output are pipes, else they are closed. *project*: the process can
-    import all that this process can import. Raises `OSError`.
+    *talks*: stdin and stdout are pipes, else closed. *project*: the process can import whatever
+    this process can. Raises `OSError`.
     """
     root = str(Path(scrapy_spider_suite.__file__).parents[1])
     known = [each or "." for each in sys.path] if project else [os.environ.get("PYTHONPATH")]
@@ -32,7 +32,7 @@ def start_helper(
 
 
 def last_error_line(process: subprocess.Popen[str]) -> str:
-    """Wait for the end of *process*; return its last error line, "" if it succeeded."""
+    """Wait for *process* to end; return its last line on stderr, "" if it succeeded."""
     lines = process.communicate()[1].splitlines()
     if not process.returncode:
         return ""

@@ -1,14 +1,10 @@
-"""The exit codes of ``scrapy crawl`` and ``scrapy runspider``: one table for code and docs.
+"""Exit codes, and how a crawl that must not start is refused.
 
-How a crawl that must not start is stopped: a script gets an exception, a command says one line.
-
-An add-on that raised NotConfigured would only be switched off, and the crawl would run without its
-politeness. In a script, `refuse` raises the error, which comes out of ``crawl()``. Under
-``scrapy crawl`` and its like an exception would end in a traceback: there the process ends, by
-``SystemExit``, which leaves an asyncio task, and so the reactor, as it is. A Deferred swallows it,
-though (measured with CrawlerProcess: exit code 0), and Scrapy's older API calls add-ons and makes
-spiders in one. There :class:`RefusedCrawl` carries the refusal to the next moment that is a task
-under either API: the making of the scheduler.
+In a script, `refuse` raises the error, which comes out of ``crawl()``. Under a Scrapy command it
+logs one line and raises ``SystemExit``, which leaves an asyncio task, but not a Deferred. Scrapy's
+older API calls add-ons and makes spiders in a Deferred; there :class:`RefusedCrawl` carries the
+refusal to the making of the scheduler, which is a task under either API. (NotConfigured would only
+switch the add-on off, and the crawl would run without its politeness.)
 """
 
 from __future__ import annotations
@@ -55,7 +51,7 @@ DAMAGED = "damaged"
 
 
 class ExitCode(IntEnum):
-    """What a supervisor is told; of several crawls of one command the highest holds."""
+    """Exit codes of ``scrapy crawl`` and ``runspider``; of several crawls the highest holds."""
 
     FINISHED = 0
     NOT_STARTED = 1
@@ -112,12 +108,10 @@ _REASONS = {
 
 
 def exit_code_for_reason(reason: str) -> ExitCode:
-    """The code of a crawl that ended with the finish *reason*."""
     return _REASONS.get(reason, ExitCode.WORK_LEFT)
 
 
 def exit_code_for_error(error: object) -> ExitCode:
-    """The code of a crawl that was refused because of *error*."""
     if isinstance(error, JobInUseError):
         return ExitCode.IN_USE
     return ExitCode.DAMAGED if isinstance(error, JobDamagedError) else ExitCode.REFUSED
@@ -127,7 +121,7 @@ ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 
 
 def running_command() -> ScrapyCommand | None:
-    """The Scrapy command that this is called by; None in a script.
+    """The running Scrapy command, from the frames of the stack; None in a script.
 
     It holds the exit code of its process, and Scrapy hands it to nobody.
     """
@@ -141,12 +135,12 @@ def running_command() -> ScrapyCommand | None:
 
 
 def refuse(error: Exception) -> NoReturn:
-    """Say *error* and end the process; in a script, raise *error*.
+    """Log *error* and end the process; in a script, raise *error*.
 
-    Under a command to be called outside any Deferred, see `refuse_crawl`.
+    Not for use within a Deferred under a command: see `refuse_crawl`.
 
     Raises:
-        SystemExit: under a command, with the exit code for *error* (`guards.exitcodes`).
+        SystemExit: under a command, with the exit code for *error*.
     """
     if running_command() is None:
         raise error
@@ -160,10 +154,9 @@ def refuse(error: Exception) -> NoReturn:
 
 
 def _silence_twisted() -> None:
-    """Have nothing said of the Deferred that the process ends in.
+    """Silence the report of the unhandled Deferred in which the process ends.
 
-    Nobody waits for it, and older releases of Twisted tell of it twice, with a traceback: once in
-    the log, once where nobody has begun with Twisted's own.
+    Older releases of Twisted report it twice, with a traceback.
     """
     logging.getLogger("twisted").disabled = True
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False)
@@ -172,7 +165,7 @@ def _silence_twisted() -> None:
 def refuse_crawl(crawler: Crawler, error: Exception) -> None:
     """`refuse`, before the settings of *crawler* are frozen; also within a Deferred.
 
-    Returns under a command's Deferred: then the process ends when the crawl makes its scheduler.
+    Returns within a command's Deferred: the process ends when the crawl makes its scheduler.
     """
     if running_command() is None:
         raise error
@@ -192,7 +185,7 @@ def is_refused(settings: BaseSettings) -> bool:
 
 
 def _in_task() -> bool:
-    """Whether this is called in an asyncio task, which ``SystemExit`` leaves."""
+    """Whether this runs in an asyncio task, which ``SystemExit`` leaves."""
     try:
         return asyncio.current_task() is not None
     except RuntimeError:  # no loop runs
@@ -200,28 +193,24 @@ def _in_task() -> bool:
 
 
 class RefusedCrawl(BaseScheduler):
-    """The scheduler of a crawl that was refused: making one ends the process."""
+    """The scheduler of a refused crawl: making one ends the process."""
 
     reason: Exception
 
     @classmethod
     def because(cls, reason: Exception) -> type[RefusedCrawl]:
-        """Return the scheduler of a crawl that was refused for *reason*."""
         return type(cls.__name__, (cls,), {"reason": reason})
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> RefusedCrawl:
-        """Say why and end the process, below all that Scrapy logs at a start."""
+        """Refuse, after all that Scrapy logs at a start."""
         refuse(cls.reason)
 
     def has_pending_requests(self) -> bool:
-        """Return False: there is no crawl."""
         return False
 
     def enqueue_request(self, request: Request) -> bool:
-        """Accept nothing."""
         return False
 
     def next_request(self) -> Request | None:
-        """Return None: there is no crawl."""
         return None

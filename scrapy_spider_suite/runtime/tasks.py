@@ -1,9 +1,4 @@
-"""Work that is done again and again for as long as an agent lives, whatever happens to it.
-
-Tasks that live as long as an agent: what nobody foresaw ends one of them, but not in silence.
-
-Something done again and again while a crawl runs.
-"""
+"""Tasks of asyncio: steps that are retried for ever, tasks whose end is logged, periodic calls."""
 
 from __future__ import annotations
 
@@ -25,10 +20,10 @@ async def retry_forever(
     step: Callable[[], Awaitable[None]], failed: Callable[[Exception], str],
     over: Callable[[str], None], what: str,
 ) -> None:  # fmt: skip
-    """Do *step* until it is cancelled, and after a pause where it fails.
+    """Do *step* until cancelled, and again after a pause where it fails.
 
-    *failed* takes note of an error and returns of what kind it is; "" for one that nobody foresaw,
-    which is logged as one of *what*. *over* is told the kind when the next step does not fail.
+    *failed* returns the kind of an error, "" for an unforeseen one, which is logged as one of
+    *what*. *over* gets the kind when a step succeeds again.
     """
     pause, kind = FIRST_PAUSE, ""
     while True:
@@ -67,8 +62,8 @@ TIME_SHARE = 50
 class PeriodicTask:
     """Calls *action* every *period* seconds, from `start` to `stop`, on the running loop.
 
-    Less often if it takes long: at most one part in `TIME_SHARE` of the time is spent on it. One
-    that raises is called again; that is logged once, until it has worked again.
+    A slow action is called less often: it gets one part in `TIME_SHARE` of the time. An action that
+    raises is called again; that is logged once, until it succeeds.
     """
 
     def __init__(self, period: float, action: Callable[[], None]) -> None:
@@ -78,11 +73,11 @@ class PeriodicTask:
         self._failing = False
 
     def start(self) -> None:
-        """Begin; the first call comes after one period."""
+        """Start; the first call comes after one period."""
         self._timer = asyncio.get_running_loop().call_later(self._period, self._tick)
 
     def stop(self) -> None:
-        """End; stopping twice, or what was never started, does nothing."""
+        """Stop; idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -104,7 +99,7 @@ class PeriodicTask:
 
 
 class WarnOnce:
-    """Says each kind of trouble once: who sends a million bad datagrams gets one line for them."""
+    """Logs each kind of trouble once, however often it occurs."""
 
     def __init__(self, logger: logging.Logger, name: str) -> None:
         self._logger = logger
@@ -112,12 +107,12 @@ class WarnOnce:
         self._said: set[str] = set()
 
     def say(self, kind: str, why: object) -> None:
-        """Log *why*, unless something of this *kind* was logged and is not `over`."""
+        """Log *why*, unless the *kind* was logged and is not `over`."""
         if kind not in self._said:
             self._said.add(kind)
             text = " ".join(str(why).split())
             self._logger.warning(f"{self._name}: {text} (said once; further ones are counted)")
 
     def over(self, kind: str) -> None:
-        """The trouble is over: the next of its *kind* is worth a line again."""
+        """The trouble is over: the next of its *kind* is logged again."""
         self._said.discard(kind)

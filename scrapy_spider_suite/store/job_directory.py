@@ -36,7 +36,6 @@ so that nothing can be missing from both; logs after it, so that they tell of al
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -247,8 +246,7 @@ class Job:
         lock = (self.folder / "lock").open("a+")
         for pause in (0.0, 0.05):  # `scrapy frontier status` holds it for a moment
             time.sleep(pause)
-            with suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if files.lock_file(lock):
                 break
         else:
             lock.seek(0)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+from scrapy_spider_suite.runtime.files import lock_file
 
 STATUS_FILE = "status.json"
 _SILENT = 10.0
@@ -71,9 +72,7 @@ def _uses(folder: Path, process: object) -> bool | None:
     """Whether *process* holds the lock of the job in *folder*; None: the lock cannot be read."""
     try:
         with (folder / "lock").open() as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not lock_file(lock, shared=True):
                 return lock.read().strip() == f"process {process}"
     except OSError:
         return None

@@ -14,7 +14,6 @@ The ledger in Redis: one script, Redis's time, and keys that are gone when nothi
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import re
 import sqlite3
@@ -39,6 +38,7 @@ from scrapy_spider_suite.cluster.ledger.rate_ledger import (
 from scrapy_spider_suite.cluster.redis_server import RedisServer
 from scrapy_spider_suite.errors import LedgerError, RegistryError
 from scrapy_spider_suite.runtime.clock import boot_id
+from scrapy_spider_suite.runtime.files import lock_file
 
 _SPARE: Final = 16
 """Accounts that are over, and are removed with a call, beside as many as it has keys: there are
@@ -160,7 +160,7 @@ class FileLedger:
         lock = os.open(f"{self._path}{_LOCK}", os.O_RDONLY | os.O_CREAT, 0o666)
         until = time.monotonic() + self._timeout
         try:
-            while not _locked(lock):
+            while not lock_file(lock):
                 if time.monotonic() > until:
                     raise TimeoutError(f"another process has locked {self._path}{_LOCK}")
                 time.sleep(_POLL)
@@ -195,15 +195,6 @@ class FileLedger:
         if code == sqlite3.SQLITE_FULL:
             return LedgerError(f"{self.where} cannot grow: {error}", "memory")
         return LedgerError(f"{self.where} cannot be used: {error}", "away")
-
-
-def _locked(file: int) -> bool:
-    """Whether the lock of *file* is this process's now."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 class _Accounts:
