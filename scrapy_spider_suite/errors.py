@@ -2,45 +2,45 @@
 
 ::
 
-    SuiteError                   base of all
-    ├── SettingsError            a setting, or a file that a setting names, is wrong
-    │   └── FilterError          a filter expression cannot be parsed
-    ├── JobError                 the job directory cannot be used
-    │   ├── JobInUseError        another process has it open
-    │   ├── JobFormatError       another release wrote it, or another program
-    │   ├── JobDamagedError      its contents cannot be read
-    │   ├── JobSettingsError     it was begun with settings that a job may not change
-    │   └── StoreWriteError      its store cannot write now: a full or read-only disk
-    ├── ActionError              an action on a job is malformed or cannot be done
-    ├── CodecError               a value cannot be written to, or read from, the job directory
-    │   └── UnstorableError      part of a request has no stored form
-    ├── ClusterError             agents cannot work on one crawl together
-    │   ├── RegistryError        Redis cannot be used now: away, full, or with foreign values
-    │   ├── LedgerError          the ledger of grants, in Redis or a file, cannot be used now
-    │   ├── JoinRefusedError     an agent cannot take part: its name, its settings, its clock
-    │   ├── FencedError          a process does not act for its agent any more
-    │   ├── AgentCallError       a call to agents, or an answer, is malformed
-    │   ├── MessageError         bytes from another agent are no message
-    │   │   └── MessageTooLargeError  a message is larger than agreed, or a row than any message
-    │   ├── TransportError       a hand-over file cannot be sent, or received, now
-    │   └── HandoverFileError    a hand-over file cannot be used
-    ├── ResolveError             a host name has no usable address
-    │   ├── NoSuchHostError      the name servers say that it does not exist
-    │   └── ResolveTimeoutError  the name servers did not answer in time
-    ├── PackError                a pack cannot be opened, or has no page at a place
-    │   ├── PackDamagedError     its bytes are not those that were written
-    │   ├── PackWriteError       it cannot be written now: a full or read-only disk
-    │   ├── PackRefusedError     no records can be made of a page
-    │   ├── PackUploadError      it could not be uploaded to another file system
-    │   ├── PackUploadedError    it was uploaded, and is not here any more
-    │   └── PackMissingError     it is gone, and its index is here
-    ├── SearchError              there is no index to search, or none can be made
-    │   ├── QueryError           a query cannot be parsed
-    │   ├── SearchBusyError      another process writes the index
-    │   └── SearchDamagedError   the index is damaged; it can be made anew from the packs
-    ├── UnknownUrlError          a store of seen URLs has no such URL or id
-    ├── PrivateAddressError      a page must not lead to the address
-    └── OutOfFilesError          this process or machine is out of file descriptors
+    SuiteError
+    ├── SettingsError
+    │   └── FilterError
+    ├── JobError
+    │   ├── JobInUseError
+    │   ├── JobFormatError
+    │   ├── JobDamagedError
+    │   ├── JobSettingsError
+    │   └── StoreWriteError
+    ├── ActionError
+    ├── CodecError
+    │   └── UnstorableError
+    ├── ClusterError
+    │   ├── RegistryError
+    │   ├── LedgerError
+    │   ├── JoinRefusedError
+    │   ├── FencedError
+    │   ├── AgentCallError
+    │   ├── MessageError
+    │   │   └── MessageTooLargeError
+    │   ├── TransportError
+    │   └── HandoverFileError
+    ├── ResolveError
+    │   ├── NoSuchHostError
+    │   └── ResolveTimeoutError
+    ├── PackError
+    │   ├── PackDamagedError
+    │   ├── PackWriteError
+    │   ├── PackRefusedError
+    │   ├── PackUploadError
+    │   ├── PackUploadedError
+    │   └── PackMissingError
+    ├── SearchError
+    │   ├── QueryError
+    │   ├── SearchBusyError
+    │   └── SearchDamagedError
+    ├── UnknownUrlError
+    ├── PrivateAddressError
+    └── OutOfFilesError
 
 Each message is one line that a person can act on; it is shown without a traceback.
 """

@@ -3,20 +3,20 @@
 ::
 
     scrapy.exceptions.IgnoreRequest
-    ├── RobotsForbidden     robots.txt does not allow the URL
-    ├── RobotsUnavailable   nothing is allowed until robots.txt can be had
-    ├── HostExcluded        the host is blocked, outside its hours, or another agent's
-    ├── UnwantedMediaType   the answer is of a media type that is not read
-    ├── NotModified         the page has not changed since the last visit
-    ├── PrivateAddressRefused  the host is at an address that is not allowed
-    ├── FilterRefused       a filter rejects the URL, or its answer
-    └── RedirectRefused     a redirect is not followed
-        ├── TooManyHops     too many in a row
-        └── RedirectLoop    a page redirects to itself, again
+    ├── RobotsForbidden
+    ├── RobotsUnavailable
+    ├── HostExcluded
+    ├── UnwantedMediaType
+    ├── NotModified
+    ├── PrivateAddressRefused
+    ├── FilterRefused
+    └── RedirectRefused
+        ├── TooManyHops
+        └── RedirectLoop
     scrapy.exceptions.DownloadFailedError
-    └── HostUnreachable     the host never answered, and is not asked again for now
+    └── HostUnreachable
     Exception
-    └── HostWaitsTooLong    a request without a visit would wait too long for its host
+    └── HostWaitsTooLong
 
 Other errors of the suite are in `scrapy_spider_suite.errors`, which does not import Scrapy.
 """

@@ -1,12 +1,8 @@
-"""Cookies for crawls of very many hosts: a small jar for each registered domain, kept as bytes.
+"""Cookies for crawls of very many hosts: a bounded jar for each registered domain, as bytes.
 
-Scrapy's own jar holds every cookie of every host as an object for the life of the crawl. Here a
-domain has at most 50 cookies (RFC 6265, section 6.1, asks for as many) in at most
-`MAX_BYTES`, and the `MAX_HOSTS` domains used last have any. Between two visits a jar is only its
-packed bytes, so the memory is their product. A site cannot delete another's cookies by an expired
-one of the other's domain, as it can in one jar for all.
-
-A page without cookies costs two look-ups in dicts.
+A domain has at most `COOKIES_PER_DOMAIN` cookies (RFC 6265 §6.1) in at most `MAX_BYTES`, and only
+the `MAX_HOSTS` domains used last have any. A site cannot delete cookies of another one by an
+expired cookie of its domain, as it can in one jar for all.
 """
 
 from __future__ import annotations

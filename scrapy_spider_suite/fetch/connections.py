@@ -160,9 +160,7 @@ class ConnectionPool:
 
     Attributes:
         slots: one for each connection that may be open, idle or not; acquired before connecting.
-        counts: connections opened; fetches on a reused connection; idle ones evicted to make room
-            or expired; fetches retried because the server had closed the connection; attempts to
-            connect that failed because the process was out_of_files.
+        counts: see ``suite/connections/…`` in docs/stats.md.
     """
 
     def __init__(self, limit: int, capacity: int) -> None:

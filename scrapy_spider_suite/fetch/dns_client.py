@@ -175,12 +175,8 @@ class AresChannel:
 
 
 def _tries_within(timeout: float) -> int:
-    """Return the number of tries with which c-ares does not give up before *timeout*.
-
-    c-ares waits for the first try as long as five answers took of late, twice as long for each
-    further one, shortened by up to a half at random, and ignores late answers. So a server that is
-    slow for one name alone must be asked for it often enough.
-    """
+    # c-ares waits for the first try as long as five answers took of late, twice as long for each
+    # further one, shortened by up to a half at random, and ignores late answers.
     return max(2, math.ceil(math.log2(2 * timeout / LEAST_WAIT)))
 
 

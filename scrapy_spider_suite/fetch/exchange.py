@@ -43,21 +43,13 @@ TRUNCATED = "truncated"
 
 
 class BodyLimits(NamedTuple):
-    """How much of a body is read.
+    """How much of a body is read."""
 
-    Attributes:
-        maxsize: bytes above which the download is cancelled; 0: no limit.
-        warnsize: bytes above which a warning is logged; 0: never.
-        truncate: bytes after which reading stops without an error; None: never.
-        fail_on_dataloss: a body that breaks off is an error, else a response with a flag.
-        media_types: of 2xx answers that are read (``text/*``: any text); empty: all.
-    """
-
-    maxsize: int
-    warnsize: int
-    truncate: int | None
-    fail_on_dataloss: bool
-    media_types: tuple[str, ...] = ()
+    maxsize: int  # bytes above which the download is cancelled; 0: no limit
+    warnsize: int  # bytes above which a warning is logged; 0: never
+    truncate: int | None  # bytes after which reading stops without an error
+    fail_on_dataloss: bool  # a body that breaks off is an error, else a response with a flag
+    media_types: tuple[str, ...] = ()  # of 2xx answers that are read; () for all
 
     def is_wanted(self, media_type: str) -> bool:
         """Whether a body of *media_type* (lower case, "" if unknown) is read."""
@@ -96,8 +88,6 @@ class HttpExchange:
     Invariant: *outcome* is set once: to None when there is a response to build, else to the error.
 
     Attributes:
-        reader: the response, as far as it has come.
-        flags: of the response.
         stop: the exception by which a signal handler stopped the download.
         unwanted: nothing was read beyond the head, because of the media type.
         size: bytes received, head and framing included.

@@ -1,29 +1,13 @@
 """The fetch log: one line of text for each fetch, in files that are rotated and compressed.
 
-A line has twelve fields at most, with one space between them; ``-`` stands for an unknown value:
-
-1. time of its end, UTC to the millisecond, as in RFC 3339 (``2026-11-21T19:03:59.123Z``)
-2. HTTP status
-3. bytes of the body as received, before decompression
-4. milliseconds from the start of the request to the end of the answer
-5. URL
-6. via: the page that led there
-7. depth: links from a seed
-8. media type, without parameters
-9. digest: SHA-1 of those bytes in base 32, as in a WARC's payload digest
-10. IP address that was connected to
-11. reason: an event of the outcome table
-12. remarks, separated by commas (``robots``, ``aside``, ``POST``, ``cut``, …)
-
-Anything but visible ASCII is percent-encoded as UTF-8: no server or page can end a field or a line.
-URLs are cut at `URL_MAX` characters, with the remark ``cut``; no line is longer than `LINE_MAX`.
+The fields of a line are described in docs/evidence.md. Anything but visible ASCII is
+percent-encoded: no server or page can end a field or a line. URLs are cut at `URL_MAX` characters,
+with the remark ``cut``; no line is longer than `LINE_MAX` bytes.
 
 ``fetch.log`` is the file being written. ``fetch-FIRST-LAST.log.zst`` holds the lines from FIRST to
-LAST; until it is compressed it has no ``.zst``.
-
-Lines are gathered by `FetchLog.add` and written by `FetchLog.flush`: a kill loses the lines since,
-and leaves no half of a line for good. Lines that a full disk does not take are kept up to a limit;
-beyond it they are dropped and counted, in a comment of the log, too.
+LAST; until it is compressed it has no ``.zst``. A kill loses the lines since the last flush, and
+leaves no half of a line for good. Lines that a full disk does not take are kept up to a limit, then
+dropped and counted.
 """
 
 from __future__ import annotations

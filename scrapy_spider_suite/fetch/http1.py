@@ -143,14 +143,8 @@ class Http1Handler:
     async def download_request(self, request: Request) -> Response:
         """Fetch *request*.
 
-        Raises:
-            CannotResolveHostError, DownloadConnectionRefusedError, DownloadTimeoutError,
-            DownloadFailedError, DownloadCancelledError, ResponseDataLossError,
-            UnsupportedURLSchemeError, StopDownload: as Scrapy's handler does.
-            PrivateAddressError: the host is at an address that is not allowed.
-            UnwantedMediaType: the answer is of a media type that is not read.
-            OutOfFilesError: this process cannot open another connection.
-            UnsendableRequestError: the request cannot be written as HTTP/1.1.
+        Raises the exceptions of Scrapy's handler, `PrivateAddressError`, `UnwantedMediaType`,
+        `OutOfFilesError`, and `UnsendableRequestError` if it cannot be written as HTTP/1.1.
         """
         meta = request.meta
         if meta.get("proxy"):

@@ -1,13 +1,11 @@
 """HTTP/1.1 without I/O: a request as bytes, a response from bytes, with bounds and repairs.
 
-llhttp (through ``httptools``) reads every head and every chunked body. It refuses heads that
-browsers and Scrapy's own handler read: lines without a colon, two equal ``Content-Length``, an
-``HTTP/2`` in the status line. Such a head is repaired once and read again. The end of heads,
-``Content-Length`` and close-delimited bodies and answers to HEAD are handled here.
+llhttp (``httptools``) reads heads and chunked bodies. It refuses heads that browsers and Scrapy's
+handler read: lines without a colon, two equal ``Content-Length``, ``HTTP/2`` in the status line.
+Such a head is repaired once and read again.
 
-Requests are written as Scrapy's own handler writes them, with two differences: ``Host`` comes first
-(RFC 9110 §7.2), and a ``Content-Length`` or ``Transfer-Encoding`` among the request's headers
-cannot contradict the body.
+Requests are written as Scrapy's handler writes them, but ``Host`` comes first (RFC 9110 §7.2), and
+no ``Content-Length`` or ``Transfer-Encoding`` of the request can contradict the body.
 """
 
 from __future__ import annotations
@@ -148,15 +146,11 @@ class ResponseReader:
     but `excess` changes after `done`.
 
     Attributes:
-        status: status code, 200 to 999.
-        version: as Scrapy writes it, such as ``HTTP/1.1``.
-        fields: name, in the case of Scrapy's ``Headers`` (``Content-Type``), to values in order.
-        head: the final head as it was sent, with the empty line.
-        framing: how the body ends; meaningful once `head_done`.
+        version: such as ``HTTP/1.1``.
+        fields: names in the case of Scrapy's ``Headers``, to values in order.
+        head: the final head as sent, with the empty line.
         length: bytes of body as the head says, None if it does not.
         size: bytes of body received.
-        head_done: the head has been read.
-        done: the response is complete.
         excess: the server sent bytes beyond the response.
         touched: at least one byte was received.
     """

@@ -287,17 +287,15 @@ class Resolver:
     """Names to addresses for one crawl, on one event loop.
 
     Args:
-        policy: which addresses may be used.
-        servers: name servers as ``address:port``, asked instead of the system's; without them
-            names mean what the system says: hosts file, single labels, search domains.
+        servers: name servers as ``address:port``, asked instead of the system's, which know the
+            hosts file, single labels and search domains, too.
         family: ``"4"`` and ``"6"`` ask for such addresses only, ``"any"`` for IPv6 where IPv4 is
             lacking. An address written as a host is taken whatever its kind.
-        limits: bounds in time and number.
-        now: the clock of the cache, in seconds; need not be that of the event loop.
+        now: the clock of the cache, in seconds.
 
     Attributes:
-        counts: queries (IPv4 and IPv6 apart), hits and negative_hits of the cache, shared
-            look-ups, and names that ended as timeouts, failures or refused (by the policy).
+        counts: queries (IPv4 and IPv6 apart), hits, negative_hits, shared, timeouts, failures,
+            refused (by the policy).
         listener: called with each host that is trusted no more.
     """
 
