@@ -7,7 +7,7 @@ dependency of 35 MB, and wants all edges in memory; this wants numpy alone, and 
 Scores of URLs or hosts from a file, for ``SUITE_ORDER = "best-first"`` (T17).
 
 Such a file has a line for each: URL or host, tab, number; compressed if its name ends in ``.gz``.
-``SUITE_SCORES = "ranks/page-ranks.txt.gz"`` has a crawl use it; in a project's module::
+``SUITE_SCORE = "ranks/page-ranks.txt.gz"`` has a crawl use it; in a project's module::
 
     SCORES = Scores.read(Path("page-ranks.txt.gz"))
     score = SCORES.of_url  # SUITE_SCORE = "myproject.scores.score"

@@ -194,12 +194,13 @@ ScoreOfUrl = Callable[[str, int, str], float]
 def make_order(settings: SuiteSettings, stats: StatsCollector) -> Order:
     """The order of SUITE_ORDER.
 
-    Raises `SettingsError`: there is no function SUITE_SCORE, or SUITE_SCORES is no such file.
+    Raises `SettingsError`: SUITE_SCORE is no function that can be imported, and no file of scores.
     """
     if settings.order == "bottom-up":
         return BottomUp(to_and_fro=settings.window == "leaf")
     if settings.order == "best-first":
-        given = _function(settings.score) if settings.scores is None else _read(settings.scores)
+        score = settings.score
+        given = _function(score) if isinstance(score, str) else _read(score)
         return BestFirst(UserScore(given, stats))
     return BREADTH_FIRST
 
@@ -251,7 +252,7 @@ def _read(path: Path) -> ScoreOfUrl:
     try:
         return ScoreTable.read(path).of_link
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise SettingsError(f"SUITE_SCORES = {str(path)!r} cannot be read: {error}") from None
+        raise SettingsError(f"SUITE_SCORE = {str(path)!r} cannot be read: {error}") from None
 
 
 def _function(path: str) -> ScoreOfUrl:

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 ITEM_KIND: Final = "jsonl"
 ITEM_FORMATS: Final[dict[str, type[MemberContainer]]] = {"gz": GzipContainer, "zst": ZstdContainer}
-"""``SUITE_ITEMS_FORMAT``."""
+"""The containers that item files are read from; they are written as gz."""
 BLOCK: Final = 1 << 17
 """Bytes of lines that are compressed together, unless one line has more."""
 

@@ -152,6 +152,8 @@ FORMER_NAMES: Mapping[str, str] = {
         )
     },
     "SUITE_DNS_TIMEOUT": "is 10 s now, or DNS_TIMEOUT if that is less",
+    "SUITE_ITEMS_FORMAT": "is a constant now: gz",
+    "SUITE_SCORES": "is SUITE_SCORE now, which takes a file, too",
     "SUITE_REVISIT_PRIOR": "is a third of SUITE_REVISIT_MOST now",
 }  # fmt: skip
 """Names that settings had, and what became of them, to be said of a project that sets one."""

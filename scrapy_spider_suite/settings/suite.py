@@ -1,14 +1,11 @@
-"""Every setting of the suite, declared once and read in one place.
+"""The settings of one crawl, read once from Scrapy's settings, complete and checked.
 
-A setting is a field of :class:`SuiteSettings`, declared in ``table``: ``host_delay`` is the
-setting ``SUITE_HOST_DELAY``. Its declaration says what is allowed, the default in either profile,
-the kind and the meaning; the documentation's table is made from the same declarations. Values are
-read by :meth:`SuiteSettings.from_settings`; no other module of the core reads Scrapy's settings.
+`SettingsTable` declares them; no other module of the core reads ``SUITE_`` settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -37,18 +34,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteSettings(SettingsTable):
-    """All settings of one crawl, read, checked and complete.
-
-    Durations are floats of seconds, sizes ints of bytes. Frozen; two crawls in one process have
-    one each.
-    """
+    """All settings of one crawl. Durations are floats of seconds, sizes are ints of bytes."""
 
     project: ProjectSettings
-    """Those of Scrapy's own settings that the suite takes as inputs."""
+    """Scrapy's own settings that the suite takes as inputs."""
 
     @property
     def longest_delay(self) -> float:
-        """Seconds: the longest that is set for hosts, addresses, or one of DOWNLOAD_SLOTS."""
+        """Seconds: the longest delay of hosts, of addresses, or in DOWNLOAD_SLOTS."""
         slots = (float(slot.get("delay", 0.0)) for slot in self.project.download_slots.values())
         return max(self.host_delay, self.ip_delay, *slots)
 
@@ -78,7 +71,6 @@ class SuiteSettings(SettingsTable):
         """
         given = read_given(DECLARATIONS, settings)
         project = ProjectSettings.from_settings(settings, spidercls)
-        known = spidercls is not None or given.get("profile", "auto") != "auto"
         given["profile"] = profile = _profile(given, spidercls)
         complete: dict[str, Any] = dict(given)
         for name, declared in DECLARATIONS.items():
@@ -87,16 +79,19 @@ class SuiteSettings(SettingsTable):
                 default = default.rule(project, given)
             complete.setdefault(name, default)
         result = cls(project=project, **complete)
-        _refuse_contradictions(result, _is_broad(spidercls))
-        _refuse_on_demand(result, spider_known=known)
-        if spidercls is not None:
-            _refuse_nothing_to_upload(result)
+        result.check(spider_known=spidercls is not None)
         return result
 
-    def changed(self, field: str, raw: object) -> SuiteSettings:
-        """These settings with another value for *field*. Raises `SettingsError`.
+    def check(self, *, spider_known: bool) -> None:
+        """Raise `SettingsError` for the first of `CONTRADICTIONS` that these settings have."""
+        for each in CONTRADICTIONS:
+            if (spider_known or not each.of_crawl) and each.holds(self):
+                raise each.error(self)
 
-        The text ``default`` gives it the default of the profile.
+    def changed(self, field: str, raw: object) -> SuiteSettings:
+        """Return these settings with another value for *field*. Raises `SettingsError`.
+
+        The text ``default`` stands for the default of the profile.
         """
         value: Any = DECLARATIONS[field].default(self.profile)
         if raw != "default":
@@ -104,11 +99,8 @@ class SuiteSettings(SettingsTable):
         elif isinstance(value, Derived):
             given = {each: getattr(self, each) for each in DECLARATIONS if each != field}
             value = value.rule(self.project, given)
-        others = _INSTEAD.get(field, {}) if value else {}
-        result = replace(self, **{field: value}, **others)
-        _refuse_contradictions(result, broad_spider=False)
-        _refuse_on_demand(result, spider_known=True)
-        _refuse_nothing_to_upload(result)
+        result = replace(self, **{field: value})
+        result.check(spider_known=True)
         return result
 
     def as_stored(self) -> dict[str, object]:
@@ -116,12 +108,10 @@ class SuiteSettings(SettingsTable):
         return {name: plain(getattr(self, name)) for name in DECLARATIONS}
 
     def diff(self, stored: Mapping[str, object]) -> list[Change]:
-        """Compare with what :meth:`as_stored` gave when the job was begun.
+        """Return what differs from *stored*, which :meth:`as_stored` gave when the job was begun.
 
-        A setting that only one release of the two knows is no difference, unless what the older
-        one wrote has one of its values.
+        A setting that is missing in *stored* is no difference.
         """
-        stored = _IMPLIED | dict(stored)
         return [
             Change(full_name(name), plain(stored[name]), new, DECLARATIONS[name].kind)
             for name, new in self.as_stored().items()
@@ -150,14 +140,124 @@ DECLARATIONS: Mapping[str, Setting] = {
 }
 """Every setting's declaration, by its name without the prefix, in lower case."""
 
-_IMPLIED: dict[str, object] = {
-    "order": "breadth-first", "normal_form": (), "drop_parameters": (), "url_rules": (),
-    "normalizer": "",
-}  # fmt: skip
-"""What the releases that had no such setting did."""
 
-_INSTEAD: dict[str, dict[str, Any]] = {"score": {"scores": None}, "scores": {"score": ""}}
-"""Settings of which one is enough, and what the other one is when it is set in a running crawl."""
+@dataclass(frozen=True)
+class Contradiction:
+    """Values that are each allowed and make no sense together.
+
+    Attributes:
+        setting: the field whose value is refused.
+        holds: whether settings have this contradiction.
+        expected: what is allowed instead, or ``needs …``; may name fields, as in ``{s.phases}``.
+        of_crawl: it is no contradiction for a command that starts no crawl.
+    """
+
+    name: str
+    setting: str
+    holds: Callable[[SuiteSettings], bool]
+    expected: str
+    of_crawl: bool = False
+
+    def error(self, settings: SuiteSettings) -> SettingsError:
+        """Return the error for *settings*: one line that names the setting and what it needs."""
+        name, value = full_name(self.setting), plain(getattr(settings, self.setting))
+        expected = self.expected.format(s=settings)
+        if expected.startswith("needs "):
+            return SettingsError(f"{name} = {value!r} {expected}")
+        return SettingsError.of(name, value, expected)
+
+
+CONTRADICTIONS = (
+    Contradiction(
+        "links are followed in bulk in the broad profile alone", "follow",
+        lambda s: s.follow and s.profile == "spider", "SUITE_PROFILE to be 'auto' or 'broad'",
+    ),
+    Contradiction(
+        "a delay of addresses needs a bound of their requests", "ip_concurrency",
+        lambda s: s.ip_delay > 0 and not s.ip_concurrency, "1 or more while SUITE_IP_DELAY is set",
+    ),
+    Contradiction(
+        "best-first needs a score", "score",
+        lambda s: s.order == "best-first" and not s.score,
+        "an import path or a file with SUITE_ORDER = 'best-first'",
+    ),
+    Contradiction(
+        "a score is for best-first", "score",
+        lambda s: s.order != "best-first" and bool(s.score),
+        "'' but for SUITE_ORDER = 'best-first'",
+    ),
+    Contradiction(  # the leaves of a trie stand in no other order
+        "a window of leaves needs the order of leaves", "order",
+        lambda s: s.window == "leaf" and s.order != "bottom-up",
+        "'bottom-up' with SUITE_WINDOW = 'leaf'",
+    ),
+    Contradiction(
+        "revisits: least and most", "revisit_least", lambda s: s.revisit_least > s.revisit_most,
+        "at most SUITE_REVISIT_MOST, which is {s.revisit_most:g}",
+    ),
+    Contradiction(
+        "the index reads packs", "index", lambda s: s.index and s.packs_dir is None,
+        "needs SUITE_PACKS_DIR",
+    ),
+    Contradiction(  # a pack might be gone before it is read
+        "the index reads packs that stay", "index",
+        lambda s: s.index and bool(s.packs_upload) and not s.packs_keep,
+        "False with SUITE_PACKS_KEEP = False",
+    ),
+    Contradiction(
+        "a guard is shorter than its phase", "phase_guard",
+        lambda s: s.phase_guard >= s.phase_seconds,
+        "less than SUITE_PHASE_SECONDS, which is {s.phase_seconds:g}",
+    ),
+    Contradiction(  # the crawl would end while hosts wait for their phase
+        "the crawl waits for all phases", "max_wait",
+        lambda s: s.phases > 1 and 0 < s.max_wait < s.phases * s.phase_seconds,
+        "0, or {s.phases} SUITE_PHASES of {s.phase_seconds:g} s at the least",
+    ),
+    Contradiction(  # a fingerprint says in which slot its host is, and no more
+        "a sieve goes with the ring", "seen_store",
+        lambda s: s.cluster != "" and s.seen_store == "sieve" and s.assignment != "ring",
+        "'trie' or 'plain' with SUITE_CLUSTER and SUITE_ASSIGNMENT = {s.assignment!r}",
+    ),
+    Contradiction(
+        "peers meet in Redis", "cluster",
+        lambda s: s.cluster == "peers" and s.redis_url is None, "needs SUITE_REDIS_URL",
+    ),
+    Contradiction(
+        "agents of a lan know each other", "cluster",
+        lambda s: s.cluster == "lan" and not (s.agents and s.cluster_key and s.agent_name),
+        "needs SUITE_AGENTS, SUITE_AGENT_NAME and SUITE_CLUSTER_KEY",
+    ),
+    Contradiction(  # nobody could keep the delay of an address that has hosts of two agents
+        "agents of a lan share addresses by a ledger", "ip_concurrency",
+        lambda s: s.cluster == "lan" and s.rate_ledger is None and s.ip_concurrency > 0,
+        "0, and SUITE_IP_DELAY = 0, or SUITE_RATE_LEDGER, with SUITE_CLUSTER = 'lan'",
+    ),
+    Contradiction(
+        "back-off: base and most", "backoff_base", lambda s: s.backoff_base > s.backoff_max,
+        "at most SUITE_BACKOFF_MAX, which is {s.backoff_max:g}",
+    ),
+    Contradiction(
+        "spiders of the spider profile read links themselves", "read_links",
+        lambda s: s.read_links != "eager" and s.profile == "spider",
+        "'eager' in the spider profile, whose spiders read links themselves", of_crawl=True,
+    ),
+    Contradiction(
+        "links are read out of packs", "read_links",
+        lambda s: s.read_links != "eager" and s.packs_dir is None, "needs SUITE_PACKS_DIR",
+    ),
+    Contradiction(
+        "links are read out of packs that stay", "read_links",
+        lambda s: s.read_links != "eager" and bool(s.packs_upload) and not s.packs_keep,
+        "'eager' with SUITE_PACKS_KEEP = False: links are read out of packs that are here",
+    ),
+    Contradiction(  # `scrapy packs upload` has packs of other crawls
+        "only packs are uploaded", "packs_upload",
+        lambda s: bool(s.packs_upload) and s.packs_dir is None, "needs SUITE_PACKS_DIR",
+        of_crawl=True,
+    ),
+)  # fmt: skip
+"""All contradictions, in the order in which they are refused."""
 
 _cache: WeakKeyDictionary[Crawler, SuiteSettings] = WeakKeyDictionary()
 
@@ -178,7 +278,7 @@ def suite_settings(crawler: Crawler) -> SuiteSettings:
 
 
 def find_setting(name: str) -> str:
-    """The field of `SuiteSettings` that ``SUITE_…`` *name* sets. Raises `SettingsError`."""
+    """Return the field of `SuiteSettings` that ``SUITE_…`` *name* sets. Raises `SettingsError`."""
     field = next((each for each in DECLARATIONS if full_name(each) == name), None)
     if field is None:
         read_given(DECLARATIONS, {name: None})  # knows which it could have been
@@ -195,7 +295,7 @@ def replace_settings(crawler: Crawler, settings: SuiteSettings) -> None:
 
 
 def suite_enabled(settings: BaseSettings) -> bool:
-    """Return whether the add-on is to do anything; reads nothing but ``SUITE_ENABLED``.
+    """Return whether the add-on is to do anything; reads ``SUITE_ENABLED`` alone.
 
     Raises:
         SettingsError: its value is not allowed.
@@ -206,88 +306,10 @@ def suite_enabled(settings: BaseSettings) -> bool:
 
 def _profile(given: Mapping[str, Any], spidercls: type[Spider] | Spider | None) -> Profile:
     """Resolve ``auto``: a spider class says by its ``suite_profile`` what it is made for."""
-    broad = given.get("follow") or _is_broad(spidercls)
+    broad = getattr(spidercls, "suite_profile", None) == "broad"
     asked = given.get("profile", "auto")
-    return "broad" if asked == "broad" or (asked == "auto" and broad) else "spider"
-
-
-def _is_broad(spidercls: type[Spider] | Spider | None) -> bool:
-    return getattr(spidercls, "suite_profile", None) == "broad"
-
-
-def _refuse_contradictions(s: SuiteSettings, broad_spider: bool) -> None:
-    """Refuse values that are each allowed but make no sense together."""
-    if broad_spider and s.profile == "spider":
+    if asked == "spider" and broad:
         raise SettingsError.of("SUITE_PROFILE", "spider", "'auto' or 'broad' for a BroadSpider")
-    if s.follow and s.profile == "spider":
-        raise SettingsError("SUITE_FOLLOW = True: expected SUITE_PROFILE to be 'auto' or 'broad'")
-    if s.ip_delay and not s.ip_concurrency:
-        raise SettingsError.of("SUITE_IP_CONCURRENCY", 0, "1 or more while SUITE_IP_DELAY is set")
-    if (s.order == "best-first") is not bool(s.score or s.scores):
-        expected = "an import path with" if s.order == "best-first" else "'' but for"
-        name, value = ("SUITE_SCORES", str(s.scores)) if s.scores else ("SUITE_SCORE", s.score)
-        raise SettingsError.of(name, value, f"{expected} SUITE_ORDER = 'best-first'")
-    if s.score and s.scores:
-        raise SettingsError.of("SUITE_SCORES", str(s.scores), "'' beside SUITE_SCORE")
-    if s.window == "leaf" and s.order != "bottom-up":
-        # The leaves of a trie stand in no other order.
-        raise SettingsError.of("SUITE_ORDER", s.order, "'bottom-up' with SUITE_WINDOW = 'leaf'")
-    if s.revisit_least > s.revisit_most:
-        allowed = f"at most SUITE_REVISIT_MOST, which is {s.revisit_most:g}"
-        raise SettingsError.of("SUITE_REVISIT_LEAST", s.revisit_least, allowed)
-    if s.index and s.packs_dir is None:
-        raise SettingsError("SUITE_INDEX = True needs SUITE_PACKS_DIR")
-    if s.index and s.packs_upload and not s.packs_keep:
-        # A pack might be gone before it is read.
-        raise SettingsError.of("SUITE_INDEX", True, "False with SUITE_PACKS_KEEP = False")
-    if s.phase_guard >= s.phase_seconds:
-        allowed = f"less than SUITE_PHASE_SECONDS, which is {s.phase_seconds:g}"
-        raise SettingsError.of("SUITE_PHASE_GUARD", s.phase_guard, allowed)
-    if s.phases > 1 and 0 < s.max_wait < s.phases * s.phase_seconds:
-        # The crawl would end while hosts wait for their phase.
-        allowed = f"0, or the {s.phases * s.phase_seconds:g} s of all SUITE_PHASES at the least"
-        raise SettingsError.of("SUITE_MAX_WAIT", s.max_wait, allowed)
-    _refuse_lonely_agents(s)
-    if s.backoff_base > s.backoff_max:
-        allowed = f"at most SUITE_BACKOFF_MAX, which is {s.backoff_max:g}"
-        raise SettingsError.of("SUITE_BACKOFF_BASE", s.backoff_base, allowed)
-
-
-def _refuse_lonely_agents(s: SuiteSettings) -> None:
-    """Refuse an agent that could not meet the others."""
-    if not s.cluster:
-        return
-    if s.seen_store == "sieve" and s.assignment != "ring":
-        # A fingerprint says in which slot its host is, and no more.
-        allowed = f"'trie' or 'plain' with SUITE_CLUSTER and SUITE_ASSIGNMENT = {s.assignment!r}"
-        raise SettingsError.of("SUITE_SEEN_STORE", s.seen_store, allowed)
-    if s.cluster == "peers" and s.redis_url is None:
-        raise SettingsError("SUITE_CLUSTER = 'peers' needs SUITE_REDIS_URL")
-    if s.cluster == "lan" and not (s.agents and s.cluster_key and s.agent_name):
-        needed = "SUITE_AGENTS, SUITE_AGENT_NAME and SUITE_CLUSTER_KEY"
-        raise SettingsError(f"SUITE_CLUSTER = 'lan' needs {needed}")
-    if s.cluster == "lan" and s.rate_ledger is None and s.ip_concurrency:
-        # Nobody could keep the delay of an address that has hosts of two of them.
-        allowed = "0, and SUITE_IP_DELAY = 0, or SUITE_RATE_LEDGER, with SUITE_CLUSTER = 'lan'"
-        raise SettingsError.of("SUITE_IP_CONCURRENCY", s.ip_concurrency, allowed)
-
-
-def _refuse_nothing_to_upload(s: SuiteSettings) -> None:
-    """Refuse a crawl that is to upload packs and writes none; `scrapy packs upload` has others."""
-    if s.packs_upload and s.packs_dir is None:
-        raise SettingsError(f"SUITE_PACKS_UPLOAD = {s.packs_upload!r} needs SUITE_PACKS_DIR")
-
-
-def _refuse_on_demand(s: SuiteSettings, *, spider_known: bool) -> None:
-    """Refuse to read links on demand where they cannot be; *spider_known*: the profile is final."""
-    if s.read_links == "eager":
-        return
-    allowed = ""
-    if spider_known and s.profile == "spider":
-        allowed = "'eager' in the spider profile, whose spiders read links themselves"
-    elif s.packs_dir is None:
-        raise SettingsError(f"SUITE_READ_LINKS = {s.read_links!r} needs SUITE_PACKS_DIR")
-    elif s.packs_upload and not s.packs_keep:
-        allowed = "'eager' with SUITE_PACKS_KEEP = False: links are read out of packs that are here"
-    if allowed:
-        raise SettingsError.of("SUITE_READ_LINKS", s.read_links, allowed)
+    if asked == "auto":
+        return "broad" if broad or given.get("follow") else "spider"
+    return "broad" if asked == "broad" else "spider"

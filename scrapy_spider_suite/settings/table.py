@@ -381,16 +381,11 @@ class SettingsTable:
         "Which URL of a host comes next among those of one priority: the first that was found, the "
         "left-most leaf of its paths, or that of the best SUITE_SCORE.",
     )
-    score: str = setting(
-        ORDER, v.import_path(), "", FROM_NOW_ON,
-        "For best-first: a function that is given a URL, its depth and the page that led there, "
-        "and returns a number; the highest comes first.",
-    )
-    scores: Path | None = setting(
-        ORDER, v.file(), None, FROM_NOW_ON,
-        "For best-first, instead of a function: a file with a URL or host, a tab and a number a "
-        "line, such as `scrapy packs graph DIR --rank` writes; a URL without one has that of the "
-        "host it was found on.",
+    score: str | Path = setting(
+        ORDER, v.import_path_or_file(), "", FROM_NOW_ON,
+        "For best-first: a function of a URL, its depth and the page that led there, which returns "
+        "a number; the highest comes first. Or a file with a URL or host, a tab and a number a "
+        "line, such as `scrapy packs graph DIR --rank` writes.",
     )
     window: Literal["none", "top", "leaf"] = setting(
         ORDER, v.choice("none", "top", "leaf"), "none", FROM_NOW_ON,
@@ -540,11 +535,6 @@ class SettingsTable:
         KEPT, v.folder(), None, FREE,
         "A folder for item packs: the items that spiders yield, as compressed lines of JSON, each "
         "exactly once over kills with a JOBDIR. Empty keeps none.",
-        page="items.md",
-    )
-    items_format: Literal["gz", "zst"] = setting(
-        KEPT, v.choice("gz", "zst"), "gz", FREE,
-        "How item packs are compressed; they are closed as SUITE_PACKS_SIZE and _AGE say.",
         page="items.md",
     )
     page_items: bool = setting(

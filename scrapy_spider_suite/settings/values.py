@@ -317,6 +317,18 @@ def import_path() -> ValueType:
     return ValueType(parse, "an import path such as 'project.scores.score'")
 
 
+def import_path_or_file() -> ValueType:
+    """Return the type of a file that exists, or else of an import path; empty for none."""
+    path = import_path()
+
+    def parse(raw: object) -> object:
+        if raw and isinstance(raw, str | os.PathLike) and Path(raw).is_file():
+            return Path(raw)
+        return path.parse(raw)
+
+    return ValueType(parse, f"{path.allowed}, or the path of a file that exists")
+
+
 def filter_for(stage: str) -> ValueType:
     """Return the type of a filter for *stage*, as text: an expression, or ``@`` and a file's path.
 

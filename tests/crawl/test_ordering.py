@@ -54,7 +54,7 @@ def test_scores_of_a_file(stats: StatsCollector, tmp_path: Path) -> None:
     """A URL's own, or that of the host that it was found on; what is no such file is said."""
     path = tmp_path / "ranks.txt"
     path.write_text("http://a.t/known\t0.5\nbig.t\t0.25\nsmall.t\t0.125\n")
-    order = make_order(read(order="best-first", scores=str(path)), stats)
+    order = make_order(read(order="best-first", score=str(path)), stats)
     entries = [
         Entry("a.t", "http://a.t/seed"), Entry("a.t", "http://a.t/s", referrer="http://small.t/"),
         Entry("a.t", "http://a.t/known"), Entry("a.t", "http://a.t/b", referrer="http://big.t/x"),
@@ -65,7 +65,7 @@ def test_scores_of_a_file(stats: StatsCollector, tmp_path: Path) -> None:
                        ("text.txt", b"\xff\t1\n")):  # fmt: skip
         (tmp_path / name).write_bytes(data)
         with pytest.raises(SettingsError, match=name):
-            make_order(read(order="best-first", scores=str(tmp_path / name)), stats)
+            make_order(read(order="best-first", score=str(tmp_path / name)), stats)
 
 
 def test_orders_and_windows_of_the_settings(stats: StatsCollector) -> None:

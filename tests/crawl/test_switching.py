@@ -80,7 +80,7 @@ def test_nothing_is_lost_when_packs_change(site: Site, run: Run, tmp_path: Path)
         site, run, tmp_path,
         {
             10: [("SUITE_PACKS_DIR", b), ("SUITE_ITEMS_DIR", d)],
-            20: [("SUITE_PACKS_FORMAT", "gz"), ("SUITE_ITEMS_FORMAT", "zst")],
+            20: [("SUITE_PACKS_FORMAT", "gz")],
             30: [("SUITE_PACKS_DIR", a), ("SUITE_CRAWL_NAME", "other")],
             31: [("SUITE_ITEMS_DIR", c), ("SUITE_OPERATOR", "Us")],
         },

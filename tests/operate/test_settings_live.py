@@ -244,7 +244,6 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "packs_size": ("2M", 2 << 20, lambda p: p.plan.max_bytes),
     "packs_age": ("9", 9.0, lambda p: p.plan.max_age),
     "score": (f"{__name__}.shallow", -3.0, lambda p: p.score(Entry("a.test", "", depth=3))),
-    "scores": ("SCORES", 0.5, lambda p: p.score(Entry("a.test", "http://a.test/"))),
     "window": ("top", 100, lambda p: p.crawl.frontier.residents.sliding._window.columns),
     "window_size": ("7", 7, lambda p: p.crawl.frontier.residents.sliding._window.columns),
     "countries": ("COUNTRIES", "DE", lambda p: (
@@ -278,7 +277,6 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "packs_keep": ("false", False, lambda p: p.uploads and p.uploads._keep),
     "read_links": ("on-demand", "on-demand", _anew("read_links")),
     "items_dir": ("FOLDER", "FOLDER", lambda p: p.items and p.items._folder.name),
-    "items_format": ("zst", "zst", lambda p: p.items and p.items._files._format),
     "page_items": ("true", True, _anew("page_items")),
     "link_stats": ("hosts", True, lambda p: p.crawl.counting is not None),
     "index": ("true", True, lambda p: p.index._indexing is not None),
@@ -286,7 +284,7 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
 """Setting -> what is set, what is found then, and where."""
 
 
-NOT_WITHOUT = {"score", "scores"}
+NOT_WITHOUT = {"score"}
 """One of them is needed in the order that the crawl has."""
 
 

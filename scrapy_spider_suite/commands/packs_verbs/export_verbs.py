@@ -138,7 +138,7 @@ def _add_graph_options(parser: argparse.ArgumentParser) -> None:
         help="tables: vertices and edges as Common Crawl has them (the default); arcs: edges for "
         "networkx, igraph and WebGraph; ascii: WebGraph's ASCIIGraph; may be given again",
     )  # fmt: skip
-    parser.add_argument("--rank", action="store_true", help="PageRank, too: see SUITE_SCORES")
+    parser.add_argument("--rank", action="store_true", help="PageRank, too: see SUITE_SCORE")
     parser.add_argument("--plot", action="store_true", help="the degrees as SVG, too")
     parser.add_argument("--memory", type=_size, default=512 << 20, metavar="SIZE",
                         help="what sorting may use (512M); the rest is on disk")  # fmt: skip

@@ -70,8 +70,7 @@ class ItemFiles:
         self._stats = log.crawler.stats
         self._crawl = settings.crawl_name or _spider(log)
         self._agent = settings.agent_name or socket.gethostname()
-        self._format = settings.items_format
-        self._form = ITEM_FORMATS[self._format]()
+        self._form = ITEM_FORMATS[_FORMAT]()
         self._rows: KV | None = None
         if log.crawl is not None and log.crawl.job is not None:
             self._rows = log.crawl.store.kv(ITEM_FILES_TABLE)
@@ -159,7 +158,7 @@ class ItemFiles:
         while True:
             self._serial += 1
             name = pack_name(
-                self._crawl, now, self._serial, self._agent, self._format, kind=ITEM_KIND
+                self._crawl, now, self._serial, self._agent, _FORMAT, kind=ITEM_KIND
             )
             path = self._folder / name
             if not path.exists() and not path.with_name(name + OPEN).exists():
@@ -234,6 +233,7 @@ def _spider(log: CommitLog) -> str:
     return "" if spider is None else spider.name
 
 
+_FORMAT: Final = "gz"
 _WAIT: Final = 1.0
 """Seconds that items wait for others to share their block."""
 _ITEMS: Final = "items"
@@ -437,7 +437,7 @@ class ItemPacking:
 class ItemPacks(Switch[ItemPacking]):
     """Keeps items wherever SUITE_ITEMS_DIR is at present, and as it is to be done there."""
 
-    names = frozenset({"items_dir", "items_format", "crawl_name", "agent_name"})
+    names = frozenset({"items_dir", "crawl_name", "agent_name"})
 
     def make(self, settings: SuiteSettings, before: Collection[ItemPacking]) -> ItemPacking | None:
         """See `Switch`."""

@@ -94,14 +94,14 @@ def retry_refused(crawl: Crawl) -> None:
 
 Step = Callable[[], None]
 
-LONG = frozenset({"SUITE_COUNTRIES", "SUITE_OVERRIDES", "SUITE_SCORES"})
+LONG = frozenset({"SUITE_COUNTRIES", "SUITE_OVERRIDES", "SUITE_SCORE"})
 """Those that name files which take seconds to read: they are to be prepared in a thread."""
 _PLACE = frozenset({"ip_family", "allow_private_addresses", "dns_servers"})
 """Those by which a host may live elsewhere."""
 _IDENTITY = frozenset({"crawl_name", "agent_name"})
 """Those by which the agents of a crawl know each other."""
 _FILTERS = frozenset(FILTERS.values()) | {"countries"}
-_BEST_FIRST, _BOTTOM_UP = frozenset({"score", "scores"}), frozenset({"window"})
+_BEST_FIRST, _BOTTOM_UP = frozenset({"score"}), frozenset({"window"})
 _WINDOW = frozenset({"window", "window_size"})
 """Those by which filters, order and window are made anew."""
 
