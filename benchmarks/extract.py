@@ -28,7 +28,7 @@ from scrapy.linkextractors import LinkExtractor
 from selectolax.lexbor import LexborHTMLParser
 from w3lib.url import canonicalize_url
 
-from scrapy_spider_suite.urls.extract import extract
+from scrapy_spider_suite.urls.extract import PageContext, extract
 
 URL = "http://host.example/some/where/page.html"
 CONTENT_TYPE = "text/html; charset=utf-8"
@@ -59,7 +59,7 @@ def made_up_page(draw: random.Random, links: int = 40, size: int = 6000) -> byte
 
 def by_suite(page: bytes) -> int:
     """Number of links that the suite finds."""
-    return len(extract(page, url=URL, content_type=CONTENT_TYPE).links)
+    return len(extract(page, PageContext(URL, content_type=CONTENT_TYPE)).links)
 
 
 def by_scrapy(page: bytes) -> int:

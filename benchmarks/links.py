@@ -33,7 +33,7 @@ from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.seen import FingerprintCache, TrieStore
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import PENDING
-from scrapy_spider_suite.urls.extract import PageLinks, extract
+from scrapy_spider_suite.urls.extract import PageContext, PageLinks, extract
 from scrapy_spider_suite.urls.filters import Filter, LinkFacts, Stage
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.normalizer import (
@@ -200,7 +200,8 @@ def measure_seen(clock: Clock, lists: Lists, rounds: int, folder: Path) -> None:
 
 def measure(pages: Pages, rounds: int) -> None:
     """Print what each stage costs."""
-    read: list[PageLinks] = [extract(body, url=url, content_type=TYPE) for url, body in pages]
+    contexts = [(body, PageContext(url, content_type=TYPE)) for url, body in pages]
+    read: list[PageLinks] = [extract(body, context) for body, context in contexts]
     lists = [page.links for page in read]
     links, anchors = sum(map(len, lists)), sum(page.counts.found for page in read)
     size = sum(len(body) for _, body in pages) / len(pages)
@@ -213,7 +214,7 @@ def measure(pages: Pages, rounds: int) -> None:
 
     def extract_all() -> None:
         for url, body in pages:
-            extract(body, url=url, content_type=TYPE)
+            extract(body, PageContext(url, content_type=TYPE))
 
     clock.show("extract and normalise", best(rounds, extract_all), counts=True)
     for name, normalizer in normalizers():

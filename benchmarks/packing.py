@@ -150,11 +150,12 @@ def crawl(sites: dict[str, str], packs: Path | None) -> dict[str, Any]:
 
 def edges(bodies: list[bytes]) -> tuple[float, float]:
     """Seconds that reading how links link takes longer, a page; and how many there are."""
-    from scrapy_spider_suite.urls.extract import extract, extract_edges
+    from scrapy_spider_suite.urls.extract import PageContext, extract, extract_edges
 
-    links = sum(len(extract_edges(body, url="http://a.test/")[1]) for body in bodies)
-    with_kinds = _best(lambda: [extract_edges(body, url="http://a.test/") for body in bodies])
-    plain = _best(lambda: [extract(body, url="http://a.test/") for body in bodies])
+    links = sum(len(extract_edges(body, PageContext("http://a.test/"))[1]) for body in bodies)
+    page = PageContext("http://a.test/")
+    with_kinds = _best(lambda: [extract_edges(body, page) for body in bodies])
+    plain = _best(lambda: [extract(body, PageContext("http://a.test/")) for body in bodies])
     return (with_kinds - plain) / len(bodies), links / len(bodies)
 
 

@@ -52,7 +52,7 @@ from scrapy_spider_suite.packs.containers import (
     lzo_library,
 )
 from scrapy_spider_suite.packs.folder_index import can_merge, index_runs
-from scrapy_spider_suite.urls.extract import extract
+from scrapy_spider_suite.urls.extract import PageContext, extract
 
 HEAD = """HTTP/1.1 200 OK
 Server: nginx/1.22.1
@@ -84,7 +84,7 @@ def fetches(pages: list[tuple[str, bytes]], form: BodyForm) -> Iterator[Capture]
     """The fetch of each page; its body was decompressed, or came as it is."""
     for url, body in pages:
         host, _, path = url.partition("://")[2].partition("/")
-        found = extract(body, url=url, content_type="text/html; charset=utf-8")
+        found = extract(body, PageContext(url, content_type="text/html; charset=utf-8"))
         links = [Link(link) for link in found.links]
         coding = "Content-Encoding: gzip\n" if form is BodyForm.DECODED else ""
         yield Capture(

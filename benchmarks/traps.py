@@ -39,7 +39,7 @@ from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess, trap_sites
 from scrapy_spider_suite.testing.trap_sites import NAMES, real_pages, trap_of
-from scrapy_spider_suite.urls.extract import extract
+from scrapy_spider_suite.urls.extract import PageContext, extract
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.page_digests import content_hash
 from scrapy_spider_suite.urls.traps import DETECTORS
@@ -160,7 +160,7 @@ def cost_of_pages(folder: Path) -> None:
         for number, path in enumerate(sorted(site.rglob("*.html"))):
             url, body = f"http://{site.name}.test/{path.relative_to(site)}", path.read_bytes()
             times = [time.process_time()]
-            links = extract(body, url=url).links
+            links = extract(body, PageContext(url)).links
             times.append(time.process_time())
             content_hash(body, f"{site.name}.test")
             times.append(time.process_time())

@@ -13,7 +13,7 @@ from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.testing import trap_sites
 from scrapy_spider_suite.testing.http import Request
 from scrapy_spider_suite.testing.trap_sites import NAMES, TrapSite, trap_hosts, trap_number, trap_of
-from scrapy_spider_suite.urls.extract import extract
+from scrapy_spider_suite.urls.extract import PageContext, extract
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.traps import DETECTORS, TrapLimits
 
@@ -43,7 +43,7 @@ class TrapCrawl(Crawl):
         super().__init__(store, web, policy, seats=seats, wall=WALL, **more)  # type: ignore[arg-type]
 
     def _links(self, url: str) -> list[str]:
-        return extract(self.body(url), url=url).links
+        return extract(self.body(url), PageContext(url)).links
 
     def body(self, url: str) -> bytes:
         """What is answered at *url*."""
@@ -58,7 +58,7 @@ class TrapCrawl(Crawl):
         traps, entry = self.frontier.traps, lease.entry
         pages = self.frontier.residents.records.touch(entry.host).done
         body = self.body(entry.url)
-        links = extract(body, url=entry.url).links
+        links = extract(body, PageContext(entry.url)).links
         lease.links.extend(traps.passed(links, YEAR))
         traps.saw(entry.url, entry.host, body, links, pages=pages)
 

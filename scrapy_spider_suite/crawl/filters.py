@@ -155,7 +155,7 @@ class CrawlFilters:
     def _use(self, filters: FilterSet) -> None:
         self._set = filters
         schedule = filters.of.get(Stage.SCHEDULE)
-        self.opens_scope = self._scoped and schedule is not None and schedule.asks(Fact.BEYOND)
+        self.opens_scope = self._scoped and schedule is not None and schedule.needs(Fact.BEYOND)
 
     def look(self) -> None:
         """Read the files again that have changed, once they are at rest: equal at two looks."""
@@ -311,7 +311,7 @@ class CrawlFilters:
             via = normalize(parent.entry.url) or ""
             # A redirect leads no further than the link to it did.
             before = self.out(parent.entry) - (parent.event is Event.REPLACED)
-        if found.asks(Fact.BEYOND):
+        if found.needs(Fact.BEYOND):
             entry.beyond = self.beyond(url, max(0, before))
         return self.wants(Stage.SCHEDULE, url, LinkFacts(via, entry.depth, entry.beyond))
 

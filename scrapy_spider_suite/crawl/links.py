@@ -66,17 +66,17 @@ class LinkReader:
     def links_of(self, response: Response) -> tuple[PageLinks, Sequence[Edge]]:
         """The links of *response*, whatever their scope; where pages are kept, how they link."""
         headers = response.headers
-        context: PageContext = {
-            "url": response.url,
-            "content_type": headers.get("Content-Type"),
-            "x_robots_tag": [tag.decode("latin-1") for tag in headers.getlist("X-Robots-Tag")],
-            "robot": self._robot,
-            "max_url_length": self._longest,
-        }
+        page = PageContext(
+            response.url,
+            headers.get("Content-Type"),
+            x_robots_tag=[tag.decode("latin-1") for tag in headers.getlist("X-Robots-Tag")],
+            robot=self._robot,
+            max_url_length=self._longest,
+        )
         settings = self._settings()
         if settings.packs_dir is not None or settings.page_items:
-            return extract_edges(response.body, **context)
-        return extract(response.body, **context), ()
+            return extract_edges(response.body, page)
+        return extract(response.body, page), ()
 
 
 def has_links(response: Response) -> bool:
@@ -122,7 +122,7 @@ class LinkNormalizer:
         if normal.twins is not None:
             normal.twins.answered(response.url, response.body)
             self._count_forms(len(normal.twins))
-        if normal.idle:
+        if normal.is_plain:
             return links
         before = normal.changed
         found = normal.links(links)
@@ -185,7 +185,7 @@ class TrapFilter:
 
         def wanted(url: str) -> bool:
             # Another spelling of what it should be is no URL that nobody linked to.
-            own = normal.idle or normal.respell(url) == url
+            own = normal.is_plain or normal.respell(url) == url
             return own and in_scope(url, depth) and bool(self.passed([url]))
 
         miner = self._crawl.frontier.miner

@@ -337,11 +337,11 @@ class Translator:
         """What *request* is known by; None if only its fingerprint will do."""
         plain = normalize(request.url)
         # Links were brought into their normal form where they were found.
-        if plain is None or self._normal.idle or request.meta.get(BULK):
+        if plain is None or self._normal.is_plain or request.meta.get(BULK):
             return plain
         before = request.meta.get("redirect_urls")
         page = normalize(before[-1]) if before else None
-        if page is not None and self._normal.insisted(page, plain):
+        if page is not None and self._normal.is_own_spelling(page, plain):
             return None
         return self._normal.respell(plain)
 

@@ -92,7 +92,7 @@ class LinkRedirectMiddleware:
         if target is None or page is None:
             return target
         normal = get_normalizer(self._crawler)
-        if normal.idle or normal.insisted(page, target):
+        if normal.is_plain or normal.is_own_spelling(page, target):
             return target
         return normal.respell(target)
 

@@ -296,7 +296,7 @@ class UrlJudge:
         reason = self._scope.refuses(url, host, depth) if depth else None
         opened = self._filters.of.get(Stage.SCHEDULE)
         if reason is None or (
-            reason is OutOfScope.OFF_SITE and opened is not None and opened.asks(Fact.BEYOND)
+            reason is OutOfScope.OFF_SITE and opened is not None and opened.needs(Fact.BEYOND)
         ):
             return
         if reason is OutOfScope.OFF_SITE:

@@ -40,7 +40,7 @@ from scrapy_spider_suite.packs.scan import Damage, RecordGroup, read_two_records
 from scrapy_spider_suite.packs.sorted_lines import GrowingLines
 from scrapy_spider_suite.packs.warc import IDENTICAL, Link, Record, parse_date
 from scrapy_spider_suite.runtime.http_fields import media_type
-from scrapy_spider_suite.urls.extract import extract_edges
+from scrapy_spider_suite.urls.extract import PageContext, extract_edges
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +56,8 @@ def read_links(page: Page, robot: str) -> list[Link]:
         return []
     tags = [value for name, value in page.head.fields if name.lower() == "x-robots-tag"]
     content_type = page.head.get("Content-Type") or None
-    _, edges = extract_edges(
-        body, url=page.url, content_type=content_type, x_robots_tag=tags, robot=robot
-    )
+    context = PageContext(page.url, content_type, x_robots_tag=tags, robot=robot)
+    _, edges = extract_edges(body, context)
     return [Link(*edge) for edge in edges]
 
 

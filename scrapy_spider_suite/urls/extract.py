@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Required, TypedDict, Unpack
+from typing import Final, NamedTuple
 
 from scrapy_spider_suite.urls.markup import LINK, TAG, TAGS, Markup, attributes
 from scrapy_spider_suite.urls.normalize import MAX_LENGTH, RAW_FACTOR, LinkResolver, Unusable
@@ -131,56 +131,49 @@ class PageLinks:
     counts: LinkCounts
 
 
-class PageContext(TypedDict, total=False):
-    """What is known of a page beside its body.
+@dataclass(frozen=True, slots=True)
+class PageContext:
+    """The facts about a page beside its body.
 
-    It was found at *url*. *encoding*, if the caller knows it, goes before the charset of the
-    *content_type* header. *x_robots_tag* are the values of that header, *robot* is the product
-    token that rules for one robot are looked up by (RFC 9309 §2.2.1). There are no more than
-    *max_links* links (`MAX_LINKS`); those longer than *max_url_length* characters (`MAX_LENGTH`)
-    are dropped.
+    Attributes:
+        url: where it was found.
+        content_type: its Content-Type header.
+        encoding: overrides the charset of *content_type*.
+        x_robots_tag: the values of that header.
+        robot: the product token of this robot (RFC 9309 §2.2.1).
+        max_links: of the page.
+        max_url_length: in characters; longer links are dropped.
     """
 
-    url: Required[str]
-    content_type: bytes | str | None
-    encoding: str | None
-    x_robots_tag: Sequence[str]
-    robot: str
-    max_links: int
-    max_url_length: int
+    url: str
+    content_type: bytes | str | None = None
+    encoding: str | None = None
+    x_robots_tag: Sequence[str] = ()
+    robot: str = ""
+    max_links: int = MAX_LINKS
+    max_url_length: int = MAX_LENGTH
 
 
-def extract(body: bytes, **context: Unpack[PageContext]) -> PageLinks:
+def extract(body: bytes, page: PageContext) -> PageLinks:
     """The links of the HTML page *body*. Never raises, for any bytes."""
-    reader = MarkupReader(body, **context)
+    reader = MarkupReader(body, page)
     reader.read()
     return reader.result()
 
 
 class MarkupReader:
-    """What reads one page: in one pass, unless a base comes after links that it is for."""
+    """Reads one page: in one pass, unless its base comes after links that it is for."""
 
-    def __init__(
-        self,
-        body: bytes,
-        *,
-        url: str,
-        content_type: bytes | str | None = None,
-        encoding: str | None = None,
-        x_robots_tag: Sequence[str] = (),
-        robot: str = "",
-        max_links: int = MAX_LINKS,
-        max_url_length: int = MAX_LENGTH,
-    ) -> None:
-        robot = robot.lower()
-        self._page = Markup(body, encoding, content_type)
-        self._rules = header_directives(x_robots_tag, robot)
+    def __init__(self, body: bytes, page: PageContext) -> None:
+        robot = page.robot.lower()
+        self._page = Markup(body, page.encoding, page.content_type)
+        self._rules = header_directives(page.x_robots_tag, robot)
         self._robots = ("robots", robot) if robot else ("robots",)
-        self._max_links = max_links
-        self._max_length = max_url_length
-        self._max_raw = max_url_length * RAW_FACTOR
+        self._max_links = page.max_links
+        self._max_length = page.max_url_length
+        self._max_raw = page.max_url_length * RAW_FACTOR
         self._has_base = False
-        self._begin(url)
+        self._begin(page.url)
 
     def _begin(self, base: str) -> None:
         """Be as before the first tag; links are relative to *base*."""
@@ -354,13 +347,13 @@ _KINDS: Final = {b"area": "area", b"frame": "frame", b"iframe": "frame", b"meta"
 _TEXT: Final = re.compile(rb"<a\b[^<>]*>([^<]+)", re.I)
 
 
-def extract_edges(body: bytes, **context: Unpack[PageContext]) -> tuple[PageLinks, list[Edge]]:
+def extract_edges(body: bytes, page: PageContext) -> tuple[PageLinks, list[Edge]]:
     """What `extract` returns, and the edges of the page, in document order, the canonical one last.
 
     An edge is there once for each kind; it is nofollow if all links of that kind are marked so, or
     the page asks it of all its links. There are no more than four times *max_links*. Never raises.
     """
-    reader = _EdgeReader(body, **context)
+    reader = _EdgeReader(body, page)
     reader.read()
     found = reader.result()
     edges = [(to, kind, no or found.nofollow) for (to, kind), no in reader.edges.items()]

@@ -286,14 +286,14 @@ def _without_www(url: str) -> str:
 class RewriterTable:
     """The rewriters of one crawl: *general* options, and *rules* for some hosts."""
 
-    __slots__ = ("_by_host", "_by_options", "_general", "_rules", "idle")
+    __slots__ = ("_by_host", "_by_options", "_general", "_rules", "is_plain")
 
     def __init__(
         self, general: SpellingOptions = NO_OPTIONS, rules: SpellingRules | None = None
     ) -> None:
         self._rules = rules if rules is not None else SpellingRules()
         self._general = general
-        self.idle = general == NO_OPTIONS and not len(self._rules)
+        self.is_plain = general == NO_OPTIONS and not len(self._rules)
         """Whether nothing is ever rewritten."""
         self._by_host: dict[str, Rewriter] = {}
         self._by_options: dict[SpellingOptions, Rewriter] = {general: Rewriter(general)}
@@ -342,7 +342,7 @@ class Normalizer:
         self, rules: RewriterTable | None = None, plugin: Plugin | None = None,
         twins: Twins | None = None,
     ) -> None:
-        self._rules = None if rules is None or rules.idle else rules
+        self._rules = None if rules is None or rules.is_plain else rules
         self._plugin = plugin
         self.twins = twins
         self.scope: Scope | None = None
@@ -350,18 +350,18 @@ class Normalizer:
         """How many links had another spelling than the plain normal form, or were dropped."""
 
     @property
-    def idle(self) -> bool:
+    def is_plain(self) -> bool:
         """Whether the plain normal form is all there is at present."""
         return self._rules is None and self._plugin is None and not self.twins
 
     def __call__(self, url: str, base: str | None = None) -> str | None:
         """The normal form of *url*, resolved against *base*; None if it has none."""
         normal = normalize(url, base)
-        return normal if normal is None or self.idle else self.respell(normal)
+        return normal if normal is None or self.is_plain else self.respell(normal)
 
     def links(self, urls: list[str]) -> list[str]:
         """The normal forms of *urls*, which are in plain normal form, each once, in their order."""
-        if self.idle:
+        if self.is_plain:
             return urls
         found: dict[str, None] = {}
         for url in urls:
@@ -407,10 +407,10 @@ class Normalizer:
             url = found
         return url
 
-    def insisted(self, url: str, target: str) -> bool:
+    def is_own_spelling(self, url: str, target: str) -> bool:
         """Whether *url* redirects to another spelling of itself: its server means that one.
 
         Then *target* is to be fetched as it is, under an identity of its own, or the page would
         never be had. Both are in plain normal form.
         """
-        return not self.idle and url != target and self.respell(url) == self.respell(target)
+        return not self.is_plain and url != target and self.respell(url) == self.respell(target)

@@ -303,7 +303,7 @@ class HostTrapStats:
             for folder in folders(path_and_query(url).partition("?")[0])
         )
 
-    def saw(
+    def count_page(
         self, url: str, limit: int, *, same: bool, exactly: bool | None = None
     ) -> TrapRefusal | None:  # fmt: skip
         """A page was fetched at *url*, which says the *same* as an earlier one, or something new.
@@ -318,8 +318,8 @@ class HostTrapStats:
         numbers = self._tell("numbers", Trap.NUMBERS, url, limit, 1 if same else -FRESH)
         return self._tell("same", Trap.SAME, url, limit, 1 if exactly else -FRESH) or numbers
 
-    def sent_on(self, url: str, limit: int, *, same: bool) -> TrapRefusal | None:
-        """*url* leads on to the *same* page as an earlier one, or to another; as `saw`."""
+    def count_redirect(self, url: str, limit: int, *, same: bool) -> TrapRefusal | None:
+        """*url* leads on to the *same* page as an earlier one, or to another; as `count_page`."""
         return self._tell("sent", Trap.SAME, url, limit, 1 if same else -FRESH)
 
     def _tell(self, kind: str, trap: Trap, url: str, limit: int, change: int) -> TrapRefusal | None:

@@ -85,7 +85,7 @@ class QueryOrders:
         if self._table[whole % self._slots] & ~0xFFFF != whole & ~0xFFFF:
             self._table[whole % self._slots] = whole & ~0xFFFF | order
 
-    def knows_other(self, url: str) -> bool:
+    def has_other_order(self, url: str) -> bool:
         """Whether the parameters in the query of the normal *url* came in another order."""
         if self._table is None or "&" not in url:
             return False

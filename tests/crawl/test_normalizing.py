@@ -196,7 +196,7 @@ def read(**values: Any) -> SuiteSettings:
 def test_the_spider_profile_has_the_plain_form() -> None:
     """There requests are known by their fingerprints."""
     settings = read(SUITE_PROFILE="spider", SUITE_NORMAL_FORM="www", SUITE_PREFER_HTTPS=True)
-    assert make_normalizer(settings, MemoryKV(), get_crawler(Spider).stats).idle
+    assert make_normalizer(settings, MemoryKV(), get_crawler(Spider).stats).is_plain
 
 
 # Rules in settings, and in a job

@@ -18,7 +18,7 @@ from scrapy_spider_suite.testing.trap_sites import (
     trap_number,
     trap_of,
 )
-from scrapy_spider_suite.urls.extract import extract
+from scrapy_spider_suite.urls.extract import PageContext, extract
 from scrapy_spider_suite.urls.normalize import host_of
 
 
@@ -33,7 +33,7 @@ def links(url: str, seed: int = 1) -> list[str]:
     request = Request("GET", target, target.partition("?")[0], host, True, 0)
     answer = TrapSite(base_of, seed).answer(request)
     assert answer.status == 200, url
-    return extract(answer.data.partition(b"\r\n\r\n")[2], url=url).links
+    return extract(answer.data.partition(b"\r\n\r\n")[2], PageContext(url)).links
 
 
 @pytest.mark.parametrize("host", trap_hosts())

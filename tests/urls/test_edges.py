@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.urls.extract import ELEMENTS_PER_LINK, extract, extract_edges, link_texts
+from scrapy_spider_suite.urls.extract import (
+    ELEMENTS_PER_LINK,
+    PageContext,
+    extract,
+    extract_edges,
+    link_texts,
+)
 
 URL = "http://a.test/dir/page.html"
 PAGE = b"""<html><head><link rel="canonical" href="/dir/page">
@@ -21,7 +27,7 @@ PAGE = b"""<html><head><link rel="canonical" href="/dir/page">
 
 def test_every_kind_of_edge() -> None:
     """Each once for each kind, in the order of the page."""
-    _, edges = extract_edges(PAGE, url=URL)
+    _, edges = extract_edges(PAGE, PageContext(URL))
     assert edges == [
         ("http://a.test/moved", "refresh", False),
         ("http://a.test/dir/x", "a", False),
@@ -35,7 +41,7 @@ def test_every_kind_of_edge() -> None:
 
 def test_a_page_may_ask_it_of_all_its_links() -> None:
     """By a robots meta or header; its canonical name is no recommendation."""
-    _, edges = extract_edges(PAGE, url=URL, x_robots_tag=["nofollow"])
+    _, edges = extract_edges(PAGE, PageContext(URL, x_robots_tag=["nofollow"]))
     assert {(kind == "canonical", nofollow) for _, kind, nofollow in edges} == {
         (True, False), (False, True),
     }  # fmt: skip
@@ -43,7 +49,8 @@ def test_a_page_may_ask_it_of_all_its_links() -> None:
 
 def test_a_base_that_comes_late() -> None:
     """All edges are resolved against it."""
-    _, edges = extract_edges(b'<a rel=nofollow href=x></a><a href=y><base href="/b/">', url=URL)
+    body = b'<a rel=nofollow href=x></a><a href=y><base href="/b/">'
+    _, edges = extract_edges(body, PageContext(URL))
     assert edges == [("http://a.test/b/x", "a", True), ("http://a.test/b/y", "a", False)]
 
 
@@ -61,8 +68,8 @@ pieces = st.lists(
 @given(pieces, st.integers(1, 5))
 def test_what_is_followed_is_what_extract_finds(body: bytes, most: int) -> None:
     """The same links and counts; each link has an edge, and each followed edge is a link."""
-    found, edges = extract_edges(body, url=URL, max_links=most)
-    assert found == extract(body, url=URL, max_links=most)
+    found, edges = extract_edges(body, PageContext(URL, max_links=most))
+    assert found == extract(body, PageContext(URL, max_links=most))
     links = [(to, nofollow) for to, kind, nofollow in edges if kind != "canonical"]
     assert set(found.links) <= {to for to, nofollow in links if nofollow <= found.nofollow}
     assert {to for to, nofollow in links if not nofollow} <= set(found.links)
@@ -72,7 +79,7 @@ def test_what_is_followed_is_what_extract_finds(body: bytes, most: int) -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes(body: bytes) -> None:
     """Nothing raises."""
-    assert extract_edges(body, url=URL)[0] == extract(body, url=URL)
+    assert extract_edges(body, PageContext(URL))[0] == extract(body, PageContext(URL))
     assert all(link_texts(body))
 
 
@@ -88,14 +95,14 @@ def test_texts_of_links() -> None:
 def test_no_page_is_slow_by_its_edges(piece: bytes) -> None:
     """The work is bounded by elements; what a hostile page repeats is noted once."""
     body = piece * (40_000 // len(piece))
-    found, edges = extract_edges(body, url=URL)
+    found, edges = extract_edges(body, PageContext(URL))
     assert len(edges) <= 1
     assert len(link_texts(body)) == 0
-    assert found == extract(body, url=URL)
+    assert found == extract(body, PageContext(URL))
 
 
 def test_many_different_links() -> None:
     """Nofollow ones are bounded as all elements are."""
     draw = random.Random(1)
     body = b"".join(b"<a rel=nofollow href=%d>" % draw.randrange(10**9) for _ in range(1000))
-    assert len(extract_edges(body, url=URL, max_links=50)[1]) == 50 * ELEMENTS_PER_LINK
+    assert len(extract_edges(body, PageContext(URL, max_links=50))[1]) == 50 * ELEMENTS_PER_LINK

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.urls.extract import extract
+from scrapy_spider_suite.urls.extract import PageContext, extract
 from scrapy_spider_suite.urls.markup import Markup
 
 META = '<meta charset="{}"><a href="/{}">'
@@ -17,7 +17,7 @@ URL = "http://a.example/"
 
 def links(body: bytes, content_type: str | None = None, encoding: str | None = None) -> list[str]:
     """The links of *body*."""
-    return extract(body, url=URL, content_type=content_type, encoding=encoding).links
+    return extract(body, PageContext(URL, content_type=content_type, encoding=encoding)).links
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scrapy.http import HtmlResponse
 from scrapy.linkextractors import LinkExtractor
 
-from scrapy_spider_suite.urls.extract import LinkCounts, PageLinks, extract
+from scrapy_spider_suite.urls.extract import LinkCounts, PageContext, PageLinks, extract
 from scrapy_spider_suite.urls.normalize import LinkResolver, normalize
 
 URL = "http://a.example/x/page.html"
@@ -23,7 +23,7 @@ PAGES = Path(__file__).parent.parent / "data" / "pages"
 
 def read(html: str, **options: object) -> PageLinks:
     """Extract from *html*, found at `URL`."""
-    return extract(html.encode(), url=URL, encoding="utf-8", **options)  # type: ignore[arg-type]
+    return extract(html.encode(), PageContext(URL, encoding="utf-8", **options))  # type: ignore[arg-type]
 
 
 def test_sources_in_document_order() -> None:
@@ -59,7 +59,7 @@ def test_empty_and_fragment_links() -> None:
 @pytest.mark.parametrize("encoding", [None, "utf-8"])
 def test_empty_page(encoding: str | None) -> None:
     """No bytes, no links."""
-    page = extract(b"", url=URL, encoding=encoding)
+    page = extract(b"", PageContext(URL, encoding=encoding))
     assert page == PageLinks([], None, False, False, URL, None, False, LinkCounts())
 
 
@@ -88,7 +88,7 @@ def test_base(base: str, expected: str) -> None:
 
 def test_page_that_is_not_on_the_web() -> None:
     """Of a page without an http URL the absolute links are found."""
-    page = extract(b"<a href=/x><a href=http://b.example>", url="file:///tmp/x.html")
+    page = extract(b"<a href=/x><a href=http://b.example>", PageContext("file:///tmp/x.html"))
     assert page.links == ["http://b.example/"]
     assert page.base == ""
 
@@ -185,7 +185,7 @@ def expected_links(body: bytes, url: str, encoding: str) -> list[str]:
 def test_against_lxml(name: str, encoding: str, count: int) -> None:
     """The links of whole pages are those of another parser's tree, in the same order."""
     body = (PAGES / name).read_bytes()
-    links = extract(body, url=URL).links
+    links = extract(body, PageContext(URL)).links
     # lxml knows nothing of queries in the encoding of their page.
     assert [link.partition("?")[0] for link in links] == [
         link.partition("?")[0] for link in expected_links(body, URL, encoding)
@@ -201,7 +201,7 @@ def test_against_the_link_extractor(name: str) -> None:
     response = HtmlResponse(URL, body=body)
     found = LinkExtractor(deny_extensions=[]).extract_links(response)
     expected = {normalize(link.url) for link in found if not link.nofollow} - {None}
-    links = extract(body, url=URL).links
+    links = extract(body, PageContext(URL)).links
     assert {link for link in links if not link.endswith("/frame.html")} == expected
 
 
@@ -210,8 +210,8 @@ def test_against_the_link_extractor(name: str) -> None:
 def test_any_bytes(body: bytes) -> None:
     """No bytes make it raise, as a page, in a tag, or as values."""
     for page in (body, b"<a href=" + body, b'<a href="' + body + b'"><meta content=' + body):
-        extract(page, url=URL)
-        extract(page, url=URL, content_type=body, encoding=None)
+        extract(page, PageContext(URL))
+        extract(page, PageContext(URL, content_type=body, encoding=None))
 
 
 @settings(deadline=None)
@@ -219,7 +219,7 @@ def test_any_bytes(body: bytes) -> None:
 def test_any_text(url: str, href: str, header: str) -> None:
     """No URL, reference or header makes it raise."""
     body = f'<base href="{href}"><a href="{href}">'.encode("utf-8", "surrogatepass")
-    extract(body, url=url, content_type=header, x_robots_tag=[header], robot=header)
+    extract(body, PageContext(url, content_type=header, x_robots_tag=[header], robot=header))
 
 
 HOSTILE = {
@@ -263,7 +263,7 @@ def test_hostile_pages(body: bytes) -> None:
     time takes.
     """
     began = time.process_time()
-    page = extract(body, url=URL)
+    page = extract(body, PageContext(URL))
     assert time.process_time() - began < 4
     assert len(page.links) <= 10_000
 
@@ -273,7 +273,7 @@ def test_memory() -> None:
     body = b"".join(b"<a href=/%d>x</a>" % number for number in range(100_000))
     tracemalloc.start()
     try:
-        page = extract(body, url=URL, max_links=1000)
+        page = extract(body, PageContext(URL, max_links=1000))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

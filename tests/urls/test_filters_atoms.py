@@ -247,7 +247,7 @@ def test_an_atom_of_a_projects_own() -> None:
     found = Filter("IsOdd() and not HostEquals(b.com)", Stage.SCHEDULE)
     assert found.wants("http://a.com/", LinkFacts())
     assert not found.wants("http://a.com/x", LinkFacts())
-    assert found.asks(Fact.DEPTH)
+    assert found.needs(Fact.DEPTH)
 
 
 # Parts

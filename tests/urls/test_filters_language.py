@@ -202,8 +202,8 @@ def test_what_is_not_known_may_not_matter(
 
 def test_asks() -> None:
     """Who must be told what, before it is asked."""
-    assert read("HostEquals(a.b) or not HopsBeyondScopeLessThan(2)").asks(Fact.BEYOND)
-    assert not read("HostEquals(a.b) or not SameHost()").asks(Fact.BEYOND)
+    assert read("HostEquals(a.b) or not HopsBeyondScopeLessThan(2)").needs(Fact.BEYOND)
+    assert not read("HostEquals(a.b) or not SameHost()").needs(Fact.BEYOND)
 
 
 def test_the_short_circuit() -> None:

@@ -164,8 +164,8 @@ def test_a_shorter_host_has_its_own_rules() -> None:
     rules = RewriterTable(SpellingOptions(), SpellingRules(RULES))
     assert rules.rewrite("http://www.a.test/index.html?b&a") == "http://a.test/index.html?b"
     assert rules.rewrite("http://b.test/?utm_a") == "http://b.test/"
-    assert not rules.idle
-    assert RewriterTable().idle
+    assert not rules.is_plain
+    assert RewriterTable().is_plain
 
 
 def _normalizers() -> list[Normalizer]:
@@ -203,7 +203,7 @@ def test_links_in_bulk() -> None:
     assert normalizer.links(urls) == ["http://a.test/", "http://a.test/b"]
     assert normalizer.changed == 1
     assert Normalizer().links(urls) is urls
-    assert Normalizer(RewriterTable()).idle
+    assert Normalizer(RewriterTable()).is_plain
 
 
 def test_a_crawl_of_one_host_stays_there() -> None:
@@ -233,8 +233,8 @@ def test_a_crawl_of_one_host_stays_there() -> None:
 )
 def test_a_server_that_insists(url: str, target: str, insisted: bool) -> None:
     """A redirect to another spelling of the same, which an option would undo."""
-    assert Normalizer(RewriterTable(ALL)).insisted(url, target) is insisted
-    assert not Normalizer().insisted(url, target)
+    assert Normalizer(RewriterTable(ALL)).is_own_spelling(url, target) is insisted
+    assert not Normalizer().is_own_spelling(url, target)
 
 
 def test_rewriting_is_bounded() -> None:

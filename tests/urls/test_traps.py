@@ -155,7 +155,7 @@ def test_articles_named_by_a_token() -> None:
 def test_pages_that_say_the_same() -> None:
     """The narrowest space that holds them all is closed, and nothing beside it."""
     ground = HostTrapStats()
-    closed = [ground.saw(f"{H}/cal/{year}/1", 5, same=True) for year in range(5)]
+    closed = [ground.count_page(f"{H}/cal/{year}/1", 5, same=True) for year in range(5)]
     assert closed == [None] * 4 + [TrapRefusal(Trap.SAME, "/cal/0/0")]
     assert ground.same_space(f"{H}/cal/77/12") == "/cal/0/0"
     assert ground.same_space(f"{H}/cal/77/12/3") is None
@@ -166,12 +166,12 @@ def test_pages_that_say_the_same() -> None:
 def test_pages_that_differ_in_numbers_alone() -> None:
     """Their space is known apart; those that say exactly the same are in it, too."""
     ground = HostTrapStats()
-    pages = [ground.saw(f"{H}/thing/{n}", 5, same=True, exactly=n == 3) for n in range(5)]
+    pages = [ground.count_page(f"{H}/thing/{n}", 5, same=True, exactly=n == 3) for n in range(5)]
     assert pages == [None] * 4 + [TrapRefusal(Trap.NUMBERS, "/thing/0")]
     assert ground.same_space(f"{H}/thing/9") is None
     assert ground.same_space(f"{H}/thing/9", Trap.NUMBERS) == "/thing/0"
     for number in range(5, 10):
-        found = ground.saw(f"{H}/thing/{number}", 5, same=True, exactly=True)
+        found = ground.count_page(f"{H}/thing/{number}", 5, same=True, exactly=True)
     assert found == TrapRefusal(Trap.SAME, "/thing/0")
 
 
@@ -179,7 +179,7 @@ def test_a_wider_space_where_every_page_has_a_pattern_of_its_own() -> None:
     """Soft 404s: the words differ, their folder does not."""
     ground = HostTrapStats()
     words = ["ab", "cd", "ef", "gh", "ij"]
-    assert [ground.saw(f"{H}/lost/{word}", 5, same=True) for word in words][-1] == (
+    assert [ground.count_page(f"{H}/lost/{word}", 5, same=True) for word in words][-1] == (
         Trap.SAME, "/lost/",
     )  # fmt: skip
     assert ground.same_space(f"{H}/lost/anything/at/all") is not None
@@ -191,7 +191,7 @@ def test_something_new_makes_up_for_several_that_say_the_same() -> None:
     ground = HostTrapStats()
     for number in range(500):
         same = number % (FRESH + 1) != 0
-        assert ground.saw(f"{H}/list/{number}", FRESH + 1, same=same) is None
+        assert ground.count_page(f"{H}/list/{number}", FRESH + 1, same=same) is None
     assert ground.same_space(f"{H}/list/1") is None
 
 
@@ -199,7 +199,7 @@ def test_a_whole_host_takes_more() -> None:
     """Pages without a folder: four times as many are read before the host is given up."""
     ground = HostTrapStats()
     names = [chr(97 + n // 26) + chr(97 + n % 26) for n in range(20)]
-    closed = [ground.saw(f"{H}/{name}", 5, same=True) for name in names]
+    closed = [ground.count_page(f"{H}/{name}", 5, same=True) for name in names]
     assert closed == [None] * 19 + [TrapRefusal(Trap.SAME, "/")]
 
 
@@ -266,7 +266,7 @@ def test_an_operator_opens_all() -> None:
     for number in range(3):
         ground.combined("/s", AB, 3, 0)
         ground.repeated("sid", 3, vain=True)
-        ground.saw(f"{H}/cal/{number}", 3, same=True)
+        ground.count_page(f"{H}/cal/{number}", 3, same=True)
         ground.sample(f"{H}/x", Trap.QUERY, "/s")
     assert len(ground.closed) == 4
     ground.reopen()
@@ -277,26 +277,26 @@ def test_an_operator_opens_all() -> None:
 def test_many_that_lead_on_to_one_page() -> None:
     """They are a space without pages; where some are, those make up for others."""
     ground = HostTrapStats()
-    gone = [ground.sent_on(f"{H}/go?to={n}", 5, same=True) for n in range(5)]
+    gone = [ground.count_redirect(f"{H}/go?to={n}", 5, same=True) for n in range(5)]
     assert gone == [None] * 4 + [TrapRefusal(Trap.SAME, "/go?to")]
     assert ground.same_space(f"{H}/go?to=99") == "/go?to"
     for number in range(100):
-        assert ground.sent_on(f"{H}/old/{chr(97 + number % 26)}", 5, same=True) is None
-        assert ground.saw(f"{H}/old/x{number}", 5, same=False) is None
+        assert ground.count_redirect(f"{H}/old/{chr(97 + number % 26)}", 5, same=True) is None
+        assert ground.count_page(f"{H}/old/x{number}", 5, same=False) is None
 
 
 def test_permutations() -> None:
     """The first order that was queued is the one that counts, and is never refused itself."""
     orders = QueryOrders()
-    assert not orders.knows_other(f"{H}/s?b=2&a=1")
+    assert not orders.has_other_order(f"{H}/s?b=2&a=1")
     orders.note(f"{H}/s?a=1&b=2")
-    assert not orders.knows_other(f"{H}/s?a=1&b=2")
-    assert orders.knows_other(f"{H}/s?b=2&a=1")
+    assert not orders.has_other_order(f"{H}/s?a=1&b=2")
+    assert orders.has_other_order(f"{H}/s?b=2&a=1")
     orders.note(f"{H}/s?b=2&a=1")
-    assert orders.knows_other(f"{H}/s?b=2&a=1"), "the second order does not count"
+    assert orders.has_other_order(f"{H}/s?b=2&a=1"), "the second order does not count"
     for other in ("/t?b=2&a=1", "/s?b=2&a=3", "/s?a=1", "/s"):
         orders.note(H + other)
-        assert not orders.knows_other(H + other)
+        assert not orders.has_other_order(H + other)
     assert sorted_query(f"{H}/s?b=2&a=1") == f"{H}/s?a=1&b=2"
 
 
@@ -314,7 +314,7 @@ def test_many_folders_do_not_hide_a_trap() -> None:
     ground = HostTrapStats()
     for number in range(3_000):
         ground.crowded(f"{H}/{'abcdefghij'[number % 10]}{number % 150:c}x/y", 50, 10)
-    closed = [ground.saw(f"{H}/cal/{year}/1", 5, same=True) for year in range(5)]
+    closed = [ground.count_page(f"{H}/cal/{year}/1", 5, same=True) for year in range(5)]
     assert closed[-1] == TrapRefusal(Trap.SAME, "/cal/0/0")
 
 
@@ -328,7 +328,7 @@ def test_a_ground_is_bounded() -> None:
         ground.sample(url, Trap.QUERY, words[0])
         ground.combined(f"/{words[0]}", tuple(sorted(words)), 3, draw.choice([0, 0, 0, FRESH]))
         ground.crowded(url, 50, 5)
-        ground.saw(url, 3, same=draw.random() < 0.9)
+        ground.count_page(url, 3, same=draw.random() < 0.9)
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert max(map(len, ground.counts.values())) <= MOST

@@ -170,10 +170,10 @@ def test_a_rule_and_a_twin() -> None:
     """A site that insists on www. against a rule: the evidence has the last word."""
     twins = Twins(MemoryKV())
     normalizer = Normalizer(RewriterTable(SpellingOptions.of(["www", "index"])), twins=twins)
-    assert normalizer.idle is False
+    assert normalizer.is_plain is False
     assert normalizer(f"{WS}/index.html") == f"{S}/"
     redirects(twins, S, WS, 2)
     for form in (WS, S):
         assert normalizer(f"{form}/index.html") == f"{WS}/"
         assert normalizer(f"{WS}/") == f"{WS}/"
-    assert Normalizer(twins=Twins(MemoryKV())).idle
+    assert Normalizer(twins=Twins(MemoryKV())).is_plain

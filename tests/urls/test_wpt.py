@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 from ada_url import URL, check_url
 
-from scrapy_spider_suite.urls.extract import extract
+from scrapy_spider_suite.urls.extract import PageContext, extract
 from scrapy_spider_suite.urls.normalize import normalize
 
 DATA = Path(__file__).parent.parent / "data" / "urls"
@@ -111,7 +111,7 @@ def test_queries_in_the_encoding_of_their_page(text: str, encoding: str, output:
     """A link in a page: its query in the page's encoding, its path in UTF-8."""
     reference = "".join(f"&#{ord(character)};" for character in text)
     body = f'<a href="https://a.test/{reference}?{reference}">'.encode()
-    [found] = extract(body, url="http://b.test/", encoding=encoding).links
+    [found] = extract(body, PageContext("http://b.test/", encoding=encoding)).links
     assert found.partition("?")[2] == spell(output).replace("\\", "%5C")
     # In a path a backslash is a slash.
     assert found.partition("?")[0] == f"https://a.test/{quote(text.replace(chr(92), '/'))}"

@@ -435,7 +435,7 @@ class Traps:
         trap = trap_of_url(url, limits, year)
         if trap is not None:
             return TrapRefusal(trap)
-        if limits.permuted and self._orders.knows_other(url):
+        if limits.permuted and self._orders.has_other_order(url):
             return TrapRefusal(Trap.PERMUTED)
         refusal = self.closed(url, host)
         return None if refusal is None or self._lets_through(url, host, refusal) else refusal
@@ -506,7 +506,7 @@ class Traps:
 
     def waited_in(self, url: str, host: str) -> TrapRefusal | None:
         """Which trap the normal *url* on *host*, which is pending, has waited in."""
-        if self._policy.traps.permuted and self._orders.knows_other(url):
+        if self._policy.traps.permuted and self._orders.has_other_order(url):
             return TrapRefusal(Trap.PERMUTED)
         return self.closed(url, host)
 
@@ -578,7 +578,7 @@ class Traps:
                     digest = content_hash(body, host, numbers=True) if same else 0
                     exactly = same and self._recent.meets(host, digest)
                     ground = self._grounds.learn(host)
-                    found = ground.saw(url, limits.same, same=same, exactly=exactly)
+                    found = ground.count_page(url, limits.same, same=same, exactly=exactly)
                     self._grounds.report(host, found, limits)
         if limits.hosts and not pages:
             self._saw_first(host, body, number)
@@ -666,7 +666,7 @@ class Traps:
             return  # by another scheme or another name of the host, to itself
         same = self._recent.meets(host, space_key("target", target))
         if same or self._grounds.get(host) is not None:
-            found = self._grounds.learn(host).sent_on(url, limit, same=same)
+            found = self._grounds.learn(host).count_redirect(url, limit, same=same)
             self._grounds.report(host, found, self._policy.traps)
 
     def reopen(self, host: str) -> bool:

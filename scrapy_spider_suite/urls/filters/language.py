@@ -259,7 +259,7 @@ class Filter:
     def __str__(self) -> str:
         return str(self.node)
 
-    def asks(self, fact: Fact) -> bool:
+    def needs(self, fact: Fact) -> bool:
         """Whether any of its atoms wants to know *fact*."""
         return any(fact in ATOMS[atom.name].needs for atom in atoms_of(self.node))
 

@@ -208,7 +208,7 @@ def test_a_queue_in_a_trap_holds_up_nobody(
     crawl.seed("http://mirror-trap.test/page/1.html", *trapped, "http://lost-trap.test/page/2.html")
     ground = HostTrapStats()
     for url in trapped[:3]:
-        ground.saw(url, 3, same=True)
+        ground.count_page(url, 3, same=True)
     crawl.frontier.grounds.change("lost-trap.test", ground)
     acquire, turns = crawl.frontier.acquire, list[float]()
     monkeypatch.setattr(crawl.frontier, "acquire", lambda now: turns.append(now) or acquire(now))
