@@ -20,8 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from virtual import all_urls, trees
-from virtual_agents import Agents
+from support.virtual_agents import Agents
+from support.virtual_crawl import all_urls, trees
 
 from scrapy_spider_suite.cluster.assignment import ASSIGNMENTS, load_assignment
 from scrapy_spider_suite.store.interface import MemoryStore

@@ -27,9 +27,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from chaos import FAULTS, Chaos, Plan, ground
-from polite import Size
-from verdict import table
+from support.chaos import FAULTS, Chaos, Plan, ground
+from support.polite_crawls import Size
+from support.verdict import table
 
 FULL = Plan(
     size=Size(hosts=120, addresses=40, pages=400, host_delay=1.0, ip_delay=0.1),

@@ -20,8 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from drill import FULL, SMALL, Drill
-from drill_checks import Findings
+from support.drill import FULL, SMALL, Drill
+from support.drill_checks import Findings
 
 
 def main() -> int:

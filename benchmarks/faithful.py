@@ -30,10 +30,10 @@ from urllib.parse import unquote, urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from crawls import crawl_over_kills, web_settings
-from packed import warcio_records
 from search import made_up_site
-from sites import SITES, unpack_sites
+from support.crawls import crawl_over_kills, web_settings
+from support.packs import warcio_records
+from support.real_sites import SITES, unpack_sites
 from warcio.exceptions import ArchiveLoadFailed
 
 from scrapy_spider_suite.packs import open_packs, verify
@@ -128,7 +128,7 @@ def crawl_sites(
                     shutil.rmtree(copy)
 
             times = [random.Random(number).uniform(0.5, 6) for number in range(kills)]
-            crawl_over_kills("crawl_spiders.Bulk", settings, folder, times, look, timeout=1800,
+            crawl_over_kills("support.spiders.Bulk", settings, folder, times, look, timeout=1800,
                              seeds=",".join(urls))  # fmt: skip
         tools.look(packs)
         tools.wrong += [f"{each.path}: {each.what}" for each in verify(packs)]

@@ -21,10 +21,10 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from crawls import web_settings
-from fleet import Agent, Fleet
-from redis_servers import RedisServer
-from running import until
+from support.crawls import web_settings
+from support.fleet import Agent, Fleet
+from support.redis_servers import RedisServer
+from support.running_crawl import until
 
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
@@ -61,7 +61,7 @@ def hand_over(urls: int, hosts: int, folder: Path) -> bool:
                 "SUITE_CLUSTER": "peers", "SUITE_REDIS_URL": redis.url, "SUITE_CRAWL_NAME": "moved",
                 "SUITE_AGENT_ADDRESS": "127.0.0.1", "SUITE_HOST_DELAY": 60, "SUITE_IP_DELAY": 1,
                 "CONCURRENT_REQUESTS": 4,
-                "EXTENSIONS": {"watching.Stalls": 0}, "TEST_LONG": 0.001,
+                "EXTENSIONS": {"support.loop_watch.Stalls": 0}, "TEST_LONG": 0.001,
                 "TEST_STALLS": str(folder / name / "stalls"),
             }  # fmt: skip
             return web_settings(web.ready.dns_port, **own)

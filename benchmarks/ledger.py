@@ -32,9 +32,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from contenders import ledger_of  # noqa: E402
-from crawls import start, web_settings  # noqa: E402
-from redis_servers import RedisServer  # noqa: E402
+from support.crawls import start, web_settings  # noqa: E402
+from support.ledger_processes import ledger_of  # noqa: E402
+from support.redis_servers import RedisServer  # noqa: E402
 
 from scrapy_spider_suite.cluster.ledger.grants import Grants, Need  # noqa: E402
 from scrapy_spider_suite.cluster.ledger.ledger_client import LedgerClient  # noqa: E402
@@ -126,7 +126,7 @@ def crawled(web: FakeWebProcess, folder: Path, ledger: str) -> tuple[float, floa
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.monotonic()
     # Not forked by another process, whose children are not this one's.
-    process = start("crawl_spiders.Bulk", settings, folder, inside=["env"])
+    process = start("support.spiders.Bulk", settings, folder, inside=["env"])
     process.wait()
     seconds = time.monotonic() - began
     stats = json.loads((folder / "stats.json").read_text())

@@ -29,7 +29,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from growing import LISTS, urls_of
-from redis_servers import RedisServer
+from support.redis_servers import RedisServer
 
 from scrapy_spider_suite.cluster.messages import (
     Message,

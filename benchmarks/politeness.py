@@ -24,8 +24,8 @@ from peers import BROAD_SCRAPY, measure
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from crawls import crawl
-from polite import FULL, SMALL, Size, elsewhere, pages_of
+from support.crawls import crawl
+from support.polite_crawls import FULL, SMALL, Size, elsewhere, pages_of
 
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess, gaps
 from scrapy_spider_suite.testing.arrivals import seconds_of
@@ -39,7 +39,7 @@ class Case:
     """One crawl by the suite."""
 
     name: str
-    spider: str = "crawl_spiders.Bulk"
+    spider: str = "support.spiders.Bulk"
     settings: dict[str, Any] = field(default_factory=dict)
     images: int = 0
     keeps_crawl_delay: bool = True
@@ -127,7 +127,7 @@ def main() -> None:
         Case("suite"),
         Case("suite, Scrapy's robots middleware",
              settings={"DOWNLOADER_MIDDLEWARES": _SCRAPYS_ROBOTS}, keeps_crawl_delay=False),
-        Case("suite, images from one host", "polite_spiders.Pictures", pipeline, images),
+        Case("suite, images from one host", "support.odd_spiders.Pictures", pipeline, images),
     ]  # fmt: skip
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -10,7 +10,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from redis_servers import RedisServer, find_binary
+from support.redis_servers import RedisServer, find_binary
 
 
 @contextmanager

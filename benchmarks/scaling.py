@@ -25,11 +25,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from chaos import CRAWL, name_of
-from fleet import Fleet
-from polite import Size, pages_of
-from redis_servers import RedisServer
-from verdict import verdict_of
+from support.chaos import CRAWL, name_of
+from support.fleet import Fleet
+from support.polite_crawls import Size, pages_of
+from support.redis_servers import RedisServer
+from support.verdict import verdict_of
 
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess
 

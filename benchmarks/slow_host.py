@@ -43,9 +43,9 @@ AWARE = {**PLAIN, "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.DownloaderAwarePri
 
 def run(job: dict[str, Any]) -> None:
     """Crawl as *job* says, in this process; print when the last quick page came."""
-    from polite_spiders import Mixed, Pictures
     from scrapy import signals
     from scrapy.crawler import AsyncCrawlerProcess
+    from support.odd_spiders import Mixed, Pictures
 
     TABLE.update(job["names"])
     process = AsyncCrawlerProcess(job["settings"])

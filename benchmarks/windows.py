@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from virtual import POLICY, Crawl, Web
+from support.virtual_crawl import POLICY, Crawl, Web
 
 from scrapy_spider_suite.frontier.entries import BottomUp
 from scrapy_spider_suite.frontier.windows import Window

@@ -10,11 +10,11 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
-import lzop as programs
 import pytest
 from hypothesis import HealthCheck, settings
-from redis_servers import RedisServer
 from scrapy.utils.reactor import install_reactor
+from support import lzop as programs
+from support.redis_servers import RedisServer
 
 # A module of Twisted or Scrapy that imports the reactor would install the platform's default one,
 # which has no asyncio loop, and the suite needs one.

@@ -8,13 +8,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import forks
 import pytest
-from loading import loaded_by
-from projects import environment
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
+from support import forks
+from support.loaded_modules import loaded_by
+from support.projects import environment
 
 import scrapy_spider_suite
 from scrapy_spider_suite import addon as module
@@ -25,7 +25,7 @@ from scrapy_spider_suite.errors import SettingsError
 ADDONS = {"ADDONS": {"scrapy_spider_suite.Addon": 500}}
 PLAIN_LOOP = {"ASYNCIO_EVENT_LOOP": "asyncio.SelectorEventLoop"}
 SELECT = {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}
-SCRIPT = Path(__file__).with_name("processes.py")
+SCRIPT = Path(__file__).parent / "support" / "start_modes.py"
 OURS = PREFERRED_LOOP if find_spec("uvloop") else "asyncio.unix_events._UnixSelectorEventLoop"
 PLAIN = "asyncio.unix_events._UnixSelectorEventLoop"
 
@@ -39,7 +39,7 @@ def updated(values: dict[str, Any], *, crawling: bool = True) -> Settings:
 
 
 def start(way: str, project: dict[str, Any], *own: dict[str, Any]) -> tuple[int, str, str]:
-    """Start a process, see processes.py; return exit code, output and log."""
+    """Start a process, see support/start_modes.py; return exit code, output and log."""
     arguments = [json.dumps(settings) for settings in (project, *own)]
     done = forks.run(
         SCRIPT.read_text(), way, *arguments, folder=Path.cwd(), environment=environment()

@@ -21,17 +21,7 @@ from hypothesis import strategies as st
 from scrapy import Request, Spider
 from scrapy.http import FormRequest, Headers, JsonRequest, TextResponse, XmlRpcRequest
 from scrapy.http.request import NO_CALLBACK, form
-
-from scrapy_spider_suite.errors import CodecError
-from scrapy_spider_suite.store.request_codec import (
-    VERSION,
-    RequestCodec,
-    UnstorableError,
-    project_packages,
-    register,
-)
-from scrapy_spider_suite.store.value_codec import ClassRegistry
-from tests.helpers_codec import (
+from support.codec_values import (
     HERE,
     Book,
     BookItem,
@@ -47,6 +37,16 @@ from tests.helpers_codec import (
     same,
     values,
 )
+
+from scrapy_spider_suite.errors import CodecError
+from scrapy_spider_suite.store.request_codec import (
+    VERSION,
+    RequestCodec,
+    UnstorableError,
+    project_packages,
+    register,
+)
+from scrapy_spider_suite.store.value_codec import ClassRegistry
 
 URL = "https://www.example.com/catalogue/category/books/travel_2/index.html?p"
 SPIDER = CodecSpider()
@@ -201,11 +201,11 @@ class TestRoundTrip:
             "018d00b1687474703a2f2f612e6578616d706c652f01aa70617273655f706167650ba666"
             "61696c656402a4504f535404c401620581a16ba1760683a164c71312323032342d30352d"
             "30315430313a30323a3030a17493c700000192c70001c70910400000000000000000a170"
-            "93c70005b974657374732e68656c706572735f636f6465633a506f696e7482a17801a179"
-            "0007a6637031323532080509c30a91a1660c81a17293c70005bf74657374732e68656c70"
-            "6572735f636f6465633a50616765526571756573748300b1687474703a2f2f622e657861"
-            "6d706c652f08070e81a470616765020382c406416363657074c40161c4015892c40162c4"
-            "0163"
+            "93c70005ba737570706f72742e636f6465635f76616c7565733a506f696e7482a17801a1"
+            "790007a6637031323532080509c30a91a1660c81a17293c70005d920737570706f72742e"
+            "636f6465635f76616c7565733a50616765526571756573748300b1687474703a2f2f622e"
+            "6578616d706c652f08070e81a470616765020382c406416363657074c40161c4015892c4"
+            "0162c40163"
         )
         expected = Request(
             "http://a.example/", method="POST", callback=SPIDER.parse_page, errback=SPIDER.failed,
@@ -303,14 +303,14 @@ class TestAllowed:
 
     def test_project_packages(self) -> None:
         """The spider's own package and those of SPIDER_MODULES, but neither Python nor Scrapy."""
-        assert project_packages(CodecSpider, ["shop.spiders", "shop.more"]) == ("tests", "shop")
+        assert project_packages(CodecSpider, ["shop.spiders", "shop.more"]) == ("support", "shop")
         assert project_packages(Spider, ["json.spiders"]) == ()
 
     def test_from_spider(self) -> None:
         """The add-on's codec allows the project's packages and SUITE_STORABLE."""
         codec = RequestCodec.from_spider(CodecSpider(), ["shop.spiders"], ["decimal.Context"])
         allowed = codec.values.classes.allowed
-        assert allowed == ("scrapy.http.request", "tests", "shop", "decimal.Context")
+        assert allowed == ("scrapy.http.request", "support", "shop", "decimal.Context")
 
 
 _watched: list[str] = []

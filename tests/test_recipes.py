@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from projects import Project, environment
-from running import until
 from scrapy.settings import Settings
+from support.projects import Project, environment
+from support.running_crawl import until
 
 from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.settings.suite import SuiteSettings

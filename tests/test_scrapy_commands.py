@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from projects import scrapy
+from support.projects import scrapy
 
 SETTINGS = """
 ADDONS = {"scrapy_spider_suite.Addon": 500}

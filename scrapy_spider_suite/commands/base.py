@@ -112,6 +112,7 @@ class VerbCommand(Command):
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Run one verb."""
+        from scrapy_spider_suite.operate.verb import Invocation
 
         verb = self.find(args[0]) if args else None
         if verb is None:

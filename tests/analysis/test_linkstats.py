@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from batches import Batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.mappings import Batches
 
 from scrapy_spider_suite.analysis.link_stats import (
     TABLES,

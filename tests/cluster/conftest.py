@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from membership import InTown, towns
-from redis_servers import RedisServer
+from support.agent_town import InTown, towns
+from support.redis_servers import RedisServer
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from pathlib import Path
 from time import sleep
 
 import pytest
-from handing import Handing, names_of
-from handovers import Side
-from packed import fetch, plan
-from virtual import WALL, all_urls, entry, trees
+from support.handover_sides import Side
+from support.packs import fetch, plan
+from support.virtual_crawl import WALL, all_urls, entry, trees
+from support.virtual_handover import Handing, names_of
 
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.handover import adopt as adopting

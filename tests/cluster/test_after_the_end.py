@@ -8,12 +8,12 @@ from threading import Event
 from typing import Any
 
 import pytest
-from crawls import loopback_settings
-from fleet import Fleet
-from inprocess import QUIET
-from redis_servers import RedisServer
-from running import until
-from websites import Answer, Site, Visit, running
+from support.crawls import loopback_settings
+from support.fleet import Fleet
+from support.inprocess_crawls import QUIET
+from support.redis_servers import RedisServer
+from support.running_crawl import until
+from support.websites import Answer, Site, Visit, running
 
 CRAWL = "again"
 LATE = 100.0
@@ -79,7 +79,7 @@ def test_without_more_to_do_it_ends(tmp_path: Path) -> None:
     settings = settings_of(
         redis, REDIS_URL=redis.url, SUITE_AGENT_GRACE="forever", MAX_IDLE_TIME_BEFORE_CLOSE=7
     )
-    spider = "pushed_spiders.Broad"
+    spider = "support.pushed_spiders.Broad"
     with redis, Fleet(tmp_path, lambda name: settings, {}, spider) as fleet:
         fleet.start("a")
         fleet.start("b")

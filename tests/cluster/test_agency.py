@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from redis_servers import free_port
 from scrapy import Request
 from scrapy.utils.test import get_crawler
+from support.redis_servers import free_port
 
 from scrapy_spider_suite.cluster import agent as agency
 from scrapy_spider_suite.cluster import redis_server

@@ -9,9 +9,9 @@ import sys
 
 import numpy as np
 import pytest
-from assignments import digest_of, moved
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.assignments import digest_of, moved
 
 from scrapy_spider_suite.cluster.assignment import (
     ASSIGNMENTS,
@@ -25,8 +25,8 @@ from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.urls.hosts import node_of, terminal_of
 
-NAMES = [*ASSIGNMENTS, "assignments.ByDomain"]
-HASHED = "assignments.ByPythonsHash"
+NAMES = [*ASSIGNMENTS, "support.assignments.ByDomain"]
+HASHED = "support.assignments.ByPythonsHash"
 URLS = [
     (f"www.host-{n}.example", f"https://www.host-{n}.example/{path}")
     for n in range(40)
@@ -226,17 +226,17 @@ def test_modulo_moves_nearly_everything(name: str, least: float) -> None:
     ("name", "message"),
     [
         ("rnig", "'rnig': neither one of ring, url-sum, host-parity nor a class .*'rnig'"),
-        ("assignments.Missing", "'assignments.Missing': neither .* has no attribute 'Missing'"),
-        ("assignments.function", "expected the import path of a class"),
-        ("assignments.Needy", r"Needy\(\) failed: TypeError.*agents"),
-        ("assignments.Unsaid", "expected a class with by_host"),
-        ("assignments.Untrue", "expected by_host = False for URLs of a host"),
-        ("assignments.TooFar", r"expected unit\('www.sample-0.example', .* from 0 to 65,535, not"),
-        ("assignments.Random", "expected a function that says the same of the same"),
-        ("assignments.RandomTable", "expected a function that says the same of the same"),
-        ("assignments.Words", r"array of 65,536 integers, not <U8 of shape \(65536,\)"),
-        ("assignments.Short", r"array of 65,536 integers, not uint16 of shape \(65535,\)"),
-        ("assignments.Stranger", r"table\(\) of 1 member to hold 0 to 0"),
+        ("support.assignments.Missing", "Missing': neither .* has no attribute 'Missing'"),
+        ("support.assignments.function", "expected the import path of a class"),
+        ("support.assignments.Needy", r"Needy\(\) failed: TypeError.*agents"),
+        ("support.assignments.Unsaid", "expected a class with by_host"),
+        ("support.assignments.Untrue", "expected by_host = False for URLs of a host"),
+        ("support.assignments.TooFar", r"expected unit\('www.sample-0.example', .* to 65,535, not"),
+        ("support.assignments.Random", "expected a function that says the same of the same"),
+        ("support.assignments.RandomTable", "expected a function that says the same of the same"),
+        ("support.assignments.Words", r"array of 65,536 integers, not <U8 of shape \(65536,\)"),
+        ("support.assignments.Short", r"array of 65,536 integers, not uint16 of shape \(65535,\)"),
+        ("support.assignments.Stranger", r"table\(\) of 1 member to hold 0 to 0"),
     ],
 )
 def test_what_is_no_assignment_function(name: str, message: str) -> None:
@@ -249,7 +249,7 @@ def test_what_is_no_assignment_function(name: str, message: str) -> None:
 
 def test_what_fails_later() -> None:
     """The sample is not the web."""
-    assignment = load_assignment("assignments.Late")
+    assignment = load_assignment("support.assignments.Late")
     assert assignment.unit("a.example", "https://a.example/") == 1
     with pytest.raises(SettingsError, match=r"unit\('a.test', 'https://a.test/'\) failed: KeyEr"):
         assignment.unit("a.test", "https://a.test/")

@@ -11,9 +11,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from contracts_transport import until
-from udp import KEY, free_addresses
-from virtual import POLICY, WALL, entry
+from support.message_transport_contract import until
+from support.udp_ports import KEY, free_addresses
+from support.virtual_crawl import POLICY, WALL, entry
 
 from scrapy_spider_suite.cluster import lan
 from scrapy_spider_suite.cluster.assignment import load_assignment

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos import CRAWL, Chaos, Ground, Plan, ground, name_of, run
-from crawls import Process, start, web_settings
-from fleet import SPIDER
-from polite import Size
-from redis_servers import RedisServer
-from vandals import in_datagrams, in_streams, vandal
+from support.chaos import CRAWL, Chaos, Ground, Plan, ground, name_of, run
+from support.crawls import Process, start, web_settings
+from support.fleet import SPIDER
+from support.hostile_peers import in_datagrams, in_streams, vandal
+from support.polite_crawls import Size
+from support.redis_servers import RedisServer
 
 REFUSED = 2
 PLAN = Plan(

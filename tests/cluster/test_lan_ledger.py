@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from chaos import CRAWL, KEY, listed, name_of
-from fleet import Fleet
-from polite import Size
-from redis_servers import free_port
-from verdict import url_of, verdict_of
+from support.chaos import CRAWL, KEY, listed, name_of
+from support.fleet import Fleet
+from support.polite_crawls import Size
+from support.redis_servers import free_port
+from support.verdict import url_of, verdict_of
 
 from scrapy_spider_suite.testing import FakeWebProcess
 

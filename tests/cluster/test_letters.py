@@ -8,9 +8,9 @@ from random import Random
 import msgpack
 import pytest
 from backports import zstd
-from contracts_transport import letter_of, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.message_transport_contract import letter_of, rows_of
 
 from scrapy_spider_suite.cluster.messages import (
     _HEAD,

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
-from virtual import POLICY, WALL, entry
+from support.virtual_crawl import POLICY, WALL, entry
 
 from scrapy_spider_suite.cluster.assignment import Member, load_assignment
 from scrapy_spider_suite.cluster.mailbox import Mailbox, ReceivedRows

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos import FROZEN, Plan, name_of
-from fleet import Fleet
-from namespaces import Network
-from polite import Size
-from redis_servers import binary
-from running import until
-from verdict import table, verdict_of
+from support.chaos import FROZEN, Plan, name_of
+from support.fleet import Fleet
+from support.network_namespaces import Network
+from support.polite_crawls import Size
+from support.redis_servers import binary
+from support.running_crawl import until
+from support.verdict import table, verdict_of
 
 from scrapy_spider_suite.testing import FakeWebProcess
 

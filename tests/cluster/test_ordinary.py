@@ -13,13 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from chaos import CRAWL, name_of
-from crawls import web_settings
-from fleet import ITEMS, Fleet
-from redis_servers import RedisServer
-from running import until
 from scrapy import Request
-from websites import Answer, Site, Visit, links, running
+from support.chaos import CRAWL, name_of
+from support.crawls import web_settings
+from support.fleet import ITEMS, Fleet
+from support.redis_servers import RedisServer
+from support.running_crawl import until
+from support.websites import Answer, Site, Visit, links, running
 
 from scrapy_spider_suite.cluster.agent import Agent
 from scrapy_spider_suite.cluster.assignment import Member, OwnerTable, load_assignment
@@ -103,7 +103,7 @@ def two_agents(town: Town, folder: Path) -> Iterator[Fleet]:
             SUITE_IP_CONCURRENCY=0, ROBOTSTXT_OBEY=False,
         )  # fmt: skip
         given = {"gate": f"{town.gate}/login", "sites": " ".join(f"{s}/" for s in town.sites)}
-        with Fleet(folder, lambda name: settings, given, "member_spiders.Members") as fleet:
+        with Fleet(folder, lambda name: settings, given, "support.login_spider.Members") as fleet:
             agents = [fleet.start(name) for name in NAMES]
             met = f"agents that share the crawl: {', '.join(NAMES)}"
             until(lambda: all(met in agent.log for agent in agents), 60)

@@ -13,14 +13,14 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
-import running
-from chaos import Ground, Plan, ground, name_of
-from crawls import loopback_settings
-from fleet import Fleet
-from inprocess import QUIET
-from polite import Size
-from redis_servers import RedisServer
-from verdict import verdict_of
+from support import running_crawl as running
+from support.chaos import Ground, Plan, ground, name_of
+from support.crawls import loopback_settings
+from support.fleet import Fleet
+from support.inprocess_crawls import QUIET
+from support.polite_crawls import Size
+from support.redis_servers import RedisServer
+from support.verdict import verdict_of
 
 from scrapy_spider_suite.cluster import agent as owing
 from scrapy_spider_suite.cluster.agent import Agent

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from membership import ALL, InTown, Town, back, beat, candidate
+from support.agent_town import ALL, InTown, Town, back, beat, candidate
 
 from scrapy_spider_suite.cluster import peers as module
 from scrapy_spider_suite.cluster.assignment import Member, Owners, load_assignment

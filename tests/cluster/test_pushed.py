@@ -12,15 +12,15 @@ from itertools import count
 from pathlib import Path
 from threading import Event
 
-import frontier_command
 import pytest
-from crawls import ADDON
-from fleet import ITEMS, Fleet, State
-from inprocess import QUIET
-from pushed_spiders import PROJECT
-from redis_servers import RedisServer
-from running import until
-from websites import Answer, Site, Visit, running
+from support import frontier_command
+from support.crawls import ADDON
+from support.fleet import ITEMS, Fleet, State
+from support.inprocess_crawls import QUIET
+from support.pushed_spiders import PROJECT
+from support.redis_servers import RedisServer
+from support.running_crawl import until
+from support.websites import Answer, Site, Visit, running
 
 from scrapy_spider_suite.cluster.assignment import Member, OwnerTable, load_assignment
 from scrapy_spider_suite.urls.normalize import host_of

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from crawls import loopback_settings
-from fleet import OPEN, Agent, Fleet
-from membership import candidate
-from redis_servers import RedisServer, free_port
-from running import until
+from support.agent_town import candidate
+from support.crawls import loopback_settings
+from support.fleet import OPEN, Agent, Fleet
+from support.redis_servers import RedisServer, free_port
+from support.running_crawl import until
 
 from scrapy_spider_suite.cluster import peers
 from scrapy_spider_suite.cluster.assignment import load_assignment

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from membership import ALL, FETCH, GRACE, NOON, InTown, Town, back, beat, candidate, held, units
+from support.agent_town import (
+    ALL,
+    FETCH,
+    GRACE,
+    NOON,
+    InTown,
+    Town,
+    back,
+    beat,
+    candidate,
+    held,
+    units,
+)
 
 from scrapy_spider_suite.cluster.membership import HEARTBEAT, SILENCE, MemberState
 from scrapy_spider_suite.errors import (

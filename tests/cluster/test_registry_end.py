@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from membership import ALL, GRACE, InTown, Town, back, beat, two
+from support.agent_town import ALL, GRACE, InTown, Town, back, beat, two
 
 from scrapy_spider_suite.cluster.membership import SILENCE
 from scrapy_spider_suite.cluster.registry import AgentRegistry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from membership import ALL, GRACE, InTown, Town, back, beat, candidate, held, two, units
+from support.agent_town import ALL, GRACE, InTown, Town, back, beat, candidate, held, two, units
 
 from scrapy_spider_suite.cluster.membership import SILENCE
 from scrapy_spider_suite.errors import ClusterError, FencedError, JoinRefusedError

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from membership import GRACE, InTown, Town
-from town_model import SOME, Job, Process
+from support.agent_town import GRACE, InTown, Town
+from support.agent_town_model import SOME, Job, Process
 
 from scrapy_spider_suite.cluster.membership import MemberState
 from scrapy_spider_suite.errors import ClusterError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from membership import ALL, GRACE, InTown, Town, back, beat
+from support.agent_town import ALL, GRACE, InTown, Town, back, beat
 
 
 def test_twenty_agents_are_restarted_and_nothing_moves(in_town: InTown) -> None:

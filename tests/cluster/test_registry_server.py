@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from membership import ALL, FETCH, InTown, Town, back, beat, candidate, held
-from redis_servers import RedisServer, free_port
+from support.agent_town import ALL, FETCH, InTown, Town, back, beat, candidate, held
+from support.redis_servers import RedisServer, free_port
 
 from scrapy_spider_suite.cluster import redis_server as scripts
 from scrapy_spider_suite.cluster.membership import AddressQuestion, AgentLease

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from assignments import digest_of, moved
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.assignments import digest_of, moved
 
 from scrapy_spider_suite.cluster.assignment import (
     POINTS,

@@ -12,8 +12,8 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual import POLICY, WALL, all_urls, entry, trees
-from virtual_agents import Agents
+from support.virtual_agents import Agents
+from support.virtual_crawl import POLICY, WALL, all_urls, entry, trees
 
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.messages import MessagePacker

@@ -20,11 +20,11 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
-from polite import Size, pages_of
-from projects import environment
-from redis_servers import RedisServer, free_port
-from running import until
-from verdict import REFUSED, url_of
+from support.polite_crawls import Size, pages_of
+from support.projects import environment
+from support.redis_servers import RedisServer, free_port
+from support.running_crawl import until
+from support.verdict import REFUSED, url_of
 
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.testing import FakeWebProcess

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from crawls import loopback_settings
-from fleet import Fleet
-from inprocess import QUIET
-from redis_servers import free_port
-from running import until
-from websites import Site, running
+from support.crawls import loopback_settings
+from support.fleet import Fleet
+from support.inprocess_crawls import QUIET
+from support.redis_servers import free_port
+from support.running_crawl import until
+from support.websites import Site, running
 
 from scrapy_spider_suite.runtime.refusal import ExitCode
 

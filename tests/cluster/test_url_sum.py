@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from chaos import CRAWL, name_of
-from fleet import Fleet
-from polite import Size
-from redis_servers import RedisServer
-from verdict import verdict_of
+from support.chaos import CRAWL, name_of
+from support.fleet import Fleet
+from support.polite_crawls import Size
+from support.redis_servers import RedisServer
+from support.verdict import verdict_of
 
 from scrapy_spider_suite.testing import FakeWebProcess
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet import Event, Fleet
-from polite import Size
-from verdict import LATE, SETTLE, Verdict, url_of
+from support.fleet import Event, Fleet
+from support.polite_crawls import Size
+from support.verdict import LATE, SETTLE, Verdict, url_of
 
 from scrapy_spider_suite.testing import Arrival, SyntheticWeb
 from scrapy_spider_suite.testing.loopback import address_text

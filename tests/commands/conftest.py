@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import commandline
-import packs_command
 import pytest
-from frontier_command import Frontier, Said, parsed, small_crawl
+from support import command_line as commandline
+from support import packs_command
+from support.frontier_command import Frontier, Said, parsed, small_crawl
 
 from scrapy_spider_suite.analysis.link_stats import TABLES
 from scrapy_spider_suite.commands.seen import Command as SeenCommand

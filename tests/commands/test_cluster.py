@@ -12,14 +12,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import commandline
 import numpy as np
 import pytest
-from agents_there import Town
-from frontier_command import Frontier, Said
-from made_jobs import Made
-from redis_servers import RedisServer
 from scrapy.exceptions import UsageError
+from support import command_line as commandline
+from support.frontier_command import Frontier, Said
+from support.idle_agents import Town
+from support.jobs import Made
+from support.redis_servers import RedisServer
 
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.commands.cluster import Command

@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import commandline
 import pytest
-from chaos import CRAWL
-from fleet import Fleet
-from frontier_command import Frontier, Said
-from polite import Size
-from redis_servers import RedisServer
-from running import until
-from verdict import kept_by, verdict_of
+from support import command_line as commandline
+from support.chaos import CRAWL
+from support.fleet import Fleet
+from support.frontier_command import Frontier, Said
+from support.polite_crawls import Size
+from support.redis_servers import RedisServer
+from support.running_crawl import until
+from support.verdict import kept_by, verdict_of
 
 from scrapy_spider_suite.commands.cluster import Command
 from scrapy_spider_suite.store.counters import Counters

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from running import until
+from support.running_crawl import until
 
 from scrapy_spider_suite.commands.cluster_verbs import starting
 from scrapy_spider_suite.operate import fleet

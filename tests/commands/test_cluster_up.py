@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import commandline
 import pytest
-from crawls import web_settings
-from frontier_command import Frontier, Said
-from projects import Project, environment
-from redis_servers import RedisServer
 from scrapy.exceptions import UsageError
+from support import command_line as commandline
+from support.crawls import web_settings
+from support.frontier_command import Frontier, Said
+from support.projects import Project, environment
+from support.redis_servers import RedisServer
 
 from scrapy_spider_suite.commands.cluster import Command
 from scrapy_spider_suite.commands.cluster_verbs import starting

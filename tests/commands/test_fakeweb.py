@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from commandline import process_of
-from loading import loaded_by
+from support.command_line import process_of
+from support.loaded_modules import loaded_by
 
 from scrapy_spider_suite.commands.fakeweb import Command
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import start, web_settings
-from frontier_command import COMMAND, FAST, HOST, Frontier, Said, parsed, scrapy
-from loading import loaded_by
 from scrapy.exceptions import UsageError
+from support.crawls import start, web_settings
+from support.frontier_command import COMMAND, FAST, HOST, Frontier, Said, parsed, scrapy
+from support.loaded_modules import loaded_by
 
 from scrapy_spider_suite.commands.frontier import Command
 from scrapy_spider_suite.commands.frontier_verbs import MODULES
@@ -126,7 +126,7 @@ def test_beside_a_running_crawl(web: FakeWebProcess, frontier: Frontier, tmp_pat
         web.ready.dns_port, JOBDIR=str(job), SUITE_WHEN_DONE="wait", **FAST, CLOSESPIDER_PAGECOUNT=0
     )
     url = f"http://{HOST}:{web.ready.http_port}/added"
-    process = start("crawl_spiders.Bulk", given, tmp_path, seeds="nobody.fake.test")
+    process = start("support.spiders.Bulk", given, tmp_path, seeds="nobody.fake.test")
 
     def status() -> Any:
         return frontier("status", "-j", str(job), "--json").rows[0]

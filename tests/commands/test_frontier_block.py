@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frontier_command import FAST, HOST, Frontier, Said, small_crawl
-from running import running, until
 from scrapy.exceptions import UsageError
+from support.frontier_command import FAST, HOST, Frontier, Said, small_crawl
+from support.running_crawl import running, until
 
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.operate import restrictions
@@ -154,7 +154,7 @@ def test_a_host_is_blocked_while_it_is_crawled(frontier: Frontier, tmp_path: Pat
         "ITEM_PIPELINES": {"scrapy.pipelines.images.ImagesPipeline": 1},
     }  # fmt: skip
     with FakeWebProcess(config) as web:
-        with running(web, tmp_path, "polite_spiders.Pictures", **settings):
+        with running(web, tmp_path, "support.odd_spiders.Pictures", **settings):
             until(lambda: len([a for a in web.arrivals() if a.host == HOST]) > 50)
             assert [a for a in web.arrivals() if a.host == HOST and ".png" in a.path]
             asked = time.time()
@@ -180,7 +180,7 @@ def test_a_host_is_blocked_while_it_is_crawled(frontier: Frontier, tmp_path: Pat
             until(lambda: time.time() > began + LEAD + 1.5)
             assert [a for a in web.arrivals() if a.start > began + LEAD] == []
         before = len(web.arrivals())
-        with running(web, tmp_path, "polite_spiders.Pictures", **settings) as process:
+        with running(web, tmp_path, "support.odd_spiders.Pictures", **settings) as process:
             # Nobody may be visited: it ends, and says that it waits.
             until(lambda: process.poll() is not None)
         assert len(web.arrivals()) == before

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from frontier_command import Frontier
-from inprocess import crawl_here
 from scrapy import Request, Spider
 from scrapy.http import Response
-from websites import Answer, Site, links, running
+from support.frontier_command import Frontier
+from support.inprocess_crawls import crawl_here
+from support.websites import Answer, Site, links, running
 
 from scrapy_spider_suite.spiders import BroadSpider
 

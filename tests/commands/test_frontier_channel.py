@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frontier_command import COMMAND, FAST, HOST, Frontier, Said
-from running import running, until
 from scrapy.exceptions import UsageError
+from support.frontier_command import COMMAND, FAST, HOST, Frontier, Said
+from support.running_crawl import running, until
 
 from scrapy_spider_suite.operate.actions import MAX_BYTES, Action, ActionFolder, new_id
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile

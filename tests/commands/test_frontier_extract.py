@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from frontier_command import Frontier, small_crawl
+from support.frontier_command import Frontier, small_crawl
 
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from frontier_command import HOST, Frontier
+from support.frontier_command import HOST, Frontier
 
 from scrapy_spider_suite.commands.frontier_verbs.log import moment
 from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER, FetchLog, closed_files, compress_file

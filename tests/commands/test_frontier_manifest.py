@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frontier_command import Frontier
-from inprocess import Crawled, crawl_here
-from packs_command import parsed
-from websites import Site, links
-from websites import running as serving
+from support.frontier_command import Frontier
+from support.inprocess_crawls import Crawled, crawl_here
+from support.packs_command import parsed
+from support.websites import Site, links
+from support.websites import running as serving
 
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.filters import get_filters

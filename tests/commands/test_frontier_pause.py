@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from frontier_command import FAST, Frontier, small_crawl
-from running import running, until
+from support.frontier_command import FAST, Frontier, small_crawl
+from support.running_crawl import running, until
 
 from scrapy_spider_suite.operate.actions import AuditLog
 from scrapy_spider_suite.store.job_directory import FOLDER

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from agents_there import Town
-from frontier_command import HOST, Frontier, Said
-from redis_servers import RedisServer
 from scrapy.exceptions import UsageError
+from support.frontier_command import HOST, Frontier, Said
+from support.idle_agents import Town
+from support.redis_servers import RedisServer
 
 from scrapy_spider_suite.commands.frontier_verbs import MODULES
 from scrapy_spider_suite.operate import restrictions

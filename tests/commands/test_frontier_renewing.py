@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frontier_command import FAST, HOST, Frontier, Said, small_crawl
-from running import running, until
+from support.frontier_command import FAST, HOST, Frontier, Said, small_crawl
+from support.running_crawl import running, until
 
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frontier_command import HOST, Frontier
 from scrapy.exceptions import UsageError
+from support.frontier_command import HOST, Frontier
 
 from scrapy_spider_suite.commands.frontier_verbs.report import NAMES
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess

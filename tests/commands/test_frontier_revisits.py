@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from frontier_command import HOST, Frontier, small_crawl
-from inprocess import Crawled, crawl_here
-from websites import Site, links, running
+from support.frontier_command import HOST, Frontier, small_crawl
+from support.inprocess_crawls import Crawled, crawl_here
+from support.websites import Site, links, running
 
 from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
 from scrapy_spider_suite.spiders import BroadSpider

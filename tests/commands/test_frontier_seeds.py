@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from backports import zstd
-from frontier_command import Frontier
 from scrapy.exceptions import UsageError
-from websites import Answer, Site, running
+from support.frontier_command import Frontier
+from support.websites import Answer, Site, running
 
 from scrapy_spider_suite.operate.verbs import enqueue
 from scrapy_spider_suite.store.job_directory import FOLDER

@@ -7,8 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from frontier_command import FAST, HOST, Frontier
-from running import running, until
+from support.frontier_command import FAST, HOST, Frontier
+from support.running_crawl import running, until
 
 from scrapy_spider_suite.operate.actions import AuditLog
 from scrapy_spider_suite.store.job_directory import FOLDER

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from crawls import Crawl
-from frontier_command import Frontier, small_crawl
+from support.crawls import Crawl
+from support.frontier_command import Frontier, small_crawl
 
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader

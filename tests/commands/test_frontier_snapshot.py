@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frontier_command import COMMAND, FAST, HOST, Frontier, Said, small_crawl
-from mounts import make_read_only, tmpfs
-from running import running, until
-from watching import GAP, TICK
+from support.frontier_command import COMMAND, FAST, HOST, Frontier, Said, small_crawl
+from support.loop_watch import GAP, TICK
+from support.running_crawl import running, until
+from support.small_disks import make_read_only, tmpfs
 
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.operate.actions import ActionFolder, AuditLog
@@ -251,7 +251,7 @@ def test_of_a_running_crawl(frontier: Frontier, tmp_path: Path) -> None:
     config = FakeWebConfig(hosts=20, pages=100, degree=10, log=tmp_path / "arrivals")
     on = ("-j", str(tmp_path / "job"))
     # It takes a minute, if nobody ends it.
-    settings = {**FAST, "SUITE_HOST_DELAY": 0.5, "EXTENSIONS": {"watching.Watch": 0}}
+    settings = {**FAST, "SUITE_HOST_DELAY": 0.5, "EXTENSIONS": {"support.loop_watch.Watch": 0}}
     (tmp_path / "elsewhere").mkdir()
     with FakeWebProcess(config) as web:
         with running(web, tmp_path, **settings):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frontier_command import Frontier
-from made_jobs import Made
+from support.frontier_command import Frontier
+from support.jobs import Made
 
 from scrapy_spider_suite.crawl.queue.traps import BEHIND
 from scrapy_spider_suite.frontier.entries import Flag

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frontier_command import FAST, HOST, Frontier, small_crawl
-from made_jobs import VIA, Made
-from running import running, until
 from scrapy import Request
 from scrapy.settings import Settings
 from scrapy.utils.request import fingerprint
+from support.frontier_command import FAST, HOST, Frontier, small_crawl
+from support.jobs import VIA, Made
+from support.running_crawl import running, until
 
 from scrapy_spider_suite.crawl.robots import RobotsStore
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key

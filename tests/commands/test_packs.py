@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from loading import loaded_by
-from packed import body, fetch, plan
-from packs_command import Packs, write
 from scrapy.exceptions import UsageError
+from support.loaded_modules import loaded_by
+from support.packs import body, fetch, plan
+from support.packs_command import Packs, write
 
 from scrapy_spider_suite.packs import Link, PackWriter, make_records
 from scrapy_spider_suite.packs.cdxj import timestamp

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from packed import body, fastwarc_records, fetch, gunzip_all, warcio_records
-from packs_command import Packs, write
 from scrapy.exceptions import UsageError
+from support.packs import body, fastwarc_records, fetch, gunzip_all, warcio_records
+from support.packs_command import Packs, write
 
 from scrapy_spider_suite.packs import open_packs
 from scrapy_spider_suite.packs.export import export_warc

@@ -9,8 +9,8 @@ from typing import Any
 
 import networkx
 import pytest
-from packed import NOW, fetch
-from packs_command import Packs, write
+from support.packs import NOW, fetch
+from support.packs_command import Packs, write
 
 from scrapy_spider_suite.analysis.ranks import ScoreTable
 from scrapy_spider_suite.packs import Capture, Link, RefersTo, sha1_digest

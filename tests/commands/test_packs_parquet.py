@@ -8,8 +8,8 @@ from typing import Any
 
 import duckdb
 import pytest
-from packed import CRAWL, fetch
-from packs_command import Packs, write
+from support.packs import CRAWL, fetch
+from support.packs_command import Packs, write
 
 from scrapy_spider_suite.analysis.page_text import TEXT_MIN, extract_text, sniff
 from scrapy_spider_suite.packs import RecordPlace, open_packs, read_record

@@ -13,9 +13,9 @@ import warnings
 from pathlib import Path
 
 import pytest
-from packed import NOW, body, fetch, head, plan
-from packs_command import Packs
 from scrapy.exceptions import UsageError
+from support.packs import NOW, body, fetch, head, plan
+from support.packs_command import Packs
 
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs import (

@@ -7,8 +7,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from packed import NOW, fetch
-from packs_command import Packs, write
+from support.packs import NOW, fetch
+from support.packs_command import Packs, write
 
 from scrapy_spider_suite.packs import open_items, open_packs
 from scrapy_spider_suite.packs.item_file import ITEM_FORMATS, ItemFile

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from backports import zstd
-from frontier_command import HOST, small_crawl
-from packs_command import Packs
 from scrapy.exceptions import UsageError
+from support.frontier_command import HOST, small_crawl
+from support.packs_command import Packs
 
 from scrapy_spider_suite.analysis.link_stats import ROWS, TABLES, LinkStats
 from scrapy_spider_suite.frontier.entries import Entry

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packed import NOW
-from packs_command import Packs
 from scrapy.exceptions import UsageError
-from searched import contents, expected, page, write
+from support.packs import NOW
+from support.packs_command import Packs
+from support.text_index import contents, expected, page, write
 
 from scrapy_spider_suite.analysis.search.index_place import IndexPlace
 from scrapy_spider_suite.commands.packs_verbs import search_verbs

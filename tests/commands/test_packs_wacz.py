@@ -11,8 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from packed import body, fetch, warcio_records
-from packs_command import Packs, write
+from support.packs import body, fetch, warcio_records
+from support.packs_command import Packs, write
 
 from scrapy_spider_suite.packs.cdxj import parse_entry
 from scrapy_spider_suite.packs.containers import GzipContainer

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from frontier_command import Said
-from loading import loaded_by
 from scrapy import Request
 from scrapy.exceptions import UsageError
 from scrapy.utils.test import get_crawler
-from seen_stores import build_at_once
+from support.frontier_command import Said
+from support.loaded_modules import loaded_by
+from support.trie_stores import build_at_once
 
 from scrapy_spider_suite.dupefilter import SieveDupeFilter, StoredDupeFilter, TrieDupeFilter
 from scrapy_spider_suite.seen.sieve import Sieve

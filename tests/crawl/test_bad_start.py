@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mounts import make_read_only, tmpfs
-from projects import Project
+from support.projects import Project
+from support.small_disks import make_read_only, tmpfs
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.runtime.refusal import ExitCode

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import ADDON, crawl
-from inprocess import Crawled, crawl_here
 from scrapy import Request
 from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.http import Response
 from scrapy.utils.request import RequestFingerprinter as ScrapysFingerprinter
-from websites import Site, links, running
+from support.crawls import ADDON, crawl
+from support.inprocess_crawls import Crawled, crawl_here
+from support.websites import Site, links, running
 
 from scrapy_spider_suite.spiders import BroadSpider
 

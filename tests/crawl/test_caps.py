@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inprocess import Crawled, crawl_here
 from scrapy.http import Response
-from websites import Answer, Page, Site, links, running
+from support.inprocess_crawls import Crawled, crawl_here
+from support.websites import Answer, Page, Site, links, running
 
 from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER as FETCHES
 from scrapy_spider_suite.fetch.fetch_log import FetchLine, parse_line

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import networkx
 import pytest
-import searched
-from crawls import crawl, crawl_over_kills, web_settings
+from support import text_index as searched
+from support.crawls import crawl, crawl_over_kills, web_settings
 
 from scrapy_spider_suite.analysis.link_graph import GraphBuilder, LinkingPages, page_records
 from scrapy_spider_suite.analysis.link_stats import ROWS, HostLinks, LinkStats, link_report
@@ -100,7 +100,7 @@ def test_counts_equal_an_independent_count(tmp_path: Path) -> None:
             web.ready.dns_port, JOBDIR=str(job), SUITE_LINK_STATS=TABLES, SUITE_HOST_DELAY=0,
             SUITE_IP_DELAY=0, SUITE_PACKS_DIR=str(packs),
         )  # fmt: skip
-        ended = crawl("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
+        ended = crawl("support.spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
         assert ended.reason == "finished", ended.log[-3000:]
         pages = walked(web)
     compare_counts(job, pages)
@@ -120,7 +120,7 @@ def test_all_agree_over_kills(tmp_path: Path) -> None:
         )  # fmt: skip
         times = [chance.uniform(0.0, 1.0) for _ in range(KILLS)]
         last = crawl_over_kills(
-            "crawl_spiders.Bulk", settings, tmp_path, times, seeds=web.ready.seeds[0]
+            "support.spiders.Bulk", settings, tmp_path, times, seeds=web.ready.seeds[0]
         )
         pages = walked(web)
     assert last.log.count("Spider opened") > len(times) // 2

@@ -10,10 +10,10 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from inprocess import Crawled, crawl_here
 from scrapy import Request, Spider
 from scrapy.http import Response
-from websites import Answer, Site, Visit, links, running
+from support.inprocess_crawls import Crawled, crawl_here
+from support.websites import Answer, Site, Visit, links, running
 
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.preparation import HostPreparation

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import Crawl, crawl
-from frontier_command import scrapy
-from websites import Site, running
+from support.crawls import Crawl, crawl
+from support.frontier_command import scrapy
+from support.websites import Site, running
 
 from scrapy_spider_suite.runtime.refusal import DAMAGED, ExitCode, exit_code_for_reason
 from scrapy_spider_suite.store import job_directory
@@ -46,7 +46,7 @@ def test_a_damaged_queue(tmp_path: Path) -> None:
 
         def run(**settings: Any) -> Crawl:
             return crawl(
-                "crawl_spiders.Bulk",
+                "support.spiders.Bulk",
                 {
                     "ADDONS": {"scrapy_spider_suite.Addon": 100}, "JOBDIR": str(job),
                     "SUITE_SEEDS": str(seeds), "SUITE_ALLOW_PRIVATE_ADDRESSES": True,

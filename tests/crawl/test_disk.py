@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import Crawl, Process, start, web_settings
-from mounts import tmpfs
+from support.crawls import Crawl, Process, start, web_settings
+from support.small_disks import tmpfs
 
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -96,7 +96,8 @@ def _check(web: FakeWebProcess, job: Path, end: Crawl) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spider", "argument"), [("crawl_spiders.Bulk", "seeds"), ("crawl_spiders.Ordinary", "start")]
+    ("spider", "argument"),
+    [("support.spiders.Bulk", "seeds"), ("support.spiders.Ordinary", "start")],
 )
 def test_full_disk(spider: str, argument: str, web: FakeWebProcess, tmp_path: Path) -> None:
     """The crawl pauses while the disk of its job directory is full, and then goes on to its end."""
@@ -139,7 +140,7 @@ def test_nearly_full_disk(where: str, web: FakeWebProcess, tmp_path: Path) -> No
         elif where == "fetches":
             settings["SUITE_FETCH_LOG"] = str(disk / "fetches")
         log.touch()
-        process = start("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
+        process = start("support.spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
         try:
             _wait_for("Spider opened", log)
             time.sleep(1.0)
@@ -171,7 +172,7 @@ def test_nearly_full_temporary_disk(
         monkeypatch.setenv("TMPDIR", str(disk))
         settings = _settings(web, disk / "job", **NEARLY_FULL)
         del settings["JOBDIR"]
-        process = start("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
+        process = start("support.spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
         try:
             _wait_for("Spider opened", log)
             _fill_but(disk / "filler", 20 << 20)
@@ -193,7 +194,7 @@ def test_stopped_on_a_full_disk(web: FakeWebProcess, tmp_path: Path) -> None:
     log, filler = tmp_path / "log", tmp_path / "disk" / "filler"
     with tmpfs(tmp_path / "disk", "12m") as disk:
         settings = _settings(web, disk / "job", SUITE_STOP_TIMEOUT=4)
-        process = start("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
+        process = start("support.spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
         try:
             _wait_for("Spider opened", log)
             time.sleep(2.0)
@@ -202,7 +203,7 @@ def test_stopped_on_a_full_disk(web: FakeWebProcess, tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             process.wait(20)
             filler.unlink()
-            process = start("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
+            process = start("support.spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
             end = _ended(process, tmp_path)
         finally:
             process.kill()
@@ -216,7 +217,7 @@ def test_killed_on_a_full_disk(web: FakeWebProcess, tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", "12m") as disk:
         settings = _settings(web, disk / "job")
         for attempt in range(2):
-            process = start("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
+            process = start("support.spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
             try:
                 if attempt == 0:
                     _wait_for("Spider opened", log)
@@ -239,9 +240,9 @@ def test_sink_on_a_full_disk(web: FakeWebProcess, tmp_path: Path) -> None:
     full, items, log = tmp_path / "full", tmp_path / "items", tmp_path / "log"
     settings = _settings(
         web, tmp_path / "job", TEST_FULL=str(full), TEST_ITEMS=str(items),
-        ITEM_PIPELINES={"crawl_spiders.FullDiskPipeline": 1},
+        ITEM_PIPELINES={"support.spiders.FullDiskPipeline": 1},
     )  # fmt: skip
-    process = start("crawl_spiders.Ordinary", settings, tmp_path, start=web.ready.seeds[0])
+    process = start("support.spiders.Ordinary", settings, tmp_path, start=web.ready.seeds[0])
     try:
         _wait_for("Spider opened", log)
         time.sleep(1.0)

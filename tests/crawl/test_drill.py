@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from drill import SMALL, Drill
-from drill_checks import Findings
+from support.drill import SMALL, Drill
+from support.drill_checks import Findings
 
 
 @pytest.mark.slow

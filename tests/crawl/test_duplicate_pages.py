@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import ADDON, crawl_over_kills
-from inprocess import Crawled, crawl_here
-from websites import Answer, Site, links, running
+from support.crawls import ADDON, crawl_over_kills
+from support.inprocess_crawls import Crawled, crawl_here
+from support.websites import Answer, Site, links, running
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.packs import Page, open_packs, verify
@@ -161,7 +161,7 @@ def test_kills_leave_no_record_without_its_body(tmp_path: Path) -> None:
             "TELNETCONSOLE_ENABLED": False, "SUITE_TRAPS": "",
         }  # fmt: skip
         times = [chance.uniform(0.3, 1.5) for _ in range(2)]
-        crawl_over_kills("crawl_spiders.Bulk", settings, tmp_path, times, seeds=f"{site.url}/")
+        crawl_over_kills("support.spiders.Bulk", settings, tmp_path, times, seeds=f"{site.url}/")
     with StoreReader(job / FOLDER) as reader:
         assert list(reader.check()) == []
     found = pages_in(packs)

@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
-from projects import scrapy
+from support.projects import scrapy
 
 from scrapy_spider_suite.runtime.refusal import ExitCode
 

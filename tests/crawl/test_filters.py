@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from crawls import crawl, web_settings
-from inprocess import Crawled, crawl_here
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.http import Response
 from scrapy.settings import Settings
 from scrapy.statscollectors import StatsCollector
 from scrapy.utils.test import get_crawler
+from support.crawls import crawl, web_settings
+from support.inprocess_crawls import Crawled, crawl_here
+from support.websites import Answer, Site, links, moved, running
 from twisted.python.failure import Failure
-from websites import Answer, Site, links, moved, running
 
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS, CrawlFilters
@@ -344,7 +344,7 @@ def test_a_bad_filter_stops_the_start(value: str, words: str, tmp_path: Path) ->
     """The last line of a script's log names the setting and the place."""
     (tmp_path / "broken.filter").write_text("TRUE # yes\n   TRUE\n")
     settings = web_settings(9, SUITE_FETCH_FILTER=value, JOBDIR=str(tmp_path / "job"))
-    done = crawl("crawl_spiders.Ordinary", settings, tmp_path, start="http://a.test/")
+    done = crawl("support.spiders.Ordinary", settings, tmp_path, start="http://a.test/")
     assert done.code == 2
     assert f"SUITE_FETCH_FILTER: {words}" in done.log.splitlines()[-1]
     assert not (tmp_path / "job" / FOLDER / "store").exists()

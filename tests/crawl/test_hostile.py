@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hostile_web import Ended, all_hosts, documented, hostile_crawl
-from watching import GAP, PEAK
+from support.hostile_crawls import Ended, all_hosts, documented, hostile_crawl
+from support.loop_watch import GAP, PEAK
 
 from scrapy_spider_suite.testing.hostile_site import BEHAVIOURS, HOST
 
@@ -59,7 +59,7 @@ def test_every_behaviour_is_documented() -> None:
 def test_broad_crawl_of_everything_hostile(obey: bool, tmp_path: Path) -> None:
     """It ends by itself, has every ordinary page, and counts each behaviour as documented."""
     end = hostile_crawl(
-        "crawl_spiders.Bulk", tmp_path, all_hosts(), JOBDIR=str(tmp_path / "job"),
+        "support.spiders.Bulk", tmp_path, all_hosts(), JOBDIR=str(tmp_path / "job"),
         ROBOTSTXT_OBEY=obey, SUITE_HOST_DELAY=0.02, SUITE_IP_DELAY=0.01,
         SUITE_DEAD_HOST_FAILURES=2, SUITE_RETRY_TIMES=1, SUITE_HOST_MAX_PAGES=60,
     )  # fmt: skip
@@ -90,7 +90,7 @@ def test_ten_megabytes_of_links_are_taken(tmp_path: Path) -> None:
     """With a larger limit for bodies the floods of links are read, and cost room on disk only."""
     floods = [f"{name}.{HOST}" for name in ("many-links", "many-hosts", "long-urls", "one-line")]
     end = hostile_crawl(
-        "crawl_spiders.Bulk", tmp_path, floods, JOBDIR=str(tmp_path / "job"),
+        "support.spiders.Bulk", tmp_path, floods, JOBDIR=str(tmp_path / "job"),
         ROBOTSTXT_OBEY=False, SUITE_HOST_DELAY=0.02, SUITE_IP_DELAY=0.01,
         DOWNLOAD_MAXSIZE=16 << 20, DOWNLOAD_TIMEOUT=20,
     )  # fmt: skip
@@ -110,7 +110,7 @@ def test_ordinary_spider_meets_everything_hostile(tmp_path: Path) -> None:
     """
     hosts = [host for host in all_hosts() if not host.endswith(f"{QUADRATIC}.{HOST}")]
     end = hostile_crawl(
-        "crawl_spiders.Careless", tmp_path, hosts, ROBOTSTXT_OBEY=False, SUITE_HOST_MAX_PAGES=60,
+        "support.spiders.Careless", tmp_path, hosts, ROBOTSTXT_OBEY=False, SUITE_HOST_MAX_PAGES=60,
         DOWNLOAD_DELAY=0.01, DOWNLOAD_MAXSIZE=1 << 20, RETRY_TIMES=1,
     )  # fmt: skip
     assert end.crawl.reason == "waiting"
@@ -128,7 +128,7 @@ def test_ordinary_spider_is_told_of_silent_robots(tmp_path: Path) -> None:
     """Where robots.txt does not answer, requests end in their errbacks as often as with Scrapy."""
     hosts = ["refused.test", "hang.test", f"robots-reset.{HOST}", f"robots-redirect-private.{HOST}"]
     end = hostile_crawl(
-        "crawl_spiders.Careless", tmp_path, hosts, ROBOTSTXT_OBEY=True, RETRY_TIMES=1,
+        "support.spiders.Careless", tmp_path, hosts, ROBOTSTXT_OBEY=True, RETRY_TIMES=1,
         DOWNLOAD_DELAY=0.01,
     )  # fmt: skip
     assert end.crawl.reason == "finished"

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import ADDON
-from inprocess import Crawled, crawl_here
 from scrapy.exceptions import NotConfigured
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
-from searched import contents, expected
-from websites import Site, links, running
+from support.crawls import ADDON
+from support.inprocess_crawls import Crawled, crawl_here
+from support.text_index import contents, expected
+from support.websites import Site, links, running
 
 from scrapy_spider_suite.analysis.search.index_process import IndexProcess
 from scrapy_spider_suite.analysis.search.query import TextIndex

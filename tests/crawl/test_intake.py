@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import ADDON, crawl
-from inprocess import Crawled, crawl_here
 from scrapy import Request, Spider
 from scrapy.http import Response
-from websites import Answer, Site, links, running
+from support.crawls import ADDON, crawl
+from support.inprocess_crawls import Crawled, crawl_here
+from support.websites import Answer, Site, links, running
 
 from scrapy_spider_suite.crawl import seeds as intake
 from scrapy_spider_suite.crawl.context import get_crawl
@@ -207,7 +207,7 @@ def test_a_list_that_is_not_there(source: str, tmp_path: Path) -> None:
     """The crawl does not begin, and no job is made."""
     job = tmp_path / "job"
     settings = {"ADDONS": ADDON, "SUITE_SEEDS": source, "JOBDIR": str(job)}
-    done = crawl("crawl_spiders.Ordinary", settings, tmp_path)
+    done = crawl("support.spiders.Ordinary", settings, tmp_path)
     assert done.code == 2
     assert "seeds: " in done.log.splitlines()[-1]
     assert not (job / FOLDER).exists()

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from crawls import crawl, crawl_over_kills, web_settings
+from support.crawls import crawl, crawl_over_kills, web_settings
 
 from scrapy_spider_suite.packs import open_items, open_packs, verify
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
@@ -37,7 +37,7 @@ def test_kills_lose_and_double_no_item(
         seed = web.ready.seeds[0]
         given = {"seeds": seed} if spider == "BulkItems" else {"start": seed}
         times = [kill + chance.random() for kill in kills]
-        crawl_over_kills(f"crawl_spiders.{spider}", settings, tmp_path, times, **given)
+        crawl_over_kills(f"support.spiders.{spider}", settings, tmp_path, times, **given)
         wanted = {url for url in web.web.reachable() if web.web.status(url) == 200}
     assert not list(items.glob("*.open"))
     found = Counter((item["url"], item.get("number", 1)) for item in open_items(items))
@@ -59,7 +59,7 @@ def test_a_kill_at_the_worst_instants(instant: str, is_cut: bool, tmp_path: Path
             web.ready.dns_port, JOBDIR=str(tmp_path / "job"), SUITE_HOST_DELAY=0.3,
             SUITE_IP_DELAY=0, SUITE_ITEMS_DIR=str(items),
         )  # fmt: skip
-        spider, seed = "crawl_spiders.BulkItems", web.ready.seeds[0]
+        spider, seed = "support.spiders.BulkItems", web.ready.seeds[0]
         killed = crawl(spider, settings | {"TEST_KILL_AT": instant}, tmp_path, seeds=seed)
         assert killed.code == -signal.SIGKILL, killed.log[-3000:]
         before = Counter(item["url"] for item in open_items(items))
@@ -76,6 +76,6 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """Stops the start, with a line that says why."""
     (tmp_path / "file").write_bytes(b"")
     settings = web_settings(53, SUITE_ITEMS_DIR=str(tmp_path / "file" / "items"))
-    ended = crawl("crawl_spiders.BulkItems", settings, tmp_path, seeds="http://a.test/")
+    ended = crawl("support.spiders.BulkItems", settings, tmp_path, seeds="http://a.test/")
     assert ended.code == 2
     assert "SUITE_ITEMS_DIR = " in ended.log.splitlines()[-1]

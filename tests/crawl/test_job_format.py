@@ -16,8 +16,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from frontier_command import Said, scrapy
-from projects import Project
+from support.frontier_command import Said, scrapy
+from support.projects import Project
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import State

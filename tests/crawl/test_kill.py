@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from crawls import crawl_over_kills, web_settings
+from support.crawls import crawl_over_kills, web_settings
 
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -61,8 +61,8 @@ def _repeats(arrivals: list[Arrival], kills: list[float]) -> list[int]:
 @pytest.mark.parametrize(
     ("spider", "pages", "seen", "times"),
     [
-        ("crawl_spiders.Bulk", 50, "trie", 20), ("crawl_spiders.Ordinary", 20, "trie", 8),
-        ("crawl_spiders.Bulk", 20, "sieve", 8),
+        ("support.spiders.Bulk", 50, "trie", 20), ("support.spiders.Ordinary", 20, "trie", 8),
+        ("support.spiders.Bulk", 20, "sieve", 8),
     ],
 )  # fmt: skip
 def test_k22_nothing_is_lost_over_kills(
@@ -80,7 +80,7 @@ def test_k22_nothing_is_lost_over_kills(
             SUITE_IP_DELAY=IP_DELAY, CONCURRENT_REQUESTS=AT_ONCE,
             SCRAPER_SLOT_MAX_ACTIVE_SIZE=AT_ONCE * 1024, TEST_ITEMS=str(items),
             SUITE_SEEN_STORE=seen, SUITE_MEMORY="1M",
-            ITEM_PIPELINES={"crawl_spiders.FilePipeline": 1},
+            ITEM_PIPELINES={"support.spiders.FilePipeline": 1},
         )  # fmt: skip
         arguments = {"seeds" if spider.endswith("Bulk") else "start": web.ready.seeds[0]}
         kills: list[float] = []

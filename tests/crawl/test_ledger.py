@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawl_spiders import Bulk
-from crawls import crawl, start, web_settings
-from inprocess import Crawled, crawl_here
-from redis_servers import RedisServer
+from support.crawls import crawl, start, web_settings
+from support.inprocess_crawls import Crawled, crawl_here
+from support.redis_servers import RedisServer
+from support.spiders import Bulk
 
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.operate.executors.running_crawl import change_setting
@@ -81,7 +81,7 @@ def test_four_crawls_are_polite_together_though_one_is_killed(
     (tmp_path / "slain").mkdir()
     job = tmp_path / "slain" / "job"
     given = _settings(web, tmp_path / "ledger", JOBDIR=str(job))
-    slain = start("crawl_spiders.Bulk", given, tmp_path / "slain")
+    slain = start("support.spiders.Bulk", given, tmp_path / "slain")
 
     async def kill() -> None:
         while not _done(job):
@@ -152,7 +152,7 @@ def test_a_file_that_is_no_ledger_is_refused_at_the_start(
 ) -> None:
     """Before anything is fetched."""
     (tmp_path / "ledger").write_text("not one of ours\n" * 100)
-    ended = crawl("crawl_spiders.Bulk", _settings(web, tmp_path / "ledger"), tmp_path)
+    ended = crawl("support.spiders.Bulk", _settings(web, tmp_path / "ledger"), tmp_path)
     line = ended.log.splitlines()[-1]
     assert f"SUITE_RATE_LEDGER: the ledger {tmp_path / 'ledger'} holds what the suite" in line
     assert ended.code == ExitCode.REFUSED

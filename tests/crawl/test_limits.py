@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from crawls import crawl, web_settings
-from projects import Project
+from support.crawls import crawl, web_settings
+from support.projects import Project
 
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -51,7 +51,7 @@ def test_synced_to_the_medium(tmp_path: Path) -> None:
             web.ready.dns_port, JOBDIR=str(tmp_path / "job"), SUITE_COMMIT_SURVIVES="power",
             SUITE_HOST_DELAY=0.01, SUITE_IP_DELAY=0,
         )  # fmt: skip
-        end = crawl("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
+        end = crawl("support.spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
         reachable = set(web.web.reachable())
     assert end.reason == "finished"
     with StoreReader(tmp_path / "job" / FOLDER) as reader:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from inprocess import Crawled, crawl_here
 from scrapy import Request, Spider
 from scrapy.http import HtmlResponse, Response
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
-from websites import Answer, Site, links, moved, running
+from support.inprocess_crawls import Crawled, crawl_here
+from support.websites import Answer, Site, links, moved, running
 
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.crawl.crawl_policy import make_normalizer

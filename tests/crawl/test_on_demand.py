@@ -17,12 +17,12 @@ from unittest import mock
 from urllib.parse import urlsplit
 
 import pytest
-from crawls import crawl, crawl_over_kills, web_settings
-from inprocess import Crawled, crawl_here
 from scrapy import Request
 from scrapy.http import Response
 from scrapy.settings import Settings
-from websites import Answer, Page, Site, links, running
+from support.crawls import crawl, crawl_over_kills, web_settings
+from support.inprocess_crawls import Crawled, crawl_here
+from support.websites import Answer, Page, Site, links, running
 
 from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats
 from scrapy_spider_suite.crawl import deferred_links
@@ -98,7 +98,7 @@ def test_the_same_as_eager(tmp_path: Path) -> None:
         for how in ("eager", "on-demand"):
             (tmp_path / how).mkdir()
             ended = crawl(
-                "crawl_spiders.Bulk", settings_of(tmp_path / how, how, web), tmp_path / how,
+                "support.spiders.Bulk", settings_of(tmp_path / how, how, web), tmp_path / how,
                 seeds=web.ready.seeds[0],
             )  # fmt: skip
             assert ended.reason == "finished", ended.log[-3000:]
@@ -134,7 +134,7 @@ def test_kills_lose_nothing(seen: str, tmp_path: Path) -> None:
         )
         times = [chance.uniform(0.3, 1.2) for _ in range(5)]
         last = crawl_over_kills(
-            "crawl_spiders.Bulk", settings, tmp_path, times, seeds=web.ready.seeds[0]
+            "support.spiders.Bulk", settings, tmp_path, times, seeds=web.ready.seeds[0]
         )
         reachable = set(web.web.reachable())
     assert last.log.count("Spider opened") >= 3

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawl_spiders import Ordinary
-from crawls import Process, start
-from inprocess import Crawled, crawl_here
-from polite import TOLERANCE, Size, pages_of
-from websites import Site, links, moved, running
+from support.crawls import Process, start
+from support.inprocess_crawls import Crawled, crawl_here
+from support.polite_crawls import TOLERANCE, Size, pages_of
+from support.spiders import Ordinary
+from support.websites import Site, links, moved, running
 
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader, wait_reason
@@ -77,7 +77,7 @@ def test_the_file_changes_while_the_crawl_runs(tmp_path: Path) -> None:
             IMAGES_STORE=str(tmp_path / "images"),
         )  # fmt: skip
         process = start(
-            "polite_spiders.Pictures", settings, tmp_path, seeds=str(config.seeds_file)
+            "support.odd_spiders.Pictures", settings, tmp_path, seeds=str(config.seeds_file)
         )
         try:
             crawl = Live(tmp_path, process)

@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from inprocess import Crawled, crawl_here
 from scrapy.core.downloader import Downloader
-from visitors import Walker, visitor
-from websites import Answer, Site, links, moved, running
+from support.inprocess_crawls import Crawled, crawl_here
+from support.visiting_spider import Walker, visitor
+from support.websites import Answer, Site, links, moved, running
 
 
 class OwnDownloader(Downloader):

@@ -14,11 +14,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from crawls import crawl, crawl_over_kills, web_settings
-from inprocess import Crawled, crawl_here
-from lzop import Lzop
-from packed import all_accepted
-from websites import Answer, Site, links, running
+from support.crawls import crawl, crawl_over_kills, web_settings
+from support.inprocess_crawls import Crawled, crawl_here
+from support.lzop import Lzop
+from support.packs import all_accepted
+from support.websites import Answer, Site, links, running
 
 from scrapy_spider_suite.operate import disk_guard
 from scrapy_spider_suite.packs import open_packs, verify
@@ -77,7 +77,7 @@ def test_every_answer_is_packed(form: str, tmp_path: Path, request: pytest.Fixtu
             SUITE_PACKS_FORMAT=form, SUITE_AGENT_NAME="here", SUITE_RETRY_TIMES=1,
             SUITE_BACKOFF_BASE=0.01, SUITE_BACKOFF_MAX=0.01,
         )  # fmt: skip
-        ended = crawl("crawl_spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
+        ended = crawl("support.spiders.Bulk", settings, tmp_path, seeds=web.ready.seeds[0])
         assert ended.reason == "finished", ended.log[-3000:]
         web.stop()
         expected = arrived(web)
@@ -175,7 +175,7 @@ def test_kills_lose_no_page(lzop: Lzop, tmp_path: Path) -> None:
                 assert all_accepted(left, lzop) == len(list(open_packs(left).records()))
 
         crawl_over_kills(
-            "crawl_spiders.Bulk", settings, tmp_path, times, close_and_check,
+            "support.spiders.Bulk", settings, tmp_path, times, close_and_check,
             seeds=web.ready.seeds[0],
         )  # fmt: skip
         assert all_accepted(packs, lzop) == len(list(open_packs(packs).records()))

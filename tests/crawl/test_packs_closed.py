@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from crawls import crawl_over_kills, web_settings
-from inprocess import Crawled, crawl_here
-from packed import plan, some
 from scrapy.crawler import Crawler
-from websites import Site, links, running
+from support.crawls import crawl_over_kills, web_settings
+from support.inprocess_crawls import Crawled, crawl_here
+from support.packs import plan, some
+from support.websites import Site, links, running
 
 from scrapy_spider_suite.packs import PackWriter, open_packs, verify
 from scrapy_spider_suite.packs.pack_file import is_pack, packs_to_upload
@@ -131,7 +131,8 @@ def test_kills_lose_no_page_on_its_way(tmp_path: Path) -> None:
             SUITE_PACKS_UPLOAD=str(far), SUITE_PACKS_KEEP=False,
         )  # fmt: skip
         times = [chance.uniform(0.4, 1.6) for _ in range(2)]
-        crawl_over_kills("crawl_spiders.Bulk", settings, tmp_path, times, seeds=web.ready.seeds[0])
+        seed = web.ready.seeds[0]
+        crawl_over_kills("support.spiders.Bulk", settings, tmp_path, times, seeds=seed)
         expected = {url for url in web.web.reachable() if web.web.status(url) == 200}
     assert packs_to_upload(packs, "here", keep=False) == []
     found = Counter(page.url for page in open_packs(far) if page.status == 200)

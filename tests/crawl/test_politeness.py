@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import Crawl, crawl
-from polite import SMALL, Size, elsewhere, pages_of
-from watching import STARVED
+from support.crawls import Crawl, crawl
+from support.loop_watch import STARVED
+from support.polite_crawls import SMALL, Size, elsewhere, pages_of
 
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess, gaps
 
@@ -26,8 +26,9 @@ def _crawl(
 ) -> tuple[Crawl, list[Arrival], set[str]]:
     """Crawl a web of *size*; return the crawl, its arrivals and the URLs it should have fetched."""
     with FakeWebProcess(size.web(folder / "arrivals", **knobs)) as web:
+        watch = {"support.loop_watch.Watch": 1}
         end = crawl(
-            spider, size.settings(web.ready, EXTENSIONS={"watching.Watch": 1}, **settings), folder,
+            spider, size.settings(web.ready, EXTENSIONS=watch, **settings), folder,
             seeds=str(web.config.seeds_file),
         )  # fmt: skip
         web.stop()
@@ -39,7 +40,7 @@ def _crawl(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spider", ["crawl_spiders.Bulk", "polite_spiders.Seeded"])
+@pytest.mark.parametrize("spider", ["support.spiders.Bulk", "support.odd_spiders.Seeded"])
 def test_no_request_comes_too_early_and_no_time_is_wasted(spider: str, tmp_path: Path) -> None:
     """With redirects, retries, Retry-After, robots, Crawl-delay and keep-alive connections."""
     end, arrivals, missing = _crawl(spider, SMALL, tmp_path, {})
@@ -50,7 +51,7 @@ def test_no_request_comes_too_early_and_no_time_is_wasted(spider: str, tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spider", ["crawl_spiders.Bulk", "polite_spiders.Seeded"])
+@pytest.mark.parametrize("spider", ["support.spiders.Bulk", "support.odd_spiders.Seeded"])
 def test_scrapys_own_robots_middleware_goes_by_the_same_clocks(
     spider: str, tmp_path: Path
 ) -> None:
@@ -74,7 +75,7 @@ def test_images_of_one_host_keep_nobody_else_waiting(tmp_path: Path) -> None:
     }  # fmt: skip
     (tmp_path / "overrides").write_text("h000000.fake.test delay=0.06\n")
     end, arrivals, missing = _crawl(
-        "polite_spiders.Pictures", SMALL, tmp_path, settings, overrides=SMALL.gallery(50)
+        "support.odd_spiders.Pictures", SMALL, tmp_path, settings, overrides=SMALL.gallery(50)
     )
     others = elsewhere(arrivals)
     assert not missing

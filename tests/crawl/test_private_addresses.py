@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import crawl, web_settings
-from listeners import PUBLIC_NETWORK, Silent, Tempter, ways_inside
+from support.crawls import crawl, web_settings
+from support.silent_listeners import PUBLIC_NETWORK, Silent, Tempter, ways_inside
 
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
@@ -17,7 +17,7 @@ OWN = {
         "scrapy.core.downloader.contextfactory.BrowserLikeContextFactory"
 }  # fmt: skip
 """With it the add-on leaves Scrapy's download handler in place."""
-SPIDERS = {"broad": "crawl_spiders.Bulk", "spider": "crawl_spiders.Tempted"}
+SPIDERS = {"broad": "support.spiders.Bulk", "spider": "support.spiders.Tempted"}
 
 
 @pytest.fixture

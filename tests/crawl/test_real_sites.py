@@ -8,8 +8,8 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import lxml.html
 import pytest
-import sites
-from crawls import crawl, web_settings
+from support import real_sites as sites
+from support.crawls import crawl, web_settings
 
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
@@ -75,7 +75,7 @@ def test_real_sites_are_crawled_whole(tmp_path: Path) -> None:
             SUITE_HOST_CONCURRENCY=4, SUITE_DEAD_HOST_FAILURES=2, SUITE_BACKOFF_BASE=1,
             JOBDIR=str(tmp_path / "job"), DOWNLOAD_MAXSIZE=64 << 20,
         )  # fmt: skip
-        end = crawl("crawl_spiders.Bulk", settings, tmp_path, seeds=seeds, timeout=300)
+        end = crawl("support.spiders.Bulk", settings, tmp_path, seeds=seeds, timeout=300)
         assert end.reason == "finished", end.log[-3000:]
         web.stop()
         arrivals = web.arrivals()

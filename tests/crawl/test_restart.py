@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inprocess import Crawled, crawl_here
 from scrapy import Spider
 from scrapy.http import Response
-from websites import Answer, Site, running
+from support.inprocess_crawls import Crawled, crawl_here
+from support.websites import Answer, Site, running
 
 LOGGED_IN = Answer(b"<title>in</title>", headers={"Set-Cookie": "session=42; Path=/"})
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import ADDON, crawl
-from inprocess import Crawled, crawl_here
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.http import Response
-from websites import Answer, Site, Visit, links, moved, running
+from support.crawls import ADDON, crawl
+from support.inprocess_crawls import Crawled, crawl_here
+from support.websites import Answer, Site, Visit, links, moved, running
 
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
@@ -407,7 +407,7 @@ def test_headers_of_a_spider_are_its_own(site: Site, again: Again, tmp_path: Pat
 def test_without_a_job(tmp_path: Path) -> None:
     """In the spider profile plans need a job directory: one line says so."""
     settings = {"ADDONS": ADDON, "SUITE_REVISIT": "fixed"}
-    ended = crawl("crawl_spiders.Ordinary", settings, tmp_path, start="http://127.0.0.1:9/")
+    ended = crawl("support.spiders.Ordinary", settings, tmp_path, start="http://127.0.0.1:9/")
     assert ended.code == 2
     assert "SUITE_REVISIT = 'fixed': expected 'off' in the spider profile" in ended.log
 

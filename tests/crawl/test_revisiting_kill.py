@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from crawls import crawl_over_kills, web_settings
+from support.crawls import crawl_over_kills, web_settings
 
 from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
 from scrapy_spider_suite.packs import open_packs, verify
@@ -40,7 +40,7 @@ def test_kills_lose_no_plan(tmp_path: Path) -> None:
         )  # fmt: skip
         times = [chance.uniform(1, 3) for _ in range(2)]
         last = crawl_over_kills(
-            "crawl_spiders.Bulk", settings, tmp_path, times, reason="closespider_timeout",
+            "support.spiders.Bulk", settings, tmp_path, times, reason="closespider_timeout",
             seeds=web.ready.seeds[0],
         )  # fmt: skip
         reachable = set(web.web.reachable())

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from inprocess import Crawled, crawl_here
-from websites import Site, links, moved, running
+from support.inprocess_crawls import Crawled, crawl_here
+from support.websites import Site, links, moved, running
 
 from scrapy_spider_suite.spiders import BroadSpider
 

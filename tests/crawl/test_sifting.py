@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from virtual import WALL, entry
+from support.virtual_crawl import WALL, entry
 
 from scrapy_spider_suite.crawl.maintenance import Maintenance, SieveFlusher
 from scrapy_spider_suite.crawl.queue.frontier import Frontier

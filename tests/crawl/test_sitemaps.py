@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inprocess import Crawled, crawl_here
 from scrapy.http import Response
-from websites import Answer, Site, links, moved, running
+from support.inprocess_crawls import Crawled, crawl_here
+from support.websites import Answer, Site, links, moved, running
 
 from scrapy_spider_suite.crawl import links as sitemaps
 from scrapy_spider_suite.crawl.links import TrapFilter

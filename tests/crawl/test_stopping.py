@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import Crawl, crawl, start
-from polite import Size, pages_of
+from support.crawls import Crawl, crawl, start
+from support.polite_crawls import Size, pages_of
 
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -26,7 +26,7 @@ PATIENT = 50.0
 """SUITE_STOP_TIMEOUT where a stop has nothing to wait for."""
 PROMPT = 8.0
 """Seconds that a prompt stop takes at most, on a busy machine, the end of the process included."""
-BOTH = ["crawl_spiders.Bulk", "polite_spiders.Seeded"]
+BOTH = ["support.spiders.Bulk", "support.odd_spiders.Seeded"]
 QUICK = {"SUITE_HOST_DELAY": 0.1, "SUITE_BACKOFF_BASE": 0.1}
 
 
@@ -117,7 +117,7 @@ def test_a_stop_does_not_wait_for_images_that_wait(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     pipeline = {"ITEM_PIPELINES": {"scrapy.pipelines.images.ImagesPipeline": 1}}
     images = {host: {"images": 4} for host in (0, 1)}
-    with Job(tmp_path, "polite_spiders.Pictures", overrides=images) as job:
+    with Job(tmp_path, "support.odd_spiders.Pictures", overrides=images) as job:
         took, reason = job.stop_after(
             2.0, SUITE_HOST_DELAY=3, SUITE_STOP_TIMEOUT=PATIENT, **pipeline
         )
@@ -160,7 +160,7 @@ def test_limits_of_scrapy_close_the_crawl_and_the_next_run_goes_on(
 def test_a_crawl_that_only_waits_closes_and_can_be_resumed(tmp_path: Path) -> None:
     """SUITE_MAX_WAIT: the reason is 'waiting'; a later run keeps what the host asked for."""
     refusing = {1: {"retry_after_requests": 1, "retry_after_delay": 9.0}}
-    with Job(tmp_path, "crawl_spiders.Bulk", overrides=refusing) as job:
+    with Job(tmp_path, "support.spiders.Bulk", overrides=refusing) as job:
         first = job.run(SUITE_MAX_WAIT=2)
         assert first.reason == "waiting"
         assert first.stats["suite/frontier/pending"] > 0
@@ -174,7 +174,7 @@ def test_a_crawl_that_only_waits_closes_and_can_be_resumed(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_a_crawl_can_wait_for_more(tmp_path: Path) -> None:
     """SUITE_WHEN_DONE = wait: nothing is left, and it goes on until it is told to stop."""
-    with Job(tmp_path, "crawl_spiders.Bulk") as job:
+    with Job(tmp_path, "support.spiders.Bulk") as job:
         assert job.run().reason == "finished"
         took, reason = job.stop_after(1.5, SUITE_WHEN_DONE="wait", SUITE_STOP_TIMEOUT=PATIENT)
         assert (reason, took < PROMPT) == ("shutdown", True)
@@ -183,8 +183,8 @@ def test_a_crawl_can_wait_for_more(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_pause_sends_nothing_and_loses_nothing(tmp_path: Path) -> None:
     """`engine.pause()`, and on again 1.5 seconds later."""
-    with Job(tmp_path, "polite_spiders.Seeded") as job:
-        end = job.run(EXTENSIONS={"polite_spiders.Pauser": 1})
+    with Job(tmp_path, "support.odd_spiders.Seeded") as job:
+        end = job.run(EXTENSIONS={"support.odd_spiders.Pauser": 1})
         assert end.reason == "finished"
         assert job.missing() == set()
         starts = sorted(each.start for each in job.web.arrivals())

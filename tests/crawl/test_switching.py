@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inprocess import Crawled, crawl_here
 from scrapy import Request, Spider
 from scrapy.http import Response
-from websites import Site, links, running
+from support.inprocess_crawls import Crawled, crawl_here
+from support.websites import Site, links, running
 
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.errors import SettingsError

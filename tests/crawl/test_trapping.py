@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 from scrapy.http import HtmlResponse
-from virtual import Crawl, Web
+from support.virtual_crawl import Crawl, Web
 
 from scrapy_spider_suite.crawl.links import TrapFilter
 from scrapy_spider_suite.crawl.queue.leases import Lease

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inprocess import crawl_here
-from websites import Page, Site, links, moved, running
+from support.inprocess_crawls import crawl_here
+from support.websites import Page, Site, links, moved, running
 
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.testing import FakeWebConfig

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import web_settings
-from inprocess import Crawled, crawl_here
+from support.crawls import web_settings
+from support.inprocess_crawls import Crawled, crawl_here
 
 from scrapy_spider_suite.frontier.entries import PATH_MAX
 from scrapy_spider_suite.spiders import BroadSpider

@@ -12,12 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import forks
 import pytest
-from projects import environment
 from scrapy import Spider
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.http import Request, Response
+from support import forks
+from support.projects import environment
 
 CLOSED = b"User-agent: *\nDisallow: /private\nCrawl-delay: 7"
 

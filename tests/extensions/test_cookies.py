@@ -18,6 +18,7 @@ from scrapy.http import Response
 from scrapy.http.cookies import CookieJar
 from scrapy.signalmanager import SignalManager
 from scrapy.utils.test import get_crawler
+from support.codec_values import in_a_loop, until
 
 import scrapy_spider_suite.store.job_directory
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
@@ -25,7 +26,6 @@ from scrapy_spider_suite.extensions import persistence as module
 from scrapy_spider_suite.extensions.persistence import SavedCookies
 from scrapy_spider_suite.store.interface import MemoryKV
 from scrapy_spider_suite.urls import hosts
-from tests.helpers_codec import in_a_loop, until
 
 URL = "http://www.a.example/"
 

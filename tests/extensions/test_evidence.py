@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import crawl, web_settings
-from frontier_command import FAST
-from inprocess import Crawled, crawl_here
 from scrapy import FormRequest, Request, Spider, signals
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
-from websites import Answer, Site, links, moved, running
+from support.crawls import crawl, web_settings
+from support.frontier_command import FAST
+from support.inprocess_crawls import Crawled, crawl_here
+from support.websites import Answer, Site, links, moved, running
 
 from scrapy_spider_suite.crawl.gate import FinishedFetch
 from scrapy_spider_suite.extensions.fetch_recorder import FetchRecorder
@@ -281,7 +281,7 @@ def test_a_folder_in_use(site: Site, tmp_path: Path) -> None:
     """Refuses the crawl in one line, with exit code 2."""
     log = FetchLog(tmp_path / "fetches")
     settings = {**web_settings(53, **HERE), "SUITE_FETCH_LOG": str(tmp_path / "fetches")}
-    end = crawl("crawl_spiders.Ordinary", settings, tmp_path, start=site.url, timeout=30)
+    end = crawl("support.spiders.Ordinary", settings, tmp_path, start=site.url, timeout=30)
     log.close()
     assert end.code == 2
     assert "is being written by another crawl: set SUITE_FETCH_LOG" in end.log.splitlines()[-1]
@@ -338,7 +338,7 @@ def test_a_kill_loses_the_last_second_at_most(tmp_path: Path) -> None:
             web.ready.dns_port, JOBDIR=str(tmp_path / "job"), **{**FAST, "SUITE_HOST_DELAY": 0.2}
         )
         arguments = {"seeds": web.ready.seeds[0]}
-        crawl("crawl_spiders.Bulk", settings, tmp_path, kill_after=6, **arguments)
+        crawl("support.spiders.Bulk", settings, tmp_path, kill_after=6, **arguments)
         arrivals = web.arrivals()
         log = log_of(tmp_path / "job" / FOLDER / FETCHES)
         known = {fetch.url.replace(f":{web.ready.http_port}", "") for fetch in log}
@@ -346,6 +346,6 @@ def test_a_kill_loses_the_last_second_at_most(tmp_path: Path) -> None:
         older = {f"http://{each.host}{each.path}" for each in arrivals if each.end < last - 2.0}
         assert len(older) > 100
         assert older - known == set()
-        crawl("crawl_spiders.Bulk", settings, tmp_path, kill_after=4, **arguments)
+        crawl("support.spiders.Bulk", settings, tmp_path, kill_after=4, **arguments)
         assert len(log_of(tmp_path / "job" / FOLDER / FETCHES)) > len(log)
     assert tallies_of(tmp_path / "job").total()[0] > 100

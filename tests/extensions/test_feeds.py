@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inprocess import Crawled, crawl_here
 from scrapy import Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
-from websites import Site, running
+from support.inprocess_crawls import Crawled, crawl_here
+from support.websites import Site, running
 
 from scrapy_spider_suite.extensions.persistence import DurableFeeds
 from scrapy_spider_suite.operate.disk_guard import feed_folders

@@ -12,11 +12,11 @@ from copy import copy
 from typing import Any
 
 import pytest
-from inprocess import Crawled, crawl_here
 from scrapy import Request, Spider
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
-from websites import Answer, Site, running
+from support.inprocess_crawls import Crawled, crawl_here
+from support.websites import Answer, Site, running
 
 from scrapy_spider_suite.extensions.quietlog import (
     FIRST,

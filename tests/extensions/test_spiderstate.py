@@ -14,11 +14,11 @@ from scrapy import Request
 from scrapy.exceptions import NotConfigured
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
+from support.codec_values import Book, CodecSpider, Colour, in_a_loop, same, until
 
 import scrapy_spider_suite.store.job_directory
 from scrapy_spider_suite.extensions.persistence import SpiderState
 from scrapy_spider_suite.store.interface import MemoryKV
-from tests.helpers_codec import Book, CodecSpider, Colour, in_a_loop, same, until
 
 
 def run(kv: MemoryKV | None, change: Callable[[Any], Any], **options: Any) -> Any:
@@ -26,7 +26,7 @@ def run(kv: MemoryKV | None, change: Callable[[Any], Any], **options: Any) -> An
 
     async def crawl() -> Any:
         spider = CodecSpider()
-        spider.settings = Settings({"SPIDER_MODULES": ["tests"]})
+        spider.settings = Settings({"SPIDER_MODULES": ["support"]})
         extension = SpiderState(lambda: kv, **options)
         extension.spider_opened(spider)
         first = dict(vars(spider)["state"])

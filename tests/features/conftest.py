@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from inprocess import Crawled, Crawling, crawl_here
-from websites import Site, running
+from support.inprocess_crawls import Crawled, Crawling, crawl_here
+from support.websites import Site, running
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-import projects
 import pytest
-from uploading import write
-from websites import Site, links
+from support import projects
+from support.uploads import write
+from support.websites import Site, links
 
 SPIDER = '''
 import scrapy

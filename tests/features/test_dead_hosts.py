@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frontier_command import parsed
-from inprocess import Crawling
 from scrapy import Request
 from scrapy.http import Response
-from visitors import Visitor, closed_port, visitor
-from websites import Answer, Site, links, running
+from support.frontier_command import parsed
+from support.inprocess_crawls import Crawling
+from support.visiting_spider import Visitor, closed_port, visitor
+from support.websites import Answer, Site, links, running
 
 QUICK: dict[str, Any] = {"SUITE_BACKOFF_BASE": 0.05, "SUITE_MAX_WAIT": 60, "SUITE_BACKOFF_MAX": 600}
 

@@ -9,12 +9,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from inprocess import Crawling
 from scrapy import Request, Spider
 from scrapy.http import Response
-from versions import NEWEST
-from visitors import Visitor, closed_port, visitor
-from websites import Answer, Site, Visit, links, running
+from support.inprocess_crawls import Crawling
+from support.scrapy_versions import NEWEST
+from support.visiting_spider import Visitor, closed_port, visitor
+from support.websites import Answer, Site, Visit, links, running
 
 
 def gaps(site: Site) -> list[float]:

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import crawl as crawl_alone
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inprocess import Crawling
 from scrapy import Request
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
-from visitors import Visitor, visitor
-from websites import Site, links
+from support.crawls import crawl as crawl_alone
+from support.inprocess_crawls import Crawling
+from support.visiting_spider import Visitor, visitor
+from support.websites import Site, links
 
 from scrapy_spider_suite import dupefilter
 from scrapy_spider_suite.dupefilter import SieveDupeFilter, StoredDupeFilter, TrieDupeFilter
@@ -152,7 +152,8 @@ def test_refused_as_a_whole(tmp_path: Path) -> None:
     other = made(SieveDupeFilter, tmp_path / "job")
     name = "scrapy_spider_suite.dupefilter.SieveDupeFilter"
     refused = crawl_alone(
-        "visitors.Visitor", {"JOBDIR": str(tmp_path / "job"), "DUPEFILTER_CLASS": name}, tmp_path
+        "support.visiting_spider.Visitor",
+        {"JOBDIR": str(tmp_path / "job"), "DUPEFILTER_CLASS": name}, tmp_path,
     )
     other.close("finished")
     assert refused.code == 5

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 from weakref import WeakSet
 
-from inprocess import Crawling
 from scrapy import Request, Spider
 from scrapy.http import Response
+from support.inprocess_crawls import Crawling
 
 
 def test_requests_that_were_never_sent_go(crawl: Crawling) -> None:

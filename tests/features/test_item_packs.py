@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inprocess import Crawling
-from mounts import tmpfs
 from scrapy import signals
 from scrapy.exceptions import DropItem
 from scrapy.http import Response
-from visitors import Visitor, Walker, walker
-from websites import Site, links
+from support.inprocess_crawls import Crawling
+from support.small_disks import tmpfs
+from support.visiting_spider import Visitor, Walker, walker
+from support.websites import Site, links
 
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.packs import open_items

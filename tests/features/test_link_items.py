@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inprocess import Crawling
 from scrapy.http import Response
 from scrapy.linkextractors import LinkExtractor
-from visitors import Walker, walker
-from websites import Site, links, moved
+from support.inprocess_crawls import Crawling
+from support.visiting_spider import Walker, walker
+from support.websites import Site, links, moved
 
 from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats
 from scrapy_spider_suite.items import PageItem

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inprocess import Crawled, Crawling
 from itemadapter import ItemAdapter
 from scrapy import Request, Spider
 from scrapy.exceptions import DropItem
 from scrapy.exporters import JsonLinesItemExporter
 from scrapy.http import Response
 from scrapy.linkextractors import LinkExtractor
-from visitors import Walker, walker
-from websites import Answer, Site, links, moved
+from support.inprocess_crawls import Crawled, Crawling
+from support.visiting_spider import Walker, walker
+from support.websites import Answer, Site, links, moved
 
 from scrapy_spider_suite.crawl.sinks import page_packs
 from scrapy_spider_suite.items import PageItem

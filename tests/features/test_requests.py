@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from inprocess import Crawling
 from scrapy import Request, Spider, signals
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.exceptions import DontCloseSpider, IgnoreRequest
 from scrapy.http import FormRequest, JsonRequest, Response
 from scrapy.utils.request import RequestFingerprinter
-from versions import NEWEST
-from visitors import Visitor, closed_port, visitor
-from websites import Answer, Site, links, moved
+from support.inprocess_crawls import Crawling
+from support.scrapy_versions import NEWEST
+from support.visiting_spider import Visitor, closed_port, visitor
+from support.websites import Answer, Site, links, moved
 
 
 def test_duplicates_are_dropped_unless_dont_filter(site: Site, either: Crawling) -> None:

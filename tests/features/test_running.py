@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inprocess import Crawling
 from scrapy import Request, Spider, signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider, DropItem
 from scrapy.extensions.memusage import MemoryUsage
 from scrapy.http import Response
 from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.engine import get_engine_status
-from versions import NEWEST
-from visitors import Visitor, visitor, walker
-from websites import Answer, Site, Visit, links
+from support.inprocess_crawls import Crawling
+from support.scrapy_versions import NEWEST
+from support.visiting_spider import Visitor, visitor, walker
+from support.websites import Answer, Site, Visit, links
 
 
 def chain(site: Site, length: int) -> None:

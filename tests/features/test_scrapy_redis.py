@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import ADDON, start
-from inprocess import QUIET, Crawling
-from pushed_spiders import PROJECT, Broad, Following, Pages
-from redis_servers import RedisServer
 from scrapy import signals
-from websites import Answer, Site, Visit, links
+from support.crawls import ADDON, start
+from support.inprocess_crawls import QUIET, Crawling
+from support.pushed_spiders import PROJECT, Broad, Following, Pages
+from support.redis_servers import RedisServer
+from support.websites import Answer, Site, Visit, links
 
 from scrapy_spider_suite.cluster.pushed_seeds import LONGEST, PushedList, PushedSeeds
 from scrapy_spider_suite.crawl.context import get_crawl
@@ -142,7 +142,8 @@ def test_a_kill_loses_none(
         **PROJECT, "REDIS_URL": server.url, "JOBDIR": str(tmp_path / "job"),
         "REDIS_START_URLS_BATCH_SIZE": 7, "CONCURRENT_REQUESTS": 4,
     }  # fmt: skip
-    process = start("pushed_spiders.Pages", {"ADDONS": ADDON, **QUIET, **settings}, tmp_path)
+    settings = {"ADDONS": ADDON, **QUIET, **settings}
+    process = start("support.pushed_spiders.Pages", settings, tmp_path)
     while len(site.visits) < 9 and process.poll() is None:
         time.sleep(0.01)
     process.kill()

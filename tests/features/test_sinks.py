@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from inprocess import Crawling
 from scrapy import signals
 from scrapy.http import Response
-from visitors import Visitor, walker
-from websites import Site, links
+from support.inprocess_crawls import Crawling
+from support.visiting_spider import Visitor, walker
+from support.websites import Site, links
 
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inprocess import Crawling
 from PIL import Image
 from scrapy.http import Response
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, CSVFeedSpider, Rule, SitemapSpider, XMLFeedSpider
-from websites import Answer, Site, links, moved
+from support.inprocess_crawls import Crawling
+from support.websites import Answer, Site, links, moved
 
 
 class Ruled(CrawlSpider):

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from inprocess import Crawling
 from scrapy import Spider, signals
 from scrapy.exceptions import DropItem
+from support.inprocess_crawls import Crawling
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.context import get_crawl

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import ADDON
-from inprocess import QUIET
 from scrapy.crawler import AsyncCrawlerRunner
-from visitors import visitor
-from websites import Answer, Site, links
+from support.crawls import ADDON
+from support.inprocess_crawls import QUIET
+from support.visiting_spider import visitor
+from support.websites import Answer, Site, links
 
 from scrapy_spider_suite.errors import JobInUseError
 

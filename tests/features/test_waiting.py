@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inprocess import Crawling
 from scrapy import Request
 from scrapy.http import Response
-from visitors import Visitor, closed_port, visitor, walker
-from websites import Answer, Site, links, moved
+from support.inprocess_crawls import Crawling
+from support.visiting_spider import Visitor, closed_port, visitor, walker
+from support.websites import Answer, Site, links, moved
 
 
 def test_a_start_without_end_leaves_the_others_their_turns(site: Site, crawl: Crawling) -> None:

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 import uvloop
-from helpers_client import Client, run_with
 from support.dns_server import Clock, NameServer, Run
+from support.http_client import Client, run_with
 
 from scrapy_spider_suite.fetch.address_rules import AddressPolicy
 from scrapy_spider_suite.fetch.http1 import Http1Handler

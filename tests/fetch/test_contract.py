@@ -8,8 +8,6 @@ import logging
 from typing import Any
 
 import pytest
-from helpers_client import Client
-from helpers_servers import PAGE, Peer, RawServer, answer, answering, answering_once
 from scrapy import signals
 from scrapy.exceptions import (
     DownloadCancelledError,
@@ -18,6 +16,8 @@ from scrapy.exceptions import (
     StopDownload,
 )
 from scrapy.http import HtmlResponse
+from support.byte_servers import PAGE, Peer, RawServer, answer, answering, answering_once
+from support.http_client import Client
 
 
 def test_a_page(client: Client) -> None:

@@ -8,13 +8,13 @@ import socket
 from pathlib import Path
 
 import pytest
-from helpers_client import Client
-from helpers_servers import PAGE, Peer, RawServer, answer, answering, tls_context
 from scrapy.exceptions import (
     DownloadConnectionRefusedError,
     DownloadFailedError,
     DownloadTimeoutError,
 )
+from support.byte_servers import PAGE, Peer, RawServer, answer, answering, tls_context
+from support.http_client import Client
 
 
 def test_connections_are_reused(client: Client) -> None:

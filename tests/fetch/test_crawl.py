@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import forks
 import pytest
-from helpers_servers import PAGE, Peer, RawServer, Talk, answer, answering, tls_context
-from projects import environment
+from support import forks
+from support.byte_servers import PAGE, Peer, RawServer, Talk, answer, answering, tls_context
+from support.projects import environment
 
 SCRIPT = Path(__file__).with_name("probe_crawl.py")
 HANDLER = "scrapy_spider_suite.fetch.http1.Http1Handler"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mounts import tmpfs
+from support.small_disks import tmpfs
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.fetch import fetch_log

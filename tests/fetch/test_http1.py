@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers_client import Client
-from helpers_servers import PAGE, Peer, RawServer, answer, answering, answering_once, tls_context
 from scrapy import signals
 from scrapy.exceptions import (
     CannotResolveHostError,
@@ -18,6 +16,16 @@ from scrapy.exceptions import (
     DownloadFailedError,
     UnsupportedURLSchemeError,
 )
+from support.byte_servers import (
+    PAGE,
+    Peer,
+    RawServer,
+    answer,
+    answering,
+    answering_once,
+    tls_context,
+)
+from support.http_client import Client
 
 from scrapy_spider_suite.errors import NoSuchHostError, PrivateAddressError
 from scrapy_spider_suite.fetch import http1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from helpers_client import Client
-from helpers_servers import Peer, RawServer, answer
+from support.byte_servers import Peer, RawServer, answer
+from support.http_client import Client
 
 JITTER = 0.002
 """Seconds by which a timer may be early: uvloop's clock counts milliseconds."""

@@ -7,14 +7,14 @@ import errno
 from typing import Any
 
 import pytest
-from helpers_client import Client
-from helpers_servers import PAGE, Peer, RawServer, answer, answering
 from scrapy.exceptions import (
     DownloadConnectionRefusedError,
     DownloadFailedError,
     DownloadTimeoutError,
 )
 from scrapy.signals import spider_closed
+from support.byte_servers import PAGE, Peer, RawServer, answer, answering
+from support.http_client import Client
 
 from scrapy_spider_suite.errors import OutOfFilesError
 from scrapy_spider_suite.fetch import connections

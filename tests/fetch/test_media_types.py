@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from helpers_client import Client
-from helpers_servers import Peer, RawServer, answering
+from support.byte_servers import Peer, RawServer, answering
+from support.http_client import Client
 
 from scrapy_spider_suite.exceptions import UnwantedMediaType
 from scrapy_spider_suite.fetch.exchange import MEDIA_TYPES, RECEIVED

@@ -8,7 +8,7 @@ from typing import Any
 import dns.message
 import dns.rrset
 import pytest
-from crawls import crawl, web_settings
+from support.crawls import crawl, web_settings
 
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.testing.loopback import address_text
@@ -38,7 +38,7 @@ def test_a_host_that_moved_is_found(nameserver: Any, durable: bool, tmp_path: Pa
         )  # fmt: skip
         if durable:
             settings["JOBDIR"] = str(tmp_path / "job")
-        end = crawl("crawl_spiders.Bulk", settings, tmp_path, seeds=str(config.seeds_file))
+        end = crawl("support.spiders.Bulk", settings, tmp_path, seeds=str(config.seeds_file))
         web.stop()
         pages = {each.path for each in web.arrivals() if each.status == 200}
     assert end.reason == "finished", end.log[-3000:]

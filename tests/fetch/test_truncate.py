@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from helpers_client import Client
-from helpers_servers import Peer, RawServer, answer, answering
 from scrapy.exceptions import DownloadCancelledError
+from support.byte_servers import Peer, RawServer, answer, answering
+from support.http_client import Client
 
 BIG = b"0123456789" * 100
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
-from handovers import DONE, Side, drain, label, units_of
-from virtual import entry
+from support.handover_sides import DONE, Side, drain, label, units_of
+from support.virtual_crawl import entry
 
 from scrapy_spider_suite.cluster.handover.dump import CLOCK, HOST, KEPT, ROW, STATE
 from scrapy_spider_suite.cluster.handover.handover_file import (

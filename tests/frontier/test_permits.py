@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
-from ledgers import Memory
-from virtual import IP_DELAY, WALL, Crawl, Watch, Web, all_urls, trees
+from support.ledgers import Memory
+from support.virtual_crawl import IP_DELAY, WALL, Crawl, Watch, Web, all_urls, trees
 
 from scrapy_spider_suite.cluster.ledger.grants import SLACK, Grants, Need, SentBatch
 from scrapy_spider_suite.frontier.overrides import Overrides

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from optimum import Load, lower_bound, makespan, optimum
+from support.optimum import Load, lower_bound, makespan, optimum
 
 seconds = st.sampled_from([0.0, 0.1, 0.5, 2.0])
 

@@ -1,4 +1,4 @@
-"""Windows over the hosts in memory, in virtual time: `virtual.Watch` sees to the politeness."""
+"""Windows over the hosts in memory, in virtual time; `Watch` checks politeness."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from virtual import WALL, Crawl, Web, all_urls, copy_of, trees
+from support.virtual_crawl import WALL, Crawl, Web, all_urls, copy_of, trees
 
 from scrapy_spider_suite.frontier.entries import BottomUp
 from scrapy_spider_suite.frontier.outcomes import Event

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from redis_servers import RedisServer
-from scenes import InScene, scenes
+from support.calling_agents import InScene, scenes
+from support.redis_servers import RedisServer
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from redis_servers import RedisServer
-from scenes import KEYS, InScene, Scene, a_call
+from support.calling_agents import KEYS, InScene, Scene, a_call
+from support.redis_servers import RedisServer
 
 from scrapy_spider_suite.errors import AgentCallError
 from scrapy_spider_suite.operate.executors.agent_calls import (

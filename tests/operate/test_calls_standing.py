@@ -8,7 +8,7 @@ import errno
 import logging
 
 import pytest
-from scenes import KEYS, InScene, Scene, a_call
+from support.calling_agents import KEYS, InScene, Scene, a_call
 
 from scrapy_spider_suite.operate.executors import agent_calls
 from scrapy_spider_suite.operate.executors.agent_calls import CALL_MAX, AgentCall, AgentReply

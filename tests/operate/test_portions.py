@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
-from batches import Counted
+from support.mappings import Counted
 
 from scrapy_spider_suite.analysis.duplicates import PAYLOADS, STRUCTURES, Original, Originals
 from scrapy_spider_suite.crawl.queue.frontier import Frontier

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pytest
-from inprocess import crawl_here
 from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddleware
+from support.inprocess_crawls import crawl_here
 
 from scrapy_spider_suite.analysis.near_duplicates import NearIndex
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from virtual import entry
+from support.virtual_crawl import entry
 
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.outcomes import Event

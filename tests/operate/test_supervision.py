@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forks import Fork
-from projects import SCRAPY, Project, environment
-from redis_servers import free_port
-from running import until
+from support.forks import Fork
+from support.projects import SCRAPY, Project, environment
+from support.redis_servers import free_port
+from support.running_crawl import until
 
 from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.store.job_directory import FOLDER
@@ -41,7 +41,7 @@ class Supervised:
         self.folder, self.web = folder, web
         self.job, self.log = folder / "job", folder / "log"
         self.project = Project(
-            folder / "project", SPIDER_MODULES=["crawl_spiders", "stalling_spiders"],
+            folder / "project", SPIDER_MODULES=["support.spiders", "support.stalling_spiders"],
             SUITE_DNS_SERVERS=f"127.0.0.1:{web.ready.dns_port}", TELNETCONSOLE_ENABLED=False,
             SUITE_ALLOW_PRIVATE_ADDRESSES=["127.0.0.0/8"], SUITE_STOP_TIMEOUT=STOP,
             LOG_LEVEL="INFO", JOBDIR=str(self.job), **FAST,
@@ -234,7 +234,7 @@ def test_nothing_is_fetched_although_hosts_are_ready(small: Supervised) -> None:
     """Lost requests hold every place: the crawl is stopped, and ended when that takes too long."""
     settings = {
         "SUITE_STALL_TIMEOUT": STILL, "DOWNLOAD_TIMEOUT": 1, "CONCURRENT_REQUESTS": 1,
-        "DOWNLOADER_MIDDLEWARES": json.dumps({"stalling_spiders.Endless": 50}),
+        "DOWNLOADER_MIDDLEWARES": json.dumps({"support.stalling_spiders.Endless": 50}),
         "ROBOTSTXT_OBEY": False,
     }  # fmt: skip
     assert small.crawl(**settings) == ExitCode.STALLED, small.said()

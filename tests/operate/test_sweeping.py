@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_jobs import VIA, Made
+from support.jobs import VIA, Made
 
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.revisit_rules import Mode, RevisitPolicy, Validators

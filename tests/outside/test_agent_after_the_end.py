@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import loopback_settings
-from fleet import Fleet
-from inprocess import QUIET
-from redis_servers import RedisServer
+from support.crawls import loopback_settings
+from support.fleet import Fleet
+from support.inprocess_crawls import QUIET
 from support.names import Setting
-from websites import Site, running
+from support.redis_servers import RedisServer
+from support.websites import Site, running
 
 LATE = 100.0
 """Seconds that anything may take on a busy machine: less than a lease."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import websites
+from support import websites
 from support.names import Component, Setting
 from support.settings_crawls import crawl_with_each
-from websites import Answer, Site, Visit, links, moved
+from support.websites import Answer, Site, Visit, links, moved
 
 SCRAPYS = "scrapy.downloadermiddlewares"
 COMPONENTS: dict[str, dict[str, Any]] = {

@@ -9,10 +9,10 @@ from threading import Semaphore
 from typing import Any
 
 import pytest
-import websites
-from crawls import crawl, start
+from support import websites
+from support.crawls import crawl, start
 from support.names import Component
-from websites import Answer, Site, Visit, links
+from support.websites import Answer, Site, Visit, links
 
 _FIRST = 40
 """Pages that the site gives to the crawl that is killed."""
@@ -41,21 +41,21 @@ def test_a_kill_loses_no_page(filter_: str, tmp_path: Path) -> None:
         return Answer(wait=600)
 
     with websites.running(Site({"/": links("/early"), "/early": links()})) as site:
-        early = crawl("visitors.Persistent", settings, tmp_path, site=site.url)
+        early = crawl("support.visiting_spider.Persistent", settings, tmp_path, site=site.url)
         assert (early.reason, sorted(site.paths())) == ("finished", ["/", "/early"])
 
         pages = _PAGES | {leaf: links() for leaves in _HUBS.values() for leaf in leaves}
         pages["/"] = links("/early", *_HUBS)
         site.visits.clear()
         site.pages = dict.fromkeys(pages, page)
-        killed = start("visitors.Persistent", settings, tmp_path, site=site.url)
+        killed = start("support.visiting_spider.Persistent", settings, tmp_path, site=site.url)
         for _ in range(_AT_ONCE):  # then the crawl has all that the site gave, and waits
             assert held.acquire(timeout=60)
         os.kill(killed.pid, signal.SIGKILL)
         killed.wait(60)
 
         site.pages = dict(pages)
-        resumed = crawl("visitors.Persistent", settings, tmp_path, site=site.url)
+        resumed = crawl("support.visiting_spider.Persistent", settings, tmp_path, site=site.url)
         assert resumed.reason == "finished", resumed.log[-3000:]
         assert len(set(pages) & set(site.paths())) == len(pages)
         assert "/early" not in site.paths()

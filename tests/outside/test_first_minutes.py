@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from projects import environment, scrapy
+from support.projects import environment, scrapy
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from crawls import crawl, loopback_settings
+from support.crawls import crawl, loopback_settings
 from support.names import Setting
-from websites import Site, links, running
+from support.websites import Site, links, running
 
 
 def test_a_folded_line_shows_its_last_record(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_a_folded_line_shows_its_last_record(tmp_path: Path) -> None:
         settings = loopback_settings(**{
             Setting.QUIET_LOG: True, Setting.HOST_DELAY: 0.01, Setting.IP_DELAY: 0,
         })  # fmt: skip
-        ended = crawl("crawl_spiders.Ordinary", settings, tmp_path, start=f"{site.url}/")
+        ended = crawl("support.spiders.Ordinary", settings, tmp_path, start=f"{site.url}/")
         last = [path for path in site.paths() if path in missing][-1]
     [line] = [line for line in ended.log.splitlines() if "more like this" in line]
     assert "10 more like this" in line

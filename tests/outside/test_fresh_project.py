@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 from support.distributions import build
 from support.names import Component, Setting
-from websites import Site, links, running
+from support.websites import Site, links, running
 
 SPIDER = """
 import scrapy

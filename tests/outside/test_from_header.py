@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from projects import Project
 from support.names import Setting
-from websites import Site, links, running
+from support.projects import Project
+from support.websites import Site, links, running
 
 LOOPBACK = {Setting.ALLOW_PRIVATE_ADDRESSES: True, Setting.HOST_DELAY: 0, Setting.IP_DELAY: 0}
 OPERATOR = "Jane Doe <jane@crawler.example>"

@@ -6,11 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from projects import scrapy
 from support.names import Component, Setting
+from support.projects import scrapy
 from support.stamped_sites import stamped_site
 from support.tls_sites import Authority
-from websites import Answer, Site, running
+from support.websites import Answer, Site, running
 
 SPIDER = f"""
 import asyncio

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from projects import Project
 from support.names import Setting
-from websites import Page, Site, links, running
+from support.projects import Project
+from support.websites import Page, Site, links, running
 
 
 def test_it_counts_from_where_the_host_was_entered(tmp_path: Path) -> None:

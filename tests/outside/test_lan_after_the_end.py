@@ -9,13 +9,13 @@ from threading import Event
 from typing import Any
 
 import pytest
-from crawls import loopback_settings
-from fleet import OPEN, Fleet
-from inprocess import QUIET
-from redis_servers import free_port
-from running import until
+from support.crawls import loopback_settings
+from support.fleet import OPEN, Fleet
+from support.inprocess_crawls import QUIET
 from support.names import Setting
-from websites import Answer, Site, Visit, running
+from support.redis_servers import free_port
+from support.running_crawl import until
+from support.websites import Answer, Site, Visit, running
 
 LATE = 100.0
 """Seconds that anything may take on a busy machine."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from crawls import loopback_settings, start
-from redis_servers import RedisServer
-from running import until
+from support.crawls import loopback_settings, start
 from support.names import Setting
+from support.redis_servers import RedisServer
+from support.running_crawl import until
 
 
 def test_deleted_streams(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_deleted_streams(tmp_path: Path) -> None:
             "JOBDIR": str(tmp_path / "job"), Setting.CLUSTER: "peers", Setting.CRAWL_NAME: "lost",
             Setting.AGENT_NAME: "a", Setting.REDIS_URL: server.url, Setting.IDLE: "wait",
         })  # fmt: skip
-        process = start("crawl_spiders.Bulk", settings, tmp_path)
+        process = start("support.spiders.Bulk", settings, tmp_path)
 
         def waiting() -> bool:
             return client.info("clients")["blocked_clients"] >= 2 or process.poll() is not None

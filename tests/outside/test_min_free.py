@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from crawls import loopback_settings, start
-from running import until
+from support.crawls import loopback_settings, start
 from support.names import Setting
-from websites import Site, links, running
+from support.running_crawl import until
+from support.websites import Site, links, running
 
 
 def test_no_fetch_without_room(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_no_fetch_without_room(tmp_path: Path) -> None:
     })  # fmt: skip
     log = tmp_path / "log"
     with running(Site({"/": links("/a"), "/a": links()})) as site:
-        process = start("crawl_spiders.Bulk", settings, tmp_path, seeds=f"{site.url}/")
+        process = start("support.spiders.Bulk", settings, tmp_path, seeds=f"{site.url}/")
         try:
             until(lambda: Setting.MIN_FREE in log.read_text() or process.poll() is not None)
             process.send_signal(signal.SIGTERM)

@@ -6,11 +6,11 @@ import json
 import socket
 from pathlib import Path
 
-from crawls import loopback_settings, start
-from projects import Project, scrapy
-from running import until
+from support.crawls import loopback_settings, start
 from support.name_servers import name_server
 from support.names import Setting
+from support.projects import Project, scrapy
+from support.running_crawl import until
 
 SPIDER = """
 import scrapy
@@ -59,7 +59,8 @@ def test_silence_is_told_to_whoever_asks_why_a_crawl_waits(tmp_path: Path) -> No
         server = f"127.0.0.1:{taken.getsockname()[1]}"
         settings = {Setting.DNS_SERVERS: [server], Setting.DNS_TIMEOUT: 0.5, "JOBDIR": str(job)}
         seeds = "http://silent1.example/,http://silent2.example/"
-        process = start("crawl_spiders.Bulk", loopback_settings(**settings), tmp_path, seeds=seeds)
+        given = loopback_settings(**settings)
+        process = start("support.spiders.Bulk", given, tmp_path, seeds=seeds)
         try:
             until(lambda: "No name server answers" in (tmp_path / "log").read_text())
 
@@ -85,7 +86,8 @@ def test_nothing_is_said_of_name_servers_that_answer(tmp_path: Path) -> None:
     with name_server() as server:
         settings = {Setting.DNS_SERVERS: [server], Setting.DNS_TIMEOUT: 0.5, "JOBDIR": str(job)}
         seeds = "http://other.example/,http://silent.example/"
-        process = start("crawl_spiders.Bulk", loopback_settings(**settings), tmp_path, seeds=seeds)
+        given = loopback_settings(**settings)
+        process = start("support.spiders.Bulk", given, tmp_path, seeds=seeds)
         try:
             until(lambda: "1 host waits: 1 back-off" in scrapy(
                 tmp_path, "frontier", "status", "-j", str(job)

@@ -10,11 +10,11 @@ import socket
 from pathlib import Path
 
 import pytest
-from crawls import loopback_settings, start
-from projects import Project
-from running import until
+from support.crawls import loopback_settings, start
 from support.names import STATUS_FILE, Reason, Setting
-from websites import Answer, Site, links, running
+from support.projects import Project
+from support.running_crawl import until
+from support.websites import Answer, Site, links, running
 
 _GIVEN = """
 import scrapy
@@ -193,7 +193,7 @@ def test_the_setting_is_enough_while_it_runs(project: Project, tmp_path: Path) -
         Setting.ALLOW_PRIVATE_ADDRESSES: False,
     })  # fmt: skip
     with running(Site({"/": links()})) as site:
-        process = start("crawl_spiders.Bulk", settings, tmp_path, seeds=f"{site.url}/")
+        process = start("support.spiders.Bulk", settings, tmp_path, seeds=f"{site.url}/")
         try:
             until(lambda: _failed(job) == 1)
             project.scrapy(

@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from projects import Project
 from support.names import Setting
-from websites import Site, links, running
+from support.projects import Project
+from support.websites import Site, links, running
 
 SPIDER = """
 import scrapy

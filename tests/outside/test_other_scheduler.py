@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from projects import Project
 from support.names import Component, Reason, Setting
-from websites import Site, links, moved, running
+from support.projects import Project
+from support.websites import Site, links, moved, running
 
 SCRAPYS = "scrapy.core.scheduler.Scheduler"
 WAYS: dict[str, dict[str, Any]] = {

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from backports import zstd
 from fastwarc.warc import ArchiveIterator as FastIterator
-from projects import Project
 from support.names import Setting
+from support.projects import Project
+from support.websites import Site, links, running
 from warcio.archiveiterator import ArchiveIterator
-from websites import Site, links, running
 
 PAGES = {"/": links("/1", "/2"), "/1": links(title="one"), "/2": links()}
 SPIDER = """

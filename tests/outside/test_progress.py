@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from projects import Project, environment, scrapy
-from running import until
 from support.names import STATUS_FILE, Setting
+from support.projects import Project, environment, scrapy
+from support.running_crawl import until
 from support.terminals import on_terminal
 
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess

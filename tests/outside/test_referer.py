@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from crawls import loopback_settings
-from projects import Project
+from support.crawls import loopback_settings
 from support.names import Setting
-from websites import Answer, Site, links, running
+from support.projects import Project
+from support.websites import Answer, Site, links, running
 
 
 def referers(folder: Path, **settings: object) -> dict[str, str | None]:

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from crawls import loopback_settings
-from projects import Project
+from support.crawls import loopback_settings
 from support.names import Setting
+from support.projects import Project
 from support.tls_sites import Authority
-from websites import Answer, Page, Site, links, moved, running
+from support.websites import Answer, Page, Site, links, moved, running
 
 POLICIES = (
     "no-referrer", "no-referrer-when-downgrade", "same-origin", "origin", "strict-origin",

@@ -8,11 +8,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import forks
 import pytest
-from forks import LEAN
-from projects import environment, scrapy
+from support import forks
+from support.forks import LEAN
 from support.names import Component, Reason, Setting
+from support.projects import environment, scrapy
 
 SCRIPT = f"""
 import asyncio, json, sys

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import websites
-from crawls import crawl
+from support import websites
+from support.crawls import crawl
 from support.names import Component, Setting, Stat
-from websites import Answer, Site, links, moved
+from support.websites import Answer, Site, links, moved
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_how_requests_end_is_counted(switched_on: dict[str, Any], tmp_path: Path
         Setting.ALLOW_PRIVATE_ADDRESSES: True, Setting.HOST_DELAY: 0, **switched_on,
     }  # fmt: skip
     with websites.running(Site(pages)) as site:
-        ended = crawl("visitors.Persistent", settings, tmp_path, site=site.url)
+        ended = crawl("support.visiting_spider.Persistent", settings, tmp_path, site=site.url)
     assert ended.reason == "finished", ended.log[-3000:]
     outcomes = {name: n for name, n in ended.stats.items() if name.startswith(Stat.OUTCOME)}
     assert outcomes == {

@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
-import websites
-from projects import Project
-from redis_servers import RedisServer
+from support import websites
 from support.names import Component, Setting
-from websites import Site, links
+from support.projects import Project
+from support.redis_servers import RedisServer
+from support.websites import Site, links
 
 THEIRS = "scrapy_redis.scheduler.Scheduler"
 OWN = "project.scheduler.OwnScheduler"

@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from projects import scrapy
 from support.names import Component, Setting
-from websites import Site, running
+from support.projects import scrapy
+from support.websites import Site, running
 
 SPIDER = f"""
 import json

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from crawls import crawl, web_settings
-from projects import scrapy
+from support.crawls import crawl, web_settings
 from support.names import SEEN_FOLDER, Setting
+from support.projects import scrapy
 
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
@@ -27,7 +27,7 @@ def test_less_than_its_text(tmp_path: Path) -> None:
             **{Setting.HOST_DELAY: 0, Setting.IP_DELAY: 0, Setting.SEEN: "trie"},
         )  # fmt: skip
         seeds = ",".join(web.ready.seeds)
-        ended = crawl("crawl_spiders.Bulk", settings, tmp_path, seeds=seeds, timeout=300)
+        ended = crawl("support.spiders.Bulk", settings, tmp_path, seeds=seeds, timeout=300)
         port = web.ready.ports[0]
         pages = {f"http://{each.host}:{port}{each.path}" for each in web.arrivals()}
     assert ended.reason == "finished", ended.log[-3000:]

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from crawls import loopback_settings, start
-from running import until
+from support.crawls import loopback_settings, start
 from support.endless_site import EndlessSite
 from support.names import STATUS_FILE, Setting
-from websites import running
+from support.running_crawl import until
+from support.websites import running
 
 PAGES, HEARD = 20, 5
 """Pages for which the crawl is listened to, and how often it must be heard meanwhile."""
@@ -24,7 +24,7 @@ def test_a_crawl_with_slow_turns_of_the_loop_is_heard(tmp_path: Path) -> None:
         "JOBDIR": str(job), Setting.HOST_DELAY: 0.01, Setting.IP_DELAY: 0,
     })  # fmt: skip
     with running(EndlessSite()) as site:
-        process = start("stalling_spiders.Slow", settings, tmp_path, seeds=f"{site.url}/")
+        process = start("support.stalling_spiders.Slow", settings, tmp_path, seeds=f"{site.url}/")
 
         def pages() -> int:
             if (job / STATUS_FILE).exists():

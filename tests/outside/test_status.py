@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import crawl, loopback_settings, start
-from forks import Fork
-from projects import SCRAPY, Project, environment, scrapy
-from running import until
+from support.crawls import crawl, loopback_settings, start
 from support.endless_site import EndlessSite
+from support.forks import Fork
 from support.names import STATUS_FILE, Setting
-from websites import Site, running
+from support.projects import SCRAPY, Project, environment, scrapy
+from support.running_crawl import until
+from support.websites import Site, running
 
 FAST = {Setting.HOST_DELAY: 0.01, Setting.IP_DELAY: 0}
 
@@ -38,7 +38,7 @@ def test_a_paused_and_a_killed_crawl_say_so_first(site: Site, tmp_path: Path) ->
     """The first lines say what matters; a kill is known at once."""
     job = tmp_path / "job"
     process = start(
-        "crawl_spiders.Bulk", loopback_settings(JOBDIR=str(job), **FAST), tmp_path,
+        "support.spiders.Bulk", loopback_settings(JOBDIR=str(job), **FAST), tmp_path,
         seeds=f"{site.url}/",
     )  # fmt: skip
     try:
@@ -87,7 +87,7 @@ def test_a_script_has_an_exit_code_of_its_own(site: Site, tmp_path: Path) -> Non
     """The status of a crawl in it names the reason alone."""
     job = tmp_path / "job"
     settings = loopback_settings(JOBDIR=str(job), CLOSESPIDER_PAGECOUNT=2, **FAST)
-    ended = crawl("crawl_spiders.Bulk", settings, tmp_path, seeds=f"{site.url}/")
+    ended = crawl("support.spiders.Bulk", settings, tmp_path, seeds=f"{site.url}/")
     assert ended.code == 0
     row, text = status(job)
     assert row["finish_reason"] == ended.reason == "closespider_pagecount"

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from projects import Project
 from support.names import Setting
-from websites import Site, links, running
+from support.projects import Project
+from support.websites import Site, links, running
 
 _AT_ONCE = {Setting.ALLOW_PRIVATE_ADDRESSES: True, Setting.HOST_DELAY: 0, Setting.IP_DELAY: 0}
 _PAGES = {"/": links(*(f"/{n}" for n in range(40))), **{f"/{n}": links() for n in range(40)}}

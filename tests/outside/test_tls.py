@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import forks
 import pytest
-from projects import SCRAPY, environment
 from scrapy.settings import default_settings
+from support import forks
 from support.names import Component, Setting
+from support.projects import SCRAPY, environment
 from support.tls_sites import Authority, tls_sites
-from websites import Site
+from support.websites import Site
 
 SPIDER = """
 import json

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from projects import Project, environment, scrapy
 from support.names import Component, Setting
+from support.projects import Project, environment, scrapy
 
 PAGES = 12
 SPIDER = """

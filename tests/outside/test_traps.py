@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from projects import Project
 from support.names import STATUS_FILE, Setting
-from websites import Page, Site, links, running
+from support.projects import Project
+from support.websites import Page, Site, links, running
 
 LOOPBACK = {
     # Pages are compared once some are done, which without a pause may be dozens of pages later.

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from projects import Project
 from support.name_servers import name_server
 from support.names import Component, Setting, Stat
-from websites import Site, running
+from support.projects import Project
+from support.websites import Site, running
 
 SPIDER = """
 import scrapy

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import loopback_settings, start
-from projects import scrapy
-from running import until
+from support.crawls import loopback_settings, start
 from support.names import STATUS_FILE, Setting
-from websites import Answer, Site, running
+from support.projects import scrapy
+from support.running_crawl import until
+from support.websites import Answer, Site, running
 
 HOUR = 3_600.0
 BACKING_OFF, DELAYED, SILENT = "127.0.0.2", "127.0.0.3", "127.0.0.4"
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             "JOBDIR": str(folder / "job"), "ROBOTSTXT_OBEY": True, Setting.MAX_WAIT: 0,
         })  # fmt: skip
         process = start(
-            "crawl_spiders.Bulk", settings, folder, seeds=str(folder / "seeds.txt")
+            "support.spiders.Bulk", settings, folder, seeds=str(folder / "seeds.txt")
         )  # fmt: skip
         try:
             until(lambda: all(site.paths() for site in web) and "/" in web[0].paths())

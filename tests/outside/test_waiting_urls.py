@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawls import loopback_settings, start
-from projects import scrapy
-from running import until
+from support.crawls import loopback_settings, start
 from support.names import STATUS_FILE, Setting
-from websites import Answer, Site, running
+from support.projects import scrapy
+from support.running_crawl import until
+from support.websites import Answer, Site, running
 
 HOUR, BACK_OFF = 3_600, 4
 BACKING_OFF, SILENT, SLOW, REFUSING = "127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"
@@ -71,7 +71,7 @@ def crawl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             "DOWNLOAD_TIMEOUT": HOUR, Setting.BACKOFF_BASE: BACK_OFF,
         })  # fmt: skip
         process = start(
-            "crawl_spiders.Bulk", settings, folder, seeds=str(folder / "seeds.txt")
+            "support.spiders.Bulk", settings, folder, seeds=str(folder / "seeds.txt")
         )  # fmt: skip
         try:
             until(lambda: "/" in web[0].paths() and web[1].paths() and web[2].paths())

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from uploading import Flaky
+from support.uploads import Flaky
 
 from scrapy_spider_suite.packs.containers import Lzallright, LzoLibrary, PythonLzo
 

@@ -11,8 +11,8 @@ from zlib import adler32
 
 import pytest
 from backports import zstd
-from lzop import Lzop
-from packed import fastwarc_records, fetch, some, tiny, warcio_records, whole_file
+from support.lzop import Lzop
+from support.packs import fastwarc_records, fetch, some, tiny, warcio_records, whole_file
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs.containers import (

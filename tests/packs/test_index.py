@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from packed import CRAWL, NOW, fetch, plan
+from support.packs import CRAWL, NOW, fetch, plan
 
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import (

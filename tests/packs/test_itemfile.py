@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from mounts import tmpfs
+from support.small_disks import tmpfs
 
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs import open_items

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from lzop import Lzop
-from packed import body, fetch, gzipped, head, plan
+from support.lzop import Lzop
+from support.packs import body, fetch, gzipped, head, plan
 
 from scrapy_spider_suite.packs import PackWriter, RefersTo, make_records, sha1_digest
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import brotli
 import pytest
 from backports import zstd
-from loading import loaded_by
-from packed import NOW, body, fetch, gzipped, head, plan
+from support.loaded_modules import loaded_by
+from support.packs import NOW, body, fetch, gzipped, head, plan
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError, PackMissingError
 from scrapy_spider_suite.packs import (

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from lzop import Lzop
-from packed import accepted, plan, some, tiny, whole_file
+from support.lzop import Lzop
+from support.packs import accepted, plan, some, tiny, whole_file
 
 from scrapy_spider_suite.packs import cdxj
 from scrapy_spider_suite.packs.pack_file import FORMATS, PackFile, make_container
@@ -23,7 +23,7 @@ from scrapy_spider_suite.packs.writer import PackWriter, build_index, recover_fo
 WRITER = """
 import sys
 from pathlib import Path
-from packed import fetch, plan
+from support.packs import fetch, plan
 from scrapy_spider_suite.packs.warc import records
 from scrapy_spider_suite.packs.writer import PackWriter
 folder, form = Path(sys.argv[1]), sys.argv[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from packed import NOW, body, fetch, head, plan
+from support.packs import NOW, body, fetch, head, plan
 
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs import Link, PackWriter, make_records, open_packs, scan

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFile
-from packed import NOW
-from uploading import Flaky, there, write
+from support.packs import NOW
+from support.uploads import Flaky, there, write
 
 from scrapy_spider_suite.errors import PackError, PackUploadedError, PackUploadError
 from scrapy_spider_suite.packs import open_packs, verify

@@ -10,8 +10,8 @@ from typing import Any
 
 import fsspec
 import pytest
-from packed import NOW
-from uploading import Flaky, there, write
+from support.packs import NOW
+from support.uploads import Flaky, there, write
 
 from scrapy_spider_suite.errors import PackUploadError
 from scrapy_spider_suite.packs.folder_index import lock_indexes

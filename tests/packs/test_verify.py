@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from packed import NOW, body, fetch, plan
+from support.packs import NOW, body, fetch, plan
 
 from scrapy_spider_suite.packs import (
     PackFinding,

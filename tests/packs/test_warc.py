@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from packed import NOW, body, fastwarc_records, fetch, gzipped, head, warcio_records
+from support.packs import NOW, body, fastwarc_records, fetch, gzipped, head, warcio_records
 
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import http_records, warc

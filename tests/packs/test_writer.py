@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from packed import NOW, body, fetch, plan, some
+from support.packs import NOW, body, fetch, plan, some
 
 from scrapy_spider_suite.errors import PackError, PackRefusedError, PackWriteError
 from scrapy_spider_suite.packs import cdxj, http_records, pack_file

@@ -15,10 +15,10 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
-from forks import Fork
 from PIL import Image
-from projects import SCRAPY
-from websites import Answer, Site, Visit, moved, running
+from support.forks import Fork
+from support.projects import SCRAPY
+from support.websites import Answer, Site, Visit, moved, running
 
 HERE = Path(__file__).parent
 LINE = '\nADDONS = {"scrapy_spider_suite.Addon": 500}\n'

@@ -6,9 +6,9 @@ import asyncio
 import time
 
 import pytest
+from support.codec_values import in_a_loop, until
 
 from scrapy_spider_suite.runtime.tasks import TIME_SHARE, PeriodicTask
-from tests.helpers_codec import in_a_loop, until
 
 
 def test_ticks_until_it_is_stopped() -> None:

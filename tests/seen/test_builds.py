@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mounts import tmpfs
+from support.small_disks import tmpfs
 
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.seen import fresh_log as logs

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seen_stores import build_at_once, small
+from support.trie_stores import build_at_once, small
 
 from scrapy_spider_suite.errors import JobDamagedError, JobFormatError, StoreWriteError
 from scrapy_spider_suite.seen import fresh_log, segment_builder, segments

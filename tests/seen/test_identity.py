@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from contracts_seen import some_urls
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.seen_contract import some_urls
 
 from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.seen.url_keys import UrlIds, decode, encode, host_bytes

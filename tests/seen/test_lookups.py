@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from seen_stores import build_at_once, small
+from support.trie_stores import build_at_once, small
 
 from scrapy_spider_suite.errors import UnknownUrlError
 from scrapy_spider_suite.seen import segments, trie_store, url_ids, url_keys

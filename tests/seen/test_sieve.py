@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contracts_seen import SeenContract
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.seen_contract import SeenContract
 
 from scrapy_spider_suite.errors import JobDamagedError, JobSettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import host_key, state_key

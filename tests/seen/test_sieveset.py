@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contracts_seen import Seen, SeenContract
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.seen_contract import Seen, SeenContract
 
 from scrapy_spider_suite.errors import JobInUseError, StoreWriteError
 from scrapy_spider_suite.seen.sieve_set import SieveSet

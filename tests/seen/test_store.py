@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from contracts_seen import SeenContract, some_urls
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seen_stores import build_at_once, small
+from support.seen_contract import SeenContract, some_urls
+from support.trie_stores import build_at_once, small
 
 from scrapy_spider_suite.errors import (
     JobError,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from virtual import WALL, entry
+from support.virtual_crawl import WALL, entry
 
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import StoreWriteError

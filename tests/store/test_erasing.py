@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from mounts import tmpfs
-from virtual import entry
+from support.small_disks import tmpfs
+from support.virtual_crawl import entry
 
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.store.rocks_store import RocksStore

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 import pytest
-from virtual import Crawl, entry, trees
+from support.virtual_crawl import Crawl, entry, trees
 
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace

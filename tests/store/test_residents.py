@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from rocksdict import Options
-from virtual import POLICY, WALL, Crawl, Web, entry, trees
+from support.virtual_crawl import POLICY, WALL, Crawl, Web, entry, trees
 
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.entries import order_key

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from virtual import WALL, Crawl, Fetch, Watch, Web, entry
+from support.virtual_crawl import WALL, Crawl, Fetch, Watch, Web, entry
 
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.leases import _REFUSALS

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from batches import Batches, Counted
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.mappings import Batches, Counted
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.revisit_rules import DAY, History, Mode, RevisitPolicy, Validators

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from rocksdict import Checkpoint
-from virtual import copy_of
+from support.virtual_crawl import copy_of
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, order_key, state_key

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from virtual import WALL, Crawl, Web, all_urls, copy_of, entry, trees
+from support.virtual_crawl import WALL, Crawl, Web, all_urls, copy_of, entry, trees
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key

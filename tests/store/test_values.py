@@ -16,19 +16,7 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-
-from scrapy_spider_suite.errors import CodecError
-from scrapy_spider_suite.store import value_codec as module
-from scrapy_spider_suite.store.request_codec import ItemKind
-from scrapy_spider_suite.store.value_codec import (
-    DEFAULT_KINDS,
-    MAX_DEPTH,
-    ClassList,
-    ClassRegistry,
-    ValueCodec,
-    check_shape,
-)
-from tests.helpers_codec import (
+from support.codec_values import (
     HERE,
     Book,
     BookItem,
@@ -42,6 +30,18 @@ from tests.helpers_codec import (
     refused,
     same,
     values,
+)
+
+from scrapy_spider_suite.errors import CodecError
+from scrapy_spider_suite.store import value_codec as module
+from scrapy_spider_suite.store.request_codec import ItemKind
+from scrapy_spider_suite.store.value_codec import (
+    DEFAULT_KINDS,
+    MAX_DEPTH,
+    ClassList,
+    ClassRegistry,
+    ValueCodec,
+    check_shape,
 )
 
 KINDS = (*DEFAULT_KINDS, ItemKind())
@@ -250,9 +250,9 @@ class TestClasses:
             codec("elsewhere").loads(data)
 
     def test_prefixes_end_at_a_dot(self) -> None:
-        """Allowing ``tests.helpers`` does not allow ``tests.helpers_codec``."""
+        """Allowing ``support.codec`` does not allow ``support.codec_values``."""
         with refused("not on the list"):
-            codec("tests.helpers").dumps(Point(1))
+            codec("support.codec").dumps(Point(1))
         assert codec(f"{HERE}.Point").dumps(Point(1))
 
     def test_a_local_class(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from websites import Answer, Site, Visit
+from support.websites import Answer, Site, Visit
 
 
 class EndlessSite(Site):

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import forks
-from projects import environment
 from scrapy import Request, Spider, signals
 from scrapy.crawler import AsyncCrawlerRunner, Crawler
 from scrapy.http import Response, TextResponse
 from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.log import configure_logging
+
+from support import forks
+from support.projects import environment
 
 _AT_ONCE = 12
 _ORDER = "crawls.json"

@@ -12,7 +12,8 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from websites import Site, running
+
+from support.websites import Site, running
 
 _YEAR = datetime.timedelta(days=365)
 

@@ -7,8 +7,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from loading import loaded_by
 from scrapy.settings import Settings
+from support.loaded_modules import loaded_by
 
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from packed import NOW, fetch, head
-from searched import contents, expected, followed, hits, page, write
+from support.packs import NOW, fetch, head
+from support.text_index import contents, expected, followed, hits, page, write
 
 from scrapy_spider_suite.analysis.search.index_follower import TRIES, CrashJournal, IndexFollower
 from scrapy_spider_suite.analysis.search.index_place import IndexPlace, verify_index

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from packed import NOW, plan
-from searched import contents, expected, followed, hits, naive, page, write
+from support.packs import NOW, plan
+from support.text_index import contents, expected, followed, hits, naive, page, write
 
 from scrapy_spider_suite.analysis.search import index_follower
 from scrapy_spider_suite.analysis.search.index_follower import IndexFollower

@@ -9,9 +9,9 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from packed import plan
 from scrapy.utils.test import get_crawler
-from searched import contents, expected, followed, page, write
+from support.packs import plan
+from support.text_index import contents, expected, followed, page, write
 
 from scrapy_spider_suite.analysis.search.index_follower import IndexFollower
 from scrapy_spider_suite.analysis.search.index_process import IndexProcess

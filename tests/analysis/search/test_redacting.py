@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from packed import NOW, fetch, plan
-from searched import contents, expected, followed, hits, page, write
+from support.packs import NOW, fetch, plan
+from support.text_index import contents, expected, followed, hits, page, write
 
 from scrapy_spider_suite.analysis import search
 from scrapy_spider_suite.analysis.search import index_follower

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from packed import NOW, fetch
-from searched import followed, page, write
+from support.packs import NOW, fetch
+from support.text_index import followed, page, write
 
 from scrapy_spider_suite.analysis.search import open_index
 from scrapy_spider_suite.analysis.search.index_follower import IndexFollower

@@ -9,8 +9,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from handing import Handing, names_of
-from virtual import Web, all_urls, trees
+from support.virtual_crawl import Web, all_urls, trees
+from support.virtual_handover import Handing, names_of
 
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.handover import handover as both_ways

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from handovers import Side, drain, label, units_of
+from support.handover_sides import Side, drain, label, units_of
 
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.handover.dump import HostDump

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from handovers import Side, drain, hand_over, label, units_of
-from virtual import WALL, entry
+from support.handover_sides import Side, drain, hand_over, label, units_of
+from support.virtual_crawl import WALL, entry
 
 from scrapy_spider_suite.cluster.handover.handover_context import drain_sieve, handover_context
 from scrapy_spider_suite.cluster.handover.load import ConflictMark

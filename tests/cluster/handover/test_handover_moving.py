@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from handovers import Movers
-from virtual import HOST_DELAY, all_urls, trees
+from support.handover_sides import Movers
+from support.virtual_crawl import HOST_DELAY, all_urls, trees
 
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.store.counters import wrong_rows

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
-from handovers import Side, drain, killed, label, units_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual import WALL, entry
+from support.handover_sides import Side, drain, killed, label, units_of
+from support.virtual_crawl import WALL, entry
 
 import scrapy_spider_suite
 from scrapy_spider_suite.cluster.handover.dump import unfinished_dumps as begun

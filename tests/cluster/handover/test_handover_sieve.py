@@ -11,10 +11,10 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
-from handovers import Side, drain, hand_over, label, units_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual import WALL, entry
+from support.handover_sides import Side, drain, hand_over, label, units_of
+from support.virtual_crawl import WALL, entry
 
 from scrapy_spider_suite.cluster.handover import fingerprints
 from scrapy_spider_suite.cluster.handover.handover_context import drain_sieve, handover_context

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from handovers import Side, drain, label, units_of
+from support.handover_sides import Side, drain, label, units_of
 
 from scrapy_spider_suite.cluster.assignment import Member, load_assignment
 from scrapy_spider_suite.cluster.handover.handover_context import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from membership import ALL, GRACE, InTown, Town, back, beat, candidate
+from support.agent_town import ALL, GRACE, InTown, Town, back, beat, candidate
 
 from scrapy_spider_suite.cluster.assignment import Units
 from scrapy_spider_suite.cluster.ledger.shared_addresses import (

@@ -8,7 +8,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from ledgers import Memory
+from support.ledgers import Memory
 
 from scrapy_spider_suite.cluster.ledger.grants import (
     OUTBOX_MAX,

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ledgers import AHEAD, HOLD, WINDOW, A, B, InFile, InRedis, K, L, Place, User
-from membership import WORLD
-from redis_servers import RedisServer
+from support.agent_town import WORLD
+from support.ledgers import AHEAD, HOLD, WINDOW, A, B, InFile, InRedis, K, L, Place, User
+from support.redis_servers import RedisServer
 
 from scrapy_spider_suite.cluster import redis_server as scripts
 from scrapy_spider_suite.cluster.ledger.rate_ledger import (

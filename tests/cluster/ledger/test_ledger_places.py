@@ -14,9 +14,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from ledgers import AHEAD, HOLD, WINDOW, A, B, C, InRedis, K, L, User
-from membership import WORLD
-from redis_servers import RedisServer
+from support.agent_town import WORLD
+from support.ledgers import AHEAD, HOLD, WINDOW, A, B, C, InRedis, K, L, User
+from support.redis_servers import RedisServer
 
 from scrapy_spider_suite.cluster import redis_server as scripts
 from scrapy_spider_suite.cluster.ledger.ledger_stores import FileLedger, RedisLedger

@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from contenders import fetches_in, gaps
-from redis_servers import RedisServer
+from support.ledger_processes import fetches_in, gaps
+from support.redis_servers import RedisServer
 
 from scrapy_spider_suite.cluster.ledger.grants import SLACK, Grants, Need
 from scrapy_spider_suite.cluster.ledger.ledger_client import LedgerClient
@@ -33,7 +33,7 @@ def test_four_processes_are_polite_together(
     where = redis_server.url if kind == "redis" else str(tmp_path / "ledger")
     log = tmp_path / "log"
     words = (where, log, 4, 50, 6, DELAY, TIMEOUT, 25)
-    command = [sys.executable, "tests/contenders.py", *map(str, words)]
+    command = [sys.executable, "tests/support/ledger_processes.py", *map(str, words)]
     subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     found = fetches_in(log)
     # Each visit that was under way as the count was reached is one more.

@@ -10,8 +10,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from contracts_transport import Agent, TransportContract, letter_of, until
-from udp import KEY, free_addresses
+from support.message_transport_contract import Agent, TransportContract, letter_of, until
+from support.udp_ports import KEY, free_addresses
 
 from scrapy_spider_suite.cluster.messages import Message
 from scrapy_spider_suite.cluster.transports import udp

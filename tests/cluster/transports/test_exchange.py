@@ -9,9 +9,9 @@ from itertools import count
 from random import Random
 
 import pytest
-from contracts_transport import letter_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.message_transport_contract import letter_of
 
 from scrapy_spider_suite.cluster.messages import Message, MessagePacker, PackedMessage
 from scrapy_spider_suite.cluster.transports.udp import BOUNDS, UdpPeers

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from contracts_courier import Box, Couriers, insist, label, until, write
+from support.file_transport_contract import Box, Couriers, insist, label, until, write
 
 from scrapy_spider_suite.cluster.handover.handover_file import (
     FileTransport,

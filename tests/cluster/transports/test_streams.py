@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from backports import zstd
-from contracts_transport import Agent, TransportContract, letter_of, rows_of, until
-from redis_servers import RedisServer
-from streaming import INBOX, RECEIPTS, StreamsAgents
+from support.message_transport_contract import Agent, TransportContract, letter_of, rows_of, until
+from support.redis_servers import RedisServer
+from support.stream_agents import INBOX, RECEIPTS, StreamsAgents
 
 from scrapy_spider_suite.cluster.messages import _HEAD, MessagePacker
 from scrapy_spider_suite.cluster.transports.redis_streams import BOUNDS

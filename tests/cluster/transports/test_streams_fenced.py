@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from contracts_transport import Agent, Test, rows_of, until
-from streaming import INBOX, MEMBERS, RECEIPTS, StreamsAgents
+from support.message_transport_contract import Agent, Test, rows_of, until
+from support.stream_agents import INBOX, MEMBERS, RECEIPTS, StreamsAgents
 
 from scrapy_spider_suite.cluster.membership import AgentLease, Candidate
 from scrapy_spider_suite.cluster.registry import AgentRegistry, ClusterAdmin

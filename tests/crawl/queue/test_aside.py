@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from virtual import WALL, entry
+from support.virtual_crawl import WALL, entry
 
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.outcomes import Event

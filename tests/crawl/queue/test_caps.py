@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from virtual import WALL, Crawl, Web, copy_of, entry
+from support.virtual_crawl import WALL, Crawl, Web, copy_of, entry
 
 from scrapy_spider_suite.crawl.queue import admission
 from scrapy_spider_suite.frontier.entries import Entry, Flag

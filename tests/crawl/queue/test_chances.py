@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from virtual import WALL, Crawl, Web, entry
+from support.virtual_crawl import WALL, Crawl, Web, entry
 
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy

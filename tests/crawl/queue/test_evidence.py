@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from trapped_webs import BROAD, YEAR, TrapCrawl, seeds
-from virtual import entry
+from support.trap_webs import BROAD, YEAR, TrapCrawl, seeds
+from support.virtual_crawl import entry
 
 from scrapy_spider_suite.crawl.queue import traps as module
 from scrapy_spider_suite.crawl.queue.traps import Traps, TrapStats

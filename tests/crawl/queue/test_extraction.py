@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual import Crawl, Web, all_urls, copy_of, entry, trees
+from support.virtual_crawl import Crawl, Web, all_urls, copy_of, entry, trees
 
 from scrapy_spider_suite.crawl.queue import admission
 from scrapy_spider_suite.crawl.queue.leases import Lease

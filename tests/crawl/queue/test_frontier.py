@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from contracts_durable import DurableFrontierContract
-from contracts_frontier import FrontierContract
+from support.durable_frontier_contract import DurableFrontierContract
+from support.frontier_contract import FrontierContract
 
 from scrapy_spider_suite.crawl.queue import admission
 from scrapy_spider_suite.store import host_queues, rotation

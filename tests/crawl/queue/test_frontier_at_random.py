@@ -11,7 +11,7 @@ from unittest import mock
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from virtual import WALL, copy_of, entry
+from support.virtual_crawl import WALL, copy_of, entry
 
 from scrapy_spider_suite.crawl.queue import admission
 from scrapy_spider_suite.crawl.queue.frontier import Frontier

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from handovers import Side
-from virtual import Crawl, Web
+from support.handover_sides import Side
+from support.virtual_crawl import Crawl, Web
 
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.store.rocks_store import RocksStore

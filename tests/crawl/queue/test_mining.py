@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from virtual import Crawl, Web, entry
+from support.virtual_crawl import Crawl, Web, entry
 
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.queue.traps import MISSES_MAX, PRIORITY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from virtual import WALL, Crawl, Web, copy_of, entry
+from support.virtual_crawl import WALL, Crawl, Web, copy_of, entry
 
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, BestFirst, BottomUp, Order
 from scrapy_spider_suite.frontier.outcomes import Event

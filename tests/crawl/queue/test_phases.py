@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from virtual import HOST_DELAY, POLICY, WALL, Crawl, Web, all_urls, trees
-from virtual_agents import Agents
+from support.virtual_agents import Agents
+from support.virtual_crawl import HOST_DELAY, POLICY, WALL, Crawl, Web, all_urls, trees
 
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.frontier.outcomes import Event

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual import WALL, entry
+from support.virtual_crawl import WALL, entry
 
 from scrapy_spider_suite.crawl.queue.commit import BEFORE_NEW
 from scrapy_spider_suite.crawl.queue.frontier import Frontier

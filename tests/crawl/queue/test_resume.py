@@ -7,7 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from virtual import HOST_DELAY, IP_DELAY, WALL, Crawl, Web, all_urls, copy_of, entry, trees
+from support.virtual_crawl import (
+    HOST_DELAY,
+    IP_DELAY,
+    WALL,
+    Crawl,
+    Web,
+    all_urls,
+    copy_of,
+    entry,
+    trees,
+)
 
 from scrapy_spider_suite.crawl.queue import admission
 from scrapy_spider_suite.crawl.queue.leases import Lease

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
-from trapped_webs import BROAD, NAMES, TrapCrawl, seeds
-from virtual import entry
+from support.trap_webs import BROAD, NAMES, TrapCrawl, seeds
+from support.virtual_crawl import entry
 
 from scrapy_spider_suite.crawl.queue import traps as grounds
 from scrapy_spider_suite.crawl.queue.traps import Traps, TrapStats, pack, unpack

@@ -11,11 +11,11 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from inprocess import Crawled, crawl_here
 from scrapy import Request, Spider
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
-from websites import Site, links, running
+from support.inprocess_crawls import Crawled, crawl_here
+from support.websites import Site, links, running
 
 from scrapy_spider_suite.analysis.duplicates import PAYLOADS
 from scrapy_spider_suite.crawl.context import get_crawl

@@ -1,0 +1,205 @@
+"""Crawls as forks of one process that has imported Scrapy and the suite.
+
+That takes most of the time of a short crawl. A fork is a process as any other otherwise: it has its
+own reactor, threads and files, and ends with its own exit code.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import BinaryIO
+
+from scrapy.settings.default_settings import EXTENSIONS_BASE
+
+LEAN = {name: order for name, order in EXTENSIONS_BASE.items() if ".remote_control." not in name}
+"""Scrapy's extensions without one whose imports, which None does not spare, take a fifth of the
+time in which a short crawl begins and ends."""
+_LONGEST = 1 << 17
+"""Bytes of an order: the script, its arguments and the environment."""
+
+
+class Fork:
+    """A process that was forked; its methods are those of `subprocess.Popen`."""
+
+    def __init__(
+        self, script: str, arguments: Sequence[str], folder: Path, environment: dict[str, str],
+        out: BinaryIO, errors: BinaryIO,
+    ) -> None:  # fmt: skip
+        """Run *script* in *folder*, in an *environment*; what it prints goes to two files."""
+        order = [script, list(arguments), str(folder), environment]
+        told, telling = os.pipe()
+        self._told = open(told, "rb", buffering=0)  # noqa: SIM115
+        try:
+            files = [out.fileno(), errors.fileno(), telling]
+            socket.send_fds(_forking(), [json.dumps(order).encode()], files)
+        finally:
+            os.close(telling)
+        self.pid = int(self._told.read(8))
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, if it has ended."""
+        return self._code(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code; raises `subprocess.TimeoutExpired` after *timeout* seconds."""
+        code = self._code(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired([str(self.pid)], timeout or 0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):  # it has ended since
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Send it SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send it SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _code(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._told], [], [], timeout)[0]:
+            self.returncode = int(self._told.read(8))
+            self._told.close()
+        return self.returncode
+
+
+def run(
+    script: str, *arguments: str, folder: Path, environment: dict[str, str], timeout: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Fork for *script* and wait for its end; raises as `subprocess.run` does, and kills it."""
+    with TemporaryFile() as out, TemporaryFile() as errors:
+        process = Fork(script, arguments, folder, environment, out, errors)
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        out.seek(0)
+        errors.seek(0)
+        said = [each.read().decode() for each in (out, errors)]
+    return subprocess.CompletedProcess([*arguments], code, *said)
+
+
+@cache
+def _forking() -> socket.socket:
+    """The way to the process that forks; it ends with this one."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+        stdin=subprocess.DEVNULL, cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+    theirs.close()
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
+
+
+def _serve(orders: socket.socket) -> str | None:
+    """Fork for each order; the script to be run in a fork, None when there are no more orders."""
+    ends: dict[int, int] = {}
+
+    def tell(*_: object) -> None:
+        while ends:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:  # another signal came within this call: all have been told
+                return
+            if not pid:
+                return
+            end = ends.pop(pid)
+            with suppress(BrokenPipeError):  # nobody waits for it
+                os.write(end, b"%8d" % os.waitstatus_to_exitcode(status))
+            os.close(end)
+
+    signal.signal(signal.SIGCHLD, tell)
+    while True:
+        order, files, *_ = socket.recv_fds(orders, _LONGEST, 3)
+        if not order:
+            return None
+        *outputs, end = files
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        if not (pid := os.fork()):
+            for each in (end, *ends.values()):
+                os.close(each)
+            orders.close()
+            return _begun(order, outputs)
+        for each in outputs:
+            os.close(each)
+        os.write(end, b"%8d" % pid)
+        ends[pid] = end
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+
+
+def _begun(order: bytes, outputs: list[int]) -> str:
+    """Make this process what the *order* wants; the script."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    script, arguments, folder, environment = json.loads(order)
+    for number, output in enumerate(outputs, 1):
+        os.dup2(output, number)
+        os.close(output)
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    os.chdir(folder)
+    sys.argv = ["-c", *arguments]
+    path = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
+    sys.path[:1] = ["", *(each for each in path if each not in sys.path[1:])]
+    random.seed()
+    return str(script)
+
+
+def _prepare() -> None:
+    """Import what a crawl does before it begins, all of which stays."""
+    from scrapy.settings import default_settings as scrapys
+
+    from scrapy_spider_suite import profiles
+    from scrapy_spider_suite.urls import hosts
+
+    listed = [each for kind in profiles.COMPONENTS.values() for each in kind]
+    paths = [
+        *scrapys.DOWNLOADER_MIDDLEWARES_BASE, *scrapys.SPIDER_MIDDLEWARES_BASE, *EXTENSIONS_BASE,
+        *profiles.CLASSES.values(), profiles.HANDLER, *(each.path for each in listed),
+        "scrapy.crawler.Crawler", "scrapy.core.downloader.handlers.http11.HTTP11DownloadHandler",
+        "scrapy_spider_suite.addon.Addon", "scrapy_spider_suite.spiders.BroadSpider", "uvloop.Loop",
+    ]  # fmt: skip
+    for path in paths:
+        import_module(path.rpartition(".")[0])
+    assert "twisted.internet.reactor" not in sys.modules
+    hosts.load_suffixes()
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    _prepare()
+    script = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if script is not None:
+        exec(compile(script, "-c", "exec"), {"__name__": "__main__"})
