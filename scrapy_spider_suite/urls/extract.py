@@ -1,15 +1,7 @@
-"""What a page declares in words: where to go next, and what robots may do with it.
-
-From the bytes of a page to its links: normal URLs, each once, in document order (K15).
+"""The links of a page: normal URLs, each once, in document order (K15); or as edges of a graph.
 
 No tree, no decoded copy of the page and no object per link: one regular expression passes over the
-bytes (``_markup``), and only the values that are links become text. The work is linear in the size
-of the page and the memory is bounded by *max_links*, whatever the page holds.
-
-The links of a page as edges of a graph: how they link, and whether the page vouches for them.
-
-`extract` gives what a crawl follows: without links marked ``rel=nofollow``, each once. Here these
-are edges, too, and the page's own name for itself is one.
+bytes (`markup`), and only links become text. Work is linear in the page, memory in *max_links*.
 """
 
 from __future__ import annotations
@@ -40,14 +32,12 @@ _WITH_VALUE: Final = frozenset(
 
 
 class RobotsDirectives(NamedTuple):
-    """What robots are asked not to do with a page."""
-
     noindex: bool
     nofollow: bool
 
 
 def refresh_target(content: str) -> str | None:
-    """The URL reference in the ``content`` of a ``meta`` refresh; None if it only reloads."""
+    """The reference in the ``content`` of a ``meta`` refresh; None if it only reloads."""
     match = _REFRESH.match(content)
     if match is None:
         return None
@@ -56,17 +46,16 @@ def refresh_target(content: str) -> str | None:
 
 
 def parse_directives(directives: str) -> RobotsDirectives:
-    """The rules in the ``content`` of a robots ``meta``: ``none`` stands for both."""
+    """The directives in the ``content`` of a robots ``meta``; ``none`` means both."""
     words = frozenset(_SEPARATORS.split(directives.lower()))
     none = "none" in words
     return RobotsDirectives(none or "noindex" in words, none or "nofollow" in words)
 
 
 def header_directives(values: Iterable[str], robot: str) -> RobotsDirectives:
-    """The rules in the ``X-Robots-Tag`` headers *values* for everyone, or for *robot* by name.
+    """The directives in ``X-Robots-Tag`` headers for all robots, or for *robot* by name.
 
-    ``googlebot: noindex, nofollow`` names whom the directives after it are for, to the end of its
-    header or to the next name.
+    ``googlebot: noindex, nofollow``: a name holds to the end of its header, or to the next name.
     """
     noindex = nofollow = False
     for value in values:
@@ -94,10 +83,10 @@ _URL_ATTRIBUTE: Final = {b"a": b"href", b"area": b"href", b"frame": b"src", b"if
 
 @dataclass(frozen=True, slots=True)
 class LinkCounts:
-    """What became of the elements of a page that name a URL: ``found`` is all of them.
+    """What became of the elements of a page that name a URL; ``found`` is their number.
 
-    The others say why elements added nothing to the links: they repeat an earlier one, are longer
-    than allowed, lead elsewhere than to http or https, are no URL, or are marked ``rel=nofollow``.
+    The others added no link: a repetition, too long, not http or https, no URL, or
+    ``rel=nofollow``.
     """
 
     found: int = 0
@@ -110,15 +99,16 @@ class LinkCounts:
 
 @dataclass(frozen=True, slots=True)
 class PageLinks:
-    """The links of a page, and what the page says about itself.
+    """The links of a page, and what the page says about itself. All URLs are normal.
 
-    ``links``: of a, area, frame, iframe and meta refresh; normal, absolute, each once, in document
-    order; without those marked ``rel=nofollow``, but with all others even if ``nofollow`` is set.
-    ``canonical``: the page's name for itself, normal. ``nofollow``, ``noindex``: what a robots
-    ``meta`` or an ``X-Robots-Tag`` header asks for. ``base``: what relative links were resolved
-    against, normal; empty if the page's own URL is not http or https. ``refresh``: where the page
-    sends its reader, normal. ``truncated``: it may have more than *max_links* links, and was not
-    read to its end.
+    Attributes:
+        links: of a, area, frame, iframe and meta refresh, each once, in document order; without
+            ``rel=nofollow`` ones, but whatever *nofollow* says.
+        canonical: the page's name for itself.
+        nofollow: asked by a robots ``meta`` or an ``X-Robots-Tag`` header; *noindex* likewise.
+        base: base of relative links; empty if the page's own URL is not http or https.
+        refresh: target of a meta refresh.
+        truncated: whether reading stopped at *max_links*.
     """
 
     links: list[str]
@@ -155,7 +145,7 @@ class PageContext:
 
 
 def extract(body: bytes, page: PageContext) -> PageLinks:
-    """The links of the HTML page *body*. Never raises, for any bytes."""
+    """The links of the HTML page *body*. Never raises."""
     reader = MarkupReader(body, page)
     reader.read()
     return reader.result()
@@ -176,7 +166,6 @@ class MarkupReader:
         self._begin(page.url)
 
     def _begin(self, base: str) -> None:
-        """Be as before the first tag; links are relative to *base*."""
         self._resolver = LinkResolver(base)
         self._links: dict[str, None] = {}
         self._seen: set[bytes] = set()
@@ -188,14 +177,13 @@ class MarkupReader:
         self._unusable = {Unusable.NOT_HTTP: 0, Unusable.MALFORMED: 0}
 
     def read(self) -> None:
-        """Read the page."""
         late = self._pass()
         if late is not None:  # rare
             self._begin(late)
             self._pass()
 
     def _pass(self) -> str | None:
-        """Read the page; a base is returned that turned up too late, after what it is for."""
+        """Read the page; return a base that came after links that it is for."""
         links, most = self._links, self._max_links * ELEMENTS_PER_LINK
         for match in TAGS.finditer(self._page.markup):
             kind = match.lastindex
@@ -213,7 +201,6 @@ class MarkupReader:
         return None
 
     def result(self) -> PageLinks:
-        """What was read."""
         kept = len(self._links)
         not_http = self._unusable[Unusable.NOT_HTTP]
         malformed = self._unusable[Unusable.MALFORMED]
@@ -238,7 +225,7 @@ class MarkupReader:
         )
 
     def _tag(self, name: bytes, raw: bytes) -> str | None:
-        """Read the tag *name* with the attributes *raw*; if it is a base that is late: the base."""
+        """Read a tag with the attributes *raw*; return a late base."""
         found = attributes(raw)
         if name == b"meta":
             self._meta(found)
@@ -253,7 +240,6 @@ class MarkupReader:
         return None
 
     def _link_element(self, value: bytes, found: dict[bytes, bytes]) -> None:
-        """Add the link *value* of an element with the attributes *found*, unless they forbid it."""
         if b"rel" in found and b"nofollow" in self._words(found, b"rel"):
             self._found += 1
             self._rel_nofollow += 1
@@ -261,7 +247,6 @@ class MarkupReader:
             self._add(value)
 
     def _add(self, value: bytes) -> None:
-        """Add the link in the attribute *value*."""
         if b"#" in value and b"&" not in value:
             value = value[: value.index(b"#")]
         # Most links of most pages repeat another, or differ from it in their fragment only.
@@ -276,7 +261,7 @@ class MarkupReader:
             self._too_long += 1
 
     def _add_reference(self, href: str) -> str | None:
-        """Add the link *href*; its normal form, None if it has none or is too long."""
+        """Add the link *href*; return its normal form, None if it is unusable or too long."""
         self._found += 1
         url = self._resolver.resolve(href)
         if isinstance(url, str):
@@ -289,7 +274,6 @@ class MarkupReader:
         return None
 
     def _words(self, found: dict[bytes, bytes], name: bytes) -> list[bytes]:
-        """The lower-case words of the attribute *name*."""
         value = found.get(name, b"")
         return self._page.read(value).lower().encode().split() if value else []
 
@@ -299,10 +283,9 @@ class MarkupReader:
             self._canonical = self._resolved(found.get(b"href", b""))
 
     def _set_base(self, value: bytes | None) -> str | None:
-        """Resolve what follows against the first base that has a *value*.
+        """Use the first base that has a *value* from here on; return it if it is late.
 
-        It is returned if something was resolved before. A base that is not http or https is
-        ignored: what it leads to could not be fetched anyway.
+        A base that is not http or https is ignored: nothing below it could be fetched.
         """
         if self._has_base or value is None:
             return None
@@ -314,7 +297,7 @@ class MarkupReader:
         return base if self._found or self._canonical else None
 
     def _meta(self, found: dict[bytes, bytes]) -> None:
-        """Read a ``meta``: robots rules of all of them, the refresh of the first."""
+        """Read a ``meta``: robots directives of all, the refresh of the first."""
         content = found.get(b"content")
         if not content or len(content) > self._max_raw:
             return
@@ -329,7 +312,7 @@ class MarkupReader:
                 self._refresh = self._add_reference(target)
 
     def _resolved(self, value: bytes) -> str | None:
-        """The normal form of *value* if it has one that is not too long."""
+        """The normal form of *value*; None if it is unusable or too long."""
         if not value or len(value) > self._max_raw:
             return None
         url = self._resolver.resolve(self._page.read_url(value))
@@ -348,10 +331,10 @@ _TEXT: Final = re.compile(rb"<a\b[^<>]*>([^<]+)", re.I)
 
 
 def extract_edges(body: bytes, page: PageContext) -> tuple[PageLinks, list[Edge]]:
-    """What `extract` returns, and the edges of the page, in document order, the canonical one last.
+    """The result of `extract`, and the page's edges in document order, the canonical one last.
 
-    An edge is there once for each kind; it is nofollow if all links of that kind are marked so, or
-    the page asks it of all its links. There are no more than four times *max_links*. Never raises.
+    An edge occurs once for each kind; it is nofollow if all its links are, or the page is. There
+    are at most four times *max_links*. Never raises.
     """
     reader = _EdgeReader(body, page)
     reader.read()
@@ -363,7 +346,7 @@ def extract_edges(body: bytes, page: PageContext) -> tuple[PageLinks, list[Edge]
 
 
 class _EdgeReader(MarkupReader):
-    """Notes, beside what it reads, how each link links."""
+    """Also notes the kind of each link."""
 
     def _begin(self, base: str) -> None:
         super()._begin(base)
@@ -412,7 +395,7 @@ class _EdgeReader(MarkupReader):
 def link_texts(
     body: bytes, encoding: str | None = None, content_type: bytes | str | None = None
 ) -> list[str]:
-    """The texts of the links of an HTML page, up to the first tag in each. Never raises."""
+    """The texts of the links of an HTML page, each up to its first tag. Never raises."""
     page = Markup(body, encoding, content_type)
     texts = (page.read(text[:TEXT_MAX]).strip() for text in _TEXT.findall(page.markup))
     return [text for text in texts if text]

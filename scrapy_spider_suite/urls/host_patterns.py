@@ -1,9 +1,7 @@
-"""IPv4 inside IPv6: what leads to one machine is one machine, for its clock and for its rules.
+"""Patterns of hosts (a host, a ``.domain``, an address range, a URL prefix), and a table of them.
 
-Whom a rule is about: a host, a ``.domain``, an address range, a URL prefix; and a table of such.
-
-A look-up in the table costs as many dictionary look-ups as the host has labels, or as there are
-lengths of ranges in it, however many rules it holds and however many hosts live at an address.
+A look-up costs a dictionary look-up for each label of the host, or each length of range in the
+table. IPv4 inside IPv6 counts as IPv4: one machine has one clock and one set of rules.
 """
 
 from __future__ import annotations
@@ -29,9 +27,9 @@ _CARRIERS = tuple(
 
 
 def embedded_ipv4(address: int) -> int | None:
-    """The IPv4 address that traffic to the IPv6 *address* goes to; None if it stays in IPv6.
+    """The IPv4 address that traffic to the IPv6 *address* reaches, as a number, or None.
 
-    Both as numbers. Teredo addresses, which name two, are taken as they are.
+    Teredo addresses, which name two, are IPv6.
     """
     for prefix, length in _CARRIERS:
         if address >> 128 - length == prefix:
@@ -40,7 +38,7 @@ def embedded_ipv4(address: int) -> int | None:
 
 
 def embedded_network(network: IPv6Network) -> IPv4Network | None:
-    """The IPv4 addresses that traffic to *network* goes to; None if it is not for IPv4 alone."""
+    """The IPv4 addresses that traffic to *network* reaches; None if not IPv4 alone."""
     for prefix, length in _CARRIERS:
         number = int(network.network_address)
         if network.prefixlen >= length and number >> 128 - length == prefix:
@@ -57,7 +55,7 @@ _NAME = re.compile(r"\.?[^\s./:*\[\]@?#\\]+(\.[^\s./:*\[\]@?#\\]+)*")
 
 
 class PatternKind(StrEnum):
-    """What a subject names. An address is two things: a host of that name, a range of one."""
+    """The kind of a pattern. An address is two: a host of that name, and a range of one."""
 
     HOST = "host"
     DOMAIN = "domain"
@@ -67,10 +65,10 @@ class PatternKind(StrEnum):
 
 
 class HostPattern(NamedTuple):
-    """One subject in its one spelling: equal ones mean the same.
+    """One pattern in its one spelling: equal ones mean the same.
 
-    *host* is the host that it names or, of a prefix, lies on ("" for a range); of a domain, the
-    domain without its dot. *network* is set for ranges and addresses.
+    *host*: the host, or the host of a prefix, or the domain without its dot; "" for a range.
+    *network* is set for ranges and addresses.
     """
 
     kind: PatternKind
@@ -82,8 +80,8 @@ class HostPattern(NamedTuple):
     def parse(cls, text: str) -> HostPattern:
         """Read ``example.org``, ``.example.org``, ``192.0.2.0/24``, ``192.0.2.7`` or a URL prefix.
 
-        Upper case, a dot at the end, the host bits of a range and the spelling of international
-        names do not matter. Raises `ValueError` that says what is wrong.
+        Case, a final dot, the host bits of a range and the spelling of international names do not
+        matter. Raises `ValueError` with the fault.
         """
         if "://" in text:
             return cls._prefix(text)
@@ -125,7 +123,7 @@ class HostPattern(NamedTuple):
 class PatternTable(Generic[V]):
     """A table of values by `HostPattern`, looked up by host, address or URL.
 
-    Invariant: a subject stands in it once; an address stands under its host and its range.
+    Invariant: a pattern stands in it once; an address stands under its host and its range.
     """
 
     def __init__(self) -> None:
@@ -146,7 +144,6 @@ class PatternTable(Generic[V]):
         return self._values.get(subject)
 
     def put(self, subject: HostPattern, value: V) -> None:
-        """Let *subject* have *value*, instead of an earlier one."""
         self._values[subject] = value
         if subject.network is not None:
             version, length, number = _place(subject.network)
@@ -158,7 +155,7 @@ class PatternTable(Generic[V]):
             self._names[subject.text] = value
 
     def remove(self, subject: HostPattern) -> V | None:
-        """Take *subject* out; its value, or None if it was not in."""
+        """Remove *subject*; return its value, or None."""
         value = self._values.pop(subject, None)
         if value is None:
             return None
@@ -179,7 +176,7 @@ class PatternTable(Generic[V]):
         return value
 
     def of_host(self, host: str) -> Iterator[V]:
-        """What holds for *host* by its name: its own value, then those of ever shorter domains."""
+        """The values for *host* by name: its own, then those of ever shorter domains."""
         names = self._names
         if not names:
             return
@@ -192,9 +189,9 @@ class PatternTable(Generic[V]):
             domain = domain.partition(".")[2]
 
     def of_address(self, address: str) -> Iterator[V]:
-        """What holds for a numeric *address* or pacing key: the narrowest range comes first.
+        """The values for a numeric *address* or pacing key, the narrowest range first.
 
-        None for "" (a host that has no address of its own, or none yet).
+        None for "" (a host without an address).
         """
         if not address or not (self._lengths[4] or self._lengths[6]):
             return
@@ -207,7 +204,7 @@ class PatternTable(Generic[V]):
                 yield by_length[length][base]
 
     def of_url(self, url: str, host: str) -> Iterator[V]:
-        """What holds for a normal *url* on *host* by its prefixes, the longest first."""
+        """The values for a normal *url* on *host* by prefixes, the longest first."""
         prefixes = self._prefixes.get(host)
         if prefixes:
             for prefix in sorted(prefixes, key=len, reverse=True):
@@ -232,7 +229,7 @@ def _place(network: Network) -> tuple[int, int, int]:
 
 
 def _network(subject: str) -> Network | None:
-    """The range that *subject* writes; an IPv4 address that IPv6 carries is the IPv4 address.
+    """The range in *subject*; an IPv4 address inside IPv6 as IPv4.
 
     Raises `ValueError` for a carrier as a whole.
     """
@@ -249,6 +246,6 @@ def _network(subject: str) -> Network | None:
 
 
 def _literal(network: Network) -> str:
-    """The host that a URL with this one address in it has."""
+    """The host of URLs with this single address."""
     address = network.network_address
     return f"[{address.compressed}]" if address.version == 6 else str(address)

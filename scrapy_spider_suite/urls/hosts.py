@@ -1,32 +1,18 @@
-"""Names of vertices, so that what belongs together lies together.
+"""Names of hosts: registered domains, SURTs, hosts in URLs, mentions in text, the papers' hash
+sums.
 
-The registered domain of a host: the part of its name that somebody paid for.
+Domains are by the list of public suffixes (https://publicsuffix.org) in tldextract, its private
+section included: two sites of one blog host are two domains. It is loaded at its first use.
 
-By the list of public suffixes (https://publicsuffix.org) that came with tldextract, its private
-section included: two sites of one blog host are two domains.
+A SURT is a URL with its host reversed (Heritrix 3, *Sort-friendly URI Reordering Transform*), here
+without the scheme: http and https are one.
 
-SURT: a URL with its host turned round, so that what belongs together has one beginning.
-
-``http://www.example.org/a`` is ``http://(org,example,www,)/a`` (Heritrix 3, *Sort-friendly URI
-Reordering Transform*). Here without the scheme: http and https count as one.
-
-What a host or a URL looks like where it is named: in text, JSON, scripts, other URLs.
-
-Patterns of bytes, for what is not taken apart: of JSON the letter of ``
-`` stands right before a
-name, of a URL in a query the digits of ``%2F``. Neither belongs to it.
-
-The seeds' hash sums: which node, phase, terminal or thread a URL falls to (K1, K4, T8).
-
-KSpider adds up the characters of the whole URL for a node, and of the host for a phase (§2.1,
-§2.2). Tarantula adds up every other character of the host for a terminal and for a thread of it
-(§5.1). Both of its equations are printed with the same modulus, "total number of threads per
-crawler system", while its text has them tell terminals and threads; and "even" and "odd"
-characters are not said to count from 0 or from 1. Here each has a modulus of its own, and the first
-character is an even one.
-
-URLs are in normal form, and so are hosts: of characters that are no ASCII their bytes in UTF-8
-count. Each function raises `ValueError` if there is none to fall to.
+Hash sums tell the node, phase, terminal or thread of a URL (K1, K4, T8). KSpider adds up the
+characters of the URL for a node, and of the host for a phase (§2.1, §2.2); Tarantula every other
+character of the host for a terminal and for a thread (§5.1). Tarantula prints one modulus for both,
+and does not say whether "even" counts from 0: here each has its own modulus, and the first
+character is even. Hosts and URLs are normal; characters beyond ASCII count as UTF-8. A count below
+1 raises `ValueError`.
 """
 
 from __future__ import annotations
@@ -42,10 +28,7 @@ from scrapy_spider_suite.urls.normalize import split_url
 
 
 def reverse_host(host: str) -> str:
-    """``com.example.www`` for ``www.example.com``, and back: Common Crawl's names of hosts.
-
-    An IPv6 literal in its brackets stays as it is.
-    """
+    """``com.example.www`` for ``www.example.com``, and back; IPv6 literals stay."""
     return host if host[-1:] == "]" else ".".join(host.split(".")[::-1])
 
 
@@ -55,16 +38,16 @@ _split = TLDExtract(suffix_list_urls=(), cache_dir=None, include_psl_private_dom
 
 
 def load_suffixes() -> None:
-    """Read the list now, which takes some 50 ms, and not with the first host."""
+    """Load the list of suffixes, which takes some 50 ms."""
     _split("")
 
 
 @lru_cache(maxsize=16_384)
 def registered_domain(host: str) -> str:
-    """Return the part of *host* that somebody registered: ``example.co.uk`` of ``a.example.co.uk``.
+    """The registered part of *host*: ``example.co.uk`` of ``a.example.co.uk``.
 
-    That is *host* itself for an address, for a single label and for a public suffix. A top-level
-    domain that the list does not have counts as a suffix, as the list's own rules say.
+    An address, a single label or a public suffix is returned as it is. An unknown top-level domain
+    counts as a suffix.
     """
     parts = _split(host)
     if parts.suffix or parts.domain == host:
@@ -74,14 +57,13 @@ def registered_domain(host: str) -> str:
 
 @lru_cache(maxsize=16_384)
 def is_public_suffix(host: str) -> bool:
-    """Return whether anybody can register names under *host*, so that it must not have cookies."""
+    """Whether anybody can register names under *host*: it must not have cookies."""
     return not _split(host).domain
 
 
 @lru_cache(maxsize=16_384)
 def public_suffix(host: str) -> str:
-    """Return under what *host* was registered: ``co.uk`` of ``a.example.co.uk``; "" of an address.
-    """
+    """The suffix of *host*: ``co.uk`` of ``a.example.co.uk``; "" of an address."""
     return _split(host).suffix or ("" if host[-1] in "]0123456789" else host.rpartition(".")[2])
 
 
@@ -93,7 +75,7 @@ def surt(url: str) -> str:
 
 
 def surt_prefix(prefix: str) -> str:
-    """A SURT prefix as `surt` writes them: ``org,example,`` and ``https://(org,example,`` are one.
+    """The prefix of SURTs in *prefix*: ``org,example,`` or ``https://(org,example,``.
 
     Raises `ValueError`.
     """
@@ -126,10 +108,12 @@ _MORE: Final = rb"(?i:2[56f]|3[df]|[89a-f])"
 
 
 def host_mentions(host: str, backwards: str = "") -> re.Pattern[bytes]:
-    """Where *host* is named; ``*.example.com``: or one below it.
+    """A pattern for mentions of *host* in text, JSON, scripts and URLs; ``*.example.com``: or
+    below it.
 
-    ``example.com`` is no part of ``www.example.com``, nor of ``example.com.test``. *backwards*: the
-    name with its labels in reverse order, if that is sought, too.
+    ``example.com`` is no part of ``www.example.com``, nor of ``example.com.test``. In JSON an
+    escaped letter, in a query the digits of ``%2F`` may precede it. *backwards*: the reversed name,
+    sought too.
     """
     name = host.removeprefix("*.")
     below = name != host
@@ -146,7 +130,7 @@ def _form(before: bytes, name: str, behind: bytes) -> bytes:
 
 
 def url_mentions(url: str) -> re.Pattern[bytes]:
-    """Where *url*, and no longer one, is named: as it is, escaped as in JSON, or in another URL."""
+    """A pattern for mentions of exactly *url*: plain, escaped as in JSON, or in another URL."""
     scheme, _, rest = url.encode().partition(b":")
     spelled = b"".join(_spelled(rest[at : at + 1]) for at in range(len(rest)))
     # `&` ends one that has no query, and one that is the value of a parameter.
@@ -159,7 +143,7 @@ def url_mentions(url: str) -> re.Pattern[bytes]:
 
 
 def _spelled(sign: bytes) -> bytes:
-    """How one sign of a URL may be written."""
+    """The ways to write one character of a URL."""
     if sign.isalnum() or sign in b"-._~":
         return re.escape(sign)
     code = sign.hex().encode()
@@ -171,22 +155,22 @@ def _spelled(sign: bytes) -> bytes:
 
 
 def node_of(url: str, nodes: int) -> int:
-    """The node, from 0, that is responsible for *url* (KSpider, figure 2)."""
+    """The node, from 0, for *url* (KSpider, figure 2)."""
     return _bucket(url.encode(), nodes)
 
 
 def phase_of(host: str, phases: int) -> int:
-    """The phase, from 0, in which the pages of *host* are fetched (KSpider, figure 4)."""
+    """The phase, from 0, for *host* (KSpider, figure 4)."""
     return _bucket(host.encode(), phases)
 
 
 def terminal_of(host: str, terminals: int) -> int:
-    """The terminal, from 0, that has the URLs of *host* (Tarantula, equation 1)."""
+    """The terminal, from 0, for *host* (Tarantula, equation 1)."""
     return _bucket(host.encode()[::2], terminals)
 
 
 def thread_of(host: str, threads: int) -> int:
-    """The thread of its terminal, from 0, whose trie holds *host* (Tarantula, equation 2)."""
+    """The thread of its terminal, from 0, for *host* (Tarantula, equation 2)."""
     return _bucket(host.encode()[1::2], threads)
 
 
@@ -197,7 +181,7 @@ def _bucket(text: bytes, count: int) -> int:
 
 
 def is_on_host(url: str, host: str) -> bool:
-    """Whether *url* is of *host*, which may be ``*.example.com``."""
+    """Whether *url* is on *host*, which may be ``*.example.com``."""
     name = host_of_any(url)
     if host.startswith("*."):
         return name == host[2:] or name.endswith(host[1:])
@@ -205,7 +189,7 @@ def is_on_host(url: str, host: str) -> bool:
 
 
 def host_of_any(url: str) -> str:
-    """The host of *url* in lower case, without a dot at its end; "" if it has none."""
+    """The host of any *url* in lower case, without a final dot; "" without one."""
     try:
         return (urlsplit(url).hostname or "").rstrip(".")
     except ValueError:

@@ -1,25 +1,17 @@
-"""The tags of a page that can name a URL, found in one linear pass over its bytes.
+"""The tags of a page that can name a URL, found in one linear pass over its bytes; its encoding.
 
-This is the tokenizer of the HTML standard (§13.2.5), as far as telling tags from everything else
-needs it: quoted and bare attribute values, comments, bogus comments, CDATA and doctypes, and the
-elements whose content is text. No tree is built. A tree costs as much time as all of this, and a
-page decides how much: 37 kB of unclosed ``<b id=..>`` make lexbor build 1.4 GB of nodes, 500 kB of
-``<div>`` take it 12 s, 900 kB of attributes in one tag 17 s. Here every byte is looked at a bounded
-number of times, whatever the page, and nothing is kept but the match at hand.
+This is the tokenizer of the HTML standard (§13.2.5), as far as finding tags needs it. No tree is
+built, for a page decides what a tree costs: 37 kB of unclosed ``<b id=..>`` take 1.4 GB in lexbor.
+Here every byte is looked at a bounded number of times, and only the match at hand is kept.
 
-What differs from a browser's tree, on purpose, because a crawler is a browser without scripts and
-frames: the contents of noscript, noframes, noembed, iframe and template are read as markup. What
-differs for simplicity: a script ends at its first end tag even within ``<!-- <script>``; a
-self-closed ``<title/>`` or ``<style/>`` (as drawing programs write them into SVG) is empty.
+On purpose, as a crawler is a browser without scripts and frames, the contents of noscript,
+noframes, noembed, iframe and template are read as markup. For simplicity a script ends at its first
+end tag, even within ``<!-- <script>``, and a self-closed ``<title/>`` or ``<style/>`` is empty.
 
-Works on the bytes of every encoding in which ASCII bytes mean ASCII outside multi-byte characters,
-and in which ``" ' < = > /`` and white space never are the second byte of one.
-
-Which encoding a page is in, and how its attribute values become text.
-
-In the order of the HTML standard (§13.2.3): byte order mark, what the caller or the HTTP header
-says, what a ``meta`` says; then UTF-8 if the page is valid UTF-8, else windows-1252. Labels mean
-what they mean to browsers (``latin1`` is windows-1252), through ``w3lib``.
+Any encoding will do in which ASCII bytes mean ASCII outside multi-byte characters, and in which ``"
+' < = > /`` and white space are never the second byte of a character. The encoding is found in the
+order of the HTML standard (§13.2.3): byte order mark, caller or HTTP header, ``meta``; then UTF-8
+if the page is valid, else windows-1252. Labels are those of browsers, through ``w3lib``.
 """
 
 from __future__ import annotations
@@ -55,7 +47,7 @@ _NAME: Final = r"[a-zA-Z][^\t\n\f\r />]*"
 
 
 def _any_case(name: str) -> str:
-    """A pattern for the tag *name* in any case, and nothing longer."""
+    """A pattern for exactly the tag *name*, in any case."""
     return "".join(f"[{letter}{letter.upper()}]" for letter in name) + _NAME_ENDS
 
 
@@ -136,9 +128,7 @@ _REFERENCE: Final = re.compile(r"&(?:#(?:[0-9]+|[xX][0-9a-fA-F]+);?|[A-Za-z][A-Z
 
 
 def attributes(raw: bytes) -> dict[bytes, bytes]:
-    """The attributes in *raw*, the inside of a tag: lower-case names, raw values, first one wins.
-
-    An attribute without a value has an empty one.
+    """The attributes in *raw*, the inside of a tag: lower-case names, raw values, the first wins.
     """
     found = _ATTRIBUTE.findall(raw[:MAX_TAG])
     return {
@@ -147,16 +137,14 @@ def attributes(raw: bytes) -> dict[bytes, bytes]:
 
 
 def unescape(value: str) -> str:
-    """*value* of an attribute with its character references resolved (HTML standard, §13.2.5.72).
+    """An attribute's *value* with its character references resolved (HTML standard, §13.2.5.72).
 
-    Unlike in text, a name without its semicolon is no reference before ``=``, a letter or a digit:
-    ``?a=1&copy=2`` stays as it is.
+    Unlike in text, a name without semicolon is no reference before ``=``, a letter or a digit.
     """
     return _REFERENCE.sub(_referred, value) if "&" in value else value
 
 
 def _referred(match: re.Match[str]) -> str:
-    """What the character reference *match* stands for; itself if it is none."""
     text = match[0]
     if text[1] != "#":
         return html5.get(text[1:], text)
@@ -194,10 +182,9 @@ _QUERY_SAFE: Final = "!$%&()*+,-./:;=?@[\\]^_`{|}~"
 
 
 class Markup:
-    """The bytes of a page as markup that can be scanned, and the reader of its values.
+    """The bytes of a page as markup, and the decoder of its values.
 
-    *encoding* is what the caller knows of it, *content_type* its HTTP header; both may be wrong,
-    and are not believed if they name nothing that a page can be written in.
+    *encoding* is the caller's, *content_type* the HTTP header; unusable ones are ignored.
     """
 
     __slots__ = ("_encoding", "_has_nul", "markup")
@@ -219,7 +206,7 @@ class Markup:
         self._has_nul = b"\0" in body
 
     def read(self, value: bytes) -> str:
-        """The text of an attribute *value*. Bytes that are not text become U+FFFD, as does NUL."""
+        """The text of an attribute *value*; bytes that are not text, and NUL, become U+FFFD."""
         if value.isascii():
             text = value.decode("ascii")
         else:
@@ -229,10 +216,10 @@ class Markup:
         return unescape(text) if "&" in text else text
 
     def read_url(self, value: bytes) -> str:
-        """The URL reference that *value* holds, with its query in the page's encoding.
+        """The URL reference in *value*, with its query in the page's encoding.
 
-        Browsers send the letters of a query as the page has them (URL standard, §4.4, query
-        state), those of a path as UTF-8.
+        Browsers send the query in the page's encoding (URL standard, §4.4, query state), the path
+        as UTF-8.
         """
         if value.isascii() and b"&" not in value and not self._has_nul:
             return value.decode("ascii")
@@ -256,16 +243,16 @@ class Markup:
         return self._encoding
 
     def _markup_encoding(self) -> str:
-        """Python's name of the encoding that ``markup`` is in."""
+        """Python's name of the encoding of ``markup``."""
         encoding = self.encoding
         return encoding if encoding in _PLAIN_ENCODINGS else "utf-8"
 
 
 def _in_query(character: str, encoding: str) -> str:
-    """*character* as a query in *encoding* has it; as a character reference if it cannot.
+    """*character* of a query in *encoding*; as a character reference if it has no bytes there.
 
-    Encoding Standard: gb18030 has no bytes for U+E5E5 (§10.2.2), and what shifts ISO-2022-JP from
-    one set of characters to another stands for U+FFFD (§12.2.2).
+    Encoding Standard: gb18030 has no bytes for U+E5E5 (§10.2.2), and the shifts of ISO-2022-JP
+    stand for U+FFFD (§12.2.2).
     """
     if character == "\ue5e5" and encoding == "gb18030":
         return _as_reference(character)
@@ -278,12 +265,10 @@ def _in_query(character: str, encoding: str) -> str:
 
 
 def _as_reference(character: str) -> str:
-    """*character* as a character reference, escaped."""
     return f"%26%23{ord(character)}%3B"
 
 
 def _from_http(encoding: str | None, content_type: bytes | str | None, body: bytes) -> str | None:
-    """What the caller or the header says, None if they say nothing that can be so."""
     if encoding is not None:
         found = _usable(resolve_encoding(encoding))
     elif content_type:
@@ -303,13 +288,13 @@ def _of_header(content_type: bytes | str) -> str | None:
 
 
 def _from_meta(body: bytes) -> str | None:
-    """What a ``meta`` near the top of *body* says; a wide encoding there can only mean UTF-8."""
+    """The encoding of a ``meta`` near the top of *body*; a wide one there means UTF-8."""
     found = _usable(html_body_declared_encoding(body))
     return "utf-8" if found in _WIDE else found
 
 
 def _usable(name: str | None) -> str | None:
-    """*name*, one of Python's, if a page can be written in it (not base64, idna, EBCDIC, …)."""
+    """*name*, if a page can be written in it (not base64, idna, EBCDIC, …)."""
     if name in ("utf-16", "utf-32"):
         name += "-le"
     return name if name in _PLAIN_ENCODINGS or name in _WIDE or name in _ESCAPED else None
@@ -321,7 +306,7 @@ def _byte_order(name: str, body: bytes) -> str:
 
 
 def _guess(body: bytes) -> str:
-    """UTF-8 if *body* is valid UTF-8 (but for a character that its end cuts in two)."""
+    """UTF-8 if *body* is valid UTF-8, but for a character cut at the end."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(body)
     except UnicodeDecodeError:

@@ -1,18 +1,16 @@
-"""The one spelling of a URL: what the crawl stores, compares, paces by and puts on the wire.
+"""The normal form of a URL: what the crawl stores, compares, paces by and sends.
 
-A *normal* URL is what the WHATWG URL standard makes of the text (parsed by ``ada``), and then:
+A *normal* URL is the WHATWG URL standard's result (parsed by ``ada``), and:
 
 - its scheme is http or https; every other URL has no normal form;
-- it has no fragment, no user name or password, no default port, no empty query and no dot at the
-  end of its host; its host is one that a name server could know (RFC 1035 §2.3.4: no label is
-  empty, nothing too long); its path is at least ``/``;
-- it holds nothing but the characters of RFC 3986: what browsers leave alone besides (``[ ] | ^``
-  and the like, and a ``%`` that begins no escape) is percent-encoded;
-- the hexadecimal digits of its escapes are upper case, and no letter, digit, ``-``, ``.``, ``_`` or
-  ``~`` is escaped (RFC 3986 §6.2.2).
+- it has no fragment, user name, password, default port, empty query, or dot at the end of its host;
+  its host is possible in DNS (RFC 1035 §2.3.4); its path is at least ``/``;
+- all characters are of RFC 3986; others (``[ ] | ^``, a ``%`` without escape) are percent-encoded;
+- hexadecimal digits of escapes are upper case, and no unreserved character is escaped
+  (RFC 3986 §6.2.2).
 
-So a normal URL is ASCII, ``normalize`` leaves it as it is, and so does ``scrapy.Request``: what
-was stored is what is sent. The order of a query and the case of a path are never touched.
+So a normal URL is ASCII, and neither ``normalize`` nor ``scrapy.Request`` changes it. The order of
+a query and the case of a path are never touched.
 """
 
 from __future__ import annotations
@@ -77,7 +75,7 @@ _UNRESERVED: Final = re.compile(r"[A-Za-z0-9._~-]")
 
 
 def _spellings() -> dict[str, str]:
-    """The normal spelling of each escape, and of each ASCII character by itself as an escape."""
+    """The normal spelling of each escape, and of each ASCII character as an escape."""
     table: dict[str, str] = {}
     for code in range(256):
         escape, character = f"%{code:02X}", chr(code)
@@ -91,9 +89,9 @@ _SPELLING: Final = _spellings()
 
 
 def normalize(url: str, base: str | None = None) -> str | None:
-    """The normal form of *url*, or None if it has none: not http or https, or not a URL.
+    """The normal form of *url*, or None: not http or https, or no URL. Never raises.
 
-    *base* is the absolute URL that a relative *url* is resolved against. Never raises.
+    *base*: the absolute URL that a relative *url* is resolved against.
     """
     if base is None:
         easy = _EASY.fullmatch(url)
@@ -107,7 +105,7 @@ def normalize(url: str, base: str | None = None) -> str | None:
 
 
 class LinkResolver:
-    """Turns the references of one document into normal URLs.
+    """Resolves the references of one document to normal URLs.
 
     *base* is an absolute URL; if it is not http or https, only absolute references resolve.
     """
@@ -122,7 +120,7 @@ class LinkResolver:
         self._folder = path[: path.rfind("/") + 1]
 
     def resolve(self, href: str) -> str | Unusable:
-        """The normal URL that *href* means here, or why there is none. Never raises."""
+        """The normal URL of *href*, or why there is none. Never raises."""
         if self.base is None:
             return parse_reference(href, None)
         easy = _EASY.fullmatch(href)
@@ -138,7 +136,7 @@ class LinkResolver:
         return self.base
 
     def _climb(self, href: str) -> str | Unusable:
-        """Like :meth:`resolve`, for an *href* that begins with ``../``."""
+        """`resolve`, for an *href* that begins with ``../``."""
         rest = href
         folder = self._folder
         while rest.startswith("../"):
@@ -151,7 +149,7 @@ class LinkResolver:
 
 
 def parse_reference(href: str, base: str | None) -> str | Unusable:
-    """Like :meth:`Resolver.resolve`, through the parser in every case; *base* is normal or None."""
+    """`LinkResolver.resolve`, always through the parser; *base* is normal or None."""
     scheme = _SCHEME.match(href)
     if scheme is not None and scheme[1].lower() not in ("http", "https"):
         # Said without parsing: it may be a megabyte of data: URL.
@@ -166,7 +164,7 @@ def parse_reference(href: str, base: str | None) -> str | Unusable:
 
 
 def _whatwg(href: str, base: str | None) -> str:
-    """What the URL standard makes of *href*. Raises ValueError if it is not a URL."""
+    """The URL standard's result for *href*. Raises ValueError."""
     if not href.isascii():
         found = _AUTHORITY.match(href)
         if found is not None and len(_BEYOND_ASCII.findall(found[1])) > _MAX_BEYOND_ASCII:
@@ -208,7 +206,6 @@ def _respelled(url: str) -> str:
 
 
 def _host_and_port(authority: str) -> tuple[str, str, str]:
-    """Host, ``":"`` or nothing, and port, of an authority without user name."""
     if authority.endswith("]"):
         return authority, "", ""
     host, colon, port = authority.rpartition(":")
@@ -216,7 +213,7 @@ def _host_and_port(authority: str) -> tuple[str, str, str]:
 
 
 def _checked(url: str) -> str | Unusable:
-    """*url*, an easy absolute one, with the path ``/`` if it has none, unless its host is none."""
+    """An easy absolute *url*, with at least the path ``/``, or why its host is unusable."""
     found = url if url.find("/", 8) > 0 else url + "/"
     if len(found) > _MAX_HOST and len(host_of(found)) > _MAX_HOST:
         return Unusable.MALFORMED
@@ -224,7 +221,7 @@ def _checked(url: str) -> str | Unusable:
 
 
 def split_url(url: str) -> tuple[str, str, int | None, str]:
-    """Scheme, host, port (None: the scheme's default) and path with query, of a normal *url*."""
+    """Scheme, host, port (None: the default) and path with query of a normal *url*."""
     scheme, _, rest = url.partition("://")
     authority, _, path = rest.partition("/")
     host, _, port = _host_and_port(authority)

@@ -1,25 +1,16 @@
-"""Which further spellings a crawl takes for one: options of the normal form, all off by default.
+"""The one normaliser of a crawl (T5), and its spelling options, all off by default.
 
-The plain normal form (`normalize`) never changes which page is meant. These options may: only
-whoever knows the sites can say whether ``?sid=7`` names a visitor or a story. So each is asked for,
-for all hosts or by a rule for some::
+The plain normal form (`normalize`) never changes the page that is meant. The options may: only the
+operator knows whether ``?sid=7`` names a visitor or a story. They hold for all hosts, or by a
+rule::
 
     .shop.example     tracking=yes sessions=yes query-order=yes
     forum.example     keep=topic,page
     wiki.example      tracking=no drop=oldid,diff_*
 
-Each field is decided by the closest rule that names it, a host's own before its domain's, a longer
-domain before a shorter one; where none does, by the general options.
-
-Carries out the options of the normal form on normal URLs.
-
-What a URL must hold for an option to matter (a query, a semicolon, ``www.``) is looked for first,
-so that URLs which no option concerns cost some tenths of a microsecond.
-
-The one normaliser of a crawl: whatever makes an identity of a URL asks it (T5).
-
-In this order: the plain normal form, the options and rules, the project's own normaliser, and the
-twin that the evidence speaks for. With none of the last three it is `normalize`, at no cost.
+The closest rule that names a field decides it: the host's own, then longer before shorter domains,
+then the general options. In this order a URL passes the normal form, options and rules, the
+project's own normaliser, and the twins.
 """
 
 from __future__ import annotations
@@ -43,13 +34,15 @@ _SWITCH: Final = {"yes": True, "no": False}
 
 @dataclass(frozen=True, slots=True)
 class SpellingOptions:
-    """What is rewritten in a normal URL.
+    """The rewriting of a normal URL.
 
-    *tracking*, *sessions*: parameters that say how a visitor came, or who it is, are dropped.
-    *query_order*: parameters are sorted by name. *index*: ``index.html`` and its like at the end
-    of a path are dropped. *www*: ``www.`` before a registered name is dropped. *drop*: names of
-    further parameters to be dropped, in lower case, ``*`` at the end for any ending. *keep*: all
-    others are dropped; None keeps all.
+    Attributes:
+        tracking: drop parameters that tell how a visitor came; *sessions*: or the visitor's id.
+        query_order: sort parameters by name.
+        index: drop ``index.html`` and the like at the end of a path.
+        www: drop ``www.`` before a registered name.
+        drop: further parameters to drop, in lower case; ``*`` for any ending.
+        keep: drop all other parameters; None keeps all.
     """
 
     tracking: bool = False
@@ -62,7 +55,7 @@ class SpellingOptions:
 
     @classmethod
     def of(cls, words: Iterable[str], drop: Iterable[str] = ()) -> SpellingOptions:
-        """The options that *words* of `WORDS` name, and the parameters to *drop*."""
+        """The options that *words* of `WORDS` name, with parameters to *drop*."""
         on: dict[str, Any] = {word.replace("-", "_"): True for word in words}
         return cls(**on, drop=tuple(parameter_names(drop)))
 
@@ -74,10 +67,7 @@ _FIELDS: Final = tuple(field.name for field in fields(SpellingOptions))
 
 
 def parameter_names(given: Iterable[str]) -> Iterator[str]:
-    """The names of parameters in *given*, as normal URLs have them, but in lower case.
-
-    Raises `ValueError` if one is none.
-    """
+    """The names of parameters in *given*, normal, in lower case. Raises `ValueError`."""
     for name in given:
         stem = name.removesuffix("*")
         if not stem.isprintable() or set(stem) & set("*&=#, "):
@@ -89,10 +79,10 @@ def parameter_names(given: Iterable[str]) -> Iterator[str]:
 
 
 class SpellingRules:
-    """The exceptions by host, looked up by host."""
+    """The rules for single hosts and domains."""
 
     def __init__(self, lines: Iterable[str] = ()) -> None:
-        """Read a rule a line. Raises `ValueError` that says which and what is wrong."""
+        """Read a rule a line. Raises `ValueError` with the line and the fault."""
         self._rules: PatternTable[dict[str, Any]] = PatternTable()
         for number, line in enumerate(lines, 1):
             try:
@@ -114,7 +104,7 @@ class SpellingRules:
         return len(self._rules)
 
     def of_host(self, host: str, general: SpellingOptions) -> SpellingOptions:
-        """The options for *host*, where *general* hold for all that no rule decides."""
+        """The options for *host*; *general* ones where no rule decides."""
         found = general
         for rule in reversed([*self._rules.of_host(host)]):
             found = replace(found, **rule)
@@ -122,7 +112,6 @@ class SpellingRules:
 
 
 def _parsed(words: list[str]) -> dict[str, Any]:
-    """The fields that one rule decides. Raises `ValueError`."""
     if not words:
         raise ValueError("nothing to change: expected e.g. sessions=yes")
     values: dict[str, Any] = {}
@@ -188,7 +177,7 @@ _REMEMBERED: Final = 50_000
 
 
 class _Names:
-    """A set of names of parameters, some of which end in ``*``."""
+    """A set of names of parameters, some with ``*`` at the end."""
 
     __slots__ = ("_exact", "_stems")
 
@@ -202,7 +191,11 @@ class _Names:
 
 
 class Rewriter:
-    """Carries out one set of *options*. ``rewrite`` is idempotent, and normal URLs stay normal."""
+    """Rewrites normal URLs by *options*. Idempotent; the result is normal.
+
+    It looks first for what an option needs (a query, a semicolon, ``www.``), so that other URLs
+    cost some tenths of a microsecond.
+    """
 
     __slots__ = ("_dropped", "_index", "_kept", "_query", "_sessions", "_sorts", "_www")
 
@@ -221,7 +214,6 @@ class Rewriter:
         self._query = bool(dropped) or options.query_order or options.keep is not None
 
     def rewrite(self, url: str) -> str:
-        """The one spelling of a normal *url* that the options leave."""
         if self._query and "?" in url:
             url = self._of_query(url)
         if self._sessions and (";" in url or "/(" in url):
@@ -260,7 +252,6 @@ def _name(part: str) -> str:
 
 
 def _without_visit(url: str) -> str:
-    """*url* without session ids in its path."""
     path, mark, query = url.partition("?")
     start = path.index("/", 8)
     found = path[start:]
@@ -273,7 +264,7 @@ def _without_visit(url: str) -> str:
 
 
 def _without_www(url: str) -> str:
-    """*url* without ``www.``, unless nobody can have the rest of its host."""
+    """*url* without ``www.``, unless the rest of its host is a public suffix."""
     while url.startswith(_WWW):
         head, _, rest = url.partition("www.")
         host = host_of(head + rest)
@@ -299,7 +290,6 @@ class RewriterTable:
         self._by_options: dict[SpellingOptions, Rewriter] = {general: Rewriter(general)}
 
     def rewrite(self, url: str) -> str:
-        """The one spelling of a normal *url*."""
         if not len(self._rules):
             return self._by_options[self._general].rewrite(url)
         host = host_of(url)
@@ -331,9 +321,8 @@ Plugin = Callable[[str], str | None]
 class Normalizer:
     """Calling it gives the normal form of a URL. Never raises, as long as *plugin* does not.
 
-    *rules* and *plugin* hold for its life; *twins* may come and go, and learn. What lies within
-    *scope*, if there is one, never gets a host that does not: a crawl of ``www.example.com`` alone
-    would end there.
+    *twins* may be set and learn at any time. A URL within *scope* never gets a host beyond it: a
+    crawl of ``www.example.com`` alone would end there.
     """
 
     __slots__ = ("_plugin", "_rules", "changed", "scope", "twins")
@@ -351,16 +340,16 @@ class Normalizer:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the plain normal form is all there is at present."""
+        """Whether it is just `normalize` at present."""
         return self._rules is None and self._plugin is None and not self.twins
 
     def __call__(self, url: str, base: str | None = None) -> str | None:
-        """The normal form of *url*, resolved against *base*; None if it has none."""
+        """The normal form of *url*, resolved against *base*, or None."""
         normal = normalize(url, base)
         return normal if normal is None or self.is_plain else self.respell(normal)
 
     def links(self, urls: list[str]) -> list[str]:
-        """The normal forms of *urls*, which are in plain normal form, each once, in their order."""
+        """The normal forms of plain normal *urls*, each once, in their order."""
         if self.is_plain:
             return urls
         found: dict[str, None] = {}
@@ -372,7 +361,7 @@ class Normalizer:
         return list(found)
 
     def respell(self, url: str) -> str | None:
-        """The normal form of *url*, which is in plain normal form."""
+        """The normal form of a plain normal *url*."""
         url = self._settled(url)
         if self._plugin is not None:
             found = self._plugin(url)
@@ -390,7 +379,7 @@ class Normalizer:
         return found
 
     def _leaves(self, url: str, found: str) -> bool:
-        """Whether *found* is beyond the scope that *url* is within."""
+        """Whether *found* is beyond the scope, and *url* within it."""
         scope = self.scope
         return (
             scope is not None and scope.allows(host_of(url)) and not scope.allows(host_of(found))
@@ -408,9 +397,9 @@ class Normalizer:
         return url
 
     def is_own_spelling(self, url: str, target: str) -> bool:
-        """Whether *url* redirects to another spelling of itself: its server means that one.
+        """Whether *url* redirects to another spelling of itself.
 
-        Then *target* is to be fetched as it is, under an identity of its own, or the page would
-        never be had. Both are in plain normal form.
+        Then *target* is fetched as it is, under an identity of its own, or the page would never be
+        had. Both are plain normal.
         """
         return not self.is_plain and url != target and self.respell(url) == self.respell(target)

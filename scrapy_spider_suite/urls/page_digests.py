@@ -1,9 +1,8 @@
-"""Digests of pages: of their bytes, and of what is left when mark-up and numbers are gone.
+"""Digests of pages: of their bytes, of their structure, of their content; and tables of recent
+numbers.
 
-Which pages say the same: numbers of what a page says, and tables of those met lately.
-
-As BUbiNG's digest (its 4.8) it leaves out mark-up, scripts, styles, numbers and white space, and
-keeps the addresses of what the page shows: two photographs without a word are two pages.
+As BUbiNG's digest (its 4.8), content leaves out markup, scripts, styles, numbers and white space,
+and keeps the addresses of images: two photographs without a word are two pages.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ _HALVINGS: Final = tuple(_halvings())
 
 
 def sha1_of(body: bytes) -> bytes:
-    """SHA-1 of *body*, 20 bytes: WARC's ``WARC-Payload-Digest`` once written by `warc_digest`."""
+    """SHA-1 of *body*, 20 bytes; `warc_digest` makes it a ``WARC-Payload-Digest``."""
     return hashlib.sha1(body, usedforsecurity=False).digest()
 
 
 def warc_digest(digest: bytes) -> str:
-    """*digest* as WARC 1.1 has it in its examples (§5.8): ``sha1:`` and Base32."""
+    """*digest* as WARC 1.1 writes it (§5.8): ``sha1:`` and Base32."""
     number = int.from_bytes(digest, "big")
     for upper, distance, lower in _HALVINGS:
         number = (number & upper) << distance | number & lower
@@ -56,14 +55,12 @@ def warc_digest(digest: bytes) -> str:
 
 
 def structural_digest(body: bytes, host: str = "", status: int = 200, location: str = "") -> bytes:
-    """What an HTML page says, whatever its attributes and numbers; 16 bytes, none of an empty page.
+    """16 bytes for an HTML page, whatever its attributes and numbers; b"" for an empty page.
 
-    As BUbiNG's (Boldi, Marino, Santini, Vigna: "BUbiNG: Massive Crawling for the Masses", 2018,
-    and its HTMLParser): names of tags without attributes, but for the ``src`` of frames; text, of
-    which every run of digits and white space is one space, without that of scripts and styles; for
-    a redirect its *location*. Pages of different *host* differ, unless it is left out. Unlike
-    there, upper and lower case are one, and of a page of more than 256 KiB what is behind them
-    counts byte by byte.
+    As BUbiNG's (Boldi, Marino, Santini, Vigna: "BUbiNG: Massive Crawling for the Masses", 2018):
+    names of tags without attributes but the ``src`` of frames; text without scripts and styles, a
+    run of digits and white space as one space; the *location* of a redirect; *host*, unless it is
+    left out. Unlike there, case does not matter, and behind 256 KiB bytes count as they are.
     """
     if not body:
         return b""
@@ -101,10 +98,10 @@ _SLOTS: Final = 1 << 20
 
 
 def content_hash(body: bytes, host: str, *, numbers: bool = False) -> int:
-    """What the HTML page *body* on *host* says, as a number of 64 bits, 0 if it is empty.
+    """A number of 64 bits for the content of the HTML page *body* on *host*, 0 if it is empty.
 
-    The *numbers* in its text count only if asked for. The name of the host does not count: it is
-    all that differs on a farm of hosts.
+    *numbers*: those in its text count. The host's name does not: on a farm of hosts it alone
+    differs.
     """
     body = _plain(body, host)
     text = b"".join(_texts(body, _SPACE if numbers else _DROPPED))
@@ -119,10 +116,9 @@ def content_hash(body: bytes, host: str, *, numbers: bool = False) -> int:
 
 
 def content_pieces(body: bytes, host: str) -> dict[int, int]:
-    """The things that the HTML page *body* on *host* says, as numbers, and how much each is.
+    """The pieces of content of the HTML page *body* on *host*, as numbers, with their weights.
 
-    Sentences and names are as much as they have letters, what it shows is as much as `NEWS`; for
-    pages that put together anew what others say.
+    A sentence or name weighs its letters, an image `NEWS`.
     """
     body = _plain(body, host)
     number = xxhash.xxh3_64_intdigest
@@ -136,7 +132,7 @@ def _plain(body: bytes, host: str) -> bytes:
 
 
 def _texts(body: bytes, dropped: bytes = _DROPPED) -> list[bytes]:
-    """What stands between the tags of *body*, without *dropped* characters, scripts and styles."""
+    """The text between the tags of *body*, without *dropped* characters, scripts and styles."""
     text = body.translate(None, dropped)
     for tag in _UNSAID:
         if tag in text:
@@ -146,7 +142,6 @@ def _texts(body: bytes, dropped: bytes = _DROPPED) -> list[bytes]:
 
 
 def _after(script: bytes) -> bytes:
-    """What follows a *script*, from the tag that ends it on."""
     end = script.find(b"<")
     return script[end:] if end >= 0 else b""
 
@@ -160,18 +155,18 @@ def _shown(body: bytes) -> Iterator[bytes]:
 
 
 class RecentNumbers:
-    """Remembers some million numbers in 8 MiB, each for about as many others as it holds."""
+    """Remembers some million recent numbers in 8 MiB."""
 
     def __init__(self, slots: int = _SLOTS) -> None:
         self._slots = slots
         self._table: array[int] | None = None
 
     def meets(self, whose: str, number: int) -> bool:
-        """Whether *number* was met before with *whose*; it is from now on."""
+        """Whether *number* was met before with *whose*; notes it."""
         return not self.learns(whose, {number: 1})
 
     def learns(self, whose: str, numbers: Mapping[int, int]) -> int:
-        """How much the *numbers* are that were not met before with *whose*; all are from now on."""
+        """The weight of those *numbers* that were not met before with *whose*; notes all."""
         if self._table is None:
             self._table = array("Q", bytes(8 * self._slots))
         table, slots, name = self._table, self._slots, whose.encode()

@@ -1,7 +1,7 @@
-"""Which links a crawl may follow, decided link by link with no more than the link (K15).
+"""Which links a crawl may follow: by domain, depth and length (K15).
 
-The meaning of each limit is Scrapy's: ``allowed_domains`` as in its off-site middleware (a domain
-and all below it), ``DEPTH_LIMIT`` and ``URLLENGTH_LIMIT`` with 0 for no limit.
+The limits are Scrapy's: ``allowed_domains`` (a domain and all below it), ``DEPTH_LIMIT`` and
+``URLLENGTH_LIMIT``, with 0 for no limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 
 class OutOfScope(StrEnum):
-    """Why a link is out of scope: the last word of the stat that counts it."""
+    """Why a link is out of scope; the last word of the stat that counts it."""
 
     OFF_SITE = "off_site"
     TOO_DEEP = "too_deep"
@@ -30,9 +30,8 @@ class Scope:
     """The limits of one crawl.
 
     *allowed_domains*: None or empty allows every host. A domain allows itself and every host below
-    it; case and a dot at the end do not matter, and an international name may be written either
-    way. An entry that is a URL or has a port allows nothing, as in Scrapy. *depth_limit* and
-    *url_length_limit* are the largest depth and the most characters that are allowed, 0 for any.
+    it; case, a final dot, and the form of an international name do not matter. An entry that is a
+    URL or has a port allows nothing, as in Scrapy. *depth_limit*, *url_length_limit*: 0 for none.
     """
 
     __slots__ = ("_anywhere", "_decided", "_depth_limit", "_domains", "_url_length_limit")
@@ -64,11 +63,10 @@ class Scope:
         return None
 
     def allows(self, host: str) -> bool:
-        """Whether *host* is an allowed domain or below one."""
+        """Whether *host* is allowed."""
         return self._anywhere or self._on_site(host)
 
     def _on_site(self, host: str) -> bool:
-        """Whether *host* is an allowed domain or below one; remembered within bounds."""
         decided = self._decided.get(host)
         if decided is None:
             if len(self._decided) >= _REMEMBERED:
@@ -91,7 +89,7 @@ class Scope:
 
 
 def _as_host(domain: str) -> str:
-    """*domain* as hosts are written; as it is, and so never equal to one, if it is none."""
+    """*domain* as hosts are written; unchanged, and never equal to one, if it is none."""
     if any(sign in domain for sign in "/?#@\\"):
         return domain
     literal = domain.count(":") > 1 and not domain.startswith("[")

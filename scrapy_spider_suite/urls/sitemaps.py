@@ -1,9 +1,7 @@
-"""Sitemaps as https://www.sitemaps.org/protocol.html has them: read piece by piece, within bounds.
+"""Sitemaps (https://www.sitemaps.org/protocol.html), read piece by piece, within bounds.
 
-A sitemap is XML (a ``urlset`` of pages or a ``sitemapindex`` of sitemaps) or text with a URL on
-every line, plain or as a gzip file. What strangers serve under that name is read forgivingly, for
-as long as it stays small: nothing is fetched for it, no entity of its own is expanded, and of the
-tree no more is kept than the entry that is being read.
+A sitemap is XML (``urlset`` or ``sitemapindex``) or text with a URL a line, plain or gzip. Mistakes
+are forgiven; nothing is fetched, no entity is expanded, and only the entry being read is kept.
 """
 
 from __future__ import annotations
@@ -36,13 +34,13 @@ _SHORT_DATE: Final = re.compile(r"(\d{4})(?:-(\d\d))?")
 
 
 class BadSitemap(ValueError):
-    """What was read is no sitemap, or only the beginning of one: what came before it counts."""
+    """The body is no sitemap, or only the beginning of one; earlier entries count."""
 
 
 class SitemapEntry(NamedTuple):
-    """An entry: a URL as it is written, when its page changed, and whether it is a sitemap.
+    """A URL as it is written, when its page changed, and whether it is a sitemap.
 
-    *lastmod* is in seconds since the epoch, None where the sitemap does not say.
+    *lastmod*: seconds since the epoch, or None.
     """
 
     url: str
@@ -51,10 +49,7 @@ class SitemapEntry(NamedTuple):
 
 
 def read_sitemap(body: bytes) -> Iterator[SitemapEntry]:
-    """Yield the entries of the sitemap *body*, as it came from the wire.
-
-    Raises `BadSitemap`, after what could be read, for the rest.
-    """
+    """Yield the entries of *body*, as it came from the wire. Raises `BadSitemap` at its end."""
     data = _unpacked(body)
     entries = _of_xml(data) if _is_xml(data) else _of_text(data)
     number = 0
@@ -69,7 +64,7 @@ def read_sitemap(body: bytes) -> Iterator[SitemapEntry]:
 
 
 def _unpacked(body: bytes) -> bytes:
-    """*body* without its compression, cut one byte after the most that is read."""
+    """*body* decompressed, cut one byte after the limit."""
     if not body.startswith(_GZIP):
         return body[: BYTES_MAX + 1]
     found, at, rest = bytearray(), 0, memoryview(body)
@@ -129,7 +124,7 @@ def _of_xml(data: bytes) -> Iterator[SitemapEntry]:
 
 
 def _mended(data: bytes) -> bytes:
-    """*data* with its bare ampersands escaped, the most common mistake; in CDATA they are right."""
+    """*data* with bare ampersands escaped, the most common mistake, except in CDATA."""
     found, at = bytearray(), 0
     for section in _CDATA.finditer(data):
         found += _BARE.sub(b"&amp;", data[at : section.start()])
@@ -139,7 +134,7 @@ def _mended(data: bytes) -> bytes:
 
 
 def _elements(data: bytes) -> Iterator[etree._Element]:
-    """The elements of *data* as they end; what is broken is mended, or left out."""
+    """The elements of *data* as they end; broken ones are mended, or left out."""
     parser = etree.XMLPullParser(
         events=("end",), recover=True, resolve_entities=False, no_network=True, load_dtd=False,
         huge_tree=False, remove_comments=True, remove_pis=True,
@@ -154,7 +149,7 @@ def _elements(data: bytes) -> Iterator[etree._Element]:
 
 
 def _entry(element: etree._Element) -> SitemapEntry | None:
-    """What *element*, right below the document, says; None if it is no entry.
+    """The entry of *element*, right below the root; None if it is none.
 
     Entries of other vocabularies in it (images, videos, languages) have ``loc`` of their own.
     """
@@ -172,7 +167,7 @@ def _entry(element: etree._Element) -> SitemapEntry | None:
 def parse_w3c_date(text: str) -> int | None:
     """A W3C date and time (https://www.w3.org/TR/NOTE-datetime) in seconds since the epoch.
 
-    Without a zone it is UTC; None for what is no such time from 1970 to 2105.
+    Without a zone it is UTC; None outside of 1970 to 2105, or if it is invalid.
     """
     text = text.strip()
     short = _SHORT_DATE.fullmatch(text)

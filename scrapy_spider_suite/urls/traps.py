@@ -1,20 +1,14 @@
-"""Traps: spaces of URLs without end: which there are, and what a URL betrays by itself (G8).
+"""Traps: endless spaces of URLs, and the evidence for them (G8; BUbiNG's 4.8).
 
-Whatever looks like one is judged by three things, each cheap:
+Three things are judged, each cheaply:
 
-- the URL alone (`trap_of_url`): its length, its segments, one that comes again and again, a date in
-  a far year;
-- the URLs of its host so far (`ground.Ground.crowded`): how much of it lies below one folder;
-- what the pages of its host said and led to (the rest of `ground.Ground`): a space whose pages all
-  say the same is a trap, however its URLs look. Endless calendars, mirrored paths and soft 404s end
-  there, facets where their combinations say and lead to nothing new, session ids where a page says
-  the same with each.
+- the URL alone (`trap_of_url`): length, segments, repeated segments, a date in a far year; - the
+URLs of its host so far (`HostTrapStats.crowded`): the share of one folder; - the pages of its host:
+a space whose pages all say the same is a trap, whatever its URLs look like. That ends endless
+calendars, mirrored paths, soft 404s, facets and session ids.
 
-What a host has had, as far as that tells its traps (G8; BUbiNG's 4.8).
-
-Every judgement is by evidence: pages that say nothing new make a space suspect, one that does
-makes up for `FRESH` of them. What is closed for its combinations or its session ids opens again
-when the evidence does not bear it out any more.
+Pages that say nothing new make a space suspect; one that does makes up for `FRESH` of them. A space
+closed for combinations or session ids opens again when the evidence fails.
 """
 
 from __future__ import annotations
@@ -36,7 +30,8 @@ _Name = TypeVar("_Name", bound=str)
 
 
 class Trap(StrEnum):
-    """What a URL is refused for: the last word of the stat that counts it, and of its setting."""
+    """Why a URL is refused: the last word of the stat that counts it, and its name in SUITE_TRAPS.
+    """
 
     LENGTH = "length"
     SEGMENTS = "segments"
@@ -73,7 +68,7 @@ DETECTORS: Final = tuple(f"{trap}={'last' if trap is Trap.PREFIX else 'fail'}" f
 
 @dataclass(frozen=True)
 class TrapLimits:
-    """How much of each is allowed; 0 is no limit. `docs/traps.md` says what each means."""
+    """The limit of each detector; 0 is no limit. docs/traps.md explains them."""
 
     length: int = 0
     segments: int = 0
@@ -89,23 +84,21 @@ class TrapLimits:
 
     @classmethod
     def from_detectors(cls, detectors: Collection[str]) -> TrapLimits:
-        """Return the limits of *detectors*, some of `DETECTORS`."""
+        """The limits of *detectors*, some of `DETECTORS`."""
         names = [each.partition("=")[0] for each in detectors]
         return cls(**{name: THRESHOLDS[Trap(name)] for name in names})
 
     @cached_property  # every link asks
     def any(self) -> bool:
-        """Whether there is any limit at all."""
         return any(getattr(self, name) for name in self.names())
 
     @staticmethod
     def names() -> tuple[str, ...]:
-        """Those of the fields."""
         return tuple(each.name for each in fields(TrapLimits))
 
 
 class TrapRefusal(NamedTuple):
-    """Why a URL is refused; *space* is what is closed, "" where the URL alone decides."""
+    """Why a URL is refused; *space* is the closed space, "" where the URL alone decides."""
 
     trap: Trap
     space: str = ""
@@ -129,7 +122,7 @@ _WORDS: Final = {
 }
 
 def counts_of(met: Mapping[_Name, int]) -> str:
-    """How many URLs were *met* in traps, on a line, the most first."""
+    """The counts of URLs *met* in traps, on a line, the largest first."""
     most_first = sorted(met.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {count}" for name, count in most_first)
 
@@ -149,7 +142,7 @@ _NO_LIMIT: Final = 1 << 30
 
 
 def harmless(limits: TrapLimits, year: int) -> Callable[[str], bool]:
-    """A quick test, in the *year* (AD), for the URLs in which `trap_of_url` finds nothing."""
+    """Make a quick test, in the *year* (AD), for URLs in which `trap_of_url` finds nothing."""
     longest = limits.length or _NO_LIMIT
     least = min(limits.segments or _NO_LIMIT, limits.repeats or _NO_LIMIT)
     slashes = least + _SCHEME_AND_HOST - 1
@@ -166,7 +159,7 @@ def harmless(limits: TrapLimits, year: int) -> Callable[[str], bool]:
 
 
 def trap_of_url(url: str, limits: TrapLimits, year: int) -> Trap | None:
-    """Which trap the normal *url* betrays by itself, in the *year* (AD); None: none."""
+    """The trap that the normal *url* alone betrays in the *year* (AD), or None."""
     if 0 < limits.length < len(url):
         return Trap.LENGTH
     slashes = url.count("/")
@@ -187,12 +180,11 @@ def _path(url: str) -> list[str]:
 
 
 def _segments(url: str) -> int:
-    """How many segments the path of *url* has."""
     return len([segment for segment in _path(url) if segment])
 
 
 def _repeats(url: str, limit: int) -> bool:
-    """Whether any segment comes more often than *limit* times in the path of *url*."""
+    """Whether any segment occurs more than *limit* times in the path of *url*."""
     parts = url.split("/")
     if len(parts) - len(set(parts)) < limit:
         return False  # what comes n times leaves n - 1 over
@@ -221,16 +213,18 @@ _EVIDENCE: Final = (
 
 
 def space_key(kind: str, text: str) -> int:
-    """The number by which a ground knows a space."""
+    """The number of a space."""
     return xxhash.xxh3_64_intdigest(f"{kind} {text}".encode())
 
 
 class HostTrapStats:
-    """What is known of one host.
+    """The evidence about one host.
 
-    *counts*: by kind, by space, how many pages in a row said the same there, or how many URLs lie
-    there: a kind with many spaces drives out none of another. *closed*: spaces that are traps. None
-    has more than `MOST` entries for long. *mined*: how many URLs were tried that nobody linked to.
+    Attributes:
+        counts: by kind and space: pages in a row that said the same, or URLs; a kind has no more
+            than `MOST` entries for long.
+        closed: spaces that are traps.
+        mined: number of mined URLs that were tried.
     """
 
     __slots__ = ("closed", "counts", "mined")
@@ -241,19 +235,18 @@ class HostTrapStats:
         self.mined = 0
 
     def __len__(self) -> int:
-        """How much is known; 0 need not be kept."""
+        """The amount of evidence; 0 need not be stored."""
         return sum(map(len, self.counts.values())) + len(self.closed) + self.mined
 
     # Asking
 
     def suspects(self, url: str) -> bool:
-        """Whether pages about the normal *url* have said or led to the same, and nothing has made
-        up for it."""
+        """Whether pages in the spaces of the normal *url* have said or led to the same."""
         kinds = [kind for kind in ("same", "numbers", "sent") if self.counts.get(kind)]
         return any(self.count(kind, space) for kind in kinds for space in spaces(url))
 
     def same_space(self, url: str, trap: Trap = Trap.SAME) -> str | None:
-        """The space of the normal *url* that is closed as *trap*, SAME or NUMBERS; None: none."""
+        """The space of the normal *url* that is closed as *trap*, SAME or NUMBERS, or None."""
         for space in spaces(url):
             if space_key(trap, space) in self.closed:
                 return space
@@ -264,10 +257,9 @@ class HostTrapStats:
         return space_key("session", name) in self.closed
 
     def combines_in_vain(self, path: str, names: tuple[str, ...]) -> bool:
-        """Whether queries of *path* with these *names* combine, by all that is known, in vain.
+        """Whether queries of *path* with these *names* are known to combine in vain.
 
-        A set of names that still has credit does not, nor one of which nothing is known while
-        those that it adds a name to are not known to.
+        Not for names with credit, nor for unknown names of which no subset is known to.
         """
         if space_key("query", path) not in self.closed or self._credit(path, names):
             return False
@@ -287,15 +279,15 @@ class HostTrapStats:
         return judged >= ENOUGH and not self._credit(path, names)
 
     def is_sample(self, url: str) -> bool:
-        """Whether the normal *url* was let through to see what it says."""
+        """Whether the normal *url* was let through as a sample."""
         return bool(self.count("sample", url))
 
     # Learning
 
     def crowded(self, url: str, share: int, room: int) -> int:
-        """Count the normal *url*, new and queued; in how many folders it comes after their share.
+        """Count the new normal *url*; return the number of its folders that have had their share.
 
-        That is *share* percent of what was counted, and at least *room* URLs.
+        The share is *share* percent of the counted URLs, and at least *room*.
         """
         room = max(room, self.add("all", "", 1) * share // 100)
         return sum(
@@ -306,10 +298,10 @@ class HostTrapStats:
     def count_page(
         self, url: str, limit: int, *, same: bool, exactly: bool | None = None
     ) -> TrapRefusal | None:  # fmt: skip
-        """A page was fetched at *url*, which says the *same* as an earlier one, or something new.
+        """Count a page at *url* that says the *same* as an earlier one, or something new.
 
-        Not *exactly*: its numbers differ. Returns what is a trap from now on, if anything is: a
-        space where *limit* more pages said the same than new ones make up for, `FRESH` each.
+        Not *exactly*: its numbers differ. Returns the new trap, if any: a space where *limit* more
+        pages said the same than new ones make up for, `FRESH` each.
         """
         if not same and self.counts.get("sent"):
             for space in spaces(url):
@@ -319,7 +311,7 @@ class HostTrapStats:
         return self._tell("same", Trap.SAME, url, limit, 1 if exactly else -FRESH) or numbers
 
     def count_redirect(self, url: str, limit: int, *, same: bool) -> TrapRefusal | None:
-        """*url* leads on to the *same* page as an earlier one, or to another; as `count_page`."""
+        """Count a redirect of *url* to the *same* page as an earlier one, or to another."""
         return self._tell("sent", Trap.SAME, url, limit, 1 if same else -FRESH)
 
     def _tell(self, kind: str, trap: Trap, url: str, limit: int, change: int) -> TrapRefusal | None:
@@ -340,11 +332,11 @@ class HostTrapStats:
     def combined(
         self, path: str, names: tuple[str, ...], limit: int, worth: int, *, onward: bool = True
     ) -> bool:
-        """A page was fetched at *path* whose query, of these *names*, combines known values.
+        """Count a page at *path* whose query, of these *names*, combines known values.
 
-        *worth*: how many in vain it makes up for: 0 if it said nothing new, and led to nothing new
-        but more queries of that path. *onward*: it led to such. Whether that closes the
-        combinations: when *limit* more were in vain than others make up for.
+        *worth*: how many vain ones it makes up for; 0 if neither the page nor its links were new,
+        except more queries of the path, which is *onward*. Returns whether the combinations are
+        closed now: *limit* more were in vain than others make up for.
         """
         own = _set_of(path, names)
         self.add("judged", own, 1)
@@ -354,14 +346,14 @@ class HostTrapStats:
         return onward and self._weigh("query", path, Trap.QUERY, limit, worth)
 
     def repeated(self, name: str, limit: int, *, vain: bool) -> bool:
-        """A page came with another session id of this *name*; *vain*: it said nothing new.
+        """Count a page with another session id of this *name*; *vain*: it said nothing new.
 
-        Whether that shows that they make no difference: as for `combined`.
+        Returns whether the ids are now known to make no difference, as `combined`.
         """
         return self._weigh("session", name, Trap.SESSIONS, limit, 0 if vain else FRESH)
 
     def _weigh(self, kind: str, text: str, trap: Trap, limit: int, worth: int) -> bool:
-        """Close or open what is closed by a *kind* of evidence; whether it was closed by this."""
+        """Close or open by a *kind* of evidence; return whether it closed."""
         weight = self.add(kind, text, -worth or 1)
         key = space_key(kind, text)
         if key in self.closed:
@@ -376,10 +368,7 @@ class HostTrapStats:
         return True
 
     def sample(self, url: str, trap: Trap, space: str) -> bool:
-        """The normal *url* is to be refused for *trap*; True if it is let through, to see.
-
-        The 16th is, the 32nd and so on: hardly any, however many there are.
-        """
+        """Count a refusal of the normal *url* for *trap*; True for every 16th: let it through."""
         refused = self.add("refused", f"{trap} {space}", 1)
         if refused < _FIRST_SAMPLE or refused & (refused - 1):
             return False
@@ -387,7 +376,7 @@ class HostTrapStats:
         return True
 
     def reopen(self) -> None:
-        """Open what was closed, and begin to judge anew."""
+        """Open closed spaces, and begin to judge anew."""
         for kind in _EVIDENCE:
             self.counts.pop(kind, None)
         self.closed = {}
@@ -398,11 +387,11 @@ class HostTrapStats:
             self.closed = dict(list(self.closed.items())[MOST // 2 :])
 
     def count(self, kind: str, space: str) -> int:
-        """A count of a *kind*; 0 if there is none."""
+        """A count of a *kind*; 0 without one."""
         return self.counts.get(kind, {}).get(space_key(kind, space), 0)
 
     def add(self, kind: str, space: str, change: int) -> int:
-        """Change a count of a *kind*, and return it; one of 0 or less is none."""
+        """Change a count of a *kind*, and return it; it is dropped at 0."""
         key, counts = space_key(kind, space), self.counts.setdefault(kind, {})
         count = counts.get(key, 0) + change
         if count <= 0:

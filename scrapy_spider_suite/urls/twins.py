@@ -1,9 +1,8 @@
-"""Which forms of a site are one site: http and https, with and without ``www.``, by evidence.
+"""Which forms of a site are one site (http and https, with and without ``www.``), by evidence.
 
-That ``http://h/x`` and ``https://h/x`` are one page is true of most sites and not of all, so no
-rule can say it. What was seen can: redirects from one form to the same path of another, and pages
-of one path that were the same, byte for byte, in two forms. Against it speak pages that a form
-answered itself, and pages that differed.
+Evidence is redirects from one form to the same path of another, and pages of one path that were
+equal, byte for byte, in two forms; against it, pages that a form answered itself, and pages that
+differed.
 
 Invariant: a link to a form is rewritten to another form only while `TwinEvidence` supports it, so a
 later observation corrects an early mistake.
@@ -42,26 +41,24 @@ _MARKS: Final = 0xFF
 
 
 class EvidenceRows(Protocol):
-    """Where evidence outlives the process: bytes in, bytes out, in one batch with all else."""
+    """A durable map of bytes; writes go into the batch of the crawl."""
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Keep *value* under *key*."""
         ...
 
     def delete(self, key: bytes) -> None:
-        """Forget *key*."""
         ...
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """All that is kept."""
         ...
 
 
 class TwinEvidence:
-    """What was seen of the forms of one site: counts that stop at 255.
+    """The evidence for the forms of one site: counts that stop at 255.
 
-    *cells*: four by four, from form to form, the weight of redirects, and on the diagonal how many
-    pages a form answered itself; then the number of equal, and of other, pages of each two forms.
+    *cells*: four by four, from form to form, the weight of redirects, and on the diagonal the pages
+    that a form answered itself; then the numbers of equal, and of differing, pages of each two
+    forms.
     """
 
     __slots__ = ("cells",)
@@ -71,7 +68,6 @@ class TwinEvidence:
         self.cells = bytearray(cells if len(cells) == self.SIZE else self.SIZE)
 
     def add(self, cell: int, number: int) -> None:
-        """Count *number* more in *cell*."""
         self.cells[cell] = max(0, min(_MOST, self.cells[cell] + number))
 
     def moved(self, form: int, other: int) -> int:
@@ -87,11 +83,11 @@ class TwinEvidence:
         return self.cells[pair_of_forms(form, other)]
 
     def differing(self, form: int, other: int) -> int:
-        """The pages of one path that were not the same in both forms."""
+        """The pages of one path that differed between the forms."""
         return self.cells[pair_of_forms(form, other) + 6]
 
     def bears_out(self, form: int, other: int) -> bool:
-        """Whether links to *form* are better taken for *other*."""
+        """Whether the evidence supports *other* for *form*."""
         moved, back = self.moved(form, other), self.moved(other, form)
         if moved >= max(REDIRECTS, OWN_WEIGHT * self.own(form), 4 * back):
             return True
@@ -101,7 +97,7 @@ class TwinEvidence:
         return self.equal(form, other) >= needed
 
     def preferred(self, form: int) -> int:
-        """The form that *form* is taken for: itself, where nothing bears out another."""
+        """The form that replaces *form*: itself, without support for another."""
         seen = [form]
         while True:
             here = seen[-1]
@@ -121,15 +117,15 @@ def pair_of_forms(form: int, other: int) -> int:
 
 
 def _is_better(form: int, other: int) -> bool:
-    """Whether *form* is chosen of two that have the same pages: https first, then no ``www.``."""
+    """Whether *form* wins over an equal one: https first, then no ``www.``."""
     return (form & 1, other >> 1) > (other & 1, form >> 1)
 
 
 class Twins:
-    """The evidence of one crawl, and what follows from it. URLs are normal.
+    """The evidence of one crawl, and its conclusions. URLs are normal.
 
-    What is counted is put into *kept*, and read from it at the start; at most *sites* are known,
-    those met longest ago are forgotten.
+    It is read from *kept* at the start, and written there; at most *sites* are known, the least
+    recent are forgotten.
     """
 
     def __init__(self, kept: EvidenceRows, sites: int = SITES) -> None:
@@ -145,17 +141,17 @@ class Twins:
             self._decide(site)
 
     def __len__(self) -> int:
-        """How many forms are taken for another."""
+        """The number of forms that are replaced by another."""
         return len(self._to)
 
     def preferred(self, url: str) -> str:
-        """*url*, or the same path in the form that its own is taken for."""
+        """*url* in the preferred form of its site."""
         end = url.find("/", 8)
         to = self._to.get(url[:end])
         return url if to is None else to + url[end:]
 
     def redirected(self, url: str, target: str, *, permanent: bool) -> None:
-        """*url* redirected to *target*: evidence, if that is the same path in another form."""
+        """Count a redirect of *url* to *target*, if that is the same path in another form."""
         site, form, rest = _parts(url)
         to_site, to_form, to_rest = _parts(target)
         if site and site == to_site and form != to_form and rest == to_rest:
@@ -164,7 +160,7 @@ class Twins:
             self._changed(site, evidence)
 
     def answered(self, url: str, body: bytes) -> None:
-        """*url* was answered with a page of its own (2xx), *body*."""
+        """Count the answer of *url*: a page of its own (2xx), *body*."""
         site, form, rest = _parts(url)
         if not site or not body:
             return
@@ -180,7 +176,8 @@ class Twins:
             self._compare(site, form, seen, same if equal else 0)
 
     def _compare(self, site: str, form: int, seen: int, same: int) -> None:
-        """A page of *form*: the forms of *seen* had one of that path, those of *same* this one."""
+        """Count a page of *form*: the forms *seen* had one of that path, those of *same* this one.
+        """
         evidence = self._of(site)
         if not same:
             evidence.add(form * 5, 1)
@@ -198,7 +195,7 @@ class Twins:
             self._kept.put(site.encode(), bytes(evidence.cells))
 
     def why(self, url: str) -> str:
-        """What was seen of the forms of *url*'s site, in words; "" if nothing was."""
+        """The evidence for the site of *url* in words, or ""."""
         site, form, _ = _parts(url)
         evidence = self._sites.get(site)
         if evidence is None:
@@ -223,7 +220,7 @@ class Twins:
         return self._sites[site]
 
     def forget(self, site: str) -> None:
-        """Forget all that was seen of the forms of *site* (see `site_of`)."""
+        """Forget the evidence for *site* (see `site_of`)."""
         self._sites.pop(site, None)
         for head in _HEADS:
             self._to.pop(head + site, None)
@@ -244,7 +241,7 @@ class Twins:
 
 
 def site_of(host: str) -> str:
-    """The site that the forms of *host* belong to: its name without ``www.``."""
+    """The site of *host*: its name without ``www.``."""
     return _parts(f"http://{host}/")[0]
 
 
@@ -261,7 +258,7 @@ def _words(evidence: TwinEvidence, form: int, other: int, site: str) -> Iterator
 
 
 def _parts(url: str) -> tuple[str, int, str]:
-    """Site, form and rest (path and query) of a normal *url*; no site ("") if it has a port."""
+    """Site, form, and path with query of a normal *url*; the site is "" if it has a port."""
     scheme, _, rest = url.partition("://")
     authority, _, path = rest.partition("/")
     if ":" in authority:

@@ -1,9 +1,7 @@
-"""Lists of seeds as bytes: opened and decompressed, read in blocks, downloaded.
+"""Lists of seeds: sources that a user names, opened, decompressed or downloaded, and read by line.
 
-Where a crawl begins: URLs, host names, lists of them, and what a line of such a list says.
-
-A list has a URL or a host name a line, UTF-8, plain or compressed. White space and ``#`` begin a
-comment; ``#tag=NAME`` is kept with the seed, or, on a line of its own, with all that follow.
+A line is a URL or a host name in UTF-8. White space and ``#`` begin a comment; ``#tag=NAME`` tags
+the seed, or, on a line of its own, all seeds after it.
 """
 
 from __future__ import annotations
@@ -40,11 +38,10 @@ READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError)
 
 
 class ListFile:
-    """The list in *source*, open; its first bytes, not its name, say how it is compressed.
+    """The list in *source*, open; its first bytes, not its name, tell its compression.
 
-    *source* is a path, or a file that is open already and is closed with the list.
-
-    Raises `READ_ERRORS`, as its methods do.
+    *source*: a path, or an open file, which is closed with the list. Raises `READ_ERRORS`, as its
+    methods do.
     """
 
     def __init__(self, source: Path | BufferedReader) -> None:
@@ -66,26 +63,24 @@ class ListFile:
         self._raw.close()
 
     def skip(self, size: int) -> None:
-        """Go on behind the first *size* bytes of the text; of a compressed list they are read."""
+        """Skip *size* bytes of the text."""
         if size:
             self._file.seek(size)
 
     def blocks(self) -> Iterator[tuple[bytes, float | None]]:
         """Yield the text in blocks of `BLOCK` bytes, with the share of the file that was read.
 
-        The share is None for what has no size, such as a pipe.
+        The share is None without a size, as of a pipe.
         """
         while block := self._file.read(BLOCK):
             yield block, self._raw.tell() / self._size if self._size else None
 
 
 def download(url: str, path: Path, user_agent: str) -> None:
-    """Put what is at *url* into *path*, all of it or nothing. Blocks; for a thread.
+    """Download *url* to *path*, all of it or nothing. Blocks.
 
-    One request (and its redirects), which the operator asked for by name: it waits for no delay,
-    and no robots.txt is asked. Proxies are those of the environment.
-
-    Raises `OSError`: there was no such answer, it is too long, or there is no room.
+    The operator asked for it by name: no delay, no robots.txt. Uses the environment's proxies.
+    Raises `OSError`.
     """
     new = path.with_suffix(".new")
     request = urllib.request.Request(url, headers={"User-Agent": user_agent})
@@ -130,8 +125,6 @@ _TAG = re.compile(r"#\s?tag=(\S{1,100})\s*")
 
 
 class SourceKind(Enum):
-    """What a source of seeds is."""
-
     SEED = "seed"
     FILE = "file"
     REMOTE = "remote"
@@ -139,7 +132,7 @@ class SourceKind(Enum):
 
 
 class Source(NamedTuple):
-    """One of the sources that a user names: a seed, or where a list of them is."""
+    """One source that a user names: a seed, or the place of a list."""
 
     kind: SourceKind
     name: str
@@ -150,7 +143,7 @@ class Source(NamedTuple):
     def of(cls, text: str) -> Source:
         """The source that *text* names: a URL, a host name, a file, or ``@`` and a file or a URL.
 
-        A tag after it holds for all its seeds. Raises `SettingsError` for a file that is not there.
+        A tag after it holds for all its seeds. Raises `SettingsError` if a file is missing.
         """
         line = _SeedLine.of(text.strip())
         name = line.text
@@ -173,7 +166,7 @@ _SUFFIXES = (".txt", ".csv", ".tsv", ".lst", ".gz", ".xz", ".zst")
 
 
 def is_file_name(name: str) -> bool:
-    """Whether *name*, which could be a host's, is rather that of a list: it ends as such do."""
+    """Whether *name*, which could be a host's, ends as those of lists do."""
     return name.endswith(_SUFFIXES)
 
 
@@ -188,7 +181,7 @@ class _SeedLine(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> _SeedLine:
-        """*text* without its comment, and the tag in that."""
+        """*text* without its comment, and the tag in it."""
         if "#" not in text:
             return cls(text, "")
         comment = 0 if text[0] == "#" else -1
@@ -202,8 +195,9 @@ class _SeedLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """A seed: *url* is in normal form. *guessed*: its line had no scheme, so https is tried first,
-    and http if that does not answer."""
+    """A seed in normal form. *guessed*: its line had no scheme, so https is tried first,
+    then http.
+    """
 
     url: str
     tag: str = ""
@@ -224,10 +218,9 @@ class BadLine:
 
 
 class SeedLines:
-    """What the lines of one list say, one after the other, beginning after *line* lines.
+    """Reads the lines of one list, from number *line* on.
 
-    *origin* is what the list is called, *tag* what holds for seeds without a tag of their own,
-    *normal* the normaliser of the crawl.
+    *origin*: its name. *tag*: for seeds without one. *normal*: the normaliser of the crawl.
     """
 
     def __init__(
@@ -239,7 +232,7 @@ class SeedLines:
         self.line = line
 
     def read(self, raw: bytes) -> Seed | BadLine | None:
-        """Read the next line; None if it says nothing."""
+        """Read the next line; None for an empty one."""
         self.line += 1
         if len(raw) > LONGEST:
             return self._bad(raw[:LONGEST], f"longer than {LONGEST} bytes")
@@ -273,19 +266,15 @@ class SeedLines:
 
 
 def check_sources(sources: Iterable[str]) -> None:
-    """See that the files that *sources* name are there, before a crawl begins.
-
-    Raises `SettingsError` if one is not.
-    """
+    """Check that the files of *sources* exist. Raises `SettingsError`."""
     for source in sources:
         Source.of(source)
 
 
 def read_lines(sources: Iterable[str], user_agent: str) -> Iterator[str]:
-    """Yield the lines of all *sources*, to be handed on as one list with the names of its parts.
+    """Yield the lines of all *sources* as one list, with the names of its parts.
 
-    Remote ones are downloaded, as *user_agent*. Raises `SettingsError` for a list that cannot be
-    read.
+    Remote ones are downloaded as *user_agent*. Raises `SettingsError`.
     """
     for source in [Source.of(text) for text in sources]:
         yield f"{ORIGIN}{source.name}\t{source.tag}"

@@ -1,10 +1,7 @@
-"""URLs that nobody linked to, mined from one that exists (Tarantula's §1 and §5.1; T13, T14).
+"""Neighbours of a URL: folders, siblings, session ids, orders of parameters, spaces.
 
-Ancestors are the folders above a page, siblings the pages whose numbers are one more or one less.
-
-Queries that differ in the order of their parameters only.
-
-Spaces: what a URL is one of many of, and what it has in its query (G8; BUbiNG's 4.8).
+Folders and siblings are mined: nobody need link to them (Tarantula's §1 and §5.1; T13, T14). Spaces
+are the sets of similar URLs by which traps are judged (G8; BUbiNG's 4.8).
 """
 
 from __future__ import annotations
@@ -40,11 +37,11 @@ def ancestors(url: str) -> list[str]:
 
 
 def siblings(url: str) -> list[str]:
-    """The pages beside the normal *url* by the numbers of its path, the last number first (T14).
+    """The URLs with one number in the path of the normal *url* one more or less, the last first
+    (T14).
 
-    Of ``http://h/pics1/Page1.html`` these are ``http://h/pics1/Page2.html`` and
-    ``http://h/pics2/Page1.html``. Leading zeros stay, there is no page 0 before page 1, and of a
-    URL with a query there are none: its numbers mean anything.
+    Of ``http://h/pics1/Page1.html``: ``http://h/pics1/Page2.html``, ``http://h/pics2/Page1.html``.
+    Leading zeros stay; there is no page 0 before page 1; a URL with a query has none.
     """
     if "?" in url:
         return []
@@ -62,21 +59,21 @@ def siblings(url: str) -> list[str]:
 
 
 def guess_folder(url: str) -> str:
-    """Where a mined *url* lies, numbers made alike: its misses teach about what else lies there."""
+    """The folder of a mined *url*, with all numbers replaced: misses count for it."""
     path = url[url.index("/", 8) :]
     kind = "folders" if path.endswith("/") else "pages"
     return f"{kind} in {_NUMBER.sub('0', path[: path.rfind('/', 0, -1) + 1])}"
 
 
 class QueryOrders:
-    """Remembers in which order the parameters of some 260,000 queries came, in 2 MiB."""
+    """Remembers the orders of parameters of some 260,000 queries, in 2 MiB."""
 
     def __init__(self, slots: int = 1 << 18) -> None:
         self._slots = slots
         self._table: array[int] | None = None
 
     def note(self, url: str) -> None:
-        """The normal *url* is queued: its order counts, unless another one does already."""
+        """Remember the order of the normal *url*, unless another one is known."""
         if "&" not in url:
             return
         if self._table is None:
@@ -86,7 +83,7 @@ class QueryOrders:
             self._table[whole % self._slots] = whole & ~0xFFFF | order
 
     def has_other_order(self, url: str) -> bool:
-        """Whether the parameters in the query of the normal *url* came in another order."""
+        """Whether the query of the normal *url* is known in another order."""
         if self._table is None or "&" not in url:
             return False
         whole, order = _numbers(url)
@@ -95,13 +92,13 @@ class QueryOrders:
 
 
 def sorted_query(url: str) -> str:
-    """The normal *url* with the parameters of its query in one order, whatever theirs is."""
+    """The normal *url* with the parameters of its query in one order."""
     path, _, query = url.partition("?")
     return f"{path}?{'&'.join(sorted(query.split('&')))}"
 
 
 def _numbers(url: str) -> tuple[int, int]:
-    """A number of the URL in whatever order, and one of 16 bits of the order that it has."""
+    """A number of the URL in any order, and one of 16 bits of its order."""
     query = url.partition("?")[2]
     whole = xxhash.xxh3_64_intdigest(sorted_query(url).encode())
     return whole, xxhash.xxh3_64_intdigest(query.encode()) & 0xFFFF
@@ -119,11 +116,10 @@ _SESSION: Final = re.compile(
 
 
 def spaces(url: str) -> Iterator[str]:
-    """The spaces that the normal *url* lies in, each once, the narrowest first.
+    """The spaces of the normal *url*, each once, the narrowest first.
 
-    Its pattern (numbers and tokens made alike, of the query the names), all queries of its path,
-    two folders, the host. URLs with a query have spaces of their own: what is printed or sorted in
-    ever new ways says nothing about the pages beside it.
+    Its pattern (numbers and tokens replaced, of the query the names), all queries of its path, two
+    folders, the host. URLs with a query have spaces of their own.
     """
     yield from dict.fromkeys(_spaces(url))
 
@@ -141,7 +137,7 @@ def _spaces(url: str) -> Iterator[str]:
 
 
 def folders(path: str) -> Iterator[str]:
-    """The second and the first folder of *path*, as far as it lies in any."""
+    """The second and the first folder of *path*, if any."""
     first = path.find("/", 1) + 1
     if first:
         second = path.find("/", first) + 1
@@ -151,24 +147,24 @@ def folders(path: str) -> Iterator[str]:
 
 
 def path_and_query(url: str) -> str:
-    """Path and query of a normal *url*."""
     return url[url.index("/", 8) :]
 
 
 def combination(url: str) -> tuple[str, list[str]]:
-    """The path of the normal *url*, and the parameters of its query, each with its value."""
+    """The path of the normal *url*, and its parameters with their values."""
     path, _, query = path_and_query(url).partition("?")
     return path, query.split("&") if query else []
 
 
 def names_of(parameters: list[str]) -> tuple[str, ...]:
-    """The names of *parameters*, each once, in their order by letters."""
+    """The sorted names of *parameters*, each once."""
     return tuple(sorted({each.partition("=")[0] for each in parameters}))
 
 
 class Session(NamedTuple):
-    """A session id in a URL: the *page* that it is of (path and query without it), the *name* of
-    the parameter, and the *token* itself."""
+    """A session id in a URL: its *page* (path and query without it), the parameter's *name*, and
+    the *token*.
+    """
 
     page: str
     name: str
@@ -176,7 +172,7 @@ class Session(NamedTuple):
 
 
 def session_of(url: str) -> Session | None:
-    """The session id in the normal *url*; None if there is none."""
+    """The session id in the normal *url*, or None."""
     path = path_and_query(url)
     if "=" not in path and "(" not in path:
         return None

@@ -4,10 +4,9 @@
 
     HostEndsWithOneOf(.de, .at) and not (PathEndsWithOneOf(.pdf, .zip) or not DepthLessThan(8))
 
-`Filter` reads such an expression for one of five stages; what it asks is a normal URL and a
-`Subject`. The language, its laws and most atoms are BUbiNG's (Boldi, Marino, Santini and Vigna,
-*BUbiNG: Massive crawling for the masses*, §4); files, settings and responses are the business of
-``crawl.filtering``.
+`Filter` reads an expression for one of five stages; it is asked about a normal URL and `LinkFacts`.
+The language and most atoms are BUbiNG's (Boldi, Marino, Santini and Vigna, *BUbiNG: Massive
+crawling for the masses*, §4).
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""What stands between an atom's parentheses, read; each function raises `ValueError`.
+"""The atoms of filters: their declarations, the facts they use, and the readers of their arguments.
 
-Its message says what was expected.
-
-What a filter is asked about: a link, a request, a response; and what is known of it when.
-
-The atoms that there are, each with what it needs to know and what it means.
+A reader raises `ValueError` with what was expected.
 """
 
 from __future__ import annotations
@@ -19,13 +15,11 @@ from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 
 def read_nothing(argument: str) -> None:
-    """No argument at all."""
     if argument:
         raise ValueError("no argument")
 
 
 def read_text(argument: str) -> str:
-    """One text."""
     found = quote_word(argument)
     if not found:
         raise ValueError("a text")
@@ -33,7 +27,7 @@ def read_text(argument: str) -> str:
 
 
 def read_texts(argument: str) -> tuple[str, ...]:
-    """One text or more, with commas between them."""
+    """Texts, separated by commas."""
     found = tuple(filter(None, split_arguments(argument)))
     if not found:
         raise ValueError("one text or more, with commas between them")
@@ -41,7 +35,7 @@ def read_texts(argument: str) -> tuple[str, ...]:
 
 
 def read_lowered(argument: str) -> tuple[str, ...]:
-    """Texts whose case does not matter."""
+    """Texts in lower case."""
     return tuple(each.lower() for each in read_texts(argument))
 
 
@@ -53,7 +47,7 @@ def read_number(argument: str, low: int) -> int:
 
 
 def read_host(name: str) -> str:
-    """A host, or the end of one, as hosts of normal URLs are written."""
+    """A host, or the end of one, in the normal form."""
     dot = "." * name.startswith(".")
     literal = f"[{name}]" if name.count(":") > 1 and not name.startswith("[") else name[len(dot) :]
     url = None
@@ -70,19 +64,18 @@ def read_host(name: str) -> str:
 
 
 def read_hosts(argument: str) -> tuple[str, ...]:
-    """Hosts, or ends of hosts."""
     return tuple(map(read_host, read_texts(argument)))
 
 
 def ends_with_one_of(suffixes: tuple[str, ...]) -> Callable[[str], bool]:
-    """Whether a text ends with one of *suffixes*, in a time that hardly grows with their number."""
+    """A test for ends in *suffixes*, in a time that hardly grows with their number."""
     among = frozenset(suffixes)
     lengths = sorted({len(suffix) for suffix in suffixes})
     return lambda text: any(text[-length:] in among for length in lengths)
 
 
 class Fact(Enum):
-    """What an atom may want to know beside the URL."""
+    """A fact that an atom may use beside the URL."""
 
     VIA = "the page that led there"
     DEPTH = "its depth"
@@ -92,7 +85,7 @@ class Fact(Enum):
 
 
 class Stage(StrEnum):
-    """When a filter is asked; see the manual for what is refused at each."""
+    """When a filter is asked; the manual says what is refused at each."""
 
     SCHEDULE = "schedule"
     FETCH = "fetch"
@@ -118,10 +111,10 @@ _HEAD = 4_096
 
 
 class FilterPage:
-    """A response, as far as filters look at it.
+    """A response, as filters see it.
 
-    *http* is whether it came over HTTP; *content_type* and *content_language* are those headers
-    ("" without); *text* gives the body's text, when it is asked for.
+    *http*: whether it came over HTTP. *content_type*, *content_language*: those headers, or "".
+    *text* returns the body's text.
     """
 
     __slots__ = ("_text", "body", "content_language", "content_type", "http", "status", "text_of")
@@ -140,12 +133,12 @@ class FilterPage:
 
     @property
     def media_type(self) -> str:
-        """Its type, in lower case and without parameters; "" if it does not say."""
+        """In lower case, without parameters; "" without one."""
         return media_type(self.content_type)
 
     @property
     def languages(self) -> list[str]:
-        """In which languages it says that it is, in lower case (RFC 9110 §8.5, HTML ``lang``)."""
+        """The declared languages, in lower case (RFC 9110 §8.5, HTML ``lang``)."""
         said = self.content_language
         if not said:
             found = _LANG.search(self.body, 0, _HEAD)
@@ -154,7 +147,7 @@ class FilterPage:
 
     @property
     def folded_text(self) -> str:
-        """Its text, in lower case."""
+        """The text in lower case."""
         if self._text is None:
             text = self.body.decode("latin-1") if self.text_of is None else self.text_of()
             self._text = text.lower()
@@ -163,11 +156,11 @@ class FilterPage:
 
 @dataclass(slots=True)
 class LinkFacts:
-    """What is known of a URL beside itself; all links of a page share one.
+    """The facts about a URL; all links of a page share one object.
 
-    *via* is the page that led there ("": a seed), *depth* the links from a seed, *beyond* how
-    many links in a row have led out of the scope (0: it is within), *address* that of its host
-    ("": not known), *page* the answer, or for a link the page that it stands on.
+    *via*: the linking page, "" for a seed. *depth*: links from a seed. *beyond*: how many links in
+    a row led out of scope. *address*: the host's, or "". *page*: the answer, or for a link the page
+    that has it.
     """
 
     via: str = ""
@@ -183,7 +176,7 @@ Test = Callable[[str, LinkFacts], bool]
 
 @dataclass(frozen=True, slots=True)
 class FilterInputs:
-    """What filters have besides their text: *country_of* gives that of a numeric address."""
+    """Inputs of filters; *country_of* gives the country of a numeric address."""
 
     country_of: Callable[[str], str] | None = None
 
@@ -196,7 +189,7 @@ Make = Callable[[str, FilterInputs], Test]
 class AtomKind:
     """One kind of atom: ``Name(argument)`` as *usage*, an *example*, the *meaning* in words.
 
-    *needs* are the facts that it looks at beside the URL.
+    *needs*: the facts that it uses.
     """
 
     usage: str
@@ -207,12 +200,10 @@ class AtomKind:
 
     @property
     def name(self) -> str:
-        """What it is called."""
         return self.usage.partition("(")[0]
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Those at which it can be asked."""
         return tuple(stage for stage, known in KNOWN.items() if self.needs <= known)
 
 
@@ -221,9 +212,9 @@ ATOMS: dict[str, AtomKind] = {}
 
 
 def register(kind: AtomKind) -> None:
-    """Make *kind* known to all filters that are read from now on; of one name the last counts.
+    """Register *kind* for all filters read from now on; of one name the last counts.
 
-    A project calls it for atoms of its own, in a module that its settings import.
+    A project calls it for its own atoms, in a module that its settings import.
     """
     ATOMS[kind.name] = kind
 
@@ -239,10 +230,7 @@ def atom(usage: str, example: str, meaning: str, *needs: Fact) -> Callable[[Make
 
 
 def quote_word(argument: str) -> str:
-    """The one text that *argument* is: as it stands, or without its quotes.
-
-    Raises `ValueError`.
-    """
+    """The single text in *argument*, without its quotes. Raises `ValueError`."""
     if argument.startswith('"'):
         if len(argument) < 2 or argument.find('"', 1) < 0:
             raise ValueError("a text without quotes or within them")
@@ -256,7 +244,7 @@ def quote_word(argument: str) -> str:
 
 
 def split_arguments(argument: str) -> list[str]:
-    """The texts of a list with commas between them, empty ones left out. Raises `ValueError`."""
+    """The texts between commas, without empty ones. Raises `ValueError`."""
     pieces, rest = [], argument
     while rest := rest.lstrip(", \t\r\n"):
         if rest.startswith('"'):

@@ -1,14 +1,8 @@
-"""Regular expressions that no text can make slow: RE2's, whose time is linear in text and pattern.
+"""The atoms of URLs and of pages, and their regular expressions.
 
-There is no look-around and no backreference in them. What RE2 cannot do for a text with a table of
-states it does in one step for each character and instruction of the pattern's program: so the
-product of the two is bounded, and with it the time (some 25 ns a step, 0.4 s in all).
-
-Whether a path goes round in circles: ``/a/b/a/b/a/b/``.
-
-The atoms that look at a URL, and at how it was found.
-
-The atoms that look at an answer.
+Expressions are RE2's: linear in text and pattern, without look-around and backreferences. What RE2
+cannot do with a table of states takes a step a character and instruction: their product is bounded,
+and so the time (some 25 ns a step, 0.4 s in all).
 """
 
 from __future__ import annotations
@@ -44,25 +38,25 @@ BODY_MAX = 1 << 20
 
 
 def matches(pattern: str) -> Callable[[str], bool]:
-    """Whether *pattern* matches the whole of a URL. Raises `ValueError`."""
+    """A test for *pattern* matching a whole URL. Raises `ValueError`."""
     match, _ = _compiled(pattern, _utf8(), whole=True)
     return lambda text: bool(match(text))
 
 
 def contains(pattern: str) -> Callable[[str], bool]:
-    """Whether *pattern* matches somewhere in a URL. Raises `ValueError`."""
+    """A test for *pattern* in a URL. Raises `ValueError`."""
     match, _ = _compiled(pattern, _utf8(), whole=False)
     return lambda text: bool(match(text))
 
 
 def body_matches(pattern: str) -> Callable[[bytes], bool]:
-    """Whether *pattern* matches the whole of a body as ISO-8859-1. Raises `ValueError`."""
+    """A test for *pattern* matching a whole body as ISO-8859-1. Raises `ValueError`."""
     match, limit = _compiled(_latin(pattern), _latin_1(), whole=True)
     return lambda body: bool(match(body[:limit]))
 
 
 def body_contains(pattern: str) -> Callable[[bytes], bool]:
-    """Whether *pattern* matches somewhere in a body as ISO-8859-1. Raises `ValueError`."""
+    """A test for *pattern* in a body as ISO-8859-1. Raises `ValueError`."""
     match, limit = _compiled(_latin(pattern), _latin_1(), whole=False)
     return lambda body: bool(match(body[:limit]))
 
@@ -70,7 +64,7 @@ def body_contains(pattern: str) -> Callable[[bytes], bool]:
 def _compiled(
     pattern: str | bytes, options: re2.Options, *, whole: bool
 ) -> tuple[Callable[[str | bytes], Any], int]:
-    """The match of *pattern* and the length of the longest text for it."""
+    """The match of *pattern*, and the length of the longest text for it."""
     # Only who has a regex needs it.
     import re2
 
@@ -121,10 +115,10 @@ def _latin_1() -> re2.Options:
 
 
 def has_repeats(path: str, times: int) -> bool:
-    """Whether some sequence of segments of *path* stands *times* times or more in a row.
+    """Whether a sequence of segments of *path* occurs *times* times in a row.
 
-    Paths of a hundred thousand segments apart, that takes microseconds: the segments are numbers,
-    each bit of these numbers is one long integer, and a period is tried on all places at once.
+    Takes microseconds: segments are numbers, each bit of them is one long integer, and a period is
+    tried on all places at once.
     """
     segments = path.strip("/").split("/")
     count = len(segments)
@@ -196,7 +190,7 @@ def _host_ends_with_one_of(argument: str, given: FilterInputs) -> Test:
 
 
 def _host_ends(suffixes: tuple[str, ...]) -> Test:
-    """Without cutting out the host, which would take as long again; few have a port or a colon."""
+    """Without cutting out the host, which takes as long again; few have a port or a colon."""
 
     def test(url: str, subject: LinkFacts) -> bool:
         slash = url.index("/", _AUTHORITY + 1)
@@ -208,7 +202,6 @@ def _host_ends(suffixes: tuple[str, ...]) -> Test:
 
 
 def _beginnings(host: str) -> tuple[str, ...]:
-    """How all normal URLs on *host* begin."""
     return tuple(f"{scheme}://{host}{end}" for scheme in ("http", "https") for end in "/:")
 
 
@@ -373,7 +366,6 @@ def _duplicate_segments_less_than(argument: str, given: FilterInputs) -> Test:
 
 
 def _path(url: str) -> str:
-    """The path of a normal *url*."""
     return url[url.index("/", _AUTHORITY + 1) :].partition("?")[0]
 
 
@@ -400,7 +392,6 @@ _NULS, _BEGINNING = 3, 1_000
 
 
 def _page_test(test: Callable[[FilterPage], bool]) -> Test:
-    """*test* of the page alone; False without one."""
     return lambda url, subject: subject.page is not None and test(subject.page)
 
 

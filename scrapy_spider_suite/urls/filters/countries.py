@@ -1,4 +1,4 @@
-"""In which country an address is, by a table that the operator supplies."""
+"""The country of an address, by a table that the operator supplies."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ _V6_SHIFT = 64
 
 
 class Countries:
-    """Ranges of addresses, each with the two letters of a country; no two overlap.
-
-    A range takes 18 bytes.
-    """
+    """Ranges of addresses with country codes, without overlaps; 18 bytes a range."""
 
     def __init__(self) -> None:
         self._codes: list[str] = []
@@ -32,8 +29,8 @@ class Countries:
     def parse(cls, lines: Iterable[str], source: str) -> Countries:
         """Read ``network,country`` or ``first,last,country`` lines; *source* names the file.
 
-        Quotes around the fields, further ``#`` lines and empty ones do not matter. Raises
-        `SettingsError`, with the line's number.
+        Quotes, ``#`` lines and empty lines are ignored. Raises `SettingsError` with the line's
+        number.
         """
         countries, numbers = cls(), dict[str, int]()
         for number, line in enumerate(lines, 1):
@@ -73,7 +70,7 @@ class _Table:
         self.firsts, self._lasts, self._codes = array("Q"), array("Q"), array("H")
 
     def close(self, source: str) -> None:
-        """No more rows come. Raises `SettingsError` where two overlap."""
+        """Finish the table. Raises `SettingsError` for an overlap."""
         before = -1
         for first, last, index, number in sorted(self.rows):
             if first <= before:

@@ -1,13 +1,9 @@
-"""A filter expression as a tree, and back as text.
+r"""The language of filters: grammar, tree, and test.
 
-The grammar of filter expressions: BUbiNG's, with comments and quoted arguments.
-
-``not`` (``!``, ``~``) binds closer than ``and`` (``&``), that closer than ``or`` (``|``). An
-argument is any text without parentheses and double quotes; between double quotes it may hold
-everything, a quote itself as ``"``. From ``#`` to the end of its line there is a comment. The
-case of the words does not matter; that of the atoms' names does.
-
-From a filter expression to a test, and from a test's answer to the atoms that gave it.
+The grammar is BUbiNG's, with comments and quoted arguments. ``not`` (``!``, ``~``) binds closer
+than ``and`` (``&``), that closer than ``or`` (``|``). An argument is text without parentheses and
+double quotes, or anything between double quotes, where ``\"`` is a quote. A comment goes from ``#``
+to the end of its line. Case matters in names of atoms only.
 """
 
 from __future__ import annotations
@@ -37,8 +33,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """``TRUE`` or ``FALSE``."""
-
     value: bool
 
     def __str__(self) -> str:
@@ -47,11 +41,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """``Name(argument)``; *argument* is what stands between the parentheses, without outer spaces.
-
-    *line* and *column*, from 1, are where it stands, *inside* where its argument does; they say
-    nothing of what it is.
-    """
+    """``Name(argument)``; *line*, *column* and *inside* are positions, and not compared."""
 
     name: str
     argument: str
@@ -65,8 +55,6 @@ class Atom:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """``not …``."""
-
     inner: Node
 
     def __str__(self) -> str:
@@ -97,7 +85,7 @@ Node = Constant | Atom | Not | And | Or
 
 
 def _within(part: Node, *looser: type) -> str:
-    """*part* as it is written where those that bind *looser* need parentheses."""
+    """*part* as text, in parentheses if it binds *looser*."""
     return f"({part})" if isinstance(part, looser) else str(part)
 
 
@@ -131,7 +119,7 @@ _BUBING = "it.unimi.di.law.warc.filters."
 
 
 def parse(text: str) -> Node:
-    """The tree of a filter expression. Raises `FilterError`, which names line and column."""
+    """The tree of an expression. Raises `FilterError` with line and column."""
     from lark.exceptions import UnexpectedInput
 
     if len(text) > MAX_LENGTH:
@@ -157,7 +145,7 @@ def _parser() -> Lark:
     from lark import Lark, Transformer
 
     class Builder(Transformer[Any, Any]):
-        """Makes the nodes while the text is parsed, so that no depth of it is too much."""
+        """Makes the nodes during parsing, so any depth will do."""
 
         def start(self, parts: list[_Grown]) -> _Grown:
             return parts[0]
@@ -191,7 +179,7 @@ def _joined(kind: type[And] | type[Or], parts: list[_Grown]) -> _Grown:
 
 
 def _explained(error: UnexpectedInput, text: str) -> FilterError:
-    """*error* in words: where it is, what stands there, and what could."""
+    """*error* in words: position, what stands there, what could."""
     token = getattr(error, "token", None)
     expected = set(getattr(error, "accepts", None) or getattr(error, "expected", None) or ())
     expected |= set(getattr(error, "allowed", None) or ())
@@ -227,7 +215,7 @@ REGISTERED = (_links, _responses)
 
 
 class AtomResult(NamedTuple):
-    """An atom and what it said, for a person to read."""
+    """An atom and its answer."""
 
     atom: Atom
     holds: bool
@@ -239,15 +227,14 @@ class AtomResult(NamedTuple):
 class Filter:
     """An expression that was read for one stage.
 
-    *wants* is the test itself: ``filter.wants(url, subject)`` costs what its atoms cost and some
-    50 ns for each ``and``, ``or`` and ``not`` (`benchmarks/filters.py`). *node* is its tree,
-    *text* what was read.
+    *wants* is the test: ``filter.wants(url, facts)`` costs its atoms, and some 50 ns for each
+    operator. *node* is the tree, *text* the source.
     """
 
     __slots__ = ("_tests", "node", "stage", "text", "wants")
 
     def __init__(self, text: str, stage: Stage, given: FilterInputs | None = None) -> None:
-        """Raises `FilterError`, which names line and column of what is wrong."""
+        """Raises `FilterError` with line and column."""
         self.text = text
         self.stage = stage
         self.node = parse(text)
@@ -260,16 +247,16 @@ class Filter:
         return str(self.node)
 
     def needs(self, fact: Fact) -> bool:
-        """Whether any of its atoms wants to know *fact*."""
+        """Whether an atom uses *fact*."""
         return any(fact in ATOMS[atom.name].needs for atom in atoms_of(self.node))
 
     def verdict(
         self, url: str, subject: LinkFacts, known: Collection[Fact] | None = None
     ) -> tuple[bool | None, list[AtomResult]]:
-        """Whether *url* is wanted, and what the atoms that decided it said.
+        """Whether *url* is wanted, and the answers of the atoms that decided it.
 
-        *known* are the facts that *subject* tells (None: all of the stage). None is the answer
-        where it depends on others (Kleene's three values).
+        *known*: the facts in *subject* (None: all of the stage). The answer is None where it
+        depends on other facts (Kleene's three values).
         """
         facts = KNOWN[self.stage] if known is None else frozenset(known)
         return self._judge(self.node, url, subject, facts)
@@ -318,7 +305,6 @@ class Filter:
 
 
 def atoms_of(node: Node) -> Iterator[Atom]:
-    """Every atom in *node*, from left to right."""
     match node:
         case Atom():
             yield node
