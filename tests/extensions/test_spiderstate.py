@@ -16,7 +16,6 @@ from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 from support.codec_values import Book, CodecSpider, Colour, in_a_loop, same, until
 
-import scrapy_spider_suite.store.job_directory
 from scrapy_spider_suite.extensions.persistence import SpiderState
 from scrapy_spider_suite.store.interface import MemoryKV
 
@@ -154,7 +153,8 @@ def test_without_a_job() -> None:
 def test_from_crawler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a job directory the extension opens the job's rows when the spider opens."""
     kv = MemoryKV()
-    monkeypatch.setattr(scrapy_spider_suite.store.job_directory, "job_kv", lambda crawler, name: kv)
+    path = "scrapy_spider_suite.extensions.persistence.job_kv"
+    monkeypatch.setattr(path, lambda crawler, name: kv)
     crawler = get_crawler(CodecSpider, {"JOBDIR": str(tmp_path)})
     crawler.crawling = True
     extension = SpiderState.from_crawler(crawler)
