@@ -17,8 +17,9 @@ from pathlib import Path
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Health, Retry, State
 from scrapy_spider_suite.profiles import LEAN
 from scrapy_spider_suite.runtime.refusal import MEANINGS
-from scrapy_spider_suite.settings.declarations import Derived, full_name, words
+from scrapy_spider_suite.settings.declarations import Derived, Setting, full_name, words
 from scrapy_spider_suite.settings.suite import DECLARATIONS
+from scrapy_spider_suite.settings.table import FRONT_PAGE
 from scrapy_spider_suite.urls.filters import ATOMS, Stage
 
 HERE = Path(__file__).parent
@@ -37,15 +38,36 @@ _HEALTH = {
 
 
 def settings() -> Iterator[str]:
-    """The settings, in the order of their declaration."""
-    yield from _head("Setting", "Default", "Allowed", "Unit", "Kind", "Meaning")
+    """The ten settings to know first, then each group, with a heading for each setting."""
+    yield from _head("Setting", "Default", "Meaning")
+    for name in FRONT_PAGE:
+        declared = DECLARATIONS[name]
+        link = f"[`{full_name(name)}`](#{full_name(name).lower()})"
+        yield _row(link, _defaults(declared), declared.meaning)
+    group = None
     for name, declared in DECLARATIONS.items():
-        spider, broad = _default(declared.spider), _default(declared.broad)
-        default = spider if spider == broad else f"spider: {spider}; broad: {broad}"
-        yield _row(
-            f"`{full_name(name)}`", default, declared.type.allowed, declared.type.unit,
-            declared.kind.value, declared.meaning,
-        )  # fmt: skip
+        if declared.group is not group:
+            group = declared.group
+            yield from ("", f"## {group.title}")
+        allowed = declared.type.allowed.replace("*", "\\*")
+        unit = f" ({declared.type.unit})" if declared.type.unit else ""
+        live = " Can be [set](operating.md#set) in a running crawl." if declared.live else ""
+        more = f" More: [{_title(declared.page)}]({declared.page})."
+        yield from (
+            "", f"### `{full_name(name)}`", "", declared.meaning, "",
+            f"Default: {_defaults(declared)}. Expected: {allowed}{unit}. "
+            f"Kind: {declared.kind.value}.{live}{more}",
+        )
+
+
+def _defaults(declared: Setting) -> str:
+    unit = declared.type.unit
+    spider, broad = _default(declared.spider, unit), _default(declared.broad, unit)
+    return spider if spider == broad else f"spider: {spider}; broad: {broad}"
+
+
+def _title(page: str) -> str:
+    return (HERE / page).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def outcomes() -> Iterator[str]:
@@ -127,8 +149,8 @@ def main() -> int:
     return 1 if stale and "--check" in sys.argv else 0
 
 
-def _default(value: object) -> str:
-    text = words(value)
+def _default(value: object, unit: str) -> str:
+    text = words(value, unit)
     return text if isinstance(value, Derived) else f"`{text}`"
 
 

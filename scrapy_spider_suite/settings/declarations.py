@@ -88,16 +88,19 @@ class Change(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One setting for a table; every column is text, *spider* and *broad* are the defaults."""
+    """One setting for a table, as text; *spider* and *broad* are the defaults."""
 
     name: str
     value: str
     unit: str
     kind: str
+    live: bool
     allowed: str
     spider: str
     broad: str
     meaning: str
+    group: str
+    page: str
 
 
 _SAME: Any = object()
@@ -198,10 +201,20 @@ def plain(value: object) -> object:
     return str(value)
 
 
-def words(value: object) -> str:
-    """Return *value* for a person to read, as it would be written into a settings file."""
+_SUFFIXES: Mapping[str, Mapping[str, int]] = {
+    "bytes": {"G": 1 << 30, "M": 1 << 20, "K": 1 << 10},
+    "seconds": {"d": 86_400, "h": 3_600, "m": 60},
+}
+
+
+def words(value: object, unit: str = "") -> str:
+    """Return *value*, of so many *unit*, as a person would write it into a settings file."""
     if isinstance(value, Derived):
         return value.words
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        for suffix, size in _SUFFIXES.get(unit, {}).items():
+            if value >= size and not value % size:
+                return f"{value / size:.0f}{suffix}"
     if isinstance(value, float):
         return f"{value:g}" if value < 1e6 else f"{value:.0f}"
     if isinstance(value, str):

@@ -88,6 +88,16 @@ class SuiteSettings(SettingsTable):
             if (spider_known or not each.of_crawl) and each.holds(self):
                 raise each.error(self)
 
+    def defaults(self) -> SuiteSettings:
+        """Return the settings of a crawl in this profile that sets none of them."""
+        values: dict[str, Any] = {}
+        for name, declared in DECLARATIONS.items():
+            default = declared.default(self.profile)
+            values[name] = (
+                default.rule(self.project, {}) if isinstance(default, Derived) else default
+            )
+        return replace(self, **values | {"profile": self.profile})
+
     def changed(self, field: str, raw: object) -> SuiteSettings:
         """Return these settings with another value for *field*. Raises `SettingsError`.
 
@@ -123,13 +133,16 @@ class SuiteSettings(SettingsTable):
         return [
             Row(
                 full_name(name),
-                words(getattr(self, name)),
+                words(getattr(self, name), declared.type.unit),
                 declared.type.unit,
                 declared.kind.value,
+                declared.live,
                 declared.type.allowed,
-                words(declared.spider),
-                words(declared.broad),
+                words(declared.spider, declared.type.unit),
+                words(declared.broad, declared.type.unit),
                 declared.meaning,
+                declared.group.title,
+                declared.page,
             )
             for name, declared in DECLARATIONS.items()
         ]

@@ -36,6 +36,12 @@ NETWORK = Group("Network", "politeness.md")
 KEPT = Group("What is kept", "packs.md")
 AGENTS = Group("Agents", "cluster.md")
 
+FRONT_PAGE = (
+    "host_delay", "ip_delay", "overrides", "follow", "seeds", "schedule_filter", "host_max_pages",
+    "max_pages", "packs_dir", "cluster",
+)  # fmt: skip
+"""The ten settings that a newcomer meets first."""
+
 _MAY_FAIL = tuple(
     event.value for event, outcome in OUTCOMES.items()
     if outcome.state is State.FAILED or outcome.retry is Retry.STORE

@@ -100,7 +100,26 @@ def test_settings(finished: Path, frontier: Frontier) -> None:
     delay, profile = by_name["SUITE_HOST_DELAY"], by_name["SUITE_PROFILE"]
     assert (delay["value"], delay["job"]) == ("7", 0.01)
     assert (profile["value"], profile["job"]) == ("'broad'", "broad")
-    assert "job" not in frontier("settings").out.splitlines()[0]
+    lines = frontier("settings").out.splitlines()
+    assert not any("(job:" in line for line in lines)
+    assert lines[1].split()[0] == "SUITE_HOST_DELAY"
+    assert max(map(len, lines)) <= 100
+
+
+def test_some_settings(finished: Path, frontier: Frontier) -> None:
+    def names(*arguments: str, **settings: Any) -> list[str]:
+        return [row["name"] for row in frontier("settings", *arguments, "--json", **settings).rows]
+
+    assert names("ip", "delay") == ["SUITE_IP_DELAY"]
+    assert "SUITE_DEAD_HOST_FAILURES" in names("failures")
+    assert names("--changed") == []
+    assert names("--changed", SUITE_MAX_PAGES=7, SUITE_MEMORY="64M") == ["SUITE_MAX_PAGES"]
+    changed = names("--changed", "-j", str(finished), "retry")
+    assert changed == ["SUITE_RETRY_TIMES"]
+    whole = frontier("settings", "MAX_PAGES", SUITE_MAX_PAGES=7).out
+    assert "SUITE_MAX_PAGES = 7\n" in whole
+    assert "See docs/running.md." in whole
+    assert max(map(len, whole.splitlines())) <= 100
 
 
 def test_a_project_names_its_job(finished: Path, frontier: Frontier) -> None:
