@@ -62,14 +62,14 @@ class Clocks:
 
     def _watch(self) -> None:
         from scrapy_spider_suite.crawl.queue.commit import Commit
-        from scrapy_spider_suite.crawl.sinks.page_packs import PagePacking
+        from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
         from scrapy_spider_suite.fetch import http1
         from scrapy_spider_suite.packs import PackWriter
 
         for step, owner, name in [
-            ("wire", http1, "_sent"), ("fetched", PagePacking, "fetched"),
-            ("settled", PagePacking, "settled"), ("let go", PagePacking, "_let_go"),
-            ("pulse", PagePacking, "pulse"), ("commit", Commit, "_commit"),
+            ("wire", http1, "_sent"), ("fetched", PagePacks, "fetched"),
+            ("settled", PagePacks, "settled"), ("let go", PagePacks, "_let_go"),
+            ("pulse", PagePacks, "pulse"), ("commit", Commit, "_commit"),
             ("writer", PackWriter, "_run"),
         ]:  # fmt: skip
             setattr(owner, name, self._timed(step, getattr(owner, name)))

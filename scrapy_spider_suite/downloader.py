@@ -27,9 +27,10 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.httpobj import urlparse_cached
 from twisted.internet.defer import inlineCallbacks
 
-from scrapy_spider_suite.crawl.context import STARTING, Crawl, get_crawl
+from scrapy_spider_suite.crawl.assembly import CrawlParts, open_crawl
+from scrapy_spider_suite.crawl.context import STARTING, Crawl
 from scrapy_spider_suite.crawl.empty_runs import OtherSchedulerRun
-from scrapy_spider_suite.crawl.gate import AddressComparison, WireQueue, observed
+from scrapy_spider_suite.crawl.gate import AddressComparison, observed
 from scrapy_spider_suite.crawl.preparation import warn_of_private_address
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import (
@@ -46,6 +47,7 @@ from scrapy_spider_suite.exceptions import PrivateAddressRefused
 from scrapy_spider_suite.fetch.address_rules import pacing_key as address_key
 from scrapy_spider_suite.frontier.outcomes import event_of_status
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, departure
+from scrapy_spider_suite.operate.supervision import CommandExit
 from scrapy_spider_suite.settings.suite import suite_settings
 
 if TYPE_CHECKING:
@@ -73,8 +75,7 @@ class PoliteDownloader(Downloader):
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        self._crawl: Crawl | None = None
-        self._waiting: WireQueue | None = None
+        self._parts: CrawlParts | None = None
         self._cuttable: set[asyncio.Future[Any]] = set()
         self._entered: set[Request] = set()  # reached the downloader; sent nowhere so far
         self._autothrottle = crawler.settings.getbool("AUTOTHROTTLE_ENABLED")
@@ -84,24 +85,25 @@ class PoliteDownloader(Downloader):
         self._comparing = AddressComparison(crawler)
 
     @property
-    def crawl(self) -> Crawl:
-        """This crawl; made by now if there is a scheduler of the suite."""
-        if self._crawl is None:
-            self._crawl = get_crawl(self.crawler)
-            if not self._crawl.schedules:
-                self._crawl.visits.unscheduled = OtherSchedulerRun(self._crawl)
-        return self._crawl
+    def parts(self) -> CrawlParts:
+        """The parts of this crawl; made by now if there is a scheduler of the suite."""
+        if self._parts is None:
+            self._parts = parts = open_crawl(self.crawler)
+            if parts.crawl.engine is None:
+                leave = CommandExit(parts.crawl).leave
+                run = OtherSchedulerRun(parts.crawl, parts.trusted, leave)
+                parts.visits.unscheduled = run
+        return self._parts
 
     @property
-    def _wire(self) -> WireQueue:
-        if self._waiting is None:
-            self._waiting = self.crawl.wire = WireQueue(self.crawl)
-        return self._waiting
+    def crawl(self) -> Crawl:
+        """This crawl."""
+        return self.parts.crawl
 
     def needs_backout(self) -> bool:
         """See Scrapy's downloader; true for ``start()`` also when enough requests wait."""
         busy = 0 < self.total_concurrency <= len(self.active)  # 0: no limit
-        return busy or self.crawl.holds_start()
+        return busy or self.crawl.start_has_to_wait()
 
     @inlineCallbacks
     def fetch(
@@ -114,10 +116,10 @@ class PoliteDownloader(Downloader):
         """
         crawl = self.crawl
         lease = crawl.leases.get(request)
-        if lease is not None or not crawl.schedules:
+        if lease is not None or crawl.engine is None:
             self.active.add(request)
         if lease is None:
-            crawl.visits.begin_outside(request, by_start=STARTING.get())
+            self.parts.visits.begin_outside(request, by_start=STARTING.get())
         result: Request | Response | None = None
         error: BaseException | None = None
         try:
@@ -125,9 +127,9 @@ class PoliteDownloader(Downloader):
                 self.middleware.download_async(self._enqueue_request, request)
             )
             if lease is not None:
-                crawl.revisits.answered(request, lease, result)
-                if crawl.duplicates.meets(lease, result):
-                    yield deferred_from_coro(crawl.duplicates.look_up(lease))
+                self.parts.revisits.answered(request, lease, result)
+                if self.parts.duplicates.meets(lease, result):
+                    yield deferred_from_coro(self.parts.duplicates.look_up(lease))
             return result
         except BaseException as raised:
             error = raised
@@ -138,9 +140,9 @@ class PoliteDownloader(Downloader):
             if lease is not None:
                 if error is not None:
                     mark_errback(request, lease)
-                crawl.visits.fetched(lease, result, error)
+                self.parts.visits.fetched(lease, result, error)
             else:
-                crawl.visits.end_outside(request, result, error)
+                self.parts.visits.end_outside(request, result, error)
 
     async def _enqueue_request(self, request: Request) -> Response:
         send = self._send if urlparse_cached(request).scheme in _WIRED else self._read
@@ -158,11 +160,11 @@ class PoliteDownloader(Downloader):
             response = await send(request, slot)
         except Exception as error:
             if lease is not None:
-                self.crawl.visits.heard(lease, event_of_error(error))
+                self.parts.visits.heard(lease, event_of_error(error))
             raise
         else:
             if lease is not None:
-                self.crawl.visits.heard(lease, event_of_status(response.status), response)
+                self.parts.visits.heard(lease, event_of_status(response.status), response)
             return response
         finally:
             slot.active.remove(request)
@@ -198,8 +200,8 @@ class PoliteDownloader(Downloader):
         crawl = self.crawl
         lease = crawl.leases.get(request)
         if lease is not None:
-            crawl.dead_hosts.refuse(lease)
-            await crawl.revisits.prepare(lease)
+            self.parts.visits.dead_hosts.refuse(lease)
+            await self.parts.revisits.prepare(lease)
 
         def may() -> None:
             crawl.policy_file.refuse_barred(request, request.meta.get(ADDRESS, ""))
@@ -211,17 +213,17 @@ class PoliteDownloader(Downloader):
             elif not request.meta.get("proxy"):
                 await self._resolve(request)
             if not lease.visit.wired and lease.visit.pause_to_begin(crawl.now()):
-                await self._wait(request, self._wire.queue_to_begin(lease.visit, may))
+                await self._wait(request, self.parts.wire.queue_to_begin(lease.visit, may))
             if not lease.visit.undisturbed() or self._has_to_wait(host, address):
-                await self._wait(request, self._wire.queue_again(host, address, may))
+                await self._wait(request, self.parts.wire.queue_again(host, address, may))
             return await self._transfer(request, slot, host, address, lease)
-        crawl.waiting_outside += 1
+        crawl.outside.waiting += 1
         try:
             crawl.policy_file.refuse_barred(request)  # before anyone is asked where it lives
             host, address = await self._book(request)
-            await self._wire.queue(host, address, may)
+            await self.parts.wire.queue(host, address, may)
         finally:
-            crawl.waiting_outside -= 1
+            crawl.outside.waiting -= 1
         return await self._transfer(request, slot, host, address, None)
 
     # Addresses
@@ -262,12 +264,15 @@ class PoliteDownloader(Downloader):
 
     def _has_to_wait(self, host: HostState, address: AddressState) -> bool:
         """Whether there is no leave for a fetch there, or none any more."""
-        sharing = self.crawl.sharing
+        sharing = self.crawl.rates
         return sharing is not None and sharing.pause(host, address) > 0
 
-    def wake(self) -> None:
-        """Let all requests that wait for the wire check again."""
-        self._wire.wake()
+    def wake(self, *keys: str) -> None:
+        """Let requests that wait for hosts or addresses with these *keys* look again.
+
+        Without keys: all of them.
+        """
+        self.parts.wire.wake(*keys)
 
     async def _transfer(
         self, request: Request, slot: Slot, host: HostState, address: AddressState,
@@ -277,40 +282,42 @@ class PoliteDownloader(Downloader):
         if crawl.stopping:
             raise StoppedError("the crawl is being stopped")
         crawl.policy_file.refuse_barred(request, request.meta.get(ADDRESS, ""))
-        if crawl.agency is not None:
-            crawl.agency.refuse_fetch(request, lease, max(host.gap(), address.delay))
+        if crawl.agent is not None:
+            crawl.agent.refuse_fetch(request, lease, max(host.gap(), address.delay))
         if lease is not None:
             crawl.filters.refuse_fetch(request, lease.entry, request.meta.get(ADDRESS, ""))
         visit = None if lease is None else lease.visit
-        workbench, sharing = crawl.frontier.workbench, crawl.sharing
+        workbench, sharing = crawl.frontier.workbench, crawl.rates
         taken = () if sharing is None else sharing.begin(host, address)
         workbench.begin(host, address, crawl.now(), visit=visit is not None)
         waited = self._make_active(request)
         if visit is not None:
             visit.wired = True
         request.meta[KEEP_ALIVE] = max(host.gap(), address.delay)
-        leaves = departure(host, address, partial(self._wire.wake, host.key, address.key))
+        leaves = departure(host, address, partial(self.wake, host.key, address.key))
         if leaves is not None:
             request.meta[DEPARTURE] = leaves
         response: Response | None = None
+        caps = self.parts.visits.caps
         try:
-            with crawl.caps.bounded(request, lease), crawl.revisits.asking(request, lease):
+            revisits = self.parts.revisits
+            with caps.bounded(request, lease), revisits.asking(request, lease):
                 transfer = self._fetched(request, slot)
                 if sharing is not None:
                     transfer = sharing.bounded(transfer)
                 response = await observed(self.crawler, request, lease, transfer)
             if visit is None:
-                crawl.visits.heard_outside(host, response)
+                self.parts.visits.heard_outside(host, response)
             return response
         except Exception as error:
             if visit is None:
-                crawl.visits.failed_outside(host, error)
+                self.parts.visits.failed_outside(host, error)
             raise
         finally:
             if leaves is not None:
                 leaves.release()
                 request.meta.pop(DEPARTURE, None)
-            crawl.caps.received(request, lease, response)
+            caps.received(request, lease, response)
             if waited:
                 self.active.discard(request)
             if self._autothrottle:
@@ -319,7 +326,7 @@ class PoliteDownloader(Downloader):
             workbench.end(host, address, crawl.now(), visit=visit is not None)
             if sharing is not None:
                 sharing.end(taken, host, address)
-            self._wire.wake(host.key, address.key)
+            self.parts.wire.wake(host.key, address.key)
 
     async def _fetched(self, request: Request, slot: Slot) -> Response:
         response = await self._until_cut(self._download(slot, request))

@@ -24,22 +24,29 @@ from scrapy.utils.python import global_object_name
 from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.cluster.agent import Partners, join_cluster
-from scrapy_spider_suite.crawl.context import Crawl, get_crawl
+from scrapy_spider_suite.cluster.agent import Partners, join_cluster, make_agent
+from scrapy_spider_suite.cluster.ledger.ledger_client import make_shared_limits
+from scrapy_spider_suite.crawl.assembly import open_crawl
+from scrapy_spider_suite.crawl.context import Crawl
 from scrapy_spider_suite.crawl.deferred_links import DeferredLinks
 from scrapy_spider_suite.crawl.empty_runs import EmptyRun
-from scrapy_spider_suite.crawl.maintenance import Maintenance
+from scrapy_spider_suite.crawl.maintenance import MaintainedParts, Maintenance, Watchers
 from scrapy_spider_suite.crawl.preparation import HostPreparation
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import hostname, in_errback
+from scrapy_spider_suite.crawl.robots import RobotsService
 from scrapy_spider_suite.crawl.seeds import CrawlSeeds
 from scrapy_spider_suite.crawl.sinks.commit_log import FrontierLog, PageFaults, Sink, finish_quietly
 from scrapy_spider_suite.crawl.visits import ForeignDownloader, InProgress, RequestSource
 from scrapy_spider_suite.downloader import PoliteDownloader
+from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
 from scrapy_spider_suite.errors import JobDamagedError, SuiteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.operate.disk_guard import DiskGuard
 from scrapy_spider_suite.operate.executors.call_executor import make_call_service
+from scrapy_spider_suite.operate.executors.running_crawl import make_action_runner
+from scrapy_spider_suite.operate.supervision import Supervision
 from scrapy_spider_suite.pipelines.sinks import sink_pipelines
 from scrapy_spider_suite.runtime.refusal import NO_PAGES, SEEDS_UNREAD, refuse
 from scrapy_spider_suite.settings.suite import suite_settings
@@ -151,7 +158,9 @@ class FrontierScheduler(BaseScheduler):
         crawler = self.crawler
         try:
             check_sources(suite_settings(crawler).seeds)
-            self.crawl: Crawl = get_crawl(crawler)
+            self._parts = parts = open_crawl(crawler)
+            self.crawl: Crawl = parts.crawl
+            self._join(parts.crawl)
             log = FrontierLog(self.crawl, self)
             for pipeline in sink_pipelines(crawler):
                 self.sinks.append(pipeline.sink(log))
@@ -167,22 +176,47 @@ class FrontierScheduler(BaseScheduler):
         self._engine = engine
         self._slot = engine._slot
         self._slot.inprogress = InProgress(self._settled)
-        self.crawl.wake = self.wake
-        self.crawl.paused_for = lambda: self.pauses if self.paused and not self.closing else None
-        self.crawl.schedules = True
-        self._preparation = HostPreparation(self.crawl, _robots_of(crawler), self.wake)
-        self.extractor = DeferredLinks(self.crawl, self)
-        self._empty_run = EmptyRun(self.crawl)
-        self._maintenance = Maintenance(self, self.crawl, self._preparation)
-        self._outgoing = RequestSource(self.crawl, self, self._preparation, self._maintenance)
-        self.crawl.write = self._maintenance.flush
-        self._seeding = CrawlSeeds(self.crawl, self._enqueue)
+        crawl, visits = self.crawl, parts.visits
+        self._preparation = HostPreparation(crawl, visits, parts.sitemaps, crawl.robots)
+        self._deferred = DeferredLinks(crawl, self, parts.sitemaps, self.sinks)
+        self._empty_run = EmptyRun(crawl)
+        supervision = Supervision(crawl, self, visits.caps)
+        runner = make_action_runner(crawl, self, crawl.write)
+        watchers = Watchers(runner, DiskGuard(crawl, self), supervision)
+        maintained = MaintainedParts(
+            visits, parts.revisits, self._preparation, self._deferred, self.sinks
+        )
+        self._maintenance = Maintenance(crawl, self, maintained, watchers)
+        crawl.engine = self
+        self._outgoing = RequestSource(
+            crawl, self, visits, parts.revisits, self._preparation, self._maintenance
+        )
+        self._seeding = CrawlSeeds(crawl, self._enqueue)
+        self._add_pushed_seeds()
         if self.gate is None:
-            ForeignDownloader(self.crawl, engine.downloader)
-        self._faults = PageFaults(self.crawl, self._maintenance.hold_still)
+            ForeignDownloader(crawl, visits, engine.downloader)
+        self._faults = PageFaults(crawl, self.hold_still)
         crawler.signals.connect(self._idle, signals.spider_idle)
-        others: Partners = [each for each in (self.crawl.sharing, self.crawl.agency) if each]
+        others: Partners = [each for each in (self._limits, self._agent) if each]
         return deferred_from_coro(self._begin_among(others)) if others else self._begin()
+
+    def _join(self, crawl: Crawl) -> None:
+        """Make this process one of several. Raises `SettingsError`."""
+        self._agent = crawl.agent = make_agent(crawl)
+        self._limits = crawl.rates = make_shared_limits(crawl, crawl.settings)
+        if self._agent is not None:
+            self._agent.limits = self._limits
+            crawl.frontier._scheduling._routing = self._agent.routing
+            crawl.translator.owner_elsewhere = self._agent.routing.other
+        crawl.robots = _robots_of(crawl.crawler)
+
+    def _add_pushed_seeds(self) -> None:
+        if not hasattr(self.crawler.spider, "redis_key"):
+            return
+        from scrapy_spider_suite.cluster.pushed_seeds import pushed_seeds  # redis is an extra
+
+        if (source := pushed_seeds(self.crawl, self._seeding.schedule)) is not None:
+            self._seeding.add_source(source)
 
     def _begin(self) -> Any:
         self._maintenance.start()
@@ -190,8 +224,8 @@ class FrontierScheduler(BaseScheduler):
         return self._duplicates.open()
 
     async def _begin_among(self, others: Partners) -> None:
-        if self.crawl.agency is not None:
-            self.crawl.agency.services.append(make_call_service)
+        if self._agent is not None:
+            self._agent.services.append(make_call_service)
         await join_cluster(others, self)
         await maybe_deferred_to_future(self._begin() or succeed(None))
 
@@ -214,8 +248,8 @@ class FrontierScheduler(BaseScheduler):
         await self._preparation.finish()
         for sink in self.sinks:
             await finish_quietly(sink.finish())
-        if self.crawl.agency is not None:
-            await self.crawl.agency.close(reason)
+        if self._agent is not None:
+            await self._agent.close(reason)
         await self._maintenance.archive_rest(reason)
         self._maintenance.stop()
         self.crawl.close()
@@ -235,15 +269,15 @@ class FrontierScheduler(BaseScheduler):
 
     def has_pending_requests(self) -> bool:
         """Whether there is work, or another agent may have some."""
-        return self.has_work() or not (self.crawl.agency is None or self.crawl.agency.ended)
+        return self.has_work() or not (self.crawl.agent is None or self.crawl.agent.ended)
 
     def has_work(self) -> bool:
         """Whether anything is pending, leased, waiting, to be resolved or read as a seed."""
         crawl = self.crawl
         frontier = crawl.frontier
-        if frontier.pending or frontier.in_sieve or crawl.outside or len(self._preparation):
+        if frontier.pending or frontier.in_sieve or crawl.outside.count or len(self._preparation):
             return True
-        if len(self.extractor):
+        if len(self._deferred):
             return True
         return self._seeding.busy or self._maintenance.actions_wait
 
@@ -266,7 +300,7 @@ class FrontierScheduler(BaseScheduler):
         crawl = self.crawl
         lease = crawl.parents.pop(request, None)
         if lease is None and not crawl.broad and self._is_of_operator(request):
-            crawl.trusted.add(hostname(request))
+            self._parts.trusted.add(hostname(request))
         entry = crawl.translator.entry(request)
         entry.mark = mark
         if lease is not None and entry.hops > lease.entry.hops:
@@ -274,13 +308,13 @@ class FrontierScheduler(BaseScheduler):
         if self._duplicates.filters(request, entry, crawl):
             if mark and (self._is_others(entry) or crawl.frontier.known(entry.identity)):
                 # Its agent may not know it, and what is known of it here has no tag yet.
-                crawl.frontier.schedule([entry], crawl.now(), given=not crawl.pushed)
+                crawl.frontier.schedule([entry], crawl.now(), given=not crawl.seeds.pushed)
             return False
         if not crawl.filters.admits(request, entry, lease):
             return False
         if entry.volatile and not self._may_be_volatile(request, entry, lease):
             return False
-        crawl.frontier.adopt(lease, [entry], crawl.now(), given=not crawl.pushed)
+        crawl.frontier.adopt(lease, [entry], crawl.now(), given=not crawl.seeds.pushed)
         place = "memory" if entry.volatile or not crawl.store.durable else "disk"
         stats = self.crawler.stats
         stats.inc_value("scheduler/enqueued")
@@ -289,12 +323,11 @@ class FrontierScheduler(BaseScheduler):
         return True
 
     def _is_others(self, entry: Entry) -> bool:
-        agency = self.crawl.agency
-        return agency is not None and not agency.routing.owns(entry)
+        return self._agent is not None and not self._agent.routing.owns(entry)
 
     def _is_of_operator(self, request: Request) -> bool:
         # Of start(), or of a component that calls the engine: not of a page.
-        if in_errback() or self.crawl.pushed:
+        if in_errback() or self.crawl.seeds.pushed:
             return False
         # Without the gate nobody knows what runs in an errback.
         return self.gate is not None or bool(request.meta.get("is_start_request"))
@@ -302,7 +335,7 @@ class FrontierScheduler(BaseScheduler):
     def _may_be_volatile(self, request: Request, entry: Entry, lease: Lease | None) -> bool:
         crawl = self.crawl
         if entry.flags & _START_FLAG:
-            crawl.volatile_start = True
+            crawl.start.volatile = True
         if not crawl.settings.require_durable:
             return True
         logger.error(
@@ -335,7 +368,7 @@ class FrontierScheduler(BaseScheduler):
         lease = crawl.leases.pop(request, None)
         if lease is None:
             return
-        if crawl.stopping and crawl.cut:
+        if crawl.stopping and self._maintenance.cut:
             lease.faults.add(Event.INTERRUPTED)
         with condemn_on_damage(crawl.store):
             self._keep(lease)
@@ -344,12 +377,11 @@ class FrontierScheduler(BaseScheduler):
 
     def _keep(self, lease: Lease) -> None:
         # Raises JobDamagedError.
-        crawl = self.crawl
         try:
-            packed = self.extractor.is_packed(lease)
-            crawl.revisits.settle(lease, packed=packed)
-            crawl.duplicates.settle(lease, packed=packed)
-            self.extractor.settle(lease)
+            packed = self._deferred.is_packed(lease)
+            self._parts.revisits.settle(lease, packed=packed)
+            self._parts.duplicates.settle(lease, packed=packed)
+            self._deferred.settle(lease)
             for sink in self.sinks:
                 sink.settled(lease)
         except JobDamagedError:
@@ -369,11 +401,15 @@ class FrontierScheduler(BaseScheduler):
         if not self._closed:
             with condemn_on_damage(self.crawl.store):
                 self._maintenance.flush()
-                self.extractor.look(starving=False)
+                self._deferred.look(starving=False)
 
     def hold(self, response: Response | Failure | None, durable: asyncio.Future[Any]) -> bool:
         """See the function `hold`."""
         return self._faults.hold(response, durable, self.flush_soon)
+
+    def flush(self) -> None:
+        """Write all changes, or pause the crawl until that is possible."""
+        self._maintenance.flush()
 
     def hold_still(self, why: str) -> None:
         """Pause until the disk can be written again."""
@@ -386,7 +422,7 @@ class FrontierScheduler(BaseScheduler):
             raise DontCloseSpider  # it ends for the damage
         if self.crawl.stays_open:
             raise DontCloseSpider
-        if self.crawl.unread:
+        if self.crawl.seeds.unread:
             raise CloseSpider(SEEDS_UNREAD)
         # Newer releases of Scrapy have a reason of their own for a start() that raised.
         if self._empty_run.has_no_pages and not getattr(self._engine, "_start_error", False):
@@ -432,10 +468,9 @@ class FrontierScheduler(BaseScheduler):
             _schedule_coro(self._engine.close_spider_async(reason=reason))
 
 
-def _robots_of(crawler: Crawler) -> Any:
-    from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
-
-    return crawler.get_downloader_middleware(RobotsMiddleware)
+def _robots_of(crawler: Crawler) -> RobotsService | None:
+    middleware = crawler.get_downloader_middleware(RobotsMiddleware)
+    return None if middleware is None else middleware.service
 
 
 def hold(

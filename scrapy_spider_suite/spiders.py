@@ -39,6 +39,7 @@ class BroadSpider(Spider):
     """
 
     suite_profile = "broad"
+    suite_follow = True
 
     def __init__(self, name: str | None = None, seeds: str = "", **kwargs: Any) -> None:
         super().__init__(name, **kwargs)
@@ -77,13 +78,13 @@ class BroadSpider(Spider):
 
     async def _schedule_seeds(self) -> AsyncIterator[Any]:
         from scrapy_spider_suite.crawl.context import get_crawl
-        from scrapy_spider_suite.crawl.seeds import SeedIntake as Intake
+        from scrapy_spider_suite.crawl.seeds import SeedIntake
 
         try:
             check_sources(self._sources())
         except SettingsError as error:
             refuse(error)
-        wrong = await Intake(get_crawl(self.crawler)).take(self._sources())
+        wrong = await SeedIntake(get_crawl(self.crawler)).take(self._sources())
         if wrong:
             raise SettingsError("; ".join(wrong))
         nothing: tuple[Any, ...] = ()

@@ -55,6 +55,7 @@ from scrapy_spider_suite.exceptions import HostExcluded
 from scrapy_spider_suite.runtime.refusal import refuse, running_command
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
+from scrapy_spider_suite.urls.normalize import host_of
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.context import Crawl
@@ -70,8 +71,9 @@ _SECONDS: Final = 10.0
 class AgentFacts:
     """Those of the agent of *crawl*, whose job lies at *path*."""
 
-    def __init__(self, crawl: Crawl, path: str) -> None:
+    def __init__(self, crawl: Crawl, path: str, outbox: Outbox) -> None:
         self._crawl = crawl
+        self._outbox = outbox
         self._path = path
         self._rate = PageRate()
 
@@ -87,7 +89,7 @@ class AgentFacts:
             "machine": socket.gethostname(), "pid": os.getpid(), "job": self._path,
             "hosts": len(frontier.workbench.hosts), "pending": frontier.pending, "done": done,
             "failed": frontier.counters.failed, "rate": self._rate.of(crawl.now(), fetched),
-            "lag": 0 if crawl.agency is None else len(crawl.agency.routing.outbox),
+            "lag": len(self._outbox),
             "phase": None if phases is None else phases.active(time.time()) + 1,
             "paused": paused, "skew": skew,
         }  # fmt: skip
@@ -193,10 +195,11 @@ class Agent:
             shared_seeds=settings.shared_seeds,
         )  # fmt: skip
         self.phasing = None if self.assignment.by_host else AgentPhase(crawl, self.shares)
+        self.limits: SharedLimits | None = None
         self._members: ClusterMode | None = None
         self._mail: Mailbox | None = None
         self._scheduler: CrawlControl | None = None
-        self._facts = AgentFacts(crawl, str(job.path))
+        self._facts = AgentFacts(crawl, str(job.path), self.routing.outbox)
         self._looking: asyncio.TimerHandle | None = None
 
     # Life
@@ -338,6 +341,15 @@ class Agent:
             self._members.drain()
 
     @property
+    def owns_hosts(self) -> bool:
+        """Whether each host has one owner."""
+        return self.assignment.by_host
+
+    def is_foreign(self, url: str) -> bool:
+        """Whether another agent owns *url*."""
+        return self.shares.owner(host_of(url), url) != self.name
+
+    @property
     def owns(self) -> bool:
         """Whether this agent is the owner of anything: one that leaves is of nothing."""
         return bool(self.shares.own.any())
@@ -448,7 +460,7 @@ async def _give_up(
     opening.cancel()
     for each in others:
         await each.close()
-    scheduler.crawl.let_go(reason)
+    scheduler.crawl.close_job(reason)
 
 
 def _by_deferreds() -> bool:

@@ -426,8 +426,8 @@ class PeersMode:
 
     @property
     def _company(self) -> SharedAddresses | None:
-        sharing = self._agency.crawl.sharing
-        return None if sharing is None else sharing.company
+        limits = self._agency.limits
+        return None if limits is None else limits.company
 
     async def close(self, *, over: bool = False) -> None:
         """See `Members`."""

@@ -203,7 +203,7 @@ class PushedSeeds:
     def begin(self) -> None:
         """Take what is pushed, until `stop`."""
         crawler = self._crawl.crawler
-        self._crawl.awaits_seeds = True
+        self._crawl.seeds.awaited = True
         self._read = _take_over(crawler)
         crawler.signals.connect(self._ended, signals.spider_closed)
         self._task = asyncio.ensure_future(self._run())
@@ -248,7 +248,7 @@ class PushedSeeds:
         engine, pending = crawl.crawler.engine, crawl.frontier.pending
         if engine is None or engine.paused:
             return False
-        if crawl.agency is not None and not crawl.agency.owns:
+        if crawl.agent is not None and not crawl.agent.owns:
             return False  # it leaves, and would have to wait until others have taken them
         if not crawl.store.durable and pending > _IN_MEMORY:
             return False
@@ -305,7 +305,7 @@ class PushedSeeds:
         self._sown.lines += 1
         stats.inc_value("suite/redis/taken")
         # Whoever pushes is not the operator: private addresses are for those that settings allow.
-        crawl.pushed = True
+        crawl.seeds.pushed = True
         try:
             if len(message) > LONGEST:
                 raise ValueError(f"longer than {LONGEST} bytes")
@@ -317,7 +317,7 @@ class PushedSeeds:
         else:
             self._sown.seeds += 1
         finally:
-            crawl.pushed = False
+            crawl.seeds.pushed = False
 
     def _read_message(self, message: bytes) -> Seed | Sequence[Request]:
         """What *message* asks for. Raises anything."""
@@ -380,9 +380,9 @@ class PushedSeeds:
         if crawl.frontier.pending:
             self._active = crawl.now()
         awaits = not limit or crawl.now() - self._active < limit
-        if crawl.awaits_seeds and not awaits:
+        if crawl.seeds.awaited and not awaits:
             crawl.wake()
-        crawl.awaits_seeds = awaits
+        crawl.seeds.awaited = awaits
 
 
 def _take_over(crawler: Crawler) -> Any:

@@ -1,26 +1,22 @@
-"""What the scheduler and the gate of one crawl share: the frontier, its clock, and who is out.
-
-Either of them works without the other; whoever comes first makes it.
-"""
+"""What all parts of one crawl share: settings, job, store, frontier, clock, engine."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from scrapy import Request, signals
+from scrapy.http import Response
 
-from scrapy_spider_suite.cluster.ledger.ledger_client import make_shared_limits
-from scrapy_spider_suite.crawl.crawl_policy import TWINS_TABLE as TWINS
 from scrapy_spider_suite.crawl.crawl_policy import (
-    Ordering,
+    TWINS_TABLE,
     get_policy_file,
     make_normalizer,
     make_order,
@@ -28,52 +24,240 @@ from scrapy_spider_suite.crawl.crawl_policy import (
     register_normalizer,
 )
 from scrapy_spider_suite.crawl.filters import get_filters
-from scrapy_spider_suite.crawl.gate import Caps
-from scrapy_spider_suite.crawl.links import SitemapLinks
-from scrapy_spider_suite.crawl.preparation import TrustedPrivateHosts
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import Translator
-from scrapy_spider_suite.crawl.revisits import Revisits
-from scrapy_spider_suite.crawl.sinks.duplicate_pages import DuplicatePages
-from scrapy_spider_suite.crawl.visits import DeadHosts, Visits
+from scrapy_spider_suite.crawl.robots import RobotsService
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.fetch.resolver import suite_resolver
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.outcomes import Health
+from scrapy_spider_suite.frontier.workbench import AddressState, HostState
 from scrapy_spider_suite.runtime.files import TemporaryFolder
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
-from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.interface import MemoryStore, Store
 from scrapy_spider_suite.store.job_directory import Job, close_job, job_of
 from scrapy_spider_suite.store.request_codec import RequestCodec
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER as ARCHIVE
-from scrapy_spider_suite.store.seen_index import DROPPED, Archive, SieveIndex
-from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
+from scrapy_spider_suite.store.seen_index import (
+    ARCHIVE_FOLDER,
+    DROPPED,
+    SIEVE_FOLDER,
+    Archive,
+    SieveIndex,
+)
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from scrapy_spider_suite.cluster.agent import Agent
-    from scrapy_spider_suite.crawl.gate import WireQueue
-    from scrapy_spider_suite.crawl.sinks.link_counts import LinkCounts
-
 logger = logging.getLogger(__name__)
 
-_DISK = 0.25
-"""Seconds between two looks at whether the disk has room again."""
+T = TypeVar("T")
+
+_DISK_RETRY = 0.25
+"""Seconds between two attempts to write."""
 _HOST_BYTES = 6144
-"""Memory that one resident host costs: 5,200 with a front of eight (``benchmarks/frontier.py``)."""
+"""Memory of one resident host; a front of eight takes 5,200 (``benchmarks/frontier.py``)."""
 
 STARTING: ContextVar[bool] = ContextVar("STARTING", default=False)
-"""Whether what runs is the spider's ``start()``: its downloads are the operator's own."""
+"""Whether the running code is the spider's ``start()``: its downloads are the operator's own."""
+
+
+class Gate(Protocol):
+    """The suite's downloader."""
+
+    def wake(self, *keys: str) -> None:
+        """Let requests that wait for hosts or addresses with these *keys* look again.
+
+        Without keys: all of them.
+        """
+
+    def cut_short(self) -> None:
+        """End the look-ups and transfers that are under way."""
+
+
+class Engine(Protocol):
+    """The suite's scheduler: it stands for Scrapy's engine."""
+
+    @property
+    def closing(self) -> bool:
+        """Whether the crawl was told to stop."""
+
+    @property
+    def starting(self) -> bool:
+        """Whether ``start()`` or a list of seeds has more to come."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is sent for now."""
+
+    @property
+    def pauses(self) -> list[str]:
+        """The suite's reasons for the pause."""
+
+    @property
+    def under_way(self) -> Collection[Request]:
+        """The requests in the downloader."""
+
+    @property
+    def gate(self) -> Gate | None:
+        """The suite's downloader; None if the project has another one."""
+
+    def pause(self, why: str) -> None:
+        """Send nothing until `unpause` was called for every reason *why*."""
+
+    def unpause(self, why: str) -> None:
+        """Withdraw the reason *why*."""
+
+    def stop(self, reason: str) -> None:
+        """End the crawl."""
+
+    def abandon(self) -> None:
+        """The crawl was refused while it was opened: `close` is to do nothing."""
+
+    def wake(self) -> None:
+        """Have Scrapy's engine ask for requests again."""
+
+    def flush(self) -> None:
+        """Write all changes, or pause the crawl until that is possible."""
+
+    def flush_soon(self) -> None:
+        """Write all changes once this turn of the loop is over."""
+
+    def hold_still(self, why: str) -> None:
+        """Pause, since nothing can be written because of *why*, until writing works again."""
+
+    def has_work(self) -> bool:
+        """Whether anything is pending, under way or to be taken in."""
+
+
+class RateGate(Protocol):
+    """Permission for fetches on hosts and addresses that several processes share."""
+
+    @property
+    def away(self) -> bool:
+        """Whether nobody can give permission for now."""
+
+    def pause(self, host: HostState, address: AddressState) -> float:
+        """Seconds until a fetch may begin; 0.0: now."""
+
+    def drop(self, host: HostState, address: AddressState) -> None:
+        """A permission is not used."""
+
+    def begin(self, host: HostState, address: AddressState) -> Any:
+        """A fetch begins; returns what `end` needs."""
+
+    def end(self, taken: Any, host: HostState, address: AddressState) -> None:
+        """The fetch that *taken* was returned for has ended."""
+
+    async def bounded(self, transfer: Coroutine[Any, Any, T]) -> T:
+        """Await *transfer*; cut it off when its permission runs out."""
+
+    def heard(self, host: HostState, health: Health) -> None:
+        """*host* has answered, or failed to."""
+
+    def publish(self) -> None:
+        """Set the stats."""
+
+
+class ClusterMember(Protocol):
+    """This process as one agent of several.
+
+    Attributes:
+        only_waiting: nothing is left here but hosts that wait longer than SUITE_MAX_WAIT.
+    """
+
+    only_waiting: bool
+
+    @property
+    def crawl_name(self) -> str:
+        """The name of the crawl."""
+
+    @property
+    def owns_hosts(self) -> bool:
+        """Whether each host has one owner: no other agent fetches there."""
+
+    @property
+    def owns(self) -> bool:
+        """Whether this agent owns anything."""
+
+    def is_foreign(self, url: str) -> bool:
+        """Whether another agent owns *url*."""
+
+    def drain(self) -> None:
+        """Hand over everything, then end."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the crawl is over for all agents."""
+
+    def may_fetch(self) -> bool:
+        """Whether this agent may begin a fetch now."""
+
+    def may_read_seeds(self) -> bool:
+        """Whether seeds of other agents may be queued for them."""
+
+    def refuse_fetch(self, request: Request, lease: Lease | None, delay: float) -> None:
+        """Raise `HostBarred` if this agent may not send *request* now."""
+
+    def over(self, reason: str) -> None:
+        """End this agent for *reason*; "": the whole crawl is over."""
+
+    def publish(self) -> None:
+        """Set the stats."""
+
+
+class PageCounter(Protocol):
+    """Counts pages and their links."""
+
+    def read(self, lease: Lease, response: Response, links: Sequence[str]) -> None:
+        """Count the *links* of *response*, the page of *lease*."""
+
+    def recall(self, lease: Lease, response: Response, size: int, *, again: bool) -> None:
+        """Count *response*, of *size* bytes, which was stored and is read now."""
+
+
+class OutsideFetches:
+    """Counts of fetches without a visit: all of them, and those that wait for their host."""
+
+    def __init__(self) -> None:
+        self.count = self.waiting = 0
+
+
+class StartReader:
+    """The reading of the spider's ``start()``.
+
+    Attributes:
+        task: reads it at present.
+        waits: it asked for more room, and was told to wait.
+        volatile: it yielded a request that cannot be stored.
+    """
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[object] | None = None
+        self.waits = self.volatile = False
+
+
+class SeedSources:
+    """Where seeds come from.
+
+    Attributes:
+        unread: lists of seeds that are to be read again.
+        awaited: other processes may push seeds.
+        pushed: the request that is made at this moment was pushed by another process.
+    """
+
+    def __init__(self) -> None:
+        self.unread: set[str] = set()
+        self.awaited = self.pushed = False
+
 
 _crawls: WeakKeyDictionary[Crawler, Crawl] = WeakKeyDictionary()
 
 
 def get_crawl(crawler: Crawler) -> Crawl:
-    """The crawl of *crawler*, made when first asked for. Raises the `SuiteError`s."""
+    """The crawl of *crawler*, made at the first call. Raises the `SuiteError`s."""
     crawl = _crawls.get(crawler)
     if crawl is None:
         crawl = _crawls[crawler] = Crawl(crawler)
@@ -81,15 +265,25 @@ def get_crawl(crawler: Crawler) -> Crawl:
 
 
 def has_crawl(crawler: Crawler) -> bool:
-    """Whether the crawl of *crawler* was made, and has not been let go."""
+    """Whether the crawl of *crawler* was made and is not closed."""
     return crawler in _crawls
+
+
+def follows_links(crawler: Crawler) -> bool:
+    """Whether links are followed in bulk: their pages have no callback of their own."""
+    return suite_settings(crawler).follow or getattr(crawler.spidercls, "suite_follow", False)
 
 
 class Crawl:
     """The frontier of one crawl, and the leases that are out.
 
-    *leases* maps the requests that are under way to their leases, *parents* the requests that a
-    page brought to the lease of that page.
+    Attributes:
+        leases: of the requests that are under way.
+        parents: for each request that a page brought, the lease of that page.
+        engine: None with a scheduler that is not the suite's.
+        agent: None where one process crawls alone.
+        rates: None where no other process fetches from the same hosts.
+        robots: None where robots.txt is not asked for.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -103,53 +297,29 @@ class Crawl:
         self.filters.use_scope(domains)
         self.leases: dict[Request, Lease] = {}
         self.parents: WeakKeyDictionary[Request, Lease] = WeakKeyDictionary()
-        self.dead_hosts = DeadHosts(self)
-        self.caps = Caps(self)
-        self.visits = Visits(self)
+        self.engine: Engine | None = None
+        self.agent: ClusterMember | None = None
+        self.rates: RateGate | None = None
+        self.robots: RobotsService | None = None
+        self.counter: PageCounter | None = None
+        self.outside = OutsideFetches()
+        self.start = StartReader()
+        self.seeds = SeedSources()
         self.stopping = False
-        self.cut = False  # something was cut short by the stop
-        self.volatile_start = False  # start() yielded what cannot be stored
-        self.wake: Callable[[], None] = _nobody  # has the scheduler look again
-        self.write: Callable[[], None] = self._flush  # makes durable what was said, if it can
-        self.paused_for: Callable[[], list[str] | None] = _nobody  # why nothing is sent, if so
-        self.schedules = False  # the suite's scheduler hands out the requests
-        self.outside = 0  # fetches without a visit
-        self.waiting_outside = 0  # those of them that wait for their host
-        self.reader: asyncio.Task[object] | None = None  # runs the spider's start() at present
-        self.start_waits = False  # start() asked for more room, and was told to wait
-        self.at_end: Callable[[str], None] = _nobody_asks
+        self.closers: list[Callable[[str], None]] = []
         self._folder: TemporaryFolder | None = None
         self.job: Job | None = job_of(crawler)
-        self.store = self._store()
-        twins = self.store.kv(TWINS)
+        self.store = self._open_store()
+        twins = self.store.kv(TWINS_TABLE)
         self.normalizer = make_normalizer(self.settings, twins, crawler.stats, domains)
         register_normalizer(crawler, self.normalizer)
-        self.sitemaps = SitemapLinks(self)
-        self.translator = self._translator()
-        self.trusted = TrustedPrivateHosts(self.resolver, self.store.kv("trusted"))
-        self.unread: set[str] = set()  # lists of seeds that are to be read again
-        self.awaits_seeds = False  # others may push some
-        self.pushed = False  # what is made a request of at this moment came from others
-        self.agency = self._make_agency()
-        self.ordering = Ordering(make_order(self.settings, crawler.stats))
+        self.translator = Translator(
+            crawler, self._codec(), broad=self.broad, normal=self.normalizer
+        )
         self.frontier = self._open_frontier()
-        self.wire: WireQueue | None = None  # where requests wait that have no visit
-        self.sharing = make_shared_limits(self, self.settings)
-        self.revisits = Revisits(self)
-        self.duplicates = DuplicatePages(self)
-        self.counting: LinkCounts | None = None
         self.policy_file.address_of = self._address_of
         # Connected after the extensions, so called after them; the scheduler is closed before.
-        crawler.signals.connect(self.let_go, signals.spider_closed, weak=False)
-
-    def _make_agency(self) -> Agent | None:
-        if not self.settings.cluster:
-            return None
-        from scrapy_spider_suite.cluster.agent import (
-            make_agent as agency_of,  # few have other agents
-        )
-
-        return agency_of(self)
+        crawler.signals.connect(self.close_job, signals.spider_closed, weak=False)
 
     def _open_frontier(self) -> Frontier:
         job, now = self.job, self.now()
@@ -158,14 +328,13 @@ class Crawl:
             self.policy_file.policy,
             now=now,
             wall=time.time(),
-            capacity=self.capacity,
+            capacity=max(1_000, self.settings.memory // _HOST_BYTES),
             counters=None if job is None or not job.resumed else Counters.load(self.store),
             unclean=job is not None and job.unclean,
-            order=self.ordering,
+            order=make_order(self.settings, self.crawler.stats),
             window=make_window(self.settings, self.store),
             cache=self.settings.seen_cache if self.store.durable else 0,
             sift=self.settings.seen_store == "sieve",
-            routing=None if self.agency is None else self.agency.routing,
         )
         if not self.broad:
             # Its seeds are requests of its own.
@@ -175,56 +344,14 @@ class Crawl:
         return frontier
 
     def _address_of(self, host: str) -> str:
-        """Where a host in memory lives; "" for others."""
+        """The address of a host in memory; "" for other hosts."""
         resident = self.frontier.workbench.hosts.get(host)
         return "" if resident is None else resident.connect_to
 
     def _seed_of_the_spider(self, url: str) -> Entry:
         return self.translator.entry(Request(url, meta={"is_start_request": True}))
 
-    def holds_start(self) -> bool:
-        """Whether ``start()``, which asks before it yields more, is to wait.
-
-        Scrapy's scheduler is empty whenever its engine has room; this one may hold requests that
-        wait for their hosts, of which a ``start()`` without end would heap up ever more.
-        """
-        if self.reader is None or asyncio.current_task() is not self.reader:
-            return False  # the engine asks, not start()
-        self.start_waits = self.frontier.pending >= self.settings.project.most_requests
-        return self.start_waits
-
-    @property
-    def follows(self) -> bool:
-        """Whether links are followed in bulk: their pages have no callback of their own."""
-        return self.settings.follow or issubclass(self.crawler.spidercls, BroadSpider)
-
-    @property
-    def stays_open(self) -> bool:
-        """Whether the crawl goes on when nothing is left to do, since more may come."""
-        return self.settings.when_done == "wait" or self.revisits.goes_on or self.awaits_seeds
-
-    @property
-    def capacity(self) -> int:
-        """How many hosts may be in memory."""
-        return max(1_000, self.settings.memory // _HOST_BYTES)
-
-    def renew_codec(self) -> None:
-        """Let requests hold what ``SUITE_STORABLE`` says now."""
-        self.translator = self._translator()
-
-    def _translator(self) -> Translator:
-        return Translator(
-            self.crawler, self._codec(), broad=self.broad, normal=self.normalizer,
-            read_sitemap=self.sitemaps.read, note_sitemap=self.sitemaps.redirected,
-            other=lambda entry: "" if self.agency is None else self.agency.routing.other(entry),
-        )  # fmt: skip
-
-    @staticmethod
-    def now() -> float:
-        """The clock of the crawl: monotonic seconds."""
-        return time.monotonic()
-
-    def _store(self) -> Store:
+    def _open_store(self) -> Store:
         if self.job is not None:
             return self.job.store
         if not self.broad:
@@ -235,16 +362,6 @@ class Crawl:
         _open_seen(store, self._folder.path, self.settings)
         return store
 
-    def open_seen(self, settings: SuiteSettings) -> None:
-        """Have beside the database what SUITE_SEEN_STORE of *settings* asks for.
-
-        Raises `JobError`s.
-        """
-        if self.job is not None:
-            self.job.open_seen(settings)
-        elif self._folder is not None and isinstance(self.store, RocksStore):
-            _open_seen(self.store, self._folder.path, settings)
-
     def _codec(self) -> RequestCodec | None:
         spider = self.crawler.spider
         if not self.store.durable or spider is None:
@@ -252,15 +369,74 @@ class Crawl:
         modules = self.crawler.settings.getlist("SPIDER_MODULES")
         return RequestCodec.from_spider(spider, modules, self.settings.storable)
 
+    @staticmethod
+    def now() -> float:
+        """The clock of the crawl: monotonic seconds."""
+        return time.monotonic()
+
+    @property
+    def temporary(self) -> Path | None:
+        """The folder that is used without a job directory; None where none is needed."""
+        return None if self._folder is None else self._folder.path
+
+    @property
+    def follows(self) -> bool:
+        """See `follows_links`."""
+        return follows_links(self.crawler)
+
+    @property
+    def revisits_pages(self) -> bool:
+        """Whether pages will be due again."""
+        return self.settings.revisit != "off" and len(self.frontier.planner) > 0
+
+    @property
+    def stays_open(self) -> bool:
+        """Whether the crawl goes on when nothing is left to do, since more may come."""
+        return self.settings.when_done == "wait" or self.revisits_pages or self.seeds.awaited
+
+    @property
+    def paused_for(self) -> list[str] | None:
+        """Why nothing is sent for now; None if the crawl is not paused."""
+        engine = self.engine
+        return engine.pauses if engine and engine.paused and not engine.closing else None
+
+    def start_has_to_wait(self) -> bool:
+        """Whether ``start()``, which asks before it yields more, is to wait.
+
+        Scrapy's scheduler is empty whenever its engine has room; this one may hold requests that
+        wait for their hosts, of which a ``start()`` without end would heap up ever more.
+        """
+        start = self.start
+        if start.task is None or asyncio.current_task() is not start.task:
+            return False  # the engine asks, not start()
+        start.waits = self.frontier.pending >= self.settings.project.most_requests
+        return start.waits
+
+    def wake(self) -> None:
+        """Have the scheduler look for requests again."""
+        if self.engine is not None:
+            self.engine.wake()
+
+    def write(self) -> None:
+        """Make all changes durable, if that is possible now."""
+        if self.engine is None:
+            self.frontier.flush()
+        else:
+            self.engine.flush()
+
     async def written(self) -> None:
-        """Have what was said made durable; wait while that cannot be done."""
+        """Make all changes durable; wait while that is impossible."""
         self.write()
         self.wake()
         while self.store.dirty and not self.stopping:
-            await asyncio.sleep(_DISK)
+            await asyncio.sleep(_DISK_RETRY)
 
-    def _flush(self) -> None:
-        self.frontier.flush()
+    def open_seen(self, settings: SuiteSettings) -> None:
+        """Open the archive or the sieve for SUITE_SEEN_STORE of *settings*. Raises `JobError`s."""
+        if self.job is not None:
+            self.job.open_seen(settings)
+        elif self._folder is not None and isinstance(self.store, RocksStore):
+            _open_seen(self.store, self._folder.path, settings)
 
     def close(self) -> None:
         """Write everything. Nothing more is fetched."""
@@ -269,17 +445,12 @@ class Crawl:
         except StoreWriteError as error:
             logger.error("%s: what is not written yet is fetched again by the next run", error)
 
-    @property
-    def temporary(self) -> Path | None:
-        """The folder that is used without a job directory; None where none is needed."""
-        return None if self._folder is None else self._folder.path
-
-    def let_go(self, reason: str = "") -> None:
-        """Give the job directory back: the extensions have written to it for the last time."""
+    def close_job(self, reason: str = "") -> None:
+        """Close the job directory: the extensions have written to it for the last time."""
         if _crawls.pop(self.crawler, None) is None:
             return
-        self.trusted.stop()
-        self.at_end(reason)
+        for closer in self.closers:
+            closer(reason)
         self.frontier.cache.close()
         for host in self.frontier.workbench.hosts.values():
             # See `Entry` and `HostState`: they lead back to all of this.
@@ -299,25 +470,18 @@ class Crawl:
 
 
 def _open_seen(store: RocksStore, folder: Path, settings: SuiteSettings) -> None:
-    """Archive or sieve of a crawl without a job."""
+    """Open archive or sieve of a crawl without a job."""
     if settings.seen_store == "trie" and store.archive is None:
-        store.archive = Archive(folder / ARCHIVE)
+        store.archive = Archive(folder / ARCHIVE_FOLDER)
     elif settings.seen_store == "sieve" and store.sieve is None:
         bits, capacity = int(settings.sieve_bits), settings.sieve_waiting
-        store.sieve = SieveIndex(folder / SIEVE, store.kv(DROPPED), bits=bits, capacity=capacity)
+        dropped = store.kv(DROPPED)
+        store.sieve = SieveIndex(folder / SIEVE_FOLDER, dropped, bits=bits, capacity=capacity)
 
 
 def _domains_of(spider: Any) -> Any:
-    """The ``allowed_domains`` of *spider*, which several read."""
+    """The ``allowed_domains`` of *spider*, which several components read."""
     domains = getattr(spider, "allowed_domains", None)
-    if isinstance(domains, Iterator):  # as in scrapy-redis's examples: there one reads them, once
+    if isinstance(domains, Iterator):  # as in scrapy-redis's examples: it can be read only once
         domains = spider.allowed_domains = list(domains)
     return domains
-
-
-def _nobody() -> None:
-    """There is no scheduler of the suite to wake, or to be paused."""
-
-
-def _nobody_asks(reason: str) -> None:
-    """There is no scheduler of the suite, and so nobody who watches over the crawl."""

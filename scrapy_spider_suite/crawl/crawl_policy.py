@@ -213,17 +213,6 @@ def make_window(settings: SuiteSettings, store: Store) -> Window | None:
     return Window.of(settings.window, settings.window_size)
 
 
-class Ordering:
-    """An order of which another may take the place: keys that were given stay as they are."""
-
-    def __init__(self, order: Order) -> None:
-        self.adopt(order)
-
-    def adopt(self, order: Order) -> None:
-        """Give keys by *order* from now on."""
-        self.key = order.key
-
-
 class UserScore:
     """Calls the project's function; a URL that it fails for has the score 0.0, and is counted.
 
@@ -300,11 +289,6 @@ class PolicyFile:
         self.changed: Callable[[], None] = _nobody
         self.address_of: Callable[[str], str] = _nowhere
         self._reading: asyncio.Task[None] | None = None
-
-    def adopt(self, path: Path | None, rules: Overrides) -> None:
-        """Go by the *rules* of the file *path* from now on."""
-        self.path = path
-        self.policy.change(overrides=rules)
 
     def look(self) -> None:
         """Read the file again if it has changed, once it is at rest: equal at two looks.

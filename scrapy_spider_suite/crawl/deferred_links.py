@@ -37,10 +37,11 @@ from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 from scrapy_spider_suite.store.unread_pages import AT_ONCE
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import Crawl
-    from scrapy_spider_suite.crawl.sinks.page_packs import PagePacking
+    from scrapy_spider_suite.crawl.context import Crawl, Engine
+    from scrapy_spider_suite.crawl.links import SitemapLinks
+    from scrapy_spider_suite.crawl.sinks.commit_log import Sink
+    from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
     from scrapy_spider_suite.packs import Capture, Page
-    from scrapy_spider_suite.scheduler import FrontierScheduler
     from scrapy_spider_suite.store.unread_pages import UnreadPage
 
 logger = logging.getLogger(__name__)
@@ -100,9 +101,12 @@ class DeferredLinks:
     ``suite/extract/hook_errors``, ``suite/extract/waiting`` (set by the keeper).
     """
 
-    def __init__(self, crawl: Crawl, scheduler: FrontierScheduler) -> None:
+    def __init__(
+        self, crawl: Crawl, engine: Engine, sitemaps: SitemapLinks, sinks: Iterable[Sink]
+    ) -> None:
         self._crawl = crawl
-        self._scheduler = scheduler
+        self._engine = engine
+        self._sitemaps = sitemaps
         self._stats = crawl.crawler.stats
         self._loop = asyncio.get_running_loop()
         self._pages = pages = crawl.frontier.extraction
@@ -110,14 +114,14 @@ class DeferredLinks:
         self._not_before = -math.inf
         self._hurried = -math.inf
         self._tries = 0
-        self._packs = [each for each in scheduler.sinks if isinstance(each, PagePacks)]
+        self._packs = [each for each in sinks if isinstance(each, PagePacks)]
         own = crawl.settings.packs_dir
         folders = [*([] if own is None else [own]), *map(Path, pages.waiting.folders())]
         self._finder = StoredPageFinder(dict.fromkeys(each.absolute() for each in folders))
 
     def __len__(self) -> int:
         """How many pages wait for their links to be read; 0 where nobody follows links."""
-        return 0 if self._crawl.sitemaps.make_follower is None else len(self._pages.waiting)
+        return 0 if self._sitemaps.make_follower is None else len(self._pages.waiting)
 
     # Pages that come
 
@@ -150,8 +154,8 @@ class DeferredLinks:
         """Whether the last answer of *lease*, of which nothing more will come, will be."""
         return self._packing_of(lease) is not None
 
-    def _packing_of(self, lease: Lease) -> PagePacking | None:
-        return next(filter(None, (each.taking(lease) for each in self._packs)), None)
+    def _packing_of(self, lease: Lease) -> PagePacks | None:
+        return next((each for each in self._packs if each.takes(lease)), None)
 
     # Pages whose turn has come
 
@@ -159,8 +163,7 @@ class DeferredLinks:
         """Have the links of some pages read, if they are wanted; *starving*: there is room for
         fetches, and nothing can be fetched at present."""
         crawl = self._crawl
-        scheduler = self._scheduler
-        if self._busy or self._ended or scheduler.closing or scheduler.paused:
+        if self._busy or self._ended or self._engine.closing or self._engine.paused:
             return
         if not len(self):
             if starving and crawl.settings.read_links != "eager":
@@ -206,7 +209,7 @@ class DeferredLinks:
     def _nothing_else(self) -> bool:
         """Whether nothing is under way, and nothing can be for a while."""
         crawl, limit = self._crawl, self._crawl.settings.max_wait
-        if crawl.frontier.leased or crawl.outside or crawl.frontier.in_sieve:
+        if crawl.frontier.leased or crawl.outside.count or crawl.frontier.in_sieve:
             return False
         wait = crawl.frontier.next_visit_in(crawl.now())
         return wait is None or wait > min(_NOTHING, limit or _NOTHING)
@@ -235,7 +238,7 @@ class DeferredLinks:
         if answers:
             self._loop.call_soon(self._go_on, answers)
         self._busy = bool(answers)
-        self._scheduler.flush_soon()  # which looks for more
+        self._engine.flush_soon()  # which looks for more
         self._crawl.wake()
 
     def _take(self, found: FoundPage) -> None:
@@ -266,8 +269,8 @@ class DeferredLinks:
         except CodecError:  # it was good enough to be fetched: only hooks might look at it
             request = Request(page.entry.url)
         response.request = request
-        if crawl.counting is not None:
-            crawl.counting.recall(lease, response, size, again=stored.again)
+        if crawl.counter is not None:
+            crawl.counter.recall(lease, response, size, again=stored.again)
         if not self._read(lease, response):
             self._give_up(page, Event.CALLBACK_ERROR, lease)
         elif crawl.frontier.extracted(page, lease, crawl.now()):
@@ -275,7 +278,7 @@ class DeferredLinks:
 
     def _read(self, lease: Lease, response: Response) -> bool:
         """Give *lease* the links of *response*; False if a hook of the spider failed."""
-        make = self._crawl.sitemaps.make_follower
+        make = self._sitemaps.make_follower
         if make is None:
             return True
         try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from scrapy import Request, signals
@@ -21,16 +21,15 @@ from scrapy.exceptions import CloseSpider
 from scrapy.http import Response
 from scrapy.http.request import NO_CALLBACK
 
-from scrapy_spider_suite.crawl.preparation import trust_start
 from scrapy_spider_suite.crawl.requests import event_of_error, event_of_result
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
-from scrapy_spider_suite.operate.supervision import CommandExit
 from scrapy_spider_suite.runtime.refusal import NO_PAGES, ExitCode, exit_code_for_reason
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.context import Crawl
+    from scrapy_spider_suite.crawl.preparation import TrustedPrivateHosts
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ class EmptyRun:
         nothing and downloads by itself, or that made its items in an earlier run.
         """
         crawl, events = self._crawl, self._crawl.frontier.counters.events
-        if crawl.agency is not None or not is_crawl(crawl.crawler):
+        if crawl.agent is not None or not is_crawl(crawl.crawler):
             return False
         count = crawl.crawler.stats.get_value
         if not events and (self._started_before or count("downloader/response_count")):
@@ -122,7 +121,7 @@ class EmptyRun:
             idle = "nothing was left to try in this run; " if self._had_nothing_to_do else ""
             logger.warning("no page was fetched: %s%s", idle, self._failures())
         elif (
-            reason == "finished" and self._had_nothing_to_do and self._crawl.agency is None
+            reason == "finished" and self._had_nothing_to_do and self._crawl.agent is None
             and (done or failed)
         ):  # fmt: skip
             pages = f"this job is complete: earlier runs fetched {counted(done, 'page')}"
@@ -190,15 +189,18 @@ _BEGUN = "suite_begun"
 
 
 class OtherSchedulerRun:
-    """One per crawl of *crawl*."""
+    """One per crawl; *leave* sets the exit code of the command that runs it."""
 
-    def __init__(self, crawl: Crawl) -> None:
+    def __init__(
+        self, crawl: Crawl, trusted: TrustedPrivateHosts, leave: Callable[[ExitCode], object]
+    ) -> None:
         self._crawl = crawl
+        self._trusted = trusted
+        self._leave = leave
         self._answers = 0
         self._events: Counter[Event] = Counter()
-        self._leaving = CommandExit(crawl)
-        self._leaving.leave(ExitCode.INTERRUPTED)  # until it has ended otherwise
-        crawl.at_end = self._ended
+        leave(ExitCode.INTERRUPTED)  # until it has ended otherwise
+        crawl.closers.append(self._ended)
         crawl.crawler.signals.connect(self._idle, signals.spider_idle)
 
     def begin(self, request: Request) -> None:
@@ -208,7 +210,7 @@ class OtherSchedulerRun:
         """
         if request.meta.get("is_start_request") and _BEGUN not in request.meta:
             request.meta[_BEGUN] = True
-            trust_start(self._crawl, request)
+            self._trusted.add_start(request)
 
     def end(
         self, request: Request, result: Request | Response | None, error: BaseException | None
@@ -227,7 +229,7 @@ class OtherSchedulerRun:
         # Newer releases of Scrapy have a reason of their own for a start() that raised.
         raised = getattr(crawl.crawler.engine, "_start_error", False)
         # Other agents, and earlier runs, may have pages.
-        others = crawl.agency is not None or (crawl.job is not None and crawl.job.resumed)
+        others = crawl.agent is not None or (crawl.job is not None and crawl.job.resumed)
         if raised or others or not is_crawl(crawl.crawler):
             return
         count = crawl.crawler.stats.get_value
@@ -239,4 +241,4 @@ class OtherSchedulerRun:
     def _ended(self, reason: str) -> None:
         if reason == NO_PAGES:
             logger.warning("no page was fetched: %s", explain_no_page(self._events))
-        self._leaving.leave(exit_code_for_reason(reason))
+        self._leave(exit_code_for_reason(reason))

@@ -192,9 +192,9 @@ class WireQueue:
             may()
             now = crawl.now()
             pause = workbench.pause_needed(host, address, now)
-            leave = not pause and crawl.sharing is not None
-            if crawl.sharing is not None and leave:
-                pause = crawl.sharing.pause(host, address)
+            leave = not pause and crawl.rates is not None
+            if crawl.rates is not None and leave:
+                pause = crawl.rates.pause(host, address)
             if not pause:
                 return
             if longest < pause < FOREVER:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector
 
     from scrapy_spider_suite.crawl.context import Crawl
+    from scrapy_spider_suite.crawl.revisits import Revisits
     from scrapy_spider_suite.settings.suite import SuiteSettings
     from scrapy_spider_suite.store.rows import HostRecord
 
@@ -239,8 +240,8 @@ class LinkFollower:
     def read(self, lease: Lease, response: Response) -> None:
         """Hand the links of *response*, the page of *lease*, over with it."""
         page, lease.outlinks = self.links_of(response)
-        if self._crawl.counting is not None:
-            self._crawl.counting.read(lease, response, page.links)
+        if self._crawl.counter is not None:
+            self._crawl.counter.read(lease, response, page.links)
         links = page.links
         if page.nofollow:
             self._stats.inc_value("suite/links/nofollow_pages")
@@ -379,9 +380,12 @@ class SitemapLinks:
     ``foreign`` (URLs they may not speak for), ``invalid``, ``too_many`` (sitemaps).
     """
 
-    def __init__(self, crawl: Crawl) -> None:
+    def __init__(self, crawl: Crawl, revisits: Revisits) -> None:
         self._crawl = crawl
+        self._revisits = revisits
         self._stats = crawl.crawler.stats
+        crawl.translator.read_sitemap = self.read
+        crawl.translator.note_sitemap = self.redirected
         self.make_follower: Callable[[], LinkFollower] | None = None
         """Makes what passes links on; None without the spider middleware that follows them."""
         self._reading = asyncio.Semaphore(_AT_ONCE)
@@ -507,7 +511,7 @@ class SitemapLinks:
     def _claim(self, url: str, lastmod: int | None) -> None:
         """A page, or another sitemap, is said to have changed: perhaps it is due for that."""
         if lastmod is not None:
-            self._crawl.revisits.claimed(state_key(host_of(url), url), lastmod)
+            self._revisits.claimed(state_key(host_of(url), url), lastmod)
 
     def _take_nested(
         self, lease: Lease, voucher: str, urls: list[str], follower: LinkFollower

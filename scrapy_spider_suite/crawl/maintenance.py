@@ -18,19 +18,16 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from scrapy import signals
 
 from scrapy_spider_suite.crawl.gate import CAP_UNITS
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
-from scrapy_spider_suite.operate.disk_guard import DiskGuard
-from scrapy_spider_suite.operate.executors.running_crawl import make_action_runner
-from scrapy_spider_suite.operate.supervision import Supervision
 from scrapy_spider_suite.runtime.event_loop import GcTuning
 from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.runtime.text import counted
@@ -40,10 +37,13 @@ from scrapy_spider_suite.store.rocks_store import RocksStore, condemn_on_damage
 from scrapy_spider_suite.store.seen_transfer import Archiver, make_archiver
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import Crawl
+    from scrapy_spider_suite.crawl.context import Crawl, Engine
+    from scrapy_spider_suite.crawl.deferred_links import DeferredLinks
     from scrapy_spider_suite.crawl.preparation import HostPreparation
     from scrapy_spider_suite.crawl.queue.frontier import FrontierStatistics
-    from scrapy_spider_suite.scheduler import FrontierScheduler
+    from scrapy_spider_suite.crawl.revisits import Revisits
+    from scrapy_spider_suite.crawl.sinks.commit_log import Sink
+    from scrapy_spider_suite.crawl.visits import Visits
 
 logger = logging.getLogger(__name__)
 
@@ -66,11 +66,10 @@ def set_gauges(
         stats.set_value(f"suite/trap/{trap.value}", count)
     for name, count in frontier.miner.found.items():
         stats.set_value(f"suite/mined/{name}", count)
-    crawl.revisits.publish()
-    if crawl.sharing is not None:
-        crawl.sharing.publish()
-    if crawl.agency is not None:
-        crawl.agency.publish()
+    if crawl.rates is not None:
+        crawl.rates.publish()
+    if crawl.agent is not None:
+        crawl.agent.publish()
     stats.set_value("suite/seen/cache_hits", frontier.cache.hits)
     stats.set_value("suite/seen/cache_misses", frontier.cache.misses)
     if archiver is not None:
@@ -128,7 +127,7 @@ class SieveFlusher:
     def _alone(self) -> bool:
         """Whether there is nothing else to wait for, and the last flush did not fail."""
         crawl = self._crawl
-        return not (self._said or crawl.frontier.pending or crawl.outside)
+        return not (self._said or crawl.frontier.pending or crawl.outside.count)
 
     def _begin(self, now: float) -> None:
         store, sifter = self._crawl.store, self._crawl.frontier.sifter
@@ -210,29 +209,102 @@ _COMING = 0.0125
 """Seconds between two portions of hosts that come from disk: 2,000 of them a second."""
 
 
+class JobOperator(Protocol):
+    """Carries out what operators ask of a job.
+
+    Attributes:
+        busy: an action is not finished.
+        waits: an action was asked for, and is not carried out yet.
+    """
+
+    @property
+    def busy(self) -> bool: ...
+
+    @property
+    def waits(self) -> bool: ...
+
+    def look(self) -> None:
+        """Look for new actions; carry out a portion of the next one."""
+
+
+class DiskWatch(Protocol):
+    """Pauses the crawl while its disks are full.
+
+    Attributes:
+        paused: the crawl is paused.
+        stuck: a write has failed.
+    """
+
+    stuck: bool
+
+    @property
+    def paused(self) -> bool: ...
+
+    def pulse(self, now: float) -> None:
+        """Look at the disks."""
+
+    def hold(self, why: str) -> None:
+        """A write has failed because of *why*: pause, and try again every few seconds."""
+
+
+class CrawlWatch(Protocol):
+    """Tells people and service managers how the crawl does."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def beat(self) -> None:
+        """The loop runs."""
+
+    def pulse(self, now: float, status: dict[str, Any]) -> None:
+        """Once a second, with the *status* of the crawl."""
+
+
+class Watchers(NamedTuple):
+    """What `operate` adds to the maintenance of a crawl."""
+
+    operator: JobOperator | None
+    disk: DiskWatch
+    supervision: CrawlWatch
+
+
+class MaintainedParts(NamedTuple):
+    """The parts of a crawl that need maintenance."""
+
+    visits: Visits
+    revisits: Revisits
+    preparation: HostPreparation
+    deferred_links: DeferredLinks
+    sinks: Sequence[Sink]
+
+
 class Maintenance:
-    """One per crawl; see the module."""
+    """One per crawl.
+
+    Attributes:
+        cut: the stop cut fetches short.
+    """
 
     def __init__(
-        self, scheduler: FrontierScheduler, crawl: Crawl, preparation: HostPreparation
+        self, crawl: Crawl, engine: Engine, parts: MaintainedParts, watchers: Watchers
     ) -> None:
-        self._scheduler = scheduler
+        self._engine = engine
         self._crawl = crawl
-        self._preparation = preparation
+        self._parts = parts
+        self._operator, self._disk, self._supervision = watchers
+        self.cut = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._last = self._pulsed = crawl.now()
         self._stop_seen: float | None = None
         self._most = 0  # URLs that were queued
-        self._disk = DiskGuard(crawl, scheduler)
-        self._supervision = Supervision(crawl, scheduler)
         self._ended = False
         self._collector = GcTuning()
         self._collecting: asyncio.Task[None] | None = None
-        self._operator = make_action_runner(crawl, scheduler, self.flush)
         self._operating = False
         self._archiver = make_archiver(crawl.store, crawl.frontier.counters, crawl.frontier.flush)
-        self._flusher = SieveFlusher(crawl, self.flush, scheduler.wake)
+        self._flusher = SieveFlusher(crawl, self.flush, engine.wake)
         self._revising = self._admitting = self._archiving = False
         crawl.policy_file.changed = self._policy_changed
 
@@ -253,7 +325,7 @@ class Maintenance:
             self._timer.cancel()
         self._ended = True
         self._flusher.stop()
-        self._scheduler.extractor.stop()
+        self._parts.deferred_links.stop()
         if self._collecting is not None:
             self._collecting.cancel()
         self._collector.stop()
@@ -284,12 +356,12 @@ class Maintenance:
         now = self._crawl.now()
         self._crawl.frontier.waits.look(now, now + self._crawl.frontier.wall_offset)
         wait = self._crawl.frontier.wait(now)
-        starving = not self._scheduler.paused and (wait is None or wait > 0)
+        starving = not self._engine.paused and (wait is None or wait > 0)
         self.sift(starving=starving)
-        if not (self._scheduler.closing or self._disk.paused):
-            self._crawl.revisits.look(starving=starving)
+        if not (self._engine.closing or self._disk.paused):
+            self._parts.revisits.look(starving=starving)
         due = now - self._pulsed > _PULSE - _LOOK / 2
-        if self._scheduler.closing or due:
+        if self._engine.closing or due:
             self._pulsed = now if due else self._pulsed
             self._pulse(say=due)
             # A pulse has brought in a portion of the hosts, and written: the rest has other turns.
@@ -305,12 +377,12 @@ class Maintenance:
     def _admit(self) -> None:
         """Bring in hosts that wait on disk where there is room, a portion of them at a time."""
         crawl, now = self._crawl, self._crawl.now()
-        self._admitting = not self._scheduler.closing and crawl.frontier.rotation.go_on(
+        self._admitting = not self._engine.closing and crawl.frontier.rotation.go_on(
             now, now + crawl.frontier.wall_offset
         )
         if self._admitting:
             self._loop.call_later(_COMING, self._admit)
-            self._scheduler.wake()
+            self._engine.wake()
 
     def _archive(self) -> None:
         """Move what is done out of the database, a portion at a time."""
@@ -319,7 +391,7 @@ class Maintenance:
         if self._archiver is None:  # it may have an archive from now on
             frontier = crawl.frontier
             self._archiver = make_archiver(crawl.store, frontier.counters, frontier.flush)
-        if self._archiver is None or self._scheduler.closing or self._disk.paused:
+        if self._archiver is None or self._engine.closing or self._disk.paused:
             return
         self._archiving = self._archiver.step(moving=crawl.settings.seen_store == "trie")
         if self._archiving:
@@ -345,29 +417,29 @@ class Maintenance:
 
     def sift(self, *, starving: bool) -> None:
         """Have the sieve say what of the links that wait for it is new, if it is time for that."""
-        if not (self._scheduler.closing or self._disk.paused):
+        if not (self._engine.closing or self._disk.paused):
             self._flusher.look(starving=starving)
-            self._scheduler.extractor.look(starving=starving)
+            self._parts.deferred_links.look(starving=starving)
 
     def _revise(self) -> None:
         """Take in what has changed in the policy, a portion of the hosts at a time."""
         reviser, now = self._crawl.frontier.reviser, self._crawl.now()
-        self._revising = reviser.busy and not self._scheduler.closing
+        self._revising = reviser.busy and not self._engine.closing
         if self._revising:
             reviser.go_on(now, now + self._crawl.frontier.wall_offset)
             self._loop.call_later(_PORTIONS, self._revise)
-            self._scheduler.wake()
+            self._engine.wake()
 
     def _policy_changed(self) -> None:
         """What waits at the gate looks again at once."""
-        if self._scheduler.gate is not None:
-            self._scheduler.gate.wake()
-        self._scheduler.wake()
+        if self._engine.gate is not None:
+            self._engine.gate.wake()
+        self._engine.wake()
 
     def _operate(self) -> None:
         """Carry out what was asked of the job; portion by portion where that takes longer."""
         self._operating = False
-        if self._operator is None or self._scheduler.closing:
+        if self._operator is None or self._engine.closing:
             return
         self._operator.look()
         if self._operator.busy:
@@ -380,12 +452,12 @@ class Maintenance:
         crawl.frontier.wall_offset = time.time() - now
         crawl.frontier.counters.seconds += now - self._last
         self._last = now
-        if self._scheduler.closing:
+        if self._engine.closing:
             self._watch_the_stop(now)
         else:
             self._spill_held(now)
         self._disk.pulse(now)
-        crawl.revisits.pulse()
+        self._parts.revisits.pulse()
         if not self._disk.stuck:
             self._write(crawl.frontier.tick, now)
         # Each part of a pulse may take some ten milliseconds: the loop has a turn between them.
@@ -393,8 +465,8 @@ class Maintenance:
 
     def _resolve(self, *, say: bool) -> None:
         if not self._ended:
-            self._preparation.resolve()
-            for sink in self._scheduler.sinks:
+            self._parts.preparation.resolve()
+            for sink in self._parts.sinks:
                 sink.pulse()
             self._loop.call_soon(partial(self._tell, say=say))
 
@@ -402,7 +474,7 @@ class Maintenance:
         if not self._ended:
             self._publish(say=say)
             self._end_if_only_waiting()
-            self._scheduler.wake()
+            self._engine.wake()
             if self._collector.due(self._crawl.now()):
                 self._collecting = self._loop.create_task(self._collector.collect())
 
@@ -436,20 +508,20 @@ class Maintenance:
     def _watch_the_stop(self, now: float) -> None:
         """Free what waits for the wire at once, and cut transfers short in time."""
         crawl = self._crawl
-        gate = self._scheduler.gate
+        gate = self._engine.gate
         if self._stop_seen is None:
             self._stop_seen = now
             crawl.stopping = True
-            if crawl.waiting_outside:
-                crawl.cut = True
-            self._preparation.cancel()
-            crawl.visits.put_back_what_was_not_begun()
+            if crawl.outside.waiting:
+                self.cut = True
+            self._parts.preparation.cancel()
+            self._parts.visits.put_back_what_was_not_begun()
             crawl.frontier.permits.let_go()
         if gate is None:
             return
         gate.wake()
         if now - self._stop_seen > crawl.settings.stop_timeout * 0.75:
-            crawl.cut = True
+            self.cut = True
             gate.cut_short()
 
     # House-keeping
@@ -462,14 +534,14 @@ class Maintenance:
 
     def _end_if_only_waiting(self) -> None:
         crawl = self._crawl
-        if self._scheduler.closing:
+        if self._engine.closing:
             return
         wait = self._only_waits()
-        if crawl.agency is not None:
+        if crawl.agent is not None:
             # It ends with the others: one of them may have something for this one.
-            crawl.agency.only_waiting = wait is not None
-            if crawl.agency.ended:
-                crawl.agency.over("")
+            crawl.agent.only_waiting = wait is not None
+            if crawl.agent.ended:
+                crawl.agent.over("")
         elif wait is not None:
             logger.info(
                 "only hosts remain that wait longer than SUITE_MAX_WAIT (%g s): the next %s, %s "
@@ -477,19 +549,21 @@ class Maintenance:
                 f"in {wait:.0f} s" if wait < _NEVER else "when a rule for it goes",
                 counted(crawl.frontier.pending, "URL is", "URLs are"),
             )  # fmt: skip
-            self._scheduler.stop("waiting")
+            self._engine.stop("waiting")
 
     def _only_waits(self) -> float | None:
         """Seconds until anything may be visited, if that is longer than the crawl is to wait."""
         crawl = self._crawl
         limit = crawl.settings.max_wait
-        if not limit or crawl.stays_open or self._scheduler.paused:
+        if not limit or crawl.stays_open or self._engine.paused:
             return None
-        if self._scheduler.starting and not crawl.start_waits:
+        if self._engine.starting and not crawl.start.waits:
             return None
         statistics = crawl.frontier.statistics()
-        busy = statistics.leased or crawl.outside or len(self._preparation) or statistics.in_sieve
-        busy = busy or len(self._scheduler.extractor) or bool(crawl.frontier.holding)
+        parts = self._parts
+        busy = statistics.leased or crawl.outside.count or statistics.in_sieve
+        busy = busy or len(parts.preparation) or len(parts.deferred_links)
+        busy = busy or bool(crawl.frontier.holding)
         if busy or not statistics.pending or statistics.unresolved or statistics.abandoning:
             return None
         wait = crawl.frontier.next_visit_in(crawl.now())
@@ -497,14 +571,14 @@ class Maintenance:
 
     def _end_at_caps(self) -> None:
         crawl = self._crawl
-        reason = None if self._scheduler.closing else crawl.caps.reached()
+        reason = None if self._engine.closing else self._parts.visits.caps.reached()
         if reason is not None:
             logger.info(
                 "the job has reached %s (%s): left are %s; with a higher cap it can be "
                 "resumed", full_name(reason), CAP_UNITS[reason],
                 counted(crawl.frontier.pending, "URL"),
             )  # fmt: skip
-            self._scheduler.stop(reason)
+            self._engine.stop(reason)
 
     def end_if_damaged(self) -> bool:
         """End the crawl if its store is damaged; whether it is.
@@ -514,12 +588,12 @@ class Maintenance:
         store = self._crawl.store
         if not isinstance(store, RocksStore) or not store.damage:
             return False
-        if not self._scheduler.closing:
+        if not self._engine.closing:
             logger.critical(
                 "%s: the crawl ends; look at it with `scrapy frontier check`, restore a copy, or "
                 "begin anew with another JOBDIR", store.damage,
             )  # fmt: skip
-            self._scheduler.stop(DAMAGED)
+            self._engine.stop(DAMAGED)
         return True
 
     def _publish(self, *, say: bool) -> None:
@@ -527,15 +601,16 @@ class Maintenance:
         crawl = self._crawl
         counters, statistics = crawl.frontier.counters, crawl.frontier.statistics()
         set_gauges(crawl, statistics, self._archiver, self._most)
+        self._parts.revisits.publish()
         if not say:
             return
         self._supervision.pulse(crawl.now(), {
-            "when": time.time(), "closing": self._scheduler.closing,
-            "paused": self._scheduler.paused, "done": counters.done, "failed": counters.failed,
+            "when": time.time(), "closing": self._engine.closing,
+            "paused": self._engine.paused, "done": counters.done, "failed": counters.failed,
             "seconds": round(counters.seconds, 1),
             "cache_hit_rate": round(crawl.frontier.cache.statistics.hit_rate, 3),
             **{name: getattr(statistics, name) for name in statistics.__slots__},
             "waits": [asdict(count) for count in crawl.frontier.waits.counts],
             "silent_name_servers": crawl.resolver.silent_servers,
-            "traps": crawl.frontier.traps.met, **crawl.revisits.facts,
+            "traps": crawl.frontier.traps.met, **self._parts.revisits.facts,
         })  # fmt: skip

@@ -17,7 +17,7 @@ import asyncio
 import ipaddress
 import logging
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
@@ -31,17 +31,17 @@ from scrapy_spider_suite.errors import PrivateAddressError, ResolveError, SuiteE
 from scrapy_spider_suite.exceptions import HostExcluded, RobotsUnavailable
 from scrapy_spider_suite.fetch.address_rules import pacing_key as address_key
 from scrapy_spider_suite.fetch.address_rules import special_kind
-from scrapy_spider_suite.fetch.resolver import Resolver
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.robots_rules import RobotsRules, RobotsVerdict, origin_of
 from scrapy_spider_suite.frontier.workbench import FOREVER, HostState
-from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.urls.normalize import host_of
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.context import Crawl
-    from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
+    from scrapy_spider_suite.crawl.links import SitemapLinks
+    from scrapy_spider_suite.crawl.robots import RobotsService
+    from scrapy_spider_suite.crawl.visits import Visits
 
 logger = logging.getLogger(__name__)
 
@@ -100,11 +100,13 @@ class HostPreparation:
     """Resolves names and fetches robots.txt for one crawl; *wake* tells the scheduler to look."""
 
     def __init__(
-        self, crawl: Crawl, robots: RobotsMiddleware | None, wake: Callable[[], None]
+        self, crawl: Crawl, visits: Visits, sitemaps: SitemapLinks, robots: RobotsService | None
     ) -> None:
         self._crawl = crawl
+        self._visits = visits
+        self._sitemaps = sitemaps
         self._robots = robots
-        self._wake = wake
+        self._wake = crawl.wake
         self._lookups = 0
         self._fetches = 0
         self._asking: set[str] = set()  # origins whose robots.txt somebody is waiting for
@@ -208,7 +210,7 @@ class HostPreparation:
             return False
         rules = robots.peek(entry.url)
         visit = leases[0].visit
-        dead = self._crawl.dead_hosts
+        dead = self._visits.dead_hosts
         if visit and rules and rules.silent and dead.without_robots(visit.host, rules.checked_at):
             return False  # its requests fail where their spider expects them to
         forgot = rules is not None and visit is not None and self._forgot(visit.host, rules)
@@ -230,13 +232,12 @@ class HostPreparation:
         One that waits, as where many hosts redirect theirs to one host, keeps nobody else waiting.
         """
         limit = self._crawl.settings.project.most_requests
-        on_the_wire = self._fetches - self._crawl.waiting_outside
+        on_the_wire = self._fetches - self._crawl.outside.waiting
         return on_the_wire >= limit or self._fetches >= _WAITING
 
     async def _fetch_robots(
-        self, robots: RobotsMiddleware, leases: list[Lease], *, again: bool
+        self, robots: RobotsService, leases: list[Lease], *, again: bool
     ) -> None:
-        crawl = self._crawl
         url, visit = leases[0].entry.url, leases[0].visit
         known, silence, origin = True, None, origin_of(url)
         first = origin not in self._asking
@@ -245,7 +246,7 @@ class HostPreparation:
             rules = await (robots.fetch(origin) if again else robots.rules_for(url))
             if visit is not None and rules.silent:
                 # They share one fetch, which is one failure, however many wait for it.
-                silence = crawl.visits.silent(visit.host) if first else Event.CONNECTION_LOST
+                silence = self._visits.silent(visit.host) if first else Event.CONNECTION_LOST
             elif visit is not None:
                 self._keep_to(visit.host, url)
         except (SuiteError, CannotResolveHostError):
@@ -259,7 +260,7 @@ class HostPreparation:
             if known:
                 self._put_back(leases, silence)
             else:
-                crawl.visits.ready.append(crawl.visits.hand_out(leases))
+                self._visits.ready.append(self._visits.hand_out(leases))
             self._wake()
 
     def _heard_robots(self, rules: RobotsRules) -> None:
@@ -269,7 +270,7 @@ class HostPreparation:
             key = host_of(rules.origin)
             host = frontier.residents.visitor(key, now, now + frontier.wall_offset)
             self._keep_to(host, rules.origin)
-            self._crawl.sitemaps.heard(rules, host.record)
+            self._sitemaps.heard(rules, host.record)
 
     def _keep_to(self, host: HostState, url: str) -> None:
         """Go by a Crawl-delay from the fetch of robots.txt on, which has just ended."""
@@ -330,12 +331,14 @@ _NO_MORE = b"no more"
 
 
 class TrustedPrivateHosts:
-    """One per crawl, kept in *kv*: tells *resolver* whom to trust, and is told whom no more."""
+    """One per crawl, kept in its job."""
 
-    def __init__(self, resolver: Resolver, kv: KV) -> None:
-        self._resolver = resolver
-        self._kv = kv
+    def __init__(self, crawl: Crawl) -> None:
+        self._crawl = crawl
+        self._resolver = resolver = crawl.resolver
+        self._kv = kv = crawl.store.kv("trusted")
         self._number = 0
+        crawl.closers.append(self._stop)
         resolver.listener = self._trust_no_more
         for name, word in kv.items():
             if word == _NO_MORE:
@@ -352,18 +355,18 @@ class TrustedPrivateHosts:
     def _trust_no_more(self, host: str) -> None:
         self._kv.put(host.encode(), _NO_MORE)
 
-    def stop(self) -> None:
-        """Remember nothing more: the store is about to be closed."""
+    def _stop(self, reason: str) -> None:
         self._resolver.listener = None
 
+    def add_start(self, request: Request) -> None:
+        """Trust the host of *request*, which ``start()`` yielded, unless the scheduler does.
 
-def trust_start(crawl: Crawl, request: Request) -> None:
-    """Trust the host of *request*, which ``start()`` has yielded, unless the scheduler sees to it.
-
-    Not where the spider is one of scrapy-redis: its requests were pushed, maybe by somebody else.
-    """
-    if not (crawl.schedules or crawl.broad or hasattr(crawl.crawler.spider, "redis_key")):
-        crawl.trusted.add(hostname(request))
+        A spider of scrapy-redis is an exception: others may have pushed its requests.
+        """
+        crawl = self._crawl
+        foreign = crawl.engine is None and not crawl.broad
+        if foreign and not hasattr(crawl.crawler.spider, "redis_key"):
+            self.add(hostname(request))
 
 
 def warn_of_private_address(request: Request, error: BaseException) -> None:

@@ -302,25 +302,27 @@ class Translator:
     """Turns requests into entries and back, for one crawl.
 
     *codec* is None where nothing is stored: entries then carry the requests themselves. *normal*
-    is the crawl's normaliser, *read_sitemap* the callback of sitemaps. *note_sitemap* is told the
-    state key of one that was redirected to, and the host that vouches for it. *other* names the
-    agent whose an entry is; it is "" where that is this one.
+    is the crawl's normaliser.
+
+    Attributes:
+        read_sitemap: the callback of sitemaps.
+        note_sitemap: is called with the state key of the target of a sitemap's redirect, and the
+            host that vouches for the sitemap.
+        owner_elsewhere: names the agent that owns an entry; "" for this agent.
     """
 
     def __init__(
         self, crawler: Crawler, codec: RequestCodec | None, *, broad: bool,
-        normal: Normalizer | None = None, read_sitemap: Callable[..., Any] | None = None,
-        note_sitemap: Callable[[bytes, str], None] | None = None,
-        other: Callable[[Entry], str] = lambda entry: "",
+        normal: Normalizer | None = None,
     ) -> None:  # fmt: skip
         self._crawler = crawler
         self.referers = LinkReferers(crawler)
-        self._note_sitemap = note_sitemap
-        self._read_sitemap = read_sitemap
+        self.note_sitemap: Callable[[bytes, str], None] | None = None
+        self.read_sitemap: Callable[..., Any] | None = None
+        self.owner_elsewhere: Callable[[Entry], str] = lambda entry: ""
         self._normal = normal or Normalizer()
         self._codec = codec
         self._by_normal_form = broad and _default_fingerprinter(crawler.settings)
-        self._other = other
         self._warned: set[bool] = set()  # of those that stay here, and of others
 
     def identity(self, request: Request) -> bytes:
@@ -365,8 +367,8 @@ class Translator:
                 entry.referrer_policy = meta.get(REFERRER_POLICY, 0)
                 if SITEMAP in meta:
                     entry.payload = sitemap_payload(meta[SITEMAP])
-                    if self._note_sitemap is not None:
-                        self._note_sitemap(entry.identity, meta[SITEMAP])
+                    if self.note_sitemap is not None:
+                        self.note_sitemap(entry.identity, meta[SITEMAP])
                 return entry
         entry.flags |= _USER
         entry.payload = request if self._codec is None else self._packed(request, entry)
@@ -380,7 +382,7 @@ class Translator:
         except UnstorableError as error:
             entry.flags |= _VOLATILE
             self._crawler.stats.inc_value("scheduler/unserializable")
-            self._warn(request, error, self._other(entry))
+            self._warn(request, error, self.owner_elsewhere(entry))
             return request
 
     def _warn(self, request: Request, error: UnstorableError, other: str) -> None:
@@ -423,7 +425,7 @@ class Translator:
         if voucher is not None:
             # Whatever is wanted of pages: of a sitemap it is as much as one may have.
             meta |= {SITEMAP: voucher, TRUNCATE: BYTES_MAX, MEDIA_TYPES: ()}
-            callback = self._read_sitemap
+            callback = self.read_sitemap
         if entry.referrer_policy:
             meta[REFERRER_POLICY] = entry.referrer_policy
         referer = self.referers.referer(entry)

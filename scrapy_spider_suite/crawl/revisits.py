@@ -116,26 +116,16 @@ class Revisits:
         self._turns = RevisitShare(settings.revisit_weight)
         self._budget = VisitBudget()
         self._owed = 0  # turns that revisits have had granted
-        self._packs: PackedBodies | None = None
+        folder = settings.packs_dir
+        self._packs = None if folder is None else PackedBodies(folder)
         self._next: float | None = None
         self._read_settings(settings)
 
     def _read_settings(self, settings: SuiteSettings) -> None:
-        folder = settings.packs_dir
-        if folder is None:
-            self._packs = None
-        elif self._packs is None or self._packs.folder != folder:
-            self._packs = PackedBodies(folder)
-        self._turns.weight = settings.revisit_weight
         self._planner.revisits.settings = RevisitPolicy(
             Mode(settings.revisit), settings.revisit_interval, settings.revisit_least,
             settings.revisit_most, _PRIOR / settings.revisit_most,
         )  # fmt: skip
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether the crawl is not over although nothing is left: pages will be due again."""
-        return self._crawl.settings.revisit != "off" and len(self._planner) > 0
 
     # Due
 
@@ -204,7 +194,7 @@ class Revisits:
     @property
     def facts(self) -> dict[str, Any]:
         """What ``status.json`` says of it; nothing where pages are not fetched again."""
-        if not self.goes_on:
+        if not self._crawl.revisits_pages:
             return {}
         return {"to_revisit": len(self._planner), "next_due": self._next}
 

@@ -11,19 +11,26 @@ Row, under bucket + origin (a byte of CRC-32, then UTF-8)::
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import math
 import struct
+import time
 import zlib
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scrapy.exceptions import CannotResolveHostError, IgnoreRequest
 from scrapy.http import Request, Response
 from scrapy.http.request import NO_CALLBACK
+from scrapy.utils.python import global_object_name
 
+from scrapy_spider_suite.crawl.crawl_policy import PolicyFile, get_policy_file
 from scrapy_spider_suite.crawl.requests import StoppedError, redirect_target
 from scrapy_spider_suite.errors import SuiteError
-from scrapy_spider_suite.exceptions import HostExcluded, RedirectRefused
+from scrapy_spider_suite.exceptions import HostExcluded, RedirectRefused, RobotsUnavailable
 from scrapy_spider_suite.frontier.robots_rules import (
     BODY_MAX,
     REDIRECTS_MAX,
@@ -31,14 +38,22 @@ from scrapy_spider_suite.frontier.robots_rules import (
     UNREACHABLE_MAX,
     RobotsRules,
     RobotsVerdict,
+    judge_robots,
     max_age,
+    origin_of,
 )
+from scrapy_spider_suite.settings.project import SCHEDULER
+from scrapy_spider_suite.settings.suite import suite_settings
+from scrapy_spider_suite.store import job_directory
 
 if TYPE_CHECKING:
     from scrapy.core.engine import ExecutionEngine
+    from scrapy.crawler import Crawler
     from scrapy.statscollectors import StatsCollector
 
     from scrapy_spider_suite.store.interface import KV
+
+logger = logging.getLogger(__name__)
 
 DOWNLOAD_MAX: Final = 8 << 20
 """Bytes after which a download handler that cannot cut a body gives up, and what decompression
@@ -135,6 +150,149 @@ class RobotsFetcher:
 def _age(response: Response) -> float | None:
     """Return how long *response* may be kept, in seconds, or None."""
     return max_age(b",".join(response.headers.getlist(b"Cache-Control")).decode("latin-1"))
+
+
+DOWNLOAD_PRIORITY: Final = 1000
+"""The priority of requests for robots.txt, as in Scrapy's middleware."""
+_MEANING = {
+    RobotsVerdict.RULES: "its last rules go on to hold",
+    RobotsVerdict.ALLOW_ALL: "everything is allowed",
+    RobotsVerdict.DISALLOW_FOR_NOW: "nothing is allowed",
+}
+_NO_RULES = RobotsRules("", RobotsVerdict.ALLOW_ALL, None, 0.0, 0.0, math.inf)
+
+
+class RobotsService:
+    """Knows the robots.txt of all hosts of one crawl, and fetches them.
+
+    Concurrent questions about one origin share one fetch, which outlives the one that asked.
+
+    Stats: ``robotstxt/request_count``, ``response_count``, ``response_status_count/N`` and
+    ``exception_count/TYPE`` as Scrapy's middleware, a robots.txt with its redirects counting once.
+
+    Attributes:
+        listener: is called after each fetch.
+        announce: is awaited after each answer, with the request that had it fetched.
+    """
+
+    def __init__(self, crawler: Crawler, *, clock: Callable[[], float] = time.time) -> None:
+        """*clock* gives seconds since the epoch."""
+        if crawler.stats is None:
+            raise RuntimeError("the crawler has no stats collector yet")
+        self._crawler = crawler
+        self._clock = clock
+        project = suite_settings(crawler).project
+        self._obeys = crawler.settings.getbool("ROBOTSTXT_OBEY")
+        self._own_agent = project.robotstxt_user_agent
+        self.user_agent = self._own_agent or project.user_agent
+        scheduler = crawler.settings.get("SCHEDULER")
+        name = scheduler if isinstance(scheduler, str) else global_object_name(scheduler)
+        # Another scheduler has a failure retried first: a refused request does not come back.
+        self._has_frontier = name == SCHEDULER
+        self._fetcher = RobotsFetcher(
+            crawler.stats, priority=DOWNLOAD_PRIORITY, maxsize=project.download_maxsize,
+            retries=not self._has_frontier,
+        )  # fmt: skip
+        self._fetches: dict[str, asyncio.Task[RobotsRules]] = {}
+        self.listener: Callable[[RobotsRules], None] | None = None
+        self.announce: Callable[[RobotsRules, Request], Awaitable[None]] | None = None
+
+    @cached_property
+    def _policy_file(self) -> PolicyFile:
+        """Made at the first question: a bad file has been refused by then, in one line."""
+        return get_policy_file(self._crawler)
+
+    @cached_property
+    def store(self) -> RobotsStore:
+        """Opened at the first question, since the job opens after middlewares."""
+        kv = job_directory.job_kv(self._crawler, "robots")
+        return RobotsStore(kv, user_agent=self.user_agent or "*")
+
+    def peek(self, url: str) -> RobotsRules | None:
+        """The rules for the origin of *url*; None if they have to be fetched first.
+
+        For a URL without a robots.txt (`origin_of`): rules that allow everything.
+        """
+        origin = origin_of(url)
+        return self.store.get(origin, self._clock()) if origin else _NO_RULES
+
+    def obeys(self, url: str) -> bool:
+        """Whether robots.txt counts for *url*: by the rule of its host, or the project's."""
+        own = self._policy_file.obeys_robots(url)
+        return self._obeys if own is None else own
+
+    def crawl_delay(self, url: str) -> float | None:
+        """The Crawl-delay for *url* in seconds; None if there is none, or it is not known."""
+        rules = self.peek(url)
+        return None if rules is None else rules.crawl_delay(self.agent_for(url))
+
+    def agent_for(self, url: str, header: str | None = None) -> str:
+        """The user agent that *url* is asked for by, which may send *header*."""
+        header = None if self._own_agent else header
+        return self._policy_file.user_agent(url) or header or self.user_agent
+
+    async def rules_for(self, url: str, cause: Request | None = None) -> RobotsRules:
+        """The rules for the origin of *url*; fetched if need be, because of *cause*.
+
+        Raises: as `fetch`.
+        """
+        return self.peek(url) or await self.fetch(origin_of(url), cause)
+
+    async def fetch(self, origin: str, cause: Request | None = None) -> RobotsRules:
+        """Fetch the robots.txt of *origin* (see `origin_of`) now, because of *cause*.
+
+        Raises:
+            SuiteError, CannotResolveHostError: the host has no address that may be connected to,
+                or we have no file left. That says nothing of robots, and its pages will fail of
+                the same, so nothing is recorded.
+            RobotsUnavailable: the crawl is not running.
+        """
+        task = self._fetches.get(origin)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._fetch(origin, cause))
+            self._fetches[origin] = task
+            task.add_done_callback(lambda done: self._fetched(origin, done))
+        return await asyncio.shield(task)
+
+    def _fetched(self, origin: str, task: asyncio.Task[RobotsRules]) -> None:
+        del self._fetches[origin]
+        if not task.cancelled():
+            task.exception()  # the caller may be gone: it is not unhandled for that
+
+    async def _fetch(self, origin: str, cause: Request | None) -> RobotsRules:
+        engine = self._crawler.engine
+        if engine is None or engine.spider is None:
+            raise RobotsUnavailable("The crawl is not running", self._clock())
+        answer = await self._fetcher.fetch(engine, origin)
+        rules = judge_robots(
+            origin, answer.status, answer.body, now=self._clock(), max_age=answer.age,
+            previous=self.store.last(origin), ttl=TTL,
+        )  # fmt: skip
+        self.store.put(rules)
+        if self.listener is not None:
+            self.listener(rules)
+        self._log_failure(rules, answer.why)
+        if answer.status is not None and self.announce is not None:
+            await self.announce(rules, cause or answer.request)
+        return rules
+
+    def _log_failure(self, rules: RobotsRules, why: object) -> None:
+        """Log that there was no answer; as a warning if refused pages may not come back.
+
+        In the spider profile a page may fail for it without a word, as an ``IgnoreRequest``: there
+        the first failure of a row is told. In the broad one a page always comes back.
+        """
+        if rules.unreachable_since is None:
+            return
+        first = rules.unreachable_since == rules.checked_at
+        spider = suite_settings(self._crawler).profile == "spider"
+        told = (spider and first) or not self._has_frontier
+        loud = rules.verdict is RobotsVerdict.DISALLOW_FOR_NOW and told
+        logger.log(
+            logging.WARNING if loud else logging.DEBUG,
+            "robots.txt of %s cannot be had (%s): %s for %d s",
+            rules.origin, why, _MEANING[rules.verdict], rules.expires_at - rules.checked_at,
+        )  # fmt: skip
 
 
 KEEP_AFTER_EXPIRY = UNREACHABLE_MAX + TTL

@@ -23,7 +23,7 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgpack  # type: ignore[import-untyped]
 from scrapy import Request
@@ -33,7 +33,6 @@ from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key
 from scrapy_spider_suite.runtime.event_loop import TimeSlices, iterate_in_thread
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.store.interface import KV, Store
 from scrapy_spider_suite.store.url_states import mark_of
 from scrapy_spider_suite.urls.normalize import host_of
@@ -51,9 +50,7 @@ from scrapy_spider_suite.urls.url_lists import (
 )
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.cluster.pushed_seeds import PushedSeeds
     from scrapy_spider_suite.crawl.context import Crawl
-    from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)
 
@@ -251,13 +248,13 @@ class SeedIntake:
             await self._take_given(given)
         for text, source in sources:
             if source.kind is not SourceKind.SEED and not crawl.stopping:
-                crawl.unread.discard(text)
+                crawl.seeds.unread.discard(text)
                 try:
                     await self._take_list(source)
                 except READ_ERRORS as error:
                     why = describe_read_error(error)
                     wrong.append(f"seeds: {source.name} cannot be read: {why}")
-                    crawl.unread.add(text)
+                    crawl.seeds.unread.add(text)
                     crawl.crawler.stats.inc_value("suite/seeds/unreadable")
         return wrong
 
@@ -350,7 +347,7 @@ class SeedIntake:
     def _is_full(self) -> bool:
         """Whether more seeds would not be on disk here, or too many there for other agents."""
         crawl = self._crawl
-        if crawl.agency is not None and not crawl.agency.may_read_seeds():
+        if crawl.agent is not None and not crawl.agent.may_read_seeds():
             return True
         return not crawl.store.durable and crawl.frontier.pending > _IN_MEMORY
 
@@ -401,8 +398,24 @@ class SeedIntake:
             )  # fmt: skip
 
 
+class SeedSource(Protocol):
+    """Seeds that come while the crawl runs.
+
+    Attributes:
+        busy: seeds that were taken are yet to become requests.
+    """
+
+    busy: bool
+
+    def begin(self) -> None:
+        """Take seeds from now on."""
+
+    def stop(self) -> None:
+        """Take no more seeds."""
+
+
 class CrawlSeeds:
-    """SUITE_SEEDS of one crawl, and what is pushed to Redis for its spider.
+    """SUITE_SEEDS of one crawl, and seeds of other sources.
 
     *enqueue* is the scheduler's way in, for a spider's own requests, with the marks of seeds.
 
@@ -414,28 +427,30 @@ class CrawlSeeds:
         self._enqueue = enqueue
         self._task: asyncio.Task[None] | None = None
         self._todo: list[str] = []
-        self._make: ScheduleSeeds = self._plant
+        self._sources: list[SeedSource] = []
+        self.schedule: ScheduleSeeds = self._plant
         if crawl.broad:
-            self._make = seed_scheduler(crawl.frontier, crawl.now, given=lambda: not crawl.pushed)
-        self._pushed = _pushed_seeds(crawl, self._make)
-        crawl.crawler.signals.connect(self._changed, settings_changed)
+            given = lambda: not crawl.seeds.pushed  # noqa: E731
+            self.schedule = seed_scheduler(crawl.frontier, crawl.now, given=given)
 
     @property
     def busy(self) -> bool:
         """Whether there are seeds to come."""
-        if self._pushed is not None and self._pushed.busy:
-            return True
-        return self._reading
+        return self._reading or any(source.busy for source in self._sources)
 
     @property
     def _reading(self) -> bool:
         return self._task is not None and not self._task.done()
 
     def open(self, texts: Iterable[str]) -> None:
-        """Take what *texts* name, and from now on what is pushed to Redis for the spider."""
+        """Take the seeds that *texts* name, and from now on those of the other sources."""
         self.begin(texts)
-        if self._pushed is not None:
-            self._pushed.begin()
+        for source in self._sources:
+            source.begin()
+
+    def add_source(self, source: SeedSource) -> None:
+        """Take seeds of *source*, too, from `open` on."""
+        self._sources.append(source)
 
     def begin(self, texts: Iterable[str]) -> None:
         """Take what *texts* name after what is being taken."""
@@ -443,27 +458,23 @@ class CrawlSeeds:
         if self._todo and not self._reading:
             self._task = asyncio.ensure_future(self._run())
 
-    def _changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
-        self._crawl.unread -= {*old.seeds} - {*new.seeds}
-        self.begin(text for text in new.seeds if text not in old.seeds)
-
     def stop(self) -> None:
         """Take no more; what was taken is in the job, with how far it went."""
         if self._task is not None:
             self._task.cancel()
-        if self._pushed is not None:
-            self._pushed.stop()
+        for source in self._sources:
+            source.stop()
 
     async def _run(self) -> None:
         crawl = self._crawl
-        intake = SeedIntake(crawl, self._make)
+        intake = SeedIntake(crawl, self.schedule)
         while self._todo and not crawl.stopping:
             text = self._todo.pop(0)
             try:
                 wrong = await intake.take([text])
             except (SettingsError, StoreWriteError) as error:
                 wrong = [str(error)]
-                crawl.unread.add(text)
+                crawl.seeds.unread.add(text)
             for each in wrong:
                 logger.error("%s; the crawl goes on without the rest of it", each)
         crawl.wake()
@@ -474,16 +485,6 @@ class CrawlSeeds:
             request = Request(seed.url, meta={"is_start_request": True})
             new += self._enqueue(request, mark_of(seed.tag, guessed=seed.guessed))
         return new
-
-
-def _pushed_seeds(crawl: Crawl, plant: ScheduleSeeds) -> PushedSeeds | None:
-    if not hasattr(crawl.crawler.spider, "redis_key"):
-        return None
-    from scrapy_spider_suite.cluster.pushed_seeds import (
-        pushed_seeds,  # needs redis, which is an extra
-    )
-
-    return pushed_seeds(crawl, plant)
 
 
 def _read(path: Path, begin: int) -> Iterator[tuple[bytes, float | None]]:

@@ -28,6 +28,7 @@ from scrapy import Request, Spider
 from scrapy.http import Response
 from twisted.internet.defer import inlineCallbacks
 
+from scrapy_spider_suite.crawl.gate import Caps
 from scrapy_spider_suite.crawl.links import note_redirect
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import event_of_error, event_of_result, hostname
@@ -50,11 +51,11 @@ if TYPE_CHECKING:
     from scrapy.core.downloader import Downloader
     from twisted.internet.defer import Deferred
 
-    from scrapy_spider_suite.crawl.context import Crawl
+    from scrapy_spider_suite.crawl.context import Crawl, Engine
     from scrapy_spider_suite.crawl.empty_runs import OtherSchedulerRun
     from scrapy_spider_suite.crawl.maintenance import Maintenance
-    from scrapy_spider_suite.crawl.preparation import HostPreparation
-    from scrapy_spider_suite.scheduler import FrontierScheduler
+    from scrapy_spider_suite.crawl.preparation import HostPreparation, TrustedPrivateHosts
+    from scrapy_spider_suite.crawl.revisits import Revisits
 
 logger = logging.getLogger(__name__)
 
@@ -163,11 +164,13 @@ class RequestSource:
     """One per crawl; where nothing may be sent, it has *scheduler* look again in time."""
 
     def __init__(
-        self, crawl: Crawl, scheduler: FrontierScheduler, preparation: HostPreparation,
-        maintenance: Maintenance,
+        self, crawl: Crawl, engine: Engine, visits: Visits, revisits: Revisits,
+        preparation: HostPreparation, maintenance: Maintenance,
     ) -> None:  # fmt: skip
         self._crawl = crawl
-        self._scheduler = scheduler
+        self._engine = engine
+        self._visits = visits
+        self._revisits = revisits
         self._preparation = preparation
         self._maintenance = maintenance
         self._loop = asyncio.get_running_loop()
@@ -176,7 +179,7 @@ class RequestSource:
     def next(self) -> Request | None:
         """The next request that may be sent now."""
         crawl = self._crawl
-        while not self._scheduler.closing and not crawl.stopping and self._may():
+        while not self._engine.closing and not crawl.stopping and self._may():
             lease = self._next_lease()
             if lease is None:
                 break
@@ -186,12 +189,12 @@ class RequestSource:
                 logger.error("%s cannot be read back and is dropped: %s", lease.entry.url, error)
                 lease.event = Event.DROPPED
                 crawl.frontier.settle(lease, crawl.now())
-                crawl.visits.release(lease, crawl.now())
+                self._visits.release(lease, crawl.now())
                 continue
             crawl.filters.open_scope(request, lease.entry)
             crawl.leases[request] = lease
-            crawl.revisits.leased(lease)
-            crawl.caps.book(lease, crawl.now())
+            self._revisits.leased(lease)
+            self._visits.caps.book(lease, crawl.now())
             place = "memory" if isinstance(lease.entry.payload, Request) else "disk"
             stats = crawl.crawler.stats
             stats.inc_value("scheduler/dequeued")
@@ -201,18 +204,18 @@ class RequestSource:
 
     def _may(self) -> bool:
         """Whether this process may fetch anything: an agent only while its own lease runs."""
-        agency = self._crawl.agency
+        agency = self._crawl.agent
         return agency is None or agency.may_fetch()
 
     def _next_lease(self) -> Lease | None:
-        crawl, scheduler = self._crawl, self._scheduler
+        crawl, visits = self._crawl, self._visits
         while True:
-            if crawl.visits.ready:
-                return crawl.visits.ready.pop()
+            if self._visits.ready:
+                return self._visits.ready.pop()
             now = crawl.now()
-            if scheduler.gate is not None and (lease := crawl.dead_hosts.next_lease(now)):
+            if self._engine.gate is not None and (lease := visits.dead_hosts.next_lease(now)):
                 return lease
-            held = self._preparation.full or crawl.caps.pause(now) > 0
+            held = self._preparation.full or self._visits.caps.pause(now) > 0
             leases = [] if held else crawl.frontier.acquire(now)
             if not leases:
                 if self._preparation.resolve():
@@ -221,7 +224,7 @@ class RequestSource:
                 self._maintenance.sift(starving=not held)
                 return None
             if not self._preparation.robots_first(leases):
-                return crawl.visits.hand_out(leases)
+                return self._visits.hand_out(leases)
 
     def _set_alarm(self, now: float) -> None:
         if self._alarm is not None:
@@ -230,8 +233,8 @@ class RequestSource:
         # With no room for errands, the end of one is what has the engine ask again.
         wait = None if self._preparation.full else self._crawl.frontier.wait(now)
         if wait is not None:
-            wait = max(wait, self._crawl.caps.pause(now))
-            self._alarm = self._loop.call_later(min(wait, _LONGEST) + _LATE, self._scheduler.wake)
+            wait = max(wait, self._visits.caps.pause(now))
+            self._alarm = self._loop.call_later(min(wait, _LONGEST) + _LATE, self._engine.wake)
 
     def stop(self) -> None:
         """Do not have the scheduler look again."""
@@ -246,8 +249,9 @@ class ForeignDownloader:
     retries, media) before it goes out.
     """
 
-    def __init__(self, crawl: Crawl, downloader: Downloader) -> None:
+    def __init__(self, crawl: Crawl, visits: Visits, downloader: Downloader) -> None:
         self._crawl = crawl
+        self._visits = visits
         self._fetch = downloader.fetch
         vars(downloader)["fetch"] = self.fetch
 
@@ -275,16 +279,16 @@ class ForeignDownloader:
     ) -> None:  # fmt: skip
         crawl = self._crawl
         if error is not None:
-            crawl.visits.heard(lease, event_of_error(error))
+            self._visits.heard(lease, event_of_error(error))
         elif isinstance(result, Response):
-            crawl.visits.heard(lease, event_of_status(result.status), result)
-            crawl.caps.received(request, lease, result)
+            self._visits.heard(lease, event_of_status(result.status), result)
+            self._visits.caps.received(request, lease, result)
         visit, workbench, now = lease.visit, crawl.frontier.workbench, crawl.now()
         if visit is not None and (error is None or _touched_the_wire(error)):
             visit.wired = True
             workbench.begin(visit.host, visit.address, now, visit=True)
             workbench.end(visit.host, visit.address, now, visit=True)
-        crawl.visits.fetched(lease, result, error)
+        self._visits.fetched(lease, result, error)
 
 
 def _touched_the_wire(error: BaseException) -> bool:
@@ -306,11 +310,14 @@ class Visits:
         unscheduled: is told of each request of another scheduler; None with the suite's.
     """
 
-    def __init__(self, crawl: Crawl) -> None:
+    def __init__(self, crawl: Crawl, trusted: TrustedPrivateHosts) -> None:
+        self.caps = Caps(crawl)
+        self.dead_hosts = DeadHosts(crawl)
         self.bursts: dict[Lease, list[Lease]] = {}
         self.ready: list[Lease] = []
         self.unscheduled: OtherSchedulerRun | None = None
         self._crawl = crawl
+        self._trusted = trusted
         self._refusing: set[str] = set()  # hosts that refused a connection without a visit
         self._told: set[str] = set()  # hosts whose waiting was explained
 
@@ -338,7 +345,7 @@ class Visits:
         """The downloader is done with the request of *lease*: its host is free again."""
         crawl = self._crawl
         now = crawl.now()
-        crawl.caps.settle(lease)
+        self.caps.settle(lease)
         if error is not None:
             lease.event = event_of_error(error)
             if isinstance(error, UnwantedMediaType | NotModified):
@@ -359,9 +366,9 @@ class Visits:
 
     def _no_robots(self, lease: Lease, host: HostState, retry_at: float) -> None:
         crawl = self._crawl
-        if crawl.dead_hosts.hopeless(host):
+        if self.dead_hosts.hopeless(host):
             lease.event = Event.HOST_DEAD
-            crawl.dead_hosts.warn(host, "gives no robots.txt")
+            self.dead_hosts.warn(host, "gives no robots.txt")
         else:
             until = retry_at - crawl.frontier.wall_offset
             crawl.frontier.residents.postpone(host, until, "robots.txt unavailable")
@@ -389,13 +396,13 @@ class Visits:
         visit = lease.visit
         if visit is not None and not visit.wired:
             crawl.frontier.workbench.refund(visit)
-            if crawl.sharing is not None:
-                crawl.sharing.drop(visit.host, visit.address)
+            if crawl.rates is not None:
+                crawl.rates.drop(visit.host, visit.address)
         crawl.frontier.release(lease, now, lease.retry_after, heard)
         if visit is not None:
-            crawl.dead_hosts.heard(visit.host, heard)
-            if crawl.sharing is not None:
-                crawl.sharing.heard(visit.host, OUTCOMES[heard].health)
+            self.dead_hosts.heard(visit.host, heard)
+            if crawl.rates is not None:
+                crawl.rates.heard(visit.host, OUTCOMES[heard].health)
             self._say_why(visit.host)
 
     def put_back_what_was_not_begun(self) -> None:
@@ -411,9 +418,9 @@ class Visits:
     def begin_outside(self, request: Request, *, by_start: bool) -> None:
         """*request*, without a visit, has come to the downloader; ``start()`` itself may ask."""
         crawl = self._crawl
-        crawl.outside += 1
+        crawl.outside.count += 1
         if by_start and not crawl.broad:
-            crawl.trusted.add(hostname(request))
+            self._trusted.add(hostname(request))
         if self.unscheduled is not None:
             self.unscheduled.begin(request)
 
@@ -421,7 +428,7 @@ class Visits:
         self, request: Request, result: Request | Response | None, error: BaseException | None
     ) -> None:
         """The downloader is done with *request*, which had no visit."""
-        self._crawl.outside -= 1
+        self._crawl.outside.count -= 1
         if self.unscheduled is not None:
             self.unscheduled.end(request, result, error)
 
@@ -436,8 +443,8 @@ class Visits:
             if wait is None:
                 wait, why = crawl.settings.backoff_base, f"status {response.status}"
             crawl.frontier.residents.postpone(host, crawl.now() + wait, why)
-            if crawl.sharing is not None:
-                crawl.sharing.heard(host, Health.OVERLOADED)
+            if crawl.rates is not None:
+                crawl.rates.heard(host, Health.OVERLOADED)
 
     def failed_outside(self, host: HostState, error: Exception) -> None:
         """A request to *host* without a visit has failed: `silent` may want to know how."""

@@ -195,7 +195,7 @@ class ProgressLine:
 
     def _pauses(self) -> list[str]:
         # Texts for a paused crawl, the longest first.
-        known = self._crawl.paused_for()
+        known = self._crawl.paused_for
         if known is None:
             return []
         kv = self._crawl.store.kv("control")

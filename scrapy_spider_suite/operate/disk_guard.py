@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
-    from scrapy_spider_suite.crawl.context import Crawl
-    from scrapy_spider_suite.scheduler import FrontierScheduler
+    from scrapy_spider_suite.crawl.context import Crawl, Engine
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +128,7 @@ class DiskGuard:
         stuck: whether a write has failed.
     """
 
-    def __init__(self, crawl: Crawl, scheduler: FrontierScheduler) -> None:
+    def __init__(self, crawl: Crawl, scheduler: Engine) -> None:
         self._crawl = crawl
         self._scheduler = scheduler
         self._next = crawl.now()

@@ -36,8 +36,8 @@ from scrapy_spider_suite.store.job_status import StatusFile, read_status
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import Crawl
-    from scrapy_spider_suite.scheduler import FrontierScheduler
+    from scrapy_spider_suite.crawl.context import Crawl, Engine
+    from scrapy_spider_suite.crawl.gate import Caps
 
 logger = logging.getLogger(__name__)
 
@@ -231,8 +231,9 @@ class CommandExit:
 class Supervision:
     """One per crawl; see the module."""
 
-    def __init__(self, crawl: Crawl, scheduler: FrontierScheduler) -> None:
+    def __init__(self, crawl: Crawl, scheduler: Engine, caps: Caps) -> None:
         self._crawl = crawl
+        self._caps = caps
         self._scheduler = scheduler
         self._leaving = CommandExit(crawl)
         asked = crawl.crawler.settings["SUITE_STALL_TIMEOUT"] is not None
@@ -252,7 +253,7 @@ class Supervision:
         self._stillness = StallCounter()
         self._watchdog = Watchdog(self._limit, self._loop_stands_still)
         self._stopping = False
-        crawl.at_end = self._ended
+        crawl.closers.append(self._ended)
         # Until it has ended otherwise: two signals in a hurry leave no time to say so, nor does one
         # before it has begun.
         self._leaving.leave(ExitCode.INTERRUPTED)
@@ -320,8 +321,8 @@ class Supervision:
         state = (counters.done, counters.failed, counters.retried, under_way)
         looks = self._stillness.look(state, excused=not limit)
         closing = self._scheduler.closing
-        held = self._scheduler.paused or crawl.caps.pause(now) > 0
-        held = held or (crawl.sharing is not None and crawl.sharing.away)
+        held = self._scheduler.paused or self._caps.pause(now) > 0
+        held = held or (crawl.rates is not None and crawl.rates.away)
         if looks and not closing and (held or not crawl.frontier.ready_hosts(now)):
             self._stillness = StallCounter()
             return

@@ -101,7 +101,9 @@ class PagePackPipeline(SinkPipeline):
 
     def make_sink(self, log: CommitLog) -> Sink:
         """See `SinkPipeline`."""
-        self._packs = PagePacks(log)
+        folder = log.settings.packs_dir
+        assert folder is not None  # see `from_crawler`
+        self._packs = PagePacks(log, folder)
         return self._packs
 
     def process_item(self, item: Any) -> Any:
@@ -129,7 +131,9 @@ class ItemPackPipeline(SinkPipeline):
 
     def make_sink(self, log: CommitLog) -> Sink:
         """See `SinkPipeline`."""
-        packs = ItemPacks(log)
+        folder = log.settings.items_dir
+        assert folder is not None  # see `from_crawler`
+        packs = ItemPacks(log, folder)
         log.crawler.signals.connect(packs.take, signals.item_scraped, weak=False)
         return packs
 

@@ -54,7 +54,7 @@ class PageFilterMiddleware:
     def _note_answer(self) -> None:
         self._noted = True
         crawl = get_crawl(self._crawler) if has_crawl(self._crawler) else None
-        if crawl is not None and crawl.schedules and not is_noted(crawl, ANSWERED):
+        if crawl is not None and crawl.engine is not None and not is_noted(crawl, ANSWERED):
             note_fact(crawl, ANSWERED)
 
     def _check(self, response: Response) -> None:

@@ -10,7 +10,8 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.http import HtmlResponse, Response
 
-from scrapy_spider_suite.crawl.context import get_crawl
+from scrapy_spider_suite.crawl.assembly import open_crawl
+from scrapy_spider_suite.crawl.context import follows_links, get_crawl
 from scrapy_spider_suite.crawl.links import LinkFollower, LinkReader, has_links
 from scrapy_spider_suite.crawl.requests import SITEMAP
 from scrapy_spider_suite.items import PageItem
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
 
-def _follows_links(crawler: Crawler) -> bool:
-    return suite_settings(crawler).follow or issubclass(crawler.spidercls, BroadSpider)
-
-
 class FollowMiddleware:
     """Follows every link of every page in bulk: BroadSpider, and any spider with SUITE_FOLLOW.
 
@@ -35,18 +32,18 @@ class FollowMiddleware:
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._follower: LinkFollower | None = None
-        self._follows = _follows_links(crawler)
+        self._follows = follows_links(crawler)
         crawler.signals.connect(self._opened, signals.spider_opened)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> FollowMiddleware:
         """Raises `NotConfigured` where links are never followed."""
-        if not _follows_links(crawler) and suite_settings(crawler).profile != "broad":
+        if not follows_links(crawler) and suite_settings(crawler).profile != "broad":
             raise NotConfigured("neither a BroadSpider nor SUITE_FOLLOW")
         return cls(crawler)
 
     def _opened(self) -> None:
-        get_crawl(self._crawler).sitemaps.make_follower = self._get
+        open_crawl(self._crawler).sitemaps.make_follower = self._get
 
     def process_spider_input(self, response: Response) -> None:
         """Follow the links of *response* before its callback gets it."""
@@ -93,13 +90,13 @@ class LinkCountMiddleware:
     def process_spider_input(self, response: Response) -> None:
         """Count the links of *response* before its callback gets it."""
         crawl, request = get_crawl(self._crawler), response.request
-        if crawl.counting is None:
+        if crawl.counter is None:
             return
         lease = None if request is None else crawl.leases.get(request)
         if lease is None or lease.facts is None or not has_links(response):
             return
         page, lease.outlinks = self._reader.links_of(response)
-        crawl.counting.read(lease, response, page.links)
+        crawl.counter.read(lease, response, page.links)
 
 
 class PageItemMiddleware:
@@ -112,7 +109,7 @@ class PageItemMiddleware:
     def from_crawler(cls, crawler: Crawler) -> PageItemMiddleware:
         """Raises `NotConfigured` without SUITE_PAGE_ITEMS, or where links are not followed."""
         settings = suite_settings(crawler)
-        wanted = settings.page_items and _follows_links(crawler)
+        wanted = settings.page_items and follows_links(crawler)
         if not wanted or settings.profile != "broad":
             raise NotConfigured  # the spider itself yields a PageItem where it wants one
         return cls(crawler)

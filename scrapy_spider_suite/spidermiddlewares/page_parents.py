@@ -11,9 +11,9 @@ from scrapy import Request, signals
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
+from scrapy_spider_suite.crawl.assembly import open_crawl
 from scrapy_spider_suite.crawl.context import STARTING, Crawl, get_crawl
 from scrapy_spider_suite.crawl.empty_runs import STARTED, is_noted, note_fact
-from scrapy_spider_suite.crawl.preparation import trust_start
 from scrapy_spider_suite.crawl.requests import detach_from_page, is_disk_full
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.runtime.event_loop import TimeSlices
@@ -71,7 +71,7 @@ class PageParentMiddleware:
         slices of time.
         """
         crawl = self._crawl
-        once = crawl.job is not None and crawl.schedules
+        once = crawl.job is not None and crawl.engine is not None
         if once and is_noted(crawl, STARTED):
             logger.info("start() ran to its end in an earlier run of this job: not run again")
             return
@@ -80,16 +80,16 @@ class PageParentMiddleware:
             await turns.yield_turn()
             # Between two outputs, the engine runs in this task.
             STARTING.set(True)
-            crawl.reader = asyncio.current_task()
+            crawl.start.task = asyncio.current_task()
             try:
                 output = await anext(outputs)
             except StopAsyncIteration:
                 break
             finally:
                 STARTING.set(False)
-                crawl.reader, crawl.start_waits = None, False
+                crawl.start.task, crawl.start.waits = None, False
             if isinstance(output, Request):
-                trust_start(crawl, output)
+                open_crawl(self._crawler).trusted.add_start(output)
             else:
                 items.begin()
             yield output
@@ -97,8 +97,8 @@ class PageParentMiddleware:
             return
         await items.through()
         # Queued URLs may be another agent's.
-        came = items.any or crawl.agency is not None or crawl.frontier.counters.has_urls
-        if came and not (crawl.volatile_start or items.lost or crawl.stopping):
+        came = items.any or crawl.agent is not None or crawl.frontier.counters.has_urls
+        if came and not (crawl.start.volatile or items.lost or crawl.stopping):
             note_fact(crawl, STARTED)
 
 

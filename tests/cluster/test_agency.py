@@ -176,9 +176,9 @@ def test_what_becomes_of_what_cannot_travel_is_said(caplog: pytest.LogCaptureFix
     crawler.spider = crawler._create_spider("here")
     crawler._apply_settings()
     here = Translator(
-        crawler, RequestCodec(crawler.spider), broad=False,
-        other=lambda entry: "b" if entry.host == "b.test" else "",
-    )  # fmt: skip
+        crawler, RequestCodec(crawler.spider), broad=False
+    )
+    here.owner_elsewhere = lambda entry: "b" if entry.host == "b.test" else ""
     with caplog.at_level(logging.WARNING):
         for host in ("b.test", "a.test", "b.test", "a.test"):
             assert here.entry(Request(f"http://{host}/", callback=lambda response: None)).volatile

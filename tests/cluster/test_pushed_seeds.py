@@ -70,7 +70,7 @@ def test_messages_are_work(monkeypatch: pytest.MonkeyPatch) -> None:
         source.messages = iter(messages)
         await seeds._take()
         seeds._mind_idleness()
-        awaits.append(crawl.awaits_seeds)
+        awaits.append(crawl.seeds.awaited)
 
     async def test() -> None:
         await look(50.0, b"one")

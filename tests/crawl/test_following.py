@@ -22,7 +22,7 @@ def follower() -> Iterator[LinkFollower]:
     crawler = get_crawler(Spider, {"SUITE_PROFILE": "broad", "USER_AGENT": agent})
     crawl = get_crawl(crawler)
     yield LinkFollower(crawl, Spider("name"), None, None)
-    crawl.let_go()
+    crawl.close_job()
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_is_mined_is_asked_about_like_links(
     response = HtmlResponse(request.url, body=b"<p>", request=request)
     LinkFollower(crawl, Spider("name"), None, None).follow(response)
     assert [(entry.url, entry.beyond) for entry in lease.children] == expected
-    crawl.let_go()
+    crawl.close_job()
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
@@ -103,4 +103,4 @@ def test_what_is_fetched_once_more_is_out_of_the_scope_as_before(beyond: int) ->
     response = HtmlResponse(request.url, body=b"<a href=http://far.test/>", request=request)
     LinkFollower(crawl, Spider("name"), None, None).follow(response)
     assert [(entry.url, entry.beyond) for entry in lease.children] == [("http://far.test/", 2)]
-    crawl.let_go()
+    crawl.close_job()

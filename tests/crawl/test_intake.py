@@ -6,12 +6,12 @@ import gzip
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapy import Request, Spider
+from scrapy import Spider
 from scrapy.http import Response
 from support.crawls import ADDON, crawl
 from support.inprocess_crawls import Crawled, crawl_here
@@ -20,7 +20,6 @@ from support.websites import Answer, Site, links, running
 from scrapy_spider_suite.crawl import seeds as intake
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.seeds import bad_seed_lines
-from scrapy_spider_suite.operate.executors.running_crawl import change_setting
 from scrapy_spider_suite.runtime.refusal import ExitCode, exit_code_for_reason
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_directory import FOLDER
@@ -248,21 +247,6 @@ def test_a_crawl_in_memory_holds_some_seeds_only(
     done = run(crawl_here(Watching, SUITE_SEEDS=[str(path)], **AT_ONCE))
     assert len(done.items) == 60
     assert most <= 8
-
-
-def test_seeds_that_are_set_later(site: Site, tmp_path: Path, run: Run) -> None:
-    """`scrapy frontier set SUITE_SEEDS` has the new ones read."""
-    path = tmp_path / "seeds"
-    path.write_text(f"{site.url}/7\n")
-
-    class Setting(Ordinary):
-        async def start(self) -> AsyncIterator[Any]:
-            """Set it while the crawl runs."""
-            change_setting(get_crawl(self.crawler), "SUITE_SEEDS", f"{site.url}/8,{path}")
-            yield Request(f"{site.url}/9")
-
-    done = run(crawl_here(Setting, SUITE_SEEDS=f"{site.url}/8", **AT_ONCE))
-    assert found(done, site) == ["/7", "/8", "/9"]
 
 
 def test_progress_is_told(

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,6 @@ from support.inprocess_crawls import Crawled, crawl_here
 from support.redis_servers import RedisServer
 from support.spiders import Bulk
 
-from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.operate.executors.running_crawl import change_setting
 from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess, gaps
@@ -96,25 +94,6 @@ def test_four_crawls_are_polite_together_though_one_is_killed(
     arrivals = _check(web, run(all_of_them()))
     assert slain.wait() == -signal.SIGKILL
     assert len(arrivals) > 3 * 30
-
-
-def test_a_ledger_is_there_from_when_it_is_set(
-    web: FakeWebProcess, run: Callable[[Any], Any], tmp_path: Path
-) -> None:
-    """In a crawl that runs: what is out ends as it began, all else goes by it, and it ends."""
-    given = _settings(web, tmp_path / "ledger")
-    given["SUITE_RATE_LEDGER"] = ""
-
-    class Late(Bulk):
-        async def start(self) -> AsyncIterator[Any]:
-            async for each in super().start():
-                yield each
-            change_setting(get_crawl(self.crawler), "SUITE_RATE_LEDGER", str(tmp_path / "ledger"))
-
-    done = run(crawl_here(Late, within=100, **given))
-    assert done.reason == "finished"
-    fetches = done.stat("downloader/request_count")
-    assert fetches < done.stat("suite/ledger/ended") <= 2 * fetches
 
 
 def test_nothing_is_fetched_while_the_ledger_is_away(

@@ -14,6 +14,7 @@ from scrapy.utils.test import get_crawler
 from support.inprocess_crawls import Crawled, crawl_here
 from support.websites import Answer, Site, links, moved, running
 
+from scrapy_spider_suite.crawl.assembly import open_crawl
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.crawl.crawl_policy import make_normalizer
 from scrapy_spider_suite.crawl.links import LinkFollower
@@ -242,7 +243,7 @@ def crawl(tmp_path: Path) -> Iterator[Crawl]:
     """That of a crawl with a job that looks for twins."""
     made = _crawl(tmp_path)
     yield made
-    made.let_go()
+    made.close_job()
 
 
 def _crawl(folder: Path) -> Crawl:
@@ -261,7 +262,8 @@ def _redirected(crawl: Crawl, url: str, to: str, status: int = 301) -> str:
     middleware = LinkRedirectMiddleware.from_crawler(crawl.crawler)
     request = Request(url, meta={"suite_bulk": True})
     response = Response(url, status, headers={"Location": to}, request=request)
-    crawl.visits.heard(Lease(Entry("a.test", url), None), Event.REDIRECT, response)
+    visits = open_crawl(crawl.crawler).visits
+    visits.heard(Lease(Entry("a.test", url), None), Event.REDIRECT, response)
     found = middleware.process_response(request, response)
     assert isinstance(found, Request)
     return found.url
@@ -295,12 +297,12 @@ def test_redirects_make_twins(crawl: Crawl, tmp_path: Path) -> None:
     assert _redirected(crawl, f"{http}/old", f"{https}/old") == f"{https}/old"
     assert _redirected(crawl, f"{https}/back", f"{http}/back") == f"{http}/back"
     crawl.frontier.flush()
-    crawl.let_go()
+    crawl.close_job()
     again = _crawl(tmp_path)
     try:
         assert _followed(again, "http://b.test/2", *hrefs) == merged
     finally:
-        again.let_go()
+        again.close_job()
 
 
 def test_equal_pages_make_twins(crawl: Crawl) -> None:

@@ -33,7 +33,8 @@ class Crawl:
             self.store, policy, now=0.0, wall=WALL, capacity=10, sift=True
         )
         self.crawl: Any = SimpleNamespace(
-            now=lambda: self.time, store=self.store, frontier=self.frontier, outside=0
+            now=lambda: self.time, store=self.store, frontier=self.frontier,
+            outside=SimpleNamespace(count=0, waiting=0),
         )
 
     def flusher(self) -> SieveFlusher:
@@ -212,9 +213,9 @@ def test_nothing_is_archived_and_no_flush_begins_while_a_disk_is_full(
 
     maintenance: Any = SimpleNamespace(
         _archiver=SimpleNamespace(step=archived),
-        _scheduler=SimpleNamespace(
-            closing=False,
-            extractor=SimpleNamespace(look=lambda *, starving: asked.append("stored pages")),
+        _engine=SimpleNamespace(closing=False),
+        _parts=SimpleNamespace(
+            deferred_links=SimpleNamespace(look=lambda *, starving: asked.append("stored pages")),
         ),
         _disk=SimpleNamespace(paused=paused, stuck=False),
         _crawl=SimpleNamespace(settings=SimpleNamespace(seen_store="trie")),

@@ -84,7 +84,7 @@ class Bench:
         self.crawler.engine = self.engine  # type: ignore[assignment]
         self.now = T0
         self.tested = RobotsMiddleware.from_crawler(self.crawler)
-        self.tested._clock = lambda: self.now
+        self.tested.service._clock = lambda: self.now
 
     async def passes(self, url: str = PAGE, **kwargs: Any) -> bool:
         """Return whether a request gets through; other refusals than by rule are raised."""
@@ -125,7 +125,7 @@ async def test_obeys_and_fetches_once() -> None:
     assert bench.stats == {
         "request_count": 1, "response_count": 1, "response_status_count/200": 1, "forbidden": 2,
     }  # fmt: skip
-    assert bench.tested.crawl_delay(PAGE) == 7.0
+    assert bench.tested.service.crawl_delay(PAGE) == 7.0
 
 
 @on_loop
@@ -165,8 +165,8 @@ async def test_concurrent_requests_share_one_fetch() -> None:
     bench.engine.hold.clear()
     waiting = [asyncio.ensure_future(bench.passes(url)) for url in (PAGE, PRIVATE, PAGE)]
     await asyncio.sleep(0)
-    assert bench.tested.peek(PAGE) is None
-    assert bench.tested.crawl_delay(PAGE) is None
+    assert bench.tested.service.peek(PAGE) is None
+    assert bench.tested.service.crawl_delay(PAGE) is None
     bench.engine.hold.set()
     assert await asyncio.gather(*waiting) == [True, False, True]
     assert bench.engine.urls == [ROBOTS]
@@ -333,7 +333,7 @@ async def test_what_needs_no_permission() -> None:
     assert await bench.passes(PRIVATE, meta={"dont_obey_robotstxt": True})
     for url in ("data:,x", "file:///x", "s3://bucket/x", "ftp://h.example/x"):
         assert await bench.passes(url)
-    assert (await bench.tested.rules_for("http://")).verdict is RobotsVerdict.ALLOW_ALL
+    assert (await bench.tested.service.rules_for("http://")).verdict is RobotsVerdict.ALLOW_ALL
     assert bench.engine.requests == []
 
 
@@ -373,7 +373,7 @@ async def test_50_megabytes_count_as_their_beginning() -> None:
     """A handler that does not cut gives all of it; memory and time stay bounded."""
     bench = Bench(ok(CLOSED + b"\nDisallow: /x" * 4_000_000))
     assert not await bench.passes(PRIVATE)
-    rules = bench.tested.peek(PAGE)
+    rules = bench.tested.service.peek(PAGE)
     assert rules is not None
     assert len(rules.body) == BODY_MAX
 
@@ -401,10 +401,10 @@ async def test_verdicts_outlive_the_process(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_the_scheduler_asks_before_the_first_page() -> None:
     """fetch() and rules_for() give the rules; peek() has them from then on."""
     bench = Bench(ok())
-    rules = await bench.tested.fetch("https://h.example")
+    rules = await bench.tested.service.fetch("https://h.example")
     assert rules.verdict is RobotsVerdict.RULES
-    assert bench.tested.peek(PAGE) is rules
-    assert await bench.tested.rules_for(PAGE) is rules
+    assert bench.tested.service.peek(PAGE) is rules
+    assert await bench.tested.service.rules_for(PAGE) is rules
     assert await bench.passes()
     assert bench.engine.urls == [ROBOTS]
 
@@ -462,7 +462,7 @@ async def test_a_projects_own_parser_is_used() -> None:
     bench = Bench(ok(), ROBOTSTXT_PARSER=Own)
     assert await bench.passes(PRIVATE)
     assert not await bench.passes(headers={"User-Agent": "b"})
-    assert bench.tested.crawl_delay(PAGE) == 7.0
+    assert bench.tested.service.crawl_delay(PAGE) == 7.0
     missing = Bench(Response(ROBOTS, 404), ROBOTSTXT_PARSER=Own)
     assert await missing.passes(headers={"User-Agent": "b"})
 
@@ -487,7 +487,7 @@ async def test_robots_parsed_is_sent(parser: Any) -> None:
     bench.crawler.signals.connect(note, signals.robots_parsed)
     request = Request(PAGE)
     await bench.tested.process_request(request)
-    await bench.tested.fetch("http://other.example")
+    await bench.tested.service.fetch("http://other.example")
     (found, cause), (_, own) = seen
     assert cause is request
     assert own.url == "http://other.example/robots.txt"

@@ -49,7 +49,7 @@ def crawler() -> Iterator[Any]:
     crawl.frontier.counters.failed = 5
     crawl.frontier.counters.events = {Event.CLIENT_ERROR: 5, Event.SUCCESS: 1_234}
     yield crawler
-    crawl.let_go()
+    crawl.close_job()
 
 
 def opened(

@@ -6,7 +6,7 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 from scrapy import Spider, signals
@@ -85,7 +85,7 @@ def test_what_a_full_disk_did_not_take_comes_again(
         crawler = get_crawler(Handed, {"JOBDIR": str(tmp_path / "job")})
         crawler.crawling = True
         crawl = get_crawl(crawler)
-        crawl.schedules = True
+        crawl.engine = cast("Any", object())
         start = PageParentMiddleware(crawler).process_start(Handed().start())
         send, kv = crawler.signals.send_catch_log, crawl.store.kv("start")
         assert [(await anext(start))["number"] for _ in range(2)] == [1, 2]
@@ -105,6 +105,6 @@ def test_what_a_full_disk_did_not_take_comes_again(
         await end
         assert (kv.get(STARTED) is not None) is stored
         crawl.close()
-        crawl.let_go()
+        crawl.close_job()
 
     run(scenario())

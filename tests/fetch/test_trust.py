@@ -11,6 +11,7 @@ import pytest
 from scrapy import Spider
 from scrapy.utils.test import get_crawler
 
+from scrapy_spider_suite.crawl.assembly import open_crawl
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.errors import PrivateAddressError
 
@@ -40,12 +41,13 @@ def use_job(nameserver: Any, tmp_path: Path) -> Callable[..., None]:
             crawler = get_crawler(Named, job)
             crawler.crawling = True
             crawl = get_crawl(crawler)
+            open_crawl(crawler)
             try:
                 await scenario(crawl)
                 crawl.close()
             finally:
                 crawl.resolver.close()
-                crawl.let_go()
+                crawl.close_job()
 
         asyncio.run(main())
 
@@ -61,11 +63,11 @@ def test_a_job_remembers_whom_it_trusts_no_more(
 
     async def before(crawl: Crawl) -> None:
         for host in ("shop.example", "intranet.example"):
-            crawl.trusted.add(host)
+            open_crawl(crawl.crawler).trusted.add(host)
             assert await _addresses(crawl, host)
 
     async def after(crawl: Crawl) -> None:
-        crawl.trusted.add("shop.example")
+        open_crawl(crawl.crawler).trusted.add("shop.example")
         assert await _addresses(crawl, "shop.example") is None
         assert await _addresses(crawl, "intranet.example") == ("10.0.0.1",)
 

@@ -200,7 +200,7 @@ def test_what_cannot_be_read_ends_the_crawl(
     """Once, with a line that says what to do; a crawl whose store is whole goes on."""
     crawl = Crawl()
     store = RocksStore(tmp_path / "store", memory=4 << 20)
-    maintenance: Any = SimpleNamespace(_crawl=SimpleNamespace(store=store), _scheduler=crawl)
+    maintenance: Any = SimpleNamespace(_crawl=SimpleNamespace(store=store), _engine=crawl)
     assert not Maintenance.end_if_damaged(maintenance)
     assert crawl.stopped == []
     store.damage = "the store in x cannot be read: Corruption"

@@ -218,11 +218,11 @@ def make_shared_limits(crawl: Crawl, settings: SuiteSettings) -> SharedLimits | 
     """
     if settings.rate_ledger is not None:
         return SharedLimits(crawl, _ledger(settings.rate_ledger, LEDGER_NAME, _LEDGER))
-    if crawl.agency is None or settings.cluster != "peers" or settings.redis_url is None:
+    if crawl.agent is None or settings.cluster != "peers" or settings.redis_url is None:
         return None
     # Each host is one agent's; its address may be that of others' hosts.
     return SharedLimits(
-        crawl, _ledger(settings.redis_url, crawl.agency.crawl_name, _REDIS), agents=True
+        crawl, _ledger(settings.redis_url, crawl.agent.crawl_name, _REDIS), agents=True
     )
 
 
@@ -370,8 +370,8 @@ class SharedLimits:
         """
         if self.company is not None:
             return  # nobody else has the host
-        agency = self._crawl.agency
-        whole = agency is None or agency.assignment.by_host
+        agent = self._crawl.agent
+        whole = agent is None or agent.owns_hosts
         if health is not Health.OVERLOADED and (whole or health is not Health.UNREACHABLE):
             return
         wait = host.next_fetch - self._crawl.now()
@@ -395,8 +395,9 @@ class SharedLimits:
     def _look_again(self, hosts: set[str], addresses: set[str]) -> None:
         crawl = self._crawl
         crawl.frontier.permits.news(hosts, addresses, crawl.now())
-        if crawl.wire is not None and (hosts or addresses):
-            crawl.wire.wake(*hosts, *addresses)
+        gate = None if crawl.engine is None else crawl.engine.gate
+        if gate is not None and (hosts or addresses):
+            gate.wake(*hosts, *addresses)
         crawl.wake()
 
     # What is shared

@@ -19,7 +19,7 @@ from scrapy import signals
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.crawl.context import Crawl
+from scrapy_spider_suite.crawl.context import Crawl, Engine
 from scrapy_spider_suite.crawl.requests import is_disk_full
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.runtime.tasks import PeriodicTask
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from scrapy_spider_suite.crawl.queue.leases import Lease
-    from scrapy_spider_suite.scheduler import FrontierScheduler
 
 logger = logging.getLogger(__name__)
 
@@ -105,12 +104,12 @@ class CommitLog(Protocol):
 class FrontierLog:
     """See `CommitLog`; with the suite's scheduler."""
 
-    def __init__(self, crawl: Crawl, scheduler: FrontierScheduler) -> None:
+    def __init__(self, crawl: Crawl, engine: Engine) -> None:
         self.crawl = crawl
         self.crawler = crawl.crawler
-        self._scheduler = scheduler
-        self.pause, self.unpause = scheduler.pause, scheduler.unpause
-        self.hold_still = scheduler.hold_still
+        self._engine = engine
+        self.pause, self.unpause = engine.pause, engine.unpause
+        self.hold_still = engine.hold_still
 
     @property
     def settings(self) -> SuiteSettings:
@@ -133,7 +132,7 @@ class FrontierLog:
         with condemn_on_damage(crawl.store):
             for lease in leases:
                 crawl.frontier.unhold(lease, crawl.now())
-        self._scheduler.flush_soon()
+        self._engine.flush_soon()
         crawl.wake()
 
 

@@ -29,7 +29,6 @@ from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.packs import RefersTo
 from scrapy_spider_suite.packs.warc import IDENTICAL
-from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.store.revisit_plans import PackedBody
 from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 from scrapy_spider_suite.urls.normalize import host_of
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.analysis.near_duplicates import NearIndex
     from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.crawl.queue.leases import Lease
-    from scrapy_spider_suite.settings.suite import SuiteSettings
 
 _STORED = frozenset({Event.SUCCESS, Event.NOT_PARSED, Event.CALLBACK_ERROR})
 
@@ -55,32 +53,18 @@ class DuplicatePages:
     def __init__(self, crawl: Crawl) -> None:
         self._crawl = crawl
         self._stats = crawl.crawler.stats
-        self._near: NearIndex | None = None
         self._under_way: dict[bytes, Lease] = {}  # the first page with each digest
         self._waiting: dict[Lease, list[Lease]] = {}  # for the commit of that page
-        self._check(crawl.settings)
-        self._go_by(crawl.settings)
-        crawl.frontier.commits.told.append(self._told)
-        crawl.crawler.signals.connect(self._check, settings_changing)
-        crawl.crawler.signals.connect(self._go_by, settings_changed)
-
-    def _check(self, new: SuiteSettings) -> None:
-        """Raise `SettingsError` if pages cannot be compared as *new* says."""
-        if "near" in new.compare_pages:
-            _near_module()
-
-    def _go_by(self, new: SuiteSettings) -> None:
-        """Compare as *new* says from the next page on."""
-        kinds, kv = new.compare_pages, self._crawl.store.kv
-        self._packs = None if new.packs_dir is None else PackedBodies(new.packs_dir)
+        settings, kv = crawl.settings, crawl.store.kv
+        kinds, folder = settings.compare_pages, settings.packs_dir
+        self._packs = None if folder is None else PackedBodies(folder)
         self._payloads = Originals(kv(PAYLOADS)) if "payload" in kinds else None
         self._structures = Originals(kv(STRUCTURES)) if "structure" in kinds else None
-        if "near" not in kinds:
-            self._near = None
-        elif self._near is None:
-            near = _near_module()
-            rows = kv(NEAR) if self._crawl.store.durable else None
-            self._near = near.NearIndex(new.near_memory, rows=rows)
+        self._near: NearIndex | None = None
+        if "near" in kinds:
+            rows = kv(NEAR) if crawl.store.durable else None
+            self._near = _near_module().NearIndex(settings.near_memory, rows=rows)
+        crawl.frontier.commits.told.append(self._told)
 
     # In
 

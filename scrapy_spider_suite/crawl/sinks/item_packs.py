@@ -14,7 +14,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
@@ -24,7 +24,6 @@ import msgpack  # type: ignore[import-untyped]
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.sinks.page_packs import BACKLOG_MAX, prepare_folder
-from scrapy_spider_suite.crawl.switching import Switch
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.items import ItemLines, PageItem
@@ -43,7 +42,6 @@ from scrapy_spider_suite.signals import item_not_exported, item_pack_closed
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.queue.leases import Lease
     from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
-    from scrapy_spider_suite.settings.suite import SuiteSettings
     from scrapy_spider_suite.store.interface import KV
 
 logger = logging.getLogger(__name__)
@@ -56,14 +54,14 @@ until it has its name: the folder, and how many bytes of it belong to pages that
 class ItemFiles:
     """Writes items in *folder*, one block after the other, in a thread of its own.
 
-    With *recover*, files that a kill left open are closed first, cut to what was committed; those
+    Files that a kill left open are closed first, cut to what was committed; those
     of another job, which alone knows what that is, are left as they are. Raises `OSError`.
 
     Stats: ``suite/items/closed``, ``suite/items/recovered``, ``suite/items/cut_bytes``,
     ``suite/items/missing_bytes``.
     """
 
-    def __init__(self, log: CommitLog, folder: Path, *, recover: bool = True) -> None:
+    def __init__(self, log: CommitLog, folder: Path) -> None:
         settings = log.settings
         self._log = log
         self._folder = folder
@@ -79,8 +77,7 @@ class ItemFiles:
         self._late: set[Path] = set()  # files that could not be closed at once, as was logged
         self._serial = 0
         folder.mkdir(parents=True, exist_ok=True)
-        if recover:
-            self._recover()
+        self._recover()
         self._thread = ThreadPoolExecutor(1, "items")
 
     async def write(self, piles: Sequence[ItemBuffer]) -> None:
@@ -247,10 +244,8 @@ class _ItemJob(NamedTuple):
     lease: Lease | None
 
 
-class ItemPacking:
+class ItemPacks:
     """A sink (see `commitlog`): items into packs in *folder*, as the settings of *log* say now.
-
-    *recover*: close first what a kill has left open.
 
     Stats: ``suite/items/written``, ``suite/items/bytes``, ``suite/items/refused``,
     ``suite/items/failed``, ``suite/items/dropped``, and those of `ItemFiles`.
@@ -258,7 +253,7 @@ class ItemPacking:
     Raises `SettingsError`: the folder cannot be written.
     """
 
-    def __init__(self, log: CommitLog, folder: Path, *, recover: bool = True) -> None:
+    def __init__(self, log: CommitLog, folder: Path) -> None:
         self._log = log
         self._folder = folder
         self._stats = log.crawler.stats
@@ -266,12 +261,11 @@ class ItemPacking:
         self._waiting: list[_ItemJob] = []
         self._bytes = 0  # of what waits
         self._due = 0.0
-        self._held = 0  # pages whose items wait for all else of them
         self._behind = False
         self._task: asyncio.Task[None] | None = None
         prepare_folder("items_dir", folder)
         try:
-            self._files = ItemFiles(log, folder, recover=recover)
+            self._files = ItemFiles(log, folder)
         except OSError as error:
             raise SettingsError(f"SUITE_ITEMS_DIR = {str(folder)!r}: {error}") from error
 
@@ -322,11 +316,9 @@ class ItemPacking:
         if lease.items is not None:
             lease.holds += 1
             lease.last = self._last
-            self._held += 1
 
     def _last(self, lease: Lease, pile: ItemBuffer) -> None:
         """Only the items of *lease* are left to be written, if its page is not fetched again."""
-        self._held -= 1
         crawl = self._log.crawl
         state = State.DONE if crawl is None else lease.fate(crawl.frontier.policy.retry_times)[0]
         if state is State.PENDING or Event.PIPELINE_ERROR in lease.faults:
@@ -362,11 +354,6 @@ class ItemPacking:
         late = asyncio.get_running_loop().time() >= self._due
         if self._files.full or (self._waiting and (late or self._log.waits or behind)):
             self._begin()
-
-    @property
-    def busy(self) -> bool:
-        """See `switching`."""
-        return bool(self._held or self._waiting)
 
     @property
     def _writing(self) -> bool:
@@ -432,25 +419,3 @@ class ItemPacking:
     async def close(self) -> None:
         """Close the files; what cannot be closed now, the next run of the job closes."""
         await self._files.close()
-
-
-class ItemPacks(Switch[ItemPacking]):
-    """Keeps items wherever SUITE_ITEMS_DIR is at present, and as it is to be done there."""
-
-    names = frozenset({"items_dir", "crawl_name", "agent_name"})
-
-    def make(self, settings: SuiteSettings, before: Collection[ItemPacking]) -> ItemPacking | None:
-        """See `Switch`."""
-        folder = settings.items_dir
-        return None if folder is None else ItemPacking(self._log, folder, recover=not before)
-
-    def check(self, new: SuiteSettings) -> None:
-        """See `Switch`."""
-        if new.items_dir is not None:
-            prepare_folder("items_dir", new.items_dir)
-
-    def take(self, item: Any, response: Any, spider: Any) -> None:
-        """*item* has been through all pipelines; see Scrapy's signal ``item_scraped``."""
-        packing = self.of(self._log.lease_of(getattr(response, "request", None)))
-        if packing is not None:
-            packing.take(item, response, spider)

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 from scrapy.http import Response
 
 from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats, PageFacts
-from scrapy_spider_suite.crawl.context import has_crawl
+from scrapy_spider_suite.crawl.context import Crawl, has_crawl
 from scrapy_spider_suite.crawl.gate import FinishedFetch, add_fetch_observer
 from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.runtime.http_fields import field_text, media_type
-from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.store.job_directory import close_job, job_of
 from scrapy_spider_suite.urls.extract import link_texts
 from scrapy_spider_suite.urls.filters.atom_registry import FilterPage
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.queue.leases import Lease
     from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
     from scrapy_spider_suite.items import PageItem
-    from scrapy_spider_suite.settings.suite import SuiteSettings
     from scrapy_spider_suite.store.interface import Store
 
 logger = logging.getLogger(__name__)
@@ -50,22 +48,12 @@ class LinkCounts:
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self._store = _store(log)
-        self._counts = LinkStats(self._store.kv(ROWS), ())
-        self._on = self._was_on = False
-        self._go_by(log.settings)
-        log.crawler.signals.connect(self._go_by, settings_changed)
+        self._counts = LinkStats(self._store.kv(ROWS), log.settings.link_stats)
+        if log.crawl is not None:
+            self._join(log.crawl)
 
-    def _go_by(self, new: SuiteSettings) -> None:
-        """Count what *new* say of the pages that come from now on."""
-        self._on = bool(new.link_stats)
-        if not self._on:
-            return  # those that came are counted as was said then
-        self._counts.tables = frozenset(new.link_stats)
-        crawl = self._log.crawl
-        if crawl is None or self._was_on:
-            return
-        self._was_on = True
-        crawl.counting = crawl.frontier.extraction.counting = self
+    def _join(self, crawl: Crawl) -> None:
+        crawl.counter = crawl.frontier.extraction.counting = self
         add_fetch_observer(crawl.crawler, self._fetched)
         if crawl.job is None:
             logger.warning(
@@ -74,7 +62,7 @@ class LinkCounts:
 
     def _fetched(self, fetched: FinishedFetch) -> None:
         lease, response = fetched.lease, fetched.response
-        if lease is None or response is None or not self._on:
+        if lease is None or response is None:
             return
         lease.wanted = lease.wanted or not self._log.settings.page_items
         entry, content_type = lease.entry, field_text(response.headers, "Content-Type")
@@ -90,8 +78,6 @@ class LinkCounts:
 
     def recall(self, lease: Lease, response: Response, size: int, *, again: bool) -> None:
         """*response*, of *size* bytes on the wire, was stored, and is read for *lease* now."""
-        if not self._on:
-            return
         lease.wanted = True
         url, content_type = response.url, field_text(response.headers, "Content-Type")
         lease.facts = PageFacts(
@@ -117,8 +103,6 @@ class LinkCounts:
 
     def take(self, item: PageItem) -> None:
         """The page of *item* is to be counted."""
-        if not self._on:
-            return
         lease = self._log.lease_of(None if item.source is None else item.source.request)
         if lease is None:
             self._counts.page(_facts(item))
@@ -158,8 +142,6 @@ class LinkCounts:
         """See `Sink`."""
         self.pulse()
         self.save()
-        if not self._counts.tables:
-            return
         totals = self._counts.totals()
         for name in ("pages", "links", "internal", "external"):
             self._log.crawler.stats.set_value(f"suite/link_stats/{name}", getattr(totals, name))

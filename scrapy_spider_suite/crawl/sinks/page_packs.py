@@ -26,7 +26,7 @@ import math
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -42,7 +42,6 @@ from scrapy_spider_suite.crawl.preparation import find_contact
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import redirect_target
 from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
-from scrapy_spider_suite.crawl.switching import Switch
 from scrapy_spider_suite.downloader import ADDRESS
 from scrapy_spider_suite.errors import (
     PackError,
@@ -72,7 +71,7 @@ from scrapy_spider_suite.packs.warc import LINKS_READ_LATER, SOFTWARE, URL_MAX
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.declarations import full_name
 from scrapy_spider_suite.settings.suite import SuiteSettings
-from scrapy_spider_suite.signals import pack_closed, settings_changed
+from scrapy_spider_suite.signals import pack_closed
 from scrapy_spider_suite.store.job_directory import digest_of
 
 logger = logging.getLogger(__name__)
@@ -367,11 +366,10 @@ class _PackJob:
         self._tell(self)
 
 
-class PagePacking:
+class PagePacks:
     """A sink (see `commitlog`): pages into packs in *folder*, as the settings of *log* say now.
 
     Packs that a kill left open are closed first, in the writer's thread; answers wait for that.
-    Not if one of those *before* it writes there still: it has done so.
 
     Stats: ``suite/packs/answers``, ``suite/packs/bytes`` (of their bodies), ``suite/packs/failed``,
     ``suite/packs/refused``, ``suite/packs/closed``, ``suite/packs/recovered``,
@@ -380,10 +378,7 @@ class PagePacking:
     Raises `SettingsError`: the folder cannot be written.
     """
 
-    busy = False
-    """See `switching`: whoever settles hands in all that is to be packed."""
-
-    def __init__(self, log: CommitLog, folder: Path, before: Collection[PagePacking] = ()) -> None:
+    def __init__(self, log: CommitLog, folder: Path) -> None:
         self.folder = folder.absolute()
         self._log = log
         self._stats = log.crawler.stats
@@ -397,24 +392,18 @@ class PagePacking:
         self._later = {LINKS_READ_LATER: f"later {robot}".rstrip()}
         check_pack_folder(log.settings, folder)
         plan = pack_plan(log, folder)
-        self._place = (self.folder, plan.agent)
-        recover = self._place not in [each._place for each in before]
         self._closed = ClosedPacks(log, folder, plan.agent)
         try:
             # It never waits, since the loop would: what bounds its backlog is the pause.
-            self._writer = PackWriter(
-                plan, closed=self._closed_pack, backlog_max=math.inf, recover=recover
-            )
+            self._writer = PackWriter(plan, closed=self._closed_pack, backlog_max=math.inf)
         except (OSError, PackError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise SettingsError(f"SUITE_PACKS_DIR = {str(folder)!r}: {why}") from error
         self._writer.recovery.add_done_callback(
             lambda done: self._loop.call_soon_threadsafe(self._recovered, done)
         )
-        log.crawler.signals.connect(self._changed, settings_changed)
-
-    def _changed(self, new: SuiteSettings) -> None:
-        self._writer.change(**pack_limits(new))
+        if log.crawl is not None:
+            add_fetch_observer(log.crawler, self.fetched)
 
     def _recovered(self, done: Future[list[PackRecovery]]) -> None:
         """Packs that were left open are closed."""
@@ -604,60 +593,3 @@ class PagePacking:
         except Exception as error:  # whatever ended its thread
             logger.error("%s: the next run of the crawl closes the pack", error)
         await self._closed.finish()
-
-
-class PagePacks(Switch[PagePacking]):
-    """Packs pages wherever SUITE_PACKS_DIR is at present, and as it is to be done there."""
-
-    names = frozenset({
-        "packs_dir", "packs_format", "packs_upload", "packs_keep", "crawl_name", "agent_name",
-        "operator",
-    })  # fmt: skip
-
-    def __init__(self, log: CommitLog) -> None:
-        self._witness = False
-        super().__init__(log)
-
-    def make(self, settings: SuiteSettings, before: Collection[PagePacking]) -> PagePacking | None:
-        """See `Switch`."""
-        if settings.packs_dir is None:
-            return None
-        packing = PagePacking(self._log, settings.packs_dir, before)
-        if self._log.crawl is not None and not self._witness:
-            self._witness = True
-            add_fetch_observer(self._log.crawler, self._fetched)
-        return packing
-
-    def check(self, new: SuiteSettings) -> None:
-        """See `Switch`."""
-        if new.packs_dir is not None:
-            check_pack_folder(new, new.packs_dir)
-
-    def _fetched(self, fetched: FinishedFetch) -> None:
-        """An answer has come, or failed to."""
-        packing = self.of(fetched.lease)
-        if packing is not None:
-            packing.fetched(fetched)
-
-    def take(self, item: PageItem) -> None:
-        """The page of *item* is to be packed."""
-        source = None if item.source is None else item.source.request
-        lease = self._log.lease_of(source) or self._log.lease_of(item.owner)
-        packing = self.of(lease)
-        if packing is not None:
-            packing.take(item)
-
-    def taking(self, lease: Lease) -> PagePacking | None:
-        """The one that will pack the answers of *lease*, of which nothing more will come."""
-        packing = self.of(lease)
-        return packing if packing is not None and packing.takes(lease) else None
-
-    @property
-    def recovering(self) -> bool:
-        """Whether packs of an earlier run are being put right."""
-        return any(each.recovering for each in self._sinks)
-
-    def hurry(self) -> None:
-        """See `PagePacking`."""
-        for each in self._sinks:
-            each.hurry()

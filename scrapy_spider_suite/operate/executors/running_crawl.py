@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -15,18 +14,12 @@ from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddlewa
 from scrapy.utils.log import get_scrapy_root_handler
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.crawl.crawl_policy import TWINS_TABLE as TWINS
 from scrapy_spider_suite.crawl.crawl_policy import (
-    make_order,
-    make_twins,
-    make_window,
     policy_fields,
-    read_overrides,
 )
 from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS as FILTERS
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
-from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
-from scrapy_spider_suite.errors import ActionError, JobError, SettingsError
+from scrapy_spider_suite.errors import ActionError, SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.operate import restrictions, terms
 from scrapy_spider_suite.operate.actions import Action, ActionFolder, new_id, whoami
@@ -36,7 +29,7 @@ from scrapy_spider_suite.operate.restrictions import OPERATOR, paused_by
 from scrapy_spider_suite.operate.terms import CrawlTerms
 from scrapy_spider_suite.operate.verbs import APPLY
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.settings.declarations import Kind, plain, words
+from scrapy_spider_suite.settings.declarations import plain, words
 from scrapy_spider_suite.settings.project import LIVE, ProjectSettings
 from scrapy_spider_suite.settings.suite import (
     DECLARATIONS,
@@ -44,17 +37,13 @@ from scrapy_spider_suite.settings.suite import (
     find_setting,
     replace_settings,
 )
-from scrapy_spider_suite.settings.table import AGENTS
 from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.normalizer import Normal
 from scrapy_spider_suite.urls.twins import site_of
-from scrapy_spider_suite.urls.url_lists import check_sources
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import Crawl
-    from scrapy_spider_suite.scheduler import FrontierScheduler
+    from scrapy_spider_suite.crawl.context import Crawl, Engine
 
 logger = logging.getLogger(__name__)
 
@@ -94,16 +83,8 @@ def retry_refused(crawl: Crawl) -> None:
 
 Step = Callable[[], None]
 
-LONG = frozenset({"SUITE_COUNTRIES", "SUITE_OVERRIDES", "SUITE_SCORE"})
-"""Those that name files which take seconds to read: they are to be prepared in a thread."""
-_PLACE = frozenset({"ip_family", "allow_private_addresses", "dns_servers"})
-"""Those by which a host may live elsewhere."""
-_IDENTITY = frozenset({"crawl_name", "agent_name"})
-"""Those by which the agents of a crawl know each other."""
-_FILTERS = frozenset(FILTERS.values()) | {"countries"}
-_BEST_FIRST, _BOTTOM_UP = frozenset({"score"}), frozenset({"window"})
-_WINDOW = frozenset({"window", "window_size"})
-"""Those by which filters, order and window are made anew."""
+_FILTERS = frozenset(FILTERS.values())
+"""Settings by which the filters are made anew."""
 
 
 def change_setting(
@@ -145,42 +126,18 @@ def prepare_change(crawl: Crawl, name: str, raw: object) -> Change:
     Raises `SettingsError`.
     """
     field = find_setting(name)
-    if DECLARATIONS[field].kind is Kind.FIXED:
-        raise SettingsError(f"{name} is fixed for the life of a job: begin another job with it")
-    if DECLARATIONS[field].group is AGENTS and not DECLARATIONS[field].live:
+    if not DECLARATIONS[field].live:
         raise SettingsError(f"{name} holds from a start on: stop the crawl, and start it with it")
     old = crawl.settings
-    if old.cluster and field in _IDENTITY:
-        raise SettingsError(f"{name} is the identity of an agent: stop it, and start another one")
     new = old.changed(field, raw)
     changed = {each for each in DECLARATIONS if getattr(old, each) != getattr(new, each)}
     return Change(crawl, field, old, new, list(_prepare(crawl, new, changed)))
 
 
 def _prepare(crawl: Crawl, new: SuiteSettings, changed: set[str]) -> Iterator[Step]:
-    """What has the crawl go by *new*. Raises `SettingsError`, and changes nothing."""
-    stats = crawl.crawler.stats
-    if "seeds" in changed:
-        check_sources(new.seeds)
+    """The steps to *new*. Raises `SettingsError`, and changes nothing."""
     if changed & _FILTERS:
-        filters = crawl.filters.prepare(new, anew="countries" in changed)
-        yield partial(crawl.filters.adopt, filters)
-    if "overrides" in changed:
-        yield partial(crawl.policy_file.adopt, new.overrides, read_overrides(new.overrides))
-    if "seen_store" in changed:
-        yield partial(_keep_seen, crawl, new)
-    if changed & (_BOTTOM_UP if new.order == "bottom-up" else _BEST_FIRST):
-        yield partial(crawl.ordering.adopt, make_order(new, stats))
-    if changed & _WINDOW:
-        yield partial(crawl.frontier.rotation.slide, make_window(new, crawl.store))
-
-
-def _keep_seen(crawl: Crawl, new: SuiteSettings) -> None:
-    try:
-        crawl.open_seen(new)
-    except JobError as error:
-        raise SettingsError(f"SUITE_SEEN_STORE = {new.seen_store!r}: {error}") from error
-    crawl.frontier.use_sieve(active=new.seen_store == "sieve")
+        yield partial(crawl.filters.adopt, crawl.filters.prepare(new))
 
 
 def _ask(crawl: Crawl, new: SuiteSettings) -> None:
@@ -221,30 +178,11 @@ def _adopt(crawl: Crawl, new: SuiteSettings) -> None:
     """Let everybody go by *new*."""
     old, crawl.settings = crawl.settings, new
     replace_settings(crawl.crawler, new)
-    _tell_crawl(crawl, old, new)
+    crawl.frontier.policy.change(**policy_fields(new))
     crawl.crawler.signals.send_catch_log(
         settings_changed, old=old, new=new, spider=crawl.crawler.spider
     )
     crawl.wake()
-
-
-def _tell_crawl(crawl: Crawl, old: SuiteSettings, new: SuiteSettings) -> None:
-    crawl.frontier.policy.change(**policy_fields(new))
-    changed = {name for name in DECLARATIONS if getattr(old, name) != getattr(new, name)}
-    if changed & _PLACE:
-        crawl.frontier.residents.look_up_again(crawl.now())
-    if "prefer_https" in changed:
-        crawl.normalizer.twins = make_twins(new, crawl.store.kv(TWINS))
-    crawl.frontier.residents.capacity = crawl.capacity
-    if crawl.store.durable:
-        crawl.frontier.cache.resize(new.seen_cache)
-    if isinstance(crawl.store, RocksStore):
-        crawl.store.resize(new.memory)
-        crawl.store.sync(power_safe=new.commit_survives == "power")
-        if crawl.store.sieve is not None:
-            crawl.store.sieve.sieve.capacity = new.sieve_waiting
-    if "storable" in changed:
-        crawl.renew_codec()
 
 
 class RunningJob(JobTarget):
@@ -253,7 +191,7 @@ class RunningJob(JobTarget):
     running = True
 
     def __init__(
-        self, crawl: Crawl, scheduler: FrontierScheduler, flush: Callable[[], None]
+        self, crawl: Crawl, scheduler: Engine, flush: Callable[[], None]
     ) -> None:
         if crawl.job is None or not isinstance(crawl.store, RocksStore):
             raise TypeError("without a job nothing is asked of it")
@@ -263,7 +201,6 @@ class RunningJob(JobTarget):
         self._flush = flush
         self._expiry = 0.0  # when the next block is over (wall)
         self._blocks_changed = False
-        self._read: tuple[str, str, Change] | None = None  # what is to be set next
 
     @property
     def normal(self) -> Normal:
@@ -297,7 +234,7 @@ class RunningJob(JobTarget):
 
     def forget_robots(self, origin: str) -> bool:
         """See `Site`: in memory too."""
-        robots = self._crawl.crawler.get_downloader_middleware(RobotsMiddleware)
+        robots = self._crawl.robots
         return robots.store.forget(origin) if robots else super().forget_robots(origin)
 
     def forget_cookies(self, host: str) -> int:
@@ -317,19 +254,10 @@ class RunningJob(JobTarget):
         if self._crawl.normalizer.twins is not None:
             self._crawl.normalizer.twins.forget(site_of(host))
 
-    def reads_long(self, name: str) -> bool:
-        """See `Site`."""
-        return name in LONG
-
-    def read_setting(self, name: str, value: str) -> None:
-        """See `Site`."""
-        with suppress(SettingsError):  # it is raised when it is set
-            self._read = name, value, prepare_change(self._crawl, name, value)
-
     def set(self, name: str, value: str, *, dry: bool = False) -> tuple[str, str]:
         """See `Site`."""
         try:
-            old, new = self._change(name, value, dry=dry)
+            old, new = change_setting(self._crawl, name, value, dry=dry)
         except SettingsError as error:
             raise ActionError(str(error)) from None
         keep_terms(self._crawl)
@@ -337,20 +265,14 @@ class RunningJob(JobTarget):
 
     def is_others(self, url: str) -> bool:
         """See `Site`."""
-        agency = self._crawl.agency
-        return agency is not None and agency.shares.owner(host_of(url), url) != agency.name
+        agent = self._crawl.agent
+        return agent is not None and agent.is_foreign(url)
 
     def drain(self) -> None:
         """See `Site`."""
-        if self._crawl.agency is None or self._crawl.settings.cluster != "peers":
+        if self._crawl.agent is None or self._crawl.settings.cluster != "peers":
             raise ActionError("nobody can take what is here: this needs SUITE_CLUSTER = 'peers'")
-        self._crawl.agency.drain()
-
-    def _change(self, name: str, value: str, *, dry: bool) -> tuple[object, object]:
-        read, self._read = self._read, None
-        if read is not None and read[:2] == (name, value) and read[2].old is self._crawl.settings:
-            return read[2].make(dry=dry)
-        return change_setting(self._crawl, name, value, dry=dry)
+        self._crawl.agent.drain()
 
     def pause(self, *, paused: bool) -> None:
         """See `Site`."""
@@ -361,7 +283,7 @@ class RunningJob(JobTarget):
 
 
 def make_action_runner(
-    crawl: Crawl, scheduler: FrontierScheduler, flush: Callable[[], None]
+    crawl: Crawl, scheduler: Engine, flush: Callable[[], None]
 ) -> ActionRunner | None:
     """The operator of a crawl with a job; what earlier actions left holds from the start."""
     if crawl.job is None:

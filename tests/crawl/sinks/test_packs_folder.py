@@ -12,7 +12,7 @@ import pytest
 from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.crawl.sinks.commit_log import PlainLog
-from scrapy_spider_suite.crawl.sinks.page_packs import PagePacking, prepare_folder
+from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks, prepare_folder
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.packs.scan import Damage
 from scrapy_spider_suite.packs.writer import PackRecovery
@@ -51,7 +51,7 @@ def test_what_is_wrong_is_said_in_words(
 
     async def begin() -> None:
         known = {"SUITE_PACKS_DIR": str(folder), **settings}
-        PagePacking(PlainLog(get_crawler(settings_dict=known)), folder)
+        PagePacks(PlainLog(get_crawler(settings_dict=known)), folder)
 
     with pytest.raises(SettingsError) as caught:
         asyncio.run(begin())
@@ -67,7 +67,7 @@ def test_packs_are_not_uploaded_to_where_they_are(url: str, tmp_path: Path) -> N
     async def begin() -> None:
         settings = {"SUITE_PACKS_UPLOAD": url, "SUITE_PACKS_DIR": str(tmp_path)}
         crawler = get_crawler(settings_dict=settings)
-        PagePacking(PlainLog(crawler), tmp_path)
+        PagePacks(PlainLog(crawler), tmp_path)
 
     with pytest.raises(SettingsError) as caught:
         asyncio.run(begin())
@@ -86,7 +86,7 @@ def test_damage_that_recovery_meets_is_told(
     done.set_result([PackRecovery(tmp_path / "a.warc.lzo", 80, 10, 2, damage)])
 
     async def told() -> None:
-        packs = PagePacking(PlainLog(crawler), tmp_path)
+        packs = PagePacks(PlainLog(crawler), tmp_path)
         packs._recovered(done)
         await packs.finish()
         await packs.close()

@@ -20,7 +20,7 @@ from support.websites import Site, links, running
 from scrapy_spider_suite.analysis.duplicates import PAYLOADS
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.sinks.commit_log import FrontierLog, PlainLog
-from scrapy_spider_suite.crawl.sinks.page_packs import PagePacking
+from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.packs import Capture, make_records, open_items, open_packs
@@ -188,7 +188,7 @@ def test_a_writer_that_dies_at_the_end(
         raise ValueError("write to closed file")
 
     async def crawl() -> None:
-        packs = PagePacking(PlainLog(get_crawler()), tmp_path)
+        packs = PagePacks(PlainLog(get_crawler()), tmp_path)
         monkeypatch.setattr(GroupWriter, "write", broken)
         packs.take(PageItem.from_response(Response("http://a.test/", body=b"page")))
         await packs.finish()
@@ -211,7 +211,7 @@ def test_what_no_record_can_be_made_of_is_left_out(
     crawler = get_crawler()
 
     async def crawl() -> None:
-        packs = PagePacking(PlainLog(crawler), tmp_path)
+        packs = PagePacks(PlainLog(crawler), tmp_path)
         monkeypatch.setattr("scrapy_spider_suite.packs.writer.records", made)
         for path in ("x" * (URL_MAX + 1), "odd", ""):
             packs.take(PageItem.from_response(Response(f"http://a.test/{path}", body=b"page")))
@@ -239,5 +239,5 @@ def test_what_is_written_is_told_whenever_the_loop_has_looked(tmp_path: Path) ->
     """In the writer's thread: it may be held up between any two steps."""
     loop = Mock()
     packing: Any = SimpleNamespace(_written=Drained(["earlier"]), _loop=loop, _let_go=None)
-    PagePacking._told(packing, object())  # type: ignore[arg-type]
+    PagePacks._told(packing, object())  # type: ignore[arg-type]
     loop.call_soon_threadsafe.assert_called_once_with(None)

@@ -13,7 +13,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.crawl.sinks import page_packs
 from scrapy_spider_suite.crawl.sinks.commit_log import PlainLog
-from scrapy_spider_suite.crawl.sinks.page_packs import PagePacking
+from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
 from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.packs import PackWriter, open_packs
 
@@ -49,7 +49,7 @@ def test_a_writer_that_is_behind_does_not_stop_the_loop(
     crawler, engine = crawler_with_engine()
 
     async def crawl() -> None:
-        packs = PagePacking(PlainLog(crawler), tmp_path)
+        packs = PagePacks(PlainLog(crawler), tmp_path)
         rescue = threading.Timer(5, writing.set)
         rescue.start()
         seen = []

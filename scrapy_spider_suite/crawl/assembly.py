@@ -1,0 +1,48 @@
+"""Makes the parts of a crawl in their order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from scrapy_spider_suite.crawl.context import Crawl, get_crawl
+from scrapy_spider_suite.crawl.gate import WireQueue
+from scrapy_spider_suite.crawl.links import SitemapLinks
+from scrapy_spider_suite.crawl.preparation import TrustedPrivateHosts
+from scrapy_spider_suite.crawl.revisits import Revisits
+from scrapy_spider_suite.crawl.sinks.duplicate_pages import DuplicatePages
+from scrapy_spider_suite.crawl.visits import Visits
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+_opened: WeakKeyDictionary[Crawl, CrawlParts] = WeakKeyDictionary()
+
+
+class CrawlParts:
+    """The parts that the scheduler and the gate of one crawl share.
+
+    Raises the `SuiteError`s.
+    """
+
+    def __init__(self, crawl: Crawl) -> None:
+        self.crawl = crawl
+        self.trusted = TrustedPrivateHosts(crawl)
+        self.visits = Visits(crawl, self.trusted)
+        self.wire = WireQueue(crawl)
+        self.revisits = Revisits(crawl)
+        self.sitemaps = SitemapLinks(crawl, self.revisits)
+        self.duplicates = DuplicatePages(crawl)
+
+
+def open_crawl(crawler: Crawler) -> CrawlParts:
+    """The parts of *crawler*'s crawl, made at the first call.
+
+    The scheduler and the gate work without each other: the first one that calls makes the parts.
+    Raises the `SuiteError`s.
+    """
+    crawl = get_crawl(crawler)
+    parts = _opened.get(crawl)
+    if parts is None:
+        parts = _opened[crawl] = CrawlParts(crawl)
+    return parts
