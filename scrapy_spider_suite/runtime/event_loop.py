@@ -1,6 +1,4 @@
-"""The event loop: time slices for long work, blocking iterators in threads, Python's garbage
-collector, and uvloop for Scrapy.
-"""
+"""The event loop: time slices, blocking iterators in threads, garbage collection, uvloop."""
 
 from __future__ import annotations
 

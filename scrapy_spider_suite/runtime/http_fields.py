@@ -9,7 +9,7 @@ class Headers(Protocol):
     """Scrapy's ``Headers``, or an object like it."""
 
     def get(self, key: str, /) -> bytes | None:
-        """The last value of a field, or None."""
+        ...
 
 
 def field_text(headers: Headers, name: str) -> str:

@@ -1,10 +1,8 @@
 """Exit codes, and how a crawl that must not start is refused.
 
-In a script, `refuse` raises the error, which comes out of ``crawl()``. Under a Scrapy command it
-logs one line and raises ``SystemExit``, which leaves an asyncio task, but not a Deferred. Scrapy's
-older API calls add-ons and makes spiders in a Deferred; there :class:`RefusedCrawl` carries the
-refusal to the making of the scheduler, which is a task under either API. (NotConfigured would only
-switch the add-on off, and the crawl would run without its politeness.)
+In a script `refuse` raises the error. Under a command it logs a line and raises ``SystemExit``,
+which leaves an asyncio task, but not a Deferred: there `RefusedCrawl` refuses when it is made.
+NotConfigured would only switch the add-on off, and the crawl would run without its politeness.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Which URLs were seen: a cache of fingerprints, and the stores behind it.
-
-A store has files of its own, but knows neither Scrapy nor a database, sockets or clocks. What is
-named here is imported when it is asked for (PEP 562), since it brings numpy with it.
-"""
+"""Stores of what was seen, and a cache before them; imported at first use (they bring numpy)."""
 
 from __future__ import annotations
 
@@ -26,7 +22,6 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for, at its first use."""
     if name in _MODULES:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

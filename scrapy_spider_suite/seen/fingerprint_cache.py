@@ -1,11 +1,7 @@
-"""The fingerprint cache: keys met lately, in a fixed amount of memory.
+"""The fingerprint cache: keys met lately, in a fixed amount of memory (BUbiNG §4).
 
-More than nine in ten discovered URLs end here (BUbiNG §4). A known key was seen for certain, up to
-a collision of 128 bits; an unknown one may have been seen, too, and is looked up in a store.
-
-It is a table of sets of eight fingerprints in the order of use; approximately the least recently
-used one is dropped. A set is 128 bytes, so ``find`` looks at the speed of C; a look-up that finds
-its fingerprint in front changes nothing.
+A table of sets of eight fingerprints in the order of use: a set is 128 bytes, in which ``find``
+looks at the speed of C. A known key was seen for certain, up to a collision of 128 bits.
 """
 
 from __future__ import annotations
@@ -27,15 +23,6 @@ _digest = xxhash.xxh3_128_digest
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
-    """How well a cache does.
-
-    Attributes:
-        hits: keys that were known.
-        misses: keys that were not.
-        capacity: number of fingerprints that fit.
-        bytes: memory of the table.
-    """
-
     hits: int
     misses: int
     capacity: int
@@ -43,7 +30,7 @@ class CacheStatistics:
 
     @property
     def hit_rate(self) -> float:
-        """The share of known keys, from 0 to 1."""
+        """From 0 to 1."""
         return self.hits / max(1, self.hits + self.misses)
 
 
@@ -112,7 +99,7 @@ class FingerprintCache:
         return new
 
     def __contains__(self, key: bytes) -> bool:
-        """Whether *key* is remembered; changes nothing."""
+        """Whether *key* is remembered; no use of it."""
         return self._place(_digest(key)) >= 0
 
     def forget(self, key: bytes) -> None:
@@ -156,7 +143,6 @@ class FingerprintCache:
         self._mask = sets - 1
 
     def clear(self) -> None:
-        """Forget everything but the counts."""
         self._table[:] = bytes(len(self._table))
         self._alike = self._mask
 

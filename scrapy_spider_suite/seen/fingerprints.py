@@ -1,21 +1,9 @@
 """Fingerprints: made from keys, as numpy rows, in sorted files.
 
-A *key* is bytes that begin with the slot of a host, such as `frontier.entries.state_key`. Its
-fingerprint is the slot (2 bytes) and the first bytes of the key's xxh3_128, so all fingerprints of
-a host, or of a range of slots, lie together. With *n* keys in the fullest slot a new key is taken
-for known with a probability of at most ``n / 2**(bits - 16)``. xxh3 is no cryptographic hash: an
-author of pages can hide one of their own URLs, but none of another host.
-
-A row is a fingerprint as one or two words of 64 bits. Sorted rows are sorted by their first words
-only: with 48 random bits two rows hardly ever agree in it, and a loop compares the rest.
-
-A sorted file is written once::
-
-    rows | for each block of 256 rows: its first word, and xxh3 of the block | footer
-
-Words are little-endian. The footer has the number of rows and words, and checksums of the index and
-of itself. The index of an open file is in memory; a block is read, and compared with its checksum,
-when it is needed. Blocks are not mapped: Scrapy's memory guard takes mapped pages for a leak.
+A *key* is bytes that begin with the slot of a host (`frontier.entries.state_key`). Its fingerprint
+is the slot (2 bytes) and the first bytes of the key's xxh3_128. A row is a fingerprint as one or
+two words of 64 bits; sorted rows are sorted by first words only. docs/seen.md tells how sure they
+are.
 """
 
 from __future__ import annotations
@@ -58,7 +46,6 @@ def fingerprint(key: bytes, width: int) -> bytes:
 
 
 def fingerprints(items: Iterable[str | bytes], width: int) -> bytes:
-    """The fingerprints of *items*, one after the other."""
     return b"".join([fingerprint(item_key(item), width) for item in items])
 
 
@@ -84,7 +71,6 @@ def rows_of(prints: bytes | bytearray, width: int) -> Rows:
 
 
 def bytes_of(rows: Rows) -> bytes:
-    """Rows as concatenated fingerprints."""
     return rows.astype(">u8").tobytes()
 
 
@@ -103,7 +89,6 @@ def rows_between(rows: Rows, low: int, high: int) -> Rows:
 
 
 def mask_of(slots: Iterable[int]) -> Mask:
-    """A mask over all slots that is true for *slots*."""
     mask = np.zeros(1 << 16, np.bool_)
     mask[list(slots)] = True
     return mask
@@ -197,7 +182,16 @@ _sum = xxhash.xxh3_64_intdigest
 
 
 class SortedFile:
-    """A sorted file, open for reading. Raises `JobDamagedError` if its end is missing."""
+    """A sorted file, open for reading. Raises `JobDamagedError` if its end is missing.
+
+    ::
+
+        rows | for each block of 256 rows: its first word, and xxh3 of the block | footer
+
+    Words are little-endian. The index of an open file is in memory; a block is read, and compared
+    with its checksum, when it is needed. Blocks are not mapped: Scrapy's memory guard takes mapped
+    pages for a leak.
+    """
 
     def __init__(self, path: Path, damage: Damage) -> None:
         self._file: int | None = None
@@ -231,11 +225,9 @@ class SortedFile:
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
         return self._rows * self.words * 8 + len(self._firsts) * 16 + _END
 
     def has(self, row: tuple[int, ...]) -> bool:
-        """Whether the file has *row*; usually one read of a block."""
         first, starts = row[0], self._firsts
         block = max(0, bisect_left(starts, first) - 1)
         while block < len(starts) and starts[block] <= first:
@@ -298,7 +290,6 @@ class SortedFile:
         return np.frombuffer(good, "<u8").astype(np.uint64).reshape(-1, self.words)
 
     def close(self) -> None:
-        """Close the file; a look-up opens it again."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -342,6 +333,5 @@ class SortedWriter:
         self._file.close()
 
     def abandon(self) -> None:
-        """Remove the file."""
         self._file.close()
         self.path.unlink(missing_ok=True)

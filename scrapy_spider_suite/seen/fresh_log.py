@@ -1,7 +1,7 @@
-"""The log of fresh rows: URLs that no segment holds yet.
+"""The log of fresh rows: URLs that no segment holds yet, in files that are only appended to.
 
-The log is a row of files that are only appended to. A *frame* is what one `append` wrote; it is
-whole or ignored. A row's *handle* is its position, counted over all files, and its length.
+A *frame* is the rows of one `append`, whole or ignored. A row's *handle* is its position, counted
+over all files, and its length.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ class FreshLog:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
         return sum(os.fstat(fd).st_size for fd in self._fds)
 
     def append(self, rows: FreshRows) -> list[int]:
@@ -116,7 +115,6 @@ class FreshLog:
             raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
 
     def read(self, handle: int) -> bytes:
-        """The URL of a row."""
         at = handle >> LENGTH_BITS
         number = bisect_right(self._starts, at) - 1
         return os.pread(self._fds[number], handle & _LENGTH, at - self._starts[number])
@@ -149,7 +147,6 @@ class FreshLog:
         return self._end - (handle >> LENGTH_BITS) > KEPT_FILES * FILE_BYTES
 
     def files(self) -> list[tuple[int, Path]]:
-        """The files, each with its start."""
         return [(start, self._path(start)) for start in self._starts]
 
     def sync(self) -> None:

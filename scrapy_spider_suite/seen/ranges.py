@@ -47,7 +47,6 @@ class Range:
         """Whether a segment is missing: then nothing is written that would leave it out."""
 
     def find(self, ident: int) -> int:
-        """The handle of a fresh row, or -1."""
         handle = self.open_table.find(ident)
         if handle < 0:
             for table in self.frozen_tables:
@@ -87,7 +86,6 @@ class Range:
         self.count = sum(count for _, count in found)
 
     def drop(self, handles: Handles) -> None:
-        """Drop removed rows."""
         kept = [self.rows_in(table) for table in (*self.frozen_tables, self.open_table)]
         tables = [FreshTable.of(ids[left], held[left]) for ids, held in kept
                   for left in [~np.isin(held, handles)]]  # fmt: skip
@@ -96,7 +94,6 @@ class Range:
         self.count -= len(handles)
 
     def rows(self) -> tuple[Ids, Handles]:
-        """All fresh rows, in no order."""
         found = [self.rows_in(table) for table in (*self.frozen_tables, self.open_table)]
         return np.concatenate([ids for ids, _ in found]), np.concatenate([h for _, h in found])
 
@@ -151,11 +148,9 @@ class Ranges:
         return self.all[bisect_right(self.lows, ident) - 1]
 
     def index(self, ids: Ids) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """The number of the range of each of *ids*."""
         return np.searchsorted(np.array(self.lows, np.uint64), ids, "right") - 1
 
     def between(self, low: int, high: int) -> list[Range]:
-        """The ranges of the ids from *low* to before *high*."""
         return [part for part in self.all if part.row.low < high and low < part.high]
 
     def __iter__(self) -> Iterator[Range]:

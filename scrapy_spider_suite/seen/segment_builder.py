@@ -1,7 +1,7 @@
-"""Builds segments of a trie store, in a process of its own.
+"""Builds segments of a trie store in a process of its own: a trie holds the interpreter's lock
+for long.
 
-Building a trie holds the interpreter's lock for 2 s a million URLs. The plan is a JSON file; the
-results lie beside it, and belong to no store until `SegmentBuild.install`.
+The plan is a JSON file; the results lie beside it, and belong to no store until `install`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class BuildPlan:
     split: int = SPLIT
 
     def write(self, made: Path) -> Path:
-        """Write the plan into the folder *made*. Raises OSError."""
+        """Raises OSError."""
         path = made / PLAN
         path.write_text(json.dumps(asdict(self)))
         return path
@@ -78,8 +78,6 @@ class BuildPlan:
 
 
 class SegmentBuilder:
-    """Carries out one plan in the folder *made*."""
-
     def __init__(self, plan: BuildPlan, made: Path, catalogue: Catalogue) -> None:
         self._plan, self._made, self._catalogue = plan, made, catalogue
         self._folder = Path(plan.folder)
@@ -273,7 +271,6 @@ class SegmentBuild:
         self.discard()
 
     def discard(self) -> None:
-        """Delete the build's files."""
         if self._process is not None and self._process.stderr is not None:
             self._process.stderr.close()
         shutil.rmtree(self._made, ignore_errors=True)

@@ -1,14 +1,8 @@
-"""Segments of a trie store, and the catalogue that names them.
+"""Segments of a trie store (trie, filter, id table), and the catalogue that names them.
 
-A segment is an immutable file: a trie of URLs (``marisa-trie``, mapped into memory), a filter, and
-in a store with ids the table from ids to the trie's numbers (`url_ids`).
-
-The filter is a blocked Bloom filter: an id sets two bits of one word of 16, so a look-up reads one
-place. With 4.5 bits a URL, one in seven absent URLs passes. Only the lowest 30 bits of an id
-count: Python has no faster numbers, and the slot of the host need not be known.
-
-The catalogue is the truth about a store. A new one is written beside the old and renamed over it.
-There are two copies, each with a hash; of two that differ, the later one holds.
+The filter sets two bits of one word of 16 for an id, by its lowest 30 bits: a look-up reads one
+place, and one in seven absent URLs passes. Of two copies of the catalogue the later whole one
+holds.
 """
 
 from __future__ import annotations
@@ -46,7 +40,6 @@ _A_WORD: Final = 32 / 9
 
 
 def words_of(ids: Ids) -> bytes:
-    """The words of the filter for *ids*."""
     # An odd number of words: which of them it is then says nothing of what is set in it.
     count = int(len(ids) / _A_WORD) | 1
     low = (ids & np.uint64(USED)).astype(np.int64)
@@ -93,7 +86,6 @@ class SegmentRow:
 
     @property
     def id_table(self) -> int:
-        """Bytes of the table from ids to URLs."""
         return self.size - self.trie - WORD * self.words if self.width else 0
 
 
@@ -133,13 +125,11 @@ class Catalogue:
 
     @property
     def files(self) -> set[str]:
-        """The names of the segments."""
         rows = (segment for row in self.ranges for segment in (row.base, row.recent))
         return {row.name for row in rows if row is not None}
 
     @property
     def mark(self) -> int:
-        """The highest mark."""
         return max(row.mark for row in self.ranges)
 
     def encode(self) -> bytes:
@@ -207,7 +197,7 @@ def write_catalogue(folder: Path, catalogue: Catalogue) -> None:
 
 
 def install_catalogue(made: Path, folder: Path) -> None:
-    """Move the copies in *made* to the store in *folder*. Raises `StoreWriteError`."""
+    """Raises `StoreWriteError`."""
     first, second = COPIES
     try:
         (made / first).replace(folder / first)
@@ -234,8 +224,6 @@ Lookup = Callable[[bytes, int], int]
 
 
 class Segment:
-    """A segment, open for look-ups."""
-
     __slots__ = (
         "_ids", "_map", "_path", "_removed", "_trie", "key_of", "look", "row",
     )  # fmt: skip
@@ -297,7 +285,6 @@ class Segment:
         return self.key_of(ident)
 
     def keys(self, prefix: bytes = b"") -> Iterator[bytes]:
-        """The URLs that begin with *prefix*, in no order."""
         # A generator, for it must hold this object: the trie does not hold its map.
         if self._trie is None:
             self._begin()

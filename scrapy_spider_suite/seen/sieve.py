@@ -1,13 +1,9 @@
-"""Mercator's sieve: which of many URLs are new, for more URLs than memory holds.
+"""Mercator's sieve: which of many URLs are new, for more URLs than memory holds (BUbiNG §4).
 
-Offered items wait. A *flush* sorts their fingerprints, compares them with the sorted ones on disk,
-and tells the new ones in the order of the offers (BUbiNG §4; DRUM, which does not keep the order,
-breaks breadth-first search). Memory holds 8 or 16 bytes of each waiting item; the items lie in a
-log: the sieve's own, or rows of its caller.
-
-A flush is decided in one moment, with its verdict in the manifest. Its new items are handed out,
-after a kill again, until it is accepted; accepting drops the waiting items. So nothing is lost, and
-a caller that stores new items with their numbers gets nothing twice.
+Items wait in a log; a flush compares their fingerprints with the set on disk, and tells the new
+ones in the order of the offers. It is decided in one moment, and its verdict is kept until it is
+accepted: a kill loses nothing, and a caller that stores new items with their numbers gets nothing
+twice.
 """
 
 from __future__ import annotations
@@ -47,11 +43,10 @@ Item = str | bytes
 
 
 class WaitingLog:
-    """The log of waiting items in *folder*; items are numbered.
+    """The log of waiting items in *folder*; *decided* is the number after the last decided item.
 
-    A file has the items between two flushes; its name is the number of its first item. A record is
-    its length, whether it is text, its xxh32, and itself. Opening cuts off a torn end. *decided* is
-    the number after the last decided item.
+    A file has the items between two flushes; its name is the number of its first item. Opening cuts
+    off a torn end.
 
     Attributes:
         first: number of the first item that is not dropped.
@@ -89,7 +84,7 @@ class WaitingLog:
         return len(sizes)
 
     def append(self, items: Sequence[Item]) -> None:
-        """Append *items*: all of them, or with a `StoreWriteError` none."""
+        """Append *items*, all or none. Raises `StoreWriteError`."""
         records = bytearray()
         for item in items:
             data = item if isinstance(item, bytes) else encode(item)
@@ -112,13 +107,11 @@ class WaitingLog:
         return self._file
 
     def rotate(self) -> None:
-        """Begin another file, so that the files before can be dropped."""
         self.close()
         os.close(_open(self._path(self.next)))
         self._start = self.next
 
     def read(self, begin: int, end: int) -> Iterator[tuple[int, Item]]:
-        """The items from number *begin* to before *end*, each with its number."""
         for start in self._starts():
             if start >= end:
                 return
@@ -375,22 +368,18 @@ class Sieve:
 
     @property
     def words(self) -> int:
-        """Words of 64 bits in a fingerprint."""
         return self._width // 8
 
     @property
     def next(self) -> int:
-        """The number that the next offered item gets."""
         return self._begun + self.waiting
 
     @property
     def waiting(self) -> int:
-        """How many items wait for a flush to begin."""
         return len(self._bucket) // self._width
 
     @property
     def full(self) -> bool:
-        """Whether `capacity` items wait."""
         return self.waiting >= self.capacity
 
     def offer(self, items: Iterable[Item]) -> None:
@@ -445,7 +434,6 @@ class Sieve:
 
     @property
     def prints(self) -> list[bytes]:
-        """The fingerprints that wait for a flush to begin."""
         data, width = bytes(self._bucket), self._width
         return [data[at : at + width] for at in range(0, len(data), width)]
 

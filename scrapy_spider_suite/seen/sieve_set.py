@@ -1,7 +1,4 @@
 """A set of fingerprints that answers at once, over the files of a sieve; and checkpoints of stores.
-
-New items are in memory and in a log. When there are enough, they are merged into the sorted files,
-in a thread if wanted. A look-up asks the cache, memory, and the disk, with one or two reads there.
 """
 
 from __future__ import annotations
@@ -124,7 +121,6 @@ class SieveSet:
             self.trouble = str(error)
 
     def wait(self) -> None:
-        """Wait for the merging thread."""
         if self._thread is None:
             return
         self._thread.join()
@@ -135,7 +131,6 @@ class SieveSet:
             self._patience = len(self._recent) + self._capacity // 4
 
     def stats(self) -> SieveStatistics:
-        """The sizes; waiting items are in memory."""
         return self._sieve.stats()
 
     def close(self) -> None:
@@ -194,7 +189,6 @@ class Checkpoint:
             shutil.rmtree(self._unfinished, ignore_errors=True)
 
     def close(self) -> None:
-        """Release the lock."""
         os.close(self._lock)
 
 

@@ -1,14 +1,8 @@
 """A set of fingerprints on disk: sorted, in parts by first words, merged with batches.
 
-A part has a *base* and a *recent* file. A batch is compared with both, and its new rows are merged
-into recent; when recent would exceed a quarter of the base, the two become a new base. So a small
-batch costs reading the whole set, as with Mercator's sieve (BUbiNG §4), but writing little. A base
-that grows too large is cut; a look-up reads two files at most.
-
-Files never change. A merge writes new ones, and a new manifest (msgpack and its xxh3) makes them
-the set in one moment; unnamed files are the rest of something unfinished. numpy, reading, writing
-and syncing release the interpreter's lock, so the steps of a merge can run in a thread beside a
-crawl.
+A part has a *base* and a *recent* file of at most a quarter of it. A merge reads both, and rewrites
+recent, or else the base. Files never change: a new manifest makes new ones the set in one moment.
+numpy and the disk release the interpreter's lock, so steps can run in a thread.
 """
 
 from __future__ import annotations
@@ -197,7 +191,6 @@ class SetMerge:
         self._parts.serve(self._manifest)
 
     def abandon(self) -> None:
-        """Remove the files written."""
         if self._writer is not None:
             self._writer.abandon()
         for path in self._written:
@@ -396,7 +389,6 @@ class SortedSet:
 
     @property
     def parts(self) -> list[SetPart]:
-        """The parts, in the order of their ranges."""
         return self._serving.parts
 
     @property
@@ -427,7 +419,6 @@ class SortedSet:
             return self.has(print_)  # a merge ended meanwhile
 
     def ranges(self) -> Iterator[tuple[SetPart, int]]:
-        """The parts, each with the end of its range."""
         return zip(self.parts, [*self._serving.lows[1:], TOP], strict=True)
 
     def rows(self, slots: Mask, low: int = 0, high: int = TOP) -> Iterator[Rows]:

@@ -1,9 +1,4 @@
-"""`TrieStore`: the exact set of the URLs that a crawl has seen, compressed.
-
-Log-structured: new URLs go to a log and an index in memory, and a process of its own merges them
-into tries that never change. Ids are cut into ranges of a million URLs with two tries each at most,
-so the cost of a look-up does not grow with the store. docs/seen.md has the design.
-"""
+"""`TrieStore`: the exact set of the URLs that a crawl has seen, compressed. See docs/seen.md."""
 
 from __future__ import annotations
 
@@ -125,7 +120,7 @@ def _sweep(folder: Path, catalogue: Catalogue) -> None:
 
 
 def _replay(state: StoreState, readonly: bool) -> int:
-    """Put the fresh rows of the log into the tables of the ranges; return their number."""
+    """Fill the tables of the ranges from the log; return the number of rows."""
     log, ranges = state.log, state.ranges
     frames = list(log.rows())
     if not frames:
@@ -155,20 +150,15 @@ def _replay(state: StoreState, readonly: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TrieStatistics:
-    """A trie store at one moment. Sizes are in bytes.
+    """The sizes of a trie store, in bytes and URLs.
 
     Attributes:
-        urls: number of URLs.
         fresh: URLs in no segment yet.
         removed: URLs in segments that count no more.
         ranges: of ids.
-        segments: files with tries.
-        tries: size of the tries.
-        filters: size of the filters.
-        ids: size of the tables from ids to URLs; 0 in a store without ids.
-        log: size of the log of fresh URLs.
-        memory: size of the index of fresh URLs.
-        size: the whole store on disk.
+        ids: of the tables from ids to URLs.
+        memory: of the index of fresh URLs.
+        size: on disk.
     """
 
     urls: int
@@ -185,7 +175,6 @@ class TrieStatistics:
 
     @property
     def bytes_a_url(self) -> float:
-        """Of the whole store."""
         return self.size / max(1, self.urls)
 
 
@@ -234,7 +223,6 @@ class TrieStore:
     # Looking up
 
     def __contains__(self, url: object) -> bool:
-        """Whether *url* was added."""
         if not isinstance(url, str):
             return False
         key = url.encode("utf-8", "surrogatepass")
@@ -385,7 +373,6 @@ class TrieStore:
 
     @property
     def trouble(self) -> str:
-        """Why the last build failed; empty once one succeeded."""
         return self._upkeep.trouble
 
     def poll(self) -> bool:
@@ -441,7 +428,6 @@ class TrieStore:
     # The whole
 
     def stats(self) -> TrieStatistics:
-        """The sizes of the store."""
         fresh, log = self._state.fresh, self._log.size
         rows = [segment.row for part in self._ranges for segment in part.segments]
         ids = sum(row.id_table for row in rows)

@@ -93,7 +93,6 @@ class TrieUpkeep:
 
     @property
     def behind(self) -> bool:
-        """Whether more rows are fresh than *limit*."""
         return self.state.fresh >= self._limit
 
     def add(self, rows: FreshRows) -> None:
@@ -172,7 +171,6 @@ class TrieUpkeep:
         return error
 
     def cancel(self) -> None:
-        """Stop the build that runs."""
         if self._build is not None:
             self._build.cancel()
             self._build = None
@@ -256,7 +254,6 @@ class TrieUpkeep:
 
 
 def has_removed(part: Range) -> bool:
-    """Whether segments of *part* still contain removed URLs."""
     return any(segment.row.removed for segment in part.segments)
 
 
@@ -334,7 +331,6 @@ def _judge(folder: Path, row: SegmentRow) -> TrieDamage | None:
 
 
 def _repair(upkeep: TrieUpkeep, found: list[TrieDamage]) -> None:
-    """Raises `StoreWriteError`."""
     folder, ranges = upkeep.state.folder, upkeep.state.ranges
     lost = {finding.file for finding in found if finding.lost}
     bad = {finding.file for finding in found}

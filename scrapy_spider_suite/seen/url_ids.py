@@ -1,12 +1,9 @@
 """From an id to its URL: the table of a segment in a store with ids.
 
-The table has open addressing and is seven eighths full: a byte of *checks* for each place, then in
-the same order the trie's *numbers*. A URL's place is the first free one from the remainder of its
-id by the number of places; its check is the remainder by `CHECKS`.
-
-A found URL is compared with the id by its hash, which lacks the 16 bits of the slot. Both
-remainders depend on those bits: a table is *exact* if no two ids that differ in nothing else have
-the same check and near places. Most tables of thousands are; else the next size is tried.
+A table with open addressing, seven eighths full: a byte of *checks* for each place, then the trie's
+*numbers*. A URL's place is the first free one from the remainder of its id; its check is the
+remainder by `CHECKS`. The hash of a found URL lacks the 16 bits of the slot: a table is *exact* if
+its places and checks tell those apart.
 """
 
 from __future__ import annotations

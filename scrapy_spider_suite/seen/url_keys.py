@@ -1,8 +1,7 @@
 """Keys of URLs as bytes, their 64-bit ids, and the table of fresh ids in memory.
 
-An id is the slot of the host (16 bits) and 48 bits of a seeded hash of the URL. It needs no room on
-disk, never changes, and orders URLs by slot and host. If two ids collide, the later URL gets the
-next free id and is a *twin*, which the catalogue lists.
+An id is the host's slot (16 bits) and 48 bits of a seeded hash of the URL. If two collide, the
+later URL is a *twin*: it gets the next free id, and the catalogue lists it.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ def host_bytes(key: bytes) -> bytes:
 
 
 def _ends_host(prefix: bytes) -> bool:
-    """Whether *prefix* ends in the colon before a port."""
     authority = prefix.partition(b"://")[2]
     return authority.endswith(b":") and (b"[" not in authority or b"]" in authority)
 
@@ -77,7 +75,6 @@ class UrlIds:
     def __init__(
         self, seed: int, mask: int = LOW, twins: Mapping[str, int] | None = None
     ) -> None:
-        """*twins*: keys in hexadecimal digits, as the catalogue has them."""
         self.seed = seed
         self.mask = mask
         self.twins = {bytes.fromhex(key): ident for key, ident in (twins or {}).items()}
@@ -85,7 +82,6 @@ class UrlIds:
         self.has = _judge(seed, self.of)
 
     def id_of(self, key: bytes) -> int:
-        """The id of *key*, a twin or not."""
         return self.twins.get(key) or self.of(key)
 
     @staticmethod
@@ -102,7 +98,6 @@ class UrlIds:
 
 
 def _giver(seed: int, mask: int) -> Callable[[bytes], int]:
-    """Make `UrlIds.of`; names of a function cost less than attributes do."""
     slots: dict[bytes, int] = {}
     known, hash_of = slots.get, digest
 
@@ -117,7 +112,6 @@ def _giver(seed: int, mask: int) -> Callable[[bytes], int]:
 
 
 def _judge(seed: int, of: Callable[[bytes], int]) -> Callable[[bytes, int], bool]:
-    """Make `UrlIds.has`."""
     hash_of, low, shift = digest, LOW, SLOT_SHIFT
 
     def has(key: bytes, ident: int) -> bool:
@@ -195,7 +189,6 @@ class FreshTable:
         return table
 
     def find(self, ident: int) -> int:
-        """The handle of *ident*, or -1."""
         keys, handles, mask = self._parts[ident >> _PART_SHIFT & (PARTS - 1)]
         at = ident & mask
         while held := keys[at]:
@@ -231,7 +224,6 @@ class FreshTable:
             self._parts[number] = _filled(*_rows(self._parts[number]), size=(mask + 1) * 2)
 
     def rows(self) -> tuple[Ids, Handles]:
-        """All ids and their handles, in no order."""
         parts = list(self.pieces())
         ids = np.concatenate([ids for ids, _ in parts])
         return ids, np.concatenate([handles for _, handles in parts])
@@ -241,7 +233,6 @@ class FreshTable:
         return map(_rows, self._parts)
 
     def ids(self) -> Ids:
-        """All ids, in no order."""
         held = [np.frombuffer(part[0], np.uint64) for part in self._parts]
         return np.concatenate([ids[ids != 0] for ids in held])
 

@@ -1,7 +1,6 @@
 """The links of a page: normal URLs, each once, in document order (K15); or as edges of a graph.
 
-No tree, no decoded copy of the page and no object per link: one regular expression passes over the
-bytes (`markup`), and only links become text. Work is linear in the page, memory in *max_links*.
+One regular expression passes over the bytes: work is linear in the page, memory in *max_links*.
 """
 
 from __future__ import annotations

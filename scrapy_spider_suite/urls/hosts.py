@@ -1,18 +1,10 @@
 """Names of hosts: registered domains, SURTs, hosts in URLs, mentions in text, the papers' hash
 sums.
 
-Domains are by the list of public suffixes (https://publicsuffix.org) in tldextract, its private
-section included: two sites of one blog host are two domains. It is loaded at its first use.
-
-A SURT is a URL with its host reversed (Heritrix 3, *Sort-friendly URI Reordering Transform*), here
-without the scheme: http and https are one.
-
-Hash sums tell the node, phase, terminal or thread of a URL (K1, K4, T8). KSpider adds up the
-characters of the URL for a node, and of the host for a phase (§2.1, §2.2); Tarantula every other
-character of the host for a terminal and for a thread (§5.1). Tarantula prints one modulus for both,
-and does not say whether "even" counts from 0: here each has its own modulus, and the first
-character is even. Hosts and URLs are normal; characters beyond ASCII count as UTF-8. A count below
-1 raises `ValueError`.
+Domains are by the list of public suffixes in tldextract, its private section included. SURTs are
+those of Heritrix 3 without the scheme. Hash sums (K1, K4, T8) are KSpider's (§2.1, §2.2) and
+Tarantula's (§5.1, with a modulus of its own for each equation, and an even first character);
+characters beyond ASCII count as UTF-8, and a count below 1 raises `ValueError`.
 """
 
 from __future__ import annotations
@@ -143,7 +135,6 @@ def url_mentions(url: str) -> re.Pattern[bytes]:
 
 
 def _spelled(sign: bytes) -> bytes:
-    """The ways to write one character of a URL."""
     if sign.isalnum() or sign in b"-._~":
         return re.escape(sign)
     code = sign.hex().encode()

@@ -1,17 +1,10 @@
 """The tags of a page that can name a URL, found in one linear pass over its bytes; its encoding.
 
-This is the tokenizer of the HTML standard (§13.2.5), as far as finding tags needs it. No tree is
-built, for a page decides what a tree costs: 37 kB of unclosed ``<b id=..>`` take 1.4 GB in lexbor.
-Here every byte is looked at a bounded number of times, and only the match at hand is kept.
-
-On purpose, as a crawler is a browser without scripts and frames, the contents of noscript,
-noframes, noembed, iframe and template are read as markup. For simplicity a script ends at its first
-end tag, even within ``<!-- <script>``, and a self-closed ``<title/>`` or ``<style/>`` is empty.
-
-Any encoding will do in which ASCII bytes mean ASCII outside multi-byte characters, and in which ``"
-' < = > /`` and white space are never the second byte of a character. The encoding is found in the
-order of the HTML standard (§13.2.3): byte order mark, caller or HTTP header, ``meta``; then UTF-8
-if the page is valid, else windows-1252. Labels are those of browsers, through ``w3lib``.
+The tokenizer of the HTML standard (§13.2.5), as far as finding tags needs it, without a tree: a
+page decides what a tree costs. On purpose, the contents of noscript, noframes, noembed, iframe and
+template are markup; a script ends at its first end tag; a self-closed ``<title/>`` or ``<style/>``
+is empty. The encoding is found in the order of the standard (§13.2.3), with UTF-8 or windows-1252
+at its end.
 """
 
 from __future__ import annotations
@@ -243,7 +236,6 @@ class Markup:
         return self._encoding
 
     def _markup_encoding(self) -> str:
-        """Python's name of the encoding of ``markup``."""
         encoding = self.encoding
         return encoding if encoding in _PLAIN_ENCODINGS else "utf-8"
 

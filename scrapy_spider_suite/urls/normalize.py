@@ -1,16 +1,9 @@
 """The normal form of a URL: what the crawl stores, compares, paces by and sends.
 
-A *normal* URL is the WHATWG URL standard's result (parsed by ``ada``), and:
-
-- its scheme is http or https; every other URL has no normal form;
-- it has no fragment, user name, password, default port, empty query, or dot at the end of its host;
-  its host is possible in DNS (RFC 1035 §2.3.4); its path is at least ``/``;
-- all characters are of RFC 3986; others (``[ ] | ^``, a ``%`` without escape) are percent-encoded;
-- hexadecimal digits of escapes are upper case, and no unreserved character is escaped
-  (RFC 3986 §6.2.2).
-
-So a normal URL is ASCII, and neither ``normalize`` nor ``scrapy.Request`` changes it. The order of
-a query and the case of a path are never touched.
+It is the WHATWG URL standard's result (parsed by ``ada``) with http or https; without fragment,
+user, default port, empty query, or dot at the end of a host; with a host possible in DNS (RFC 1035
+§2.3.4) and a path; in the characters of RFC 3986, escapes in upper case, and only where needed
+(§6.2.2). So it is ASCII, and neither `normalize` nor ``scrapy.Request`` changes it.
 """
 
 from __future__ import annotations
@@ -30,8 +23,6 @@ could still become short enough, by a fragment or by dot segments, but none that
 
 
 class Unusable(Enum):
-    """Why a reference has no normal form."""
-
     NOT_HTTP = "not_http"
     MALFORMED = "malformed"
 

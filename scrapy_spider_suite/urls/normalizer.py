@@ -1,16 +1,9 @@
 """The one normaliser of a crawl (T5), and its spelling options, all off by default.
 
-The plain normal form (`normalize`) never changes the page that is meant. The options may: only the
-operator knows whether ``?sid=7`` names a visitor or a story. They hold for all hosts, or by a
-rule::
-
-    .shop.example     tracking=yes sessions=yes query-order=yes
-    forum.example     keep=topic,page
-    wiki.example      tracking=no drop=oldid,diff_*
-
-The closest rule that names a field decides it: the host's own, then longer before shorter domains,
-then the general options. In this order a URL passes the normal form, options and rules, the
-project's own normaliser, and the twins.
+The options may change the page that is meant, so an operator asks for them, for all hosts or by
+rules such as ``.shop.example  tracking=yes drop=oldid,diff_*``. The closest rule that names a field
+decides it. In this order a URL passes the normal form, options, the project's own normaliser, and
+the twins.
 """
 
 from __future__ import annotations
@@ -79,8 +72,6 @@ def parameter_names(given: Iterable[str]) -> Iterator[str]:
 
 
 class SpellingRules:
-    """The rules for single hosts and domains."""
-
     def __init__(self, lines: Iterable[str] = ()) -> None:
         """Read a rule a line. Raises `ValueError` with the line and the fault."""
         self._rules: PatternTable[dict[str, Any]] = PatternTable()
@@ -340,7 +331,6 @@ class Normalizer:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is just `normalize` at present."""
         return self._rules is None and self._plugin is None and not self.twins
 
     def __call__(self, url: str, base: str | None = None) -> str | None:

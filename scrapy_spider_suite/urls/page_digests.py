@@ -1,8 +1,5 @@
 """Digests of pages: of their bytes, of their structure, of their content; and tables of recent
 numbers.
-
-As BUbiNG's digest (its 4.8), content leaves out markup, scripts, styles, numbers and white space,
-and keeps the addresses of images: two photographs without a word are two pages.
 """
 
 from __future__ import annotations
@@ -100,8 +97,8 @@ _SLOTS: Final = 1 << 20
 def content_hash(body: bytes, host: str, *, numbers: bool = False) -> int:
     """A number of 64 bits for the content of the HTML page *body* on *host*, 0 if it is empty.
 
-    *numbers*: those in its text count. The host's name does not: on a farm of hosts it alone
-    differs.
+    As BUbiNG's digest (its 4.8) it leaves out markup, scripts, styles, white space, and unless
+    asked for *numbers*; addresses of images count, the host's name does not.
     """
     body = _plain(body, host)
     text = b"".join(_texts(body, _SPACE if numbers else _DROPPED))
@@ -180,6 +177,5 @@ class RecentNumbers:
         return new
 
     def knows(self, whose: str, number: int) -> bool:
-        """Whether *number* was met before with *whose*."""
         mixed = xxhash.xxh3_64_intdigest(whose.encode(), number)
         return self._table is not None and self._table[mixed % self._slots] == mixed

@@ -63,7 +63,6 @@ class Scope:
         return None
 
     def allows(self, host: str) -> bool:
-        """Whether *host* is allowed."""
         return self._anywhere or self._on_site(host)
 
     def _on_site(self, host: str) -> bool:

@@ -1,7 +1,6 @@
 """Sitemaps (https://www.sitemaps.org/protocol.html), read piece by piece, within bounds.
 
-A sitemap is XML (``urlset`` or ``sitemapindex``) or text with a URL a line, plain or gzip. Mistakes
-are forgiven; nothing is fetched, no entity is expanded, and only the entry being read is kept.
+XML or text, plain or gzip. Mistakes are forgiven; no entity is expanded, and one entry is kept.
 """
 
 from __future__ import annotations

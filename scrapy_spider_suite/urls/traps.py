@@ -1,14 +1,7 @@
 """Traps: endless spaces of URLs, and the evidence for them (G8; BUbiNG's 4.8).
 
-Three things are judged, each cheaply:
-
-- the URL alone (`trap_of_url`): length, segments, repeated segments, a date in a far year; - the
-URLs of its host so far (`HostTrapStats.crowded`): the share of one folder; - the pages of its host:
-a space whose pages all say the same is a trap, whatever its URLs look like. That ends endless
-calendars, mirrored paths, soft 404s, facets and session ids.
-
-Pages that say nothing new make a space suspect; one that does makes up for `FRESH` of them. A space
-closed for combinations or session ids opens again when the evidence fails.
+Judged are the URL alone (`trap_of_url`), the share of a folder in its host, and the pages of a
+space: those that say nothing new make it suspect, one that does makes up for `FRESH` of them.
 """
 
 from __future__ import annotations
@@ -84,7 +77,6 @@ class TrapLimits:
 
     @classmethod
     def from_detectors(cls, detectors: Collection[str]) -> TrapLimits:
-        """The limits of *detectors*, some of `DETECTORS`."""
         names = [each.partition("=")[0] for each in detectors]
         return cls(**{name: THRESHOLDS[Trap(name)] for name in names})
 
@@ -122,7 +114,6 @@ _WORDS: Final = {
 }
 
 def counts_of(met: Mapping[_Name, int]) -> str:
-    """The counts of URLs *met* in traps, on a line, the largest first."""
     most_first = sorted(met.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {count}" for name, count in most_first)
 
@@ -213,7 +204,6 @@ _EVIDENCE: Final = (
 
 
 def space_key(kind: str, text: str) -> int:
-    """The number of a space."""
     return xxhash.xxh3_64_intdigest(f"{kind} {text}".encode())
 
 
@@ -253,7 +243,6 @@ class HostTrapStats:
         return None
 
     def is_empty_session(self, name: str) -> bool:
-        """Whether session ids of this *name* make no difference."""
         return space_key("session", name) in self.closed
 
     def combines_in_vain(self, path: str, names: tuple[str, ...]) -> bool:
@@ -387,7 +376,6 @@ class HostTrapStats:
             self.closed = dict(list(self.closed.items())[MOST // 2 :])
 
     def count(self, kind: str, space: str) -> int:
-        """A count of a *kind*; 0 without one."""
         return self.counts.get(kind, {}).get(space_key(kind, space), 0)
 
     def add(self, kind: str, space: str, change: int) -> int:

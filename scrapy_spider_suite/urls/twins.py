@@ -1,11 +1,7 @@
 """Which forms of a site are one site (http and https, with and without ``www.``), by evidence.
 
-Evidence is redirects from one form to the same path of another, and pages of one path that were
-equal, byte for byte, in two forms; against it, pages that a form answered itself, and pages that
-differed.
-
-Invariant: a link to a form is rewritten to another form only while `TwinEvidence` supports it, so a
-later observation corrects an early mistake.
+Evidence is redirects between forms and equal pages; against it, own answers and differing pages.
+Invariant: a link is rewritten only while `TwinEvidence` supports it, so mistakes are corrected.
 """
 
 from __future__ import annotations
@@ -71,7 +67,6 @@ class TwinEvidence:
         self.cells[cell] = max(0, min(_MOST, self.cells[cell] + number))
 
     def moved(self, form: int, other: int) -> int:
-        """The weight of the redirects from *form* to *other*."""
         return self.cells[form * 4 + other]
 
     def own(self, form: int) -> int:
@@ -79,11 +74,9 @@ class TwinEvidence:
         return self.cells[form * 5]
 
     def equal(self, form: int, other: int) -> int:
-        """The pages that both forms had."""
         return self.cells[pair_of_forms(form, other)]
 
     def differing(self, form: int, other: int) -> int:
-        """The pages of one path that differed between the forms."""
         return self.cells[pair_of_forms(form, other) + 6]
 
     def bears_out(self, form: int, other: int) -> bool:
@@ -141,7 +134,6 @@ class Twins:
             self._decide(site)
 
     def __len__(self) -> int:
-        """The number of forms that are replaced by another."""
         return len(self._to)
 
     def preferred(self, url: str) -> str:
@@ -220,7 +212,6 @@ class Twins:
         return self._sites[site]
 
     def forget(self, site: str) -> None:
-        """Forget the evidence for *site* (see `site_of`)."""
         self._sites.pop(site, None)
         for head in _HEADS:
             self._to.pop(head + site, None)

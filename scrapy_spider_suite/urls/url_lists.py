@@ -1,7 +1,6 @@
 """Lists of seeds: sources that a user names, opened, decompressed or downloaded, and read by line.
 
-A line is a URL or a host name in UTF-8. White space and ``#`` begin a comment; ``#tag=NAME`` tags
-the seed, or, on a line of its own, all seeds after it.
+White space and ``#`` begin a comment; ``#tag=NAME`` tags the seed, or all seeds after its line.
 """
 
 from __future__ import annotations
@@ -63,7 +62,6 @@ class ListFile:
         self._raw.close()
 
     def skip(self, size: int) -> None:
-        """Skip *size* bytes of the text."""
         if size:
             self._file.seek(size)
 
@@ -206,8 +204,6 @@ class Seed:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that is no seed, and why."""
-
     origin: str
     line: int
     text: str
@@ -266,7 +262,7 @@ class SeedLines:
 
 
 def check_sources(sources: Iterable[str]) -> None:
-    """Check that the files of *sources* exist. Raises `SettingsError`."""
+    """Raises `SettingsError` if a file of *sources* is missing."""
     for source in sources:
         Source.of(source)
 

@@ -1,7 +1,6 @@
 """Neighbours of a URL: folders, siblings, session ids, orders of parameters, spaces.
 
-Folders and siblings are mined: nobody need link to them (Tarantula's §1 and §5.1; T13, T14). Spaces
-are the sets of similar URLs by which traps are judged (G8; BUbiNG's 4.8).
+Folders and siblings are mined (Tarantula's §1 and §5.1; T13, T14); by spaces traps are judged.
 """
 
 from __future__ import annotations
@@ -137,7 +136,6 @@ def _spaces(url: str) -> Iterator[str]:
 
 
 def folders(path: str) -> Iterator[str]:
-    """The second and the first folder of *path*, if any."""
     first = path.find("/", 1) + 1
     if first:
         second = path.find("/", first) + 1
@@ -157,7 +155,6 @@ def combination(url: str) -> tuple[str, list[str]]:
 
 
 def names_of(parameters: list[str]) -> tuple[str, ...]:
-    """The sorted names of *parameters*, each once."""
     return tuple(sorted({each.partition("=")[0] for each in parameters}))
 
 
@@ -172,7 +169,6 @@ class Session(NamedTuple):
 
 
 def session_of(url: str) -> Session | None:
-    """The session id in the normal *url*, or None."""
     path = path_and_query(url)
     if "=" not in path and "(" not in path:
         return None

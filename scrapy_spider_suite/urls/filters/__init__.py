@@ -1,13 +1,4 @@
-"""Filters: which links, requests and answers a crawl wants, in a small boolean language.
-
-::
-
-    HostEndsWithOneOf(.de, .at) and not (PathEndsWithOneOf(.pdf, .zip) or not DepthLessThan(8))
-
-`Filter` reads an expression for one of five stages; it is asked about a normal URL and `LinkFacts`.
-The language and most atoms are BUbiNG's (Boldi, Marino, Santini and Vigna, *BUbiNG: Massive
-crawling for the masses*, §4).
-"""
+"""Filters: which links, requests and answers a crawl wants, in BUbiNG's boolean language (§4)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,6 @@ def read_text(argument: str) -> str:
 
 
 def read_texts(argument: str) -> tuple[str, ...]:
-    """Texts, separated by commas."""
     found = tuple(filter(None, split_arguments(argument)))
     if not found:
         raise ValueError("one text or more, with commas between them")
@@ -35,7 +34,6 @@ def read_texts(argument: str) -> tuple[str, ...]:
 
 
 def read_lowered(argument: str) -> tuple[str, ...]:
-    """Texts in lower case."""
     return tuple(each.lower() for each in read_texts(argument))
 
 
@@ -47,7 +45,6 @@ def read_number(argument: str, low: int) -> int:
 
 
 def read_host(name: str) -> str:
-    """A host, or the end of one, in the normal form."""
     dot = "." * name.startswith(".")
     literal = f"[{name}]" if name.count(":") > 1 and not name.startswith("[") else name[len(dot) :]
     url = None
@@ -133,7 +130,6 @@ class FilterPage:
 
     @property
     def media_type(self) -> str:
-        """In lower case, without parameters; "" without one."""
         return media_type(self.content_type)
 
     @property
@@ -147,7 +143,6 @@ class FilterPage:
 
     @property
     def folded_text(self) -> str:
-        """The text in lower case."""
         if self._text is None:
             text = self.body.decode("latin-1") if self.text_of is None else self.text_of()
             self._text = text.lower()

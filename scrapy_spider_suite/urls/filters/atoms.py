@@ -1,8 +1,7 @@
 """The atoms of URLs and of pages, and their regular expressions.
 
-Expressions are RE2's: linear in text and pattern, without look-around and backreferences. What RE2
-cannot do with a table of states takes a step a character and instruction: their product is bounded,
-and so the time (some 25 ns a step, 0.4 s in all).
+They are RE2's: linear in text and pattern; the product of the two is bounded, and so the time (some
+25 ns a step, 0.4 s in all).
 """
 
 from __future__ import annotations

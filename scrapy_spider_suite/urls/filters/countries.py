@@ -63,8 +63,6 @@ class Countries:
 
 
 class _Table:
-    """The ranges of one version, in order."""
-
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, int, int]] = []
         self.firsts, self._lasts, self._codes = array("Q"), array("Q"), array("H")
@@ -89,7 +87,6 @@ class _Table:
 
 
 def _row(fields: list[str]) -> tuple[int, int, int, str]:
-    """Version, first and last number, and country. Raises `ValueError`."""
     *place, code = fields
     if not (len(code) == 2 and code.isascii() and code.isalpha()):
         raise ValueError(f"{code!r} is no country code of two letters")
@@ -105,7 +102,6 @@ def _row(fields: list[str]) -> tuple[int, int, int, str]:
 
 
 def _range(text: str) -> tuple[int, int, int]:
-    """Version, first and last number of a network or an address. Raises `ValueError`."""
     easy = _IPV4.fullmatch(text)
     if easy is not None:  # ten times as fast, and most are
         a, b, c, d, length = map(int, easy.groups(default="32"))

@@ -85,7 +85,6 @@ Node = Constant | Atom | Not | And | Or
 
 
 def _within(part: Node, *looser: type) -> str:
-    """*part* as text, in parentheses if it binds *looser*."""
     return f"({part})" if isinstance(part, looser) else str(part)
 
 
@@ -179,7 +178,6 @@ def _joined(kind: type[And] | type[Or], parts: list[_Grown]) -> _Grown:
 
 
 def _explained(error: UnexpectedInput, text: str) -> FilterError:
-    """*error* in words: position, what stands there, what could."""
     token = getattr(error, "token", None)
     expected = set(getattr(error, "accepts", None) or getattr(error, "expected", None) or ())
     expected |= set(getattr(error, "allowed", None) or ())
@@ -215,8 +213,6 @@ REGISTERED = (_links, _responses)
 
 
 class AtomResult(NamedTuple):
-    """An atom and its answer."""
-
     atom: Atom
     holds: bool
 
@@ -247,7 +243,6 @@ class Filter:
         return str(self.node)
 
     def needs(self, fact: Fact) -> bool:
-        """Whether an atom uses *fact*."""
         return any(fact in ATOMS[atom.name].needs for atom in atoms_of(self.node))
 
     def verdict(
