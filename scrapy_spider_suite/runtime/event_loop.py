@@ -101,10 +101,8 @@ of all objects is new: freeing so much takes 0.1 s."""
 class GcTuning:
     """Tunes the garbage collector for a crawl: fewer and smaller collections.
 
-    A broad crawl has hundreds of thousands of long-lived objects, and makes thousands of
-    short-lived ones a page; Python's defaults spend half of the time on walking the former. The
-    collector belongs to the process, in which several crawls may run: the last `stop` restores the
-    settings.
+    Python's defaults spend half of a broad crawl on walking its long-lived objects. Several crawls
+    may run in the process: the last `stop` restores the settings.
     """
 
     _running: ClassVar[set[GcTuning]] = set()
@@ -211,9 +209,9 @@ else:
             return False
 
     class PreferredLoop(uvloop.Loop, metaclass=_AnyLoopIsFine):
-        """A uvloop for Scrapy to create if it creates a loop, which accepts any other loop, too.
+        """A uvloop for Scrapy to create if it creates a loop.
 
-        Scrapy stops a crawl whose loop is not the ``ASYNCIO_EVENT_LOOP``. An add-on cannot know
-        whether Scrapy or a script creates the loop. So this class accepts every loop once a
-        reactor is installed: then it is too late to choose.
+        Scrapy stops a crawl whose loop is not the ``ASYNCIO_EVENT_LOOP``, and an add-on cannot know
+        who creates it. So this class accepts every loop once a reactor is installed: then it is too
+        late to choose.
         """

@@ -136,10 +136,10 @@ def lock_folder(folder: Path) -> int:
 
 
 class LockedFolder:
-    """A new temporary folder *path*, until `remove` or the end of the process.
+    """A new temporary folder *path*, until `remove` or the end of the process. Raises `OSError`.
 
-    A killed process cannot remove its folder. So a file in it is held locked, and the next folder
-    of the same *prefix* removes the folders with free locks. Raises `OSError`.
+    It holds a file in it locked: the next folder of the same *prefix* removes those with free
+    locks.
     """
 
     def __init__(self, prefix: str) -> None:

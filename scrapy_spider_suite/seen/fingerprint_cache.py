@@ -35,14 +35,9 @@ class CacheStatistics:
 
 
 class FingerprintCache:
-    """Remembers keys used lately.
+    """Remembers keys used lately, in a table of *size* bytes, rounded down to a power of two.
 
-    *size* is the memory of the table in bytes, rounded down to a power of two, of at least one set;
-    0 remembers nothing. It is allocated at once, and changes by `resize` only.
-
-    Attributes:
-        hits: known keys among those asked for or added.
-        misses: unknown keys among those added.
+    0 remembers nothing. *hits* counts known keys, *misses* unknown keys that were added.
     """
 
     def __init__(self, size: int) -> None:

@@ -125,14 +125,10 @@ class Range:
 
 
 class Ranges:
-    """All ranges of a store, by id.
+    """All ranges of a store, by id; *lows* are their first ids, *damage* the unusable segments.
 
-    Attributes:
-        all: the ranges; *lows* are their first ids.
-        only: the single range, if there is one and every id is its URL's hash: then a look-up needs
-            only the hash.
-        by_host: otherwise, ranges of hosts for which the hash is enough (see `remember_host`).
-        damage: unusable segments and the reasons.
+    *only* is the single range, if the hash of a URL is enough for a look-up in it; else *by_host*
+    has ranges of hosts for which it is (see `remember_host`).
     """
 
     def __init__(self, folder: Path, ids: UrlIds) -> None:

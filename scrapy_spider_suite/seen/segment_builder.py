@@ -39,21 +39,13 @@ PLAN: Final = "plan.json"
 
 @dataclass(frozen=True, slots=True)
 class BuildTask:
-    """One range to be built.
+    """One range to be built."""
 
-    Attributes:
-        low: its first id.
-        mark: the new segments have all rows with handles below it.
-        base: merge everything into the base, not only into the recent segment.
-        handles: name of a numpy file with the handles of the fresh rows.
-        files: the files of the log, each with its start.
-    """
-
-    low: int
-    mark: int
-    base: bool
-    handles: str
-    files: tuple[tuple[int, str], ...]
+    low: int  # its first id
+    mark: int  # the new segments have all rows with handles below it
+    base: bool  # merge everything into the base, not only into the recent segment
+    handles: str  # name of a numpy file with the handles of the fresh rows
+    files: tuple[tuple[int, str], ...]  # the files of the log, each with its start
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +128,8 @@ class SegmentBuilder:
 def range_cuts(ids: Ids, parts: int, low: int) -> list[int]:
     """The ids at which sorted *ids*, all at least *low*, are cut into some *parts* equal ranges.
 
-    A cut lies between two slots, unless it would be off by more than a quarter of a part: then it
-    lies inside the slot of a large host.
+    Cuts are between slots, or if that is off by more than a quarter of a part, inside a large
+    host's.
     """
     found: list[int] = []
     for number in range(1, parts):
@@ -179,13 +171,10 @@ MADE: Final = "made"
 
 
 class SegmentBuild:
-    """One build of some ranges, whose fresh rows it freezes.
+    """One build of some ranges, whose fresh rows it freezes; nothing changes until `install`.
 
-    Nothing of the store changes until `install`.
-
-    Attributes:
-        built: for each range, by its first id, the number of its tables that are written.
-        handles: of all rows that are written.
+    *built* has, by the first id of each range, the number of its tables that are written;
+    *handles*, those of the rows.
     """
 
     def __init__(

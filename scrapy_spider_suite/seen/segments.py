@@ -58,31 +58,18 @@ COPIES: Final = ("catalogue-0", "catalogue-1")
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
-    """One segment.
+    """One segment."""
 
-    Attributes:
-        name: its file.
-        keys: URLs in its trie.
-        trie: bytes of the trie, which is first in the file.
-        size: bytes of the file.
-        width: bytes of a trie's number in the id table; 0 in a store without ids.
-        sums: hashes of the trie and of the rest.
-        removed: hexadecimal prefixes of removed URLs.
-        gone: number of removed URLs.
-        words: of the filter.
-        way: layout of the id table; None in a store without ids.
-    """
-
-    name: str
-    keys: int
-    trie: int
-    size: int
-    width: int
-    sums: tuple[str, str]
-    removed: tuple[str, ...] = ()
-    gone: int = 0
-    words: int = 0
-    way: IdTableLayout | None = None
+    name: str  # its file
+    keys: int  # URLs in its trie
+    trie: int  # bytes of the trie, which is first in the file
+    size: int  # bytes of the file
+    width: int  # bytes of a trie's number in the id table; 0 in a store without ids
+    sums: tuple[str, str]  # hashes of the trie and of the rest
+    removed: tuple[str, ...] = ()  # hexadecimal prefixes of removed URLs
+    gone: int = 0  # number of removed URLs
+    words: int = 0  # of the filter
+    way: IdTableLayout | None = None  # layout of the id table; None in a store without ids
 
     @property
     def id_table(self) -> int:
@@ -107,19 +94,15 @@ class Catalogue:
     """The contents of a store.
 
     Attributes:
-        serial: counts the catalogues of a store.
-        seed: of its `UrlIds`; *mask* likewise.
-        ids: whether the store has id tables.
-        ranges: in ascending order, the first from 0.
         removed: prefixes, and the handle below which fresh rows with them are removed.
         twins: keys of twins in hexadecimal digits, and their ids.
     """
 
-    serial: int
-    seed: int
-    ids: bool
+    serial: int  # counts the catalogues of a store
+    seed: int  # of its `UrlIds`; *mask* likewise
+    ids: bool  # whether the store has id tables
     mask: int = LOW
-    ranges: tuple[RangeRow, ...] = (RangeRow(0),)
+    ranges: tuple[RangeRow, ...] = (RangeRow(0),)  # in ascending order, the first from 0
     removed: tuple[tuple[str, int], ...] = ()
     twins: dict[str, int] = field(default_factory=dict)
 

@@ -46,11 +46,7 @@ class WaitingLog:
     """The log of waiting items in *folder*; *decided* is the number after the last decided item.
 
     A file has the items between two flushes; its name is the number of its first item. Opening cuts
-    off a torn end.
-
-    Attributes:
-        first: number of the first item that is not dropped.
-        next: number of the next item.
+    off a torn end. *first* is the number of the oldest item, *next* that of the next one.
     """
 
     def __init__(self, folder: Path, decided: int = 0) -> None:
@@ -167,26 +163,19 @@ def _records(path: Path) -> Iterator[tuple[bytes, int]]:
 
 @dataclass(frozen=True, slots=True)
 class FlushVerdict:
-    """The result of a flush, as the manifest's notes keep it.
+    """The result of a flush, as the manifest's notes keep it."""
 
-    Attributes:
-        first: number of the first item.
-        end: number after the last one.
-        new: a bit for each item, the first in the highest bit of the first byte.
-        flushes: number of flushes so far.
-    """
-
-    first: int = 0
-    end: int = 0
-    new: bytes = b""
-    flushes: int = 0
+    first: int = 0  # number of the first item
+    end: int = 0  # number after the last one
+    new: bytes = b""  # a bit for each item, the first in the highest bit of the first byte
+    flushes: int = 0  # number of flushes so far
 
 
 class Flush:
-    """One flush of *sieve*; made by `Sieve.begin`.
+    """One flush of *sieve*; made by `Sieve.begin`. `step` and `run` may be called in any thread.
 
-    With *prints*, the fingerprints of the items that *verdict* names, it is undecided. *fresh* says
-    that all items are new. `step` and `run` may be called in other threads, and in several.
+    With *prints*, the fingerprints of the items of *verdict*, it is undecided. *fresh*: all are
+    new.
     """
 
     def __init__(
@@ -289,45 +278,29 @@ CAPACITY = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SieveStatistics:
-    """The size of a sieve.
+    """The size of a sieve."""
 
-    Attributes:
-        known: fingerprints on disk.
-        waiting: undecided items.
-        bits: of a fingerprint.
-        false_positive_bound: greatest probability that a new item is taken for known.
-        parts: parts of the set.
-        disk: bytes of its files, without the log.
-        flushes: number of decided flushes.
-        damaged: damaged files.
-    """
-
-    known: int
-    waiting: int
-    bits: int
-    false_positive_bound: float
-    parts: int
-    disk: int
-    flushes: int
-    damaged: tuple[str, ...]
+    known: int  # fingerprints on disk
+    waiting: int  # undecided items
+    bits: int  # of a fingerprint
+    false_positive_bound: float  # greatest probability that a new item is taken for known
+    parts: int  # parts of the set
+    disk: int  # bytes of its files, without the log
+    flushes: int  # number of decided flushes
+    damaged: tuple[str, ...]  # damaged files
 
 
 class Sieve:
     """The sieve in the folder *path*, which is made if need be.
 
-    Items are URLs in normal form, or keys: bytes that begin with a slot.
-
-    Args:
-        bits: 64 or 128, for the life of the files.
-        capacity: number of waiting items at which the sieve is `full`.
-        own_log: keep waiting items in a log. Without it, the caller keeps them, numbered from
-            `next`, offers those from `decided` on again after it opened the sieve, and hands out
-            those of `under_way`, the last flush, that it still has.
-        readonly: look at it beside its process; has no log.
+    Items are URLs in normal form, or keys: bytes that begin with a slot. *bits* (64 or 128) is
+    fixed; with *capacity* waiting items the sieve is `full`. Without *own_log* the caller keeps the
+    items, numbered from `next`: it offers those from `decided` on again after opening, and hands
+    out those of `under_way`, the last flush, that it still has. A *readonly* sieve belongs to
+    another process, and has no log.
 
     Raises `JobInUseError`, `JobDamagedError` if the manifest is damaged, `JobSettingsError` if
-    *bits* is not that of the files, `StoreWriteError`. Other damage is in `stats`; its items are
-    new again.
+    *bits* differs, `StoreWriteError`. Other damage is in `stats`; its items are new again.
     """
 
     def __init__(

@@ -22,14 +22,10 @@ CACHE = 1 << 24
 
 
 class SieveSet:
-    """The set in the folder *path*, which is made if need be.
+    """The set in the folder *path*; items, *bits* and errors are as with `Sieve`.
 
-    Items, *bits* and errors are as with `Sieve`. *cache* is the memory of the cache in bytes,
-    *capacity* the number of items in memory from which on `poll` merges them in a thread.
-
-    Attributes:
-        cache: the cache.
-        trouble: why the last merge failed, until one succeeds.
+    *cache* is the memory of the cache in bytes; with *capacity* items in memory `poll` merges them.
+    *trouble* is why the last merge failed, until one succeeds.
     """
 
     def __init__(
@@ -101,10 +97,10 @@ class SieveSet:
             self.end()
 
     def poll(self) -> None:
-        """Merge in a thread if it is time to; to be called often.
+        """Merge in a thread if it is time to; to be called often. Never raises: errors are in
+        *trouble*.
 
-        Never raises: errors are in *trouble*, and the merge is tried again when there is a quarter
-        more in memory. It waits for the thread when four times *capacity* are in memory.
+        It waits for the thread when four times *capacity* are in memory.
         """
         late = len(self._recent) >= 4 * self._capacity
         if self._thread is not None and (late or not self._thread.is_alive()):
@@ -142,14 +138,11 @@ class SieveSet:
 
 
 class Checkpoint:
-    """The files of the store in *folder* before a run, in a folder beside it; and the lock of both.
+    """The files of the store in *folder* before a run, beside it; and the lock of both.
 
-    Made before the store is opened: if the last run did not drop its checkpoint, the store gets
-    those files back. A file that never changes is linked, all others are copied. Raises
-    `JobInUseError`, `StoreWriteError`.
-
-    Attributes:
-        restored: whether the store got files back.
+    Made before the store is opened: if the last run did not drop its checkpoint, the store gets the
+    files back, and *restored* is true. A file that never changes is linked, others are copied.
+    Raises `JobInUseError`, `StoreWriteError`.
     """
 
     def __init__(self, folder: Path) -> None:

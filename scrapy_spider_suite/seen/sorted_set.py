@@ -56,17 +56,14 @@ class SetManifest:
     """The files of a sieve.
 
     Attributes:
-        words: words of 64 bits in a fingerprint.
-        generation: how often it was replaced.
         parts: for each part its least first word, its base and its recent file (empty: none).
-        counts: fingerprints of each slot.
         notes: facts of the owner, true from the same moment on.
     """
 
-    words: int
-    generation: int = 0
+    words: int  # words of 64 bits in a fingerprint
+    generation: int = 0  # how often it was replaced
     parts: list[tuple[int, str, str]] = field(default_factory=lambda: [(0, "", "")])
-    counts: NDArray[np.int64] = field(default_factory=_no_counts)
+    counts: NDArray[np.int64] = field(default_factory=_no_counts)  # fingerprints of each slot
     notes: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -131,13 +128,9 @@ class SetPart:
 class SetMerge:
     """One merge: `step` until there are no more, then `conclude`; or `abandon` before that.
 
-    *batch* is in the order of arrival. *fresh*: all of it is new, so bases are read only where they
-    are rewritten. Fingerprints of the slots in *drop* are left out of what is written; parts for
-    which *anew* is true are rewritten, whatever the batch.
-
-    Attributes:
-        new: a mask over the batch, after all steps: rows that are the first of their kind in it,
-            and not in the set.
+    *fresh*: all of *batch* is new, so bases are read only where they are rewritten. Slots in *drop*
+    are left out; parts for which *anew* is true are rewritten. After all steps *new* is a mask over
+    the batch: rows that are the first of their kind, and not in the set.
     """
 
     def __init__(
@@ -318,13 +311,9 @@ class _Snapshot:
 class SortedSet:
     """The set in *folder*, which is made if need be, of fingerprints of *words* words.
 
-    Readable files serve beside damaged ones, whose rows are new again. With *readonly* the set
-    belongs to another process. Raises `JobDamagedError` if the manifest is damaged,
-    `JobSettingsError` if the set has fingerprints of another width.
-
-    Attributes:
-        damaged: names of damaged files, and the damage.
-        part: fingerprints that a part may always have.
+    *part* rows a part may always have. Damaged files are in *damaged*, their rows are new again. A
+    *readonly* set belongs to another process. Raises `JobDamagedError` if the manifest is damaged,
+    `JobSettingsError` if the fingerprints have another width.
     """
 
     def __init__(
@@ -360,10 +349,7 @@ class SortedSet:
         return now is None or now.generation == self.manifest.generation
 
     def serve(self, manifest: SetManifest) -> None:
-        """Serve the files of *manifest*, and remove all others.
-
-        A look-up in another thread is served by the old files or by the new ones.
-        """
+        """Serve the files of *manifest*, also to look-ups in other threads; remove all others."""
         files = {file.path.name: file for file in self.files}
         named = {name for part in manifest.parts for name in part[1:] if name}
         opened = {name: files.get(name) or self._open(name) for name in named}
@@ -422,9 +408,9 @@ class SortedSet:
         return zip(self.parts, [*self._serving.lows[1:], TOP], strict=True)
 
     def rows(self, slots: Mask, low: int = 0, high: int = TOP) -> Iterator[Rows]:
-        """The fingerprints of *slots* from first word *low* to before *high*, in pieces.
+        """The fingerprints of *slots* from first word *low* to before *high*, sorted within a file.
 
-        They are sorted within a file. Raises `OSError` if files are replaced meanwhile.
+        Raises `OSError` if files are replaced meanwhile.
         """
         for part, end in self.ranges():
             if part.low < high and end > low:

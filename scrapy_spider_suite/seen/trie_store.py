@@ -62,8 +62,8 @@ _ATTEMPTS: Final = 50
 def open_store(folder: Path, ids: bool, readonly: bool, verify: bool | None) -> StoreState:
     """Open the store in *folder*; see `TrieStore`.
 
-    A reader, beside whom files are replaced and deleted, begins anew until all that it has read is
-    of one moment. Raises `JobInUseError` if that moment never comes, `JobError`, `StoreWriteError`.
+    A reader begins anew until all that it has read is of one moment. Raises `JobInUseError` if that
+    never comes, `JobError`, `StoreWriteError`.
     """
     for _ in range(_ATTEMPTS if readonly else 1):
         try:
@@ -150,28 +150,19 @@ def _replay(state: StoreState, readonly: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TrieStatistics:
-    """The sizes of a trie store, in bytes and URLs.
-
-    Attributes:
-        fresh: URLs in no segment yet.
-        removed: URLs in segments that count no more.
-        ranges: of ids.
-        ids: of the tables from ids to URLs.
-        memory: of the index of fresh URLs.
-        size: on disk.
-    """
+    """The sizes of a trie store, in bytes and URLs."""
 
     urls: int
-    fresh: int
-    removed: int
-    ranges: int
+    fresh: int  # URLs in no segment yet
+    removed: int  # URLs in segments that count no more
+    ranges: int  # of ids
     segments: int
     tries: int
     filters: int
-    ids: int
+    ids: int  # of the tables from ids to URLs
     log: int
-    memory: int
-    size: int
+    memory: int  # of the index of fresh URLs
+    size: int  # on disk
 
     @property
     def bytes_a_url(self) -> float:
@@ -181,25 +172,20 @@ class TrieStatistics:
 class TrieStore:
     """A set of URLs in the folder *path*, which is made if need be; one process may have it open.
 
-    A URL is any str of at most 65,535 bytes in UTF-8; normal ones compress best. `add`, `poll`,
-    ``in``, `id` and `url` take some milliseconds at most, whatever is being built; `flush`,
-    `compact`, `remove`, `check` and opening may take long.
+    A URL is any str of at most 65,535 bytes in UTF-8. `add`, `poll`, ``in``, `id` and `url` take
+    some milliseconds at most; `flush`, `compact`, `remove`, `check` and opening may take long.
 
     Args:
         ids: for the life of the store, whether `url` works: some 5 bytes a URL.
-        memory: bytes for the index of fresh URLs; more means less work for the builder.
+        memory: bytes for the index of fresh URLs.
         split: URLs that a range may have.
         readonly: open it beside its process, as it is at this moment.
-        verify: read and check every segment, at some GB/s; None: at its first use, which then
-            raises `JobDamagedError`; False: never, and a damaged one may crash the process.
+        verify: check every segment, at some GB/s; None: at its first use, which then raises
+            `JobDamagedError`; False: never, and a damaged one may crash the process.
 
     Raises `JobInUseError`, `JobFormatError`, `JobDamagedError` if no catalogue can be read,
-    `JobError` if a reader finds no store, `StoreWriteError`.
-
-    Attributes:
-        path: the folder.
-        damaged: damaged files and the reasons; all others serve. URLs of a damaged segment count
-            as not seen until `check` repairs it.
+    `JobError` if a reader finds no store, `StoreWriteError`. Other damage is in *damaged*: those
+    URLs count as not seen until `check` repairs it.
     """
 
     def __init__(
@@ -365,10 +351,7 @@ class TrieStore:
 
     @property
     def behind(self) -> bool:
-        """Whether the index of fresh URLs exceeds its memory: the builder does not keep up.
-
-        A caller that adds should then wait, and call `poll`, or memory grows.
-        """
+        """Whether fresh URLs exceed *memory*. Who adds should then wait, and call `poll`."""
         return self._upkeep.behind
 
     @property
@@ -376,10 +359,9 @@ class TrieStore:
         return self._upkeep.trouble
 
     def poll(self) -> bool:
-        """Do a step of upkeep, if one is due; return whether a build runs.
+        """Do a step of upkeep, if one is due; return whether a build runs. Never raises.
 
-        `add` calls it; a caller that waits for `behind` to end does so a few times a second.
-        Never raises: errors are in `trouble`, and a build is retried when a tenth more is fresh.
+        `add` calls it. A failed build is in `trouble`, and retried when a tenth more is fresh.
         """
         return not self._readonly and self._upkeep.poll()
 

@@ -49,21 +49,15 @@ Spent = tuple[set[str], Handles]
 
 @dataclass(slots=True)
 class StoreState:
-    """An open trie store.
-
-    Attributes:
-        catalogue: the catalogue on disk.
-        fresh: number of rows in no segment.
-        damaged: damaged files and the reasons.
-    """
+    """An open trie store."""
 
     folder: Path
-    catalogue: Catalogue
+    catalogue: Catalogue  # the catalogue on disk
     ids: UrlIds
     ranges: Ranges
     log: FreshLog
-    fresh: int
-    damaged: dict[str, str]
+    fresh: int  # number of rows in no segment
+    damaged: dict[str, str]  # damaged files and the reasons
 
 
 class TrieUpkeep:
@@ -272,23 +266,14 @@ def wants_base(part: Range) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TrieDamage:
-    """A damaged file.
+    """A damaged file."""
 
-    Attributes:
-        file: its name.
-        what: the damage.
-        urls: URLs that count as not seen because of it.
-        lost: URLs that still do after the repair.
-        remedy: what the repair does.
-        repaired: whether the repair was done.
-    """
-
-    file: str
-    what: str
-    urls: int
-    lost: int
-    remedy: str
-    repaired: bool = False
+    file: str  # its name
+    what: str  # the damage
+    urls: int  # URLs that count as not seen because of it
+    lost: int  # URLs that still do after the repair
+    remedy: str  # what the repair does
+    repaired: bool = False  # whether the repair was done
 
 
 def check_store(upkeep: TrieUpkeep, repair: bool) -> list[TrieDamage]:

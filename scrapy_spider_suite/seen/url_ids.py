@@ -37,17 +37,11 @@ Numbers = NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class IdTableLayout:
-    """The layout of a table.
+    """The layout of a table."""
 
-    Attributes:
-        places: ids are divided by it; *window* more follow.
-        window: no URL is as far from its place as this.
-        exact: see above.
-    """
-
-    places: int
-    window: int
-    exact: bool
+    places: int  # ids are divided by it; *window* more follow
+    window: int  # no URL is as far from its place as this
+    exact: bool  # see above
 
 
 def id_lookup(

@@ -60,14 +60,10 @@ def _ends_host(prefix: bytes) -> bool:
 
 
 class UrlIds:
-    """The ids of a store's URLs, for the life of the store.
+    """The ids of a store's URLs, for its life. *seed* is its own; *mask* has the used bits of 48.
 
-    *seed* is the store's own; *mask* says which of the 48 bits are used (tests use few).
-
-    Attributes:
-        twins: URLs whose id was in use when they were added, and their ids.
-        of: the id that a key has unless it is a twin; never 0.
-        has: whether a key that is no twin has an id: `of`, faster where its host is met seldom.
+    *twins* are the URLs with ids of their own. *of* gives the id of a key that is no twin, never 0;
+    *has* tells whether it is the key's: faster where the host is met seldom.
     """
 
     __slots__ = ("has", "mask", "of", "seed", "twins")

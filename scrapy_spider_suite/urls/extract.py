@@ -100,47 +100,31 @@ class LinkCounts:
 class PageLinks:
     """The links of a page, and what the page says about itself. All URLs are normal.
 
-    Attributes:
-        links: of a, area, frame, iframe and meta refresh, each once, in document order; without
-            ``rel=nofollow`` ones, but whatever *nofollow* says.
-        canonical: the page's name for itself.
-        nofollow: asked by a robots ``meta`` or an ``X-Robots-Tag`` header; *noindex* likewise.
-        base: base of relative links; empty if the page's own URL is not http or https.
-        refresh: target of a meta refresh.
-        truncated: whether reading stopped at *max_links*.
+    *links* are those of a, area, frame, iframe and meta refresh, each once, in document order,
+    without ``rel=nofollow`` ones, but whatever *nofollow* says.
     """
 
     links: list[str]
-    canonical: str | None
-    nofollow: bool
+    canonical: str | None  # the page's name for itself
+    nofollow: bool  # asked by a robots ``meta`` or an ``X-Robots-Tag`` header; *noindex* likewise
     noindex: bool
-    base: str
-    refresh: str | None
-    truncated: bool
+    base: str  # base of relative links; empty if the page's own URL is not http or https
+    refresh: str | None  # target of a meta refresh
+    truncated: bool  # whether reading stopped at *max_links*
     counts: LinkCounts
 
 
 @dataclass(frozen=True, slots=True)
 class PageContext:
-    """The facts about a page beside its body.
+    """The facts about a page beside its body."""
 
-    Attributes:
-        url: where it was found.
-        content_type: its Content-Type header.
-        encoding: overrides the charset of *content_type*.
-        x_robots_tag: the values of that header.
-        robot: the product token of this robot (RFC 9309 §2.2.1).
-        max_links: of the page.
-        max_url_length: in characters; longer links are dropped.
-    """
-
-    url: str
-    content_type: bytes | str | None = None
-    encoding: str | None = None
-    x_robots_tag: Sequence[str] = ()
-    robot: str = ""
-    max_links: int = MAX_LINKS
-    max_url_length: int = MAX_LENGTH
+    url: str  # where it was found
+    content_type: bytes | str | None = None  # its Content-Type header
+    encoding: str | None = None  # overrides the charset of *content_type*
+    x_robots_tag: Sequence[str] = ()  # the values of that header
+    robot: str = ""  # the product token of this robot (RFC 9309 §2.2.1)
+    max_links: int = MAX_LINKS  # of the page
+    max_url_length: int = MAX_LENGTH  # in characters; longer links are dropped
 
 
 def extract(body: bytes, page: PageContext) -> PageLinks:

@@ -103,9 +103,8 @@ def host_mentions(host: str, backwards: str = "") -> re.Pattern[bytes]:
     """A pattern for mentions of *host* in text, JSON, scripts and URLs; ``*.example.com``: or
     below it.
 
-    ``example.com`` is no part of ``www.example.com``, nor of ``example.com.test``. In JSON an
-    escaped letter, in a query the digits of ``%2F`` may precede it. *backwards*: the reversed name,
-    sought too.
+    ``example.com`` is no part of ``www.example.com`` or ``example.com.test``. *backwards*: the
+    reversed name, sought too.
     """
     name = host.removeprefix("*.")
     below = name != host

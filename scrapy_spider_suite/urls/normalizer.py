@@ -31,20 +31,15 @@ class SpellingOptions:
 
     Attributes:
         tracking: drop parameters that tell how a visitor came; *sessions*: or the visitor's id.
-        query_order: sort parameters by name.
-        index: drop ``index.html`` and the like at the end of a path.
-        www: drop ``www.`` before a registered name.
-        drop: further parameters to drop, in lower case; ``*`` for any ending.
-        keep: drop all other parameters; None keeps all.
     """
 
     tracking: bool = False
     sessions: bool = False
-    query_order: bool = False
-    index: bool = False
-    www: bool = False
-    drop: tuple[str, ...] = ()
-    keep: tuple[str, ...] | None = None
+    query_order: bool = False  # sort parameters by name
+    index: bool = False  # drop ``index.html`` and the like at the end of a path
+    www: bool = False  # drop ``www.`` before a registered name
+    drop: tuple[str, ...] = ()  # further parameters to drop, in lower case; ``*`` for any ending
+    keep: tuple[str, ...] | None = None  # drop all other parameters; None keeps all
 
     @classmethod
     def of(cls, words: Iterable[str], drop: Iterable[str] = ()) -> SpellingOptions:

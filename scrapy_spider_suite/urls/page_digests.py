@@ -55,9 +55,9 @@ def structural_digest(body: bytes, host: str = "", status: int = 200, location: 
     """16 bytes for an HTML page, whatever its attributes and numbers; b"" for an empty page.
 
     As BUbiNG's (Boldi, Marino, Santini, Vigna: "BUbiNG: Massive Crawling for the Masses", 2018):
-    names of tags without attributes but the ``src`` of frames; text without scripts and styles, a
-    run of digits and white space as one space; the *location* of a redirect; *host*, unless it is
-    left out. Unlike there, case does not matter, and behind 256 KiB bytes count as they are.
+    tags without attributes but the ``src`` of frames; text without scripts and styles, digits and
+    white space as one space; a redirect's *location*; *host*, unless left out. Unlike there, case
+    does not matter, and behind 256 KiB bytes count as they are.
     """
     if not body:
         return b""

@@ -27,11 +27,11 @@ _REMEMBERED: Final = 50_000
 
 
 class Scope:
-    """The limits of one crawl.
+    """The limits of one crawl; None, empty or 0 for none.
 
-    *allowed_domains*: None or empty allows every host. A domain allows itself and every host below
-    it; case, a final dot, and the form of an international name do not matter. An entry that is a
-    URL or has a port allows nothing, as in Scrapy. *depth_limit*, *url_length_limit*: 0 for none.
+    A domain allows itself and every host below it; case, a final dot, and the form of an
+    international name do not matter. An entry that is a URL or has a port allows nothing, as in
+    Scrapy.
     """
 
     __slots__ = ("_anywhere", "_decided", "_depth_limit", "_domains", "_url_length_limit")

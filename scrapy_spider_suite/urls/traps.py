@@ -210,11 +210,8 @@ def space_key(kind: str, text: str) -> int:
 class HostTrapStats:
     """The evidence about one host.
 
-    Attributes:
-        counts: by kind and space: pages in a row that said the same, or URLs; a kind has no more
-            than `MOST` entries for long.
-        closed: spaces that are traps.
-        mined: number of mined URLs that were tried.
+    *counts*: by kind and space, pages in a row that said the same, or URLs; some `MOST` entries a
+    kind. *closed*: spaces that are traps. *mined*: mined URLs that were tried.
     """
 
     __slots__ = ("closed", "counts", "mined")
@@ -323,9 +320,9 @@ class HostTrapStats:
     ) -> bool:
         """Count a page at *path* whose query, of these *names*, combines known values.
 
-        *worth*: how many vain ones it makes up for; 0 if neither the page nor its links were new,
-        except more queries of the path, which is *onward*. Returns whether the combinations are
-        closed now: *limit* more were in vain than others make up for.
+        *worth*: how many vain ones it makes up for, 0 for nothing new. *onward*: only more queries
+        of the path were. Returns whether the combinations are closed now: *limit* more were in vain
+        than others make up for.
         """
         own = _set_of(path, names)
         self.add("judged", own, 1)

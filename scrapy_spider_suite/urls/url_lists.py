@@ -139,9 +139,10 @@ class Source(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Source:
-        """The source that *text* names: a URL, a host name, a file, or ``@`` and a file or a URL.
+        """The source that *text* names: a URL, a host name, a file, or ``@`` and a file or a
+        URL; a tag after it.
 
-        A tag after it holds for all its seeds. Raises `SettingsError` if a file is missing.
+        Raises `SettingsError` if a file is missing.
         """
         line = _SeedLine.of(text.strip())
         name = line.text

@@ -153,9 +153,9 @@ class FilterPage:
 class LinkFacts:
     """The facts about a URL; all links of a page share one object.
 
-    *via*: the linking page, "" for a seed. *depth*: links from a seed. *beyond*: how many links in
-    a row led out of scope. *address*: the host's, or "". *page*: the answer, or for a link the page
-    that has it.
+    *via* is the linking page, *depth* its links from a seed, *beyond* how many of the last led out
+    of scope, *address* the host's ("": unknown), *page* the answer, or for a link the page that has
+    it.
     """
 
     via: str = ""
