@@ -111,7 +111,7 @@ TABLES: dict[str, tuple[str, Callable[[], Iterable[str]]]] = {
     "settings": ("settings.md", settings),
     "outcomes": ("outcomes.md", outcomes),
     "lean": ("broad-crawls.md", lean),
-    "exits": ("support.running_crawl.md", exits),
+    "exits": ("running.md", exits),
     "atoms": ("filters.md", atoms),
 }
 """Each table: the page that it stands in, and what makes its lines."""

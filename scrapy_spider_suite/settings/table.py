@@ -392,7 +392,7 @@ class SettingsTable:
     order: Literal["breadth-first", "bottom-up", "best-first"] = setting(
         ORDER, v.choice("breadth-first", "bottom-up", "best-first"), "breadth-first", FIXED,
         "Which URL of a host comes next among URLs of one priority: the first found, the "
-        "left-most leaf of its paths, or the best by SUITE_SCORE.",
+        "left-most leaf of its paths, the best SUITE_SCORE.",
     )
     score: str | Path = setting(
         ORDER, v.import_path_or_file(), "", FROM_NOW_ON,
@@ -619,8 +619,8 @@ class SettingsTable:
     )
     cluster_key: Secret | None = setting(
         AGENTS, v.secret(), None, FREE,
-        "The secret of the agents of a crawl, 16 characters or more, by which they authenticate "
-        "each other. lan needs it; peers draw one and keep it in Redis.",
+        "The key by which the agents of a crawl authenticate each other, 16 characters or more. "
+        "lan needs it; peers draw one and keep it in Redis.",
     )
     shared_seeds: bool = setting(
         AGENTS, v.boolean(), True, FREE,
