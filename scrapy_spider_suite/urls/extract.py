@@ -81,7 +81,7 @@ _URL_ATTRIBUTE: Final = {b"a": b"href", b"area": b"href", b"frame": b"src", b"if
 
 
 @dataclass(frozen=True, slots=True)
-class LinkCounts:
+class ElementCounts:
     """What became of the elements of a page that name a URL; ``found`` is their number.
 
     The others added no link: a repetition, too long, not http or https, no URL, or
@@ -111,7 +111,7 @@ class PageLinks:
     base: str  # base of relative links; empty if the page's own URL is not http or https
     refresh: str | None  # target of a meta refresh
     truncated: bool  # whether reading stopped at *max_links*
-    counts: LinkCounts
+    counts: ElementCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class MarkupReader:
         not_http = self._unusable[Unusable.NOT_HTTP]
         malformed = self._unusable[Unusable.MALFORMED]
         dropped = self._too_long + not_http + malformed + self._rel_nofollow
-        counts = LinkCounts(
+        counts = ElementCounts(
             found=self._found,
             duplicate=self._found - kept - dropped,
             too_long=self._too_long,

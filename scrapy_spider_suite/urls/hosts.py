@@ -10,13 +10,14 @@ characters beyond ASCII count as UTF-8, and a count below 1 raises `ValueError`.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
-from typing import Final
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from tldextract import TLDExtract
-
 from scrapy_spider_suite.urls.normalize import split_url
+
+if TYPE_CHECKING:
+    from tldextract import TLDExtract
 
 
 def reverse_host(host: str) -> str:
@@ -24,14 +25,19 @@ def reverse_host(host: str) -> str:
     return host if host[-1:] == "]" else ".".join(host.split(".")[::-1])
 
 
-# The list that came with the package: the default would fetch a newer one, and stop the crawl
-# while it does.
-_split = TLDExtract(suffix_list_urls=(), cache_dir=None, include_psl_private_domains=True)
+@cache
+def _suffixes() -> TLDExtract:
+    # Imported here: packs and phases need no list of suffixes.
+    from tldextract import TLDExtract
+
+    # The list that came with the package: the default would fetch a newer one, and stop the crawl
+    # while it does.
+    return TLDExtract(suffix_list_urls=(), cache_dir=None, include_psl_private_domains=True)
 
 
 def load_suffixes() -> None:
     """Load the list of suffixes, which takes some 50 ms."""
-    _split("")
+    _suffixes()("")
 
 
 @lru_cache(maxsize=16_384)
@@ -41,7 +47,7 @@ def registered_domain(host: str) -> str:
     An address, a single label or a public suffix is returned as it is. An unknown top-level domain
     counts as a suffix.
     """
-    parts = _split(host)
+    parts = _suffixes()(host)
     if parts.suffix or parts.domain == host:
         return f"{parts.domain}.{parts.suffix}" if parts.domain and parts.suffix else host
     return ".".join(host.split(".")[-2:])
@@ -50,13 +56,14 @@ def registered_domain(host: str) -> str:
 @lru_cache(maxsize=16_384)
 def is_public_suffix(host: str) -> bool:
     """Whether anybody can register names under *host*: it must not have cookies."""
-    return not _split(host).domain
+    return not _suffixes()(host).domain
 
 
 @lru_cache(maxsize=16_384)
 def public_suffix(host: str) -> str:
     """The suffix of *host*: ``co.uk`` of ``a.example.co.uk``; "" of an address."""
-    return _split(host).suffix or ("" if host[-1] in "]0123456789" else host.rpartition(".")[2])
+    last = "" if host[-1] in "]0123456789" else host.rpartition(".")[2]
+    return _suffixes()(host).suffix or last
 
 
 def surt(url: str) -> str:

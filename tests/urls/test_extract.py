@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scrapy.http import HtmlResponse
 from scrapy.linkextractors import LinkExtractor
 
-from scrapy_spider_suite.urls.extract import LinkCounts, PageContext, PageLinks, extract
+from scrapy_spider_suite.urls.extract import ElementCounts, PageContext, PageLinks, extract
 from scrapy_spider_suite.urls.normalize import LinkResolver, normalize
 
 URL = "http://a.example/x/page.html"
@@ -34,7 +34,7 @@ def test_sources_in_document_order() -> None:
     )
     assert page.links == [HERE + name for name in "rabcd"]
     assert page.refresh == HERE + "r"
-    assert page.counts == LinkCounts(found=6, duplicate=1)
+    assert page.counts == ElementCounts(found=6, duplicate=1)
     assert not page.truncated
 
 
@@ -48,7 +48,7 @@ def test_what_is_dropped_is_counted() -> None:
         max_url_length=50,
     )
     assert page.links == [HERE + "h", HERE + "i"]
-    assert page.counts == LinkCounts(found=11, not_http=1, malformed=1, too_long=2, nofollow=5)
+    assert page.counts == ElementCounts(found=11, not_http=1, malformed=1, too_long=2, nofollow=5)
 
 
 def test_empty_and_fragment_links() -> None:
@@ -60,7 +60,7 @@ def test_empty_and_fragment_links() -> None:
 def test_empty_page(encoding: str | None) -> None:
     """No bytes, no links."""
     page = extract(b"", PageContext(URL, encoding=encoding))
-    assert page == PageLinks([], None, False, False, URL, None, False, LinkCounts())
+    assert page == PageLinks([], None, False, False, URL, None, False, ElementCounts())
 
 
 @pytest.mark.parametrize(
