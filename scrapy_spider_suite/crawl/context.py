@@ -344,7 +344,6 @@ class Crawl:
         return frontier
 
     def _address_of(self, host: str) -> str:
-        """The address of a host in memory; "" for other hosts."""
         resident = self.frontier.workbench.hosts.get(host)
         return "" if resident is None else resident.connect_to
 
@@ -470,7 +469,6 @@ class Crawl:
 
 
 def _open_seen(store: RocksStore, folder: Path, settings: SuiteSettings) -> None:
-    """Open archive or sieve of a crawl without a job."""
     if settings.seen_store == "trie" and store.archive is None:
         store.archive = Archive(folder / ARCHIVE_FOLDER)
     elif settings.seen_store == "sieve" and store.sieve is None:

@@ -1,11 +1,7 @@
-"""The normaliser of a crawl, made from its settings: options, rules, the project's own, twins.
+"""Policy, overrides file, order, window and normaliser of a crawl, made from its settings.
 
-What comes next, as the settings say: the order of a host's URLs, and the sliding window.
-
-The policy of a crawl: what its settings say, and its overrides file, read again as it changes.
-
-A file that cannot be used stops the start. While the crawl runs, it is said once, and the rules
-of before stay in force: a slip of the pen, or a file that is away for a moment, changes nothing.
+An unusable file refuses the start. While the crawl runs it is logged once, and the rules before it
+stay in force.
 """
 
 from __future__ import annotations
@@ -335,7 +331,6 @@ class PolicyFile:
         return self.policy.user_agent(*self._place_of(url)) if self.policy.overrides else None
 
     def _place_of(self, url: str) -> tuple[str, str]:
-        """The host of *url* and its address; "" for what there is not, or is not known."""
         origin = origin_of(url)
         host = host_of(origin) if origin else ""
         return host, self.address_of(host)
@@ -421,9 +416,8 @@ def file_stamp(path: Path | None) -> FileStamp:
 
 
 def _nobody() -> None:
-    """Nobody waits for a change."""
+    pass
 
 
 def _nowhere(host: str) -> str:
-    """It is not known where any host lives."""
     return ""

@@ -1,13 +1,7 @@
-"""Whether a response can be had again, as it is, from the record of its page.
+"""Links that are read when they are wanted (SUITE_READ_LINKS), out of packs.
 
-Links that are read when they are wanted (SUITE_READ_LINKS): out of packs, a few pages at a time.
-
-A page is fetched, called back and packed as ever; what is put off is the reading of its links. It
-goes the same way then: the same response, out of its pack, is handed to the same `Follower`.
-
-What cannot be read later is read at once: pages that are not packed, whose body was cut off or is
-in another record (a revisit), is not what a middleware of the project made of it, or is compressed
-in a way that is not known here.
+Pages that a pack cannot give back as they were are read at once: pages that are not packed, cut
+off, changed by a middleware, compressed in an unknown way, or revisit records.
 """
 
 from __future__ import annotations
@@ -73,7 +67,6 @@ def is_recoverable(fetch: Capture, response: Response) -> bool:
 
 
 def _fields(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Those of *fields* on which it depends which links are followed, by their names."""
     named = ((name.lower(), value) for name, value in fields)
     return sorted((field for field in named if field[0] in _OF_LINKS), key=itemgetter(0))
 
@@ -191,7 +184,6 @@ class DeferredLinks:
         task.add_done_callback(self._found)
 
     def _hurry(self) -> None:
-        """Have pages written that were fetched: they may be the ones that are wanted."""
         now = self._crawl.now()
         if now >= self._hurried + _HURRY:
             self._hurried = now
@@ -207,7 +199,6 @@ class DeferredLinks:
         return demand.choose(starving=starving, fetches=fetches, nothing_else=self._nothing_else)
 
     def _nothing_else(self) -> bool:
-        """Whether nothing is under way, and nothing can be for a while."""
         crawl, limit = self._crawl, self._crawl.settings.max_wait
         if crawl.frontier.leased or crawl.outside.count or crawl.frontier.in_sieve:
             return False
@@ -226,7 +217,6 @@ class DeferredLinks:
         self._go_on(deque(answers))
 
     def _go_on(self, answers: deque[FoundPage]) -> None:
-        """Take *answers*: for a moment, and the rest in another turn of the loop."""
         if self._ended:
             return
         until = self._crawl.now() + _WORK
@@ -253,7 +243,6 @@ class DeferredLinks:
             self._extract(page, found.stored, answer, found.size)
 
     def _wait(self, error: Exception) -> None:
-        """It may be read later: a folder on another machine that is away for a moment."""
         self._tries += 1
         self._not_before = self._crawl.now() + _RETRY
         if self._tries == 1:
@@ -277,7 +266,6 @@ class DeferredLinks:
             self._stats.inc_value("suite/extract/read")
 
     def _read(self, lease: Lease, response: Response) -> bool:
-        """Give *lease* the links of *response*; False if a hook of the spider failed."""
         make = self._sitemaps.make_follower
         if make is None:
             return True

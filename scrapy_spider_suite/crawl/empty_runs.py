@@ -1,11 +1,6 @@
-"""What holds for the rest of a job's life, and no counter tells.
+"""Runs that fetched nothing, and crawls with another scheduler: how they end, and why.
 
-Runs that fetched nothing: no page could be had, or the job was complete; the log says which.
-
-Crawls with another scheduler: whom ``start()`` names, what comes, and how it ends.
-
-The frontier counts nothing there, so the gate tells what it sees. Without the add-on nothing of the
-suite stands between ``start()`` and the scheduler: there start requests are known by their meta.
+With another scheduler the frontier counts nothing, so the gate reports what it sees.
 """
 
 from __future__ import annotations
@@ -88,7 +83,6 @@ class EmptyRun:
 
     @property
     def _had_nothing_to_do(self) -> bool:
-        """Whether it resumed a job of which all URLs were done or had failed."""
         known = self._crawl.frontier.counters.has_urls
         return self._resumes and known and self._concluded == self._before
 
@@ -133,7 +127,6 @@ class EmptyRun:
             )  # fmt: skip
 
     def _failures(self) -> str:
-        """Why no page was fetched, and the way out."""
         crawl = self._crawl
         said = explain_no_page(crawl.frontier.counters.events)
         if said:
@@ -142,7 +135,6 @@ class EmptyRun:
         return "; ".join((_NO_SEEDS, *(f"{name} = {n}" for name, n in left_out.items() if n)))
 
     def _in_the_job(self) -> Iterator[str]:
-        """What else is to be done in a JOBDIR, where what failed is kept."""
         crawl = self._crawl
         if crawl.job is None:
             return
@@ -178,7 +170,6 @@ def explain_no_page(events: Mapping[Event, int]) -> str:
 
 
 def _failures_of(events: Mapping[Event, int]) -> list[tuple[Event, int]]:
-    """Those of *events* that are failures, with their counts, the most frequent first."""
     counts = sorted(events.items(), key=lambda item: -item[1])
     # A request that another one replaced ended as that one did.
     return [(event, count) for event, count in counts if event is not Event.REPLACED]

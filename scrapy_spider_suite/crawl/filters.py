@@ -1,7 +1,7 @@
-"""The filters of a crawl: what its settings say, and their files, read again as they change.
+"""The five filters of a crawl, their files, and its scope.
 
-A filter that cannot be used stops the start. While the crawl runs it is said once, and the one of
-before stays in force. One that fails at a URL, as an atom of a project's own may, does not want it.
+An unusable filter refuses the start. While the crawl runs it is logged once, and the filter before
+it stays in force. A URL at which a filter fails, as an atom of a project may, is refused.
 """
 
 from __future__ import annotations

@@ -1,21 +1,4 @@
-"""How much a job may take: pages, bytes, time, bandwidth, and how much of a page.
-
-What a host or a registered domain may take is the frontier's (`storage.clearance`).
-
-Waiting for the wire to a host: first come first served, and before new visits to it.
-
-What the gate says of each fetch, and to whom.
-
-A fetch begins when the gate gives a request the wire and ends with the answer, an error or a cut:
-robots.txt, media, redirects and retries are fetches like any other. What the gate never let on to
-the wire (forbidden by robots.txt, without an address, answered by a cache) is none.
-
-Whether answers come from the addresses on which their requests were booked.
-
-The suite's download handler connects there and nowhere else. Others may look a name up again, and
-find it elsewhere: the system's name servers know other names than those of SUITE_DNS_SERVERS, or
-the name was moved in between (DNS rebinding).
-"""
+"""Limits of a job, queues for the wire, observers of fetches, addresses of answers."""
 
 from __future__ import annotations
 

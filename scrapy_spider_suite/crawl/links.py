@@ -1,18 +1,7 @@
-"""Pages read for their links, whoever is to have them: the frontier, packs, statistics.
+"""From the bytes of a page or a sitemap to links in the frontier.
 
-The links of pages in the normal form of the crawl, and what pages say of twins.
-
-Traps and mining in the bulk path: which links are refused, what a page teaches, what is tried.
-
-Only links that are followed in bulk are judged: whoever names a seed or yields a request means it.
-
-From a page's bytes to links in the frontier, without a ``Request`` per link (K15).
-
-Sitemaps as a source of links: found when a host's robots.txt is read, fetched like its pages.
-
-What a sitemap names goes the way of the links of a page (scope, filters, traps, `choose_links`,
-`link_priority`, deduplication), with the sitemap as the page that led there. A sitemap may name
-URLs of the registered domain that it lies in, and of that of the host whose robots.txt named it.
+A sitemap may name URLs of its own registered domain, and of the domain of the host whose robots.txt
+named it.
 """
 
 from __future__ import annotations
@@ -261,7 +250,6 @@ class LinkFollower:
             self._mine(lease, response)
 
     def _repeats(self, lease: Lease) -> bool:
-        """Whether the page of *lease* is a duplicate, whose links nobody wants."""
         found = lease.likeness
         return found is not None and found.repeats and not self._crawl.settings.follow_duplicates
 
@@ -285,7 +273,6 @@ class LinkFollower:
             return self._hand_over(lease, response, links, None, None)
 
     def _wanted(self, lease: Lease, response: Response, links: list[str]) -> list[str]:
-        """Those of *links* that scope, traps and the follow filter let in."""
         depth = lease.entry.depth + 1
         # Over-long links are out already: most crawls have nothing left to decide link by link.
         if not self._scope.everywhere(depth):
@@ -298,7 +285,6 @@ class LinkFollower:
         return self._crawl.filters.followed(self._trapping.passed(links), lease, response)
 
     def _is_deepest(self, page: Entry) -> bool:
-        """Whether links of *page* to its own host are too far from where the host was entered."""
         frontier = self._crawl.frontier
         limit = frontier.policy.host_max_depth
         if not limit:
@@ -315,7 +301,6 @@ class LinkFollower:
         return False
 
     def _mine(self, lease: Lease, response: Response) -> None:
-        """Let the page of *lease* bring what nobody linked to, as far as links of it might lead."""
         if self._is_deepest(lease.entry):
             return
         filters, before = self._crawl.filters, len(lease.children)
@@ -333,7 +318,6 @@ class LinkFollower:
         self, lease: Lease, response: Response, links: list[str], choose: ChooseLinks | None,
         rank: LinkPriority | None,
     ) -> list[str]:  # fmt: skip
-        """Hand those of *links* over that *choose* and the schedule filter want; return them."""
         filters, page = self._crawl.filters, lease.entry
         if choose is not None:
             links = self._spelling.chosen(links, choose(response, links))
@@ -414,7 +398,6 @@ class SitemapLinks:
             self._schedule("guessed", guesses, host_of(rules.origin), "")
 
     def _usable(self, urls: Iterable[str], base: str, follower: LinkFollower) -> list[str]:
-        """Those of *urls* that are in scope, in normal form."""
         normal = [self._crawl.normalizer(url, base) for url in urls]
         return [url for url in dict.fromkeys(normal) if url and follower.in_scope(url, 0)]
 
@@ -426,7 +409,6 @@ class SitemapLinks:
             self._stats.inc_value(f"suite/sitemap/{how}", new)
 
     def _entries(self, urls: list[str], voucher: str, via: str, depth: int) -> list[Entry]:
-        """Entries of sitemaps that are new, as many as *voucher* may have."""
         made: list[Entry] = []
         store = self._crawl.store
         before = url_states.voucher_count(store, voucher)
@@ -509,7 +491,6 @@ class SitemapLinks:
                 self._claim(url, when)
 
     def _claim(self, url: str, lastmod: int | None) -> None:
-        """A page, or another sitemap, is said to have changed: perhaps it is due for that."""
         if lastmod is not None:
             self._revisits.claimed(state_key(host_of(url), url), lastmod)
 

@@ -1,15 +1,7 @@
-"""The gauges of a running crawl: stats that say how much there is, set anew once a second.
+"""Once a second: gauges, writes, the flush of the sieve, end conditions.
 
-When the sieve is flushed, in a thread; and what is new of it, scheduled a portion at a time.
-
-A flush reads all fingerprints on disk, so it is to be worth it: it comes when ``sieve_waiting``
-links wait, or when the crawl starves: there is room for a request, and no host may be visited.
-Then it comes when flushes have taken a tenth of the time at most, or when nothing else is left.
-
-The keeper of a running crawl: once a second it looks after everything that has no event.
-
-It ticks the frontier, writes, notices that the engine is stopping and that only waiting is left,
-looks at the disks, and says how it goes: in gauges, and to whoever watches over the crawl.
+A flush of the sieve reads all fingerprints on disk. It comes when SUITE_SIEVE_WAITING links wait,
+or while the crawl starves, if flushes have taken a tenth of the time at most.
 """
 
 from __future__ import annotations
@@ -125,7 +117,6 @@ class SieveFlusher:
 
     @property
     def _alone(self) -> bool:
-        """Whether there is nothing else to wait for, and the last flush did not fail."""
         crawl = self._crawl
         return not (self._said or crawl.frontier.pending or crawl.outside.count)
 
@@ -168,7 +159,6 @@ class SieveFlusher:
         self._said = trouble
 
     def _hand_out(self) -> None:
-        """Schedule a portion of what is new."""
         if self._closing:
             return  # the next run goes on there
         with condemn_on_damage(self._crawl.store):
@@ -338,7 +328,6 @@ class Maintenance:
         self._disk.pulse(self._crawl.now())
 
     def _look(self) -> None:
-        """See whether the engine is stopping, of which there is no signal; else pulse in time."""
         self._timer = self._loop.call_later(_LOOK, self._look)
         self._supervision.beat()
         with condemn_on_damage(self._crawl.store):
@@ -375,7 +364,6 @@ class Maintenance:
             self._collector.tidy()
 
     def _admit(self) -> None:
-        """Bring in hosts that wait on disk where there is room, a portion of them at a time."""
         crawl, now = self._crawl, self._crawl.now()
         self._admitting = not self._engine.closing and crawl.frontier.rotation.go_on(
             now, now + crawl.frontier.wall_offset
@@ -385,7 +373,6 @@ class Maintenance:
             self._engine.wake()
 
     def _archive(self) -> None:
-        """Move what is done out of the database, a portion at a time."""
         self._archiving = False
         crawl = self._crawl
         if self._archiver is None:  # it may have an archive from now on
@@ -422,7 +409,6 @@ class Maintenance:
             self._parts.deferred_links.look(starving=starving)
 
     def _revise(self) -> None:
-        """Take in what has changed in the policy, a portion of the hosts at a time."""
         reviser, now = self._crawl.frontier.reviser, self._crawl.now()
         self._revising = reviser.busy and not self._engine.closing
         if self._revising:
@@ -431,13 +417,11 @@ class Maintenance:
             self._engine.wake()
 
     def _policy_changed(self) -> None:
-        """What waits at the gate looks again at once."""
         if self._engine.gate is not None:
             self._engine.gate.wake()
         self._engine.wake()
 
     def _operate(self) -> None:
-        """Carry out what was asked of the job; portion by portion where that takes longer."""
         self._operating = False
         if self._operator is None or self._engine.closing:
             return
@@ -447,7 +431,6 @@ class Maintenance:
             self._loop.call_later(_PORTIONS, self._operate)
 
     def _pulse(self, *, say: bool) -> None:
-        """Do what is to be done once a second; *say* how the crawl does."""
         crawl, now = self._crawl, self._crawl.now()
         crawl.frontier.wall_offset = time.time() - now
         crawl.frontier.counters.seconds += now - self._last
@@ -506,7 +489,6 @@ class Maintenance:
     # Stopping
 
     def _watch_the_stop(self, now: float) -> None:
-        """Free what waits for the wire at once, and cut transfers short in time."""
         crawl = self._crawl
         gate = self._engine.gate
         if self._stop_seen is None:
@@ -597,7 +579,6 @@ class Maintenance:
         return True
 
     def _publish(self, *, say: bool) -> None:
-        """Set the gauges, and *say* how it goes."""
         crawl = self._crawl
         counters, statistics = crawl.frontier.counters, crawl.frontier.statistics()
         set_gauges(crawl, statistics, self._archiver, self._most)

@@ -1,15 +1,4 @@
-"""Whether a site's owner can find out who crawls it (gap G19; RFC 9309 §2.2.1 asks for it).
-
-What has to be known before a host can be visited: its address, and its robots.txt.
-
-Errands run beside the crawl and hold no download place while they wait (T2, U12, K15).
-
-Hosts that may be at private addresses because the operator named them, and no page did.
-
-The spider profile only: an existing project may crawl its own intranet. A job remembers them, and
-those that were trusted until they were found outside: their name servers are somebody else's, who
-could move the names inside later (DNS rebinding).
-"""
+"""The address and the robots.txt of a host, before its visit; trusted private hosts; contacts."""
 
 from __future__ import annotations
 
@@ -264,7 +253,6 @@ class HostPreparation:
             self._wake()
 
     def _heard_robots(self, rules: RobotsRules) -> None:
-        """A robots.txt was fetched, maybe for an image or a component: its host goes by it."""
         if not rules.silent:
             frontier, now = self._crawl.frontier, self._crawl.now()
             key = host_of(rules.origin)
@@ -273,7 +261,6 @@ class HostPreparation:
             self._sitemaps.heard(rules, host.record)
 
     def _keep_to(self, host: HostState, url: str) -> None:
-        """Go by a Crawl-delay from the fetch of robots.txt on, which has just ended."""
         frontier = self._crawl.frontier
         crawl_delay = self._crawl_delay(url)
         frontier.set_crawl_delay(host, crawl_delay)
@@ -299,7 +286,6 @@ class HostPreparation:
         return max(robots.crawl_delay(origin) or 0.0 for origin in origins)
 
     def _wait_for_robots(self, leases: list[Lease], rules: RobotsRules) -> None:
-        """Nothing is allowed for now: the host waits until its robots.txt is asked for again."""
         frontier = self._crawl.frontier
         visit = leases[0].visit
         if visit is not None:
@@ -322,7 +308,6 @@ class HostPreparation:
 
 
 def _lives_at(url: str, host: str) -> bool:
-    """Whether *url* is on the web, and *host* its host (not a slot that a spider named)."""
     return url.startswith(("http://", "https://")) and host_of(url) == host
 
 

@@ -1,21 +1,7 @@
-"""Errbacks of failed downloads: Scrapy shows what they yield to no spider middleware.
+"""Scrapy's requests, answers and errors as the frontier sees them.
 
-So nobody could say that a request came from one, and not from the operator, whose requests may go
-to private addresses. Here each such errback leaves a note in its context, which the engine's tasks
-for its output inherit.
-
-From Scrapy's answers and exceptions to the `Event` that the outcome table knows.
-
-The Referer of links: by the policy of the page that they were found on, or REFERRER_POLICY.
-
-A link keeps where it was found, and the number of the policy that the page sent. What follows from
-both for its own URL is worked out when it is fetched: a link costs nothing before that.
-
-Scrapy's requests as the frontier sees them: pacing key, identity, entry, and back.
-
-One identity decides what is the same page (architecture, §4.1): the normal form for bulk links
-and plain GET requests of the broad profile, the project's REQUEST_FINGERPRINTER_CLASS for all
-else. A request that a spider yielded is sent as it is, whatever it is known by.
+One identity decides which requests ask for the same page (architecture, §4.1): the normal form for
+bulk links and plain GET requests of the broad profile, else REQUEST_FINGERPRINTER_CLASS.
 """
 
 from __future__ import annotations
@@ -336,7 +322,6 @@ class Translator:
         return key + b"\xff" + self._crawler.request_fingerprinter.fingerprint(request)
 
     def _normal_form(self, request: Request) -> str | None:
-        """What *request* is known by; None if only its fingerprint will do."""
         plain = normalize(request.url)
         # Links were brought into their normal form where they were found.
         if plain is None or self._normal.is_plain or request.meta.get(BULK):
@@ -386,7 +371,6 @@ class Translator:
             return request
 
     def _warn(self, request: Request, error: UnstorableError, other: str) -> None:
-        """Say, the first time, what becomes of a *request* that is the agent *other*'s, or ours."""
         if bool(other) in self._warned:
             return
         self._warned.add(bool(other))

@@ -1,11 +1,7 @@
-"""Whether a body that a revisit record is to refer to is in the packs still.
+"""Revisits in a crawl: which pages are due, conditional requests, and their records in packs.
 
-Revisits in a crawl: when pages are due, how their servers are asked, and what came of it.
-
-Which page is due when, the frontier knows (`storage.planning`). Here is decided how many of them
-become pending beside what is new, and their requests are made conditional, at the gate, so that
-no middleware meets validators that belong to another URL. A 304 ends there, too: it is no page,
-and nobody hears of it but the pack and the plan.
+Requests are made conditional at the gate, so that no middleware meets validators of another URL.
+A 304 ends there, too: only the pack and the plan of the page hear of it.
 """
 
 from __future__ import annotations
@@ -273,7 +269,6 @@ class Revisits:
 
 
 def _record_of(plan: RevisitPlan | None) -> PackedBody | None:
-    """The record with the body of a page, if there is one."""
     return None if plan is None or plan.packed == UNPACKED else plan.packed
 
 
@@ -283,7 +278,6 @@ def _revisit(fetch: Capture, body: PackedBody, profile: str) -> Capture:
 
 
 def _is_plain(request: Request) -> bool:
-    """Whether *request* only reads, so that it may be repeated."""
     scheme = urlparse_cached(request).scheme
     return request.method == "GET" and not request.body and scheme in ("http", "https")
 

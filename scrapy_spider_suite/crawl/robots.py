@@ -1,13 +1,4 @@
-"""How a robots.txt is fetched: with its redirects, paced as any request is, and never too large.
-
-Robots verdicts by origin: the latest used in memory, all of them on disk until outdated.
-
-Row, under bucket + origin (a byte of CRC-32, then UTF-8)::
-
-    format u8 = 1 | verdict u8 | status u16 (0: none) | failures u32
-    fetched_at f64 | checked_at f64 | expires_at f64 | unreachable_since f64 (NaN: none)
-    body, compressed by zlib
-"""
+"""robots.txt in a crawl: fetched with its redirects, stored by origin, asked for each URL."""
 
 from __future__ import annotations
 
@@ -148,7 +139,6 @@ class RobotsFetcher:
 
 
 def _age(response: Response) -> float | None:
-    """Return how long *response* may be kept, in seconds, or None."""
     return max_age(b",".join(response.headers.getlist(b"Cache-Control")).decode("latin-1"))
 
 
@@ -386,7 +376,6 @@ class RobotsStore:
         return _from_row(origin, row) if row is not None else None
 
     def _remember(self, rules: RobotsRules) -> None:
-        """Put *rules* first in memory."""
         _, weight = self._memory.pop(rules.origin, (None, 0))
         self._bytes -= weight
         rules.crawl_delay(self._user_agent)
@@ -395,14 +384,12 @@ class RobotsStore:
         self._fit()
 
     def _fit(self) -> None:
-        """Forget the last ones while memory is over its bounds."""
         while len(self._memory) > 1 and (
             len(self._memory) > self._max_entries or self._bytes > self._max_bytes
         ):
             self._bytes -= self._memory.popitem(last=False)[1][1]
 
     def _purge(self, bucket: int, before: float) -> None:
-        """Delete the rows of one bucket that expired before *before*."""
         if self._kv is None:
             return
         for key, row in self._kv.items(bytes([bucket])):
@@ -429,7 +416,6 @@ def _to_row(rules: RobotsRules) -> bytes:
 
 
 def _expiry(row: bytes) -> float:
-    """When a row expires; NaN if that cannot be read."""
     if len(row) < _ROW.size:
         return math.nan
     expires: float = _ROW.unpack_from(row)[6]

@@ -1,15 +1,7 @@
-"""Where a crawl begins: lines, lists of them, and millions of them taken in piece by piece.
+"""Lists of seeds, taken in while the crawl runs.
 
-From the lines of a list to seeds in a job, which keeps how far it has come.
-
-What was taken and the position behind it are put into the same batch of the store, or a later one:
-whoever goes on from a stored position after a kill may see a line twice, which changes nothing,
-but leaves none out.
-
-Seeds by the million, taken in while the crawl goes on: SUITE_SEEDS, and those of a BroadSpider.
-
-Lists are read and decompressed in a thread. What they hold becomes pending in slices of 5 ms
-with a write each, between which everything else has its turn; what waits then lies on disk.
+A list is read in a thread and scheduled in slices of 5 ms with a write each. Its position goes into
+the same batch of the store as its seeds, or a later one: after a kill a line may be read twice.
 """
 
 from __future__ import annotations
@@ -309,7 +301,6 @@ class SeedIntake:
         return SeedList(self._crawl.store, self._plant, lines, name)
 
     def _place(self, url: str) -> Path:
-        """Where the list at *url* is put; next to the store, wherever that is."""
         crawl = self._crawl
         folder = crawl.temporary if crawl.job is None else crawl.job.folder
         if folder is None:
@@ -332,7 +323,6 @@ class SeedIntake:
     # Slices
 
     async def _work(self, sower: SeedList, share: float | None) -> None:
-        """Take all that was fed to *sower*, in slices."""
         crawl, turns = self._crawl, self._turns
         while sower.more and not crawl.stopping:
             sower.take()
@@ -345,7 +335,6 @@ class SeedIntake:
                     await asyncio.sleep(_ROOM)
 
     def _is_full(self) -> bool:
-        """Whether more seeds would not be on disk here, or too many there for other agents."""
         crawl = self._crawl
         if crawl.agent is not None and not crawl.agent.may_read_seeds():
             return True

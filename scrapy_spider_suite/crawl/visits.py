@@ -1,20 +1,4 @@
-"""Hosts that never answer, in the spider profile: what waits for them ends in its errback soon.
-
-Plain Scrapy tries every request RETRY_TIMES + 1 times. Here they are tried one after the other,
-with a growing back-off between them, which would take a hundred of them days. So once a host has
-failed more often than that, and never answered, nobody is sent there before the back-off is over:
-what waits, and what comes meanwhile, fails at the gate. Then one request is tried again.
-
-The engine's set of requests in progress, which says when one has left.
-
-What goes out next: the request of the next visit, or, for now, none.
-
-Crawls whose project has a downloader of its own: what becomes of a visit without the gate.
-
-Visits to hosts, as the crawl sees them: handed out, answered and over; and requests without one.
-
-What a request ended with says two things: what becomes of its URL, and what becomes of its host.
-"""
+"""Visits to hosts: handed out, answered and over; requests without a visit; dead hosts."""
 
 from __future__ import annotations
 
@@ -203,7 +187,6 @@ class RequestSource:
         return None
 
     def _may(self) -> bool:
-        """Whether this process may fetch anything: an agent only while its own lease runs."""
         agency = self._crawl.agent
         return agency is None or agency.may_fetch()
 

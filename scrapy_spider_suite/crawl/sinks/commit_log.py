@@ -1,10 +1,7 @@
-"""What durable sinks (packs, items) stand on: who is told what is on disk, and who pauses.
+"""What durable sinks tell the crawl: which pages are on disk, and when to pause.
 
-With the suite's scheduler that is the frontier: a page is done when all that it brought is durable
-(`FrontierLog`). With a scheduler of another kind no page waits for anything, and what could not be
-written is written later (`PlainLog`).
-
-What went wrong with a page after it had come: in its callback, or with its items.
+With the suite's scheduler a page is done when all its output is durable (`FrontierLog`). With
+another one no page waits; failed writes are tried again later (`PlainLog`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Duplicates in a crawl: pages that were there before, by their bytes, in what they say, or nearly.
+"""Pages that were there before: by their bytes, by their text, or nearly.
 
-A page is compared when it comes, and becomes one that others are compared with in its commit: when
-its record is on disk. One that is equal to a page that is under way waits for the commit of that
-page with its own; if that does not come to pass, both are fetched again.
+Other pages are compared with a page from its commit on. A page that equals one under way waits for
+the commit of that page; if the commit fails, both are fetched again.
 """
 
 from __future__ import annotations
@@ -96,7 +95,6 @@ class DuplicatePages:
         return True
 
     def _compare(self, answer: HtmlResponse, lease: Lease, found: Likeness) -> None:
-        """What a page says."""
         if self._structures is not None:
             found.structure = structural_digest(answer.body, host_of(answer.url))
             first = self._first(found.structure, lease, found)
@@ -106,7 +104,6 @@ class DuplicatePages:
             self._look_nearby(self._near, answer, found)
 
     def _first(self, digest: bytes, lease: Lease, found: Likeness) -> Original:
-        """The first page with *digest* of those that are under way, which may be *lease* itself."""
         first = self._under_way.setdefault(digest, lease).likeness or found
         return Original(first.url, 0.0)
 
@@ -133,7 +130,6 @@ class DuplicatePages:
             self._count("near", found, of_host=like[0] >> 32 == host)
 
     def _meet(self, kind: str, found: Likeness, original: Original, url: str) -> None:
-        """A page was met before, unless *original* is itself, at an earlier visit."""
         if original.url != url:
             self._count(kind, found, of_host=host_of(original.url) == host_of(url))
 
@@ -170,7 +166,6 @@ class DuplicatePages:
             lease.packed = body
 
     def _wait_for_first(self, lease: Lease, found: Likeness) -> PackedBody | None:
-        """The record of an equal page whose commit *lease* is to wait for, if there is one."""
         if lease.entry.volatile:  # the first one may wait for it: the page that led there does
             return None
         first = self._under_way.get(found.payload)
@@ -187,7 +182,6 @@ class DuplicatePages:
                 del self._under_way[digest]
 
     def _told(self, lease: Lease, event: Event) -> None:
-        """*lease* is over, in the batch that says so: others may be compared with its page."""
         found = lease.likeness
         if found is None:
             return

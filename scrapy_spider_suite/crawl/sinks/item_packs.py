@@ -1,11 +1,8 @@
-"""The files of item packs that a crawl has open, and how far each is committed.
+"""Items into files of compressed JSON lines, each exactly once, whatever kills the crawl.
 
-Items into files of compressed JSON lines, each exactly once whatever kills the crawl.
-
-The items of a page come together, and last of all: when nothing else of it is to be awaited, and
-it is known that it will be done. So all pages of a block are done in the batch that says how far
-the file is committed, and what lies beyond that after a kill is cut off: it is of pages that are
-fetched again.
+The items of a page are written last, when the page is certain to be done. The pages of a block are
+done in the batch of the store that commits the size of the file. After a kill the rest is cut off:
+its pages are fetched again.
 """
 
 from __future__ import annotations
@@ -184,7 +181,6 @@ class ItemFiles:
             self._rows.put(name.encode(), msgpack.packb((folder, size)))
 
     def _durable(self) -> bool:
-        """Write the batch of the store; whether that could be done."""
         crawl = self._log.crawl
         if crawl is None:
             return True
@@ -238,8 +234,6 @@ _ITEMS: Final = "items"
 
 
 class _ItemJob(NamedTuple):
-    """Items to be written, and the page that waits for that, if there is one."""
-
     pile: ItemBuffer
     lease: Lease | None
 
@@ -301,7 +295,6 @@ class ItemPacks:
         self._more(len(line))
 
     def _keep(self, line: bytes, lease: Lease) -> None:
-        """Keep *line* until the page of *lease* is done, or have that fetched again."""
         if lease.items is None:
             lease.items = ItemBuffer(self._folder)
         try:

@@ -1,6 +1,6 @@
-"""Link statistics of a crawl: every page is counted in the batch that says that it is done.
+"""Link statistics: every page is counted in the batch of the store that makes it done.
 
-Without the suite's scheduler there is no such batch: page items are counted as they come.
+Without the suite's scheduler page items are counted as they come.
 """
 
 from __future__ import annotations
@@ -162,7 +162,6 @@ def _store(log: CommitLog) -> Store:
 
 
 def _facts(item: PageItem) -> PageFacts:
-    """What is counted of a page that has not come over this crawl's wire."""
     content_type = next(iter(item.headers.get("Content-Type", ())), "")
     return PageFacts(
         normalize(item.url) or item.url, item.status, media_type(content_type), len(item.body),
@@ -171,7 +170,6 @@ def _facts(item: PageItem) -> PageFacts:
 
 
 def _links(item: PageItem) -> list[str] | None:
-    """The links of *item* that would be followed, each once; None if nobody has read it."""
     if item.links is None:
         return None
     followed = (each for each in item.links if not each.nofollow and each.kind != "canonical")

@@ -1,21 +1,7 @@
-"""What becomes of packs when they are closed: their indexes are merged, and they are uploaded.
+"""Pages into packs: every answer is packed, and a page is done only when it is on disk.
 
-Neither holds up the crawl, and neither has to be done when it ends: another crawl goes on with it,
-or ``scrapy packs merge`` and ``upload``.
-
-Answers as what packs keep of them: from what the gate's witness has seen, or from a page item.
-
-How the packs of a crawl are written: where, what they are called, and when they are full.
-
-Pages into packs: every answer is packed, and a page is done only when it is on disk.
-
-The gate's witness sees every answer as the wire gave it. Those of a page (redirects that a
-middleware followed among them) are packed when nothing more will come of it, side by side, with
-the links that were found on it; all others at once. With SUITE_PAGE_ITEMS only pages are packed of
-which there was a `PageItem`. Of an item whose page has not come over this crawl's wire (a cache, a
-scheduler of another kind), what it holds itself is packed.
-
-The sinks of a crawl that are replaced as settings change: pages into packs, items into packs.
+The answers of a page are packed side by side, with its links, when nothing more will come of it.
+With SUITE_PAGE_ITEMS only pages with a `PageItem` are packed.
 """
 
 from __future__ import annotations
@@ -242,7 +228,6 @@ def _protocols(response: Response) -> tuple[str, ...]:
 
 
 def _way(lease: Lease | None) -> tuple[str, str]:
-    """From which page the crawl came to that of *lease*, and by which hops from a seed."""
     if lease is None:
         return "", ""
     entry = lease.entry
@@ -250,7 +235,6 @@ def _way(lease: Lease | None) -> tuple[str, str]:
 
 
 def _head(response: Response) -> bytes:
-    """What can be said of a head that a foreign handler has not kept."""
     fields: dict[bytes, list[bytes]] = dict(response.headers)
     return build_head(response.status, fields)
 
@@ -406,7 +390,6 @@ class PagePacks:
             add_fetch_observer(log.crawler, self.fetched)
 
     def _recovered(self, done: Future[list[PackRecovery]]) -> None:
-        """Packs that were left open are closed."""
         error = done.exception()
         if error is not None:
             logger.error("What an earlier run left of packs stays as it is for now: %s", error)
@@ -552,7 +535,6 @@ class PagePacks:
         self.hurry()
 
     def _keep_up(self) -> None:
-        """Pause the crawl while too much waits to be compressed."""
         behind = self._writer.backlog > (BACKLOG_MAX // 2 if self._behind else BACKLOG_MAX)
         if behind:  # said anew each time: another one may have taken it back
             self._log.pause(_PACKS)
