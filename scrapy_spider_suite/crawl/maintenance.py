@@ -1,6 +1,6 @@
 """Once a second: gauges, writes, the flush of the sieve, end conditions.
 
-A flush of the sieve reads all fingerprints on disk. It comes when SUITE_SIEVE_WAITING links wait,
+A flush of the sieve reads all fingerprints on disk. It comes when enough links wait,
 or while the crawl starves, if flushes have taken a tenth of the time at most.
 """
 

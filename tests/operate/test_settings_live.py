@@ -194,7 +194,7 @@ def test_live_settings(web: FakeWebProcess, tmp_path: Path, run: Any) -> None:
             if declared.live:
                 assert name in PROBES, f"{name}: where does it take effect?"
             else:
-                with pytest.raises(SettingsError, match="cannot be changed while a crawl runs"):
+                with pytest.raises(SettingsError, match="holds from a start on"):
                     change_setting(parts.crawl, full_name(name), "default")
 
     _beside(web, tmp_path, act, run)
@@ -262,7 +262,7 @@ def test_what_is_refused_changes_nothing(
             ("DOWNLOAD_DELAY", "4", "use SUITE_HOST_DELAY"),
             ("SUITE_HOST_DELAY", "soon", "expected a number of seconds"),
             ("SUITE_BACKOFF_BASE", "2h", "at most SUITE_BACKOFF_MAX"),
-            ("SUITE_FETCH_FILTER", f"@{bad}", "cannot be read"),
+            ("SUITE_FETCH_FILTER", f"@{bad}", "a file that exists"),
         ):
             with pytest.raises(SettingsError, match=said):
                 change_setting(parts.crawl, name, value)
