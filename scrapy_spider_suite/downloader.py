@@ -45,6 +45,7 @@ from scrapy_spider_suite.crawl.requests import (
 from scrapy_spider_suite.errors import PrivateAddressError, ResolveError
 from scrapy_spider_suite.exceptions import PrivateAddressRefused
 from scrapy_spider_suite.fetch.address_rules import pacing_key as address_key
+from scrapy_spider_suite.fetch.exchange import ADDRESS, DEPARTURE, KEEP_ALIVE
 from scrapy_spider_suite.frontier.outcomes import event_of_status
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, departure
 from scrapy_spider_suite.operate.supervision import CommandExit
@@ -60,9 +61,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ADDRESS = "suite_address"
-KEEP_ALIVE = "suite_keep_alive"
-DEPARTURE = "suite_departure"
 _WIRED = frozenset({"http", "https"})
 
 
@@ -128,7 +126,7 @@ class PoliteDownloader(Downloader):
             )
             if lease is not None:
                 self.parts.revisits.answered(request, lease, result)
-                if self.parts.duplicates.meets(lease, result):
+                if self.parts.duplicates.compare(lease, result):
                     yield deferred_from_coro(self.parts.duplicates.look_up(lease))
             return result
         except BaseException as raised:

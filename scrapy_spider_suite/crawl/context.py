@@ -208,7 +208,7 @@ class ClusterMember(Protocol):
         """Set the stats."""
 
 
-class PageCounter(Protocol):
+class ReadCounter(Protocol):
     """Counts pages and their links."""
 
     def read(self, lease: Lease, response: Response, links: Sequence[str]) -> None:
@@ -301,7 +301,7 @@ class Crawl:
         self.agent: ClusterMember | None = None
         self.rates: RateGate | None = None
         self.robots: RobotsService | None = None
-        self.counter: PageCounter | None = None
+        self.counter: ReadCounter | None = None
         self.outside = OutsideFetches()
         self.start = StartReader()
         self.seeds = SeedSources()
@@ -377,11 +377,6 @@ class Crawl:
     def temporary(self) -> Path | None:
         """The folder that is used without a job directory; None where none is needed."""
         return None if self._folder is None else self._folder.path
-
-    @property
-    def follows(self) -> bool:
-        """See `follows_links`."""
-        return follows_links(self.crawler)
 
     @property
     def revisits_pages(self) -> bool:

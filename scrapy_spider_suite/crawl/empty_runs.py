@@ -16,6 +16,7 @@ from scrapy.exceptions import CloseSpider
 from scrapy.http import Response
 from scrapy.http.request import NO_CALLBACK
 
+from scrapy_spider_suite.crawl.context import follows_links
 from scrapy_spider_suite.crawl.requests import event_of_error, event_of_result
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
 from scrapy_spider_suite.runtime.refusal import NO_PAGES, ExitCode, exit_code_for_reason
@@ -141,7 +142,8 @@ class EmptyRun:
         job = f"-j {shlex.quote(str(crawl.job.path))}"
         # Those are tried again by themselves.
         failures = _failures_of(crawl.frontier.counters.events)
-        left = [e for e, _ in failures if e is not Event.PRIVATE_ADDRESS or not crawl.follows]
+        retried = Event.PRIVATE_ADDRESS if follows_links(crawl.crawler) else None
+        left = [event for event, _ in failures if event is not retried]
         lines = [f"`scrapy frontier retry --reason {event.value} {job}`" for event in left]
         if lines and crawl.broad:
             yield f"what failed stays failed in this JOBDIR until {', '.join(lines)}"

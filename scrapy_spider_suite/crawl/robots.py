@@ -51,7 +51,7 @@ DOWNLOAD_MAX: Final = 8 << 20
 may come to. A robots.txt beyond it counts as unreachable."""
 
 
-class RobotsAnswer(NamedTuple):
+class FetchedRobots(NamedTuple):
     """What came of *request*. *age*: seconds for which it may be kept, if it says so."""
 
     request: Request
@@ -87,7 +87,7 @@ class RobotsFetcher:
         if not retries:
             self._meta["dont_retry"] = True
 
-    async def fetch(self, engine: ExecutionEngine, origin: str) -> RobotsAnswer:
+    async def fetch(self, engine: ExecutionEngine, origin: str) -> FetchedRobots:
         """Return the answer of *origin*, or why there is none.
 
         Raises `SuiteError`, `CannotResolveHostError`, `HostExcluded` and `StoppedError`: a rule of
@@ -101,13 +101,13 @@ class RobotsFetcher:
             raise
         except Exception as exc:  # of any download handler or middleware: all mean no answer
             self._count_failure(exc)
-            return RobotsAnswer(request, None, b"", None, exc or type(exc).__name__)
+            return FetchedRobots(request, None, b"", None, exc or type(exc).__name__)
         finally:
             self._stats.inc_value("robotstxt/request_count")
         status = response.status
         self._stats.inc_value("robotstxt/response_count")
         self._stats.inc_value(f"robotstxt/response_status_count/{status}")
-        return RobotsAnswer(request, status, response.body, _age(response), f"status {status}")
+        return FetchedRobots(request, status, response.body, _age(response), f"status {status}")
 
     async def _download(self, engine: ExecutionEngine, request: Request) -> Response:
         """Return the answer to *request*, or to the last redirect that is followed.

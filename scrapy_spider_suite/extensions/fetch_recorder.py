@@ -18,9 +18,9 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.gate import FinishedFetch, add_fetch_observer
 from scrapy_spider_suite.crawl.requests import VIA, event_of_error
-from scrapy_spider_suite.downloader import ADDRESS
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import UnwantedMediaType
+from scrapy_spider_suite.fetch.exchange import ADDRESS
 from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER, FetchLine, FetchLog, format_line
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
 from scrapy_spider_suite.runtime.http_fields import field_text, media_type

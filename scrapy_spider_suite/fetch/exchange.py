@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+ADDRESS = "suite_address"
+KEEP_ALIVE = "suite_keep_alive"
+DEPARTURE = "suite_departure"
 TRUNCATE = "suite_truncate"
 MEDIA_TYPES = "suite_media_types"
 RECEIVED = "suite_received"

@@ -11,7 +11,7 @@ from scrapy.utils.asyncio import is_asyncio_available
 
 from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog, PlainLog, Sink
 from scrapy_spider_suite.crawl.sinks.item_packs import ItemPacks
-from scrapy_spider_suite.crawl.sinks.link_counts import LinkCounts
+from scrapy_spider_suite.crawl.sinks.link_counts import LinkCountSink
 from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.items import PageItem
@@ -147,7 +147,7 @@ class LinkStatsPipeline(SinkPipeline):
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        self._counting: LinkCounts | None = None
+        self._counting: LinkCountSink | None = None
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -160,7 +160,7 @@ class LinkStatsPipeline(SinkPipeline):
 
     def make_sink(self, log: CommitLog) -> Sink:
         """See `SinkPipeline`."""
-        self._counting = LinkCounts(log)
+        self._counting = LinkCountSink(log)
         return self._counting
 
     def process_item(self, item: Any) -> Any:

@@ -16,8 +16,8 @@ from scrapy_spider_suite.crawl.context import get_crawl, has_crawl
 from scrapy_spider_suite.crawl.empty_runs import ANSWERED, is_noted, note_fact
 from scrapy_spider_suite.crawl.filters import get_filters
 from scrapy_spider_suite.crawl.requests import SITEMAP
-from scrapy_spider_suite.downloader import ADDRESS
 from scrapy_spider_suite.exceptions import FilterRefused
+from scrapy_spider_suite.fetch.exchange import ADDRESS
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
 from scrapy_spider_suite.urls.filters import Stage
 

@@ -67,13 +67,13 @@ class DuplicatePages:
 
     # In
 
-    def meets(self, lease: Lease, answer: Request | Response) -> bool:
+    def compare(self, lease: Lease, answer: Request | Response) -> bool:
         """An answer has come: compare it. True: `look_up` is to be awaited."""
         with condemn_on_damage(self._crawl.store):
-            return self._meets(lease, answer)
+            return self._compare_answer(lease, answer)
         return False
 
-    def _meets(self, lease: Lease, answer: Request | Response) -> bool:
+    def _compare_answer(self, lease: Lease, answer: Request | Response) -> bool:
         if not self._crawl.settings.compare_pages or not isinstance(answer, Response):
             return False
         if not 200 <= answer.status < 300 or not answer.body:

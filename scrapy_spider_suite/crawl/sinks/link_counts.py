@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 _USER, _DONT_FILTER = int(Flag.USER), int(Flag.DONT_FILTER)
 
 
-class LinkCounts:
+class LinkCountSink:
     """A sink (see `commitlog`): one per crawl; it counts what SUITE_LINK_STATS says at present.
 
     Stats: ``suite/link_stats/pages``, ``suite/link_stats/links``, ``suite/link_stats/internal``,

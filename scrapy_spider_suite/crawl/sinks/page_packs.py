@@ -28,7 +28,6 @@ from scrapy_spider_suite.crawl.preparation import find_contact
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import redirect_target
 from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
-from scrapy_spider_suite.downloader import ADDRESS
 from scrapy_spider_suite.errors import (
     PackError,
     PackRefusedError,
@@ -36,7 +35,7 @@ from scrapy_spider_suite.errors import (
     SettingsError,
 )
 from scrapy_spider_suite.exceptions import UnwantedMediaType
-from scrapy_spider_suite.fetch.exchange import TRUNCATED
+from scrapy_spider_suite.fetch.exchange import ADDRESS, TRUNCATED
 from scrapy_spider_suite.fetch.http_messages import WIRE, WireCopy
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.items import PageItem, link_of

@@ -14,6 +14,7 @@ from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddlewa
 from scrapy.utils.log import get_scrapy_root_handler
 from twisted.python.failure import Failure
 
+from scrapy_spider_suite.crawl.context import follows_links
 from scrapy_spider_suite.crawl.crawl_policy import (
     policy_fields,
 )
@@ -58,7 +59,7 @@ def retry_refused(crawl: Crawl) -> None:
     """
     job, kept = crawl.job, CrawlTerms.load(crawl.store.kv("terms"))
     refused = crawl.frontier.counters.events.get(_REFUSED, 0)
-    if job is None or kept is None or not refused or not crawl.follows:
+    if job is None or kept is None or not refused or not follows_links(crawl.crawler):
         return
     old, new = kept.values.get(_SETTING), crawl.settings.allow_private_addresses
     if not new or old == plain(new):
