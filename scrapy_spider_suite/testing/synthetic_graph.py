@@ -90,7 +90,7 @@ _REDIRECTS = (301, 302, 307, 308)
 _ERRORS = (404, 404, 500, 503)
 
 
-class RobotsAnswer(NamedTuple):
+class RobotsReply(NamedTuple):
     """What a host answers to ``/robots.txt``."""
 
     status: int
@@ -321,18 +321,18 @@ class SyntheticWeb:
         base = self.base(host)
         return [base + href if href.startswith("/") else href for href in plan.hrefs]
 
-    def robots(self, host: str) -> RobotsAnswer:
+    def robots(self, host: str) -> RobotsReply:
         """What the host called *host* answers to ``/robots.txt``."""
         index = self.host_index(host)
         traits = self.traits(index)
         if traits.robots_status != 200:
-            return RobotsAnswer(traits.robots_status, "no robots.txt here\n")
+            return RobotsReply(traits.robots_status, "no robots.txt here\n")
         lines = ["User-agent: *", "Disallow: /private/"]
         lines += ["Disallow: /0"] if traits.disallow else []
         lines += [f"Crawl-delay: {traits.crawl_delay:g}"] if traits.crawl_delay else []
         lines += ["", f"Sitemap: {self.base(index)}/sitemap.xml"] if traits.sitemap else []
         lines += [""]
-        return RobotsAnswer(200, "\n".join(lines))
+        return RobotsReply(200, "\n".join(lines))
 
     def allowed(self, url: str) -> bool:
         """Whether robots.txt lets a crawler fetch *url* (5xx: no; see RFC 9309, 2.3.1.4)."""

@@ -46,7 +46,7 @@ def test_pages_of_a_group_are_decompressed_once(tmp_path: Path) -> None:
     """As long as few groups were read since."""
     stored = written(tmp_path)
     finder = StoredPageFinder([tmp_path])
-    with mock.patch.object(scan, "decoded", wraps=scan.read_group) as decoded:
+    with mock.patch.object(scan, "read_group", wraps=scan.read_group) as decoded:
         for each in stored * 2:
             finder.find(each)
     assert decoded.call_count == 1

@@ -85,7 +85,7 @@ def test_an_index_is_made_while_nobody_redacts(
         asked.set()
         return lock_indexes(folder, wait=wait)
 
-    monkeypatch.setattr("scrapy_spider_suite.packs.upload.indexes_held", asking)
+    monkeypatch.setattr("scrapy_spider_suite.packs.upload.lock_indexes", asking)
     done: list[Uploaded | None] = []
     go = Thread(
         target=lambda: done.append(upload_pack(pack, UploadTarget("memory://a"), NOW, keep=True))
@@ -172,7 +172,7 @@ def test_what_is_there_is_replaced_where_nothing_is_renamed_onto_a_file(
 def test_a_folder_here_is_on_the_medium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However it is called."""
     synced: list[Path] = []
-    monkeypatch.setattr("scrapy_spider_suite.packs.upload.files.sync", synced.append)
+    monkeypatch.setattr("scrapy_spider_suite.packs.upload.files.sync_path", synced.append)
     pack = write(tmp_path / "here", 1)
     synced.clear()
     assert upload_pack(pack, UploadTarget(f"local://{tmp_path}/far"), NOW, keep=True)

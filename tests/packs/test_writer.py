@@ -463,7 +463,7 @@ def test_faults_of_others_stop_nothing(
         assert not future.cancel()
     if fault == "thread":
         writer.flush().result(10)
-        monkeypatch.setattr(writer._packing, "take", fail)
+        monkeypatch.setattr(writer._groups, "add_job", fail)
         other = writer.append(some(1)[0])
         with pytest.raises(RuntimeError):
             other.result(10)
