@@ -200,7 +200,7 @@ def test_what_cannot_be_packed_is_fetched_again(
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device") if broken == "write" else KeyError
 
-    name = "packfile.PackFile.append" if broken == "write" else "packing.Packing.take"
+    name = "pack_file.PackFile.append" if broken == "write" else "writer.GroupWriter.add_job"
     monkeypatch.setattr(f"scrapy_spider_suite.packs.{name}", refuse)
     job, packs = tmp_path / "job", tmp_path / "packs"
     settings: dict[str, Any] = {
