@@ -1,4 +1,4 @@
-"""The first page with each digest: an exact table of rows in the store, none of it in memory."""
+"""The first page with each digest: an exact table in rows of the store."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from scrapy_spider_suite.urls.normalize import host_of
 
 PAYLOADS: Final = "payloads"
 STRUCTURES: Final = "structures"
-"""The mappings of a job's store that hold the originals by either digest."""
+"""Store mappings of the originals by either digest."""
 NEAR: Final = "near"
-"""The one that holds what pages said, which `near` reads: that needs an extra."""
+"""Store mapping of `near_duplicates`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """A page that others repeat, as a WARC revisit record refers to it (WARC 1.1 §6.7.2)."""
+    """The first page with a digest, as a revisit record refers to it (WARC 1.1 §6.7.2)."""
 
     url: str
     when: float
-    """Seconds, wall: ``WARC-Refers-To-Date``."""
+    """Seconds, wall."""
     record: str = ""
-    """``WARC-Refers-To``: the id of the record, if it is known."""
+    """``WARC-Refers-To``, if known."""
 
 
 @dataclass(slots=True)
@@ -59,21 +59,17 @@ class Likeness:
 
 
 class Originals:
-    """Digests and their originals in *rows*, a mapping of the job's store that nothing else uses.
+    """Digests and their originals in *rows*.
 
-    One table for each kind of digest. Its rows are part of the batch that makes a page done, so an
-    original is one only when its page is on disk: a page that is fetched again after a kill is no
-    duplicate of itself. Two equal pages in flight at once are both stored.
+    A row is written with the batch that completes its page: a page that is fetched again after a
+    kill is no duplicate of itself. Two equal pages in flight are both stored.
     """
 
     def __init__(self, rows: KV) -> None:
         self._rows = rows
 
     def find(self, digest: bytes) -> Original | None:
-        """The original with *digest*; of an empty one (of a page that says nothing) there is none.
-
-        Raises `JobDamagedError`.
-        """
+        """Return the original with *digest*, or None. Raises `JobDamagedError`."""
         data = self._rows.get(digest) if digest else None
         return None if data is None else _original(data)
 
@@ -83,28 +79,25 @@ class Originals:
             self.replace(digest, page)
 
     def replace(self, digest: bytes, page: Original) -> None:
-        """Let *page* be the original: the one that was is gone (a host was redacted)."""
+        """Make *page* the original: the old one was redacted."""
         if digest:
             self._rows.put(digest, msgpack.packb((page.url, page.when, page.record)))
 
     def of_host(self, host: str, after: bytes, rows: int) -> tuple[list[bytes], bytes]:
-        """Of the next *rows* digests behind *after* those whose original lies on *host*.
-
-        And the last one that was looked at, to go on behind; empty: there are no more. Raises
-        `JobDamagedError`.
+        """Return the digests among the next *rows* behind *after* whose original is on *host*, and
+        the last digest read (empty at the end). Raises `JobDamagedError`.
         """
         portion = list(islice(self._rows.items(since=after + b"\0"), rows))
         found = [key for key, data in portion if host_of(_original(data).url) == host]
         return found, portion[-1][0] if len(portion) == rows else b""
 
     def forget(self, digest: bytes) -> None:
-        """Let the next page with *digest* be an original."""
+        """Remove *digest*."""
         if digest:
             self._rows.delete(digest)
 
 
 def _original(data: bytes) -> Original:
-    """What a row holds. Raises `JobDamagedError`."""
     try:
         url, when, record = msgpack.unpackb(data)
         return Original(str(url), float(when), str(record))

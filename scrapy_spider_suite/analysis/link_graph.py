@@ -1,18 +1,8 @@
-"""What a graph is made of: pages and their links, as the records of packs tell them.
+"""The link graph of packs: built, written in the forms of other tools, ranked, its degrees drawn.
 
-A finished graph, and the forms of it that the tools of the field load.
-
-From records of pages to a graph with contiguous ids, in a fixed amount of memory.
-
-Everything is sorted, joined and counted by DuckDB, which spills to disk what its share of the
-memory does not hold (the extra ``graph``). Pages are numbered in the order of their SURT, so that
-those of a host, and hosts of a domain, have neighbouring ids and edges compress well (Boldi,
-Vigna: "The WebGraph framework I", WWW 2004); hosts in that of their reversed names, as in Common
-Crawl's host graphs.
-
-The records of a graph out of packs: which fetches say where a page leads.
-
-Degree distributions as SVG, both axes logarithmic, as the literature shows them.
+DuckDB (the extra ``graph``) sorts, joins and counts, and spills to disk. Pages are numbered in the
+order of their SURT, so that edges compress well (Boldi, Vigna: "The WebGraph framework I", WWW
+2004); hosts in the order of their reversed names, as in Common Crawl's host graphs.
 """
 
 from __future__ import annotations
@@ -36,18 +26,17 @@ from scrapy_spider_suite.packs.selection import Selection, pages
 from scrapy_spider_suite.urls.normalize import normalize
 
 KINDS = ("a", "frame", "redirect", "canonical")
-"""How a page leads to another. What other elements show (images) is no edge."""
+"""The kinds of edges."""
 
 KIND_OF = {"area": "a", "refresh": "redirect"} | {kind: kind for kind in KINDS}
-"""The kind of edge that a link in a pack is. What is not here (a sitemap's) is none."""
+"""Link kinds of packs that are edges, and the kind of the edge."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageRecord:
-    """A page that was fetched: its normal *url*, its *links* (`Link` or the like), and *when*
-    (seconds, wall).
+    """A fetched page: normal *url*, *links*, *when* (seconds, wall).
 
-    Of several records of one page, from refetches, kills or several agents, the newest counts.
+    Of several records of a page the newest counts.
     """
 
     url: str
@@ -56,7 +45,6 @@ class PageRecord:
 
 
 Level = Literal["page", "host"]
-"""Which of the two graphs."""
 
 _CHUNK = 1 << 20
 _NAMES = {"page": "url", "host": "host"}
@@ -64,12 +52,12 @@ _KIND = "CASE kind " + " ".join(f"WHEN {n} THEN '{kind}'" for n, kind in enumera
 
 
 class GraphSizes(NamedTuple):
-    """Numbers of vertices and edges. What was linked to but not fetched is a vertex, too."""
+    """Numbers of vertices and edges; unfetched link targets are vertices, too."""
 
     pages: int
     pages_fetched: int
     page_edges: int
-    """Edges of two kinds between two pages are two."""
+    """Each kind between two pages counts."""
     hosts: int
     hosts_fetched: int
     host_edges: int
@@ -77,14 +65,13 @@ class GraphSizes(NamedTuple):
 
 
 class LinkGraph:
-    """The pages and hosts of a crawl. Valid as long as its builder is open."""
+    """The pages and hosts of a crawl; valid while its builder is open."""
 
     def __init__(self, db: duckdb.DuckDBPyConnection) -> None:
         self._db = db
 
     @property
     def sizes(self) -> GraphSizes:
-        """How large it is."""
         rows = self._db.execute(
             "SELECT (SELECT count(*) FROM pages), (SELECT count(*) FROM pages WHERE fetched),"
             " (SELECT count(*) FROM page_edges), (SELECT count(*) FROM hosts),"
@@ -93,20 +80,16 @@ class LinkGraph:
         return GraphSizes(*rows[0])
 
     def write_hosts(self, folder: Path) -> None:
-        """Common Crawl's two files of a host graph.
-
-        ``host-vertices.txt.gz``: id, reversed name. ``host-edges.txt.gz``: from, to. Separated by
-        tabs, sorted, ids from 0.
+        """Write Common Crawl's files: ``host-vertices.txt.gz`` (id, reversed name) and
+        ``host-edges.txt.gz`` (from, to), tab-separated, sorted, ids from 0.
         """
         self._copy("SELECT id, name FROM hosts ORDER BY id", folder / "host-vertices.txt.gz")
         edges = "SELECT source, target FROM host_edges ORDER BY ALL"
         self._copy(edges, folder / "host-edges.txt.gz")
 
     def write_pages(self, folder: Path) -> None:
-        """Two files of the same kind of the page graph, with what is known of each edge.
-
-        ``page-vertices.txt.gz``: id, URL, whether it was fetched (1 or 0). ``page-edges.txt.gz``:
-        from, to, kind (``a``, ``frame``, ``redirect``, ``canonical``), nofollow (1 or 0).
+        """Write ``page-vertices.txt.gz`` (id, URL, fetched 1 or 0) and ``page-edges.txt.gz`` (from,
+        to, kind, nofollow 1 or 0).
         """
         vertices = "SELECT id, url, fetched::INT FROM pages ORDER BY id"
         self._copy(vertices, folder / "page-vertices.txt.gz")
@@ -117,16 +100,15 @@ class LinkGraph:
         self._copy(edges, folder / "page-edges.txt.gz")
 
     def write_arcs(self, path: Path, level: Level) -> None:
-        """A line ``from<TAB>to`` for each arc, sorted; compressed if *path* ends in ``.gz``.
-
-        WebGraph's arcs list; networkx's and igraph's edge list.
+        """Write a line ``from<TAB>to`` for each arc, sorted: WebGraph's arcs, networkx's and
+        igraph's edge list. ``.gz`` compresses.
         """
         self._copy(f"SELECT DISTINCT source, target FROM {level}_edges ORDER BY ALL", path)
 
     def write_ascii(self, path: Path, level: Level) -> None:
-        """WebGraph's ASCIIGraph: the number of vertices, then the successors of each on a line.
+        """Write WebGraph's ASCIIGraph: number of vertices, then each one's successors.
 
-        Its tools expect *path* to end in ``.graph-txt``.
+        Its tools expect ``.graph-txt``.
         """
         count = self._count(level)
         with path.open("w", encoding="ascii") as file:
@@ -138,7 +120,7 @@ class LinkGraph:
             file.write("\n" * (count - line))
 
     def degrees(self, level: Level) -> dict[str, dict[int, int]]:
-        """How many vertices have each out-degree (``out``) and each in-degree (``in``)."""
+        """Return the number of vertices by out-degree (``out``) and in-degree (``in``)."""
         found = {}
         for name, end in (("out", "source"), ("in", "target")):
             rows = self._db.execute(
@@ -152,9 +134,9 @@ class LinkGraph:
     def rank(
         self, level: Level, scratch: Path, *, damping: float = 0.85, tolerance: float = 1e-10
     ) -> npt.NDArray[np.float64]:
-        """The PageRank of each vertex by its id (see `pagerank`).
+        """Return the PageRank by vertex id.
 
-        Edges lie in a file in the folder *scratch* meanwhile; in memory are 32 bytes a vertex.
+        Edges lie in a file in *scratch*; memory is 32 bytes a vertex.
         """
         path = scratch / "edges.bin"
         try:
@@ -165,7 +147,9 @@ class LinkGraph:
             path.unlink(missing_ok=True)
 
     def write_scores(self, path: Path, level: Level, ranks: npt.NDArray[np.float64]) -> None:
-        """*ranks* as a file of scores: URL or host, tab, score; the highest first (`Scores`)."""
+        """Write *ranks* as a file of scores (`ScoreTable`): URL or host, tab, score; the highest
+        first.
+        """
         table = {"id": np.arange(len(ranks)), "score": ranks}
         self._db.register("ranks", table)
         self._copy(
@@ -180,7 +164,6 @@ class LinkGraph:
         return sizes.pages if level == "page" else sizes.hosts
 
     def _copy(self, query: str, path: Path) -> None:
-        """Write the rows of *query* as lines of fields separated by tabs."""
         name = str(path).replace("'", "''")
         packed = "gzip" if path.suffix == ".gz" else "none"
         self._db.execute(
@@ -197,7 +180,6 @@ class LinkGraph:
             yield from batch
 
     def _dump_edges(self, level: Level, path: Path) -> int:
-        """Write the arcs as pairs of 32 bits; how many there are."""
         number = 0
         arcs = f"SELECT DISTINCT source, target FROM {level}_edges"
         self._db.execute(f"CREATE OR REPLACE TEMP TABLE dumped AS {arcs}")
@@ -225,7 +207,7 @@ def _other(end: str) -> str:
 
 MEMORY = 512 << 20
 _BATCH = 100_000
-"""Links that are handed over at once."""
+"""Links that are inserted at once."""
 
 _TABLES = """
 CREATE TABLE records(serial BIGINT, url VARCHAR, fetched_at DOUBLE);
@@ -279,10 +261,9 @@ CREATE TABLE host_edges AS
 
 
 class GraphBuilder:
-    """Takes records, then makes the graph of them. Its scratch files lie in *folder*.
+    """A context that makes a graph of records; its scratch files lie in *folder*.
 
-    *memory*: bytes that DuckDB may use; what a batch of links takes, some 50 MB, comes on top.
-    To be used as a context, at the end of which its files are removed.
+    *memory*: bytes for DuckDB.
     """
 
     def __init__(self, folder: Path, *, memory: int = MEMORY, threads: int = 2) -> None:
@@ -313,7 +294,7 @@ class GraphBuilder:
         self._path.unlink(missing_ok=True)
 
     def add(self, records: Iterable[PageRecord]) -> None:
-        """Take *records*; of one agent after the other, if there are several."""
+        """Add *records*, one agent after the other."""
         kinds = {name: KINDS.index(kind) for name, kind in KIND_OF.items()}
         for record in records:
             serial = self._serial = self._serial + 1
@@ -327,7 +308,7 @@ class GraphBuilder:
                 self._hand_over()
 
     def finish(self) -> LinkGraph:
-        """Number the vertices and sort the edges of all that was added; once."""
+        """Number the vertices and sort the edges; once."""
         self._hand_over()
         self._db.execute(_PAGES)
         self._db.execute(_HOSTS)
@@ -342,7 +323,7 @@ class GraphBuilder:
         self._links.clear()
 
     def _insert(self, table: str, *columns: tuple[object, ...]) -> None:
-        """Add rows to *table*, given by columns: row by row it would take far longer."""
+        """Inserts columns: single rows take far longer."""
         arrays = {
             f"c{number}": np.array(column, dtype=object if isinstance(column[0], str) else None)
             for number, column in enumerate(columns)
@@ -359,14 +340,12 @@ _NOT_MODIFIED: Final = 304
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkingPages(Selection):
-    """What says where a page leads: HTML, redirects of any type, and duplicates.
+    """Selects captures that say where a page leads: HTML, redirects, duplicates.
 
-    Left out is what says nothing of that: robots.txt, answers for now, and 304. Of revisits an
-    index does not know the type: `page_records` looks at it.
+    An index lacks the type of revisits: `page_records` checks it.
     """
 
     def accepts(self, entry: IndexEntry) -> bool:
-        """Whether *entry* is wanted, the sample aside."""
         if entry.is_uninformative or entry.status == _NOT_MODIFIED:
             return False
         leads = entry.mime in (*HTML, REVISIT) or entry.status in _REDIRECTS
@@ -389,10 +368,8 @@ _COLOURS = ("#1b6ca8", "#c2571a", "#3a7d44", "#7b4b94")
 
 
 def plot_degrees(path: Path, title: str, degrees: Mapping[str, Mapping[int, int]]) -> None:
-    """Write a plot of how many vertices have at least a degree, a line for each name.
-
-    *degrees*: of each name, how many vertices have each degree. Those of degree 0, which have no
-    place on the axis, are named in the legend. Raises `OSError`.
+    """Write an SVG of how many vertices have at least each degree, both axes logarithmic, a line
+    for each name. Degree 0 is in the legend. Raises `OSError`.
     """
     lines = {name: _at_least(counts) for name, counts in degrees.items()}
     points = [point for line in lines.values() for point in line]
@@ -421,7 +398,6 @@ def plot_degrees(path: Path, title: str, degrees: Mapping[str, Mapping[int, int]
 
 
 def _at_least(counts: Mapping[int, int]) -> list[tuple[int, int]]:
-    """How many have at least each degree that occurs, 0 aside."""
     line, left = [], sum(number for degree, number in counts.items() if degree)
     for degree in sorted(degree for degree in counts if degree):
         line.append((degree, left))
@@ -430,7 +406,6 @@ def _at_least(counts: Mapping[int, int]) -> list[tuple[int, int]]:
 
 
 def _ticks(across: int, up: int) -> list[str]:
-    """The powers of ten along both axes."""
     below = [
         f'<text x="{n / across * _WIDTH:.0f}" y="{_HEIGHT + 16}" text-anchor="middle">'
         f"{10**n:,}</text>"

@@ -1,26 +1,14 @@
-"""Sums in rows of the store: exact, however many there are, in a fixed amount of memory.
+"""Link statistics: exact counts of the pages and links of a crawl while it runs.
 
-What is added lies in memory until `merge` adds it to the rows; rows are part of the store's next
-batch, so a sum and the page that it counts become durable together or not at all.
-
-Link statistics: what the pages of a crawl link to, counted exactly while it runs (T3, K19).
-
-Every count is a row of the store, so memory does not grow with pages or hosts, and the rows are
-part of the batch that makes their pages done: after a kill they are those of the pages that are
-done, neither more nor less. `LinkStats.page` is to be called in the operation that settles a page,
-`LinkStats.save` before each flush of the store.
-
-What is counted, by *table* (any of them can be left out):
+Every count is a row of the store, written with the batch that completes its pages: after a kill the
+counts are those of the done pages. Call `LinkStats.page` as a page is settled and `LinkStats.save`
+before each flush. Tables, each optional:
 
 - ``links``: pages, links, links within a host and to others, in all;
-- ``hosts``: the same for each host, and how many hosts it links to and is linked from;
-- ``out``, ``external``: pages by their number of links, and of links to other hosts;
-- ``statuses``, ``types``, ``languages``, ``sizes`` (by powers of two): fetches;
-- ``anchors``: words of the texts of links, not unless asked for: a row for each word there is.
-
-BUbiNG counts degrees, lengths and types so, but forgets them at the end (4.13 of its study).
-
-What the link statistics say, in a few numbers and lists that do not grow with the crawl.
+- ``hosts``: the same for each host, with linked hosts (out) and linking hosts (in);
+- ``out``, ``external``: pages by number of links, and of links to other hosts;
+- ``statuses``, ``types``, ``languages``, ``sizes`` (powers of two): fetches;
+- ``anchors``: words of link texts, not by default.
 """
 
 from __future__ import annotations
@@ -43,7 +31,7 @@ from scrapy_spider_suite.urls.normalize import host_of
 class Sums:
     """Vectors of *width* whole numbers by key, below *prefix* in *rows*.
 
-    A row of an older release, whose vectors were shorter, counts as 0 in what it lacks.
+    Additions stay in memory until `merge`.
     """
 
     def __init__(self, rows: KV, prefix: bytes, width: int) -> None:
@@ -53,21 +41,18 @@ class Sums:
         self._added: dict[bytes, list[int]] = {}
 
     def __len__(self) -> int:
-        """How many keys wait for `merge`."""
+        """Keys that wait for `merge`."""
         return len(self._added)
 
     def vector(self, key: bytes) -> list[int]:
-        """What was added to *key* since the last `merge`, to be changed in place."""
+        """The additions to *key*, to be changed in place."""
         vector = self._added.get(key)
         if vector is None:
             vector = self._added[key] = [0] * self._width
         return vector
 
     def merge(self) -> list[bytes]:
-        """Put all that was added into the rows; the keys that had none before.
-
-        Raises `JobDamagedError`.
-        """
+        """Add everything to the rows; return the new keys. Raises `JobDamagedError`."""
         new = []
         prefix, get, put = self._prefix, self._rows.get, self._rows.put
         for key, vector in self._added.items():
@@ -83,18 +68,17 @@ class Sums:
         return new
 
     def items(self, begin: bytes = b"") -> Iterator[tuple[bytes, list[int]]]:
-        """The keys that begin with *begin* in their order, as of the last `merge`."""
+        """The keys that begin with *begin*, in order, as of the last `merge`."""
         n = len(self._prefix)
         for key, data in self._rows.items(self._prefix + begin):
             yield key[n:], self._numbers(data)
 
     def get(self, key: bytes) -> list[int] | None:
-        """The vector of *key* as of the last `merge`; None if nothing was ever added."""
+        """The vector of *key* as of the last `merge`, or None."""
         data = self._rows.get(self._prefix + key)
         return None if data is None else self._numbers(data)
 
     def delete(self, key: bytes) -> None:
-        """Forget *key*."""
         self._rows.delete(self._prefix + key)
 
     def _numbers(self, data: bytes) -> list[int]:
@@ -108,15 +92,15 @@ class Sums:
 
 
 ROWS = "links"
-"""The mapping of a job's store that its counts are rows of."""
+"""Name of the store mapping."""
 TABLES = ("links", "hosts", "out", "external", "statuses", "types", "languages", "sizes", "anchors")
 DEFAULT = frozenset(TABLES) - {"anchors"}
 ROWS_MAX = 4_096
-"""Changed rows that are held in memory before they are merged: a few MB."""
+"""Changed rows in memory before a merge."""
 NAME_MAX = 100
-"""Bytes of a media type, language or word that count; servers make them up at any length."""
+"""Bytes of a media type, language or word that count."""
 TERMS_MAX = 2_000
-"""Words of the link texts of one page that are counted."""
+"""Words of link texts counted of a page."""
 
 _FIELDS = 7
 _PAGES, _LINKS, _INTERNAL, _EXTERNAL, _IN_LINKS, _OUT_HOSTS, _IN_HOSTS = range(_FIELDS)
@@ -126,11 +110,9 @@ _WORDS = re.compile(r"[^\W_]{2,}")
 
 @dataclass(frozen=True, slots=True)
 class PageFacts:
-    """What is counted of one fetch. URLs are normal.
+    """One fetch; URLs are normal. *links*: each once, None if not read.
 
-    ``links``: of the page, each once; None if it was not read for links. ``again``: the page was
-    counted before, so that this is another fetch of it, but no other page: its links are not
-    counted once more. ``size``: bytes of the body. ``anchors``: texts of links.
+    *again*: a refetch, whose links do not count. *size*: bytes of the body. *anchors*: link texts.
     """
 
     url: str
@@ -145,7 +127,7 @@ class PageFacts:
 
 @dataclass(frozen=True, slots=True)
 class HostLinks:
-    """The links of a host, or of all of them. A host that was only linked to has 0 pages."""
+    """The links of a host, or of all; an unfetched host has 0 pages."""
 
     pages: int = 0
     links: int = 0
@@ -154,16 +136,13 @@ class HostLinks:
     in_links: int = 0
     """Links from other hosts."""
     out_hosts: int = 0
-    """Other hosts that it links to: its out-degree in the host graph."""
+    """Out-degree in the host graph."""
     in_hosts: int = 0
-    """Other hosts that link to it: its in-degree."""
+    """In-degree in the host graph."""
 
 
 class LinkStats:
-    """Counts into *rows*, a mapping of the job's store that nothing else uses.
-
-    *tables* says what is counted; `ValueError` if one of them does not exist.
-    """
+    """Counts into *rows*. Raises `ValueError`: unknown *tables*."""
 
     def __init__(
         self, rows: KV, tables: Iterable[str] = DEFAULT, *, rows_max: int = ROWS_MAX
@@ -177,7 +156,7 @@ class LinkStats:
         self._counts = Sums(rows, b"t", 1)
 
     def page(self, page: PageFacts) -> None:
-        """Count *page*: with the next batch of the store, if `save` comes before that."""
+        """Count *page*."""
         tables = self.tables
         if "statuses" in tables:
             self._count(b"statuses", str(page.status).encode())
@@ -195,7 +174,7 @@ class LinkStats:
             self.save()
 
     def save(self) -> None:
-        """Put all that was counted into the store's next batch. Raises `JobDamagedError`."""
+        """Put all counts into the store's next batch. Raises `JobDamagedError`."""
         for edge in self._edges.merge():
             source, _, target = edge.partition(b"\0")
             self._hosts.vector(source)[_OUT_HOSTS] += 1
@@ -204,10 +183,8 @@ class LinkStats:
         self._counts.merge()
 
     def forget(self, takes: Callable[[str], bool]) -> int:
-        """Forget the hosts that *takes* names, and who links to them; return how many rows.
-
-        Of other hosts, degrees and links from other hosts no longer count them. What was counted
-        of all hosts together stays: those pages were fetched. Saved at once.
+        """Remove the hosts that *takes* accepts and the links from and to them; return the number
+        of rows. Totals stay. Saves at once.
         """
         gone = {key for key, _ in self._hosts.items() if takes(reverse_host(key.decode()))}
         pairs = []
@@ -231,7 +208,7 @@ class LinkStats:
         self._counts.vector(table + b"\0" + key)[0] += number
 
     def _links(self, url: str, links: Sequence[str]) -> None:
-        """Count the links of the page *url*: by host first, since most of them share one."""
+        """Counts by authority first, since most links share one."""
         own = host_of(url)
         found: Counter[str] = Counter()
         for authority, number in Counter([link.split("/", 3)[2] for link in links]).items():
@@ -272,15 +249,14 @@ class LinkStats:
     # Reading: what was saved
 
     def totals(self) -> HostLinks:
-        """The sums over all hosts (``links``); of degrees there are none."""
+        """The sums over all hosts, without degrees."""
         rows = {key.partition(b"\0")[2]: n for key, (n,) in self._counts.items(b"links\0")}
         return HostLinks(*(rows.get(name, 0) for name in _TOTALS))
 
     def table(self, name: str) -> Iterator[tuple[str, int]]:
-        """The rows of a table that is not ``links`` or ``hosts``: key and count.
+        """Yield the key and count of a table other than ``links`` and ``hosts``; numbers in order.
 
-        Numbers (``out``, ``external``, ``sizes``) come in their order. A key *n* of ``sizes``
-        stands for bodies of less than 2**n bytes, and of at least 2**(n - 1) but for 0.
+        Key *n* of ``sizes``: bodies of 2**(n - 1) to 2**n - 1 bytes.
         """
         begin = name.encode() + b"\0"
         numbers = name in ("out", "external", "sizes")
@@ -289,48 +265,43 @@ class LinkStats:
             yield str(int.from_bytes(rest, "big")) if numbers else rest.decode(), count
 
     def host(self, host: str) -> HostLinks:
-        """The links of one host."""
         return HostLinks(*(self._hosts.get(reverse_host(host).encode()) or ()))
 
     def hosts(self) -> Iterator[tuple[str, HostLinks]]:
-        """All hosts, in the order of their reversed names: every one fetched or linked to."""
+        """All known hosts, by reversed name."""
         for key, vector in self._hosts.items():
             yield reverse_host(key.decode()), HostLinks(*vector)
 
     def edges(self) -> Iterator[tuple[str, str, int]]:
-        """Pairs of different hosts, and how many links of pages of the first lead to the second.
-
-        In the order of their reversed names: the host graph, as of now.
-        """
+        """The host graph: source, target, number of links, by reversed names."""
         for key, (number,) in self._edges.items():
             source, _, target = key.partition(b"\0")
             yield reverse_host(source.decode()), reverse_host(target.decode()), number
 
 
 def _name(text: str) -> bytes:
-    """A key of what a server or a page names; "-" if it does not."""
     return text[:NAME_MAX].replace("\0", "").encode("utf-8", "replace")[:NAME_MAX] or b"-"
 
 
 def _number(number: int) -> bytes:
-    """A key that sorts as the number does."""
+    """Sorts as the number does."""
     return number.to_bytes(6, "big")
 
 
 @dataclass(frozen=True, slots=True)
 class NumberSummary:
-    """How a number is spread: what BUbiNG calls SummaryStats. All 0 of nothing."""
+    """Distribution of a number; all 0 of nothing."""
 
     count: int = 0
     least: int = 0
     most: int = 0
     mean: float = 0.0
     deviation: float = 0.0
-    """The standard deviation, of all and not of a sample."""
+    """Standard deviation of all, not of a sample."""
 
     @classmethod
     def of(cls, numbers: Iterable[tuple[int, int]]) -> NumberSummary:
-        """Of pairs of a number and how often it occurs, in one pass."""
+        """Of pairs of a number and its frequency."""
         count = total = squares = most = 0
         least: int | None = None
         for number, times in numbers:
@@ -348,9 +319,10 @@ class NumberSummary:
 
 @dataclass(frozen=True, slots=True)
 class LinkReport:
-    """``tables``: of names, the most frequent first. ``degrees``: how often each degree occurs,
-    of pages (``out``, ``external``) and of hosts (``out_hosts``, ``in_hosts``). ``most_linked``:
-    hosts by how many others link to them. ``hosts``: how many are known, fetched from or not.
+    """*tables*: names, the most frequent first.
+
+    *degrees*: frequency of each degree, of pages (``out``, ``external``) and hosts (``out_hosts``,
+    ``in_hosts``). *most_linked*: hosts by in-degree. *hosts*: known hosts.
     """
 
     totals: HostLinks
@@ -360,15 +332,13 @@ class LinkReport:
     most_linked: list[tuple[str, HostLinks]]
 
     def spread(self, name: str) -> NumberSummary:
-        """Of the degrees *name*."""
         return NumberSummary.of(self.degrees[name].items())
 
 
 def link_report(stats: LinkStats, top: int = 20) -> LinkReport:
-    """Read all of *stats* as it was saved last; *top*: rows of each list.
+    """Summarize the saved *stats*; *top*: rows of each list.
 
-    Walks over the rows of all hosts, 5 to 10 µs each. Memory grows with the number of different
-    degrees only, of which n edges between hosts have no more than the square root of 2 n.
+    Reads all hosts; memory grows with the number of different degrees only.
     """
     degrees = {
         name: {int(key): count for key, count in stats.table(name)} for name in ("out", "external")

@@ -1,10 +1,8 @@
-"""Pages that say nearly the same, found among those met lately in a fixed amount of memory.
+"""Pages that say nearly the same, among the latest pages, in a fixed amount of memory.
 
 A page is the set of its runs of three words. MinHash (Broder 1997), by rensa (the extra ``near``),
-keeps 64 numbers of it, of which two pages share as large a part as of their runs; we keep eight
-bits of each (Li, König: "b-Bit Minwise Hashing", WWW 2010). Pages that agree in one of eight bands
-of eight numbers are compared: nearly all pairs that share nine tenths are, one in 30 of those that
-share half.
+gives 64 numbers; eight bits of each are kept (Li, König: "b-Bit Minwise Hashing", WWW 2010). Pages
+that agree in one of eight bands of eight numbers are compared.
 """
 
 from __future__ import annotations
@@ -25,9 +23,9 @@ _BANDS: Final = 8
 _SEED: Final = 42
 _RUN: Final = 3
 _LONGEST: Final = 1 << 18
-"""Bytes of a page that are looked at."""
+"""Bytes of a page that are read."""
 _ENTRY: Final = HASHES + 8 + 2 * 4 * _BANDS
-"""Bytes of memory for each page: its numbers, its name, and two places in each band's table."""
+"""Bytes of memory of a page: numbers, name, two places in each band's table."""
 
 _TEXT: Final = re.compile(rb"<(?:script|style)\b[^<>]*>[^<]*|>([^<]+)", re.I)
 _WORDS: Final = (b" " * 65 + bytes(range(97, 123)) + b" " * 6 + bytes(range(97, 123))).ljust(
@@ -42,7 +40,7 @@ Signature = npt.NDArray[np.uint8]
 
 
 def signature(body: bytes) -> Signature | None:
-    """The 64 numbers of the HTML page *body*; None if it has fewer words than a run."""
+    """Return the 64 numbers of the HTML page *body*; None if it has too few words."""
     words = b" ".join(_TEXT.findall(body[:_LONGEST])).translate(_WORDS).split()
     if len(words) < _RUN:
         return None
@@ -52,20 +50,17 @@ def signature(body: bytes) -> Signature | None:
 
 
 def similarity(one: Signature, other: Signature) -> float:
-    """The part of their runs of words that two pages share, estimated; from 0 to 1.
-
-    Its standard deviation is 0.06 at one half, 0.04 at nine tenths. Signatures of two releases of
-    rensa may not compare.
+    """Estimate the shared part of the runs, from 0 to 1; standard deviation 0.06 at 0.5, 0.04 at
+    0.9. Signatures of two releases of rensa may differ.
     """
     return max(0.0, (float(np.mean(one == other)) - 1 / 256) / (1 - 1 / 256))
 
 
 class NearIndex:
-    """Finds, among the pages met lately, one that is like another. Of *memory* bytes.
+    """Finds a similar page among the latest pages, in *memory* bytes (7,700 pages a MiB).
 
-    A MiB holds 7,700 pages, of which the oldest are forgotten. Pages go by numbers that the caller
-    gives them. *rows*, a mapping of the job's store that nothing else uses, has them, too, 89 bytes
-    each: so the next run begins with them, unless it has another release of rensa.
+    *rows*: a store mapping that keeps the pages, 89 bytes each, for the next run with the same
+    release of rensa.
     """
 
     def __init__(self, memory: int, threshold: float = 0.9, rows: KV | None = None) -> None:
@@ -80,7 +75,6 @@ class NearIndex:
             self._load(rows)
 
     def _take(self, memory: int) -> None:
-        """Have so many bytes of *memory*, and nothing in it."""
         self.capacity = max(1, memory // _ENTRY)
         slots = 2 * self.capacity
         self._signatures = np.zeros((self.capacity, HASHES), np.uint8)
@@ -89,11 +83,10 @@ class NearIndex:
         self._slots = np.uint64(slots)
 
     def __len__(self) -> int:
-        """How many pages are remembered."""
         return min(self._met - self._first, self.capacity)
 
     def find(self, page: Signature) -> tuple[int, float] | None:
-        """The number and likeness of the page that is most like *page*, if one is enough so."""
+        """Return number and similarity of the most similar page, or None below the threshold."""
         places = self._tables[self._band, self._places(page)]
         found = np.unique(places[places > 0]) - 1
         if not len(found):
@@ -104,7 +97,7 @@ class NearIndex:
         return (int(self._numbers[found[best]]), like) if like >= self.threshold else None
 
     def add(self, page: Signature, number: int) -> None:
-        """Remember *page* by *number*, from 0 to 2**64 - 1."""
+        """Remember *page* by *number*, below 2**64."""
         place = self._met % self.capacity
         self._signatures[place] = page
         self._numbers[place] = number
@@ -116,7 +109,7 @@ class NearIndex:
         self._forget_rows()
 
     def _forget_rows(self) -> None:
-        """Two at most of pages that are forgotten: of less memory than there was, too."""
+        """Delete two rows at most, also after the memory shrank."""
         first = max(0, self._met - self.capacity)
         for met in range(self._kept, min(self._kept + 2, first)):
             if self._rows is not None:
@@ -124,7 +117,7 @@ class NearIndex:
             self._kept = met + 1
 
     def resize(self, memory: int) -> None:
-        """Have so many bytes of *memory*; of what is remembered the youngest pages stay."""
+        """Change *memory*; the latest pages stay."""
         if max(1, memory // _ENTRY) == self.capacity:
             return
         pages = np.zeros(len(self), _ROW)
@@ -136,7 +129,6 @@ class NearIndex:
         self._remember(pages)
 
     def _load(self, rows: KV) -> None:
-        """Remember what *rows* have of a run before, if it can be compared."""
         made = f"rensa {version('rensa')}".encode()
         found = list(rows.items(_PAGE))
         pages = np.frombuffer(b"".join(row for _, row in found if len(row) == _ROW.itemsize), _ROW)
@@ -155,7 +147,6 @@ class NearIndex:
             self._remember(pages)
 
     def _remember(self, pages: npt.NDArray[np.void]) -> None:
-        """As many of *pages*, the oldest first, as there is room for."""
         pages = pages[-self.capacity :]
         self._first = self._met - len(pages)
         places = (pages["met"] % np.uint64(self.capacity)).astype(np.uint32)
@@ -167,12 +158,10 @@ class NearIndex:
             self._tables[band, found[:, band]] = places + 1
 
     def _places(self, pages: Signature) -> npt.NDArray[np.uint64]:
-        """Where the bands of a page, or of several, lie in their tables."""
         bands = pages.view(np.uint64) * _MIX
         places: npt.NDArray[np.uint64] = (bands ^ bands >> np.uint64(32)) % self._slots
         return places
 
 
 def _key(met: int) -> bytes:
-    """That of the row of the page that was met as the one with this number."""
     return _PAGE + _MET.pack(met)

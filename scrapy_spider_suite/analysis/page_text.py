@@ -1,8 +1,7 @@
-"""What a page says: its characters, its title, its main text, and the language of that.
+"""Text, title and language of a page.
 
-Encodings go by the rules of browsers (w3lib), titles and main text by resiliparse (Apache-2.0),
-which also guesses languages; language codes are turned by langcodes (MIT). The extras ``[parquet]``
-and ``[index]`` bring the last two.
+Encodings follow browsers' rules (w3lib); titles, main text and languages are resiliparse's
+(Apache-2.0); langcodes (MIT). Extras ``[parquet]`` or ``[index]``.
 """
 
 from __future__ import annotations
@@ -23,12 +22,11 @@ from scrapy_spider_suite.runtime.http_fields import media_type
 TEXT_MIN: Final = 60
 """Characters of text from which on its language is guessed."""
 RANK_MAX: Final = 1200
-"""How far a text may be from the profile of its language: resiliparse says beyond that it errs."""
+"""resiliparse's limit of a sure guess."""
 HTML_MAX: Final = 4 << 20
-"""Bytes of a page that are looked at."""
+"""Bytes of a page that are read."""
 OPEN_MAX: Final = 20_000
-"""Elements that may be left open: of markup that is nested deeper the text is not sought, since
-resiliparse takes minutes for some 100,000 levels."""
+"""Unclosed elements; deeper markup gets no text, since resiliparse would take minutes."""
 
 # MIME Sniffing Standard §7.1: what a resource begins with.
 _MAGIC: Final = (
@@ -47,9 +45,9 @@ _HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
 
 
 class PageText(NamedTuple):
-    """What a page says; what is not known is "".
+    """Unknown values are "". *mime*: by content.
 
-    *mime*: by its content. *language*: ISO 639-1, *languages*: ISO 639-3, as Common Crawl has it.
+    *language*: ISO 639-1, *languages*: ISO 639-3, as in Common Crawl.
     """
 
     mime: str
@@ -61,7 +59,7 @@ class PageText(NamedTuple):
 
 
 def extract_text(body: bytes, content_type: str) -> PageText:
-    """Return what *body* says, which came with the header *content_type*."""
+    """Return the text of *body* with the Content-Type *content_type*."""
     declared = media_type(content_type)
     mime = sniff(body, declared)
     if mime not in _HTML and not mime.startswith("text/"):
@@ -79,9 +77,9 @@ def extract_text(body: bytes, content_type: str) -> PageText:
 
 
 def sniff(body: bytes, declared: str) -> str:
-    """Return the media type of *body*: by its first bytes, or as *declared* if they tell nothing.
+    """Return the media type by the first bytes of *body*, or *declared*.
 
-    XHTML and feeds that are declared as such stay what they are.
+    Declared XHTML and feeds stay.
     """
     start = body[:1024].removeprefix(b"\xef\xbb\xbf")
     found = next((mime for magic, mime in _MAGIC if magic.match(start)), "")
@@ -93,7 +91,7 @@ def sniff(body: bytes, declared: str) -> str:
 
 
 def language_of(text: str) -> str:
-    """Return the ISO 639-1 code of the language of *text*, "" where it cannot be told."""
+    """Return the ISO 639-1 code of *text*, or ""."""
     if len(text) < TEXT_MIN:
         return ""
     code, _ = detect_fast(text[:20_000], cutoff=RANK_MAX)
@@ -109,7 +107,7 @@ def _three(language: str) -> str:
 
 
 def _guess(body: bytes) -> str | None:
-    """The encoding that *body* seems to have: UTF-8 where it can be."""
+    """UTF-8 if *body* is valid UTF-8."""
     try:
         body.decode()
         return "utf-8"

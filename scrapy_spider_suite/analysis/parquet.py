@@ -1,9 +1,8 @@
-"""Pages as a Parquet table in the schema of Common Crawl's columnar index, and what they say.
+"""Pages as a Parquet table in Common Crawl's schema (github.com/commoncrawl/cc-index-table), and
+their text.
 
-The columns up to ``subset`` are those of https://github.com/commoncrawl/cc-index-table, so that
-queries written for that run on it; offsets have 64 bits. Where a pack groups its records, offset
-and length are those of the group, and the record is the ``warc_record_size`` bytes from
-``warc_record_start`` on, decompressed.
+The columns up to ``subset`` are Common Crawl's; offsets have 64 bits. In a grouped pack offset and
+length are of the group; the record is ``warc_record_size`` bytes from ``warc_record_start`` on.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from scrapy_spider_suite.urls.hosts import host_of_any
 
 ROWS: Final = 10_000
 BYTES: Final = 32 << 20
-"""A group of rows is written when it has as many, or its texts as many characters."""
+"""Limits of a group of rows: rows, characters of text."""
 
 _STRINGS = (
     "url_surtkey", "url", "url_host_name", "url_host_tld", "url_host_2nd_last_part",
@@ -77,9 +76,9 @@ _UUID = re.compile(r"<urn:uuid:([0-9a-fA-F-]{36})>")
 def export_parquet(
     packs: Packs, selection: Selection, target: Path, progress: Callable[[int], object]
 ) -> ExportResult:
-    """Write the pages of *selection* to the Parquet file *target*, sorted as they lie in the packs.
+    """Write the selected pages to the file *target*, in the order of the packs.
 
-    Raises `PackError` (it is there already) and `OSError` (nothing is left of it).
+    Raises `PackError` (it exists) and `OSError` (no part of it is left).
     """
     if target.exists():
         raise PackError(f"it is there already: {target}")
@@ -103,7 +102,7 @@ def export_parquet(
 
 
 def row_of(page: Page, body: bytes) -> dict[str, Any]:
-    """Return the row of *page*; what is not known is None, as in Common Crawl's."""
+    """Return the row of *page*; unknown values are None, as in Common Crawl's."""
     said = extract_text(body, page.head.get("Content-Type"))
     pack = _PACK.fullmatch(page.path.name)
     found = _UUID.fullmatch(page.record.id)
@@ -147,7 +146,6 @@ def _subset(page: Page) -> str:
 
 
 def _url(url: str) -> dict[str, Any]:
-    """The columns of the URL."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -166,7 +164,7 @@ def _url(url: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=16_384)
 def _host(host: str) -> dict[str, str | None]:
-    """The columns of the host; of an address only its name."""
+    """Of an address only the name."""
     labels = host.split(".") if host and not _is_address(host) else []
     last: list[str | None] = [*reversed(labels), *[None] * 5]
     public = _split(host, include_psl_private_domains=False)
@@ -188,7 +186,7 @@ def _host(host: str) -> dict[str, str | None]:
 
 
 def _registered(parts: ExtractResult) -> str:
-    """What was registered; as tldextract says it since 5.3."""
+    """As tldextract's registered domain since 5.3."""
     return f"{parts.domain}.{parts.suffix}" if parts.domain and parts.suffix else ""
 
 

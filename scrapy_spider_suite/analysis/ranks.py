@@ -1,15 +1,9 @@
-"""PageRank (Page, Brin, Motwani, Winograd 1998), by power iteration over edges on disk.
+"""PageRank (Page, Brin, Motwani, Winograd 1998), and scores read from a file. Needs numpy alone.
 
-As in networkx, what a vertex without links has goes to all alike. SciPy's sparse product is four
-times as fast (0.8 s against 3.3 s for the 3.2 million arcs of cnr-2000, 115 rounds), but is a
-dependency of 35 MB, and wants all edges in memory; this wants numpy alone, and the vertices.
+A file of scores has lines of URL or host, tab, number; ``.gz`` is compressed. In a project's
+module::
 
-Scores of URLs or hosts from a file, for ``SUITE_ORDER = "best-first"`` (T17).
-
-Such a file has a line for each: URL or host, tab, number; compressed if its name ends in ``.gz``.
-``SUITE_SCORE = "ranks/page-ranks.txt.gz"`` has a crawl use it; in a project's module::
-
-    SCORES = Scores.read(Path("page-ranks.txt.gz"))
+    SCORES = ScoreTable.read(Path("page-ranks.txt.gz"))
     score = SCORES.of_url  # SUITE_SCORE = "myproject.scores.score"
 """
 
@@ -34,11 +28,11 @@ _CHUNK = 1 << 20
 def pagerank(
     edges: npt.NDArray[np.uint32], count: int, *, damping: float = 0.85, tolerance: float = 1e-10
 ) -> npt.NDArray[np.float64]:
-    """The ranks of *count* vertices, which add up to 1.
+    """Return the ranks of *count* vertices by power iteration; they add up to 1.
 
-    *edges*: pairs of different source and target, each once; may lie in a mapped file. Ends when
-    the ranks changed by less than *tolerance* in all: after log(tolerance) / log(damping) rounds
-    at most. Raises `ValueError` if *damping* is not within 0 and 1.
+    *edges*: distinct pairs of source and target, mapped or in memory. As in networkx, vertices
+    without links share their rank with all. Ends when the ranks change by less than *tolerance* in
+    all. Raises `ValueError`: *damping* is not in [0, 1).
     """
     if not 0 <= damping < 1:
         raise ValueError(f"a damping of {damping}: expected from 0 to less than 1")
@@ -72,9 +66,9 @@ _hash = xxhash.xxh3_64_intdigest
 
 
 class ScoreTable:
-    """Numbers by name, in 12 bytes each: names are known by 64 bits of a hash.
+    """Numbers by name, 12 bytes each.
 
-    Among *n* names, one that has no score is taken for another with a probability of n / 2**64.
+    Names are 64-bit hashes: an unknown name matches one of *n* with probability n / 2**64.
     """
 
     def __init__(self, names: npt.NDArray[np.uint64], scores: npt.NDArray[np.float32]) -> None:
@@ -87,7 +81,7 @@ class ScoreTable:
 
     @classmethod
     def read(cls, path: Path) -> ScoreTable:
-        """Read a file. Raises `SettingsError` if a line is not one of them, `OSError`."""
+        """Read a file. Raises `SettingsError` (a bad line) and `OSError`."""
         names, scores = [], []
         opener = gzip.open if path.suffix == ".gz" else open
         with opener(path, "rt", encoding="utf-8") as file:
@@ -102,7 +96,7 @@ class ScoreTable:
 
     @classmethod
     def of(cls, rows: Iterable[tuple[str, float]]) -> ScoreTable:
-        """From pairs of name and score."""
+        """Make it of pairs of name and score."""
         found = [(_hash(name.encode()), score) for name, score in rows]
         return cls(
             np.array([name for name, _ in found], np.uint64),
@@ -110,7 +104,6 @@ class ScoreTable:
         )
 
     def get(self, name: str, default: float = 0.0) -> float:
-        """The score of *name*; *default* if it has none."""
         key = np.uint64(_hash(name.encode()))
         at = int(np.searchsorted(self._names, key))
         if at == len(self._names) or self._names[at] != key:
@@ -118,15 +111,15 @@ class ScoreTable:
         return float(self._scores[at])
 
     def of_url(self, url: str, depth: int, referrer: str) -> float:
-        """The score of *url* itself; 0 if it has none. A function for SUITE_SCORE."""
+        """The score of *url*, or 0. For SUITE_SCORE."""
         return self.get(url)
 
     def of_referrer(self, url: str, depth: int, referrer: str) -> float:
-        """That of the host that *url* was found on; 0 for seeds. A function for SUITE_SCORE."""
+        """The score of the referrer's host; 0 for seeds. For SUITE_SCORE."""
         return self.get(host_of(referrer)) if "://" in referrer else 0.0
 
     def of_link(self, url: str, depth: int, referrer: str) -> float:
-        """That of *url* itself, if it has one, else that of the host that it was found on."""
+        """The score of *url*, or of the referrer's host."""
         return self.of_url(url, depth, referrer) or self.of_referrer(url, depth, referrer)
 
 

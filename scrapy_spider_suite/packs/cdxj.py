@@ -37,7 +37,11 @@ _QUERY_SESSION = re.compile(r"(?:jsessionid|phpsessid|sid)=[0-9a-z]{32}"
 
 
 def sort_key(url: str) -> str:
-    """Return the key of *url*: ``com,example)/path?a=1&b=2``; of no web address itself."""
+    """Return the SURT of *url*, ``com,example)/path?a=1&b=2``, as the package ``surt`` makes it.
+
+    It leaves out scheme, user, default port, ``www.``, fragment, session id and final slash, so
+    several URLs may share a key. A URL of another scheme is its own key.
+    """
     match = _URL.match(url)
     if match is None:
         return url.replace(" ", "%20") or "-"
@@ -60,7 +64,6 @@ def _path(path: str) -> str:
 
 
 def _steps(path: str) -> str:
-    """Resolve ``.`` and ``..`` and join slashes."""
     if "/." not in path and "//" not in path:
         return path
     out: list[str] = []
@@ -80,7 +83,7 @@ def _query(query: str) -> str:
 
 
 def _spell(text: str) -> str:
-    """Percent-encode what has to be, and nothing else: as Google's Safe Browsing spells URLs."""
+    """Percent-encode as Google's Safe Browsing spells URLs."""
     if "%" not in text and text.isascii() and text.isprintable() and " " not in text:
         return text
     data = text.encode("utf-8", "replace")
@@ -91,9 +94,9 @@ def _spell(text: str) -> str:
 
 
 REVISIT: Final = "warc/revisit"
-"""The type of a revisit, as indexes have it."""
+"""The media type of a revisit in an index."""
 _LATER: Final = frozenset({408, 425, 429})
-"""RFC 9110, 8470 and 6585: statuses of a server that has no time, and says nothing of the page."""
+"""RFC 9110, 8470, 6585: the server has no time; the status says nothing of the page."""
 _KINDS = frozenset({"response", "revisit", "resource"})
 _NO_TIME = "19700101000000"
 
@@ -102,7 +105,7 @@ Located: TypeAlias = tuple[Record, RecordPlace]
 
 
 class IndexEntry(NamedTuple):
-    """A page in an index. *stamp*: 14 digits, UTC. *status* is 0 where there is none."""
+    """A page in an index. *stamp*: 14 digits, UTC. *status*: 0 for none."""
 
     key: str
     stamp: str
@@ -116,16 +119,16 @@ class IndexEntry(NamedTuple):
 
     @property
     def time(self) -> datetime:
-        """When it was fetched, to the second."""
+        """Time of the fetch, to the second, UTC."""
         return datetime.strptime(self.stamp, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
 
     @property
     def is_uninformative(self) -> bool:
-        """Whether it says nothing of a page: robots.txt, or an answer for now (5xx, 429)."""
+        """Whether it says nothing of a page: robots.txt, or a temporary answer (5xx, 429)."""
         return self.status >= 500 or self.status in _LATER or is_robots(self.url)
 
     def line(self) -> bytes:
-        """The entry as a line, without its end."""
+        """The line without its line end."""
         fields: dict[str, Any] = {"url": self.url}
         if self.mime:
             fields["mime"] = self.mime
@@ -143,7 +146,7 @@ class IndexEntry(NamedTuple):
 
 
 def parse_entry(line: bytes) -> IndexEntry:
-    """Return the entry of a line, of another tool's index too. Raises `PackDamagedError`."""
+    """Parse a line, also of another tool's index. Raises `PackDamagedError`."""
     try:
         key, stamp, text = line.decode().rstrip("\r\n").split(" ", 2)
         fields = json.loads(text)
@@ -168,18 +171,18 @@ def parse_entry(line: bytes) -> IndexEntry:
 
 
 def line_key(url: str) -> str:
-    """Return the key of *url* as a line begins with it: no white space ends it early."""
+    """Return the sort key of *url* without white space."""
     return clean_url(sort_key(url)) or "-"
 
 
 def is_same_capture(record: Record, bundle: Sequence[Located]) -> bool:
-    """Return whether *record* is of the same fetch as those of *bundle*, which precede it."""
+    """Whether *record* belongs to the capture of the records before it."""
     ids = {other.id for other, _ in bundle}
     return any(tie in ids for tie in record.all("WARC-Concurrent-To"))
 
 
 def entries_for(records: Sequence[Located], filename: str) -> list[IndexEntry]:
-    """Return the entries for *records* that lie in *filename* one after another."""
+    """Return the entries for consecutive *records* of *filename*."""
     metadata = {
         tie: place
         for record, place in records
@@ -220,7 +223,6 @@ def _entry(
 
 
 def is_robots(url: str) -> bool:
-    """Whether *url* is that of a robots.txt; what is no URL is not."""
     try:
         return "/robots.txt" in url and urlsplit(url).path == "/robots.txt"
     except ValueError:
@@ -230,7 +232,7 @@ def is_robots(url: str) -> bool:
 def timestamp(text: str, *, last: bool = False) -> str:
     """Return the 14 digits of a time: ``2026``, ``2026-11-22``, ``2026-11-22T10:15:00``.
 
-    What is left out is the first moment of it, or the *last*. Raises ValueError: it is no time.
+    Missing parts are the first moment, or the *last* one. Raises ValueError.
     """
     digits = re.sub(r"(\.\d+)?(Z|\+00:00)$|[-:T ]", "", text.strip())
     if not re.fullmatch(r"\d{4}(\d\d){0,5}", digits):
@@ -246,9 +248,9 @@ def timestamp(text: str, *, last: bool = False) -> str:
 
 
 def timestamp_at(time: datetime | str) -> str:
-    """Return the 14 digits of *time*: of a text, the last moment of it; without a zone, UTC.
+    """Return the 14 digits of *time*; a text means its last moment, no zone means UTC.
 
-    Raises ValueError: it is no time.
+    Raises ValueError.
     """
     if isinstance(time, datetime):
         return (time if time.tzinfo is None else time.astimezone(UTC)).strftime("%Y%m%d%H%M%S")

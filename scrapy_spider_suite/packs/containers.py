@@ -1,21 +1,12 @@
-"""What a pack's file format is asked for. `lzop`, `members` and `formats` have the formats.
+"""File formats of packs: lzop blocks, gzip members (RFC 1952), Zstandard frames.
 
-LZO1X through either of two libraries, which read each other's blocks.
+lzop (``lzop -t`` checks it): a header, blocks, four zero bytes; numbers are big-endian. A block is
+the size of its data, the size of what follows (the same: not compressed), the Adler-32 of the data,
+the Adler-32 of what follows (only if compressed), and the bytes. lzop 1.04 refuses blocks over 256
+KiB, so a large record takes several. A *group* of records is compressed together and begins a
+block.
 
-``lzallright`` (MIT, wheels) compresses like LZO1X-999; ``python-lzo`` (GPL, compiles against
-liblzo2; the extra ``[lzo]``) is used where it is installed: LZO1X-1, many times as fast, in half as
-much room again. Both let other threads run meanwhile. `benchmarks/packs.py` has the figures.
-
-Files of lzop: LZO blocks with Adler-32 sums of both sides (lzop 1.04, ``lzop -t`` checks them).
-
-All numbers are big-endian. A file is a header, blocks, and four zero bytes. A block is the size of
-its data, the size of what follows (the same size: not compressed), the sum of the data, the sum of
-what follows (only if compressed), and that. lzop 1.04 refuses blocks of more than 256 KiB, so a
-large record takes several. A *group* of records is compressed together and begins a block.
-
-Packs with a gzip member (RFC 1952) or a Zstandard frame per record, which WARC tools open.
-
-So the WARC standard (annex D) and its Zstandard companion have it: a record is found by seeking.
+gzip and Zstandard have one member per record, as WARC's annex D and its Zstandard companion ask.
 """
 
 from __future__ import annotations
@@ -35,14 +26,12 @@ from backports import zstd
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 
 RECORD_MAX: Final = 1 << 30
-"""Bytes that one record may have, decompressed, unless the reader says otherwise."""
+"""Default limit of one decompressed record, in bytes."""
 
 
 class RecordPlace(NamedTuple):
-    """Where a record is: the *length* bytes at *offset* of the file hold it.
-
-    Decompressed, they hold it from *start* on, and it has *size* bytes: 0 and all of them, but in
-    groups of several records.
+    """The *length* bytes at *offset* of a file; decompressed, the record is *size* bytes from
+    *start* on.
     """
 
     offset: int
@@ -52,10 +41,10 @@ class RecordPlace(NamedTuple):
 
 
 class PackFrame(NamedTuple):
-    """A part of a pack's file that can be decompressed by itself: a block, or a member.
+    """A block or member: a part of a pack that can be decompressed by itself.
 
-    *end* is where the next one begins. Where *problem* says what is wrong, *data* is empty and
-    *end* is the next place from which on the file can be read, or its end.
+    *end* is where the next frame begins. A damaged frame has a *problem* and no *data*; its *end*
+    is the next readable place, or the end of the file.
     """
 
     offset: int
@@ -65,43 +54,36 @@ class PackFrame(NamedTuple):
 
 
 class Container(Protocol):
-    """A file format for packs.
-
-    *suffix* is that of its files. *grouped*: several records may lie in one part of the file that
-    has to be decompressed as one.
-    """
+    """A file format. *grouped*: several records may share one compressed part."""
 
     suffix: str
     grouped: bool
 
     def begin(self, name: str, time: int) -> bytes:
-        """Return what a file starts with. *time* in seconds since the epoch."""
+        """Return the header of a file. *time*: seconds since the epoch."""
 
     def end(self) -> bytes:
-        """Return what a file ends with."""
+        """Return the end mark of a file."""
 
     def encode(self, records: Sequence[bytes]) -> tuple[bytes, list[RecordPlace]]:
-        """Return *records* compressed, and where in that each of them is."""
+        """Return *records* compressed, and the place of each in the result."""
 
     def decode(self, data: bytes, limit: int = RECORD_MAX) -> bytes:
-        """Return what *data*, a whole number of frames, was made of.
-
-        Raises `PackDamagedError`: it is damaged, or more than *limit* bytes.
-        """
+        """Decompress whole frames. Raises `PackDamagedError`: damaged, or over *limit* bytes."""
 
     def start(self, file: BinaryIO) -> int:
-        """Return where the first frame begins. Raises `PackDamagedError`: not such a file."""
+        """Return where the first frame begins. Raises `PackDamagedError`: another format."""
 
     def frames(self, file: BinaryIO, offset: int, limit: int = RECORD_MAX) -> Iterator[PackFrame]:
         """Yield the frames from *offset* on, up to the end mark or the end of the file.
 
-        What is damaged is yielded as one with a problem; what is torn off at the end of the file,
-        too: the last one then reaches to the end of the file.
+        A damaged part is one frame with a problem. A part torn off at the end reaches to the end of
+        the file.
         """
 
 
 class LzoLibrary(Protocol):
-    """One library. *method* and *level* are what lzop's header says of its blocks."""
+    """LZO1X. *method* and *level* are for lzop's header."""
 
     name: str
     method: int
@@ -111,11 +93,11 @@ class LzoLibrary(Protocol):
         """Return *data* compressed."""
 
     def decompress(self, data: bytes, size: int) -> bytes:
-        """Return the *size* bytes that *data* was made of. Raises `PackDamagedError`."""
+        """Return *size* bytes. Raises `PackDamagedError`."""
 
 
 class Lzallright:
-    """The library that is always there."""
+    """lzallright (MIT, wheels): compresses like LZO1X-999. Always installed."""
 
     name: str = "lzallright"
     method = 3
@@ -125,11 +107,9 @@ class Lzallright:
         self._compressor = lzallright.LZOCompressor()
 
     def compress(self, data: bytes) -> bytes:
-        """Return *data* compressed."""
         return self._compressor.compress(data)
 
     def decompress(self, data: bytes, size: int) -> bytes:
-        """Return the *size* bytes that *data* was made of."""
         try:
             # It grows its buffer where that is too small: at most 255 times len(data).
             out = self._compressor.decompress(data, size)
@@ -141,7 +121,7 @@ class Lzallright:
 
 
 class PythonLzo:
-    """The library of the extra ``[lzo]``. Raises ImportError where it is not installed."""
+    """python-lzo (GPL, extra ``[lzo]``): LZO1X-1, faster. Raises ImportError if not installed."""
 
     name: str = "python-lzo"
     method = 1
@@ -151,12 +131,10 @@ class PythonLzo:
         self._lzo = importlib.import_module("lzo")
 
     def compress(self, data: bytes) -> bytes:
-        """Return *data* compressed."""
         out: bytes = self._lzo.compress(data, 1, False)
         return out
 
     def decompress(self, data: bytes, size: int) -> bytes:
-        """Return the *size* bytes that *data* was made of."""
         try:
             out: bytes = self._lzo.decompress(data, False, size)
         except self._lzo.error as error:
@@ -173,10 +151,7 @@ LIBRARIES: Final[dict[str, type[Lzallright] | type[PythonLzo]]] = {
 
 
 def lzo_library(name: str = "") -> LzoLibrary:
-    """Return the library of that *name*; without one ``python-lzo`` if it is there.
-
-    Raises `PackError`: it is not installed.
-    """
+    """Return a library by *name*, by default the fastest one. Raises `PackError`: not installed."""
     if name:
         try:
             return LIBRARIES[name]()
@@ -219,18 +194,16 @@ class LzopContainer:
         self._lzo = lzo or lzo_library()
 
     def begin(self, name: str, time: int) -> bytes:
-        """Return lzop's header, with the *name* that ``lzop -N -d`` restores."""
+        """Return lzop's header; ``lzop -N -d`` restores *name*."""
         text = name.encode("utf-8")[-255:]
         fixed = _FIXED.pack(_VERSION, _LIBRARY, _NEEDED, self._lzo.method, self._lzo.level, _FLAGS,
                             0o100644, time & 0xFFFFFFFF, time >> 32, len(text))  # fmt: skip
         return MAGIC + fixed + text + _SUM.pack(adler32(fixed + text))
 
     def end(self) -> bytes:
-        """Return the end mark."""
         return END
 
     def encode(self, records: Sequence[bytes]) -> tuple[bytes, list[RecordPlace]]:
-        """Return *records* as one group."""
         whole = b"".join(records)
         out = b"".join(
             self._block(whole[place : place + BLOCK]) for place in range(0, len(whole), BLOCK)
@@ -249,7 +222,6 @@ class LzopContainer:
         return b"%b%b%b" % (_SIZES.pack(len(data), len(packed)), sums, packed)
 
     def decode(self, data: bytes, limit: int = RECORD_MAX) -> bytes:
-        """Return what the blocks of *data* hold."""
         out: list[bytes] = []
         place = room = 0
         while place < len(data):
@@ -264,7 +236,6 @@ class LzopContainer:
         return b"".join(out)
 
     def _open(self, block: bytes, size: int, *, both: bool = True) -> bytes:
-        """Return the *size* bytes of a block, its sums checked."""
         packed = _SIZES.unpack_from(block)[1]
         body = block[-packed:]
         if len(block) != (_PACKED if packed < size else _PLAIN) + packed:
@@ -279,7 +250,6 @@ class LzopContainer:
         return data
 
     def start(self, file: BinaryIO) -> int:
-        """Return where the first block begins."""
         file.seek(0)
         fixed = len(MAGIC) + _FIXED.size
         head = file.read(fixed)
@@ -294,7 +264,6 @@ class LzopContainer:
         return fixed + len(name) + 4
 
     def frames(self, file: BinaryIO, offset: int, limit: int = RECORD_MAX) -> Iterator[PackFrame]:
-        """Yield the blocks."""
         size = file.seek(0, 2)
         while offset < size:
             file.seek(offset)
@@ -321,7 +290,6 @@ class LzopContainer:
             return PackFrame(offset, offset, b"", str(error))
 
     def _resume(self, file: BinaryIO, offset: int) -> int:
-        """Return where, from *offset* on, the next block is whose sum is right, or the end."""
         while True:
             file.seek(offset)
             window = file.read(_WINDOW + _PACKED)
@@ -359,33 +327,30 @@ class Decompressor(Protocol):
 
     @property
     def eof(self) -> bool:
-        """Whether the member has ended, and its checksum was right."""
+        """Whether the member has ended with a right checksum."""
 
     @property
     def unused_data(self) -> bytes:
-        """What was given and lies behind the member."""
+        """The bytes behind the member."""
 
     def decompress(self, data: bytes, max_length: int = -1, /) -> bytes:
-        """Return what *data* goes on with, *max_length* bytes of it at most."""
+        """Return at most *max_length* further bytes."""
 
 
 class MemberContainer:
-    """What the formats ``gz`` and ``zst`` have in common."""
+    """The common part of ``gz`` and ``zst``."""
 
     suffix: str
     magic: bytes
     grouped = False
 
     def begin(self, name: str, time: int) -> bytes:
-        """Nothing: a file is its members."""
         return b""
 
     def end(self) -> bytes:
-        """Nothing."""
         return b""
 
     def start(self, file: BinaryIO) -> int:
-        """Return 0. Raises `PackDamagedError`: the file begins with no member."""
         file.seek(0)
         head = file.read(len(self.magic))
         if head != self.magic:
@@ -393,7 +358,6 @@ class MemberContainer:
         return 0
 
     def encode(self, records: Sequence[bytes]) -> tuple[bytes, list[RecordPlace]]:
-        """Return a member for each record."""
         members = [self.compress(record) for record in records]
         places, offset = [], 0
         for record, member in zip(records, members, strict=True):
@@ -402,7 +366,6 @@ class MemberContainer:
         return b"".join(members), places
 
     def decode(self, data: bytes, limit: int = RECORD_MAX) -> bytes:
-        """Return what the member *data* holds."""
         engine = self.engine()
         try:
             out = engine.decompress(data, limit + 1)
@@ -415,7 +378,6 @@ class MemberContainer:
         return out
 
     def frames(self, file: BinaryIO, offset: int, limit: int = RECORD_MAX) -> Iterator[PackFrame]:
-        """Yield the members."""
         while True:
             file.seek(offset)
             frame = self._frame(file, offset, limit)
@@ -445,7 +407,6 @@ class MemberContainer:
         return PackFrame(offset, end - len(engine.unused_data), b"".join(out))
 
     def _resume(self, file: BinaryIO, offset: int, limit: int) -> int:
-        """Return where, from *offset* on, the next whole member is, or the end of the file."""
         while True:
             file.seek(offset)
             window = file.read(_WINDOW)
@@ -462,11 +423,9 @@ class MemberContainer:
             offset += place + 1
 
     def compress(self, record: bytes) -> bytes:
-        """Return the member for *record*."""
         raise NotImplementedError
 
     def engine(self) -> Decompressor:
-        """Return what decompresses a member."""
         raise NotImplementedError
 
 
@@ -482,7 +441,6 @@ class GzipContainer(MemberContainer):
         return engine.compress(record) + engine.flush()
 
     def engine(self) -> Decompressor:
-        """Return what decompresses a member; it checks the CRC."""
         return zlib.decompressobj(zlib.MAX_WBITS | 16)
 
 
@@ -505,5 +463,4 @@ class ZstdContainer(MemberContainer):
         return self._compressor.compress(record, zstd.ZstdCompressor.FLUSH_FRAME)
 
     def engine(self) -> Decompressor:
-        """Return what decompresses a frame; it checks the checksum."""
         return zstd.ZstdDecompressor()

@@ -1,11 +1,4 @@
-"""Pages out of packs: as WARC files that other tools open, or as a file for each page.
-
-Pages as a WACZ file, which replayweb.page and its like open (WACZ 1.1.1, specs.webrecorder.net).
-
-It is a ZIP file, nothing in it compressed once more: WARC in ``archive/``, its index in blocks of
-lines that are compressed by themselves in ``indexes/``, a list of pages, and a data package that
-has the SHA-256 of all of them.
-"""
+"""Exports pages: as WARC, as one file each, as WACZ 1.1.1 (specs.webrecorder.net)."""
 
 from __future__ import annotations
 
@@ -43,14 +36,14 @@ from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.urls.hosts import host_of_any
 
 FILE_MAX: Final = 1 << 30
-"""Bytes at which a file of several is ended, as is usual with WARC."""
+"""Bytes at which one of several files is closed."""
 PAGE_LIST: Final = "pages.jsonl"
-"""What says which page is in which file."""
+"""Names the page of each file."""
 
 
 @dataclass
 class ExportResult:
-    """What was exported. *failed*: pages that could not be read, by their URLs, and why."""
+    """*failed*: URLs of unreadable pages, and why."""
 
     pages: int = 0
     files: list[Path] = field(default_factory=list)
@@ -67,13 +60,11 @@ def export_warc(
     form: str = "gz",
     file_max: int = FILE_MAX,
 ) -> ExportResult:
-    """Write the selected pages, their requests and metadata as WARC, compressed by record.
-
-    *form* is ``gz`` or ``zst``. *target* is a file ``*.warc.gz`` or ``*.warc.zst``, or a folder,
-    made if need be, that gets several of *file_max* bytes. Each has an index beside it and is a
-    pack itself. Until it is whole, its name ends with ``.open``. *now* in seconds since the epoch;
-    *progress* is called with 1 for each page. Raises `PackError` (a file is there already, or has
-    another name) and `OSError` (nothing is left of an unfinished file).
+    """Write the selected pages, their requests and metadata as WARC (*form* ``gz`` or ``zst``),
+    compressed by record. *target*: a file ``*.warc.gz`` or ``*.warc.zst``, or a folder that gets
+    files of *file_max* bytes. Each file is a pack with an index; ``.open`` ends its name until it
+    is complete. *now*: seconds since the epoch. *progress* is called with 1 for each page. Raises
+    `PackError` (a file exists, or has another name) and `OSError` (no unfinished file is left).
     """
     done = ExportResult()
     extension = f".warc.{form}"
@@ -124,10 +115,9 @@ def _append(pack: PackFile, bundle: CaptureRecords) -> None:
 def export_files(
     packs: Packs, selection: Selection, folder: Path, progress: Callable[[int], object]
 ) -> ExportResult:
-    """Write the body of each page of *selection*, decompressed, to a file in a folder for its host.
+    """Write the body of each selected page to ``HOST/NAME``, and the list ``pages.jsonl``.
 
-    ``pages.jsonl`` names page, time and status of each. What is there under the same name is
-    replaced; no page can lead out of *folder*. Raises `OSError`.
+    Existing files are replaced; no path leaves *folder*. Raises `OSError`.
     """
     done = ExportResult()
     folder.mkdir(parents=True, exist_ok=True)
@@ -157,13 +147,12 @@ def bodies(packs: Packs, selection: Selection, done: ExportResult) -> Iterator[t
 
 
 def page_facts(page: Page) -> dict[str, Any]:
-    """What there is to say of *page* beside its body."""
     return {"url": page.url, "time": page.record.get("WARC-Date"), "status": page.status,
             "mime": page.mime, "digest": page.digest, "revisit": page.is_revisit}  # fmt: skip
 
 
 def file_name(page: Page) -> str:
-    """Return a name for the body of *page*, for it alone: ``example.com/a-page-1f0c….html``."""
+    """Return a unique file name for *page*: ``example.com/a-page-1f0c….html``."""
     host = re.sub(r"[^a-z0-9.-]+", "_", host_of_any(page.url)).strip(".-")[:100] or "_"
     rest = re.sub(r"^[a-z+.-]+://[^/?#]*", "", page.url, flags=re.IGNORECASE)
     words = re.sub(r"[^A-Za-z0-9]+", "-", rest).strip("-")[:80].strip("-") or "index"
@@ -188,11 +177,10 @@ def export_wacz(
     progress: Callable[[int], object],
     manifest: bytes = b"",
 ) -> ExportResult:
-    """Write the pages of *selection* to the WACZ file *target*.
-
-    *now* in seconds since the epoch. *manifest*: what is known of the crawl, as JSON, to be put
-    with it as ``crawl/manifest.json``. Needs twice the room of the file for a time. Raises
-    `PackError` (it is there already) and `OSError`: nothing is left of it, then.
+    """Write the selected pages to the WACZ file *target*: a ZIP of WARC, compressed index, list of
+    pages and data package. *now*: seconds since the epoch. *manifest*: JSON for
+    ``crawl/manifest.json``. Needs twice the file's room for a time. Raises `PackError` (it exists,
+    no page) and `OSError`; no part of it is left then.
     """
     if target.exists():
         raise PackError(f"it is there already: {target}")
@@ -225,7 +213,6 @@ def _write_index_and_pages(folder: Path) -> list[tuple[str, str]]:
 
 
 def _write_index(lines: Iterator[bytes], folder: Path) -> None:
-    """Write *lines*, compressed by the thousand, and where each such block is."""
     head = {"format": "cdxj-gzip-1.0", "filename": "index.cdx.gz"}
     offset = 0
     with (folder / "index.cdx.gz").open("wb") as data, (folder / "index.idx").open("wb") as index:
@@ -241,7 +228,7 @@ def _write_index(lines: Iterator[bytes], folder: Path) -> None:
 
 
 def _write_pages(data: Path, target: Path) -> list[tuple[str, str]]:
-    """List what people would call a page: HTML that was answered 200."""
+    """List HTML pages with status 200."""
     failed = []
     with target.open("w", encoding="utf-8") as file:
         head = {"format": "json-pages-1.0", "id": "pages", "title": "All Pages"}
@@ -263,20 +250,18 @@ def _page(page: Page) -> dict[str, Any]:
 
 
 def _id(page: Page) -> str:
-    """An id for the page: that of its record, if it has one."""
     found = re.search(r"urn:uuid:([0-9a-fA-F-]{36})", page.record.id)
     return found[1] if found else str(uuid.uuid5(uuid.NAMESPACE_URL, page.url))
 
 
 def title_of(body: bytes, content_type: str) -> str:
-    """Return the title of an HTML page, "" if it has none in its first part."""
+    """Return the title in the first 64 KiB of an HTML page, or ""."""
     _, text = html_to_unicode(content_type or None, body[: 1 << 16])
     found = _TITLE.search(text)
     return " ".join(html.unescape(found[1]).split()) if found else ""
 
 
 def _write_package(folder: Path, crawl: CrawlInfo, now: float) -> None:
-    """Name all files with their digests, and the digest of that."""
     package = {
         "profile": "data-package",
         "wacz_version": WACZ_VERSION,

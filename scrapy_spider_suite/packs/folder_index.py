@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 def build_index(pack: str | Path, named: Path | None = None) -> int:
-    """Write the index of *pack* anew, for a pack that is called *named*; return its lines.
+    """Write the index of *pack*, for the name *named* if given; return its lines.
 
     Raises `PackError` (no pack) and `OSError`.
     """
@@ -64,13 +64,13 @@ def build_index(pack: str | Path, named: Path | None = None) -> int:
 
 
 def index_entries(pack: Path, name: str) -> Iterator[IndexEntry]:
-    """Yield what an index of *pack*, called *name*, has to hold, in the order of the pack."""
+    """Yield the entries of *pack*, called *name*, in the order of the pack."""
     for bundle in captures_of(_located(pack)):
         yield from cdxj.entries_for(bundle, name)
 
 
 def captures_of(records: Iterable[Located]) -> Iterator[list[Located]]:
-    """Put the records of each fetch together: those that follow one and name it."""
+    """Group the records of each capture: the records that follow a page and name it."""
     bundle: list[Located] = []
     for located in records:
         if bundle and not cdxj.is_same_capture(located[0], bundle):
@@ -89,9 +89,8 @@ def _located(pack: Path) -> Iterator[Located]:
 
 @contextmanager
 def lock_indexes(folder: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Keep others from merging, redacting and removing in *folder*; False: another one does.
-
-    With *wait*, wait for it. Raises `OSError`.
+    """Keep others from merging, redacting and removing in *folder*; yields False if another process
+    has the lock, unless it shall *wait*. Raises `OSError`.
     """
     with (folder / "merging.lock").open("wb") as lock:
         yield lock_file(lock, wait=wait)
@@ -102,12 +101,12 @@ _MERGED: Final = "merged-"
 _HEAD: Final = b"! "
 _SMALLEST: Final = 1 << 16
 _RUNS_KEPT: Final = 64
-"""Indexes of packs that may be open at a time; of more, each is opened for each look."""
+"""Indexes of packs that stay open; of more packs, each lookup opens them."""
 _TICK: Final = 100_000_000
 
 
 class IndexRun(NamedTuple):
-    """One file of an index. *packs*: what it covers."""
+    """One file of the folder's index, and the packs it covers."""
 
     lines: SortedLines
     packs: frozenset[str]
@@ -115,9 +114,9 @@ class IndexRun(NamedTuple):
 
 
 class FolderIndex:
-    """The index of the packs in one folder, those that are being written too.
+    """The index of a folder, open packs included. Finds packs that are added later.
 
-    What is added while it is open is found. *damage* names the lines that could not be read.
+    *damage* names unreadable lines.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -152,9 +151,9 @@ class FolderIndex:
                 yield entry
 
     def unindexed_packs(self) -> list[Path]:
-        """Closed packs of which `find` does not know all pages. Raises `OSError`.
+        """Closed packs without a usable index, or with a damaged line that was asked for.
 
-        They have no index that serves, or a line was asked for that is damaged.
+        Raises `OSError`.
         """
         self._refresh()
         if self._unindexed is None:  # those who only `find` do not look through the folder again
@@ -176,7 +175,6 @@ class FolderIndex:
             return None
 
     def _refresh(self) -> None:
-        """Look into the folder again if names in it have changed."""
         changed = os.stat(self.folder).st_mtime_ns
         if changed != self._seen:
             # What comes within the same tick of the clock does not change the time again.
@@ -190,7 +188,7 @@ class FolderIndex:
             self._seen = -1 if recent else changed
 
     def _growing(self, prefix: bytes) -> list[tuple[Path, bytes]]:
-        """The lines of packs that are being written; asked first, since they are closed."""
+        """Open packs are asked first, since they may be closed meanwhile."""
         found: list[tuple[Path, bytes]] = []
         gone = False
         for path in self._open:
@@ -209,10 +207,9 @@ class FolderIndex:
 
 
 def index_runs(folder: Path, known: dict[Path, IndexRun] | None = None) -> list[IndexRun]:
-    """Return the files that together are the index of the closed packs of *folder*.
+    """Return the files that together are the index of the closed packs.
 
-    Where a merge was interrupted, what is in another file already is left out. What is covered is
-    not even opened: of a thousand packs, each would keep a file open. Raises `OSError`.
+    Parts of an interrupted merge are left out; covered indexes are not opened. Raises `OSError`.
     """
     names = [path for path in folder.iterdir() if path.name.endswith(INDEX)]
     found = [_known(path, known) for path in names if path.name.startswith(_MERGED)]
@@ -230,10 +227,9 @@ def index_runs(folder: Path, known: dict[Path, IndexRun] | None = None) -> list[
 
 
 def merge_indexes(folder: Path, fan_in: int = FAN_IN) -> int:
-    """Merge indexes of like size; return how many files the index has now.
+    """Merge indexes of like size; return the number of files left.
 
-    For one process at a time: another one that finds it going on returns at once. Raises
-    `OSError`; the index is as it was, then.
+    Does nothing if another process merges. Raises `OSError`; the index is unchanged then.
     """
     with lock_indexes(folder) as mine:
         found = index_runs(folder)
@@ -253,12 +249,12 @@ def merge_indexes(folder: Path, fan_in: int = FAN_IN) -> int:
 
 
 def can_merge(folder: Path) -> bool:
-    """Return whether `merge_indexes` would find something to do in *folder*. Raises `OSError`."""
+    """Whether `merge_indexes` has something to do. Raises `OSError`."""
     return bool(_alike(index_runs(folder), FAN_IN))
 
 
 def _alike(found: Sequence[IndexRun], fan_in: int) -> list[IndexRun]:
-    """Return *fan_in* runs or more of one size class, the smallest that has as many."""
+    """Return *fan_in* or more runs of one size class, the smallest full one."""
     by_class: dict[int, list[IndexRun]] = {}
     for run in found:
         size = max(len(run.lines), _SMALLEST) // _SMALLEST
@@ -277,12 +273,11 @@ def _merge(folder: Path, group: Sequence[IndexRun]) -> IndexRun:
 
 
 def run_lines(run: IndexRun) -> Iterator[bytes]:
-    """The lines of a run without its first, if that names packs."""
+    """The lines of a run without the head of a merged one."""
     return (line for line in run.lines if not line.startswith(_HEAD))
 
 
 def _known(path: Path, known: dict[Path, IndexRun] | None, *, kept: bool = True) -> IndexRun | None:
-    """Return the run in *path*, as it was *known* if the file is the same; None if it is none."""
     run = (known or {}).get(path)
     with suppress(FileNotFoundError):
         if run is not None and file_identity(path.stat()) == run.lines.identity:
@@ -291,7 +286,6 @@ def _known(path: Path, known: dict[Path, IndexRun] | None, *, kept: bool = True)
 
 
 def _run(path: Path, *, kept: bool) -> IndexRun | None:
-    """Return the run in *path*; None if it is none, or gone."""
     merged, pack = path.name.startswith(_MERGED), _pack_of(path)
     if not merged and not is_pack(pack):
         return None
@@ -307,7 +301,6 @@ def _run(path: Path, *, kept: bool) -> IndexRun | None:
 
 
 def _packs_in(merged: SortedLines) -> frozenset[str]:
-    """What the first line names; nothing if it is none."""
     try:
         packs = json.loads(next(iter(merged), b"").removeprefix(_HEAD))["packs"]
         return frozenset(map(str, packs))
@@ -320,9 +313,9 @@ def _pack_of(index: Path) -> Path:
 
 
 def _is_sound(lines: SortedLines, pack: Path) -> bool:
-    """Whether *lines* begin and end as an index does, and a *pack* beside none of them has no page.
+    """Checks both ends only; reading all lines would take too long.
 
-    What was cut off or overwritten is known so; to read all of it would take too long.
+    An empty index is sound if the pack has no page.
     """
     if not len(lines):
         with suppress(FileNotFoundError):  # nor can it be made
@@ -338,7 +331,6 @@ def _is_line(line: bytes) -> bool:
 
 
 def is_indexed(pack: Path) -> bool:
-    """Whether the closed *pack* has an index that can be read. Raises `OSError`."""
     try:
         lines = SortedLines(index_path(pack))
     except FileNotFoundError:
@@ -347,10 +339,8 @@ def is_indexed(pack: Path) -> bool:
 
 
 def repair_indexes(folder: Path) -> int:
-    """Make an index for each closed pack that has none, or one of which a line cannot be read.
-
-    Merged ones that cover such a pack, or are damaged, go. Returns how many were made; raises
-    `OSError`.
+    """Make the missing and damaged indexes of closed packs; remove merged ones that cover them or
+    are damaged. Return the number made. Raises `OSError`.
     """
     with lock_indexes(folder, wait=True):
         closed = sorted(
@@ -367,7 +357,9 @@ def repair_indexes(folder: Path) -> int:
 
 
 class IndexMerger:
-    """Merges the indexes of *folder* whenever there is something to merge; looked at by `poll`."""
+    """Merges the indexes of *folder* in a process of its own, because merging would hold the
+    interpreter's lock.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -379,9 +371,9 @@ class IndexMerger:
         self._wanted = True
 
     def poll(self) -> str:
-        """Start a process if there is something to do, or hear of its end; what went wrong, or "".
+        """Start a process if needed, or collect its end; return its error or "".
 
-        Raises `OSError`: none can be started, or the folder cannot be read.
+        Raises `OSError`.
         """
         process, self._process = self._process, None
         if process is not None and process.poll() is None:
@@ -395,10 +387,7 @@ class IndexMerger:
         return ""
 
     def finish(self, timeout: float) -> str:
-        """Do what there is to do, for *timeout* seconds at most: another crawl does the rest.
-
-        Returns and raises as `poll`.
-        """
+        """Do the rest within *timeout* seconds. Returns and raises as `poll`."""
         end = time.monotonic() + timeout
         said = self.poll()
         while self._process is not None:
@@ -414,7 +403,7 @@ class IndexMerger:
 
 
 def main(arguments: list[str]) -> int:
-    """Merge the indexes of the folder that is named: the entry of the helper process."""
+    """Merge the indexes of a folder: the entry of the helper process."""
     try:
         merge_indexes(Path(arguments[0]))
     except OSError as error:
@@ -424,11 +413,11 @@ def main(arguments: list[str]) -> int:
 
 
 _INDEXES_KEPT: Final = 64
-"""Packs whose index is kept: each is an open file."""
+"""Temporary indexes that are kept, an open file each."""
 
 
 class TemporaryIndexes:
-    """Reads such packs, each once and whole, however many URLs are asked for."""
+    """Indexes of packs that have none; each pack is read once."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[Path, tuple[int, int, int]], SortedLines] = {}
@@ -451,7 +440,7 @@ class TemporaryIndexes:
         return [entry for entry in found if entry.url == url]
 
     def _make(self, pack: Path) -> SortedLines | None:
-        """An index of *pack*, in a file that has no name any more; None if there is no room."""
+        """An index in a deleted file; None if there is no room."""
         if len(self._made) >= _INDEXES_KEPT:
             return None
         try:

@@ -1,10 +1,8 @@
-"""The head of an HTTP message as a record holds it, and the payload behind it.
+"""HTTP heads as WARC records hold them, and bodies decoded within bounds.
 
-Faithful: a head is stored as it was on the wire. Where the body is not (its chunks were joined, or
-it was decompressed), the head says so in the way of Common Crawl's records: fields that no longer
-fit get the prefix ``X-Crawler-``, and ``Content-Length`` is that of the stored body.
-
-A stored body back to what the author wrote: chunks joined, decompressed, within bounds.
+A head is stored as it was on the wire. Where the body is not (chunks joined, decompressed), fields
+that no longer fit get the prefix ``X-Crawler-``, and ``Content-Length`` is that of the stored body,
+as in Common Crawl's records.
 """
 
 from __future__ import annotations
@@ -33,18 +31,18 @@ _NO_BODY: Final = frozenset({204, 304})
 
 
 class BodyForm(IntEnum):
-    """How much of what was on the wire a body still is."""
+    """How much of a body's encoding on the wire is left."""
 
     WIRE = 0
-    """All: with chunks, if it came in chunks, and compressed, if it was."""
+    """Chunked and compressed as it came."""
     JOINED = 1
-    """Its chunks are joined (``Transfer-Encoding`` is undone)."""
+    """``Transfer-Encoding`` is undone."""
     DECODED = 2
-    """It is decompressed, too (``Content-Encoding`` is undone)."""
+    """``Content-Encoding`` is undone, too."""
 
 
 class Head(NamedTuple):
-    """The first line and the fields of an HTTP response, or of anything with such fields."""
+    """The first line and the fields of an HTTP response."""
 
     version: str
     status: int
@@ -60,7 +58,7 @@ class Head(NamedTuple):
         return default
 
     def all(self, name: str) -> list[str]:
-        """All values of that *name*, lists taken apart, in lower case."""
+        """All values of that *name*, lists split, in lower case."""
         name = name.lower()
         joined = ",".join(value for field, value in self.fields if field.lower() == name)
         return [word.strip().lower() for word in joined.split(",") if word.strip()]
@@ -74,10 +72,10 @@ def fit_head(
     method: str = "GET",
     cut: bool = False,
 ) -> bytes:
-    """Return *head* as it is stored before a body of *length* bytes that has that *form*.
+    """Return *head* as it is stored before a body of *length* bytes in *form*.
 
-    It is changed only where it would be wrong: *cut* bodies of ``Form.WIRE`` keep their head, and
-    so do answers that have no body (to HEAD, 1xx, 204, 304).
+    Unchanged if it is right, for *cut* bodies of ``BodyForm.WIRE``, and for answers without a body
+    (HEAD, 1xx, 204, 304).
     """
     head = _closed(head)
     if _fits(head.lower(), length, form):
@@ -106,7 +104,7 @@ def fit_head(
 
 
 def _fits(head: bytes, length: int, form: BodyForm) -> bool:
-    """Whether *head*, in lower case, is surely right: most are, so it is asked first."""
+    """A fast check that most heads pass."""
     return (
         b"\r\ncontent-length: %d\r\n" % length in head
         and head.count(b"content-length") == 1
@@ -115,12 +113,11 @@ def _fits(head: bytes, length: int, form: BodyForm) -> bool:
 
 
 def _gone(form: BodyForm) -> set[bytes]:
-    """The fields that say what was undone."""
     return set(_CODINGS[:form])
 
 
 def _closed(head: bytes) -> bytes:
-    """Return *head* with one empty line, at its end: what follows an earlier one is no head."""
+    """Return *head* up to its first empty line."""
     if head.find(b"\n\r\n") == len(head) - 3 and b"\n\n" not in head and head[-4:-3] == b"\r":
         return head
     found = _HEAD_END.search(head)
@@ -133,9 +130,9 @@ def build_head(
     reason: str = "",
     version: str = "1.1",
 ) -> bytes:
-    """Return a head for a response of which no head was kept.
+    """Return a head for a response without one.
 
-    Line breaks in a value become spaces; fields whose name is no token are left out.
+    Line breaks in values become spaces; invalid field names are left out.
     """
     pairs = (
         ((name, value) for name, values in fields.items() for value in values)
@@ -151,17 +148,14 @@ def build_head(
 
 
 def split_message(block: bytes) -> tuple[bytes, bytes]:
-    """Return the head of an HTTP message, with the empty line, and its body as it is stored."""
+    """Split an HTTP message into its head, with the empty line, and its body."""
     found = _HEAD_END.search(block)
     end = found.end() if found else len(block)
     return block[:end], block[end:]
 
 
 def parse_head(head: bytes) -> Head:
-    """Take the head of a response apart.
-
-    Raises `PackDamagedError`: it does not begin as one does.
-    """
+    """Parse the head of a response. Raises `PackDamagedError`."""
     first, *lines = _LINE.split(head.rstrip(b"\r\n"))
     status = _STATUS.match(first)
     if status is None:
@@ -182,22 +176,19 @@ except ImportError:  # an optional dependency of Scrapy
     brotli = None
 
 MAX_BYTES: Final = 256 << 20
-"""Bytes that a body may have, decompressed, unless the reader says otherwise."""
+"""Default limit of a decompressed body."""
 
 _WINDOW: Final = 4096
-"""Bytes at a time: what follows a member is copied, and a hostile body may have many members."""
+"""Bytes at a time: a hostile body may have many members."""
 
 _CHUNK = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[^\r\n]*\r?\n")
 
 
 def decode_body(head: Head, body: bytes, limit: int = MAX_BYTES) -> bytes:
-    """Return the payload of *body*, a body as it is stored under *head*.
+    """Return the payload of *body*, stored under *head*; of a cut body its readable part.
 
-    A body that was cut off gives what is there of it.
-
-    Raises:
-        PackDamagedError: it is not encoded as *head* says, or is larger than *limit* bytes.
-        PackError: it is encoded in a way that is not known here (``br`` needs Brotli).
+    Raises `PackDamagedError` (wrongly encoded, or over *limit* bytes) and `PackError` (an unknown
+    encoding; ``br`` needs Brotli).
     """
     if "chunked" in head.all("Transfer-Encoding"):
         body = join_chunks(body)
@@ -210,7 +201,7 @@ def decode_body(head: Head, body: bytes, limit: int = MAX_BYTES) -> bytes:
 
 
 def join_chunks(body: bytes) -> bytes:
-    """Return *body* without the framing of chunks (RFC 9112 §7.1); what has none as it is."""
+    """Remove the framing of chunks (RFC 9112 §7.1); a body without it is returned as it is."""
     parts: list[bytes] = []
     place = 0
     while match := _CHUNK.match(body, place):
@@ -224,7 +215,7 @@ def join_chunks(body: bytes) -> bytes:
 
 
 def inflate(data: bytes, limit: int, bits: int) -> bytes:
-    """Return what zlib makes of *data*, all members of it; see `decode_body` for what is raised."""
+    """Decompress all members of *data* by zlib. Raises as `decode_body`."""
     out: list[bytes] = []
     room = limit + 1
     engine = zlib.decompressobj(bits)
@@ -247,7 +238,7 @@ def inflate(data: bytes, limit: int, bits: int) -> bytes:
 
 
 def _deflate(data: bytes, limit: int) -> bytes:
-    """``deflate`` is zlib's format (RFC 9110 §8.4.1.2), and from some servers raw."""
+    """zlib's format (RFC 9110 §8.4.1.2), and from some servers raw."""
     raw = (data[0] & 0x0F) != 8 or int.from_bytes(data[:2], "big") % 31
     return inflate(data, limit, -zlib.MAX_WBITS if raw else zlib.MAX_WBITS)
 

@@ -1,7 +1,7 @@
-"""Item packs: items as lines of JSON, in files that are compressed block by block.
+"""Item packs: JSON lines, compressed by blocks.
 
-A block is a gzip member or a Zstandard frame of whole lines, so ``zcat`` and whatever reads
-compressed JSON lines opens such a file, and up to the end of any block it is one.
+A block is a gzip member or Zstandard frame of whole lines, so ``zcat`` opens a file up to the end
+of any block.
 """
 
 from __future__ import annotations
@@ -31,21 +31,18 @@ logger = logging.getLogger(__name__)
 
 ITEM_KIND: Final = "jsonl"
 ITEM_FORMATS: Final[dict[str, type[MemberContainer]]] = {"gz": GzipContainer, "zst": ZstdContainer}
-"""The containers that item files are read from; they are written as gz."""
+"""The formats of item files that are read; gz is written."""
 BLOCK: Final = 1 << 17
 """Bytes of lines that are compressed together, unless one line has more."""
 
 _IN_MEMORY: Final = 1 << 20
-"""Bytes of a pile above which it lies on disk."""
+"""Bytes of a buffer that stay in memory."""
 
 _NAME = re.compile(rf".+\.{ITEM_KIND}\.(gz|zst)({re.escape(OPEN)})?")
 
 
 class ItemBuffer:
-    """Items that are to be written together, as lines of JSON.
-
-    Many of them lie in a file without a name in *folder*; without one, in memory.
-    """
+    """Items to be written together; large buffers lie in a nameless file in *folder*, if given."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
@@ -54,7 +51,7 @@ class ItemBuffer:
         self.size = 0
 
     def add(self, line: bytes) -> None:
-        """Add an item. Raises `OSError`: it is not there, and all others are."""
+        """Add an item. Raises `OSError`: only this item is missing."""
         size = self.size + len(line)
         if self._folder is not None and size > _IN_MEMORY and isinstance(self._file, BytesIO):
             self._file = _on_disk(self._folder, self._file.getvalue())
@@ -68,7 +65,7 @@ class ItemBuffer:
         self.size = size
 
     def lines(self) -> Iterator[bytes]:
-        """Whole lines, many at a time; each call begins anew. Raises `OSError`."""
+        """Yield whole lines, many at a time, from the start. Raises `OSError`."""
         self._file.seek(0)
         reader = BufferedReader(self._file)
         try:
@@ -78,12 +75,10 @@ class ItemBuffer:
             reader.detach()
 
     def close(self) -> None:
-        """Forget them."""
         self._file.close()
 
 
 def _on_disk(folder: Path, data: bytes) -> FileIO:
-    """A file without a name that holds *data*. Raises `OSError`."""
     folder.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
     # Unbuffered: what cannot be written is known with its line, not with a later one.
     file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115 - the pile's `close` does
@@ -96,7 +91,7 @@ def _on_disk(folder: Path, data: bytes) -> FileIO:
 
 
 class ItemFile(GroupFile):
-    """An open item pack; see `GroupFile`."""
+    """An open item pack."""
 
     def __init__(
         self, path: Path, form: MemberContainer, time: float, *, power: bool = False
@@ -105,7 +100,7 @@ class ItemFile(GroupFile):
         self._form = form
 
     def append(self, lines: Iterable[bytes]) -> None:
-        """Add *lines*, each one or several whole ones, all or nothing. Raises `OSError`."""
+        """Append whole lines, all or nothing. Raises `OSError`."""
         self.add(self._blocks(lines))
 
     def _blocks(self, lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -120,7 +115,7 @@ class ItemFile(GroupFile):
             yield self._form.compress(b"".join(block))
 
     def close(self) -> None:
-        """Give the file its name, or remove it if nothing is in it. Raises `OSError`."""
+        """Name the file, or remove it if it is empty. Raises `OSError`."""
         if not self.size:
             self.discard()
             return
@@ -130,8 +125,10 @@ class ItemFile(GroupFile):
 
 
 class ItemRecovery(NamedTuple):
-    """What became of an item pack that was left open: *cut* bytes at its end were not committed,
-    and *missing* ones that were are not there, as after a power failure."""
+    """*cut*: bytes that were not committed.
+
+    *missing*: committed bytes that are not there (power failure).
+    """
 
     path: Path | None
     cut: int
@@ -139,9 +136,8 @@ class ItemRecovery(NamedTuple):
 
 
 def recover_items(path: Path, size: int) -> ItemRecovery | None:
-    """Close the open item pack *path*, of which *size* bytes were committed.
-
-    None if a process is writing it. Raises `OSError`: nothing has changed, or all but the name.
+    """Close the open item pack *path*, of which *size* bytes were committed; None if a process is
+    writing it. Raises `OSError`: nothing has changed, or all but the name.
     """
     form = ITEM_FORMATS[_form(path)]()
     with path.open("r+b") as file:
@@ -163,7 +159,6 @@ def recover_items(path: Path, size: int) -> ItemRecovery | None:
 
 
 def _whole(form: MemberContainer, file: BinaryIO) -> int:
-    """How many bytes of *file* are whole blocks."""
     end = 0
     for frame in form.frames(file, 0):
         if frame.problem:
@@ -173,11 +168,10 @@ def _whole(form: MemberContainer, file: BinaryIO) -> int:
 
 
 def open_items(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[dict[str, Any]]:
-    """Yield the items of item packs: files, or folders of them, file by file as they were written.
+    """Yield the items of item packs: files or folders.
 
-    What is being written is read as far as it is whole. A block that is damaged, or has more than
-    *limit* bytes when it is decompressed, is logged and passed by. Raises `PackError`: there is no
-    such file or folder, or a file is no item pack.
+    Open files are read as far as they are complete; damaged blocks and blocks over *limit* bytes
+    are logged and skipped. Raises `PackError`: no such file or folder, or no item pack.
     """
     for path in map(Path, paths):
         if path.is_dir():
@@ -206,12 +200,12 @@ def _read(path: Path, limit: int) -> Iterator[dict[str, Any]]:
 
 
 def is_item_pack(path: Path) -> bool:
-    """Return whether that is the name of an item pack, open ones included."""
+    """Whether *path* has the name of an item pack, open ones included."""
     return _NAME.fullmatch(path.name) is not None
 
 
 def container_of(path: Path) -> MemberContainer:
-    """Return the format of *path*, by its name. Raises `PackError`: it is no item pack."""
+    """Return the format of *path*. Raises `PackError`: no item pack."""
     return ITEM_FORMATS[_form(path)]()
 
 

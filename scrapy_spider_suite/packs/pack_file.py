@@ -1,15 +1,8 @@
-"""The formats by their names, and the names of packs.
+"""A pack on disk: its name, its groups, the index beside it, its upload mark.
 
-A file that grows by groups, each in it wholly or not at all, under a name that says it is open.
-
-When the disk is full, what was written of a group is cut off again. The file is locked (flock), so
-that nobody takes it for one that a crash left behind.
-
-One pack while it is written: groups of records, all or nothing, and an index beside it.
-
-Which packs have been uploaded, and where to: a small file beside each, ``NAME.uploaded``.
-
-The pack itself may be gone then; its index stays, so that its pages are still known of.
+A file grows by groups: each is in it completely or not at all. While it is open its name ends with
+``.open`` and it is locked (flock), so that recovery leaves it alone. The mark ``NAME.uploaded`` and
+the index stay when an uploaded pack is deleted.
 """
 
 from __future__ import annotations
@@ -42,7 +35,7 @@ FORMATS: Final[dict[str, Callable[[], Container]]] = {
     "gz": GzipContainer,
     "zst": ZstdContainer,
 }
-"""``SUITE_PACKS_FORMAT``."""
+"""The values of ``SUITE_PACKS_FORMAT``."""
 
 FORMAT_READERS: Final = {
     "lzo": "`lzop -dc FILE` or `scrapy packs cat FILE` prints its WARC, and "
@@ -50,23 +43,23 @@ FORMAT_READERS: Final = {
     "gz": "every WARC tool opens it",
     "zst": "FastWARC opens it, and `zstd -dc FILE` prints its WARC for other tools",
 }
-"""How tools of others read a pack of each format."""
+"""How other tools read each format."""
 
 OPEN: Final = ".open"
-"""What the name of a pack ends with while it is written."""
+"""Suffix of a pack that is being written."""
 
 _NAME = re.compile(r".+\.warc\.(lzo|gz|zst)(\.open)?")
 
 
 def make_container(form: str) -> Container:
-    """Return the format of that name. Raises `PackError`: there is none."""
+    """Return the format of that name. Raises `PackError`."""
     if form not in FORMATS:
         raise PackError(f"no format for packs: {form!r}; there are {', '.join(FORMATS)}")
     return FORMATS[form]()
 
 
 def format_of(path: Path) -> str:
-    """Return the name of the format of a pack, by the file's name. Raises `PackError`: none."""
+    """Return the format's name by the file's name. Raises `PackError`: no pack."""
     match = _NAME.fullmatch(path.name)
     if match is None:
         raise PackError(f"not a pack (*.warc.lzo, *.warc.gz, *.warc.zst): {path}")
@@ -74,14 +67,14 @@ def format_of(path: Path) -> str:
 
 
 def is_pack(path: Path) -> bool:
-    """Return whether that is the name of a pack, open ones included."""
+    """Whether *path* has the name of a pack, open ones included."""
     return _NAME.fullmatch(path.name) is not None
 
 
 def pack_name(
     name: str, time: float, serial: int, agent: str, form: str, *, kind: str = "warc"
 ) -> str:
-    """Return ``NAME-TIME-SERIAL-AGENT.KIND.FORM``. *time* in seconds since the epoch."""
+    """Return ``NAME-TIME-SERIAL-AGENT.KIND.FORM``. *time*: seconds since the epoch."""
     stamp = f"{datetime.fromtimestamp(time, UTC):%Y%m%d%H%M%S}"
     return f"{plain_name(name)}-{stamp}-{serial:05d}-{plain_name(agent)}.{kind}.{form}"
 
@@ -92,15 +85,16 @@ def closed_path(path: Path) -> Path:
 
 
 def plain_name(name: str) -> str:
-    """Return *name* in letters, digits, ``_`` and ``.``: a hyphen stands between the parts."""
+    """Return *name* in letters, digits, ``_`` and ``.``: hyphens separate the parts of a pack's
+    name.
+    """
     return re.sub(r"[^A-Za-z0-9_.]+", "_", name).strip(".")[:80] or "crawl"
 
 
 class GroupFile:
-    """See the module. *path* is what it will be called, ``.open`` apart; *start* begins it.
+    """A file written by groups; *path* is its closed name. *time*: when it was begun.
 
-    *time*: when it was begun. *power*: what was written is on the medium, not only with the system.
-    Raises `OSError`, `FileExistsError` among them.
+    *power*: sync each group. Raises `OSError`, `FileExistsError` among them.
     """
 
     def __init__(self, path: Path, time: float, start: bytes = b"", *, power: bool = False) -> None:
@@ -122,8 +116,10 @@ class GroupFile:
         self.size = len(start)
 
     def add(self, parts: Iterable[bytes]) -> None:
-        """Add *parts* as one group. Raises `OSError`: nothing of them is in the file, and it can be
-        added to again, unless it had to be given up (`broken`). So does whatever *parts* raise.
+        """Append *parts* as one group.
+
+        Raises `OSError`: nothing of the group is in the file, which can be used again unless it is
+        `broken`.
         """
         size = self.size
         try:
@@ -142,14 +138,11 @@ class GroupFile:
 
     @property
     def broken(self) -> bool:
-        """Whether it was deleted, or a failed write could not be taken back."""
+        """Whether it was deleted, or a failed write could not be undone."""
         return self._file.closed
 
     def end(self, mark: bytes = b"") -> None:
-        """Write the end *mark*, and have all of it on the medium. Raises `OSError`.
-
-        May be called again, after it failed and after it did not.
-        """
+        """Write the end *mark* and sync. Idempotent, also after a failure. Raises `OSError`."""
         if self._ended:
             return
         try:
@@ -161,7 +154,7 @@ class GroupFile:
         self._ended = True
 
     def name(self) -> None:
-        """Give the file its name, once. Raises `OSError`."""
+        """Give the file its closed name. Idempotent. Raises `OSError`."""
         if not self._named:
             os.rename(self.open_path, self.path)
             self._named = True
@@ -169,21 +162,20 @@ class GroupFile:
 
     @property
     def named(self) -> bool:
-        """Whether the file has its name."""
         return self._named
 
     def abandon(self) -> None:
-        """Leave the file as it is."""
+        """Close the file as it is."""
         self._file.close()
 
     def discard(self) -> None:
-        """Remove the file: nothing is in it."""
+        """Remove the file."""
         self.abandon()
         self.open_path.unlink(missing_ok=True)
 
 
 def cut(file: BinaryIO, size: int) -> None:
-    """Cut *file* to *size* bytes; close it where that cannot be done."""
+    """Cut *file* off at *size*; if that fails, close it."""
     try:
         file.truncate(size)
         file.seek(size)
@@ -195,17 +187,14 @@ INDEX = ".cdxj"
 
 
 def index_path(pack: Path) -> Path:
-    """Return where the index of *pack* lies: ``.cdxj.open`` while it is written."""
+    """Return the path of the index of *pack*: ``.cdxj.open`` while it is written."""
     if pack.name.endswith(OPEN):
         return pack.with_name(f"{closed_path(pack).name}{INDEX}{OPEN}")
     return pack.with_name(f"{pack.name}{INDEX}")
 
 
 class PackFile(GroupFile):
-    """An open pack. *path* is what it will be called; raises `OSError` where that is not said.
-
-    *power*: `append` returns when the group is on the medium, not only with the system.
-    """
+    """An open pack and its index. *power*: `append` syncs."""
 
     def __init__(self, path: Path, form: Container, time: float, *, power: bool = False) -> None:
         super().__init__(
@@ -221,10 +210,9 @@ class PackFile(GroupFile):
             raise
 
     def append(self, records: Sequence[Record], data: Sequence[bytes]) -> list[RecordPlace]:
-        """Add *records*, which are *data* as bytes, as one group; return the place of each.
+        """Append *records*, whose bytes are *data*, as one group; return their places.
 
-        Raises `OSError`: nothing of them is in the pack, and it can be appended to again, unless
-        the pack had to be given up (`broken`; then `recover` closes it).
+        Raises `OSError` as `GroupFile.add`.
         """
         group, places = self._form.encode(data)
         places = [place._replace(offset=place.offset + self.size) for place in places]
@@ -233,9 +221,9 @@ class PackFile(GroupFile):
         return places
 
     def close(self) -> None:
-        """Write the end mark and the sorted index, and give the pack its name. Raises `OSError`.
+        """Write the end mark and the sorted index, and name the pack. Idempotent.
 
-        May be called again after it failed.
+        Raises `OSError`.
         """
         self.end(self._form.end())
         notes, index = index_path(self.open_path), index_path(self.path)
@@ -249,17 +237,16 @@ class PackFile(GroupFile):
         self.abandon()
 
     def abandon(self) -> None:
-        """Leave the pack as it is, for `recover`."""
+        """Leave the pack as it is, for `recover_pack`."""
         super().abandon()
         self._index.close()
 
     def discard(self) -> None:
-        """Remove the pack: nothing is in it."""
         index_path(self.open_path).unlink(missing_ok=True)
         super().discard()
 
     def _note(self, records: Sequence[Record], places: list[RecordPlace]) -> None:
-        """Add the lines of the index; it can be made again, so the pages are safe without."""
+        """Append the index lines. After a failure the index is made when the pack is closed."""
         if not self._index_whole:
             return
         found = cdxj.entries_for(list(zip(records, places, strict=True)), self.path.name)
@@ -273,15 +260,11 @@ class PackFile(GroupFile):
 
 MARK: Final = ".uploaded"
 TEXT_INDEX: Final = "search"
-"""The folder beside packs that holds the index of their texts."""
+"""Folder beside packs that holds the index of their texts."""
 
 
 class Uploaded(NamedTuple):
-    """An upload that was found to be whole.
-
-    *url*: where the pack is. *size* in bytes, *md5* of them in hexadecimal digits; *time* as in
-    WARC records.
-    """
+    """A checked upload: *size* in bytes, *md5* in hexadecimal, *time* as in WARC records."""
 
     url: str
     size: int
@@ -290,12 +273,11 @@ class Uploaded(NamedTuple):
 
 
 def mark_of(pack: Path) -> Path:
-    """Return the name of the file that says of *pack* that it has been uploaded."""
     return pack.with_name(f"{pack.name}{MARK}")
 
 
 def find_upload(pack: Path) -> Uploaded | None:
-    """Return what is known of the upload of *pack*; None if it has not been uploaded yet."""
+    """Return the finished upload of *pack*, or None."""
     found = _read(pack)
     try:
         return Uploaded(str(found["url"]), int(found["size"]), str(found["md5"]),
@@ -305,12 +287,11 @@ def find_upload(pack: Path) -> Uploaded | None:
 
 
 def upload_url(pack: Path) -> str:
-    """Return the URL under which something is *pack*'s own, whole or not; "" if there is none."""
+    """Return the URL where *pack* owns a file, complete or not; "" if nowhere."""
     return str(_read(pack).get("url", ""))
 
 
 def _read(pack: Path) -> dict[str, Any]:
-    """What the mark of *pack* holds; nothing if there is none, or it is damaged."""
     try:
         found = json.loads(mark_of(pack).read_bytes())
     except (FileNotFoundError, ValueError, RecursionError):
@@ -319,17 +300,17 @@ def _read(pack: Path) -> dict[str, Any]:
 
 
 def mark_uploaded(pack: Path, done: Uploaded) -> None:
-    """Note that *pack* has been uploaded. Raises `OSError`."""
+    """Note the finished upload. Raises `OSError`."""
     files.replace_file(mark_of(pack), json.dumps(done._asdict()).encode() + b"\n")
 
 
 def mark_begun(pack: Path, url: str) -> None:
-    """Note that what is at *url* is *pack*'s own from now on. Raises `OSError`."""
+    """Note that the file at *url* is *pack*'s own. Raises `OSError`."""
     files.replace_file(mark_of(pack), json.dumps({"url": url}).encode() + b"\n")
 
 
 def unmark_uploaded(pack: Path) -> None:
-    """Note that *pack* is to be uploaded once more, if it was. Raises `OSError`."""
+    """Note that *pack* has to be uploaded again, if it was. Raises `OSError`."""
     if mark_of(pack).exists():
         mark_begun(pack, upload_url(pack))
 
@@ -337,10 +318,9 @@ def unmark_uploaded(pack: Path) -> None:
 def packs_to_upload(
     folder: Path, agent: str = "", *, keep: bool = True, target: str = ""
 ) -> list[Path]:
-    """Return the closed packs of *folder*, or of an *agent*, that wait to be uploaded, by name.
-
-    *target* is the URL of the folder where they are to be, "" for any. Unless they are to be kept,
-    also those that are there and still here: a kill came between. Raises `OSError`.
+    """Return the closed packs of *folder*, or of an *agent*, that wait for upload to *target* (a
+    folder's URL, "" for any). Without *keep* uploaded packs that are still here count, too. Raises
+    `OSError`.
     """
     ending = f"-{plain_name(agent)}.warc." if agent else ".warc."
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
@@ -355,7 +335,7 @@ def _is_at(pack: Path, target: str) -> bool:
 
 
 def packs_away(folder: Path) -> Iterator[tuple[Path, Uploaded]]:
-    """Yield every pack that was uploaded from *folder* and is not there any more. `OSError`."""
+    """Yield the packs that were uploaded and are not here. Raises `OSError`."""
     for path in sorted(folder.glob(f"*{MARK}")):
         pack = path.with_name(path.name.removesuffix(MARK))
         done = find_upload(pack)
@@ -364,7 +344,10 @@ def packs_away(folder: Path) -> Iterator[tuple[Path, Uploaded]]:
 
 
 def packs_missing(folder: Path) -> Iterator[Path]:
-    """Yield the packs of *folder* of which only the index is here. Raises `OSError`."""
+    """Yield the packs of which only the index is here, and that were not uploaded.
+
+    Raises `OSError`.
+    """
     for index in sorted(folder.glob(f"*{INDEX}")):
         pack = index.with_name(index.name.removesuffix(INDEX))
         # Looked at in this order: it may be closed, or uploaded and deleted, meanwhile.

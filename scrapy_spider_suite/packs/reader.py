@@ -1,9 +1,4 @@
-"""The links of a page that a crawl packed without them: read from the page itself.
-
-A page as a reader sees it: what was fetched, what it says, where it leads.
-
-Reads packs, of one folder or many, while they are written or afterwards.
-"""
+"""Reads packs of one folder or several, also while they are written: `Packs` and `Page`."""
 
 from __future__ import annotations
 
@@ -46,9 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_links(page: Page, robot: str) -> list[Link]:
-    """Return what a crawl finds in *page* that goes by the name of *robot*.
-
-    Nothing where the page cannot be read: its ``body`` says why.
+    """Return the links that the crawler *robot* finds in *page*; none if its body cannot be read.
     """
     try:
         body = page.body
@@ -65,10 +58,9 @@ class Page:
     """A response, a revisit, or a resource.
 
     Attributes:
-        record: its WARC record.
-        metadata: the record with its links; None if there is none.
-        path: the pack that it is in (without ``.open``).
-        place: and where in it.
+        record: the WARC record.
+        metadata: the record with its links, or None.
+        path, place: the pack (without ``.open``), and where in it.
     """
 
     def __init__(
@@ -81,22 +73,21 @@ class Page:
         self.metadata = metadata
 
     def __repr__(self) -> str:
-        """Which page, and from when."""
         return f"<Page {self.url} {self.record.get('WARC-Date')}>"
 
     @property
     def url(self) -> str:
-        """What was asked for."""
+        """The requested URL."""
         return self.record.url
 
     @property
     def time(self) -> datetime | None:
-        """When, in UTC; None if the record has no date."""
+        """Time of the request, UTC, or None."""
         return self.record.time
 
     @cached_property
     def head(self) -> Head:
-        """The head of the response; of status 0 where there is none that is one."""
+        """The head of the response; status 0 if there is none."""
         if self.record.get("Content-Type").startswith("application/http"):
             try:
                 return http_records.parse_head(http_records.split_message(self.record.block)[0])
@@ -106,12 +97,12 @@ class Page:
 
     @property
     def status(self) -> int:
-        """The HTTP status; 0 for what did not come by HTTP."""
+        """The HTTP status; 0 without HTTP."""
         return self.head.status
 
     @property
     def headers(self) -> dict[str, str]:
-        """The fields of the response by their names in lower case; several values are joined."""
+        """Fields by lower-case name; repeated ones are joined."""
         found: dict[str, str] = {}
         for name, value in self.head.fields:
             name = name.lower()
@@ -120,20 +111,19 @@ class Page:
 
     @property
     def mime(self) -> str:
-        """The media type, without parameters; "" if the server did not say."""
+        """The declared media type without parameters, or ""."""
         return media_type(self.head.get("Content-Type"))
 
     @property
     def is_revisit(self) -> bool:
-        """Whether the page's body is in an earlier record."""
+        """Whether the body is in an earlier record."""
         return self.record.kind == "revisit"
 
     @cached_property
     def original(self) -> Page | None:
-        """The page that a revisit says it is the same as; None if that is not in the packs.
+        """The page that a revisit refers to, or None.
 
-        Or one of either URL with the same digest: what was not written for lack of room was
-        fetched again, and is in the packs as of then.
+        If its record was never written (disk full), a later version with the same digest.
         """
         if not self.is_revisit:
             return None
@@ -146,10 +136,10 @@ class Page:
 
     @cached_property
     def body(self) -> bytes:
-        """What the server sent, without chunks and decompressed; of a revisit the original's.
+        """The body, joined and decompressed; of a revisit the original's.
 
-        Raises `PackDamagedError` (it is not encoded as the head says, or is too large) and
-        `PackError` (the original is not here; a compression that is not known).
+        Raises `PackDamagedError` (wrongly encoded or too large) and `PackError` (no original here,
+        unknown compression).
         """
         if self.is_revisit:
             if self.original is None or self.original.is_revisit:
@@ -168,12 +158,12 @@ class Page:
 
     @property
     def unchanged(self) -> bool:
-        """Whether it is a revisit because the body was the same, not because the server said so."""
+        """Whether it is a revisit because the bodies were equal, not because of a 304."""
         return self.record.get("WARC-Profile") == IDENTICAL
 
     @property
     def links(self) -> list[Link]:
-        """What it leads to, as the crawl found it, or would find it if it read it later."""
+        """The links that the crawl found, or finds if it reads them later."""
         later = self._note(warc.LINKS_READ_LATER)
         if later:
             return read_links(self, later.partition(" ")[2])
@@ -186,7 +176,7 @@ class Page:
 
     @property
     def hops(self) -> str:
-        """How the crawl came here from a seed, a letter for each hop."""
+        """A letter for each hop from a seed."""
         return self._note("hopsFromSeed")
 
     def _note(self, name: str) -> str:
@@ -198,10 +188,10 @@ PAGE_KINDS = frozenset({"response", "revisit", "resource"})
 
 
 def open_packs(*paths: str | Path, limit: int = RECORD_MAX) -> Packs:
-    """Open packs for reading: files, and folders of them (one for each agent of a crawl).
+    """Open packs: files, and folders of them.
 
-    *limit*: bytes that one page may have, decompressed; a larger one is damage. Raises `PackError`:
-    a path is neither a pack nor a folder.
+    *limit*: decompressed bytes of one page; a larger page is damage. Raises `PackError`: neither
+    pack nor folder.
     """
     found = [Path(path) for path in paths]
     for path in found:
@@ -226,11 +216,10 @@ class Packs:
         self._unindexed = TemporaryIndexes()
 
     def __reduce__(self) -> tuple[type[Packs], tuple[list[Path], int]]:
-        """Only the paths go to another process."""
         return Packs, (self.paths, self.limit)
 
     def files(self) -> list[Path]:
-        """The packs, those that are being written with their ``.open``; none twice."""
+        """The packs by name. Raises `OSError`."""
         found: dict[Path, Path] = {}
         for path in self.paths:
             inside = sorted(filter(is_pack, path.iterdir())) if path.is_dir() else [path]
@@ -253,7 +242,7 @@ class Packs:
         return [Packs(sorted(part), self.limit) for part in parts]
 
     def __iter__(self) -> Iterator[Page]:
-        """Every page that is whole, pack by pack, in the order in which they were written."""
+        """Every complete page, pack by pack, in the order of writing."""
         for path in self.files():
             yield from self.pages(path)
 
@@ -281,24 +270,23 @@ class Packs:
             yield page
 
     def history(self, url: str) -> list[cdxj.IndexEntry]:
-        """When *url* was fetched, and what came: entries of the indexes, the oldest first."""
+        """All entries of *url*, the oldest first."""
         found = [entry for _, entry in self._find(url)]
         return sorted(found, key=lambda entry: entry.stamp)
 
     def away(self) -> list[tuple[Path, Uploaded]]:
-        """The packs of these folders that were uploaded, and are not here any more."""
+        """The packs that were uploaded and are not here."""
         return [each for path in self.paths if path.is_dir() for each in packs_away(path)]
 
     def missing(self) -> list[Path]:
-        """The packs of which only the index is here, and that were not uploaded."""
+        """The packs that are neither here nor uploaded, but indexed."""
         return [each for path in self.paths if path.is_dir() for each in packs_missing(path)]
 
     def get(self, url: str, at: datetime | str | None = None) -> Page | None:
-        """Return *url* as it was last fetched, or as it was *at* a time; None if it was not.
+        """Return the last version of *url*, or the one valid *at* a time, or None.
 
-        *at* without a zone is UTC; a text such as ``2026-11`` is the end of that. Raises
-        ValueError (*at* is no time), `PackDamagedError` (it is there, but damaged),
-        `PackUploadedError` (its pack is elsewhere), `PackMissingError` (it is gone), `OSError`.
+        *at* without a zone is UTC; a text such as ``2026-11`` means its end. Raises ValueError (no
+        time), `PackDamagedError`, `PackUploadedError`, `PackMissingError`, `OSError`.
         """
         found = self._find(url)
         if at is not None:
@@ -307,7 +295,7 @@ class Packs:
         return self._page(*max(found, key=lambda pair: pair[1].stamp)) if found else None
 
     def page_at(self, url: str, date: str) -> Page | None:
-        """Return the page that was fetched at that WARC-Date, and is not a revisit itself."""
+        """Return the page fetched at that WARC-Date that is no revisit, or None."""
         time = parse_date(date)
         for folder, entry in self._find(url) if time else ():
             assert time is not None
@@ -318,13 +306,13 @@ class Packs:
         return None
 
     def page_with_digest(self, url: str, digest: str) -> Page | None:
-        """Return a version of *url* with that payload digest, and no revisit; None if none is."""
+        """Return a version of *url* with that payload digest that is no revisit, or None."""
         found = (pair for pair in self._find(url)
                  if pair[1].digest == digest and pair[1].mime != cdxj.REVISIT)  # fmt: skip
         return next((self._page(*pair) for pair in found), None)
 
     def versions(self, url: str) -> Iterator[tuple[Page, cdxj.IndexEntry]]:
-        """Every version of *url* that can be read, and its entry, the newest first. `OSError`."""
+        """Every readable version of *url* and its entry, the newest first. Raises `OSError`."""
         for folder, entry in sorted(self._find(url), key=lambda pair: pair[1].stamp, reverse=True):
             try:
                 yield self._page(folder, entry), entry
@@ -332,10 +320,9 @@ class Packs:
                 continue
 
     def page_of(self, entry: cdxj.IndexEntry) -> Page | None:
-        """Return the page of an *entry* that may be old: where it is by now; None if it is gone.
+        """Return the page of an *entry*, also if it has moved since, or None.
 
-        Raises `PackUploadedError` (its pack is elsewhere), `PackMissingError` (it is gone, and its
-        index is not), `PackDamagedError`, `OSError`.
+        Raises `PackUploadedError`, `PackMissingError`, `PackDamagedError`, `OSError`.
         """
         for index in self._indexes:
             with suppress(PackDamagedError, PackMissingError, FileNotFoundError):
@@ -393,10 +380,7 @@ class Packs:
 
 
 def _last_complete(path: Path) -> int | None:
-    """Return where the last page of an open pack is that is there with all its records.
-
-    None if all are: the pack is closed.
-    """
+    """Return the offset of the last complete page of an open pack; None if the pack is closed."""
     if not path.name.endswith(OPEN):
         return None
     try:
@@ -409,7 +393,6 @@ def _last_complete(path: Path) -> int | None:
 
 
 def _size(path: Path) -> int:
-    """Bytes; 0 of a pack that has another name by now."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

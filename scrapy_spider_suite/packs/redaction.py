@@ -1,13 +1,8 @@
-"""What was taken out of a folder of packs, and when: a line of JSON each, for good.
+"""Takes a host or a URL out of packs and item packs, with receipts.
 
-Takes a host or a URL out of a folder of packs: its pages, what points to them, their bytes.
-
-First the indexes are written without it, so that no reader finds it any longer. Then every pack
-that holds something of it is written anew beside the old one and takes its place: other records
-keep their bytes, groups without anything of it are copied as they are. A kill at any moment leaves
-each pack whole, as it was or as it will be; the same call again finishes what was begun.
-
-Takes the items that name a host or a URL out of a folder of item packs.
+First the indexes lose it, so that no reader finds it. Then each pack that holds some of it is
+rewritten beside the old one and replaces it: other records keep their bytes. A kill at any moment
+leaves each pack whole; the same call again completes the redaction.
 """
 
 from __future__ import annotations
@@ -53,27 +48,25 @@ from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.urls.hosts import host_mentions, is_on_host, url_mentions
 
 RECEIPTS: Final = "redactions.jsonl"
-"""What was taken out, when: the target as a digest only."""
+"""The file of receipts; it has the target as a digest only."""
 _UNFINISHED: Final = "unfinished"
 _ELSEWHERE: Final = ("away", "uploaded")
 
 
 @dataclass(slots=True)
 class RedactionReceipt:
-    """What was taken out.
+    """What a redaction removed.
 
     Attributes:
-        pages: pages of the target, revisits of them included.
-        revisits: revisits elsewhere whose body was that of such a page.
-        mentions: pages elsewhere that name it; *removed* with it only if that was asked for.
-        notes: links to it, and requests that came from it, in records that stay.
-        packs: packs that were written anew.
-        damaged: bytes that could not be read and were left out of them.
-        open: packs that are being written: they were left as they are.
-        away: where packs are that were uploaded, are not here any more, and hold pages of the
-            target; or were, if they are missing.
-        uploaded: where packs of these are that were uploaded before they were written anew: what
-            is there holds it until they go up again, and replace that.
+        pages: pages of the target, revisits included.
+        revisits: revisits elsewhere of such a page.
+        mentions: pages elsewhere that name it; removed only on request.
+        notes: links to it and requests from it, in records that stay.
+        packs: rewritten packs.
+        damaged: unreadable bytes, left out of them.
+        open: packs that are being written and stay unchanged.
+        away: URLs of uploaded packs, or paths of missing ones, that hold pages of the target.
+        uploaded: URLs of copies that hold it until the rewritten packs are uploaded.
     """
 
     pages: int = 0
@@ -88,17 +81,15 @@ class RedactionReceipt:
 
 
 class ReceiptFile:
-    """The receipts of *folder*; of them those of the target with this *name*."""
+    """The receipts of *folder* for the target with this *name*."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._path = folder / RECEIPTS
         self._digest = hashlib.sha256(name.encode()).hexdigest()
 
     def note(self, receipt: RedactionReceipt, now: float) -> None:
-        """Note what is elsewhere: nothing here says so once indexes and packs are written anew.
-
-        What was noted before, by a call that was killed too, is added to *receipt*. *now* in
-        seconds since the epoch. Raises `OSError`.
+        """Save the facts that indexes and packs no longer tell once they are rewritten; adds those
+        of a killed call to *receipt*. *now*: seconds since the epoch. Raises `OSError`.
         """
         rows = list(filter(None, map(self._row_of, self._lines())))
         for name in _ELSEWHERE:
@@ -108,7 +99,7 @@ class ReceiptFile:
         self._put({_UNFINISHED: True, **noted}, now)
 
     def finish(self, receipt: RedactionReceipt, now: float) -> None:
-        """Write *receipt* in place of what was noted. Raises `OSError`."""
+        """Replace the unfinished note by *receipt*. Raises `OSError`."""
         self._put(asdict(receipt), now)
 
     def _put(self, facts: dict[str, Any], now: float) -> None:
@@ -126,7 +117,7 @@ class ReceiptFile:
         return self._path.read_bytes().splitlines() if self._path.exists() else []
 
     def _row_of(self, line: bytes) -> dict[str, Any]:
-        """What was noted for this target, and not finished; of any other line nothing."""
+        """The unfinished note of this target, or {}."""
         with suppress(ValueError, TypeError, AttributeError):
             row: dict[str, Any] = json.loads(line)
             if row.get(_UNFINISHED) and row.get("subject_sha256") == self._digest:
@@ -141,10 +132,9 @@ _URL: Final = re.compile(r"[a-z][\w+.-]*:.*[^\W_]", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class RedactionTarget:
-    """What is to go: all of a *host* (``*.example.com``: with those below it), or one *url*.
+    """A *host* (``*.example.com``: with all below it) or one *url*.
 
-    Raises `PackError` unless it is one of them, and names something: every record that lacks a
-    URL has the empty one, and a sign is in every text.
+    Raises `PackError` unless exactly one is given and is whole.
     """
 
     host: str = ""
@@ -159,7 +149,6 @@ class RedactionTarget:
         return f"host {self.host}" if self.host else f"url {self.url}"
 
     def accepts(self, url: str) -> bool:
-        """Whether *url* is to go; none is no URL."""
         if not url:
             return False
         if self.host:
@@ -167,7 +156,7 @@ class RedactionTarget:
         return url == self.url
 
     def pattern(self) -> re.Pattern[bytes]:
-        """What its name looks like in a text."""
+        """A pattern of its name in a text."""
         return host_mentions(self.host) if self.host else url_mentions(self.url)
 
 
@@ -190,12 +179,11 @@ def redact(
     mentions: bool = False,
     texts: TextRedaction | None = None,
 ) -> RedactionReceipt:
-    """Take *target* out of the packs of *folder*; with *mentions* pages that name it, too.
+    """Take *target* out of the packs of *folder*; with *mentions* also pages that name it.
 
-    *now* in seconds since the epoch; *progress* is called with the bytes of each pack that is done.
-    *texts* redacts the text index. Raises `PackError` (indexes are being merged just now; there is
-    a text index and no *texts*) and `OSError` (a full disk, which needs room for one pack: what is
-    done is done, and the same call goes on).
+    *now*: seconds since the epoch. *progress* is called with the bytes of each finished pack.
+    *texts* redacts the text index. Raises `PackError` (indexes are being merged; a text index and
+    no *texts*) and `OSError` (a full disk: it needs room for one pack; call again).
     """
     if texts is None and (folder / TEXT_INDEX).exists():
         raise PackError(f"{folder / TEXT_INDEX} holds texts of these packs: name who redacts them")
@@ -234,7 +222,10 @@ def count_redaction(
     folder: Path, target: RedactionTarget, progress: Callable[[int], object], *,
     mentions: bool = False,
 ) -> RedactionReceipt:
-    """Return what `redact` would take out, open packs included; nothing is changed. `OSError`."""
+    """Return the receipt that `redact` would give, open packs included; changes nothing.
+
+    Raises `OSError`.
+    """
     receipt = RedactionReceipt()
     for path in sorted(filter(is_pack, folder.iterdir())):
         if _changes(path, _RecordFilter(target, receipt, mentions=mentions)):
@@ -252,7 +243,7 @@ def _is_of(target: RedactionTarget, url: str, text: str, *, mentions: bool) -> b
 
 
 def _hide(folder: Path, packs: list[Path], target: RedactionTarget) -> None:
-    """Let no index lead to a page of *target*. Merged ones go: they are made again."""
+    """Merged indexes are removed: they are made again."""
     for pack in packs:
         index = index_path(pack)
         try:
@@ -267,15 +258,12 @@ def _hide(folder: Path, packs: list[Path], target: RedactionTarget) -> None:
 
 
 def _elsewhere(folder: Path, target: RedactionTarget) -> list[str]:
-    """Where the packs are that hold pages of *target* and are not here; where they were, if only
-    somebody knows who took them away."""
     places = [(pack, done.url) for pack, done in packs_away(folder)]
     places += [(pack, str(pack)) for pack in packs_missing(folder)]
     return [place for pack, place in places if _listed(pack, target)]
 
 
 def _listed(pack: Path, target: RedactionTarget) -> bool:
-    """Whether a pack holds pages of *target*, by its index."""
     try:
         return any(_leads(line, target) for line in SortedLines(index_path(pack)))
     except FileNotFoundError:
@@ -283,7 +271,7 @@ def _listed(pack: Path, target: RedactionTarget) -> bool:
 
 
 def _leads(line: bytes, target: RedactionTarget) -> bool:
-    """Whether a line of an index leads there; one that cannot be read is not kept."""
+    """Whether an index line leads to *target*; an unreadable line counts."""
     try:
         return target.accepts(cdxj.parse_entry(line).url)
     except PackDamagedError:
@@ -291,7 +279,7 @@ def _leads(line: bytes, target: RedactionTarget) -> bool:
 
 
 class _RecordFilter:
-    """Decides of each record of one pack, in their order, what stays of it."""
+    """Filters the records of one pack, in order."""
 
     def __init__(
         self, target: RedactionTarget, receipt: RedactionReceipt, *, mentions: bool = False
@@ -303,7 +291,7 @@ class _RecordFilter:
         self._gone: set[str] = set()
 
     def take(self, record: Record) -> Record | None:
-        """Return *record*, what stays of it, or None."""
+        """Return *record*, its remaining part, or None."""
         accepts = self.target.accepts
         if accepts(record.url):
             self.receipt.pages += record.kind in PAGE_KINDS
@@ -321,11 +309,10 @@ class _RecordFilter:
         return None
 
     def _names(self, record: Record) -> bool:
-        """Whether a page that stays names the target, compressed or not."""
         return bool(self._pattern.search(record.block) or self._pattern.search(_payload(record)))
 
     def _without_notes(self, record: Record) -> Record:
-        """Leave out the lines of metadata and of a request that name the target."""
+        """Remove the lines of metadata and of a request that name the target."""
         if record.kind not in ("metadata", "request") or not self._pattern.search(record.block):
             return record
         head, empty, rest = record.block.partition(b"\r\n\r\n")
@@ -341,7 +328,6 @@ class _RecordFilter:
 
 
 def _payload(record: Record) -> bytes:
-    """The body of a record, decompressed; b"" where it cannot be."""
     try:
         head, body = http_records.split_message(record.block)
         return decode_body(http_records.parse_head(head), body)
@@ -350,7 +336,6 @@ def _payload(record: Record) -> bytes:
 
 
 def _changes(path: Path, keep: _RecordFilter) -> bool:
-    """Whether something of the pack is to go; all of it is counted."""
     found = False
     for part in scan(path):
         if isinstance(part, RecordGroup):
@@ -360,7 +345,8 @@ def _changes(path: Path, keep: _RecordFilter) -> bool:
 
 
 def _redact_pack(path: Path, keep: _RecordFilter, note: Callable[[], object]) -> None:
-    """Write *path* anew if something of it is to go; *note* the receipt if it was uploaded."""
+    """Rewrite *path* if it holds some of the target; *note* saves the receipt if it was uploaded.
+    """
     counted = _RecordFilter(keep.target, RedactionReceipt(), mentions=keep.mentions)
     if not _changes(path, counted):
         keep.receipt.mentions += counted.receipt.mentions
@@ -398,7 +384,6 @@ def _header(form: Container, old: BinaryIO) -> bytes:
 
 
 def _group(form: Container, old: BinaryIO, group: RecordGroup, keep: _RecordFilter) -> bytes:
-    """A group without what is to go: its old bytes, if nothing is."""
     before = [record for record, _ in group.records()]
     after = [record for record in map(keep.take, before) if record is not None]
     if len(after) == len(before) and all(map(operator.is_, after, before)):
@@ -409,13 +394,9 @@ def _group(form: Container, old: BinaryIO, group: RecordGroup, keep: _RecordFilt
 
 @dataclass(slots=True)
 class ItemRedactionReceipt:
-    """What was taken out.
+    """*items*: removed items. *files*: rewritten files.
 
-    Attributes:
-        items: items that named it, wherever in them.
-        files: files that were written anew.
-        damaged: bytes that could not be read, and were left out of these.
-        open: files that are open: they were left as they are.
+    *damaged*: unreadable bytes left out of them. *open*: unchanged open files.
     """
 
     items: int = 0
@@ -427,10 +408,10 @@ class ItemRedactionReceipt:
 def redact_items(
     folder: Path, target: RedactionTarget, progress: Callable[[int], object], *, dry: bool = False
 ) -> ItemRedactionReceipt:
-    """Take every item out of *folder* that names *target*; with *dry*, only count them.
+    """Remove every item of *folder* that names *target*; with *dry* only count.
 
-    Each file is whole at any moment. *progress* is called with the bytes of each file that is done.
-    Raises `OSError`.
+    Each file is whole at any moment. *progress* is called with the bytes of each file. Raises
+    `OSError`.
     """
     receipt = ItemRedactionReceipt()
     for path in sorted(filter(is_item_pack, folder.iterdir())):
@@ -446,7 +427,6 @@ def redact_items(
 def _redact_file(
     path: Path, target: RedactionTarget, receipt: ItemRedactionReceipt, *, dry: bool
 ) -> None:
-    """Write *path* anew if an item of it is to go; blocks without one keep their bytes."""
     items = damaged = 0
     for frame, lines, kept in _blocks(path, target):
         items += len(lines) - len(kept)
@@ -469,7 +449,7 @@ def _redact_file(
 def _blocks(
     path: Path, target: RedactionTarget
 ) -> Iterator[tuple[PackFrame, list[bytes], list[bytes]]]:
-    """Yield the blocks of *path*, their lines, and those of them that stay."""
+    """Yield the blocks, their lines, and the lines that stay."""
     pattern = target.pattern()
     with path.open("rb") as file:
         for frame in container_of(path).frames(file, 0):

@@ -1,7 +1,4 @@
-"""One record from its place in a pack, without reading anything else of it.
-
-One pass over a pack, from its first byte to its last: groups of records, and what is damaged.
-"""
+"""Reads a pack: all of it in one pass, or one record by its place."""
 
 from __future__ import annotations
 
@@ -17,10 +14,7 @@ from scrapy_spider_suite.packs.warc import END, Record, parse_record, record_ext
 
 
 def open_pack(path: Path) -> BinaryIO:
-    """Open the pack *path* for reading, whether it is being written or closed by now.
-
-    Raises `OSError`.
-    """
+    """Open *path* for reading, whether it is open or closed by now. Raises `OSError`."""
     try:
         return path.open("rb")
     except FileNotFoundError:
@@ -34,8 +28,8 @@ def open_pack(path: Path) -> BinaryIO:
 def read_record(path: Path, place: RecordPlace, limit: int = RECORD_MAX) -> Record:
     """Return the record at *place* of the pack *path* (without ``.open``).
 
-    *limit*: bytes that may be decompressed for it. Raises `PackDamagedError` (no record is there,
-    or not all of it), `PackError` (no pack) and `OSError`.
+    *limit*: decompressed bytes. Raises `PackDamagedError` (no complete record there), `PackError`
+    (no pack), `OSError`.
     """
     with open_pack(path) as file:
         return record_at(read_group(path, file, place, limit), place)
@@ -44,7 +38,7 @@ def read_record(path: Path, place: RecordPlace, limit: int = RECORD_MAX) -> Reco
 def read_two_records(
     path: Path, place: RecordPlace, other: RecordPlace | None, limit: int = RECORD_MAX
 ) -> tuple[Record, Record | None]:
-    """As `read_record`, of two records: those of one group are decompressed together."""
+    """Like `read_record`; decompresses a shared group once."""
     with open_pack(path) as file:
         data = read_group(path, file, place, limit)
         record = record_at(data, place)
@@ -56,7 +50,7 @@ def read_two_records(
 
 
 def record_at(data: bytes, place: RecordPlace) -> Record:
-    """Return the record that *place* says is in *data*. Raises `PackDamagedError`."""
+    """Return the record at *place* of the decompressed *data*. Raises `PackDamagedError`."""
     record, end = parse_record(data, place.start)
     if place.size and end - place.start != place.size:
         raise PackDamagedError("the record is not of the size that the index says")
@@ -79,7 +73,7 @@ _container = cache(make_container)
 
 
 class RecordGroup(NamedTuple):
-    """Records that lie in the same *length* bytes at *offset*; in *data*, decompressed."""
+    """The records in the *length* bytes at *offset*; *data* is decompressed."""
 
     offset: int
     length: int
@@ -93,10 +87,7 @@ class RecordGroup(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """What cannot be read: the *length* bytes at *offset*, and why.
-
-    *torn*: it is at the end of the file, as after a crash. Of length 0: the end mark is missing.
-    """
+    """Unreadable bytes. *torn*: at the end of the file. *length* 0: no end mark."""
 
     offset: int
     length: int
@@ -105,10 +96,9 @@ class Damage(NamedTuple):
 
 
 def scan(path: Path, limit: int = RECORD_MAX) -> Iterator[RecordGroup | Damage]:
-    """Yield the groups of a pack in their order, and what is damaged between them.
+    """Yield the groups and the damage of a pack, in order. An open pack ends with torn damage.
 
-    A pack that is being written ends with a `Damage` that is torn. *limit*: the largest record
-    that is read, in bytes. Raises `PackError` (the name is not that of a pack) and `OSError`.
+    *limit*: bytes of a record. Raises `PackError` (no pack) and `OSError`.
     """
     form = make_container(format_of(path))
     with path.open("rb") as file:
@@ -116,7 +106,7 @@ def scan(path: Path, limit: int = RECORD_MAX) -> Iterator[RecordGroup | Damage]:
 
 
 def first_group_offset(form: Container, file: BinaryIO) -> int:
-    """Return where the first group begins: 0, where the header of the file is damaged."""
+    """Return where the first group begins; 0 if the file's header is damaged."""
     try:
         return form.start(file)
     except PackDamagedError:
@@ -126,7 +116,7 @@ def first_group_offset(form: Container, file: BinaryIO) -> int:
 def scan_from(
     form: Container, file: BinaryIO, offset: int, limit: int = RECORD_MAX
 ) -> Iterator[RecordGroup | Damage]:
-    """As `scan`, from *offset* on, where a group begins."""
+    """Like `scan`, from the group at *offset* on."""
     gathering = _GroupScanner(limit)
     for frame in form.frames(file, offset, limit):
         yield from gathering.take(frame)
@@ -146,7 +136,6 @@ class _GroupScanner:
         self._why = ""
 
     def take(self, frame: PackFrame) -> Iterator[RecordGroup | Damage]:
-        """Yield what ends with *frame*."""
         if frame.problem:
             self._spoil(frame.offset, frame.problem)
             self._end = frame.end
@@ -176,13 +165,11 @@ class _GroupScanner:
             self._clear()
 
     def finish(self) -> Iterator[Damage]:
-        """Yield what is left at the end of the file."""
         if self._data:
             self._spoil(self._offset, "a record is cut off")
         yield from self._report(torn=True)
 
     def _split(self) -> bool:
-        """Find the records that are whole; return whether nothing is left over."""
         while self._next < len(self._data):
             if self._need > len(self._data):
                 return False
@@ -201,7 +188,6 @@ class _GroupScanner:
         return True
 
     def _spoil(self, offset: int, why: str) -> None:
-        """Give up what was gathered; the damage begins with it."""
         if not self._why:
             self._offset = self._offset if self._data else offset
             self._why = why

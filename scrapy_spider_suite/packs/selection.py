@@ -1,6 +1,6 @@
-"""Which pages of packs are meant: by host, time, status and type, all of them or a sample.
+"""Selects pages of packs by host, time, status and type, or a sample.
 
-What is chosen is looked up in the indexes; only its own groups are read and decompressed.
+Only their groups are read.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from scrapy_spider_suite.urls.hosts import is_on_host
 logger = logging.getLogger(__name__)
 
 CaptureRecords: TypeAlias = list[Located]
-"""The records of one fetch: the page, its request, its metadata, as far as they are there."""
+"""The records of one capture: page, request, metadata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What is wanted; what is empty wants all.
+    """Selected pages; an empty field selects all.
 
     Attributes:
         hosts: ``example.com``; ``*.example.com`` is the host and all below it.
-        first, last: 14 digits, UTC: fetched between them, both included.
+        first, last: 14 digits, UTC, inclusive.
         statuses: ``404``; ``4xx``.
         mimes: ``text/html``; ``text/*``.
-        sample: as many at random, 0 for all; the same ones each time.
+        sample: number of random pages, always the same; 0 for all.
     """
 
     hosts: tuple[str, ...] = ()
@@ -58,11 +58,11 @@ class Selection:
 
     @property
     def all(self) -> bool:
-        """Whether nothing is left out."""
+        """Whether it selects every page."""
         return self == Selection()
 
     def accepts(self, entry: IndexEntry) -> bool:
-        """Whether *entry* is wanted, the sample aside."""
+        """Whether *entry* is selected, apart from the sample."""
         status = f"{entry.status:03d}"
         return (
             (not self.first or self.first <= entry.stamp)
@@ -74,16 +74,16 @@ class Selection:
 
 
 class SelectedEntry(NamedTuple):
-    """An entry of an index, and the pack that it is of, without ``.open``."""
+    """An entry and its pack, without ``.open``."""
 
     pack: Path
     entry: IndexEntry
 
 
 def pack_entries(pack: Path) -> Iterator[IndexEntry]:
-    """Yield what the index of *pack* lists; if it has none, what it would. Raises `OSError`.
+    """Yield the entries of *pack*. Without an index, or for damaged lines, the pack is read.
 
-    Where lines of it are damaged the pack is read for what they listed, if it is here.
+    Raises `OSError`.
     """
     for path in (pack, closed_path(pack)):
         index = index_path(path)
@@ -114,7 +114,6 @@ def _parsed(line: bytes) -> IndexEntry | None:
 
 
 def _unlisted(pack: Path, lines: Iterable[bytes]) -> Iterator[IndexEntry]:
-    """What *lines*, the index of *pack*, should list and do not; nothing if the pack is away."""
     listed = {(entry.place.offset, entry.place.start) for entry in map(_parsed, lines) if entry}
     with suppress(FileNotFoundError):
         for entry in index_entries(pack, pack.name):
@@ -123,7 +122,7 @@ def _unlisted(pack: Path, lines: Iterable[bytes]) -> Iterator[IndexEntry]:
 
 
 def select(packs: Packs, selection: Selection) -> Iterator[SelectedEntry]:
-    """Yield what is wanted, pack by pack, by its key and time there. Raises `OSError`."""
+    """Yield the selected entries, pack by pack, by key and time. Raises `OSError`."""
     found = (SelectedEntry(closed_path(pack), entry) for pack in packs.files()
              for entry in pack_entries(pack) if selection.accepts(entry))  # fmt: skip
     if not selection.sample:
@@ -133,7 +132,7 @@ def select(packs: Packs, selection: Selection) -> Iterator[SelectedEntry]:
 
 
 def captures(packs: Packs, selection: Selection) -> Iterator[tuple[Path, CaptureRecords]]:
-    """Yield the pack and the records of every fetch that is wanted, as they lie. `OSError`."""
+    """Yield the pack and the records of each selected capture, in their order. Raises `OSError`."""
     if selection.all:
         for pack in packs.files():
             entries = {(entry.place.offset, entry.place.start) for entry in pack_entries(pack)}
@@ -147,14 +146,13 @@ def captures(packs: Packs, selection: Selection) -> Iterator[tuple[Path, Capture
 
 
 def page_of(packs: Packs, pack: Path, bundle: CaptureRecords) -> Page:
-    """Return the page that *bundle* is of."""
     record, place = bundle[0]
     found = (other for other, _ in bundle if other.kind == "metadata")
     return Page(packs, pack, place, record, next(found, None))
 
 
 def pages(packs: Packs, selection: Selection) -> Iterator[Page]:
-    """Yield every page that is wanted. Raises `OSError`."""
+    """Yield every selected page. Raises `OSError`."""
     for pack, bundle in captures(packs, selection):
         yield page_of(packs, pack, bundle)
 
@@ -162,7 +160,6 @@ def pages(packs: Packs, selection: Selection) -> Iterator[Page]:
 def _read(
     packs: Packs, pack: Path, places: set[tuple[int, int]]
 ) -> Iterator[tuple[Path, CaptureRecords]]:
-    """Yield the fetches of *pack* that begin at *places*: offset, and start in the group."""
     form = make_container(format_of(pack))
     with open_pack(pack) as file:
         for offset in sorted({offset for offset, _ in places}):
@@ -176,7 +173,6 @@ def _read(
 
 
 def _records(packs: Packs, pack: Path, parts: Iterable[RecordGroup | Damage]) -> Iterator[Located]:
-    """The records up to what is damaged, which is noted unless it is being written."""
     for part in parts:
         if isinstance(part, Damage):
             if not part.torn:
@@ -186,7 +182,6 @@ def _records(packs: Packs, pack: Path, parts: Iterable[RecordGroup | Damage]) ->
 
 
 def _draw(one: SelectedEntry) -> int:
-    """A number for a page: by chance, but always the same one."""
     return xxhash.xxh3_64_intdigest(f"{one.entry.url} {one.entry.stamp}".encode())
 
 

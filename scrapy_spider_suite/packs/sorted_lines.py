@@ -1,7 +1,4 @@
-"""Lines in files larger than memory: in sorted ones by binary search, in growing ones by a look.
-
-Sorts the lines of a file that may be larger than memory.
-"""
+"""Sorted and growing files of lines, larger than memory."""
 
 from __future__ import annotations
 
@@ -20,10 +17,9 @@ _STEP = 1 << 20
 
 
 class SortedLines:
-    """The lines of the file *path*, sorted as bytes; it is replaced, never changed. `OSError`.
+    """The lines of *path*, sorted as bytes. The file may be replaced, never changed.
 
-    It stays open, which costs a file descriptor, unless it is not to be *kept* so: then it is
-    opened for each look.
+    It stays open unless *kept* is false; then each lookup opens it. Raises `OSError`.
     """
 
     def __init__(self, path: Path, *, kept: bool = True) -> None:
@@ -41,7 +37,7 @@ class SortedLines:
         return self._size
 
     def __iter__(self) -> Iterator[bytes]:
-        """All lines that have an end, without it."""
+        """All complete lines, without line ends."""
         data, start = self._data(), 0
         while (end := data.find(b"\n", start)) >= 0:
             yield data[start:end]
@@ -49,12 +45,12 @@ class SortedLines:
 
     @property
     def torn(self) -> bool:
-        """Whether the last line has no end: the file was cut off."""
+        """Whether the last line is incomplete."""
         data = self._data()
         return data[-1:] not in (b"", b"\n")
 
     def first_and_last(self) -> tuple[bytes, bytes]:
-        """The first and the last of the lines that have an end; b"" if there are none."""
+        """The first and the last complete line, or b"" twice."""
         data = self._data()
         last = data.rfind(b"\n")
         if last < 0:
@@ -62,7 +58,7 @@ class SortedLines:
         return data[: data.find(b"\n")], data[data.rfind(b"\n", 0, last) + 1 : last]
 
     def find(self, prefix: bytes) -> Iterator[bytes]:
-        """The lines that begin with *prefix*, in their order."""
+        """Yield the lines that begin with *prefix*, in order."""
         data, size = self._data(), len(prefix)
         low, high = 0, len(data)
         while low < high:
@@ -90,23 +86,22 @@ def _mapped(file: BinaryIO) -> mmap.mmap | bytes:
 
 
 class GrowingLines:
-    """The lines of a file that is being written, in any order; the last may have no end yet.
+    """The unsorted lines of a file that is being written.
 
-    It is read, not mapped: its end may be cut off again.
+    Read, not mapped: its end may be cut off again. Methods raise `OSError`.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def __iter__(self) -> Iterator[bytes]:
-        """All lines that have an end, without it. Raises `OSError`."""
+        """All complete lines, without line ends."""
         with self.path.open("rb") as file:
             for line in file:
                 if line.endswith(b"\n"):
                     yield line[:-1]
 
     def find(self, prefix: bytes) -> Iterator[bytes]:
-        """The lines that begin with *prefix*. Raises `OSError`."""
         wanted = b"\n" + prefix
         with self.path.open("rb") as file:
             rest = b"\n"
@@ -121,7 +116,7 @@ class GrowingLines:
                 rest = data[last:]
 
     def last(self) -> bytes:
-        """The last line that has an end; b"" if there is none. Raises `OSError`."""
+        """The last complete line, or b""."""
         with self.path.open("rb") as file:
             size = file.seek(0, 2)
             for back in (1 << 12, 1 << 17, size):
@@ -133,19 +128,18 @@ class GrowingLines:
 
 
 def file_identity(found: os.stat_result) -> tuple[int, int, int]:
-    """What is another when the file is another."""
+    """Values that differ when the file was replaced or changed."""
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 CHUNK: Final = 4 << 20
-"""Bytes that are sorted at once: no other thread runs meanwhile, some 6 ms."""
+"""Bytes sorted at once: no other thread runs meanwhile."""
 
 
 def sort_lines(source: Path, target: Path) -> None:
-    """Let *target* hold the lines of *source*, sorted as bytes, once it is all on the medium.
+    """Write the complete lines of *source*, sorted as bytes, to *target*, synced.
 
-    A line that has no end is left out: it was being written. Raises `OSError`; *target* is as it
-    was, then.
+    Raises `OSError`; *target* is unchanged then.
     """
     with ExitStack() as opened:
         file = opened.enter_context(source.open("rb"))
@@ -163,6 +157,6 @@ def sort_lines(source: Path, target: Path) -> None:
 
 
 def write_lines(lines: Iterable[bytes], target: Path) -> None:
-    """Let *target* hold *lines* once they are all on the medium. Raises `OSError`."""
+    """Replace *target* by *lines*, synced. Raises `OSError`."""
     with files.replacing_file(target) as new, new.open("wb") as file:
         file.writelines(lines)

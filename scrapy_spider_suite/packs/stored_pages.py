@@ -1,4 +1,4 @@
-"""A page that is to be read again soon: where it was put, and where it is when it is wanted."""
+"""Pages whose links are read later: where each was stored, and how it is found again."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from scrapy_spider_suite.packs.warc import Record, clean_url, warc_date
 from scrapy_spider_suite.packs.writer import RecordLocation
 
 _KEPT: Final = 8 << 20
-"""Bytes of groups that are kept decompressed."""
+"""Bytes of decompressed groups that are kept."""
 _MOMENT: Final = 0.05
 """Seconds."""
 _SUMS: Final = 16
-"""Bytes with which a block of lzop begins, its sums among them."""
+"""Bytes at the start of an lzop block, its checksums among them."""
 _Key: TypeAlias = tuple[str, int, int, bytes]
 
 
 @dataclass(slots=True)
 class StoredPage:
-    """A page of *url*, fetched at *time* (seconds since the epoch); *location*, once it is written.
+    """A page of *url* fetched at *time* (seconds since the epoch).
 
-    *again*: it had been fetched before, and has been counted. *visited*: it had been in the crawl
-    before. *first*: no other page of its host was.
+    *location*: None until it is written. *again*: fetched and counted before. *visited*: in the
+    crawl before. *first*: the first page of its host.
     """
 
     url: str
@@ -44,7 +44,7 @@ class StoredPage:
     first: bool = False
 
     def to_bytes(self) -> bytes:
-        """As a row holds it. Raises ValueError: it is not written yet."""
+        """Return the bytes of a row. Raises ValueError: not written yet."""
         if self.location is None:
             raise ValueError(f"{self.url} is in no pack yet")
         name, place = self.location
@@ -54,7 +54,7 @@ class StoredPage:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StoredPage:
-        """Read it back. Raises `PackError` for anything else."""
+        """Parse a row. Raises `PackError`."""
         try:
             url, time, flags, name, *place = msgpack.unpackb(data)
             location = RecordLocation(Path(name).name, RecordPlace(*map(int, place)))
@@ -67,7 +67,7 @@ class StoredPage:
 
 
 class StoredPageFinder:
-    """Finds pages in *folders*, whichever has them. For one thread at a time."""
+    """Finds pages in *folders*. For one thread at a time."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._folders = list(folders)
@@ -75,15 +75,15 @@ class StoredPageFinder:
         self._groups = GroupCache()
 
     def add(self, folder: Path) -> None:
-        """Pages may lie in *folder*, too, and are looked for there first; from any thread."""
+        """Search *folder*, too, and first; from any thread."""
         if folder not in self._folders:
             self._folders = [folder, *self._folders]
 
     def find(self, stored: StoredPage) -> Page:
-        """Return the page; by the index where it has been moved, as in a pack that was redacted.
+        """Return the page; by the index if it has moved (redaction).
 
-        Raises `PackError` (it is not in the packs any more, or damaged) and `OSError` (a folder is
-        not there, or cannot be read: it may be there later).
+        Raises `PackError` (not in the packs, or damaged) and `OSError` (a folder is unreadable,
+        perhaps for a time).
         """
         if stored.location is None:
             raise PackError(f"{stored.url} is in no pack yet")
@@ -121,16 +121,14 @@ class StoredPageFinder:
         return found
 
     def _packs_in(self, folder: Path) -> Packs:
-        """Those of a *folder* that is there."""
         if folder not in self._packs:
             self._packs[folder] = Packs([folder])
         return self._packs[folder]
 
 
 class GroupCache:
-    """Reads records, and keeps the groups in which they lie, *most* bytes of them, the last ones.
-
-    Pages that were packed together are wanted at about the same time.
+    """Reads records and keeps the last groups, up to *most* bytes: pages of one group are read at
+    about the same time.
     """
 
     def __init__(self, most: int = _KEPT) -> None:
@@ -139,7 +137,7 @@ class GroupCache:
         self._kept: OrderedDict[_Key, bytes] = OrderedDict()
 
     def read(self, path: Path, place: RecordPlace) -> Record:
-        """As `access.read`."""
+        """Like `scan.read_record`."""
         with scan.open_pack(path) as file:
             file.seek(place.offset)
             # With the sums of its first block: the pack may have been written anew.

@@ -1,15 +1,9 @@
-"""A pack to another file system, through `fsspec`: whole or not at all, and looked at afterwards.
+"""Uploads packs through `fsspec`: one, or an agent's as they are closed; checked afterwards.
 
-Where a file can be seen before it is whole (a folder, SFTP, ...) it goes up under another name,
-is read back, gets its own name then, and is looked at again. An object store shows no object
-before it is whole, and checks what arrives: there it goes up under its own name, and its size, and
-the MD5 sum where the store names one, are compared.
-
-Uploads packs as they are closed, in a thread of its own, for as long as it takes.
-
-What there is to do is read from the folder: packs that are closed and not marked. So a restart
-goes on where a kill was, and what one crawl did not get done the next one does, or ``scrapy packs
-upload``.
+On a file system that shows incomplete files (folder, SFTP) a pack gets another name, is read back,
+renamed, and checked again. An object store shows only complete objects: there size and, where the
+store names it, MD5 are compared. The work is read from the folder (closed packs without a mark), so
+that a restart continues it.
 """
 
 from __future__ import annotations
@@ -50,16 +44,13 @@ _WHOLE: Final = frozenset({
 """Protocols of object stores."""
 _HERE: Final = frozenset({"file", "local"})
 _RENAMES: Final = _HERE | {"sftp", "ssh"}
-"""Protocols whose ``mv`` is a rename that takes the place of what is there; others may copy."""
+"""Protocols whose ``mv`` replaces the target by a rename; others may copy."""
 _PART: Final = ".part"
 _STEP: Final = 1 << 20
 
 
 class UploadTarget:
-    """A folder on another file system. *url* as fsspec has them: ``s3://bucket/news``, a path.
-
-    Raises `PackError`: nothing that is installed knows such a URL.
-    """
+    """A folder on another file system; *url* as fsspec has it. Raises `PackError`: unknown URL."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -76,10 +67,10 @@ class UploadTarget:
             raise PackError(str(error)) from error
 
     def send(self, pack: Path, now: float) -> Uploaded:
-        """Have *pack* there, and its index, which is here, before. *now*: seconds since the epoch.
+        """Upload the index of *pack*, then *pack*, replacing files of that name.
 
-        What is there under its name is replaced. Raises `PackUploadError` (it is not certain that
-        it is there) and `OSError` (it cannot be read here).
+        *now*: seconds since the epoch. Raises `PackUploadError` (the upload is uncertain) and
+        `OSError` (unreadable here).
         """
         index = index_path(pack)
         sums = [_sum_of(path) for path in (index, pack)]
@@ -89,7 +80,7 @@ class UploadTarget:
         return Uploaded(self.place(pack), *sums[1], warc_date(now))
 
     def require_elsewhere(self, folder: Path) -> None:
-        """Raises `PackError`: packs of *folder* would replace themselves, again and again."""
+        """Raise `PackError` if the target is *folder* itself."""
         if self._protocol in _HERE:
             import fsspec
 
@@ -98,13 +89,13 @@ class UploadTarget:
                 raise PackError("the packs are in that folder: name another one")
 
     def place(self, pack: Path) -> str:
-        """Return the URL that *pack* has there."""
+        """Return the URL of *pack* there."""
         return f"{self.url}/{pack.name}"
 
     def require_free(self, pack: Path) -> None:
-        """Raises `PackUploadError` if another file is there under the name of *pack*, or it fails.
+        """Raise `PackUploadError` if another file has the name of *pack* there.
 
-        One with the same bytes is the pack itself: its mark tells of another target by now.
+        A file with the same bytes is the pack itself.
         """
         with self._connected(pack) as (system, folder):
             name = f"{folder}/{pack.name}"
@@ -117,7 +108,7 @@ class UploadTarget:
 
     @contextmanager
     def _connected(self, pack: Path) -> Iterator[tuple[Any, str]]:
-        """The file system and the folder in it; what goes wrong there is a `PackUploadError`."""
+        """Errors within become `PackUploadError`."""
         try:
             yield self._connect()
         except Exception as error:  # each library of a file system has errors of its own
@@ -147,7 +138,6 @@ class UploadTarget:
             _require_sent(system, target, size, md5, read=self._protocol not in _RENAMES)
 
     def _rename(self, system: Any, name: str, target: str) -> None:
-        """Let *name* take the place of *target*."""
         if self._protocol in _HERE:
             files.sync_path(Path(name))
         if self._protocol not in _RENAMES and system.exists(target):
@@ -159,10 +149,10 @@ class UploadTarget:
 
 
 def upload_pack(pack: Path, target: UploadTarget, now: float, *, keep: bool) -> Uploaded | None:
-    """Upload *pack*, note it, and delete the pack unless it is to be kept; its index stays.
+    """Upload *pack*, mark it, and delete it unless *keep*; its index stays.
 
-    None: it is to be tried again, since another process has it in hand, or it was replaced or
-    removed meanwhile (redacted). Raises as `Target.send`.
+    None: try again, since another process has it, or it was replaced or removed. Raises as
+    `UploadTarget.send`.
     """
     with pack.open("rb") as file:
         if not lock_file(file):
@@ -180,7 +170,6 @@ def upload_pack(pack: Path, target: UploadTarget, now: float, *, keep: bool) -> 
 
 
 def _settle(pack: Path, done: Uploaded, before: tuple[int, int, int], *, keep: bool) -> bool:
-    """Note that *pack* is there, if it is still what was sent, and let go of it here."""
     with lock_indexes(pack.parent, wait=True):
         if not _is_still(pack, before):
             return False
@@ -192,10 +181,10 @@ def _settle(pack: Path, done: Uploaded, before: tuple[int, int, int], *, keep: b
 
 
 def _is_indexed(pack: Path, before: tuple[int, int, int], *, keep: bool) -> bool:
-    """Have the index of *pack* here; False if the pack is not what it was *before* any more.
+    """Make sure that *pack* has an index; False if the pack has changed.
 
-    Unless the pack is kept it is read whole, since nobody could make another one afterwards. Nobody
-    redacts meanwhile: its index would be replaced by that of what was before.
+    Unless it is kept the index is read whole, since nobody could make another one. The lock keeps
+    redaction away.
     """
     serves = _exists if keep else is_indexed
     if serves(pack):
@@ -220,9 +209,9 @@ def _is_still(pack: Path, before: tuple[int, int, int]) -> bool:
 
 
 def _require_sent(system: Any, name: str, size: int, md5: str, *, read: bool) -> None:
-    """Remove *name* and raise `PackUploadError` if something else is there than was sent.
+    """Remove *name* and raise `PackUploadError` if it differs from the sent file.
 
-    The sum is that which the store names; if it names none, *read* it back.
+    Uses the store's checksum, else *read*s it back.
     """
     system.invalidate_cache()
     info = system.info(name)
@@ -246,7 +235,6 @@ def _sum_there(system: Any, name: str) -> str:
 
 
 def _sum(file: BinaryIO) -> tuple[int, str]:
-    """Size and MD5 sum of what is in *file*: the sum that stores give."""
     size, found = 0, hashlib.md5(usedforsecurity=False)
     while data := file.read(_STEP):
         size += len(data)
@@ -255,11 +243,7 @@ def _sum(file: BinaryIO) -> tuple[int, str]:
 
 
 def _md5_of(info: Mapping[str, Any]) -> str:
-    """The MD5 sum that a store names, "" if it names none.
-
-    Google's and Azure's are that; S3's ETag is not, with some kinds of encryption, and no one can
-    tell.
-    """
+    """The MD5 that Google's and Azure's stores name, or "". S3's ETag may be another sum."""
     raw = info.get("md5Hash")
     if raw is None:
         raw = getattr(info.get("content_settings"), "content_md5", None)
@@ -269,7 +253,6 @@ def _md5_of(info: Mapping[str, Any]) -> str:
 
 
 def _words(error: Exception) -> str:
-    """What went wrong, in a line, without what a URL may have of passwords."""
     said = getattr(error, "strerror", None) or str(error)
     text = " ".join(str(said).split()) or type(error).__name__
     return _masked(text)[:300]
@@ -280,14 +263,14 @@ def _masked(text: str) -> str:
 
 
 _LONGEST: Final = 300.0
-"""Seconds between two attempts at a target that does not answer."""
+"""Longest pause between two attempts, in seconds."""
 
 
 class UploadThread:
-    """The packs of an *agent* in *folder* to *target*, the oldest first.
+    """Uploads the packs of *agent* in *folder*, the oldest first.
 
-    *report* is called, in the thread, with every pack and what became of it: where it is, or why it
-    could not be uploaded now. *rest* waits for so many seconds, or until its event is set.
+    *report* is called in the thread with each pack and its upload, or its error. *rest* waits some
+    seconds or for its event.
     """
 
     def __init__(
@@ -318,9 +301,9 @@ class UploadThread:
         self._closed.set()
 
     def finish(self, timeout: float) -> list[Path]:
-        """Upload what waits, once more if it failed, for *timeout* seconds at most; what is left.
+        """Upload the rest within *timeout* seconds, failed packs once more; return the packs left.
 
-        An upload that takes longer ends with the process; nothing of it counts.
+        An unfinished upload ends with the process.
         """
         self._ending.set()
         self._closed.set()
@@ -349,7 +332,7 @@ class UploadThread:
                 self._rest(self._ending, wait)
 
     def _round(self) -> float | None:
-        """Upload what waits, until something fails; return in how many seconds to try again."""
+        """Upload until an error; return the seconds until the next attempt."""
         left = self.left()
         for path in sorted(left, key=lambda path: (self._failed[path], path)):
             try:

@@ -1,4 +1,4 @@
-"""Whether packs hold what was written: checksums, digests, and the index against the content."""
+"""Verifies packs: checksums, digests, and the index against the content."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from scrapy_spider_suite.packs.warc import Record, sha1_digest
 from scrapy_spider_suite.runtime.text import counted
 
 NAMED: Final = 1000
-"""Lines of an index that are named one by one, of each kind."""
+"""Lines of an index that are named, of each kind."""
 
 
 class PackFinding(NamedTuple):
-    """One thing that is wrong.
+    """One fault. *offset* and *length*: where in the pack, or -1.
 
-    *kind*: ``damaged`` (bytes that cannot be read), ``torn`` (the end is missing), ``digest`` (a
-    record is not what it was), ``date`` (it has none), ``index`` (it lacks a page, leads to none,
-    is out of order or not there), ``missing`` (the index of a pack is here, the pack is not, and
-    was not uploaded). *offset* and *length*: where in the pack; -1: it does not matter.
+    *kind*: ``damaged`` (unreadable bytes), ``torn`` (no end), ``digest`` (a changed record),
+    ``date`` (none), ``index`` (lacks a page, leads to none, unsorted, absent), ``missing`` (a pack
+    with an index is gone and was not uploaded).
     """
 
     path: Path
@@ -42,10 +41,10 @@ class PackFinding(NamedTuple):
 
 
 def verify(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[PackFinding]:
-    """Yield what is wrong with packs, with folders of them, and with their indexes.
+    """Yield the faults of packs, of folders, and of their indexes.
 
-    Packs that are being written are looked at as far as they are whole, without their index.
-    Raises `PackError` (no pack) and `OSError`.
+    Open packs are read as far as they are complete, without index. Raises `PackError` (no pack) and
+    `OSError`.
     """
     for path in map(Path, paths):
         if path.is_dir():
@@ -58,7 +57,7 @@ def verify(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[PackFinding]
 
 
 def verify_pack(path: Path, limit: int = RECORD_MAX) -> Iterator[PackFinding]:
-    """Yield what is wrong with one pack and the index beside it; see `verify`."""
+    """Yield the faults of one pack and its index."""
     found: list[PackFinding] = []
     sums = _LineSum()
     for bundle in captures_of(_checked(path, limit, found)):
@@ -72,7 +71,6 @@ def verify_pack(path: Path, limit: int = RECORD_MAX) -> Iterator[PackFinding]:
 
 
 def _checked(path: Path, limit: int, found: list[PackFinding]) -> Iterator[Located]:
-    """Yield the records of a pack; what is wrong goes to *found*."""
     written = path.name.endswith(OPEN)
     for part in scan(path, limit):
         if isinstance(part, Damage):
@@ -86,7 +84,6 @@ def _checked(path: Path, limit: int, found: list[PackFinding]) -> Iterator[Locat
 
 
 def _check(path: Path, record: Record, place: RecordPlace) -> Iterator[PackFinding]:
-    """Yield what is wrong with a record that could be read."""
     where = record.url, place.offset, place.length
     block = record.get("WARC-Block-Digest")
     if block.startswith("sha1:") and block != sha1_digest(record.block):
@@ -124,7 +121,6 @@ def _verify_index(path: Path, true: _LineSum) -> Iterator[PackFinding]:
 
 
 def _differences(path: Path, index: Path, lines: SortedLines) -> Iterator[PackFinding]:
-    """Name the lines that only the index has, or only the pack."""
     listed = set(map(_key, lines))
     true = set()
     missing = wrong = 0
@@ -146,7 +142,7 @@ def _differences(path: Path, index: Path, lines: SortedLines) -> Iterator[PackFi
 
 
 def _key(line: bytes) -> int:
-    """A number for a line, the same whatever it says of the page's links."""
+    """A hash of a line that ignores the page's links."""
     with suppress(PackDamagedError):  # it is no page's
         line = cdxj.parse_entry(line)._replace(metadata=None).line()
     return xxhash.xxh3_64_intdigest(line)
@@ -160,14 +156,14 @@ def _what_is_wrong(line: bytes) -> tuple[str, str]:
 
 
 def verify_missing(folder: Path) -> Iterator[PackFinding]:
-    """Yield the packs of *folder* that are gone, though their indexes list their pages still."""
+    """Yield the packs that are gone though their indexes list pages."""
     for pack in packs_missing(folder):
         what = f"its index is here, the pack is not: bring it back, or remove {pack.name}{INDEX}"
         yield PackFinding(pack, "missing", what)
 
 
 def verify_merged(folder: Path) -> Iterator[PackFinding]:
-    """Yield the merged indexes of *folder* that are not what the packs' own are together."""
+    """Yield the merged indexes that differ from the packs' own."""
     for run in index_runs(folder):
         if run.merged:
             own = [folder / f"{pack}{INDEX}" for pack in run.packs]

@@ -1,14 +1,9 @@
-"""One WARC 1.1 record: its fields, its block, and both as bytes (ISO 28500:2017).
+"""WARC 1.1 records (ISO 28500:2017), and the records that one capture becomes.
 
-What was fetched as WARC records: `Capture` in, response, request and metadata out.
-
-The fields follow ISO 28500:2017 (WARC 1.1) and its community's additions, the lines of a metadata
-record those of Heritrix: ``via``, ``hopsFromSeed``, ``outlink: URL HOP CONTEXT``.
-
-``WARC-Payload-Digest`` is of the body *as it stands in the record*, chunks and compression
-included: what warcio's ``check`` computes, FastWARC's ``verify_payload_digest`` accepts and pywb
-takes over into its index (the standard's §5.9 can be read otherwise). So bodies of ``Form.JOINED``
-are worth handing in: the same page has the same digest, however it was cut into chunks.
+The lines of metadata records are Heritrix's: ``via``, ``hopsFromSeed``, ``outlink: URL HOP
+CONTEXT``. ``WARC-Payload-Digest`` is of the body as it is stored, chunks and compression included,
+as warcio, FastWARC and pywb compute it. So bodies of ``BodyForm.JOINED`` are best: a page's digest
+does not depend on its chunks.
 """
 
 from __future__ import annotations
@@ -30,11 +25,11 @@ from scrapy_spider_suite.urls.page_digests import sha1_of, warc_digest
 
 VERSION: Final = b"WARC/1.1"
 END: Final = b"\r\n\r\n"
-"""What stands between a record's fields and its block, and after the block."""
+"""Stands between a record's fields and its block, and after the block."""
 HEAD_MAX: Final = 1 << 20
-"""Bytes that the fields of a record may take when it is read."""
+"""Limit of the fields of a record when it is read, in bytes."""
 URL_MAX: Final = 1 << 16
-"""Characters of a URL, which may become three times as many bytes, and come twice (revisits)."""
+"""Limit of a URL in characters: it may become three times as many bytes, twice (revisits)."""
 
 IDENTICAL: Final = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
 NOT_MODIFIED: Final = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
@@ -48,13 +43,13 @@ _STARTS = (b"WARC/1.1\r\n", b"WARC/1.0\r\n")
 
 
 class Record(NamedTuple):
-    """A record. *fields* are the named fields in their order, ``Content-Length`` among them."""
+    """A record; *fields* are in order, ``Content-Length`` among them."""
 
     fields: tuple[tuple[str, str], ...]
     block: bytes
 
     def get(self, name: str, default: str = "") -> str:
-        """The first key of that *name*, in any case."""
+        """The first field of that *name*, in any case."""
         lower = name.lower()
         for key, value in self.fields:
             if key == name or key.lower() == lower:
@@ -62,7 +57,7 @@ class Record(NamedTuple):
         return default
 
     def all(self, name: str) -> list[str]:
-        """All fields of that *name*: ``WARC-Concurrent-To`` and ``WARC-Protocol`` may be many."""
+        """All fields of that *name*."""
         name = name.lower()
         return [value for field, value in self.fields if field.lower() == name]
 
@@ -78,16 +73,15 @@ class Record(NamedTuple):
 
     @property
     def url(self) -> str:
-        """What was fetched; "" in a warcinfo."""
+        """The fetched URL; "" in a warcinfo."""
         return self.get("WARC-Target-URI").strip("<>")  # as WARC 1.0 has them
 
     @property
     def time(self) -> datetime | None:
-        """When it was fetched, in UTC; None if the date is none."""
+        """Time of the fetch, UTC, or None."""
         return parse_date(self.get("WARC-Date"))
 
     def to_bytes(self) -> bytes:
-        """The record as it stands in a pack."""
         head = "".join([f"{name}: {value}\r\n" for name, value in self.fields])
         return b"WARC/1.1\r\n%b\r\n%b\r\n\r\n" % (head.encode(), self.block)
 
@@ -101,11 +95,10 @@ def make_record(
     url: str = "",
     more: Iterable[tuple[str, str]] = (),
 ) -> Record:
-    """Return a new record with an id of its own. *time* as `warc_date` gives it.
+    """Return a new record with a new id. *time* is of `warc_date`.
 
-    No value can add a field: line breaks and other control characters become ``%0D`` and the like
-    in the URL and a space elsewhere. Fields without a value are left out. Raises ValueError: the
-    URL has more than `URL_MAX` characters, so that nobody might read the record.
+    Control characters are escaped in the URL and become spaces in other values; fields without a
+    value are left out. Raises ValueError: the URL is longer than `URL_MAX`.
     """
     fields = [
         ("WARC-Type", kind),
@@ -126,9 +119,9 @@ def make_record(
 
 
 def parse_record(data: bytes, start: int = 0) -> tuple[Record, int]:
-    """Return the record at *start* of *data*, and where the next one begins.
+    """Return the record at *start* of *data* and its end.
 
-    Raises `PackDamagedError`: there is none, or not all of it.
+    Raises `PackDamagedError`: no complete record.
     """
     block, end = record_extent(data, start) or (0, 0)
     if not end or end > len(data):
@@ -140,10 +133,8 @@ def parse_record(data: bytes, start: int = 0) -> tuple[Record, int]:
 
 
 def record_extent(data: bytes | bytearray, start: int = 0) -> tuple[int, int] | None:
-    """Return where the block of the record at *start* begins and where the record ends.
-
-    Its end may lie beyond *data*. None if its fields are not all there yet. Raises
-    `PackDamagedError`: no record begins there.
+    """Return where the block of the record at *start* begins and where the record ends, which may
+    be beyond *data*. None if the fields are incomplete. Raises `PackDamagedError`: no record.
     """
     if not data.startswith(_STARTS, start):
         if len(data) - start < len(_STARTS[0]) and _STARTS[0].startswith(data[start:-1]):
@@ -164,7 +155,7 @@ def record_extent(data: bytes | bytearray, start: int = 0) -> tuple[int, int] | 
 
 
 def _fields(head: bytes) -> tuple[tuple[str, str], ...]:
-    """Take the fields apart; continuation lines (RFC 2822's folding) belong to the one before."""
+    """Continuation lines (RFC 2822's folding) belong to the line before."""
     text = head.decode("utf-8", "replace").replace("\r\n ", " ").replace("\r\n\t", " ")
     pairs = (line.partition(":") for line in text.split("\r\n")[1:])
     return tuple([(name.strip(), value.strip()) for name, _, value in pairs])
@@ -176,7 +167,7 @@ def sha1_digest(data: bytes) -> str:
 
 
 def warc_date(time: float) -> str:
-    """Return *time* (seconds since the epoch) as a WARC-Date; what is no time is 1970 or 9999."""
+    """Return *time* (seconds since the epoch) as a WARC-Date, from 1970 to 9999."""
     seconds = min(max(time, 0.0), _LATEST) if time == time else 0.0
     whole = int(seconds)
     return f"{_second(whole)}.{int((seconds - whole) * 1000):03d}Z"
@@ -188,7 +179,7 @@ def _second(seconds: int) -> str:
 
 
 def parse_date(text: str) -> datetime | None:
-    """Return the moment that a WARC-Date names, in UTC; None if it names none."""
+    """Return the time of a WARC-Date, UTC, or None."""
     match = _DATE.fullmatch(text)
     if match is None:
         return None
@@ -199,22 +190,22 @@ def parse_date(text: str) -> datetime | None:
 
 
 def clean_value(value: str) -> str:
-    """Return *value* with spaces for line breaks and other control characters."""
+    """Replace control characters by spaces."""
     return value if value.isascii() and value.isprintable() else _CONTROL.sub(" ", value)
 
 
 def clean_url(url: str) -> str:
-    """Return *url* with white space and control characters percent-encoded."""
+    """Percent-encode white space and control characters."""
     return url if is_clean(url) else _UNSAFE_IN_URL.sub(_escape, url)
 
 
 def is_clean(url: str) -> bool:
-    """Return whether `clean_url` has nothing to do, for several URLs in a row too."""
+    """Whether `clean_url` changes nothing; *url* may be several URLs in a row."""
     return url.isascii() and url.isprintable() and " " not in url
 
 
 def _new_id() -> str:
-    """A random UUID (RFC 9562 §5.4): `uuid.uuid4` takes six times as long."""
+    """A random UUID (RFC 9562 §5.4), faster than `uuid.uuid4`."""
     text = os.urandom(16).hex()
     variant = _VARIANTS[text[16]]
     return (f"<urn:uuid:{text[:8]}-{text[8:12]}-4{text[13:16]}-{variant}{text[17:20]}-"
@@ -226,18 +217,19 @@ def _escape(match: re.Match[str]) -> str:
 
 
 SOFTWARE: Final = f"scrapy-spider-suite/{__version__}"
-"""What the suite is called in what it writes."""
+"""The suite's name in the files it writes."""
 RESPONSE: Final = "application/http; msgtype=response"
 REQUEST: Final = "application/http; msgtype=request"
 FIELDS: Final = "application/warc-fields"
 
 LINKS_READ_LATER: Final = "linksRead"
-"""The line of a metadata record that says ``later NAME``: no links were read as the page came. NAME
-is the robot by which the page may have addressed the crawl."""
+"""A metadata line ``linksRead: later ROBOT``: the page was packed without its links, which ROBOT
+may follow.
+"""
 _FIELDS: Final = 1800
 """Bytes of the fields of three records."""
 _LINK: Final = 120
-"""Bytes of a link in memory, beside its characters."""
+"""Bytes of a link in memory beside its characters."""
 _CONTEXTS: Final = {
     "a": "L a/@href",
     "area": "L area/@href",
@@ -254,7 +246,7 @@ class Link(NamedTuple):
     """A link of a page.
 
     *kind*: ``a``, ``area``, ``frame``, ``redirect``, ``refresh``, ``canonical``, ``sitemap``, or
-    another word of the caller's.
+    the caller's own word.
     """
 
     url: str
@@ -263,7 +255,7 @@ class Link(NamedTuple):
 
 
 class RefersTo(NamedTuple):
-    """The record that a revisit refers to. *time* in seconds since the epoch."""
+    """The record that a revisit refers to. *time*: seconds since the epoch."""
 
     url: str
     time: float
@@ -272,24 +264,20 @@ class RefersTo(NamedTuple):
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One fetch. `msgspec.structs.replace` gives one with other values.
+    """One fetch.
 
     Attributes:
-        url: what was asked for.
-        time: when it was asked for, in seconds since the epoch.
-        head: the response's head as it was on the wire, up to the empty line (`heads.build` makes
-            one where it is lost).
-        body: its body, in the *form* that the caller has.
-        method: that of the request.
-        request: the request as it was sent, head and body; b"" for no request record.
-        address: the IP address that answered.
-        truncated: why the body is not whole: ``length``, ``time``, ``disconnect``,
-            ``unspecified``; "" if it is.
+        url, method: of the request.
+        time: of the request, seconds since the epoch.
+        head: the response's head as on the wire, or of `build_head`.
+        body: its body, encoded as *form* says.
+        request: the request as sent; b"" for no request record.
+        address: IP address of the server.
+        truncated: ``length``, ``time``, ``disconnect``, ``unspecified``; "" for a whole body.
         protocols: such as ``http/1.1`` and ``tls/1.3``.
-        original: the earlier record with the same payload: makes it a revisit record, of that
-            *profile*, without a body.
-        via: the page that led here. *hops*: how, from the seed: a letter for each hop (``LLR``).
-        links: what leads on from it: `Link`s, or the same in other tuples.
+        original: makes it a revisit of an equal record, with that *profile* and without a body.
+        via: the page that led here. *hops*: a letter for each hop from the seed (``LLR``).
+        links: `Link`s or equal tuples.
         notes: more lines for the metadata record.
     """
 
@@ -313,7 +301,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrawlInfo:
-    """What a pack says about the crawl that it is of, in its warcinfo record."""
+    """The crawl that a pack belongs to, for its warcinfo record."""
 
     name: str
     software: str
@@ -327,13 +315,13 @@ class CrawlInfo:
 
 
 def estimated_size(fetch: Capture) -> int:
-    """Return how many bytes the records of *fetch* will have, or it has until then: roughly."""
+    """Return the approximate bytes of the records of *fetch*."""
     links = sum([_LINK + len(link[0]) for link in fetch.links])
     return len(fetch.head) + len(fetch.body) + len(fetch.request) + links + _FIELDS
 
 
 def make_records(fetch: Capture) -> list[Record]:
-    """Return the records of a fetch: response (or revisit), request, metadata, as far as known."""
+    """Return the records of *fetch*: response or revisit, request, metadata."""
     time = warc_date(fetch.time)
     first = _revisit(fetch, time) if fetch.original else _response(fetch, time)
     found = [first]
@@ -348,7 +336,7 @@ def make_records(fetch: Capture) -> list[Record]:
 
 
 def warcinfo(crawl: CrawlInfo, filename: str, time: float) -> Record:
-    """Return the record that begins the pack *filename*. *time* in seconds since the epoch."""
+    """Return the first record of the pack *filename*. *time*: seconds since the epoch."""
     lines = {
         "software": crawl.software,
         "format": "WARC File Format 1.1",
@@ -373,7 +361,6 @@ def warcinfo(crawl: CrawlInfo, filename: str, time: float) -> Record:
 
 
 def outlinks_of(metadata: Record) -> list[Link]:
-    """Return the links that a metadata record names."""
     found = []
     for name, value in warc_fields(metadata):
         if name == "outlink":
@@ -386,7 +373,7 @@ def outlinks_of(metadata: Record) -> list[Link]:
 
 
 def warc_fields(record: Record) -> list[tuple[str, str]]:
-    """Return the names and values in a record of ``application/warc-fields``."""
+    """Return the names and values of an ``application/warc-fields`` record."""
     text = record.block.decode("utf-8", "replace")
     pairs = (line.partition(": ") for line in text.split("\r\n") if line)
     return [(name, value) for name, _, value in pairs]
@@ -401,7 +388,7 @@ def _response(fetch: Capture, time: str) -> Record:
 
 
 def _revisit(fetch: Capture, time: str) -> Record:
-    """A revisit's block is the new head, as it was: it announces a body that is elsewhere."""
+    """The block is the new head as it was: it announces a body that is elsewhere."""
     original = fetch.original
     assert original is not None
     more = [
@@ -417,7 +404,6 @@ def _revisit(fetch: Capture, time: str) -> Record:
 
 
 def _wire(fetch: Capture) -> list[tuple[str, str]]:
-    """Whom it came from, and how."""
     protocols = [("WARC-Protocol", name) for name in fetch.protocols]
     return [("WARC-IP-Address", fetch.address), *protocols]
 
@@ -444,5 +430,5 @@ def _context(kind: str, nofollow: bool) -> str:
 
 
 def _name(name: str) -> str:
-    """Return a name for a line: no colon or space in it can end it early."""
+    """A name without colon and space."""
     return clean_url(name).replace(":", "%3A")

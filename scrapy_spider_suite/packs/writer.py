@@ -1,10 +1,4 @@
-"""What the writer's thread does: collects records to groups and groups to packs, in one thread.
-
-It knows no clock: times are handed in. `writer` runs it.
-
-Closes packs that a crash left open: the torn end is cut off, the end marked.
-
-The writer of packs: a thread of its own compresses and writes, others only hand in records.
+"""Writes packs in a thread of its own: records to groups, groups to packs; recovery after a crash.
 """
 
 from __future__ import annotations
@@ -50,46 +44,43 @@ from scrapy_spider_suite.runtime.files import lock_file
 logger = logging.getLogger(__name__)
 
 GROUP: Final = 1 << 17
-"""Bytes of records that are compressed together, unless one page has more.
-
-lzop allows twice as many; then a page is read in 0.9 ms instead of 0.6, and takes 3 % less room.
-"""
+"""Bytes of records that are compressed together, unless one page has more."""
 _SERIALS = 100_000
 
 
 class RecordLocation(NamedTuple):
-    """Where a record is: the name of a pack, without its folder and ``.open``, and the place."""
+    """The name of a pack, without folder and ``.open``, and a place in it."""
 
     filename: str
     place: RecordPlace
 
 
 class Waiter(Protocol):
-    """Who waits for records: a future, or what is told as one is, in the writer's thread."""
+    """A future, or an object that is notified like one, in the writer's thread."""
 
     def done(self) -> bool:
-        """Whether it was told."""
+        """Whether it was notified."""
 
     def set_result(self, result: Any, /) -> None:
-        """They are on disk, at that `RecordLocation`."""
+        """The records are on disk, at that `RecordLocation`."""
 
     def set_exception(self, exception: Exception, /) -> None:
-        """They are in no pack."""
+        """The records are in no pack."""
 
 
 @dataclass(slots=True)
 class WriteJob:
-    """Records to be written together, or what they are to be made of, and who waits for that."""
+    """Records to write together, or the captures to make them of."""
 
     records: Sequence[Record]
     future: Waiter
     size: int = 0
-    """Bytes, roughly; 0 for what is no more than a wish to have all written."""
+    """Approximate bytes; 0 requests a flush."""
     fetches: Sequence[Capture] = ()
     data: Sequence[bytes] = ()
 
     def make(self) -> None:
-        """Have *data*, and the records if they are not there yet. Raises whatever is wrong."""
+        """Make records and *data*. Raises `PackRefusedError`, or any error of a record."""
         if self.fetches:
             try:
                 self.records = [record for each in self.fetches for record in make_records(each)]
@@ -104,14 +95,13 @@ class PackPlan:
     """How packs are written.
 
     Attributes:
-        folder: where they lie; it is there.
-        crawl: what a pack's first record says, and how its name begins.
-        agent: how its name ends: two that write into one folder have different ones.
+        folder: an existing folder.
+        crawl: for the first record and the name of a pack.
+        agent: ends the name; writers of one folder have different agents.
         form: ``lzo``, ``gz``, ``zst``.
-        max_bytes: a pack is closed when it has as many bytes.
-        max_age: or is as old, in seconds, 0 for never.
+        max_bytes, max_age: a pack is closed at that size, or age in seconds (0: never).
         wait: seconds that a record waits for others to share its group.
-        power: whether what is written survives a power failure, too.
+        power: whether groups are synced, to survive a power failure.
     """
 
     folder: Path
@@ -125,9 +115,10 @@ class PackPlan:
 
 
 class GroupWriter:
-    """The group that is collected and the pack that is written.
+    """The group and the pack that are being written.
 
-    *closed* is called with the path of every pack that has got its name.
+    Knows no clock: *now* is in seconds since the epoch. *closed* is called with the path of each
+    closed pack.
     """
 
     def __init__(
@@ -146,11 +137,10 @@ class GroupWriter:
         self._serial = 0
 
     def change(self, *, max_bytes: int, max_age: float, power: bool) -> None:
-        """Go by another plan in this; *power* holds for packs that are begun from now on."""
+        """Change the plan; *power* holds from the next pack on."""
         self._plan = replace(self._plan, max_bytes=max_bytes, max_age=max_age, power=power)
 
     def add_job(self, job: WriteJob, now: float) -> None:
-        """Collect *job*. *now* in seconds since the epoch, as everywhere here."""
         try:
             job.make()
         except Exception as error:  # whoever waits must hear of whatever went wrong
@@ -167,7 +157,7 @@ class GroupWriter:
             self.write(now)
 
     def seconds_to_tick(self, now: float) -> float | None:
-        """Return in how many seconds `tick` has something to do; None if it has nothing."""
+        """Return the seconds until `tick` has something to do, or None."""
         times = [self._due] if self._waiting else []
         if self._pack is not None and self._plan.max_age:
             times.append(self._pack.time + self._plan.max_age)
@@ -176,7 +166,7 @@ class GroupWriter:
         return max(0.0, min(times) - now) if times else None
 
     def tick(self, now: float) -> None:
-        """Write a group that has waited long enough, close a pack that is old enough."""
+        """Write a group that has waited long enough; close a pack that is old enough."""
         # A clock that was set back must not keep records waiting.
         if self._waiting and not now < self._due <= now + self._plan.wait:
             self.write(now)
@@ -185,7 +175,7 @@ class GroupWriter:
             self._close_ending()
 
     def write(self, now: float) -> None:
-        """Write the group that was collected, and tell those who wait, of a failure too."""
+        """Write the collected group and notify its waiters, also of a failure."""
         jobs, self._waiting, self._bytes = self._waiting, [], 0
         if not jobs:
             return
@@ -208,7 +198,7 @@ class GroupWriter:
         self._rotate(now)
 
     def close(self, now: float) -> None:
-        """Write everything and close all packs. Raises `PackWriteError`: some were left open."""
+        """Write everything and close all packs. Raises `PackWriteError`: some stay open."""
         self.write(now)
         if self._pack is not None:
             self._ending.append(self._pack)
@@ -221,14 +211,13 @@ class GroupWriter:
             raise _write_error(self._plan.folder, error) from error
 
     def give_up(self, error: Exception) -> None:
-        """Tell those who wait that nothing will be written any more."""
+        """Fail all waiters and abandon all packs."""
         jobs, self._waiting = self._waiting, []
         _fail(jobs, error)
         for pack in filter(None, [self._pack, *self._ending]):
             pack.abandon()
 
     def _current(self, now: float) -> PackFile:
-        """Return the pack that is written, a new one if there is none. Raises `OSError`."""
         if self._pack is None:
             pack = self._create(now)
             info = warcinfo(self._plan.crawl, pack.path.name, now)
@@ -265,9 +254,9 @@ class GroupWriter:
             self._close_ending()
 
     def _close_ending(self) -> OSError | None:
-        """Try to close the packs that are full; return why one of them could not be.
+        """Close the full packs; return the last error.
 
-        One that is gone, or cannot be put right, is left to `recover_pack`.
+        A pack that is gone or broken is left to `recover_pack`.
         """
         failed = None
         for pack in list(self._ending):
@@ -295,7 +284,6 @@ class GroupWriter:
             logger.exception("After closing %s", path)
 
     def _drop_broken(self) -> None:
-        """Leave a pack that could not be put right to `recover_pack`."""
         if self._pack is not None and self._pack.broken:
             logger.error("%s is left as it is: it could not be repaired", self._pack.path)
             self._pack.abandon()
@@ -322,11 +310,9 @@ _LEFT = re.compile(r"(.+\.warc\.(?:lzo|gz|zst))\.(?:cdxj\.(?:open|new|raw)|open\
 
 
 class PackRecovery(NamedTuple):
-    """What became of a pack.
+    """*path*: the closed pack; None if it had no page and was removed.
 
-    *path*: its name now; None if no page was in it, and it was removed. *kept*: bytes of it that
-    are in the pack still. *cut*: bytes that are not, at its end and where *damage* lay between
-    whole groups. *records*: how many are in it.
+    *kept*, *cut*: bytes in and not in it. *records*: their number.
     """
 
     path: Path | None
@@ -337,7 +323,7 @@ class PackRecovery(NamedTuple):
 
 
 def recover_folder(folder: Path, agent: str = "") -> list[PackRecovery]:
-    """Close every open pack in *folder* that nobody writes, or only those of an *agent*.
+    """Close the open packs in *folder* that nobody writes, or only an *agent*'s.
 
     Raises `OSError`.
     """
@@ -358,9 +344,9 @@ def recover_folder(folder: Path, agent: str = "") -> list[PackRecovery]:
 def recover_pack(path: Path, limit: int = RECORD_MAX) -> PackRecovery | None:
     """Close the open pack *path*; None if a process is writing it.
 
-    What is whole stays as it is, in its place, unless something before it is damaged (a power
-    failure does that): then the pack is written anew without it. *limit*: bytes of the largest
-    record. Raises `OSError` (the disk is full: nothing has changed, or all but the name).
+    Whole groups keep their place, unless a part before them is damaged (power failure): then the
+    pack is rewritten without it. *limit*: bytes of a record. Raises `OSError`: nothing has changed,
+    or all but the name.
     """
     form = make_container(format_of(path))
     with path.open("r+b") as file:
@@ -396,7 +382,6 @@ def recover_pack(path: Path, limit: int = RECORD_MAX) -> PackRecovery | None:
 def _put_right(
     path: Path, file: BinaryIO, form: Container, start: int, kept: list[tuple[int, int]]
 ) -> int:
-    """Leave *kept* in the pack and nothing else, and mark its end; return how long it is."""
     file.seek(0)
     header = file.read(start) or form.begin(closed_path(path).name.rpartition(".")[0], 0)
     file.seek(0)
@@ -441,14 +426,12 @@ def _remove(path: Path) -> None:
 
 
 class PackWriter:
-    """Writes packs as *plan* says. Usable from several threads.
+    """Writes packs as *plan* says; usable from several threads.
 
-    Packs that a crash left open in the folder are closed first (`recover_folder`), in the writer's
-    thread: *recovery* will have what it found, or why it failed (then they are left as they are).
-    *closed* is called for every pack that is complete, in the writer's thread.
-    *backlog_max*: bytes of records that may wait to be compressed. *container*: another way to
-    write the format of the plan. Without *recover* nothing is closed first: another writer of this
-    process, that is not closed yet, has the same plan.
+    First it closes packs that a crash left open, in its thread; *recovery* has the result or the
+    error. *closed* is called in the thread for each closed pack. *backlog_max*: bytes of records
+    that may wait. *container*: a replacement for the plan's format. *recover* is false if another
+    writer of this process has the same plan.
 
     Raises `PackError` (no such format), `OSError` (the folder cannot be read).
     """
@@ -481,20 +464,20 @@ class PackWriter:
 
     @property
     def recovered(self) -> list[PackRecovery]:
-        """What became of packs that were left open, once they are closed. Raises `OSError`."""
+        """The recovered packs; waits for them. Raises `OSError`."""
         return self.recovery.result()
 
     @property
     def backlog(self) -> int:
-        """Bytes of records that wait to be compressed, roughly; they may not be made yet."""
+        """Approximate bytes of records that wait to be compressed."""
         return self._backlog
 
     def append(self, records: Sequence[Record], *, wait: bool = True) -> Future[RecordLocation]:
-        """Have *records* written side by side; the future has the place of the first of them.
+        """Write *records* side by side; the future has the location of the first one.
 
-        It is set, in the writer's thread, when they are on disk (``Plan.power``: on the medium), or
-        to a `PackWriteError`: then nothing of them is in a pack, and they may be handed in again.
-        While too much is waiting, this call waits too, or, without *wait*, raises `PackWriteError`.
+        It is set in the writer's thread when they are on disk, or to a `PackWriteError`: then none
+        of them is in a pack. While the backlog is full this call waits, or, without *wait*, raises
+        `PackWriteError`.
         """
         if not records:
             raise ValueError("no records")
@@ -510,23 +493,23 @@ class PackWriter:
         return future
 
     def append_captures(self, captures: Sequence[Capture], waiter: Waiter) -> None:
-        """Have records made of *captures*, in the writer's thread, and written side by side.
+        """Make and write the records of *captures*; never waits.
 
-        *waiter* is told there as a future of `append` is, or of a `PackRefusedError`. This call
-        never waits. Raises `PackWriteError`: the writer is closed.
+        *waiter* is notified as a future of `append`, or of a `PackRefusedError`. Raises
+        `PackWriteError`: the writer is closed.
         """
         size = sum([estimated_size(fetch) for fetch in captures])
         with self._changed:
             self._put(WriteJob((), waiter, size, captures))
 
     def change(self, *, max_bytes: int, max_age: float, power: bool) -> None:
-        """Go by another `PackPlan` in this, at once; *power* holds from the next pack on."""
+        """Change the plan at once; *power* holds from the next pack on."""
         with self._changed:
             self._groups.change(max_bytes=max_bytes, max_age=max_age, power=power)
             self._changed.notify_all()
 
     def flush(self) -> Future[None]:
-        """Have what was handed in written now; the future is set when it is."""
+        """Write the collected records now; the future is set when they are written."""
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
         with self._changed:
@@ -536,7 +519,7 @@ class PackWriter:
     def close(self) -> None:
         """Write everything, close the pack, end the thread.
 
-        Raises `PackWriteError`: a pack could not be closed; the next writer recovers it.
+        Raises `PackWriteError`: a pack stays open for recovery.
         """
         with self._changed:
             self._ending = True
@@ -585,7 +568,6 @@ class PackWriter:
             return self._ending and not self._jobs
 
     def _next(self, now: float) -> WriteJob | None:
-        """Return the next job, or None when there is something else to do."""
         with self._changed:
             if not self._jobs and not self._ending:
                 self._changed.wait(self._groups.seconds_to_tick(now))

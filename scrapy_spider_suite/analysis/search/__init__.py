@@ -1,6 +1,6 @@
-"""Words in pages: an index of the texts in packs, that follows them, and is asked without Scrapy.
+"""Full-text search over packs. Needs the extra ``[index]``: tantivy (MIT) and resiliparse.
 
-In a notebook, while the crawl writes too::
+::
 
     from scrapy_spider_suite.analysis.search import open_index
 
@@ -10,11 +10,7 @@ In a notebook, while the crawl writes too::
         hit.snippet.marked("<b>", "</b>")
         hit.page().body                               # from its pack
 
-`follower.Follower` writes it: a batch of pages at a time (`step`), or all of it anew (`rebuild`).
-What a page says is found out by `packs.text`; the index itself is one of tantivy (MIT). The extra
-``[index]`` brings what is needed.
-
-What `redact` does to the index of a folder of packs, where there is one.
+`index_follower.IndexFollower` writes the index, also while the crawl runs.
 """
 
 from __future__ import annotations
@@ -38,7 +34,7 @@ __all__ = ["hide_texts", "open_index", "remove_texts", "require"]
 def open_index(*folders: str | Path) -> TextIndex:
     """Open the indexes of *folders* of packs.
 
-    Raises `PackError` (one is no folder) and `SearchError` (what is needed is not installed).
+    Raises `PackError` (no folder) and `SearchError` (not installed).
     """
     require()
     from scrapy_spider_suite.analysis.search.query import TextIndex
@@ -51,7 +47,7 @@ def open_index(*folders: str | Path) -> TextIndex:
 
 
 def require() -> None:
-    """Raises `SearchError`: what is needed to index and to search is not installed."""
+    """Raise `SearchError` if an extra is not installed."""
     try:
         import resiliparse  # noqa: F401
         import tantivy  # noqa: F401
@@ -62,13 +58,12 @@ def require() -> None:
 
 
 WAIT = 600.0
-"""Seconds to wait for another process that writes a batch, and merges."""
+"""Seconds to wait for another process that writes a batch."""
 
 
 def hide_texts(folder: Path, *, host: str = "", url: str = "") -> None:
-    """Let no page of *host* (``*.example.com``: and those below it), or *url*, be found any longer.
-
-    Its bytes are there still. Raises `SearchBusyError` and `OSError`.
+    """Let no search find pages of *host* (``*.example.com``: with all below it) or *url*; their
+    bytes stay. Raises `SearchBusyError` and `OSError`.
     """
     if _usable(folder):
         from scrapy_spider_suite.analysis.search.index_follower import hide
@@ -77,9 +72,8 @@ def hide_texts(folder: Path, *, host: str = "", url: str = "") -> None:
 
 
 def remove_texts(folder: Path, accepts: Callable[[str, str], bool]) -> None:
-    """Leave nothing in the index of the pages that *accepts* accepts by their URL and text.
-
-    To be called when they are in no pack any more. Raises `SearchBusyError` and `OSError`.
+    """Remove the pages that *accepts* accepts by URL and text, with every byte, once no pack has
+    them. Raises `SearchBusyError` and `OSError`.
     """
     if _usable(folder):
         from scrapy_spider_suite.analysis.search.index_follower import rewrite
@@ -88,7 +82,7 @@ def remove_texts(folder: Path, accepts: Callable[[str, str], bool]) -> None:
 
 
 def _usable(folder: Path) -> bool:
-    """Whether there is an index; one that cannot be read here goes as a whole."""
+    """Whether there is an index. One that cannot be read here is removed as a whole."""
     place = IndexPlace(folder)
     if not place.exists():
         return False

@@ -1,25 +1,9 @@
-"""Which page is being read: one that ends the process again and again is passed over.
+"""Keeps the text index of a folder of packs up to date, a batch of pages at a time.
 
-What reads pages is C++, and pages are written by anybody. A page that took the process with it, or
-a minute, is tried twice more: a kill from outside costs no page.
-
-Reads a pack from where it was left, while it is written too: one fetch after the other.
-
-What a fetch means for the index: a page with words, one that has none any more, or nothing.
-
-One batch: what is new in packs, as far as it fits, put into the index in one commit.
-
-Keeps the index of a folder of packs where the packs are: a batch of pages at a time.
-
-Packs are read in the order of their names, each from where it was left. A pack that was written
-anew since then (`redact`, a recovery) is read again from its beginning. One that is not there any
-more keeps its pages in the index: it was taken elsewhere. So does one that was uploaded, when the
-index is made anew.
-
-The index without some pages, down to the last byte.
-
-tantivy marks what is deleted, and leaves its bytes until parts are merged some day. So all that
-stays is copied into a new index, which takes the place of the old one.
+Packs are read in the order of their names, each from its cursor. A rewritten pack (redaction,
+recovery) is read from its beginning. A pack that was taken away keeps its pages in the index; an
+uploaded one also when the index is made anew. tantivy keeps the bytes of deleted documents, so
+redaction copies the rest into a new index.
 """
 
 from __future__ import annotations
@@ -76,10 +60,9 @@ _SUSPECTS: Final = 16
 
 
 class CrashJournal:
-    """The journal in *folder*, for whoever holds the lock there; it survives a kill.
-
-    *seconds* that a page may take until the process is ended (by SIGALRM, so only in the main
-    thread of a process that is there for nothing else); 0 for any. Raises `OSError`.
+    """Names the page that is being read, so that a page that ends the process (readers are C++) is
+    skipped after three tries. *seconds* limits the reading of a page by SIGALRM: only in the main
+    thread of a process for nothing else; 0 for no limit. For the lock's holder. Raises `OSError`.
     """
 
     def __init__(self, folder: Path, seconds: float = 0.0) -> None:
@@ -97,12 +80,12 @@ class CrashJournal:
         self._file.close()
 
     def is_barred(self, page: str) -> bool:
-        """Whether *page* has ended the process as often as it may."""
+        """Whether *page* has ended the process too often."""
         return self._suspects.get(page, 0) >= TRIES
 
     @contextmanager
     def reading(self, page: str) -> Iterator[None]:
-        """Note that *page* is read meanwhile."""
+        """Note that *page* is being read."""
         self._write(page)
         if self._seconds:
             signal.setitimer(signal.ITIMER_REAL, self._seconds)
@@ -130,20 +113,20 @@ class CrashJournal:
 
 _TAIL: Final = 4096
 RECORD_MAX: Final = 256 << 20
-"""Bytes of a record that is read; a larger one has no words that anybody reads."""
+"""Bytes of a record; larger ones have no readable text."""
 
 
 class TailCapture(NamedTuple):
-    """The records of one fetch; *next* is from where on the pack is to be read after it."""
+    """The records of one capture; *next* is the offset behind it."""
 
     records: list[Located]
     next: int
 
 
 class PackTail:
-    """The pack *path*, which is there. Raises `OSError`.
+    """Reads the existing pack *path* from an offset. A torn end of an open pack is no damage.
 
-    What is torn at the end of a pack that is being written is no damage: it may be written yet.
+    Raises `OSError`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -153,17 +136,16 @@ class PackTail:
         self.size = os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
-        """Let go of the file."""
         self._file.close()
 
     def tail(self, offset: int) -> str:
-        """A digest of what lies before *offset*: another one where the pack was written anew."""
+        """Return a digest of the bytes before *offset*, which differs in a rewritten pack."""
         start = max(0, offset - _TAIL)
         self._file.seek(start)
         return xxhash.xxh3_64_hexdigest(self._file.read(offset - start))
 
     def captures(self, offset: int) -> Iterator[TailCapture | Damage]:
-        """Yield what is there from *offset* on, 0 for all, and what is damaged between it."""
+        """Yield captures and damage from *offset* on; 0 for all."""
         held: list[Located] = []
         offset = offset or first_group_offset(self._form, self._file)
         for part in scan_from(self._form, self._file, offset, RECORD_MAX):
@@ -195,7 +177,7 @@ _CODE: Final = frozenset({"text/css", "text/javascript", "text/ecmascript", "tex
 
 
 class PageState(Enum):
-    """Of a fetch, for what is known of its URL."""
+    """The meaning of a capture for its URL: no change, no words any more, or words."""
 
     NOTHING = "nothing"
     GONE = "gone"
@@ -203,9 +185,9 @@ class PageState(Enum):
 
 
 def state_of(entry: IndexEntry) -> PageState:
-    """Return what a fetch means, by its status: what it says, if anything, is in its body.
+    """Return the meaning of a capture by its status.
 
-    An answer for now (5xx, 429) changes nothing; robots.txt is for robots.
+    Temporary answers and robots.txt change nothing.
     """
     revisit = entry.mime == REVISIT
     status = entry.status
@@ -232,7 +214,6 @@ def document_of(page: Page, entry: IndexEntry) -> Document | None:
 
 
 def _document(entry: IndexEntry, said: PageText) -> Document:
-    """With words, if there are any to be read."""
     if said.mime in _CODE or not (said.text.strip() or said.title):
         return Document(entry)
     return Document(entry, said.title, said.text[:TEXT_MAX], said.language, said.mime)
@@ -241,31 +222,29 @@ def _document(entry: IndexEntry, said: PageText) -> Document:
 PAGES_MAX: Final = 2_000
 BATCH_TEXT_MAX: Final = 32 << 20
 SECONDS_MAX: Final = 20.0
-"""A batch is written when it has as many pages or characters, or has taken as long."""
+"""Limits of a batch."""
 
 Unchanged: TypeAlias = dict[str, tuple[PackCursor, tuple[int, int, int]]]
-"""Packs that have been read to their end, and the files that they were then."""
+"""Packs read to their end, and their files then."""
 
 
 class DamagedPart(NamedTuple):
-    """What is damaged in a pack."""
-
     pack: str
     damage: Damage
 
 
 @dataclass(slots=True)
 class IndexProgress:
-    """What one batch came to.
+    """The result of one batch.
 
     Attributes:
-        pages: pages whose words are in the index now.
-        gone: URLs that have no words any more, or never had any.
-        skipped: pages that ended the process, or took too long, again and again.
-        damaged: what could not be read.
-        behind: bytes of packs that are still to be read.
-        more: whether there was more than a batch may have.
-        rebuilt: why the index was begun anew; "" if it was not.
+        pages: pages whose words were indexed.
+        gone: URLs without words.
+        skipped: pages that ended the process or took too long.
+        damaged: unreadable parts.
+        behind: bytes of packs left to read.
+        more: whether the batch was cut short.
+        rebuilt: why the index was begun anew, or "".
     """
 
     pages: int = 0
@@ -278,9 +257,9 @@ class IndexProgress:
 
 
 class IndexBatch:
-    """One batch for the index in *path*, of *packs*, each from its cursor on.
+    """One batch of *packs* for the index in *path*.
 
-    *cursors* and *unchanged* are brought up to date; *due*: says that time is up.
+    Updates *cursors* and *unchanged*; *due* says that time is up.
     """
 
     def __init__(
@@ -298,7 +277,10 @@ class IndexBatch:
         self._text = 0
 
     def run(self) -> None:
-        """Read and write. Raises `SearchDamagedError` and `OSError`: nothing was changed."""
+        """Read and write.
+
+        Raises `SearchDamagedError` and `OSError`; the index is unchanged then.
+        """
         for path in self._packs.files():
             try:
                 self._pack(path)
@@ -308,13 +290,12 @@ class IndexBatch:
             self._made.commit()
 
     def discard(self) -> None:
-        """Leave the index as it was."""
         if self._made is not None:
             self._made.discard()
 
     @property
     def _change(self) -> IndexChange:
-        """What is written: nothing, if nothing is to be."""
+        """Made at the first write: a batch without news writes nothing."""
         if self._made is None:
             self._made = IndexChange(self._path)
         return self._made
@@ -326,7 +307,6 @@ class IndexBatch:
         return full or self._text > BATCH_TEXT_MAX or self._due()
 
     def _pack(self, path: Path) -> None:
-        """Read a pack on from where it was left."""
         name, file = closed_path(path).name, file_identity(path.stat())
         cursor = self._cursors.get(name)
         if cursor is not None and self._unchanged.get(name) == (cursor, file):
@@ -345,7 +325,6 @@ class IndexBatch:
             self.progress.behind += reading.size - after.offset
 
     def _go_on(self, cursor: PackCursor, path: Path, reading: PackTail) -> PackCursor:
-        """Read a pack from *cursor* on; return where it is then."""
         if cursor.offset and reading.tail(cursor.offset) != cursor.tail:
             self.revive(self._change.remove_pack(cursor.name), cursor.name)
             cursor = PackCursor(cursor.name)
@@ -378,7 +357,7 @@ class IndexBatch:
         self._take(page_of(self._packs, closed_path(path), found.records), entry)
 
     def _take(self, page: Page, entry: IndexEntry) -> bool:
-        """Put a page into the index, if it is the newest of its URL; whether that is settled."""
+        """Index a page if it is the newest of its URL; return whether the URL is settled."""
         what = state_of(entry)
         if what is PageState.NOTHING:
             return False
@@ -396,7 +375,6 @@ class IndexBatch:
         return True
 
     def _words(self, page: Page, entry: IndexEntry) -> Document | None:
-        """What a page says; None if that cannot be read."""
         known = self._change.opened.page(entry.url)
         if known is not None and _same(known.entry, entry, page):
             return known._replace(entry=entry)
@@ -408,7 +386,7 @@ class IndexBatch:
             return document_of(page, entry)
 
     def revive(self, urls: Iterable[str], name: str = "") -> None:
-        """Bring back what there is of *urls* in other packs than *name*."""
+        """Index the versions of *urls* in other packs than *name*."""
         for url in urls:
             for page, entry in self._packs.versions(url):
                 if entry.filename != name and self._take(page, entry):
@@ -416,16 +394,16 @@ class IndexBatch:
 
 
 def _same(known: IndexEntry, entry: IndexEntry, page: Page) -> bool:
-    """Whether *page* says what is *known*: it is the same fetch, or a revisit of it."""
+    """Whether *page* has the *known* text: the same capture, or a revisit of it."""
     same_time = known.stamp == entry.stamp
     return bool(entry.digest) and known.digest == entry.digest and (same_time or page.is_revisit)
 
 
 class IndexFollower:
-    """The index of the packs in *folder*.
+    """Writes the index of the packs in *folder*.
 
-    *stop* says whether to write what there is and be done; *clock* is in seconds; *patience*: those
-    that a page may take, see `CrashJournal`.
+    *stop* asks for an early commit; *clock* is in seconds; *patience*: seconds per page, see
+    `CrashJournal`.
     """
 
     def __init__(
@@ -447,10 +425,9 @@ class IndexFollower:
         self._unchanged: Unchanged = {}
 
     def step(self, wait: float = 0.0) -> IndexProgress:
-        """Read a batch and write it.
+        """Index a batch. *wait*: seconds to wait for another writer.
 
-        *wait*: seconds to wait for another process that writes. Raises `SearchBusyError` (it still
-        writes) and `OSError` (a full disk); the index is as it was, then.
+        Raises `SearchBusyError` and `OSError`; the index is unchanged then.
         """
         with self.place.locked(wait):
             path = self.place.current()
@@ -465,10 +442,8 @@ class IndexFollower:
                 return done
 
     def rebuild(self, told: Callable[[IndexProgress], object], wait: float = 0.0) -> None:
-        """Make the index anew of the packs that are there; the old one is used until it is done.
-
-        What that has of packs that were uploaded is taken from it. *told* is called with what each
-        batch came to. Raises `SearchError` (no pack is here: the index stays), and as `step`.
+        """Make the index anew, with the old documents of uploaded packs; the old index serves until
+        then. *told* is called for each batch. Raises `SearchError` (no pack is here) and as `step`.
         """
         with self.place.locked(wait):
             if not self._packs.files():
@@ -487,7 +462,6 @@ class IndexFollower:
                 self.place.install()
 
     def _keep_away(self, new: Path) -> str:
-        """Copy the documents of uploaded packs into *new*; return why that failed."""
         away = {pack.name for pack, _ in packs_away(self.place.packs)}
         if not away or not self.place.exists():
             return ""
@@ -506,7 +480,7 @@ class IndexFollower:
         return ""
 
     def bring_back(self, urls: Iterable[str], wait: float = 0.0) -> IndexProgress:
-        """Put what the packs have of *urls* into the index. Raises as `step`."""
+        """Index what the packs still have of *urls*. Raises as `step`."""
         with self.place.locked(wait):
             return self._batch(self.place.current(), urls)
 
@@ -531,7 +505,6 @@ class IndexFollower:
         return batch.progress
 
     def _read_cursors(self, path: Path) -> dict[str, PackCursor]:
-        """How far each pack was read: by the index, if another process has written it."""
         state = _state(path)
         if state is None:
             return {}
@@ -539,7 +512,7 @@ class IndexFollower:
 
 
 def _state(index: Path) -> tuple[Path, tuple[int, int, int]] | None:
-    """What is another after each change of the index; None if there is none."""
+    """A value that differs after each change of the index; None without one."""
     try:
         return index, file_identity((index / "meta.json").stat())
     except FileNotFoundError:
@@ -547,7 +520,7 @@ def _state(index: Path) -> tuple[Path, tuple[int, int, int]] | None:
 
 
 def hide(folder: Path, field: str, value: str, wait: float) -> None:
-    """See `redacting.hide_texts`: *field* is ``host`` or ``url``."""
+    """See `analysis.search.hide_texts`; *field* is ``host`` or ``url``."""
     place = IndexPlace(folder)
     with place.locked(wait):
         try:
@@ -559,9 +532,9 @@ def hide(folder: Path, field: str, value: str, wait: float) -> None:
 
 
 def rewrite(folder: Path, takes: Callable[[str, str], bool], wait: float) -> None:
-    """See `redacting.redact_texts`; then the index follows the packs.
+    """See `analysis.search.remove_texts`.
 
-    Of a URL of which a version was left out, an older one that is in the packs is put in.
+    Older versions of removed pages that are in the packs are indexed.
     """
     place = IndexPlace(folder)
     with place.locked(wait):
@@ -577,7 +550,6 @@ def rewrite(folder: Path, takes: Callable[[str, str], bool], wait: float) -> Non
 
 
 def _copy(place: IndexPlace, takes: Callable[[str, str], bool]) -> list[str]:
-    """Put what stays into a new index; return the URLs of which something does not."""
     dropped = []
     old = OpenIndex(place.current())
     change = IndexChange(place.begin())
@@ -589,6 +561,5 @@ def _copy(place: IndexPlace, takes: Callable[[str, str], bool]) -> list[str]:
 
 
 def _clear(place: IndexPlace, error: SearchDamagedError) -> None:
-    """Remove an index of which nobody knows what is in it; the follower makes another one."""
     logger.error("%s: it is made anew of the packs that are here", error)
     place.clear()

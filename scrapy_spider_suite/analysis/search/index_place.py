@@ -1,10 +1,8 @@
-"""Where the index of a folder of packs lies, and who may write it.
+"""Where the text index of a folder of packs lies, who may write it, and whether it is sound.
 
-Beside the packs is the folder ``search``; in it a numbered one, the index. One that is made anew
-lies in ``new`` until it is complete, and takes the next number then: the highest is the index, what
-is lower goes. Whoever writes holds the lock, for a batch of pages or until a new one is complete.
-
-Is the index what was written? tantivy ends its files with a checksum, and looks at none.
+In the folder ``search`` beside the packs, the numbered folder with the highest number is the index;
+a new one is made in ``new`` and gets the next number. A writer holds the lock for a batch of pages,
+or until a new index is complete.
 """
 
 from __future__ import annotations
@@ -34,27 +32,26 @@ _TURN: Final = "turn"
 
 
 class IndexPlace:
-    """The place of the index of the packs in the folder *packs*."""
+    """The place of the index of the folder *packs*. Methods raise `OSError`."""
 
     def __init__(self, packs: Path) -> None:
         self.packs = packs
         self.folder = packs / TEXT_INDEX
 
     def exists(self) -> bool:
-        """Whether there is an index. Raises `OSError`."""
         return bool(self._numbers())
 
     def current(self) -> Path:
-        """Where the index is, or the first one will be. Raises `OSError`."""
+        """Where the index is, or the first one will be."""
         return self._numbered(max(self._numbers(), default=1))
 
     @contextmanager
     def locked(
         self, wait: float = 0.0, rest: Callable[[float], object] = time.sleep
     ) -> Iterator[None]:
-        """Keep others from writing; what a kill left goes.
+        """Keep other writers away; remove what a kill left.
 
-        Raises `SearchBusyError` (another one writes, for more than *wait* seconds), `OSError`.
+        Raises `SearchBusyError` (another process writes for more than *wait* seconds).
         """
         self.folder.mkdir(exist_ok=True)
         with (self.folder / _LOCK).open("wb") as lock:
@@ -63,9 +60,7 @@ class IndexPlace:
             yield
 
     def _take(self, lock: BinaryIO, rests: int, rest: Callable[[float], object]) -> None:
-        """Take *lock* after at most so many *rests*. Raises `SearchBusyError` and `OSError`.
-
-        Whoever waits has the turn meanwhile: who goes from batch to batch cannot pass it by.
+        """A waiter has the turn, so that a process that locks batch after batch cannot overtake it.
         """
         with (self.folder / _TURN).open("wb") as turn:
             for file in (turn, lock):
@@ -78,21 +73,21 @@ class IndexPlace:
                     rest(0.1)
 
     def begin(self) -> Path:
-        """Return an empty folder for an index that takes the place of this one. `OSError`."""
+        """Return an empty folder for a new index."""
         new = self.folder / _NEW
         _remove(new)
         new.mkdir()
         return new
 
     def install(self) -> None:
-        """Let what is in that folder be the index; not a byte of the other is left. `OSError`."""
+        """Replace the index by the new one and remove every byte of the old one."""
         files.sync_path(self.folder / _NEW)
         (self.folder / _NEW).rename(self._numbered(max(self._numbers(), default=0) + 1))
         files.sync_path(self.folder)
         self._tidy()
 
     def clear(self) -> None:
-        """Remove the index. Raises `OSError`."""
+        """Remove the index."""
         for number in self._numbers():
             self._numbered(number).rename(self.folder / _OLD)
             _remove(self.folder / _OLD)
@@ -114,7 +109,7 @@ class IndexPlace:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder, into which a thread of tantivy's may still write for a moment. `OSError`."""
+    """Remove a folder; a thread of tantivy may write to it for a moment."""
     for _ in range(50):
         shutil.rmtree(path, ignore_errors=True)
         if not path.exists():
@@ -131,9 +126,9 @@ _SYSTEM: Final = re.compile(r"\(os error (\d+)\)")
 
 
 def verify_files(index: Path) -> None:
-    """Read the files of the index in the folder *index*.
+    """Check the checksums of the files in *index*, which tantivy does not.
 
-    Raises `SearchDamagedError`: one is missing, or not what was written.
+    Raises `SearchDamagedError`.
     """
     for segment, deletes in _segments(index):
         files = list(index.glob(f"{segment}.*"))
@@ -146,10 +141,8 @@ def verify_files(index: Path) -> None:
 
 
 def clear_unfinished(index: Path) -> None:
-    """Delete the lists of deleted pages that a kill left before a commit named them.
-
-    The next commit may have the same number, and tantivy refuses to write over a file. For who
-    alone may write. Raises `SearchDamagedError`.
+    """Delete the lists of deleted pages that no commit names (after a kill): tantivy refuses to
+    overwrite them. Only for the lock's holder. Raises `SearchDamagedError`.
     """
     for segment, deletes in _segments(index):
         for path in index.glob(f"{segment}.*"):
@@ -162,7 +155,7 @@ def _is_unfinished(path: Path, deletes: str) -> bool:
 
 
 def describe_damage(place: IndexPlace) -> str:
-    """What is wrong with the index at *place*; "" if nothing is, or there is none. `OSError`."""
+    """Return the damage of the index at *place*, or "". Raises `OSError`."""
     while place.exists():
         before = _state(place)
         try:
@@ -184,10 +177,8 @@ def _state(place: IndexPlace) -> tuple[Path, int]:
 
 @contextmanager
 def tantivy_errors(index: Path) -> Iterator[None]:
-    """Say what is wrong with the files of *index*, whatever tantivy makes of it.
-
-    It raises ValueErrors, of the system's errors too, or panics. Raises `SearchBusyError`,
-    `OSError` (a full disk, too many open files) and, for all else, `SearchDamagedError`.
+    """Turn tantivy's ValueErrors and panics into `SearchBusyError`, `OSError` (full disk, open
+    files) and `SearchDamagedError`.
     """
     try:
         yield
@@ -209,7 +200,9 @@ def tantivy_errors(index: Path) -> Iterator[None]:
 
 
 def _segments(index: Path) -> Iterator[tuple[str, str]]:
-    """What the names of files of the last commit begin with, and which list of deletions counts."""
+    """Yield the file name prefix of each segment of the last commit, and its valid list of
+    deletions.
+    """
     if not any(index.glob("*.store")) and not (index / "meta.json").exists():
         return  # it was about to be made
     try:
@@ -222,7 +215,6 @@ def _segments(index: Path) -> Iterator[tuple[str, str]]:
 
 
 def _wrong(path: Path) -> str:
-    """What is wrong with a file; "" if nothing is."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - _TAIL.size))
@@ -245,7 +237,7 @@ def _wrong(path: Path) -> str:
 
 
 def verify_index(folder: Path) -> Iterator[PackFinding]:
-    """Yield what is wrong with the files of the index of texts of *folder*; see `search`."""
+    """Yield the damage of the text index of *folder*."""
     place = IndexPlace(folder)
     what = describe_damage(place)
     if what:

@@ -1,13 +1,8 @@
-"""Keeps the text index up to date, in a process of its own.
+"""Keeps the text index up to date in a process of its own, and starts that process.
 
-Finding out what pages say takes milliseconds each, which no crawl has. It writes a line of JSON for
-each batch that was news, and ends when its standard input has and everything is read; so it does
-not outlive by long what started it. SIGTERM ends it after what it has at hand.
-
-With ``--rebuild`` it makes the index anew, and ends; with ``--wait`` it waits so many seconds for
-another process that writes, instead of coming again later.
-
-Has `follow` run in a process of its own, and hears what it says without waiting for it.
+It prints a line of JSON for each batch with news. It ends when its standard input has ended and
+everything is read; SIGTERM ends it after the current batch. ``--rebuild`` makes the index anew;
+``--wait`` waits some seconds for another writer.
 """
 
 from __future__ import annotations
@@ -31,15 +26,15 @@ from scrapy_spider_suite.runtime.helper_processes import start_helper
 
 NICENESS: Final = 5
 PAUSE: Final = 2.0
-"""Seconds after which packs are looked at again that had nothing new."""
+"""Seconds between two looks at packs without news."""
 PATIENCE: Final = 60.0
-"""Seconds that a page may take, see `Journal`."""
+"""Seconds that a page may take; see `CrashJournal`."""
 
 
 def follow(
     follower: IndexFollower, ending: threading.Event, stopped: threading.Event, wait: float
 ) -> None:
-    """Read batches until there is nothing left and *ending* is set, or *stopped* is.
+    """Read batches until nothing is left and *ending* is set, or *stopped* is set.
 
     Raises `SearchBusyError` (another process still writes after *wait* seconds) and `OSError`.
     """
@@ -64,12 +59,11 @@ def follow(
 
 
 def tell(progress: IndexProgress) -> None:
-    """Write what a batch came to."""
     print(json.dumps(asdict(progress)), flush=True)
 
 
 def main(arguments: list[str]) -> int:
-    """Follow, or make the index anew."""
+    """The entry of the helper process."""
     parser = argparse.ArgumentParser(prog="follow")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rebuild", action="store_true")
@@ -107,10 +101,10 @@ _LINES: Final = 20
 
 
 class IndexProcess:
-    """Follows the packs in *folder* until `finish`, `stop`, or the end of this process.
+    """Indexes the packs in *folder* until `finish`, `stop`, or the end of this process.
 
-    *told* is called with every batch, see `Progress`; *ended* once, with the exit code and the last
-    line that it had to say; both in a thread. Raises `OSError`: it cannot be started.
+    *told* is called with each `IndexProgress` as a dict, *ended* once with exit code and last line
+    of stderr; both in a thread. Raises `OSError`.
     """
 
     def __init__(
@@ -131,21 +125,23 @@ class IndexProcess:
             thread.start()
 
     def finish(self) -> None:
-        """Let it end when everything that is there has been read."""
+        """Let it end when everything is read."""
         if self._child.stdin is not None:
             with suppress(BrokenPipeError):
                 self._child.stdin.close()
 
     def stop(self) -> None:
-        """Let it write what it has at hand, and end."""
+        """Let it end after its current batch."""
         self._child.terminate()
 
     def kill(self) -> None:
-        """End it at once: it goes on where it has last written."""
+        """End it at once; a later one continues from the last commit."""
         self._child.kill()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for *timeout* seconds, None for ever; whether it has ended, and *ended* is told."""
+        """Wait *timeout* seconds (None: for ever) and return whether it has ended and *ended* was
+        called.
+        """
         self._threads[1].join(timeout)
         return not self._threads[1].is_alive()
 

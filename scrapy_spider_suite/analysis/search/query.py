@@ -1,9 +1,4 @@
-"""What people ask for as a query of tantivy.
-
-The part of a text in which the words stand that were asked for.
-
-Asks the indexes of folders of packs, while they are written too.
-"""
+"""Asks the text indexes of folders of packs: queries, hits, snippets."""
 
 from __future__ import annotations
 
@@ -34,7 +29,7 @@ from scrapy_spider_suite.packs.selection import Selection
 from scrapy_spider_suite.packs.sorted_lines import file_identity
 
 FIELDS: Final = ("title", "text", "url", "host", "language", "mime", "status", "time")
-"""What ``FIELD:word`` may ask for."""
+"""The fields of ``FIELD:word``."""
 _DEFAULT: Final = ["title", "text"]
 _BOOSTS: Final = {"title": 3.0}
 _FIELD: Final = re.compile(r"Field does not exist: '(.*)'")
@@ -43,10 +38,7 @@ _FIELD: Final = re.compile(r"Field does not exist: '(.*)'")
 def query_of(
     index: tantivy.Index, text: str, selection: Selection, languages: Iterable[str] = ()
 ) -> tuple[Query, Query]:
-    """Return what is to be found, and that part of it by which words are marked.
-
-    Raises `QueryError`.
-    """
+    """Return the query, and its part that marks words. Raises `QueryError`."""
     words = _words(index, text)
     wanted = [words, *map(_filter, [_term("kind", PAGE), *_filters(selection, languages)])]
     return Query.boolean_query([(Occur.Must, each) for each in wanted]), words
@@ -74,7 +66,6 @@ def _why(message: str) -> str:
 
 
 def _filters(selection: Selection, languages: Iterable[str]) -> Iterable[Query]:
-    """What *selection* leaves."""
     if selection.hosts:
         yield _any(_term("host", host) for host in selection.hosts)
     if languages := tuple(languages):
@@ -92,7 +83,7 @@ def _any(queries: Iterable[Query]) -> Query:
 
 
 def _filter(query: Query) -> Query:
-    """*query* without a say in the score."""
+    """*query* without influence on the score."""
     return Query.const_score_query(query, 0.0)
 
 
@@ -119,8 +110,7 @@ def _range(field: str, first: str, last: str) -> Query:
 CHARACTERS: Final = 200
 _WINDOW: Final = 2_000
 _WINDOW_MAX: Final = 32_000
-"""Characters of a long text that are looked at, a quarter of a millisecond; as many more where
-words are spelled in another way there than they were asked for."""
+"""Characters of a long text that are searched; up to _WINDOW_MAX if no word is found literally."""
 
 
 class Snippet(NamedTuple):
@@ -130,7 +120,7 @@ class Snippet(NamedTuple):
     marks: tuple[tuple[int, int], ...] = ()
 
     def marked(self, before: str, after: str) -> str:
-        """Return the text with *before* and *after* round each of those words."""
+        """Return the text with *before* and *after* around each match."""
         out, place = [], 0
         for start, end in self.marks:
             out += [self.text[place:start], before, self.text[start:end], after]
@@ -139,7 +129,7 @@ class Snippet(NamedTuple):
 
 
 class Snippets:
-    """Snippets for the *query* that was made of *asked*."""
+    """Makes snippets for the *query* parsed from *asked*."""
 
     def __init__(self, searcher: tantivy.Searcher, query: tantivy.Query, asked: str) -> None:
         self._make = tantivy.SnippetGenerator.create(searcher, query, schema(), "text")
@@ -147,7 +137,7 @@ class Snippets:
         self._words = words_of(asked)
 
     def snippet_for(self, text: str) -> Snippet:
-        """Return that of *text*: its beginning, if it has none of the words."""
+        """Return the snippet of *text*; its beginning if no word matches."""
         part = self._part(text)
         found = self._make.snippet_from_doc(tantivy.Document.from_dict({"text": part}, schema()))
         # Places are counted in bytes of UTF-8.
@@ -162,7 +152,7 @@ class Snippets:
         return Snippet(_on_one_line(fragment if marks else text[:CHARACTERS]), tuple(marks))
 
     def _part(self, text: str) -> str:
-        """Of a long text that part in which the most of the words come first."""
+        """The part of a long text with most of the words."""
         if len(text) <= _WINDOW:
             return text
         lower = text.lower()
@@ -175,22 +165,21 @@ class Snippets:
 
 
 def _on_one_line(text: str) -> str:
-    """*text* without what moves a cursor or turns the writing round: a terminal may show it."""
+    """Replaces control characters, which a terminal would obey."""
     return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A page that was found.
+    """A found page.
 
     Attributes:
-        url, title: which page.
-        time: when it was fetched, in UTC.
-        status: of HTTP; 0 for what did not come by HTTP.
-        mime: its media type, by its content. *language*: ISO 639-1; "" where it cannot be told.
-        score: how well it fits (BM25); of one search, and one folder, the higher is the better.
+        url, title, time: the page, and its fetch in UTC.
+        status: of HTTP; 0 without HTTP.
+        mime: media type, by content. *language*: ISO 639-1, or "".
+        score: BM25; comparable within one search and folder.
         snippet: a part of its text.
-        entry: its line in the index of the packs.
+        entry: its index entry.
     """
 
     url: str
@@ -205,22 +194,21 @@ class Hit:
     _packs: Packs = field(repr=False, compare=False)
 
     def page(self) -> Page | None:
-        """Return the page from its pack; None if it is not there any more.
+        """Return the page from its pack, or None if it is gone.
 
-        Raises `PackUploadedError` (the pack was uploaded), `PackMissingError` (it is gone, and its
-        index is not), `PackDamagedError`, `OSError`.
+        Raises `PackUploadedError`, `PackMissingError`, `PackDamagedError`, `OSError`.
         """
         return self._packs.page_of(self.entry)
 
 
 class Results(list[Hit]):
-    """What was found, the best first. *total*: how many pages fit, these and others."""
+    """Hits, the best first. *total*: the number of matching pages."""
 
     total: int = 0
 
 
 class TextIndex:
-    """The indexes of the packs in *folders*; made by `open_index`. What is added is found."""
+    """The indexes of *folders* of packs; finds pages added later. Made by `open_index`."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._indexes = [_FolderIndex(folder) for folder in folders]
@@ -229,11 +217,10 @@ class TextIndex:
         self, query: str, *, selection: Selection | None = None, languages: Iterable[str] = (),
         limit: int = 10,
     ) -> Results:  # fmt: skip
-        """Return the *limit* pages that fit *query* best, of those that *selection* leaves.
+        """Return the best *limit* pages for *query* among the selected ones.
 
-        *languages*: ISO 639-1. Of several folders the newest version of a URL is returned; its text
-        is not kept. Raises `QueryError` (*query* is none), `SearchDamagedError`, `SearchError` (no
-        index), `OSError`.
+        *languages*: ISO 639-1. Of several folders the newest version of a URL counts. Raises
+        `QueryError`, `SearchDamagedError`, `SearchError` (no index), `OSError`.
         """
         selection, languages = selection or Selection(), tuple(languages)
         results, best = Results(), dict[str, tuple[Version, Hit]]()
@@ -249,8 +236,6 @@ class TextIndex:
 
 
 class _FolderIndex:
-    """That of one folder."""
-
     def __init__(self, folder: Path) -> None:
         self._place = IndexPlace(folder)
         self._packs = Packs([folder])
@@ -280,7 +265,6 @@ class _FolderIndex:
         )  # fmt: skip
 
     def _current(self) -> OpenIndex:
-        """The index as it is now."""
         for attempt in range(3):
             path = self._place.current()
             try:

@@ -1,14 +1,9 @@
-"""What the index holds of a page, and how text becomes words.
+"""The documents of the text index, and one change of it: pages and pack positions in one commit.
 
-A *page* is a document with its words; a *gone* one only says that its URL has none since then, so
-that an older version that is read later does not bring it back; a *pack* says how far that pack has
-been read. All that is stored of a page are its line in the packs' index, title, text, language and
-media type: what else is in the index is made of these, so that it can be copied without the packs.
-
-One change of the index: pages, and how far each pack has been read, in one commit.
-
-So the index and its place in the packs agree whenever it is killed. Of a URL the newest version is
-there, in whatever order versions come.
+A *page* is a document with words. A *gone* document says that its URL has no words since then, so
+that an older version read later does not return. A *pack* document says how far that pack was read.
+Index and positions agree after any kill; of a URL the newest version counts, in any order of
+arrival. A document stores enough to copy the index without the packs.
 """
 
 from __future__ import annotations
@@ -33,9 +28,9 @@ GONE: Final = "gone"
 PACK: Final = "pack"
 
 TEXT_MAX: Final = 1 << 20
-"""Characters of a page that are indexed: as many as a novel has."""
+"""Characters of a page that are indexed."""
 WORD_MAX: Final = 80
-"""Bytes of a word; what is longer is none, but data."""
+"""Bytes of a word; longer ones are data."""
 
 _WORDS: Final = "words"
 # Scripts that put no space between words (Thai, Lao, Myanmar, Khmer, Han, Kana and what stands
@@ -48,7 +43,7 @@ _TOKEN: Final = rf"[\w&&[^_{_UNSPACED}]]+|[\w&&[{_UNSPACED}]]"
 
 
 class Document(NamedTuple):
-    """A page as the index stores it: *text* and *title* are "" of one that is gone."""
+    """A page as it is stored; *text* and *title* are "" if it is gone."""
 
     entry: IndexEntry
     title: str = ""
@@ -58,18 +53,17 @@ class Document(NamedTuple):
 
     @property
     def has_words(self) -> bool:
-        """Whether there is anything in it to be found."""
         return bool(self.text or self.title)
 
     @property
     def version(self) -> Version:
-        """Which of two fetches of a URL is the newer one."""
+        """Orders the fetches of a URL."""
         entry = self.entry
         return Version(entry.stamp, entry.filename, entry.place.offset, entry.place.start)
 
 
 class Version(NamedTuple):
-    """When a page was fetched, to the second; of two in one second, what lies further on."""
+    """Time of a fetch to the second, then its place."""
 
     stamp: str
     filename: str
@@ -79,7 +73,6 @@ class Version(NamedTuple):
 
 @cache
 def schema() -> tantivy.Schema:
-    """The fields."""
     build = tantivy.SchemaBuilder()
     for name in ("key", "kind", "pack", "host"):
         build.add_text_field(name, tokenizer_name="raw", index_option="basic")
@@ -96,7 +89,7 @@ def schema() -> tantivy.Schema:
 
 @cache
 def _analyzer() -> tantivy.TextAnalyzer:
-    """Words in lower case, without accents; of every language, so without stems."""
+    """Lower case, no accents, no stems: for every language."""
     words = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(_TOKEN))
     for each in (
         tantivy.Filter.remove_long(WORD_MAX), tantivy.Filter.lowercase(),
@@ -112,18 +105,18 @@ def words_of(text: str) -> list[str]:
 
 
 def add_tokenizer(index: tantivy.Index) -> tantivy.Index:
-    """Let *index* know what a word is: that is not kept in its files."""
+    """Register the tokenizer, which the files of *index* do not keep."""
     index.register_tokenizer(_WORDS, _analyzer())
     return index
 
 
 def url_key(url: str) -> str:
-    """What stands for *url*: of 128 bits, and not to be turned back."""
+    """Return the 128-bit hash of *url*."""
     return xxhash.xxh3_128_hexdigest(url.encode("utf-8", "surrogatepass"))
 
 
 def host_terms(host: str) -> Iterator[str]:
-    """The terms for *host*: itself, and ``*.`` before it and each domain that it is of."""
+    """Yield *host*, and ``*.`` before it and each of its parent domains."""
     if not host:
         return
     yield host
@@ -133,7 +126,7 @@ def host_terms(host: str) -> Iterator[str]:
 
 
 def to_tantivy(document: Document) -> tantivy.Document:
-    """Return what is put into the index for a page."""
+    """Return the tantivy document of a page."""
     entry = document.entry
     fields: dict[str, Any] = {
         "key": url_key(entry.url),
@@ -156,7 +149,7 @@ def to_tantivy(document: Document) -> tantivy.Document:
 
 
 def to_document(found: tantivy.Document) -> Document:
-    """Return the page that `to_tantivy` has put in. Raises `SearchDamagedError`: it is none."""
+    """Reverse `to_tantivy`. Raises `SearchDamagedError`."""
     try:
         entry = cdxj.parse_entry(line_of(found))
     except PackDamagedError as error:
@@ -166,27 +159,27 @@ def to_document(found: tantivy.Document) -> Document:
 
 
 def line_of(found: tantivy.Document) -> bytes:
-    """What is stored beside the words: the line of a page, or how far a pack was read."""
+    """Return the stored index line of a page, or the position in a pack."""
     return bytes(found.get_first("line") or b"")
 
 
 def _plain(text: str) -> str:
-    """*text* without halves of characters, which no UTF-8 can hold."""
+    """*text* without lone surrogates."""
     return text.encode("utf-8", "replace").decode()
 
 
 HEAP: Final = 64 << 20
-"""Bytes of memory for pages that are not written yet; what is more becomes a part of its own."""
+"""Bytes of memory for pages that are not written yet."""
 _ALL: Final = 1 << 24
 
 
 class PackCursor(NamedTuple):
-    """How far the pack *name* has been read.
+    """How far the pack *name* was read.
 
     Attributes:
-        offset: where its next page begins.
-        tail: a digest of what lies before it, by which a pack that was written anew is known.
-        size: bytes that it had when all of it had been read; 0 before.
+        offset: of its next page.
+        tail: digest of the bytes before it; shows a rewritten pack.
+        size: bytes of a pack that was read to its end; 0 before.
     """
 
     name: str
@@ -196,7 +189,7 @@ class PackCursor(NamedTuple):
 
 
 class OpenIndex:
-    """The index in the folder *path* as of its last commit. Raises `SearchDamagedError`."""
+    """The last commit of the index in *path*. Raises `SearchDamagedError`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -206,7 +199,7 @@ class OpenIndex:
             self.searcher = self.index.searcher()
 
     def find(self, field: str, value: str, limit: int = _ALL) -> Iterator[tantivy.Document]:
-        """What has *value* in *field*, in no order."""
+        """Yield the documents with *value* in *field*, in no order."""
         with tantivy_errors(self.path):
             if not self.searcher.doc_freq(field, value):
                 return
@@ -219,17 +212,17 @@ class OpenIndex:
             yield document
 
     def page(self, url: str) -> Document | None:
-        """What is known of *url*."""
+        """Return the document of *url*, or None."""
         return next(map(to_document, self.find("key", url_key(url), 1)), None)
 
     def cursors(self) -> dict[str, PackCursor]:
-        """How far each pack has been read."""
+        """Return the cursor of each pack."""
         rows = (json.loads(line_of(each)) for each in self.find("kind", PACK))
         return {row["name"]: PackCursor(**row) for row in rows}
 
 
 class IndexChange:
-    """What is put into the index in *path* by the next `commit`; by one process at a time.
+    """The next commit of the index in *path*; for one process at a time.
 
     Raises `SearchDamagedError` and `OSError`.
     """
@@ -246,7 +239,7 @@ class IndexChange:
         self._forgotten: set[str] = set()
 
     def newest(self, document: Document) -> bool:
-        """Whether nothing newer is known of its URL."""
+        """Whether no newer version of its URL is known."""
         known = self._new.get(url_key(document.entry.url))
         if known is None:
             found = self.opened.page(document.entry.url)
@@ -255,13 +248,12 @@ class IndexChange:
         return known is None or known < document.version
 
     def put(self, document: Document) -> None:
-        """Let *document* be what is known of its URL."""
+        """Store *document* for its URL."""
         key = url_key(document.entry.url)
         self._replace(key, to_tantivy(document))
         self._new[key] = document.version
 
     def put_cursor(self, cursor: PackCursor) -> None:
-        """Note how far a pack has been read."""
         key = f"{PACK} {cursor.name}"
         line = json.dumps(cursor._asdict()).encode()
         row = {"key": key, "kind": PACK, "line": line}
@@ -274,12 +266,12 @@ class IndexChange:
             self._writer.add_document(document)
 
     def remove(self, field: str, value: str) -> None:
-        """Leave out what has *value* in *field*."""
+        """Remove documents with *value* in *field*."""
         with tantivy_errors(self.path):
             self._writer.delete_documents_by_term(field, value)
 
     def remove_pack(self, name: str) -> list[str]:
-        """Leave out the pages of the pack *name*, and how far it was read; return their URLs."""
+        """Remove the pages and the cursor of the pack *name*; return their URLs."""
         urls = [to_document(each).entry.url for each in self.opened.find("pack", name)]
         self._forgotten.add(name)
         self._new = {key: each for key, each in self._new.items() if each.filename != name}
@@ -290,9 +282,8 @@ class IndexChange:
     def copy(
         self, old: OpenIndex, cursor: PackCursor, takes: Callable[[str, str], bool] | None = None
     ) -> list[str]:
-        """Put in what *old* has of a pack, and its *cursor* there.
-
-        Pages that *takes* takes, by their URL and text, are left out; returns their URLs.
+        """Copy the documents of a pack and its *cursor* from *old*, without pages that *takes*
+        accepts by URL and text; return their URLs.
         """
         out = []
         for document in map(to_document, old.find("pack", cursor.name)):
@@ -305,14 +296,14 @@ class IndexChange:
         return out
 
     def commit(self) -> None:
-        """Write it, on the medium; nothing more can be put into this change."""
+        """Write and sync; the change is used up."""
         with tantivy_errors(self.path):
             self._writer.commit()
             # Parts are merged in the background; they are whole when the next change begins.
             self._writer.wait_merging_threads()
 
     def discard(self) -> None:
-        """Leave the index as it was."""
+        """Leave the index unchanged."""
         with tantivy_errors(self.path):
             self._writer.rollback()
             self._writer.wait_merging_threads()
