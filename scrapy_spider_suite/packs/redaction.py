@@ -219,7 +219,10 @@ def redact(
 
 
 def count_redaction(
-    folder: Path, target: RedactionTarget, progress: Callable[[int], object], *,
+    folder: Path,
+    target: RedactionTarget,
+    progress: Callable[[int], object],
+    *,
     mentions: bool = False,
 ) -> RedactionReceipt:
     """Return the receipt that `redact` would give, open packs included; changes nothing.
@@ -345,8 +348,7 @@ def _changes(path: Path, keep: _RecordFilter) -> bool:
 
 
 def _redact_pack(path: Path, keep: _RecordFilter, note: Callable[[], object]) -> None:
-    """Rewrite *path* if it holds some of the target; *note* saves the receipt if it was uploaded.
-    """
+    """Rewrite *path* if it holds some of the target; *note* saves the receipt if it was uploaded."""
     counted = _RecordFilter(keep.target, RedactionReceipt(), mentions=keep.mentions)
     if not _changes(path, counted):
         keep.receipt.mentions += counted.receipt.mentions

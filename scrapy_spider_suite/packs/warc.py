@@ -100,11 +100,7 @@ def make_record(
     Control characters are escaped in the URL and become spaces in other values; fields without a
     value are left out. Raises ValueError: the URL is longer than `URL_MAX`.
     """
-    fields = [
-        ("WARC-Type", kind),
-        ("WARC-Record-ID", _new_id()),
-        ("WARC-Date", time),
-    ]
+    fields = [("WARC-Type", kind), ("WARC-Record-ID", _new_id()), ("WARC-Date", time)]
     if url:
         if len(url) > URL_MAX:
             raise ValueError(f"a URL of {len(url)} characters: {url[:200]!r}")

@@ -1,5 +1,4 @@
-"""Writes packs in a thread of its own: records to groups, groups to packs; recovery after a crash.
-"""
+"""Writes packs in a thread of its own, by groups of records; closes packs that a crash left open."""
 
 from __future__ import annotations
 

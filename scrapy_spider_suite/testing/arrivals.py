@@ -1,26 +1,16 @@
-"""The arrival log: one line for each request that the in-vitro web was sent, and its reader.
+"""The arrival log: a line for each request that the in-vitro web got; gaps; the best schedule.
 
 A line has seven fields, separated by tabs::
 
-    start   wall clock, seconds with microseconds, when the request's first byte was read
-    end     likewise, when the last byte of the answer was handed to the kernel
-    host    of the Host header: lower case, no port, no trailing dot
-    address that was connected to
-    path    request target as sent, cut after 2,000 characters, control characters escaped
-    status  of the answer, 0 where there was none
-    connection  number of the TCP connection, counted from 1 for each run of the server
+    start       seconds, wall clock: the request's first byte was read
+    end         seconds: the answer's last byte was handed to the kernel
+    host        of the Host header: lower case, no port, no trailing dot
+    address     that was connected to
+    path        as sent, cut after 2,000 characters, control characters escaped
+    status      of the answer, 0 for none
+    connection  number of the TCP connection, from 1 in each run of the server
 
-Both times are the server's own, so politeness can be checked without trusting the crawler:
-:func:`gaps` gives for each host or address the times from the end of an answer to the start of
-the next request. Under load both are off by what the server needs for a few answers, and always to
-the same side: a gap may be logged longer than it was, never shorter. (Only the end of an answer
-that is too large for one write, some megabytes, may be logged late.)
-
-How fast a polite crawl can be: an optimal schedule of what the server's log says was fetched.
-
-The fetches of each host, in the order and with the service times in which they were answered,
-are scheduled again in virtual time: a host begins its next fetch no sooner than its delay after
-its last has ended, an address likewise. What a crawler needs beyond that is time it wasted.
+The times are the server's own. Under load a gap may be logged longer than it was, never shorter.
 """
 
 from __future__ import annotations
@@ -34,14 +24,14 @@ from typing import NamedTuple
 
 FLUSH_BYTES = 1 << 18
 MEMORY = 1_000_000
-"""Arrivals kept in memory for in-process users; later ones are only counted."""
+"""Arrivals kept in memory; later ones are only counted."""
 
 _HEADER = "#start\tend\thost\taddress\tpath\tstatus\tconnection\n"
 _PATH_LENGTH = 2000
 
 
 class Arrival(NamedTuple):
-    """One request and its answer; the module says what each field is."""
+    """One request and its answer; the fields are the module's."""
 
     start: float
     end: float
@@ -52,7 +42,6 @@ class Arrival(NamedTuple):
     connection: int
 
     def line(self) -> str:
-        """The arrival as one line of the log."""
         start, end, host, address, path, status, connection = self
         if len(path) > _PATH_LENGTH:
             path = path[:_PATH_LENGTH]
@@ -64,19 +53,15 @@ class Arrival(NamedTuple):
 
     @classmethod
     def parse(cls, line: str) -> Arrival:
-        """Read what :meth:`line` wrote.
-
-        Raises:
-            ValueError: it is not a complete line of the log.
-        """
+        """Parse a line. Raises ValueError."""
         start, end, host, address, path, status, connection = line.rstrip("\n").split("\t")
         return cls(float(start), float(end), host, address, path, int(status), int(connection))
 
 
 class LineLog:
-    """Appends lines to a file in large writes; the owner calls :meth:`flush` now and then.
+    """Appends lines to a file in large writes, which is opened at once.
 
-    The file is opened at once, so that a path that cannot be written is refused at the start.
+    The owner calls `flush` regularly.
     """
 
     def __init__(self, path: Path | None, header: str = "") -> None:
@@ -88,7 +73,7 @@ class LineLog:
             self.add(header)
 
     def add(self, line: str) -> None:
-        """Append *line*, which ends with a newline; without a file it is dropped."""
+        """Append *line*; dropped without a file."""
         if self._file is None:
             return
         self._lines.append(line)
@@ -97,7 +82,7 @@ class LineLog:
             self.flush()
 
     def flush(self) -> None:
-        """Hand all lines so far to the kernel: they survive a kill of this process."""
+        """Write all lines: they survive a kill of this process."""
         if self._file is None or not self._lines:
             return
         data = "".join(self._lines).encode("utf-8", "backslashreplace")
@@ -108,7 +93,6 @@ class LineLog:
             view = view[os.write(self._file, view) :]
 
     def close(self) -> None:
-        """Flush and close the file; the log is of no use afterwards."""
         self.flush()
         if self._file is not None:
             os.close(self._file)
@@ -116,7 +100,7 @@ class LineLog:
 
 
 class ArrivalLog:
-    """What the server writes: to a file if there is one, to memory if it is wanted there."""
+    """Arrivals in a file, in memory, or both."""
 
     def __init__(self, path: Path | None = None, *, in_memory: bool = False) -> None:
         self._log = LineLog(path, _HEADER)
@@ -128,7 +112,6 @@ class ArrivalLog:
         self.close = self._log.close
 
     def add(self, arrival: Arrival) -> None:
-        """Note that *arrival* has been answered."""
         self.count += 1
         if self._to_file:
             self._log.add(arrival.line())
@@ -137,7 +120,7 @@ class ArrivalLog:
 
 
 class QueryLog:
-    """The name server's log: lines of wall clock, name, type and answer (an RCODE name)."""
+    """The name server's log: time, name, type, and answer or RCODE name."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._log = LineLog(path, "#time\tname\ttype\tanswer\n")
@@ -147,7 +130,7 @@ class QueryLog:
         self.close = self._log.close
 
     def add(self, name: str, kind: str, answer: str) -> None:
-        """Note a query for *name*; how often each name was asked for is kept in memory."""
+        """Note and count a query for *name*."""
         self.count += 1
         if name in self.names or len(self.names) < MEMORY:
             self.names[name] = self.names.get(name, 0) + 1
@@ -155,13 +138,8 @@ class QueryLog:
 
 
 def read_arrivals(path: Path | str) -> Iterator[Arrival]:
-    """Read an arrival log, in the order of the answers' ends, while it is written too.
-
-    A last line that is not complete yet is left out.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: a complete line is not one of an arrival log.
+    """Yield the arrivals in the order of their ends, also while the log is written; an incomplete
+    last line is ignored. Raises OSError, and ValueError for a bad line.
     """
     with open(path, encoding="utf-8", newline="\n") as lines:
         for line in lines:
@@ -171,11 +149,10 @@ def read_arrivals(path: Path | str) -> Iterator[Arrival]:
 
 @dataclass
 class Gaps:
-    """The times between requests to one host or address, in seconds.
+    """Seconds between requests to one host or address. *values*: in order.
 
-    ``values`` are in the order of the requests; ``smallest`` is the least of them, infinite when
-    there was one request only; ``pair`` are the two arrivals on either side of the smallest gap.
-    A gap is negative if a request began before an earlier answer had ended.
+    *smallest*: infinite for one request. *pair*: the arrivals around it. Negative: a request began
+    before an earlier answer ended.
     """
 
     values: list[float] = field(default_factory=list)
@@ -183,16 +160,14 @@ class Gaps:
     pair: tuple[Arrival, Arrival] | None = None
 
     def shorter_than(self, seconds: float) -> int:
-        """How many gaps are shorter than *seconds*."""
         return sum(1 for value in self.values if value < seconds)
 
 
 def gaps(
     records: Iterable[Arrival], key: str | Callable[[Arrival], str] = "host"
 ) -> dict[str, Gaps]:
-    """For each host (``"host"``), address (``"address"``) or own *key*: end -> next start.
-
-    The end that counts is the latest of all earlier requests of that key, not just the previous.
+    """Return the gaps by ``"host"``, ``"address"`` or own *key*: from the latest end of all earlier
+    requests to the next start.
     """
     name = key if callable(key) else (lambda arrival: str(getattr(arrival, key)))
     arrivals: dict[str, list[Arrival]] = {}
@@ -215,15 +190,14 @@ def _gaps(ordered: list[Arrival]) -> Gaps:
 
 
 Pause = Callable[[Arrival], float]
-"""Seconds that a host must be left alone after the end of a fetch."""
+"""Seconds that a host must rest after a fetch."""
 
 
 @dataclass(slots=True)
 class _Chain:
-    """The fetches of one host that are still to be made, the next one last.
+    """The remaining fetches of one host, the next one last: pairs of service time and pause.
 
-    *steps* are pairs of service time and pause after it; *left* is the time that they need at
-    least; *ready* is when the next one may begin.
+    *left*: their least duration.
     """
 
     steps: list[tuple[float, float]]
@@ -232,11 +206,10 @@ class _Chain:
 
 
 def optimal_seconds(arrivals: Iterable[Arrival], pause: Pause, address_delay: float) -> float:
-    """Seconds from the first request to the last answer in an optimal schedule of *arrivals*.
+    """Return the duration of an optimal schedule of *arrivals*.
 
-    Addresses are independent of each other, so the slowest one counts. At each the host that has
-    most left goes first among those that may be visited; that is optimal whenever a single host,
-    or the address itself, is what takes the time.
+    Addresses are independent, so the slowest one counts. There the ready host with most work left
+    goes first: optimal if one host, or the address, is the bottleneck.
     """
     chains: dict[str, dict[str, list[Arrival]]] = {}
     for arrival in sorted(arrivals):
@@ -245,7 +218,7 @@ def optimal_seconds(arrivals: Iterable[Arrival], pause: Pause, address_delay: fl
 
 
 def seconds_of(arrivals: Iterable[Arrival]) -> float:
-    """Seconds from the first request to the last answer, as it was."""
+    """Return the seconds from the first request to the last answer."""
     known = list(arrivals)
     return max(each.end for each in known) - min(each.start for each in known)
 
@@ -256,7 +229,6 @@ def _chain(fetches: list[Arrival], pause: Pause) -> _Chain:
 
 
 def _schedule(hosts: dict[str, list[Arrival]], pause: Pause, delay: float) -> float:
-    """Virtual time at which the last fetch at one address ends."""
     waiting = [_chain(fetches, pause) for fetches in hosts.values()]
     free = now = 0.0
     while waiting:

@@ -1,7 +1,6 @@
-"""The command line of the in-vitro web: ``scrapy fakeweb``, ``python -m …testing``.
+"""The command line of the in-vitro web, ``scrapy fakeweb`` and ``python -m …testing``.
 
-Options come from the declarations in ``config.py``. They are all read as text and checked there,
-so that every bad value gives one line and exit code 2.
+Options are made from the knobs of `config`; a bad value gives one line and exit code 2.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _METAVARS = {"count": "N", "bytes": "BYTES", "secs": "SECONDS", "share": "0..1",
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare all options on *parser*; what is not given is None (or empty) afterwards."""
+    """Declare all options on *parser*; missing ones are None or empty."""
     web = parser.add_argument_group("the web")
     for each in dataclasses.fields(FakeWebConfig):
         kind, about = each.metadata["kind"], each.metadata["help"]
@@ -84,9 +83,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, leftover: Sequence[str] = ()) -> int:
-    """Do what *options* say until it is time to end; give the exit code.
+    """Run until it is time to end.
 
-    Exit codes: 0 ended as asked, 2 an option is bad or something is taken (one line says what).
+    Exit codes: 0 ended as asked, 2 a bad option or a taken port (one line says which).
     """
     try:
         if leftover:
@@ -108,7 +107,7 @@ def run(options: argparse.Namespace, leftover: Sequence[str] = ()) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of ``python -m scrapy_spider_suite.testing``; gives the exit code."""
+    """Entry point of ``python -m scrapy_spider_suite.testing``; returns the exit code."""
     parser = _Parser(
         prog="python -m scrapy_spider_suite.testing",
         usage="%(prog)s [options]",
@@ -123,17 +122,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line, without the usage before it."""
+    """One-line errors, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"fakeweb: {message}\n")
 
 
 def config_of(options: argparse.Namespace) -> FakeWebConfig:
-    """The configuration that *options* describe; single options win over ``--config``.
+    """Return the configuration of *options*; single options override ``--config``.
 
-    Raises:
-        SettingsError: a value is bad.
+    Raises `SettingsError`.
     """
     base = FakeWebConfig.from_json(options.config or "{}")
     given: dict[str, Any] = {
@@ -150,8 +148,6 @@ def config_of(options: argparse.Namespace) -> FakeWebConfig:
 
 
 class _Run:
-    """One run of the command: start, say where everything is, report, wait for the end."""
-
     def __init__(self, options: argparse.Namespace) -> None:
         self._config = config_of(options)
         self._json = options.json
@@ -162,7 +158,7 @@ class _Run:
         self._parent = os.getppid()
 
     async def run(self) -> int:
-        """Serve until a signal, the time or the parent says that it is enough."""
+        """Serve until a signal, the time or the parent ends it."""
         over = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -238,7 +234,6 @@ class _Run:
 
 
 def _read_on(over: asyncio.Event) -> None:
-    """Nothing is expected on standard input but its end."""
     if not os.read(0, 4096):
         asyncio.get_running_loop().remove_reader(0)
         over.set()

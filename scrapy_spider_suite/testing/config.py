@@ -1,24 +1,7 @@
-"""Kinds of the in-vitro web's knobs: how each is declared, read from text and checked.
+"""Every knob of the in-vitro web, declared once, and what a started web says of itself.
 
-=========  ==========================================================================
-``count``  a whole number
-``bytes``  a whole number of bytes, ``K``, ``M`` and ``G`` (powers of 1,024) allowed
-``secs``   seconds, a decimal number of at least 0
-``share``  a share between 0 and 1
-``sigma``  spread of a log-normal distribution (0 = every draw is the mean)
-``text``   a name
-``file``   the path of a file
-``flag``   off unless it is given
-``table``  a table; on the command line one repeated option an entry
-=========  ==========================================================================
-
-Every knob of the in-vitro web, declared once: default, kind, unit and meaning.
-
-The command line, the JSON that
-:class:`~scrapy_spider_suite.testing.fake_web_process.FakeWebProcess` hands
-to its child and the checks all read these declarations; ``knobs.py`` says what each kind holds.
-
-What a started in-vitro web tells whoever started it.
+The command line, the JSON handed to a child process, and the checks are made from the fields of
+`FakeWebConfig`.
 """
 
 from __future__ import annotations
@@ -61,7 +44,7 @@ _SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def knob(default: T, kind: str, meaning: str, minimum: int = 0) -> T:
-    """Declare one dataclass field as a knob; *minimum* binds counts and bytes only."""
+    """Declare a dataclass field as a knob; *minimum* is for counts and bytes."""
     known = knob_metadata(default, kind, meaning, minimum)
     if kind == "table":
         return cast(T, field(default_factory=dict, metadata=known))
@@ -69,15 +52,14 @@ def knob(default: T, kind: str, meaning: str, minimum: int = 0) -> T:
 
 
 def knob_metadata(default: object, kind: str, meaning: str, minimum: int = 0) -> dict[str, Any]:
-    """What is kept about a knob, as the metadata of its field."""
+    """Return the metadata of a knob's field."""
     return {"kind": kind, "help": meaning, "min": minimum, "default": default}
 
 
 def parse(name: str, kind: str, value: Any) -> Any:
-    """Turn *value*, as the command line or JSON has it, into what a knob of *kind* holds.
+    """Parse *value*, of the command line or JSON, as *kind*.
 
-    Raises:
-        SettingsError: the text cannot be read as that kind (ranges are :func:`check`'s matter).
+    Raises `SettingsError`; ranges are checked by `check`.
     """
     if kind == "file" and value is not None:
         return Path(value)
@@ -90,11 +72,7 @@ def parse(name: str, kind: str, value: Any) -> Any:
 
 
 def check(name: str, kind: str, value: Any, minimum: int = 0) -> None:
-    """Refuse a *value* that a knob of *kind* cannot have.
-
-    Raises:
-        SettingsError: it is of the wrong type or out of range.
-    """
+    """Raise `SettingsError` if a knob of *kind* cannot have *value*."""
     if kind in ("count", "bytes"):
         if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
             raise SettingsError.of(name, value, f"a whole number of at least {minimum}")
@@ -131,7 +109,7 @@ _READERS: dict[str, Callable[[str], float]] = {
 
 _LABEL = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?"
 HOST_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
-"""What a host name of the in-vitro web looks like: lower case, no trailing dot."""
+"""A host name: lower case, no trailing dot."""
 
 TRAIT_KINDS = {
     "pages": "count",
@@ -145,18 +123,14 @@ TRAIT_KINDS = {
     "retry_after_delay": "secs",
     "images": "count",
 }
-"""What ``overrides`` may set for one host, and the kind of each; see ``graph.HostTraits``."""
+"""The traits that ``overrides`` may set for a host, and their kinds."""
 
 
 @dataclass(frozen=True)
 class FakeWebConfig:
-    """What the in-vitro web looks like and how it answers.
+    """The in-vitro web and its answers. The graph depends on the fields up to ``overrides`` alone.
 
-    The graph depends on nothing but the fields up to ``overrides``; the same values give the same
-    web on every machine. Durations are seconds, shares lie between 0 and 1.
-
-    Raises:
-        SettingsError: a field has a value outside its range, or two fields do not fit together.
+    Durations are seconds, shares 0 to 1. Raises `SettingsError`.
     """
 
     seed: int = knob(1, "count", "names the web: another seed, another graph")
@@ -241,7 +215,7 @@ class FakeWebConfig:
                 raise SettingsError.of("sites", folder, "a folder that exists")
 
     def to_json(self) -> str:
-        """All fields that differ from their default, as one line of JSON."""
+        """Return the fields that differ from their defaults, as a line of JSON."""
         changed = {
             each.name: getattr(self, each.name)
             for each in dataclasses.fields(self)
@@ -251,11 +225,7 @@ class FakeWebConfig:
 
     @classmethod
     def from_json(cls, text: str) -> FakeWebConfig:
-        """Read what :meth:`to_json` wrote.
-
-        Raises:
-            SettingsError: it is not a JSON object of known fields with good values.
-        """
+        """Reverse `to_json`. Raises `SettingsError`."""
         try:
             values = json.loads(text)
         except ValueError as error:
@@ -266,11 +236,7 @@ class FakeWebConfig:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> FakeWebConfig:
-        """Build a configuration from *values*, text or JSON, by the kinds of the knobs.
-
-        Raises:
-            SettingsError: an unknown name, or a value that its kind does not allow.
-        """
+        """Make it of *values*, text or JSON. Raises `SettingsError`."""
         kinds = {each.name: each.metadata["kind"] for each in dataclasses.fields(cls)}
         for name in values:
             if name not in kinds:
@@ -283,11 +249,7 @@ class FakeWebConfig:
 
 
 def parse_override(text: str) -> tuple[int, dict[str, float]]:
-    """Read one ``--host`` option, ``INDEX:TRAIT=VALUE[,TRAIT=VALUE…]``.
-
-    Raises:
-        SettingsError: the text has another shape or names an unknown trait.
-    """
+    """Parse a ``--host`` option, ``INDEX:TRAIT=VALUE[,TRAIT=VALUE…]``. Raises `SettingsError`."""
     index, _, rest = text.partition(":")
     traits: dict[str, float] = {}
     for pair in rest.split(","):
@@ -300,10 +262,9 @@ def parse_override(text: str) -> tuple[int, dict[str, float]]:
 
 
 def parse_site(text: str) -> tuple[str, str]:
-    """Read one ``--site`` option, ``NAME=DIR``; a NAME without a dot becomes ``NAME.test``.
+    """Parse a ``--site`` option, ``NAME=DIR``; a NAME without a dot becomes ``NAME.test``.
 
-    Raises:
-        SettingsError: there is no ``=``.
+    Raises `SettingsError`.
     """
     name, equals, folder = text.partition("=")
     if not equals or not name or not folder:
@@ -323,10 +284,9 @@ def _check_override(host: int, traits: Mapping[str, float], hosts: int) -> None:
 
 @dataclass(frozen=True)
 class Ready:
-    """Where everything is, once it is up.
+    """A started web. *ports*: one HTTP port, or the port of each address in turn.
 
-    ``ports`` is the one HTTP port of all addresses, or, where there is one address only, the port
-    of each of the ``addresses`` "addresses" in turn. ``notes`` are lines for people.
+    *notes*: lines for people.
     """
 
     ports: tuple[int, ...]
@@ -341,25 +301,25 @@ class Ready:
 
     @property
     def http_port(self) -> int:
-        """The HTTP port (of the first host)."""
+        """The HTTP port of the first host."""
         return self.ports[0]
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings with which the suite crawls this web."""
+        """Settings for a crawl of this web."""
         return {
             "SUITE_DNS_SERVERS": f"127.0.0.1:{self.dns_port}",
             "SUITE_ALLOW_PRIVATE_ADDRESSES": ["127.0.0.0/8"],
         }
 
     def to_json(self) -> str:
-        """One line of JSON: the fields, and with them ``http_port`` and ``settings``."""
+        """Return the fields, ``http_port`` and ``settings`` as a line of JSON."""
         more = {"http_port": self.http_port, "settings": self.settings}
         return json.dumps(dataclasses.asdict(self) | more)
 
     @classmethod
     def from_json(cls, line: str) -> Ready:
-        """Read what :meth:`to_json` wrote; raises ``ValueError`` if it is something else."""
+        """Reverse `to_json`. Raises ValueError."""
         values = json.loads(line)
         names = [each.name for each in dataclasses.fields(cls)]
         if not isinstance(values, dict) or not set(names) <= values.keys():

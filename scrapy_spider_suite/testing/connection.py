@@ -1,10 +1,9 @@
-"""One TCP connection of the in-vitro web, and what all of them share.
+"""One TCP connection of the in-vitro web, and the state that all connections share.
 
-Requests of one connection are answered one after the other (pipelined ones wait in the buffer).
-An answer counts as ended when the kernel takes its last byte: the transport's high-water mark is
-0, so it pauses its protocol while anything is left in its own buffer. Where one write does it all,
-the clock is read before that write: the client may have the answer and this process may lose its
-core before it could be read afterwards, and a polite crawler would then look impolite.
+Pipelined requests wait in the buffer. An answer ends when the kernel takes its last byte: the
+transport's high-water mark is 0, so it pauses its protocol while it buffers. Where one write does
+it all, the clock is read before the write: the client may have the answer before this process runs
+again, and a polite crawler would look impolite.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ _TOO_LARGE = 431
 
 
 class OpenConnections:
-    """What all connections share: the way to an answer, the arrival log, the idle ones.
+    """The route to an answer, the arrival log, the open and idle connections.
 
-    Invariant: a connection is in ``idle`` if and only if it is open and has no request in hand;
-    the dict is ordered by how long they have been so, longest first.
+    Invariant: a connection is in *idle* if and only if it is open without a request; *idle* is
+    ordered by its duration, longest first.
     """
 
     def __init__(
@@ -58,10 +57,10 @@ class OpenConnections:
         self.turned_away = 0
 
     def enter(self, connection: ServerConnection) -> int:
-        """Take in a new connection and number it.
+        """Add a connection and return its number.
 
-        Beyond the limit the one that was idle longest is closed, or else the new one reset: a
-        server out of files could not even accept, and the client would wait for nothing.
+        Beyond the limit the longest idle one is closed, or else the new one reset: a server out of
+        files could not accept.
         """
         self.accepted += 1
         self.open.add(connection)
@@ -72,12 +71,11 @@ class OpenConnections:
         return self.accepted
 
     def leave(self, connection: ServerConnection) -> None:
-        """Forget a connection that was lost."""
         self.open.discard(connection)
         self.idle.pop(connection, None)
 
     def sweep(self) -> None:
-        """Close the connections that have been idle for ``keep_alive``; call once a second."""
+        """Close connections idle for *keep_alive*; call once a second."""
         oldest = time() - self.keep_alive
         for connection, since in list(self.idle.items()):
             if since > oldest:
@@ -85,7 +83,7 @@ class OpenConnections:
             connection.close()
 
     def close_all(self) -> None:
-        """Drop every connection; what they were answering is logged as ended now."""
+        """Abort every connection; answers in progress are logged as ended."""
         for connection in list(self.open):
             connection.abort()
 
@@ -111,13 +109,11 @@ class ServerConnection(asyncio.Protocol):
     # -- what the transport calls --------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport and ask to be told when it has handed on every byte."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=0)
         self._number = self._reception.enter(self)
 
     def data_received(self, data: bytes) -> None:
-        """Collect bytes of requests; begin with the first unless one is in hand."""
         self._latest = time()
         if self._buffer:
             self._buffer += data
@@ -127,19 +123,16 @@ class ServerConnection(asyncio.Protocol):
             self._advance()
 
     def eof_received(self) -> bool:
-        """A client that has sent all still gets the answer in hand, unless a script plays it.
-
-        Scripts may go on for ever, and a client that gave up looks just the same.
+        """A client that has sent all still gets its answer, unless a script plays it: scripts may
+        be endless, and a client that gave up looks the same.
         """
         self._keep = False
         return self._request is not None and self._wire is None
 
     def pause_writing(self) -> None:
-        """Bytes are left in the transport's buffer."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """The last byte is with the kernel."""
         self._paused = False
         if self._wire is not None:
             self._wire.flushed()
@@ -148,7 +141,6 @@ class ServerConnection(asyncio.Protocol):
             self._advance()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """An answer in hand ends here, whether or not the client got it."""
         self._reception.leave(self)
         if self._waiting is not None:
             self._waiting.cancel()
@@ -159,7 +151,7 @@ class ServerConnection(asyncio.Protocol):
     # -- requests ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close politely: what was written is still sent."""
+        """Close; written bytes are still sent."""
         self._reception.idle.pop(self, None)
         self._transport.close()
 
@@ -169,7 +161,6 @@ class ServerConnection(asyncio.Protocol):
         self._transport.abort()
 
     def _advance(self) -> None:
-        """Answer the requests in the buffer until one takes time, or the buffer has no more."""
         while self._request is None and self._buffer and not self._transport.is_closing():
             if self._skip:
                 skipped = min(self._skip, len(self._buffer))
@@ -191,7 +182,6 @@ class ServerConnection(asyncio.Protocol):
             self._begin(request)
 
     def _refuse(self, status: int, reason: str) -> None:
-        """Answer what is not a request, which the log shows without host and path."""
         self._buffer = b""
         self._take(Request("", "", "", "", False, 0))
         self._send(make_reply(status, reason + "\n"))
@@ -258,7 +248,6 @@ class ServerConnection(asyncio.Protocol):
     # -- scripts -------------------------------------------------------------------------------
 
     async def _play(self, script: Script, request: Request) -> None:
-        """Let *script* answer; it is cancelled when the connection is lost."""
         self._wire = wire = AnswerWriter(self._transport, self, request)
         try:
             with contextlib.suppress(ConnectionError):
@@ -276,9 +265,7 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def paused(self) -> bool:
-        """Whether bytes are left in the transport's buffer."""
         return self._paused
 
     def saw(self, status: int) -> None:
-        """Note the status that a script has sent, for the log."""
         self._status = status

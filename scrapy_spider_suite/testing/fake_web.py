@@ -1,8 +1,5 @@
-"""Which host is where, and who answers for it.
-
-Event loops: the fastest there is, and one in a thread of its own.
-
-The in-vitro web in this process: web servers, name server, arrival log, in one event loop.
+"""The in-vitro web in this process: hosts, web servers, name server, arrival log, in one event
+loop.
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ MISDIRECTED = 421
 
 
 def extra_endpoints(config: FakeWebConfig) -> int:
-    """How many listening addresses there are beside those of the synthetic hosts."""
+    """Return the number of listening addresses beside those of the synthetic hosts."""
     count = 2 + len(config.sites) + (_hostile_count() if config.hostile else 0)
     return count + (len(traps.NAMES) + len(trap_sites.ordinary_hosts()) if config.traps else 0)
 
@@ -65,16 +62,16 @@ class PlainSite:
     """Three small pages, for the special names of the name server."""
 
     def answer(self, request: Request) -> ServerReply:
-        """Answer with one of the three pages, or 404."""
         if request.path not in ("/", "/1.html", "/2.html"):
             return make_reply(404, "no such page\n")
         return make_reply(200, "<a href='/1.html'>1</a> <a href='/2.html'>2</a>\n", HTML)
 
 
 class HostTable:
-    """All hosts, given the *endpoints* in their order: the pool that the synthetic hosts share,
-    two for the special names, one a site, the hostile ones, those of the traps, those that only
-    look like traps, one that refuses, one that hangs.
+    """All hosts.
+
+    *endpoints* in order: the pool of the synthetic hosts, two for the special names, one a site,
+    the hostile ones, the traps, their harmless look-alikes, one that refuses, one that hangs.
     """
 
     def __init__(
@@ -118,11 +115,7 @@ class HostTable:
             self._places[host] = places[site.address_number(host)]
 
     def endpoint(self, host: str) -> LoopbackEndpoint:
-        """Where *host* is.
-
-        Raises:
-            LookupError: there is no such host.
-        """
+        """Return where *host* is. Raises LookupError."""
         place = self._places.get(host)
         if place is not None:
             return place
@@ -131,23 +124,22 @@ class HostTable:
         return self._pool[self._web.address_index(self._web.host_index(host))]
 
     def address(self, host: str) -> str:
-        """The address of *host*, for the name server; raises ``LookupError`` likewise."""
+        """Return the address of *host*. Raises LookupError."""
         return self.endpoint(host).address
 
     def base(self, host: str) -> str:
-        """Scheme, name and port of *host*, without a slash; raises ``LookupError`` likewise."""
+        """Return scheme, name and port of *host*. Raises LookupError."""
         port = self.endpoint(host).port
         return f"http://{host}" + (f":{port}" if port != 80 else "")
 
     @property
     def special(self) -> SpecialAddresses:
-        """The addresses of the name server's special names."""
         first, second = (place.address for place in self._serving)
         refusing, hanging = self.address(REFUSED), self.address(HANGING)
         return SpecialAddresses((first, second), refusing, hanging)
 
     def route(self, request: Request) -> ServerReply:
-        """Let the host that *request* names answer it; 421 if there is no such host."""
+        """Answer *request*; 421 if there is no such host."""
         site = self._sites.get(request.host, self._synthetic)
         if self._traps and request.host.endswith(".farm-trap.test"):
             site = self._sites["farm-trap.test"]
@@ -161,7 +153,7 @@ T = TypeVar("T")
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """An event loop, uvloop's where it is installed: it answers about a tenth more pages."""
+    """Return an event loop, uvloop's if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -170,7 +162,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 class LoopThread:
-    """An event loop that runs in a thread of its own."""
+    """An event loop in a thread of its own."""
 
     def __init__(self) -> None:
         self._loop = new_loop()
@@ -178,11 +170,10 @@ class LoopThread:
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* in the loop and wait for its result."""
+        """Run *work* in the loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
-        """Stop the loop and wait for the thread to end."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -195,13 +186,12 @@ _FILES_WANTED = 20_000
 class FakeWeb:
     """A running in-vitro web: ``async with`` in the caller's loop, ``with`` in its own thread.
 
-    Until it is started, only ``config`` may be used. Afterwards ``ready`` says where everything
-    is, ``web`` is the graph with the URLs that it is served under, and ``arrivals`` the requests
-    so far (the first million), oldest answer first.
+    Before the start only *config* is valid; then *ready* says where everything is, *web* is the
+    graph with its URLs, *arrivals* the first million requests.
     """
 
     def __init__(self, config: FakeWebConfig, *, in_memory: bool = True) -> None:
-        """*in_memory* keeps the arrivals for :attr:`arrivals`, also without a log file."""
+        """*in_memory* keeps the arrivals even without a log file."""
         self.config = config
         self.ready: Ready
         self.web: SyntheticWeb
@@ -212,8 +202,7 @@ class FakeWeb:
     async def start(self) -> Ready:
         """Bind everything and begin to answer.
 
-        Raises:
-            SettingsError: a port is taken, a log cannot be written, too few files may be open.
+        Raises `SettingsError`: a port is taken, a log is not writable, too few files may be open.
         """
         async with contextlib.AsyncExitStack() as closing:
             closing.push_async_callback(_settle)
@@ -234,7 +223,6 @@ class FakeWeb:
         return self.ready
 
     async def stop(self) -> None:
-        """Stop listening, drop all connections, and write out the logs."""
         await self._closing.aclose()
 
     async def __aenter__(self) -> FakeWeb:
@@ -262,7 +250,7 @@ class FakeWeb:
 
     @property
     def arrivals(self) -> list[Arrival]:
-        """A copy of the arrivals in memory, those of all answers that a client can have seen."""
+        """A copy of the arrivals in memory, with every answer that a client can have seen."""
         if self._thread is not None:
             # The client may have its answer while the thread has yet to write down that it has.
             self._thread.call(_settle())
@@ -270,11 +258,10 @@ class FakeWeb:
 
     @property
     def open_connections(self) -> int:
-        """TCP connections open now."""
         return len(self._reception.open)
 
     def url(self, host: str, path: str = "/") -> str:
-        """URL of *path* on *host*, any of the hosts; raises ``LookupError`` if there is none."""
+        """Return the URL of *path* on *host*. Raises LookupError."""
         return self.directory.base(host) + path
 
     # -- start -------------------------------------------------------------------------------
@@ -391,7 +378,7 @@ class FakeWeb:
 
 
 async def _settle() -> None:
-    """Let the loop finish closing what was closed; the caller may stop it straight afterwards."""
+    """Let the loop finish closing; the caller may stop it afterwards."""
     for _ in range(3):
         await asyncio.sleep(0)
 
@@ -403,7 +390,6 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 
 def _writable(name: str, path: Path | None) -> Path | None:
-    """*path*, once it is sure that it can be appended to."""
     if path is not None:
         try:
             path.open("ab").close()

@@ -23,11 +23,9 @@ _STOP_SECONDS = 10.0
 
 
 class FakeWebProcess:
-    """``with FakeWebProcess(config) as web``: starts it, waits until it is up, stops it.
-
-    The child ends when this process does, however that ends. ``ready`` and ``web`` are as those
-    of :class:`~scrapy_spider_suite.testing.fake_web.FakeWeb`; :meth:`arrivals` needs a log file.
-    *inside* is a command that runs the child, ``ip netns exec NAME`` for one.
+    """``with FakeWebProcess(config) as web`` starts the child and waits until it is up; the child
+    ends with this process. *ready* and *web* are as of `FakeWeb`; `arrivals` needs a log file.
+    *inside*: a command that runs the child, such as ``ip netns exec NAME``.
     """
 
     def __init__(self, config: FakeWebConfig, inside: Sequence[str] = ()) -> None:
@@ -40,8 +38,7 @@ class FakeWebProcess:
     def start(self) -> Ready:
         """Start the child and wait until it answers.
 
-        Raises:
-            SettingsError: it could not start; the message is the one that it gave.
+        Raises `SettingsError` with the child's message.
         """
         with TemporaryFile() as complaints:
             self._child = subprocess.Popen(
@@ -67,13 +64,12 @@ class FakeWebProcess:
 
     @property
     def pid(self) -> int:
-        """The child's process id."""
         if self._child is None:
             raise RuntimeError("the in-vitro web is not running")
         return self._child.pid
 
     def stop(self) -> None:
-        """End the child, which writes out its logs; kill it if it does not end within 10 s."""
+        """End the child, which writes its logs; kill it after 10 s."""
         child, self._child = self._child, None
         if child is None:
             return
@@ -85,10 +81,9 @@ class FakeWebProcess:
                 child.kill()
 
     def arrivals(self) -> list[Arrival]:
-        """The log so far: all of it after :meth:`stop`, before that up to half a second ago.
+        """Return the log: all of it after `stop`, before up to half a second ago.
 
-        Raises:
-            SettingsError: the configuration names no log file.
+        Raises `SettingsError`: no log file.
         """
         if self.config.log is None:
             raise SettingsError.of("log", None, "a file, to read the arrivals of a process")
@@ -103,7 +98,6 @@ class FakeWebProcess:
 
 
 def _first_line(child: subprocess.Popen[bytes]) -> str:
-    """The first line of the child's output, empty if it ends or says nothing for 30 s."""
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     output = child.stdout
     if output is None:
@@ -116,7 +110,6 @@ def _first_line(child: subprocess.Popen[bytes]) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with the package findable for the child even where it is not installed."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.environ.get("PYTHONPATH")
     return os.environ | {"PYTHONPATH": root + (os.pathsep + path if path else "")}

@@ -1,4 +1,4 @@
-"""Serves a folder of files as one host: real sites, one page a file."""
+"""Serves a folder of files as one host."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz":
 class FolderSite:
     """Answers with the files below *root*.
 
-    ``/dir`` redirects to ``/dir/``, which is its ``index.html``; there are no listings. HTML is
-    sent without a charset, so that what the file declares counts. Nothing outside of *root* is
-    ever read: links within it are followed, links that lead out of it are 404s.
+    ``/dir`` redirects to ``/dir/``, its ``index.html``; no listings. HTML has no charset, so that
+    the file's own declaration counts. Links that lead out of *root* are 404s.
     """
 
     def __init__(self, root: Path | str, latency: float = 0.0) -> None:
@@ -34,7 +33,7 @@ class FolderSite:
         self._types = mimetypes.MimeTypes()
 
     def answer(self, request: Request) -> ServerReply:
-        """Answer with the file that the path names, a redirect, or 404; 403 if it is unreadable."""
+        """Answer with a file, a redirect or 404; 403 if it is unreadable."""
         try:
             return self._answer(request)
         except OSError as error:
@@ -54,7 +53,6 @@ class FolderSite:
         return ServerReply(200, b"", script=_Stream(found, kind, self._latency))
 
     def _find(self, path: str) -> str | None:
-        """The regular file at *path*; a folder if *path* lacks its final slash; or None."""
         name = os.fsdecode(unquote_to_bytes(path))
         if "\0" in name or ".." in name.split("/"):
             return None
@@ -74,7 +72,6 @@ class FolderSite:
 
 
 def _servable(path: str, *, folder: bool) -> bool:
-    """Whether *path* is a regular file, or a folder where one is allowed; no devices, no pipes."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -83,7 +80,7 @@ def _servable(path: str, *, folder: bool) -> bool:
 
 
 class _Stream:
-    """Sends a large file piece by piece, so that it is never in memory as a whole."""
+    """Sends a large file piece by piece."""
 
     def __init__(self, path: str, kind: str, latency: float) -> None:
         self._path = path

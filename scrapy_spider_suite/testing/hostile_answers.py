@@ -1,14 +1,7 @@
-"""The table of hostile behaviours, and what they are written with.
+"""The hostile behaviours: framing, bodies, links.
 
-A behaviour is a coroutine that answers one request through a
-:class:`~scrapy_spider_suite.testing.http.AnswerWriter`, byte by byte if it likes. Its name, with
-dashes, is its path on ``hostile.test`` and its label below it.
-
-Answers that never end, never begin, break off or blow up, and bodies that lie.
-
-Answers that break the rules of HTTP messages: status lines, fields, lengths, chunks.
-
-Pages and redirects that lead where no crawler should go, or on and on; bad robots.txt.
+A behaviour is a coroutine that answers one request through an `AnswerWriter`; its name, with
+dashes, is its path on ``hostile.test``.
 """
 
 from __future__ import annotations
@@ -27,11 +20,9 @@ PAGE = b"<html><head><title>hostile</title></head><body><p>text</p></body></html
 
 
 class HostileRequest(NamedTuple):
-    """Where a behaviour plays.
+    """*base*: URL of the behaviour, without a final slash. *rest*: the path behind it.
 
-    ``base`` is the URL that it answers, without a slash at the end; ``rest`` what came after it
-    in the request; ``pace`` the pause in seconds between the pieces of a slow answer; ``seconds``
-    how long an answer that never ends goes on.
+    *pace*: seconds between pieces of a slow answer. *seconds*: duration of an endless one.
     """
 
     base: str
@@ -44,7 +35,7 @@ Play = Callable[[AnswerWriter, HostileRequest], Awaitable[None]]
 
 
 class Behaviour(NamedTuple):
-    """One way of being hostile; ``deep`` if it also answers what lies below its own URL."""
+    """*deep*: it also answers below its own URL."""
 
     name: str
     about: str
@@ -53,11 +44,10 @@ class Behaviour(NamedTuple):
 
 
 BEHAVIOURS: dict[str, Behaviour] = {}
-"""All behaviours by name, filled by the modules beside this one."""
 
 
 def behaviour(about: str, *, deep: bool = False) -> Callable[[Play], Play]:
-    """Register the decorated coroutine function under its name; *about* is a line for people."""
+    """Register the decorated coroutine function; *about* is a line for people."""
 
     def register(play: Play) -> Play:
         name = getattr(play, "__name__", "").replace("_", "-")
@@ -68,7 +58,7 @@ def behaviour(about: str, *, deep: bool = False) -> Callable[[Play], Play]:
 
 
 def fixed(name: str, about: str, data: bytes, *, keep: bool = False) -> None:
-    """Register an answer that is always *data*; *keep* leaves the connection open after it."""
+    """Register an answer that is always *data*; *keep* leaves the connection open."""
 
     async def play(wire: AnswerWriter, scene: HostileRequest) -> None:
         await wire.send(data)
@@ -78,27 +68,25 @@ def fixed(name: str, about: str, data: bytes, *, keep: bool = False) -> None:
 
 
 def head(*lines: str, status: str = "200 OK") -> bytes:
-    """A head of the given header lines, HTML unless one of them gives a type."""
+    """Return a head of *lines*, HTML unless one of them gives a type."""
     kind = () if any(line.startswith("Content-Type") for line in lines) else _HTML
     return "\r\n".join((f"HTTP/1.1 {status}", *kind, *lines, "", "")).encode("latin-1")
 
 
 def sized(body: bytes, *lines: str, status: str = "200 OK") -> bytes:
-    """An answer whose framing is correct."""
+    """Return an answer with correct framing."""
     return head(*lines, f"Content-Length: {len(body)}", status=status) + body
 
 
 def page(body: str, *lines: str) -> bytes:
-    """A correct answer with *body* as the content of an HTML page."""
+    """Return a correct HTML page."""
     text = f"<html><head><title>hostile</title></head><body>{body}</body></html>\n"
     return sized(text.encode("utf-8"), *lines)
 
 
 async def in_bulk(wire: AnswerWriter, line: bytes, count: int, front: bytes, kind: str) -> None:
-    """Send *front* and then *line* % n for n below *count*, with a length, in many pieces.
-
-    Piece by piece, because a page of 10 MB made at once stops the server for 0.06 s. All
-    lines must be of the same length.
+    """Send *front* and *line* % n for n below *count*, with a length, in pieces, so that the server
+    does not stall. All lines have one length.
     """
     length = len(front) + count * len(line % 0)
     await wire.send(head(f"Content-Type: {kind}", f"Content-Length: {length}") + front)
@@ -109,7 +97,7 @@ async def in_bulk(wire: AnswerWriter, line: bytes, count: int, front: bytes, kin
 async def endlessly(
     wire: AnswerWriter, scene: HostileRequest, piece: bytes, pause: float = 0.01
 ) -> None:
-    """Send *piece* again and again, with *pause* seconds between, for ``scene.seconds``."""
+    """Send *piece* every *pause* seconds for ``scene.seconds``."""
     loop = asyncio.get_running_loop()
     end = loop.time() + scene.seconds
     while loop.time() < end:
@@ -118,7 +106,7 @@ async def endlessly(
 
 
 async def slowly(wire: AnswerWriter, scene: HostileRequest, data: bytes) -> None:
-    """Send *data* one byte at a time, ``scene.pace`` seconds apart."""
+    """Send *data* a byte every ``scene.pace`` seconds."""
     loop = asyncio.get_running_loop()
     end = loop.time() + scene.seconds
     for at in range(len(data)):
@@ -146,13 +134,11 @@ async def close(wire: AnswerWriter, scene: HostileRequest) -> None:
 
 @behaviour("the connection is reset without an answer")
 async def reset(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """A TCP reset after the request."""
     wire.reset()
 
 
 @behaviour("the connection is reset in the middle of the body")
 async def reset_in_body(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """The client has seen the head and some bytes."""
     await wire.send(head("Content-Length: 100000") + PAGE)
     await wire.rest(0.05)
     wire.reset()
@@ -160,40 +146,34 @@ async def reset_in_body(wire: AnswerWriter, scene: HostileRequest) -> None:
 
 @behaviour("no answer at all")
 async def silence(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """Nothing is sent, and the connection stays open."""
     await wire.rest(scene.seconds)
 
 
 @behaviour("a head that comes one byte at a time")
 async def slow_head(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """Slow loris, before the body."""
     await slowly(wire, scene, sized(PAGE))
 
 
 @behaviour("a body that comes one byte at a time")
 async def slow_body(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """Slow loris, in the body."""
     await wire.send(head("Content-Length: 1000"))
     await slowly(wire, scene, PAGE.ljust(1000))
 
 
 @behaviour("a body without end, as fast as one can read it, no length")
 async def endless_body(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """Framed by the end of the connection, which does not come."""
     await wire.send(head())
     await endlessly(wire, scene, _PIECE)
 
 
 @behaviour("chunks without end")
 async def endless_chunks(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """No last chunk."""
     await wire.send(head("Transfer-Encoding: chunked"))
     await endlessly(wire, scene, b"%x\r\n%b\r\n" % (len(_PIECE), _PIECE))
 
 
 @behaviour("1 MB that unpacks to 1 GB of zeros")
 async def gzip_bomb(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """A correct gzip member."""
     await wire.send(head(_GZIP) + _GZIP_HEAD)
     checksum = 0
     for _ in range(1024):
@@ -204,7 +184,6 @@ async def gzip_bomb(wire: AnswerWriter, scene: HostileRequest) -> None:
 
 @behaviour("a gzip bomb of 100 MB that is packed twice")
 async def gzip_bomb_twice(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """A few kilobytes; both layers must be bounded."""
     checksum = 0
     for _ in range(100):
         checksum = zlib.crc32(_ZEROS, checksum)
@@ -215,7 +194,6 @@ async def gzip_bomb_twice(wire: AnswerWriter, scene: HostileRequest) -> None:
 
 @behaviour("a deflate bomb of 100 MB")
 async def deflate_bomb(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """The same zeros under the other name."""
     checksum = 1
     for _ in range(100):
         checksum = zlib.adler32(_ZEROS, checksum)
@@ -226,7 +204,7 @@ async def deflate_bomb(wire: AnswerWriter, scene: HostileRequest) -> None:
 
 @lru_cache(1)
 def _packed_zeros() -> bytes:
-    """1 MB of zeros as deflate blocks that can be repeated: they refer to nothing before them."""
+    """1 MB of zeros as deflate blocks that can be repeated."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     return packer.compress(_ZEROS) + packer.flush(zlib.Z_FULL_FLUSH)
 
@@ -247,8 +225,7 @@ fixed(
     "charset-contradiction",
     "the header, the byte order mark and the page name three charsets",
     sized(
-        b"\xef\xbb\xbf<meta charset=shift_jis>" + _LATIN,
-        "Content-Type: text/html; charset=utf-16",
+        b"\xef\xbb\xbf<meta charset=shift_jis>" + _LATIN, "Content-Type: text/html; charset=utf-16"
     ),
 )
 fixed("charset-utf16", "UTF-16, undeclared", sized("<a href='/ok'>ok</a>".encode("utf-16")))
@@ -267,25 +244,21 @@ fixed("empty", "no bytes at all", sized(b""))
 
 @behaviour("10 MB of text without a tag")
 async def one_line(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """Nothing for a parser to hold on to."""
     await wire.send(sized(b"x" * (10 * _MEGABYTE)))
 
 
 @behaviour("200,000 elements inside each other")
 async def deep_nesting(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """For parsers that recurse."""
     await wire.send(page("<div>" * 200_000))
 
 
 @behaviour("a tag of 5 MB that is never closed")
 async def unclosed_tag(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """An attribute without its closing quote."""
     await wire.send(page('<a href="/ok">ok</a><a href="' + "x" * (5 * _MEGABYTE)))
 
 
 @behaviour("one element with 200,000 attributes")
 async def many_attributes(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """For parsers that compare each with each."""
     names = " ".join(f"a{number}=1" for number in range(200_000))
     await wire.send(page(f"<a {names} href='/ok'>ok</a>"))
 
@@ -345,67 +318,57 @@ fixed("header-bare-lf", "lines that end with LF only", sized(PAGE).replace(b"\r\
 
 @behaviour("a Content-Length that is too long, and silence after the body")
 async def length_too_long(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """The client waits for bytes that never come."""
     await wire.send(head("Content-Length: 10000") + PAGE)
     await wire.rest(scene.seconds)
 
 
 @behaviour("10,000 header fields, then a page")
 async def header_flood(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """Half a megabyte of fields."""
     fields = (f"X-Field-{number}: {'x' * 30}" for number in range(_FLOOD))
     await wire.send(sized(PAGE, *fields))
 
 
 @behaviour("one header field of 10 MB, then a page")
 async def header_long(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """No line end for ten megabytes."""
     await wire.send(sized(PAGE, "X-Long: " + "x" * _LONG))
 
 
 @behaviour("header fields without end")
 async def header_endless(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """The empty line never comes."""
     await wire.send(b"HTTP/1.1 200 OK\r\n")
     await endlessly(wire, scene, b"X-Field: more\r\n" * 1000)
 
 
 @behaviour("5,000 cookies, then a page")
 async def cookie_flood(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """More than any jar should keep."""
     fields = (f"Set-Cookie: c{number}={'x' * 50}; Max-Age=9999999" for number in range(5000))
     await wire.send(sized(PAGE, *fields))
 
 
 @behaviour("one cookie of 1 MB, then a page")
 async def cookie_huge(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """It would be sent back with each request."""
     await wire.send(sized(PAGE, "Set-Cookie: big=" + "x" * (1 << 20)))
 
 
 @behaviour("100 Continue without end")
 async def continue_endless(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """The real answer never comes."""
     await endlessly(wire, scene, b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
 
 
 @behaviour("a chunk extension without end")
 async def chunk_extension_endless(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """The line of the chunk's size never ends."""
     await wire.send(head(_CHUNKED) + b"5;x=")
     await endlessly(wire, scene, b"x" * 10_000)
 
 
 @behaviour("trailer fields without end")
 async def trailer_endless(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """The body is complete, the message is not."""
     await wire.send(head(_CHUNKED) + b"%x\r\n%b\r\n0\r\n" % (len(PAGE), PAGE))
     await endlessly(wire, scene, b"X-Trailer: more\r\n" * 1000)
 
 
 @behaviour("a page in chunks of one byte")
 async def chunk_tiny(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """Correct, but 200,000 chunks."""
     await wire.send(head(_CHUNKED) + b"1\r\nx\r\n" * 200_000 + b"0\r\n\r\n")
     wire.keep = True
 
@@ -420,7 +383,7 @@ PRIVATE_URLS = (
     "http://[64:ff9b::a00:1]/", "http://[2002:a00:1::]/",
     "http://\u2460\u2461\u2466.0.0.1/", "http://127\u30020\u30020\u30021/",
 )  # fmt: skip
-"""Addresses that are not public, in every way of writing them that a URL parser accepts."""
+"""Addresses that are not public, in every spelling."""
 
 BAD_HOSTS = (
     "http://", "http:///path", "http://./", "http://../", "http://a..b/", "http://-a.test/",
@@ -442,7 +405,6 @@ BAD_LINKS = (
     "/a/../../../../etc/passwd", "/..%2f..%2fetc", "/ok;x=1", "/ok?a=b&amp;c=d", "/ok?" + "&" * 999,
     "h\nttp://a.test/", " /ok ", "/\u00e9", "/%e9", "/\ufffd", "/\U0010ffff", "/a b",
 )  # fmt: skip
-"""What stands in href attributes beside URLs."""
 
 _BULK = 10 << 20
 
@@ -467,21 +429,18 @@ fixed("redirect-empty", "an empty Location", sized(b"", "Location: ", status="30
 
 @behaviour("10 MB of links, all different, to one host that does not exist")
 async def many_links(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """240,000 URLs that cost a crawler room but no visit."""
     line = b'<a href="http://nowhere.invalid/%07d">x</a>\n'
     await in_bulk(wire, line, _BULK // len(line), b"<html>\n", HTML)
 
 
 @behaviour("10 MB of links, each to another host that does not exist")
 async def many_hosts(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """230,000 names to resolve."""
     line = b'<a href="http://n%07d.nowhere.invalid/">x</a>\n'
     await in_bulk(wire, line, _BULK // len(line), b"<html>\n", HTML)
 
 
 @behaviour("100 links of 100 KB each")
 async def long_urls(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """Paths, queries and host names that are too long."""
     long = "x" * 100_000
     forms = (f"/{long}/", f"/ok?{long}=", f"http://{long}.test/", f"/{'a/' * 50_000}")
     await wire.send(page(_anchors(tuple(f"{forms[k % 4]}{k}" for k in range(100)))))
@@ -489,7 +448,6 @@ async def long_urls(wire: AnswerWriter, scene: HostileRequest) -> None:
 
 @behaviour("a calendar without end: each page links to two new ones", deep=True)
 async def trap(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """A spider trap."""
     here = f"{scene.base}/{scene.rest}".rstrip("/")
     await wire.send(page(_anchors((f"{here}/next", f"{here}/{len(here)}?day=1"))))
     wire.keep = True
@@ -497,7 +455,6 @@ async def trap(wire: AnswerWriter, scene: HostileRequest) -> None:
 
 @behaviour("a page that refreshes to itself")
 async def refresh_loop(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """By meta element."""
     await wire.send(page(f"<meta http-equiv=refresh content='0; url={scene.base}'>"))
 
 
@@ -508,26 +465,22 @@ async def _redirect(wire: AnswerWriter, location: str) -> None:
 
 @behaviour("a redirect to itself", deep=True)
 async def redirect_loop(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """The smallest loop."""
     await _redirect(wire, f"{scene.base}/")
 
 
 @behaviour("two redirects to each other", deep=True)
 async def redirect_pair(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """A loop that a look at the last URL does not find."""
     await _redirect(wire, f"{scene.base}/" + ("" if scene.rest == "other" else "other"))
 
 
 @behaviour("redirects without end, each to a new URL", deep=True)
 async def redirect_endless(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """A counter in the path."""
     number = int(scene.rest) if scene.rest.isdecimal() and len(scene.rest) < 9 else 0
     await _redirect(wire, f"{scene.base}/{number + 1}")
 
 
 @behaviour("a redirect to a private address; /0, /1, … give one each", deep=True)
 async def redirect_private(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """Every way of writing one, by number."""
     number = int(scene.rest) if scene.rest.isdecimal() and len(scene.rest) < 4 else 8
     location = PRIVATE_URLS[number % len(PRIVATE_URLS)]
     await _redirect(wire, location.encode("utf-8").decode("latin-1"))
@@ -535,19 +488,16 @@ async def redirect_private(wire: AnswerWriter, scene: HostileRequest) -> None:
 
 @behaviour("a redirect to a file")
 async def redirect_file(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """Another scheme."""
     await _redirect(wire, "file:///etc/passwd")
 
 
 @behaviour("a redirect to a URL of 100 KB")
 async def redirect_long(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """Longer than most limits for a header field."""
     await _redirect(wire, f"{scene.base}/{'x' * 100_000}")
 
 
 @behaviour("a redirect to what is no URL")
 async def redirect_garbage(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """Bytes, spaces and a broken host."""
     await _redirect(wire, "http://[::1\xff /%zz \x01")
 
 
@@ -573,19 +523,16 @@ fixed("robots-login", "robots.txt answers 401", sized(PAGE, status="401 Unauthor
 
 @behaviour("robots.txt of 50 MB")
 async def robots_huge(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """A correct one, far beyond any reasonable limit."""
     line = b"Disallow: /private/%09d/a/long/path/that/does/not/exist/on/this/host\n"
     await in_bulk(wire, line, (50 << 20) // len(line), _RULES, TEXT)
 
 
 @behaviour("robots.txt with 100,000 rules")
 async def robots_rules(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """Each with a wildcard."""
     await in_bulk(wire, b"Disallow: /*%06d*x$\n", 100_000, _RULES, TEXT)
 
 
 @behaviour("robots.txt that is one line without end")
 async def robots_endless_line(wire: AnswerWriter, scene: HostileRequest) -> None:
-    """Nothing to parse until it is over."""
     await wire.send(head("Content-Type: text/plain") + _RULES + b"Disallow: /")
     await endlessly(wire, scene, b"x" * 60_000)

@@ -1,13 +1,8 @@
-"""Malicious answers, to be served on request: see :mod:`site` for where each is found.
+"""The hostile hosts: each behaviour at a path, on a host and as a robots.txt.
 
-Serves the hostile behaviours, each at a path, on a host and as a robots.txt of its own.
-
-* ``http://hostile.test/NAME`` plays the behaviour NAME, as does ``http://NAME.hostile.test/``;
-  the hosts have an address each, so that a crawler can visit them side by side;
-* ``http://robots-NAME.hostile.test/robots.txt`` plays it where a robots.txt should be; the
-  host's other pages are harmless;
-* ``http://hostile.test/`` links to all of the hosts, ``/paths`` to all of the paths;
-* ``/ok`` on any of the hosts is a harmless page, to see that a crawler still gets on with it.
+* ``http://hostile.test/NAME`` and ``http://NAME.hostile.test/`` play NAME; a host has an address;
+* ``http://robots-NAME.hostile.test/robots.txt`` plays it; the host's other pages are harmless;
+* ``http://hostile.test/`` links to all hosts, ``/paths`` to all paths; ``/ok`` is harmless.
 """
 
 from __future__ import annotations
@@ -23,38 +18,31 @@ from scrapy_spider_suite.testing.http import HTML, Request, ServerReply, make_re
 
 HOST = "hostile.test"
 MODULES = (framing, hostile_answers, links)
-"""Imported for what they register."""
 
 _ROBOTS = "robots-"
 ROBOTS_TOO = (
     "close", "endless-body", "gzip-bomb", "header-endless", "many-links", "redirect-loop",
     "redirect-endless", "redirect-private", "reset", "silence", "slow-body", "truncated-body",
 )  # fmt: skip
-"""Behaviours that the index also links to as a robots.txt (every one can be asked for)."""
+"""Behaviours that the index also links to as a robots.txt."""
 
 
 def host_names() -> list[str]:
-    """All hosts of the hostile site, its main one first."""
+    """Return all hosts, the main one first."""
     robots = [f"{_ROBOTS}{name}" for name in BEHAVIOURS if not name.startswith(_ROBOTS)]
     return [HOST, *(f"{label}.{HOST}" for label in [*BEHAVIOURS, *robots])]
 
 
 def address_count() -> int:
-    """How many addresses the hostile hosts have: one each, one for the main one."""
     return len(BEHAVIOURS) + 1
 
 
 def listing() -> str:
-    """All behaviours, one a line, for people."""
     return "\n".join(f"{each.name:<24} {each.about}" for each in BEHAVIOURS.values())
 
 
 def address_number(host: str) -> int:
-    """Which of the hostile addresses, counted from 0, *host* is on.
-
-    Raises:
-        LookupError: *host* is not one of the hostile hosts.
-    """
+    """Return the index of the hostile address of *host*. Raises LookupError."""
     if host == HOST:
         return 0
     found, _ = _behaviour_of(host)
@@ -62,7 +50,6 @@ def address_number(host: str) -> int:
 
 
 def _behaviour_of(host: str) -> tuple[Behaviour, bool]:
-    """The behaviour that *host* is for, and whether it is for its robots.txt."""
     label = host.removesuffix("." + HOST)
     name = label.removeprefix(_ROBOTS)
     if label == host or (label not in BEHAVIOURS and name not in BEHAVIOURS):
@@ -76,13 +63,12 @@ class HostileSite:
     def __init__(
         self, base_of: Callable[[str], str], *, pace: float = 1.0, seconds: float = 600.0
     ) -> None:
-        """*base_of* gives the URL of a host, without a slash; the rest see :class:`Scene`."""
+        """*base_of* gives the URL of a host, without a slash."""
         self._base_of = base_of
         self._pace = pace
         self._seconds = seconds
 
     def answer(self, request: Request) -> ServerReply:
-        """Answer for the hostile host that the request names."""
         path = request.path
         if path == "/ok":
             return make_reply(200, "<p>all is well</p>\n", HTML)

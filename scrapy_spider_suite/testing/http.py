@@ -1,11 +1,5 @@
-"""The little of HTTP/1.1 that the in-vitro web needs: a request's head read, an answer built.
-
-Only requests are parsed, by RFC 9112, sections 3 and 5, as far as a server of pages has use for
-it; a body is skipped by its Content-Length.
-
-Answers in the ways in which servers send them: compressed, in chunks, or both.
-
-What a script answers through, where an answer is more than some bytes at once.
+"""HTTP/1.1 for the in-vitro web: requests parsed (RFC 9112 §3, §5), replies built and encoded,
+answers sent byte by byte.
 """
 
 from __future__ import annotations
@@ -28,7 +22,7 @@ if TYPE_CHECKING:
     Script = Callable[["AnswerWriter"], Awaitable[None]]
 
 HEAD_LIMIT = 1 << 20
-"""Bytes of a request's head after which it is refused."""
+"""Limit of a request's head in bytes."""
 
 HTML = "text/html; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
@@ -43,14 +37,13 @@ _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
 class BadRequest(ValueError):
-    """The bytes that came are not a request that this server understands."""
+    """Not a request."""
 
 
 class Request(NamedTuple):
-    """One request. ``target`` is as sent, ``path`` the same up to the question mark.
+    """One request. *path*: *target* without the query. *host*: lower case, no port.
 
-    ``host`` is lower case without port and trailing dot; ``body`` the number of bytes to skip;
-    ``tags`` and ``since`` are those of a conditional request, ``codings`` is its Accept-Encoding.
+    *body*: bytes to skip. *tags*, *since*: of a conditional request. *codings*: Accept-Encoding.
     """
 
     method: str
@@ -65,9 +58,9 @@ class Request(NamedTuple):
 
 
 class ServerReply(NamedTuple):
-    """One answer: *data* (head and body) after *delay* seconds, or else what *script* does.
+    """One answer: *data* (head and body) after *delay* seconds, or the bytes of *script*.
 
-    ``keep`` says whether the connection may be used again.
+    *keep*: the connection may be reused.
     """
 
     status: int
@@ -78,19 +71,15 @@ class ServerReply(NamedTuple):
 
 
 class HostSite(Protocol):
-    """Whatever answers the requests to some hosts."""
+    """Answers the requests to some hosts."""
 
     def answer(self, request: Request) -> ServerReply:
-        """Answer *request*; must not block for longer than a page takes to make."""
+        """Answer *request*; must not block."""
         ...
 
 
 def parse_head(head: bytes) -> Request:
-    """Read a request's *head*, without the empty line at its end.
-
-    Raises:
-        BadRequest: it has no request line, or fields that cannot be understood.
-    """
+    """Parse a request's *head*, without the empty line. Raises `BadRequest`."""
     words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
         raise BadRequest(f"request line {' '.join(words)[:80]!r}")
@@ -113,13 +102,9 @@ def parse_head(head: bytes) -> Request:
 
 
 def make_reply(
-    status: int,
-    body: bytes | str = b"",
-    kind: str = TEXT,
-    *fields: str,
-    delay: float = 0.0,
+    status: int, body: bytes | str = b"", kind: str = TEXT, *fields: str, delay: float = 0.0
 ) -> ServerReply:
-    """Build an answer with a correct head; *fields* are further header lines, *kind* the type."""
+    """Return an answer with a correct head; *fields* are further header lines."""
     if isinstance(body, str):
         body = body.encode("utf-8")
     more = "".join(f"{line}\r\n" for line in fields)
@@ -131,17 +116,16 @@ def make_reply(
 
 
 PIECES: Final = (1, 1000, 8192)
-"""Bytes in a chunk: the first, the second, each further one."""
+"""Bytes of the first chunk, the second, each further one."""
 
 _LENGTH = re.compile(rb"\r\nContent-Length: \d+")
 _FAST = 4  # of 11: a server has no time for more
 
 
 def encode_reply(answer: ServerReply, request: Request, share: float) -> ServerReply:
-    """Return *answer* in one of the ways that *request* accepts, for a *share* of the URLs.
-
-    One URL always comes in the same way: in chunks, gzip, br (where Brotli is installed), or
-    compressed and in chunks. What is no 200, has no body, or is a script's stays as it is.
+    """Encode a *share* of the answers in a way that *request* accepts: chunks, gzip, br (with
+    Brotli), or both. A URL always comes in the same way. Answers other than 200, empty or scripted
+    stay.
     """
     draw = crc32(f"{request.host}{request.target}".encode("latin-1", "replace"))
     head, _, body = answer.data.partition(b"\r\n\r\n")
@@ -173,7 +157,6 @@ def _encoders() -> dict[str, Callable[[bytes], bytes]]:
 
 
 def _chunks(body: bytes) -> bytes:
-    """The chunked transfer coding of *body* (RFC 9112 §7.1)."""
     parts: list[bytes] = []
     place = 0
     while place < len(body):
@@ -187,22 +170,20 @@ _STATUS_END = len(b"HTTP/1.1 200")
 
 
 class WriterConnection(Protocol):
-    """What an `AnswerWriter` needs of its connection."""
+    """The connection of an `AnswerWriter`."""
 
     @property
     def paused(self) -> bool:
         """Whether the transport's buffer holds bytes."""
 
     def saw(self, status: int) -> None:
-        """The first bytes of the answer claim *status*."""
+        """The answer's first bytes claim *status*."""
 
 
 class AnswerWriter:
-    """Raw bytes, pauses, and ways to break off.
+    """Writes an answer as raw bytes, with pauses. *keep*: the connection may be reused.
 
-    ``keep`` may be set to let the connection be used again afterwards; ``status`` is what the
-    first bytes sent claimed; ``acted`` when the last thing was done, 0 if a pause followed it, as
-    the client waits for the end of the connection then.
+    *status*: claimed by the first bytes. *acted*: time of the last action, 0 after a pause.
     """
 
     def __init__(
@@ -234,12 +215,11 @@ class AnswerWriter:
             await asyncio.sleep(0)
 
     async def rest(self, seconds: float) -> None:
-        """Do nothing for *seconds*, or until the client has gone."""
+        """Wait *seconds*, or until the client has gone."""
         self.acted = 0.0
         await asyncio.sleep(seconds)
 
     def _note_status(self, data: bytes) -> None:
-        """Read the status out of the first bytes, which may come one at a time."""
         self._first += data[:_STATUS_END]
         code = self._first[9:_STATUS_END]
         if self._first.startswith(b"HTTP/") and len(code) == 3 and code.isdigit():
@@ -252,7 +232,7 @@ class AnswerWriter:
             self._drained.set_result(None)
 
     def reset(self) -> None:
-        """Break the connection off with a TCP reset instead of an orderly end."""
+        """Break off with a TCP reset."""
         peer = self._transport.get_extra_info("socket")
         self.acted = time()
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

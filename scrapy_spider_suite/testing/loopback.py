@@ -1,9 +1,7 @@
-"""Loopback addresses: which there are, and one listening socket on each.
+"""Loopback addresses, and a listening socket on each.
 
-One socket bound to 0.0.0.0 would do for any number of addresses, but it would also let the
-network in. So each address of 127.0.0.0/8 gets its own socket, all on one port. Where loopback is
-127.0.0.1 only (macOS), each "address" is a port instead; hosts then differ in their ports, and a
-crawler sees a single IP address.
+A socket on 0.0.0.0 would let the network in, so each address of 127.0.0.0/8 gets its own socket,
+all on one port. Where loopback is 127.0.0.1 only (macOS), each "address" is a port instead.
 """
 
 from __future__ import annotations
@@ -18,27 +16,25 @@ from scrapy_spider_suite.errors import SettingsError
 MOST_ADDRESSES = 254 * 256 * 240
 ONLY = "127.0.0.1"
 BACKLOG = 1024
-"""Connections that may wait to be accepted on one address."""
+"""Connections that may wait on one address."""
 
 _FILES_FOR_OURSELVES = 64
 _TRIES = 20
 
 
 class LoopbackEndpoint(NamedTuple):
-    """Where a host can be reached."""
-
     address: str
     port: int
 
 
 def address_text(number: int) -> str:
-    """Address number *number*: 127.8.0.1, 127.8.0.2, …; last parts 0 and 255 are left out."""
+    """Return address *number*: 127.8.0.1, …; last parts 0 and 255 are left out."""
     block, last = divmod(number, 254)
     return f"127.{8 + block // 256}.{block % 256}.{last + 1}"
 
 
 def has_many_addresses() -> bool:
-    """Whether addresses other than 127.0.0.1 can be bound without setting them up."""
+    """Whether addresses other than 127.0.0.1 can be bound."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
             probe.bind((address_text(0), 0))
@@ -48,7 +44,7 @@ def has_many_addresses() -> bool:
 
 
 def files_allowed(wanted: int) -> int:
-    """Raise the limit of open files towards *wanted*, and say what it is now."""
+    """Raise the limit of open files towards *wanted*; return the limit."""
     try:
         import resource
     except ImportError:  # not a Unix: the C library's limit does not bind sockets
@@ -65,12 +61,8 @@ def files_allowed(wanted: int) -> int:
 
 
 def addresses_within(files: int, addresses: int, extra: int) -> int:
-    """How many of *addresses* to listen on with *files* open files, *extra* addresses aside.
-
-    Half of the files stay free for connections.
-
-    Raises:
-        SettingsError: there are too few files for a single address.
+    """Return how many of *addresses* can listen with *files* open files, beside *extra* ones; half
+    of the files stay free. Raises `SettingsError`: not even one.
     """
     most = (files - _FILES_FOR_OURSELVES) // 2 - extra
     if most < 1:
@@ -82,17 +74,13 @@ def addresses_within(files: int, addresses: int, extra: int) -> int:
 
 
 class LoopbackListeners:
-    """Bound sockets: ``sockets[k]`` is at ``endpoints[k]``, the first *listening* of them listen.
+    """Bound sockets: ``sockets[k]`` is at ``endpoints[k]``.
 
-    The rest are bound without listening, so that a connection to them is refused.
+    The first *listening* ones listen; the rest refuse connections.
     """
 
     def __init__(self, count: int, port: int, *, listening: int, one_address: bool) -> None:
-        """Bind *count* endpoints, all on *port* (0 = one that is free on all of them).
-
-        Raises:
-            SettingsError: the port is taken, or an address cannot be bound.
-        """
+        """Bind *count* endpoints on *port* (0: one that is free on all). Raises `SettingsError`."""
         bind = self._bind_ports if one_address else self._bind_addresses
         self.sockets: list[socket.socket] = []
         for attempt in range(_TRIES):
@@ -108,12 +96,11 @@ class LoopbackListeners:
 
     @property
     def ports(self) -> Sequence[int]:
-        """The one port of all endpoints, or the port of each in turn."""
+        """The one port, or the port of each endpoint."""
         ports = [each.port for each in self.endpoints]
         return ports[:1] if len(set(ports)) == 1 else ports
 
     def close(self) -> None:
-        """Close every socket."""
         for each in self.sockets:
             each.close()
         self.sockets.clear()

@@ -1,33 +1,26 @@
-"""What the in-vitro web's name server says about each name.
+"""A name server for loopback: RFC 1035 over UDP, one question a message, types A, AAAA and CNAME.
 
-Besides its hosts there are names that test a resolver. All have the configured time to live
-unless said otherwise, and those that lead to an address of ours serve three plain pages.
+Beside the hosts of the web it has names that test a resolver; "ours" is an address with three plain
+pages. Other names are NXDOMAIN, with the SOA record of RFC 2308.
 
-=========================  ===================================================================
+=========================  =================================================
 ``alias.test``             CNAME of plain.test
-``cname-loop.test``        CNAME of cname-loop-b.test, which is a CNAME of cname-loop.test
-``garbage.test``           a datagram that is not a DNS message
-``hang.test``              an address where connections are neither accepted nor refused
+``cname-loop.test``        CNAME of cname-loop-b.test, its CNAME
+``garbage.test``           bytes that are no DNS message
+``hang.test``              an address that neither accepts nor refuses
 ``mapped.test``            AAAA ::ffff:10.0.0.1, no A
 ``metadata.test``          A 169.254.169.254
-``moving.test``            an address of ours and another one of ours in turn, TTL 1
+``moving.test``            two addresses of ours in turn, TTL 1
 ``nodata.test``            exists, has no address
-``plain.test``             an address of ours, nothing special
+``plain.test``             ours
 ``private.test``           A 10.0.0.1
-``rebind.test``            an address of ours at first, from the second query on 10.0.0.1, TTL 0
+``rebind.test``            ours, from the second query on 10.0.0.1, TTL 0
 ``refused.test``           an address where nobody listens
 ``servfail.test``          SERVFAIL
-``slow-dns.test``          an address of ours, after 2 seconds
+``slow-dns.test``          ours, after 2 seconds
 ``timeout.test``           no answer
-``ttl0.test``              an address of ours, TTL 0
-=========================  ===================================================================
-
-Every other name is an NXDOMAIN, with the SOA record that RFC 2308 asks for.
-
-A name server for the loopback interface: RFC 1035 messages packed by hand, over UDP.
-
-It knows one question a message, the types A, AAAA and CNAME, and no extensions: what a stub
-resolver needs. Hand-packed because an answer then costs 8 microseconds, with dnspython 94.
+``ttl0.test``              ours, TTL 0
+=========================  =================================================
 """
 
 from __future__ import annotations
@@ -46,18 +39,17 @@ PRIVATE = "10.0.0.1"
 METADATA = "169.254.169.254"
 MAPPED = "::ffff:10.0.0.1"
 SLOW_DNS = 2.0
-"""Seconds before the answer for ``slow-dns.test``."""
+"""Seconds."""
 
 SERVED = ("alias.test", "moving.test", "plain.test", "rebind.test", "slow-dns.test", "ttl0.test")
-"""The special names that lead to an address of ours, where plain pages are served."""
+"""The special names with plain pages."""
 
 
 @dataclass(frozen=True)
 class DnsAnswer:
-    """What to say about a name.
+    """*aliases*: (name, target) pairs; *v4* and *v6* belong to the last target.
 
-    ``aliases`` is a chain of (name, target) pairs; ``v4`` and ``v6`` belong to its last target.
-    Nothing is sent if ``silent``; ``garbage`` stands for bytes that are no message.
+    *silent*: no answer. *garbage*: no message.
     """
 
     rcode: int = NOERROR
@@ -72,7 +64,7 @@ class DnsAnswer:
 
 @dataclass(frozen=True)
 class SpecialAddresses:
-    """Addresses for the special names: two that serve, one that refuses, one that hangs."""
+    """Two addresses that serve, one that refuses, one that hangs."""
 
     serving: tuple[str, str]
     refusing: str
@@ -80,13 +72,13 @@ class SpecialAddresses:
 
 
 class Zone:
-    """The whole name space. State: how often each of the two changing names was asked for.
+    """The name space; counts the queries for the two changing names.
 
-    ``fixed`` are the special names whose answer is always the same.
+    *fixed*: special names with one answer.
     """
 
     def __init__(self, address_of: Callable[[str], str], special: SpecialAddresses) -> None:
-        """*address_of* gives the address of an ordinary host or raises ``LookupError``."""
+        """*address_of* gives the address of a host or raises LookupError."""
         self._address_of = address_of
         self._serving = special.serving
         self._asked: dict[str, int] = {}
@@ -111,7 +103,7 @@ class Zone:
         }
 
     def look_up(self, name: str) -> DnsAnswer:
-        """What the name server says about *name* (lower case, no trailing dot)."""
+        """Return the answer for *name* (lower case, no trailing dot)."""
         if name in self.fixed:
             return self.fixed[name]
         if name in ("moving.test", "rebind.test"):
@@ -143,7 +135,7 @@ _GARBAGE = b"\0\xff garbage"
 
 
 class DnsQuery(NamedTuple):
-    """One question; ``question`` is its section of the message, repeated in the answer."""
+    """One question; *question* is its section of the message."""
 
     number: int
     flags: int
@@ -153,11 +145,7 @@ class DnsQuery(NamedTuple):
 
 
 def parse_query(data: bytes) -> DnsQuery:
-    """Read a query.
-
-    Raises:
-        ValueError: it is no query, or not one with a single question.
-    """
+    """Parse a query. Raises ValueError."""
     if len(data) < _HEADER.size:
         raise ValueError("too short")
     number, flags, questions, *_ = _HEADER.unpack_from(data)
@@ -178,7 +166,7 @@ def parse_query(data: bytes) -> DnsQuery:
 
 
 def pack_answer(query: DnsQuery, answer: DnsAnswer, ttl: int) -> bytes:
-    """Build the message that gives *answer* to *query*, with *ttl* unless it has its own."""
+    """Return the message; *ttl* unless *answer* has its own."""
     ttl = ttl if answer.ttl is None else answer.ttl
     owner = query.name
     records = []
@@ -211,7 +199,7 @@ def _name(name: str) -> bytes:
 
 
 class NameServer(asyncio.DatagramProtocol):
-    """Answers the queries that arrive on one UDP socket."""
+    """Answers queries on one UDP socket."""
 
     def __init__(self, zone: Zone, log: QueryLog, ttl: int) -> None:
         self._zone = zone
@@ -220,11 +208,9 @@ class NameServer(asyncio.DatagramProtocol):
         self._transport = cast(asyncio.DatagramTransport, None)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the socket."""
         self._transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
-        """Answer one query; what is not a query is dropped or refused."""
         try:
             query = parse_query(data)
         except ValueError:

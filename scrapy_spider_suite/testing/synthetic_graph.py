@@ -1,21 +1,14 @@
-"""The arithmetic under the synthetic web: random numbers by hashing, sizes, tree shapes.
+"""The synthetic web as pure functions of (seed, host, page): no sockets, no state, no files.
 
-The synthetic web as pure functions of (seed, host, page): no sockets, no state, no files.
+Each page's draws are SHAKE-128 of its three numbers, so any page can be computed at any time, in
+any process. Hosts form a tree: host *i*'s children are 16 *i* + 1 … 16 *i* + 16; pages of a host
+form a tree: page *n*'s children are *b* *n* + 1 … *b* *n* + *b*. Every page links to its children,
+every ``/`` also to the ``/`` of its host's children; random links fill a page up to its degree.
+``/`` is page 0, ``/3.html`` its fourth child, ``/3/0.html`` that one's first. Invariants:
 
-Nothing is stored per page. Each page's draws are the output of SHAKE-128 over its three numbers,
-so any page of any host can be computed at any time, in any process, in the same way.
-
-Shape. Hosts form a tree in which host *i*'s children are hosts 16 *i* + 1 … 16 *i* + 16; the
-pages of a host form a tree in which page *n*'s children are pages *b* *n* + 1 … *b* *n* + *b*.
-Every page links to its children, every ``/`` also to the ``/`` of its host's children; random
-links fill each page up to its degree. Two invariants follow, and the tests prove both by a walk:
-
-* every page of a host can be reached from its ``/``, because only leaves of the page tree answer
-  anything but 200;
-* every host can be reached from host 0, also by a crawler that obeys robots.txt, because only
-  leaves of the host tree have a robots.txt that fails, and no rule covers a ``/``.
-
-Paths spell the tree: ``/`` is page 0, ``/3.html`` its fourth child, ``/3/0.html`` that one's first.
+* every page of a host can be reached from its ``/``: only leaves answer anything but 200;
+* every host can be reached from host 0 under robots.txt: only leaves of the host tree have a
+  failing robots.txt, and no rule covers a ``/``.
 """
 
 from __future__ import annotations
@@ -41,7 +34,7 @@ QUANTILES = 1024
 
 
 def words(data: bytes) -> Sequence[int]:
-    """Read *data* as little-endian 64-bit numbers, on any machine."""
+    """Return the little-endian 64-bit numbers of *data*."""
     numbers = array("Q", data)
     if sys.byteorder == "big":
         numbers.byteswap()
@@ -49,7 +42,7 @@ def words(data: bytes) -> Sequence[int]:
 
 
 def quantiles(mean: int, sigma: float, least: int) -> tuple[int, ...]:
-    """Equally likely values of a log-normal distribution, never more than 20 times its mean."""
+    """Return equally likely values of a log-normal distribution, at most 20 times its mean."""
     if sigma == 0 or mean == 0:
         return (max(least, mean),) * QUANTILES
     normal = NormalDist(log(mean) - sigma * sigma / 2, sigma)
@@ -58,9 +51,8 @@ def quantiles(mean: int, sigma: float, least: int) -> tuple[int, ...]:
 
 
 def branching(pages: int, depth: int) -> int:
-    """Least number of children with which *pages* pages fit into a tree of *depth* levels.
-
-    1 + b + … + b**depth lies between b**depth and (b + 1)**depth, so few values need a try.
+    """Return the least number of children for *pages* pages in *depth* levels. 1 + b + … + b**depth
+    lies between b**depth and (b + 1)**depth, so few values need a try.
     """
     children = max(1, int(pages ** (1 / depth)) - 2)
     while not _fits(pages, children, depth):
@@ -81,7 +73,7 @@ def _fits(pages: int, children: int, depth: int) -> bool:
 
 
 HOST_FANOUT = 16
-"""Children of a host in the tree of hosts."""
+"""Children of a host."""
 
 _ONE = 1 << 16
 _CACHED = 1 << 16
@@ -91,17 +83,14 @@ _ERRORS = (404, 404, 500, 503)
 
 
 class RobotsReply(NamedTuple):
-    """What a host answers to ``/robots.txt``."""
-
     status: int
     body: str
 
 
 class HostTraits(NamedTuple):
-    """What sets one host apart. Durations are seconds.
+    """The traits of one host; durations in seconds. *address*: index of the web's addresses.
 
-    ``address`` is an index into the web's addresses; a ``crawl_delay`` of 0 means none;
-    ``retry_after_requests`` pages are refused before the first is served.
+    *crawl_delay*: 0 for none. *retry_after_requests*: pages refused at first.
     """
 
     pages: int
@@ -118,11 +107,10 @@ class HostTraits(NamedTuple):
 
 
 class PagePlan(NamedTuple):
-    """All there is to know about one page before it is rendered.
+    """A page before it is rendered.
 
-    ``hrefs`` are absolute paths for links within the host and URLs for the rest, in page order,
-    repetitions included; empty unless ``status`` is 200. ``location`` is a URL if the page is a
-    redirect. ``salt`` is a random number below 2**16, ``wait`` one between -1 and 1.
+    *hrefs*: absolute paths within the host, else URLs, in order, with repetitions; empty unless
+    *status* is 200. *location*: of a redirect. *salt*: below 2**16. *wait*: from -1 to 1.
     """
 
     status: int
@@ -134,12 +122,10 @@ class PagePlan(NamedTuple):
 
 
 class SyntheticWeb:
-    """The graph that *config* describes, with the URLs it has when it is served on *ports*.
+    """The graph of *config*, served on *ports*: one port, or one for each address in turn.
 
-    *ports* is one port, or one for each address in turn (where there is one address only).
-    ``traits(host)`` are the traits of a host, ``base(host)`` its URL without a slash at the end,
-    ``path(page)`` is where a page is on any host; these three keep what was asked for lately.
-    Every method raises ``LookupError`` for a URL or host name that is not part of this web.
+    ``traits(host)``, ``base(host)`` (URL without slash) and ``path(page)`` are cached. Methods
+    raise LookupError for a foreign URL or host.
     """
 
     def __init__(self, config: FakeWebConfig, ports: Sequence[int] = (80,)) -> None:
@@ -157,17 +143,15 @@ class SyntheticWeb:
         self.base = lru_cache(_CACHED)(self._base)
 
     def __len__(self) -> int:
-        """Number of hosts."""
         return self.config.hosts
 
     # -- names -------------------------------------------------------------------------------
 
     def host_name(self, host: int) -> str:
-        """Name of host number *host*."""
         return f"h{host:06d}.{self.config.domain}"
 
     def host_index(self, name: str) -> int:
-        """Number of the host called *name*, the inverse of :meth:`host_name`."""
+        """Reverse `host_name`."""
         match = self._host.fullmatch(name)
         index = int(match[1]) if match else -1
         if not 0 <= index < self.config.hosts or self.host_name(index) != name:
@@ -175,21 +159,20 @@ class SyntheticWeb:
         return index
 
     def address_index(self, host: int) -> int:
-        """Which of the web's addresses *host* is on; hosts are dealt out in turn."""
+        """Return the index of the address of *host*; hosts are dealt out in turn."""
         return self.traits(host).address % self.config.addresses
 
     def _base(self, host: int) -> str:
-        """Scheme, name and port of *host*, without a slash at the end."""
         port = self._ports[self.address_index(host) % len(self._ports)]
         return f"http://{self.host_name(host)}" + (f":{port}" if port != 80 else "")
 
     def roots(self, count: int | None = None) -> list[str]:
-        """URLs of the ``/`` of the first *count* hosts, all by default."""
+        """Return the ``/`` of the first *count* hosts, all by default."""
         wanted = self.config.hosts if count is None else min(count, self.config.hosts)
         return [self.base(host) + "/" for host in range(wanted)]
 
     def page_index(self, host: int, path: str) -> int:
-        """Number of the page of *host* at *path*, the inverse of ``path``."""
+        """Return the number of the page of *host* at *path*."""
         if path == "/":
             return 0
         match = _PATH.fullmatch(path)
@@ -211,7 +194,7 @@ class SyntheticWeb:
         return "/" + "/".join(reversed(steps)) + ".html" if steps else "/"
 
     def images(self, host: int, page: int) -> list[str]:
-        """Paths of the images that page number *page* of *host* shows, no two pages the same."""
+        """Return the paths of a page's images; no two pages share one."""
         count = self.traits(host).images
         return [f"/img/{page * count + number}.png" for number in range(count)]
 
@@ -244,7 +227,7 @@ class SyntheticWeb:
         return drawn._replace(**cast(Any, config.overrides.get(host, {})))
 
     def plan(self, host: int, page: int) -> PagePlan:
-        """Draw page number *page* of *host*; both must exist."""
+        """Draw an existing page."""
         pages = self.traits(host).pages
         shake = shake_128(b"%d %d %d" % (self.config.seed, host, page))
         fate, kind, wide, size, salt, wait, _, _ = unpack("<8H", shake.digest(16))
@@ -260,7 +243,6 @@ class SyntheticWeb:
         return PagePlan(status, location, hrefs, length, salt, wait / (_ONE // 2) - 1)
 
     def _fate(self, host: int, fate: int, kind: int, draws: bytes) -> tuple[int, str]:
-        """Status and Location of a leaf."""
         config = self.config
         if fate < config.errors * _ONE:
             return _ERRORS[kind % 4], ""
@@ -283,7 +265,7 @@ class SyntheticWeb:
         return hrefs
 
     def _random_links(self, pages: int, numbers: Sequence[int]) -> list[str]:
-        """One link for each of *numbers*: 16 bits say which kind, 24 the host, 24 the page."""
+        """For each number: 16 bits choose the kind, 24 the host, 24 the page."""
         path, external, hosts = self.path, self._external, self.config.hosts
         hrefs = []
         for number in numbers:
@@ -297,7 +279,7 @@ class SyntheticWeb:
     # -- what to expect of a crawl -----------------------------------------------------------
 
     def locate(self, url: str) -> tuple[int, str]:
-        """Host number and path of *url*; query and fragment do not matter to this web."""
+        """Return host number and path of *url*, without query and fragment."""
         parts = urlsplit(url)
         host = self.host_index(parts.hostname or "")
         if not url.startswith(self.base(host)):
@@ -305,7 +287,7 @@ class SyntheticWeb:
         return host, parts.path or "/"
 
     def status(self, url: str) -> int:
-        """Status of a page (once its host's Retry-After is over), 404 where there is none."""
+        """Return a page's status after any Retry-After; 404 for none."""
         host, path = self.locate(url)
         try:
             return self.plan(host, self.page_index(host, path)).status
@@ -313,7 +295,7 @@ class SyntheticWeb:
             return 404
 
     def links(self, url: str) -> list[str]:
-        """URLs that the page at *url* leads to, in order: its links, or its redirect's target."""
+        """Return the links of the page, or its redirect's target, in order."""
         host, path = self.locate(url)
         plan = self.plan(host, self.page_index(host, path))
         if plan.location:
@@ -322,7 +304,6 @@ class SyntheticWeb:
         return [base + href if href.startswith("/") else href for href in plan.hrefs]
 
     def robots(self, host: str) -> RobotsReply:
-        """What the host called *host* answers to ``/robots.txt``."""
         index = self.host_index(host)
         traits = self.traits(index)
         if traits.robots_status != 200:
@@ -335,7 +316,7 @@ class SyntheticWeb:
         return RobotsReply(200, "\n".join(lines))
 
     def allowed(self, url: str) -> bool:
-        """Whether robots.txt lets a crawler fetch *url* (5xx: no; see RFC 9309, 2.3.1.4)."""
+        """Whether robots.txt allows *url* (5xx: no; RFC 9309 §2.3.1.4)."""
         host, path = self.locate(url)
         traits = self.traits(host)
         if traits.robots_status != 200:
@@ -343,11 +324,10 @@ class SyntheticWeb:
         return not (path.startswith("/private/") or (traits.disallow and path.startswith("/0")))
 
     def reachable(self, *, obey_robots: bool = False) -> Iterator[str]:
-        """Every URL that a complete crawl from host 0 fetches, each once, in no special order.
+        """Yield every URL of a complete crawl from host 0, once.
 
-        By the invariants above these are all pages of all hosts, so nothing is walked and
-        nothing is held in memory; :meth:`walk` gives the same set from the links alone. (Where
-        an override lets the robots.txt of an inner host fail, a walk decides.)
+        By the invariants these are all pages, so nothing is held in memory; where an override fails
+        an inner host's robots.txt, `walk` decides.
         """
         overrides = self.config.overrides.items()
         if obey_robots and any(each.get("robots_status", 0) >= 500 for _, each in overrides):
@@ -363,9 +343,9 @@ class SyntheticWeb:
     def walk(
         self, starts: Sequence[str], *, obey_robots: bool = False, max_depth: int | None = None
     ) -> Iterator[str]:
-        """URLs found breadth-first from *starts*, each once (the set of them is in memory).
+        """Yield the URLs found breadth-first from *starts*, once; they are held in memory.
 
-        A redirect counts as a link, of the same depth. *max_depth* is that of the last pages.
+        A redirect adds no depth.
         """
         depths = dict.fromkeys(starts, 0)
         queue = deque(depths.items())

@@ -1,11 +1,4 @@
-"""When the pages of the in-vitro web change: Poisson processes, as pure functions of the time.
-
-Nothing is kept: time is cut into windows of some changes each, and what happens in a window is
-drawn from the numbers of web, host, page and window. So whoever knows the configuration knows when
-each page changed, whether it was asked for or not.
-
-Serves the synthetic graph: renders its pages, robots.txt, sitemaps and images.
-"""
+"""Serves the synthetic graph: pages that change over time, robots.txt, sitemaps, images."""
 
 from __future__ import annotations
 
@@ -30,13 +23,17 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.testing.config import FakeWebConfig
 
 _WINDOW = 4.0
-"""Changes in a window, on average."""
+"""Mean changes in a window."""
 _ONE = 1 << 32
 _NORMAL = NormalDist()
 
 
 class PageChanges:
-    """Those of the pages of *config*. Times are seconds since the epoch; a host is its number."""
+    """The times of page changes: Poisson processes as pure functions.
+
+    Time is cut into windows, drawn from web, host, page and window, so every change can be computed
+    without state. Seconds since the epoch.
+    """
 
     def __init__(self, config: FakeWebConfig) -> None:
         self._config = config
@@ -46,18 +43,18 @@ class PageChanges:
 
     @property
     def any(self) -> bool:
-        """Whether pages change at all."""
+        """Whether pages change."""
         return self._config.changes > 0
 
     def _rate(self, host: int, page: int) -> float:
-        """How often a page changes, in changes a second."""
+        """Changes a second."""
         config = self._config
         wide, _ = self._numbers(host, page)
         spread = config.changes_sigma * _NORMAL.inv_cdf((wide + 0.5) / _ONE)
         return exp(spread) / config.changes
 
     def conditional(self, host: int, page: int) -> bool:
-        """Whether a page has an ETag and a Last-Modified, and is answered with 304 by them."""
+        """Whether a page has ETag, Last-Modified and 304."""
         return self._numbers(host, page)[1] < self._config.conditional * _ONE
 
     def _numbers(self, host: int, page: int) -> tuple[int, int]:
@@ -66,7 +63,7 @@ class PageChanges:
         return wide, conditional
 
     def last(self, host: int, page: int, now: float) -> float:
-        """When a page changed last, at *now*."""
+        """Return the last change at *now*."""
         window = int(now * self.rate(host, page) / _WINDOW)
         while True:
             for when in reversed(self._times(host, page, window)):
@@ -75,7 +72,7 @@ class PageChanges:
             window -= 1
 
     def next(self, host: int, page: int, now: float) -> float:
-        """When a page changes for the first time after *now*."""
+        """Return the first change after *now*."""
         window = int(now * self.rate(host, page) / _WINDOW)
         while True:
             for when in self._times(host, page, window):
@@ -84,7 +81,6 @@ class PageChanges:
             window += 1
 
     def _draw(self, host: int, page: int, window: int) -> tuple[float, ...]:
-        """The times of the changes in a window."""
         rate = self.rate(host, page)
         draw = Random(f"{self._config.seed} {host} {page} {window}")
         when, end = window * _WINDOW / rate, (window + 1) * _WINDOW / rate
@@ -103,7 +99,7 @@ _HEAD = f"HTTP/1.1 200 OK\r\nServer: fakeweb\r\nContent-Type: {HTML}\r\nContent-
 
 
 class SyntheticSite:
-    """Answers for all hosts of *web*. The only state: how many pages Retry-After hosts refused."""
+    """Answers for all hosts of *web*. Its only state: the pages that Retry-After hosts refused."""
 
     def __init__(self, web: SyntheticWeb) -> None:
         self._web = web
@@ -112,7 +108,6 @@ class SyntheticSite:
         self._refusals: dict[int, int] = {}
 
     def answer(self, request: Request) -> ServerReply:
-        """Answer for the synthetic host that the request names."""
         host = self._web.host_index(request.host)
         traits = self._web.traits(host)
         path = request.path
@@ -147,7 +142,7 @@ class SyntheticSite:
         return make_reply(plan.status, f"{plan.status}\n", TEXT, *fields, delay=delay)
 
     def _changing(self, host: int, request: Request, page: int, plan: PagePlan) -> ServerReply:
-        """A page as it is since it changed last; 304 if the client knows that (RFC 9110 §13.2)."""
+        """304 if the client has the current version (RFC 9110 §13.2)."""
         last = self._changes.last(host, page, time())
         fields: tuple[str, ...] = ()
         if self._changes.conditional(host, page):
@@ -159,7 +154,6 @@ class SyntheticSite:
         return make_reply(200, self._render(host, request.path, page, plan), HTML, *fields)
 
     def _render(self, host: int, path: str, page: int, plan: PagePlan) -> str:
-        """HTML of a page: text, images, links, text up to the wanted size."""
         title = self._web.host_name(host) + path
         hrefs = plan.hrefs
         messy = self._web.config.messy
@@ -185,7 +179,6 @@ class SyntheticSite:
         return front + self._text(plan.salt, missing) + _TAIL
 
     def _text(self, start: int, length: int) -> str:
-        """*length* characters of filler from *start* on, over and over if it is too short."""
         if length <= 0:
             return ""
         text = self._filler[start : start + length]
@@ -194,7 +187,6 @@ class SyntheticSite:
         return text[:length]
 
     def _sitemap(self, host: int) -> str:
-        """The first 50,000 pages of *host*, as https://www.sitemaps.org/protocol.html has it."""
         base = self._web.base(host)
         pages = range(min(self._web.traits(host).pages, _SITEMAP_PAGES))
         urls = "".join(
@@ -214,7 +206,7 @@ class SyntheticSite:
 
 
 def _refusal(host: int, traits: HostTraits) -> ServerReply:
-    """429 or 503, with Retry-After as seconds or as a date, by the host's number (RFC 9110)."""
+    """429 or 503, Retry-After in seconds or as a date, by the host's number."""
     status = 429 if host & 1 else 503
     seconds = ceil(traits.retry_after_delay)
     when = formatdate(ceil(time() + seconds), usegmt=True) if host & 2 else str(seconds)
@@ -230,7 +222,7 @@ def _image(path: str) -> ServerReply:
 
 @lru_cache(1024)
 def png(number: int) -> bytes:
-    """A small square greyscale PNG image; another one for each *number*."""
+    """Return a small greyscale image for *number*."""
     pixels = Random(number).randbytes(_IMAGE_SIDE)
     rows = b"".join(b"\0" + pixels[k:] + pixels[:k] for k in range(_IMAGE_SIDE))
     header = struct.pack(">IIBBBBB", _IMAGE_SIDE, _IMAGE_SIDE, 8, 0, 0, 0, 0)
@@ -242,7 +234,6 @@ def png(number: int) -> bytes:
 
 
 def _filler(seed: int) -> str:
-    """Lines of made-up words, ASCII, without mark-up."""
     draw = Random(seed)
     letters = ("bcdfgklmnprstvw", "aeiou")
     words = [
@@ -253,7 +244,7 @@ def _filler(seed: int) -> str:
 
 
 def _messy(base: str, href: str, draw: int, share: float) -> str:
-    """One anchor; a *share* of them in a form that is odd, correct, and leads to the same URL."""
+    """A *share* of anchors are odd, correct, and lead to the same URL."""
     plain = f'<a href="{href}">more</a>'
     draw = (draw * 40503) & 0xFFFF
     if draw >= share * (1 << 16):

@@ -1,32 +1,21 @@
-"""Pages of made-up text: the same for the same seed, different for everything else.
+"""Six traps, and three ordinary sites that look like traps: functions of seed, host and path.
 
-Three ordinary sites of the in-vitro web that look like traps, and are none.
-
-====================  =========================================================================
-``forum-site.test``   boards and threads of many pages each, with lists sorted in six ways, and
-                      members: ``viewforum.php?f=3&start=25``, ``viewtopic.php?f=3&t=77&start=10``
-``shop-site.test``    a list for each department that shows the first ten of what it has, and
-                      facets that narrow it: most products are found by those only
-``wiki-site.test``    articles, with ``?title=…&action=edit`` and ``…&action=history``, and old
-                      revisions, ``…&oldid=41``: every tenth article is named by such a one only
-====================  =========================================================================
-
-*Real* is what says something that no other page says. Sorted lists, combined facets, forms and
-comparisons are there and are not. Everything is a function of the seed, the host and the path.
-
-Six traps of the in-vitro web: spaces of URLs without end, beside pages that are worth a fetch.
+The ``/`` of each trap leads into it and to real pages, ``/page/1.html`` and so on. A real page says
+something that no other page says; sorted lists, combined facets, forms and comparisons are not
+real.
 
 ===========================  ==================================================================
-``calendar-trap.test``       a calendar of months and days, both ways, with nothing in it
+``calendar-trap.test``       empty months and days, both ways
 ``facets-trap.test``         a search with six facets of four values, in any order
 ``sessions-trap.test``       a shop whose every link has another session id
 ``mirror-trap.test``         folders that hold themselves: ``/mirror/a/b/a/c/…``
-``lost-trap.test``           every page below ``/lost/`` is there, and says that it is not
-``*.farm-trap.test``         a host for every name, each of which leads to others
+``lost-trap.test``           a page below ``/lost/`` for every path that says it is missing
+``*.farm-trap.test``         a host for every name, each linking to others
+``forum-site.test``          boards and threads of many pages, lists sorted in six ways, members
+``shop-site.test``           department lists of ten; facets alone lead to most products
+``wiki-site.test``           articles with edit, history and old revisions; every tenth article
+                             is named by an old revision only
 ===========================  ==================================================================
-
-The ``/`` of each leads into its trap and to real pages, ``/page/1.html`` and so on, each with a
-text of its own. Everything is a function of the seed, the host and the path.
 """
 
 from __future__ import annotations
@@ -47,15 +36,13 @@ _LETTERS = ("bcdfgklmnprstvw", "aeiou")
 
 
 class ProsePage(NamedTuple):
-    """What a page says, and where it leads: paths, relative paths or URLs. *lines* are said one by
-    one, as a list has them."""
+    """Text, links (paths, relative paths or URLs) and *lines* of a list."""
 
     text: str
     links: Sequence[str]
     lines: Sequence[str] = ()
 
     def reply(self, title: str) -> ServerReply:
-        """The answer that has it, in HTML."""
         links = "".join(f'<li><a href="{escape(each)}">more</a></li>\n' for each in self.links)
         lines = "".join(f"<p>{each}</p>\n" for each in self.lines)
         head = f"<!DOCTYPE html>\n<html><head><title>{title}</title></head>\n"
@@ -64,22 +51,20 @@ class ProsePage(NamedTuple):
 
 
 class Prose:
-    """Text of words that nobody has heard of, by a *seed*."""
+    """Text of made-up words, by *seed*."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
     def number(self, *what: object) -> int:
-        """A large number for *what* it is of."""
+        """A large number for *what*."""
         text = " ".join(map(str, (self._seed, *what)))
         return int.from_bytes(shake_128(text.encode()).digest(8), "big")
 
     def words(self, what: str, count: int) -> str:
-        """So many words for *what* they are of."""
         return _words(self.number(what), count)
 
     def text(self, what: str) -> str:
-        """A paragraph about *what* it is of."""
         return self.words(what, 60) + "."
 
 
@@ -96,7 +81,7 @@ def _word(draw: Random) -> str:
 BOARDS, THREADS, LISTED, POSTS = 8, 40, 10, 5
 """Boards, threads of each, threads on a page of a board, posts on a page of a thread."""
 DEPARTMENTS, PRODUCTS, SHOWN = 6, 40, 10
-"""Departments, products of each, products that a list shows."""
+"""Departments, products of each, products in a list."""
 ORDINARY_FACETS = {
     "colour": ("red", "green", "blue", "black"), "size": ("small", "medium", "large"),
     "brand": ("ada", "bell", "curie", "dirac", "euler"), "sort": ("name", "price"),
@@ -105,18 +90,17 @@ ARTICLES = 200
 _SORTS = [(by, way) for by in ("author", "replies", "date") for way in ("a", "d")]
 _MEMBERS = 60
 _HIDDEN = 10
-"""Of so many articles one is named by an old revision only."""
+"""One of so many articles is named by an old revision only."""
 
 QueryFields = dict[str, str]
 
 
 def ordinary_hosts() -> list[str]:
-    """The three hosts."""
     return ["forum-site.test", "shop-site.test", "wiki-site.test"]
 
 
 class OrdinarySite:
-    """Answers for all three."""
+    """Answers for the three ordinary hosts."""
 
     def __init__(self, seed: int = 1) -> None:
         self._prose = Prose(seed)
@@ -126,18 +110,17 @@ class OrdinarySite:
         }  # fmt: skip
 
     def answer(self, request: Request) -> ServerReply:
-        """Answer for the host that the request names."""
         page = self.page(request.host, request.target)
         return make_reply(404, "no such page\n") if page is None else page.reply(request.host)
 
     def page(self, host: str, target: str) -> ProsePage | None:
-        """The page of *host* at *target*, path and query; None if there is none."""
+        """Return the page of *host* at *target* (path and query), or None."""
         path, _, query = target.partition("?")
         asked = {name: values[0] for name, values in parse_qs(query).items()}
         return self._pages[host](path, asked)
 
     def real(self) -> set[str]:
-        """The real pages that links lead to, each as its host, path and query."""
+        """Return the real pages that can be reached, as host, path and query."""
         return {
             *self._real_forum(), *self._real_shop(), *self._real_wiki(),
             *(f"{host}/" for host in ordinary_hosts()),
@@ -220,7 +203,6 @@ class OrdinarySite:
         return ProsePage("What we have for you", [*(f"/product/{n}" for n in shown), *more], lines)
 
     def _listed(self, asked: QueryFields) -> list[int]:
-        """The products that a list shows: the first ten that have what was *asked* for."""
         first = int(asked["in"]) * PRODUCTS
         having = [
             each for each in range(first, first + PRODUCTS)
@@ -281,7 +263,6 @@ class OrdinarySite:
 
     @staticmethod
     def _hidden(old: int) -> list[str]:
-        """The article that an old revision, the first of its article, names."""
         article = old // 4 + _HIDDEN - 1
         return [f"/wiki/{article}"] if old % (4 * _HIDDEN) == 0 else []
 
@@ -304,7 +285,7 @@ def _paged(base: str, count: int, size: int) -> Iterable[str]:
 
 NAMES = ("calendar", "facets", "sessions", "mirror", "lost", "farm")
 PAGES = 20
-"""Real pages of each trap's host, its ``/`` apart."""
+"""Real pages of each trap's host, beside ``/``."""
 MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September",
     "October", "November", "December",
@@ -322,12 +303,11 @@ _ITEMS = 5
 
 
 def trap_hosts() -> list[str]:
-    """The hosts where the traps begin."""
     return [f"{name}-trap.test" for name in NAMES]
 
 
 def trap_number(host: str) -> int:
-    """Which of the traps *host* belongs to. Raises `LookupError` if it belongs to none."""
+    """Return the index of the trap of *host*. Raises LookupError."""
     name = "farm-trap.test" if host.endswith(_FARM) else host
     try:
         return NAMES.index(name.removesuffix("-trap.test"))
@@ -336,7 +316,7 @@ def trap_number(host: str) -> int:
 
 
 def trap_of(host: str, path: str) -> str | None:
-    """The trap that the page at *path* (with its query) is part of; None if it is worth a fetch."""
+    """Return the trap that *path* (with its query) belongs to; None for a real page."""
     name = NAMES[trap_number(host)]
     if not host.endswith(_FARM) and (path == "/" or _REAL.fullmatch(path)):
         return None
@@ -344,13 +324,13 @@ def trap_of(host: str, path: str) -> str | None:
 
 
 def real_pages(base_of: Callable[[str], str]) -> list[str]:
-    """The URLs of all pages that are worth a fetch; *base_of* gives that of a host."""
+    """Return the URLs of all real pages; *base_of* gives that of a host."""
     paths = ["/", *(f"/page/{number}.html" for number in range(1, PAGES + 1))]
     return [base_of(host) + path for host in trap_hosts() for path in paths]
 
 
 class TrapSite:
-    """Answers for all of these hosts. *base_of* gives the URL of a host, without a slash."""
+    """Answers for the trap hosts. *base_of* gives the URL of a host, without a slash."""
 
     def __init__(self, base_of: Callable[[str], str], seed: int = 1) -> None:
         self._base_of = base_of
@@ -362,7 +342,6 @@ class TrapSite:
         }  # fmt: skip
 
     def answer(self, request: Request) -> ServerReply:
-        """Answer for the host that the request names."""
         if request.path != "/robots.txt":
             page = self.page(request.host, request.target)
             if page is not None:
@@ -370,7 +349,7 @@ class TrapSite:
         return make_reply(404, "no such page\n")
 
     def page(self, host: str, target: str) -> ProsePage | None:
-        """The page of *host* at *target*, path and query; None if there is none."""
+        """Return the page of *host* at *target* (path and query), or None."""
         name = NAMES[trap_number(host)]
         path = target.partition("?")[0]
         number = _REAL.fullmatch(path)
