@@ -54,7 +54,7 @@ def on_disk(name: str, store: RocksStore, digests: Sequence[bytes]) -> int:
     def meet(digest: bytes) -> None:
         nonlocal known
         if table.find(digest) is None:
-            table.settle(digest, Original("http://a.test/some/page.html", 1.0))
+            table.add_original(digest, Original("http://a.test/some/page.html", 1.0))
         else:
             known += 1
 

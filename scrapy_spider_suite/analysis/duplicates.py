@@ -73,7 +73,7 @@ class Originals:
         data = self._rows.get(digest) if digest else None
         return None if data is None else _original(data)
 
-    def settle(self, digest: bytes, page: Original) -> None:
+    def add_original(self, digest: bytes, page: Original) -> None:
         """With the store's next batch, let *page* be the original unless there is one already."""
         if digest and self._rows.get(digest) is None:
             self.replace(digest, page)

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_links(page: Page, robot: str) -> list[Link]:
-    """Return the links that the crawler *robot* finds in *page*; none if its body cannot be read."""
+    """Return the links that *robot* finds in *page*; none if its body cannot be read."""
     try:
         body = page.body
     except PackError:

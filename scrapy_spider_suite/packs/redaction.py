@@ -348,7 +348,7 @@ def _changes(path: Path, keep: _RecordFilter) -> bool:
 
 
 def _redact_pack(path: Path, keep: _RecordFilter, note: Callable[[], object]) -> None:
-    """Rewrite *path* if it holds some of the target; *note* saves the receipt if it was uploaded."""
+    """Rewrite *path* if it holds the target; *note* saves the receipt of an uploaded pack."""
     counted = _RecordFilter(keep.target, RedactionReceipt(), mentions=keep.mentions)
     if not _changes(path, counted):
         keep.receipt.mentions += counted.receipt.mentions

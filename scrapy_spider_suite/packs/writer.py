@@ -1,4 +1,4 @@
-"""Writes packs in a thread of its own, by groups of records; closes packs that a crash left open."""
+"""Writes packs in a thread of its own; closes packs that a crash left open."""
 
 from __future__ import annotations
 

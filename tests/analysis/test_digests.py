@@ -141,11 +141,11 @@ def test_originals(tmp_path: Path) -> None:
     digest = sha1_of(PAGE)
     first, second = Original("http://a.test/", 1.5, "<urn:x>"), Original("http://b.test/", 2.5)
     assert table.find(digest) is None
-    table.settle(digest, first)
+    table.add_original(digest, first)
     store.flush()
-    table.settle(digest, second)
+    table.add_original(digest, second)
     other = sha1_of(b"lost")
-    table.settle(other, second)
+    table.add_original(other, second)
     store._let_go()  # as a kill leaves it
     again = RocksStore(tmp_path / "db")
     table = Originals(again.kv("payloads"))
@@ -164,7 +164,7 @@ def test_pages_that_say_nothing_are_no_duplicates() -> None:
     """They have no digest, and no row."""
     rows = MemoryKV()
     table = Originals(rows)
-    table.settle(b"", Original("http://a.test/", 1.0))
+    table.add_original(b"", Original("http://a.test/", 1.0))
     assert table.find(b"") is None
     assert len(rows) == 0
 

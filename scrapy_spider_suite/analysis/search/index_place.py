@@ -60,7 +60,7 @@ class IndexPlace:
             yield
 
     def _take(self, lock: BinaryIO, rests: int, rest: Callable[[float], object]) -> None:
-        """A waiter has the turn, so that a process that locks batch after batch cannot overtake it."""
+        # A waiter has the turn: a process that locks batch after batch cannot overtake it.
         with (self.folder / _TURN).open("wb") as turn:
             for file in (turn, lock):
                 while not lock_file(file):

@@ -192,7 +192,7 @@ class DuplicatePages:
                 settle = self._payloads.replace if found.lost else self._payloads.settle
                 settle(found.payload, page)
             if self._structures is not None:
-                self._structures.settle(found.structure, page)
+                self._structures.add_original(found.structure, page)
         for other in self._waiting.pop(lease, ()):
             if event not in _STORED:
                 other.faults.add(Event.DISK_FULL)
