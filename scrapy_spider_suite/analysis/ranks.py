@@ -1,7 +1,7 @@
 """PageRank (Page, Brin, Motwani, Winograd 1998), and scores read from a file. Needs numpy alone.
 
-A file of scores has lines of URL or host, tab, number; ``.gz`` is compressed. In a project's
-module::
+A file of scores has lines of URL or host, tab, number; ``.gz`` is compressed.
+``SUITE_SCORE = "page-ranks.txt.gz"`` uses it in a crawl; in a project's module::
 
     SCORES = ScoreTable.read(Path("page-ranks.txt.gz"))
     score = SCORES.of_url  # SUITE_SCORE = "myproject.scores.score"

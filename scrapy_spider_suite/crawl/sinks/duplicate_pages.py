@@ -189,7 +189,7 @@ class DuplicatePages:
         if event in _STORED:
             page = Original(found.url, found.when)
             if self._payloads is not None:
-                settle = self._payloads.replace if found.lost else self._payloads.settle
+                settle = self._payloads.replace if found.lost else self._payloads.add_original
                 settle(found.payload, page)
             if self._structures is not None:
                 self._structures.add_original(found.structure, page)
