@@ -65,8 +65,8 @@ def open_frontier(
 
 def place(frontier: Frontier, now: float) -> None:
     """Give every host that wants one an address of its own."""
-    for host in frontier.residents.unresolved.wanting(now, 1_000_000):
-        frontier.resolved(host, "192.0.2.1", f"a{host.key}", 1e18, now)
+    for host in frontier.residents.unresolved.due(now, 1_000_000):
+        frontier.set_address(host, "192.0.2.1", f"a{host.key}", 1e18, now)
 
 
 def pop(frontier: Frontier, count: int, now: float, batch: int = 16) -> float:
@@ -74,7 +74,7 @@ def pop(frontier: Frontier, count: int, now: float, batch: int = 16) -> float:
     while count > 0:
         place(frontier, now)
         out: list[Lease] = []
-        while len(out) < batch and (leases := frontier.acquire(now)):
+        while len(out) < batch and (leases := frontier.leases.acquire(now)):
             out += leases
         for lease in out:
             visit = lease.visit
@@ -83,8 +83,8 @@ def pop(frontier: Frontier, count: int, now: float, batch: int = 16) -> float:
             frontier.workbench.begin(visit.host, visit.address, now, visit=True)
             frontier.workbench.end(visit.host, visit.address, now, visit=True)
             lease.event = Event.SUCCESS
-            frontier.release(lease, now)
-            frontier.settle(lease, now)
+            frontier.leases.release(lease, now)
+            frontier.commit.settle(lease, now)
         count -= len(out)
         frontier.flush()
         if not out:
@@ -106,7 +106,8 @@ def cost(store: Store, urls: int, hosts: int) -> Row:
     Random(1).shuffle(order)
     start = time.process_time()
     for at in range(0, urls, 40):
-        frontier.schedule([entry(n % hosts, n // hosts) for n in order[at : at + 40]], 0.0)
+        entries = [entry(n % hosts, n // hosts) for n in order[at : at + 40]]
+        frontier.admission.schedule(entries, 0.0)
         frontier.flush()
     scheduled = time.process_time()
     pop(frontier, urls, 1.0)
@@ -153,7 +154,7 @@ def pending(
     random = Random(1)
     start = time.process_time()
     for at in range(0, urls, 40):
-        frontier.schedule(
+        frontier.admission.schedule(
             [entry(random.randrange(hosts), n) for n in range(at, min(at + 40, urls))], 0.0
         )
         if at % 400 == 0:
@@ -197,7 +198,7 @@ def refills(folder: Path, scale: int) -> Row:
     pops = 200_000 // scale
     store = RocksStore(folder / "store", memory=MEMORY)
     frontier = open_frontier(store)
-    frontier.schedule((entry(0, n) for n in range(pops + 5_000)), 0.0)
+    frontier.admission.schedule((entry(0, n) for n in range(pops + 5_000)), 0.0)
     frontier.flush()
     host = frontier.workbench.hosts["www.host-0.example.com"]
     fronts = frontier.residents.fronts
@@ -230,7 +231,7 @@ def host_bytes(folder: Path, scale: int) -> Row:
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for number in range(hosts):
-        frontier.schedule([entry(number, page) for page in range(33)], 0.0)
+        frontier.admission.schedule([entry(number, page) for page in range(33)], 0.0)
         frontier.flush()
     place(frontier, 0.0)
     full = (tracemalloc.get_traced_memory()[0] - before) / hosts

@@ -48,16 +48,16 @@ def filled(hosts: int, addresses: int) -> Frontier:
     """A frontier with so many hosts on so many addresses."""
     policy = Policy(host=Pace(4.0), address=Pace(0.5))
     frontier = Frontier(MemoryStore(), policy, now=0.0, wall=WALL, capacity=hosts)
-    frontier.schedule(
+    frontier.admission.schedule(
         (Entry(f"h{n}.example.com", f"http://h{n}.example.com/") for n in range(hosts)), 0.0
     )
     numbers = cycle(range(addresses))
-    for host in list(frontier.wanting_address(0.0, hosts)):
+    for host in list(frontier.unresolved_hosts(0.0, hosts)):
         at = next(numbers)
         address = f"10.0.{at >> 8}.{at & 255}"
-        frontier.resolved(host, address, address, 1e18, 0.0)
-    while frontier.reviser.busy:
-        frontier.reviser.go_on(0.0, WALL)
+        frontier.set_address(host, address, address, 1e18, 0.0)
+    while frontier.policy_update.busy:
+        frontier.policy_update.step(0.0)
     return frontier
 
 
@@ -71,11 +71,11 @@ def timed(work: Callable[[], object]) -> float:
 def change(frontier: Frontier, lines: tuple[str, ...], now: float) -> tuple[float, int, float]:
     """The longest step in seconds, the number of portions, and their time in all."""
     frontier.policy.change(overrides=rules(lines))
-    steps = [timed(lambda: frontier.acquire(now)), timed(lambda: frontier.wait(now))]
+    steps = [timed(lambda: frontier.leases.acquire(now)), timed(lambda: frontier.wait(now))]
     portions = 0
-    while frontier.reviser.busy:
-        steps.append(timed(lambda: frontier.reviser.go_on(now, WALL + now)))
-        steps.append(timed(lambda: frontier.acquire(now)))
+    while frontier.policy_update.busy:
+        steps.append(timed(lambda: frontier.policy_update.step(now)))
+        steps.append(timed(lambda: frontier.leases.acquire(now)))
         steps.append(timed(lambda: frontier.wait(now)))
         portions += 1
     return max(steps), portions, sum(steps)

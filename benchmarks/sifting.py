@@ -32,6 +32,7 @@ from threading import Thread
 
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.parts import QueueOptions
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
@@ -83,7 +84,8 @@ class Measured:
         # Hosts wait for nobody, so that time is not what is measured.
         policy = Policy(host=Pace(0.0), address=Pace(0.0))
         self._frontier = Frontier(
-            store, policy, now=0.0, wall=WALL, capacity=20_000, cache=pages, sift=kind == "sieve"
+            store, policy, now=0.0, wall=WALL, capacity=20_000,
+            options=QueueOptions(cache=pages, sift=kind == "sieve"),
         )
         self._thread: Thread | None = None
         self._archiver: Archiver | None = make_archiver(
@@ -113,9 +115,9 @@ class Measured:
         frontier, row = self._frontier, dict[str, float]()
         with self._measured("all"):
             first = url_of(0, self._hosts)
-            frontier.schedule([Entry(first.split("/")[2], first)], 0.0)
+            frontier.admission.schedule([Entry(first.split("/")[2], first)], 0.0)
         done, now = 0, 0.0
-        while frontier.pending or frontier.in_sieve or self._thread is not None:
+        while frontier.pending or frontier.states.in_sieve or self._thread is not None:
             now += 0.01
             with self._measured("all"):
                 done += self._some(now)
@@ -125,7 +127,7 @@ class Measured:
                 row |= {"half_found": self._found}
         if done != self._pages or frontier.counters.done != self._pages:
             raise RuntimeError(f"{done} fetched, {frontier.counters.done} done")
-        frontier.close(now)
+        frontier.close()
         self._store.close()
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.times["beside"] += children.ru_utime + children.ru_stime
@@ -138,21 +140,21 @@ class Measured:
     def _some(self, now: float) -> int:
         """Fetch and commit some pages."""
         frontier = self._frontier
-        for host in frontier.residents.unresolved.wanting(now, 1_000):
-            frontier.resolved(host, "192.0.2.1", f"a{host.key}", 1e18, now)
+        for host in frontier.residents.unresolved.due(now, 1_000):
+            frontier.set_address(host, "192.0.2.1", f"a{host.key}", 1e18, now)
         out: list[Lease] = []
-        while len(out) < AT_ONCE and (leases := frontier.acquire(now)):
+        while len(out) < AT_ONCE and (leases := frontier.leases.acquire(now)):
             out += leases
         for lease in out:
             assert lease.visit is not None
             frontier.workbench.begin(lease.visit.host, lease.visit.address, now, visit=True)
             frontier.workbench.end(lease.visit.host, lease.visit.address, now, visit=True)
             lease.event, lease.status = Event.SUCCESS, 200
-            frontier.release(lease, now)
+            frontier.leases.release(lease, now)
             lease.links = self._links()
             with self._measured("offer"):
-                frontier.spill(lease, now)
-            frontier.settle(lease, now)
+                frontier.admission.spill(lease, now)
+            frontier.commit.settle(lease, now)
         frontier.flush()
         return len(out)
 
@@ -166,7 +168,7 @@ class Measured:
         self._sift(now)
 
     def _sift(self, now: float) -> None:
-        sifter = self._frontier.sifter
+        sifter = self._frontier.states.sieve_queue
         if sifter is None:
             return
         if self._thread is not None:
@@ -178,7 +180,7 @@ class Measured:
         if sifter.decided:
             began = time.thread_time()
             with self._measured("sift"):
-                for _ in self._frontier.sift(now):
+                for _ in self._frontier.admission.sift(now):
                     if time.thread_time() - began >= PORTION:
                         self._frontier.flush()
                         break

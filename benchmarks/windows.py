@@ -30,7 +30,7 @@ def measure(kind: str, size: int, hosts: int, pages: int) -> str:
         store = RocksStore(Path(folder) / "store", memory=16 << 20)
         crawl = Crawl(
             store, web, POLICY, capacity=1_000, seats=500, window=Window.of(kind, size),
-            order=BottomUp(to_and_fro=kind == "leaf"),
+            order=BottomUp(alternating=kind == "leaf"),
         )  # fmt: skip
         most = 0
 

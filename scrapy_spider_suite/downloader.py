@@ -202,7 +202,7 @@ class PoliteDownloader(Downloader):
             await self.parts.revisits.prepare(lease)
 
         def may() -> None:
-            crawl.policy_file.refuse_barred(request, request.meta.get(ADDRESS, ""))
+            crawl.policy_file.refuse_excluded(request, request.meta.get(ADDRESS, ""))
 
         if lease is not None and lease.visit is not None:
             host, address = lease.visit.host, lease.visit.address
@@ -217,7 +217,7 @@ class PoliteDownloader(Downloader):
             return await self._transfer(request, slot, host, address, lease)
         crawl.outside.waiting += 1
         try:
-            crawl.policy_file.refuse_barred(request)  # before anyone is asked where it lives
+            crawl.policy_file.refuse_excluded(request)  # before anyone is asked where it lives
             host, address = await self._book(request)
             await self.parts.wire.queue(host, address, may)
         finally:
@@ -232,9 +232,9 @@ class PoliteDownloader(Downloader):
         if not request.meta.get("proxy"):
             numeric = await self._resolve(request)
         key = pacing_key(request)
-        host = frontier.residents.visitor(key, now, now + frontier.wall_offset)
+        host = frontier.residents.visitor(key, now)
         group = address_key(numeric) if numeric else f"@{key}"
-        return host, frontier.address_state(group, numeric, now)
+        return host, frontier.residents.clocks.state(group, numeric, now)
 
     async def _resolve(self, request: Request) -> str:
         """Write the address to connect to into the request's meta, and return it.
@@ -279,7 +279,7 @@ class PoliteDownloader(Downloader):
         crawl = self.crawl
         if crawl.stopping:
             raise StoppedError("the crawl is being stopped")
-        crawl.policy_file.refuse_barred(request, request.meta.get(ADDRESS, ""))
+        crawl.policy_file.refuse_excluded(request, request.meta.get(ADDRESS, ""))
         if crawl.agent is not None:
             crawl.agent.refuse_fetch(request, lease, max(host.gap(), address.delay))
         if lease is not None:

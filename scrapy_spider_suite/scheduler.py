@@ -101,9 +101,10 @@ class Duplicates:
             if spider is not None:
                 self._dupefilter.log(request, spider)
             return True
-        if not crawl.frontier.known(entry.identity):
+        if not crawl.frontier.states.known(entry.identity):
             return False
-        if crawl.frontier.chances.due(entry.identity, crawl.now() + crawl.frontier.wall_offset):
+        wall = crawl.frontier.wall(crawl.now())
+        if crawl.frontier.admission.retry_failed.due(entry.identity, wall):
             return False
         if self._log:
             logger.debug("Filtered duplicate request: %s", request)
@@ -206,7 +207,7 @@ class FrontierScheduler(BaseScheduler):
         self._limits = crawl.rates = make_shared_limits(crawl, crawl.settings)
         if self._agent is not None:
             self._agent.limits = self._limits
-            crawl.frontier._scheduling._routing = self._agent.routing
+            crawl.frontier.admission.router = self._agent.routing
             crawl.translator.owner_elsewhere = self._agent.routing.other
         crawl.robots = _robots_of(crawl.crawler)
 
@@ -275,7 +276,8 @@ class FrontierScheduler(BaseScheduler):
         """Whether anything is pending, leased, waiting, to be resolved or read as a seed."""
         crawl = self.crawl
         frontier = crawl.frontier
-        if frontier.pending or frontier.in_sieve or crawl.outside.count or len(self._preparation):
+        waiting = frontier.pending or frontier.states.in_sieve or crawl.outside.count
+        if waiting or len(self._preparation):
             return True
         if len(self._deferred):
             return True
@@ -302,19 +304,20 @@ class FrontierScheduler(BaseScheduler):
         if lease is None and not crawl.broad and self._is_of_operator(request):
             self._parts.trusted.add(hostname(request))
         entry = crawl.translator.entry(request)
-        entry.mark = mark
+        entry.seed_note = mark
         if lease is not None and entry.hops > lease.entry.hops:
             crawl.frontier.traps.sent_on(lease.entry, entry.url)
         if self._duplicates.filters(request, entry, crawl):
-            if mark and (self._is_others(entry) or crawl.frontier.known(entry.identity)):
+            if mark and (self._is_others(entry) or crawl.frontier.states.known(entry.identity)):
                 # Its agent may not know it, and what is known of it here has no tag yet.
-                crawl.frontier.schedule([entry], crawl.now(), given=not crawl.seeds.pushed)
+                given = not crawl.seeds.pushed
+                crawl.frontier.admission.schedule([entry], crawl.now(), given=given)
             return False
         if not crawl.filters.admits(request, entry, lease):
             return False
         if entry.volatile and not self._may_be_volatile(request, entry, lease):
             return False
-        crawl.frontier.adopt(lease, [entry], crawl.now(), given=not crawl.seeds.pushed)
+        crawl.frontier.admission.adopt(lease, [entry], crawl.now(), given=not crawl.seeds.pushed)
         place = "memory" if entry.volatile or not crawl.store.durable else "disk"
         stats = self.crawler.stats
         stats.inc_value("scheduler/enqueued")
@@ -372,7 +375,7 @@ class FrontierScheduler(BaseScheduler):
             lease.faults.add(Event.INTERRUPTED)
         with condemn_on_damage(crawl.store):
             self._keep(lease)
-            crawl.frontier.settle(lease, crawl.now())
+            crawl.frontier.commit.settle(lease, crawl.now())
         self.flush_soon()
 
     def _keep(self, lease: Lease) -> None:

@@ -269,7 +269,7 @@ class Agent:
     def changed(self) -> None:
         """Others own, or hold, what they did not before."""
         elsewhere, by_host = self.shares.elsewhere, self.assignment.by_host
-        self.crawl.frontier.holding.change(elsewhere, by_host=by_host)
+        self.crawl.frontier.leases.foreign.set_rule(elsewhere, by_host=by_host)
         if self.phasing is not None:
             self.phasing.changed()
         if self._mail is not None:
@@ -279,12 +279,12 @@ class Agent:
     def _look_on(self) -> None:
         """Have what is free by now looked for in portions."""
         self.crawl.wake()
-        if self._looking is None and self.crawl.frontier.holding.at_work:
+        if self._looking is None and self.crawl.frontier.leases.foreign.busy:
             self._looking = asyncio.get_running_loop().call_later(_PORTIONS, self._go_on)
 
     def _go_on(self) -> None:
         self._looking = None
-        self.crawl.frontier.holding.go_on()
+        self.crawl.frontier.leases.foreign.step()
         self._look_on()
 
     def over(self, reason: str) -> None:
@@ -324,7 +324,7 @@ class Agent:
         if self._members is None or not self._members.may_fetch(delay):
             raise HostExcluded("the lease of this agent has run out", until)
         if lease is not None:
-            elsewhere = self.crawl.frontier.holding.holds_back(lease.entry)
+            elsewhere = self.crawl.frontier.leases.foreign.holds_back(lease.entry)
         else:
             elsewhere = self.crawl.settings.rate_ledger is None and self.shares.elsewhere(
                 hostname(request), request.url
@@ -364,7 +364,7 @@ class Agent:
     def _left(self) -> bool:
         """Whether anything of the job is left in its files."""
         frontier = self.crawl.frontier
-        return bool(frontier.pending or frontier.in_sieve or len(self.routing.outbox))
+        return bool(frontier.pending or frontier.states.in_sieve or len(self.routing.outbox))
 
     @property
     def idle(self) -> bool:

@@ -265,7 +265,7 @@ class Mailbox:
         entries = self._entries(row)
         if len(entries) == 1:
             self._known.put(sender, number, number)
-        self._frontier.schedule(entries, self._clock(), came=True)
+        self._frontier.admission.schedule(entries, self._clock(), came=True)
         if len(entries) != 1:
             self._known.put(sender, number, number)
         return len(entries)
@@ -287,7 +287,7 @@ class Mailbox:
         """Have what *row* holds pending, or on its way to whom it belongs to by now; how many URLs
         that are."""
         entries = self._entries(row)
-        self._frontier.schedule(entries, self._clock(), came=True)
+        self._frontier.admission.schedule(entries, self._clock(), came=True)
         return len(entries)
 
     def _entries(self, row: bytes) -> list[Entry]:

@@ -149,7 +149,7 @@ def unpack_foreign_row(host: object, row: object, mark: object = "") -> Entry:
         raise ValueError("a URL that is known by another host")
     if not (isinstance(mark, str) and is_mark(mark)):
         raise ValueError(f"{str(mark)[:100]!r} is nothing that is known of a seed")
-    entry.mark = mark
+    entry.seed_note = mark
     return entry
 
 
@@ -239,10 +239,11 @@ class OwnerRouter:
             return False
         if entry.volatile or not entry.url.startswith(_WEB):
             return True
-        more = anyway or entry.mark or entry.flags & _DONT_FILTER
+        more = anyway or entry.seed_note or entry.flags & _DONT_FILTER
         if more or self._sent.new([entry.identity]):
             row = [_ENTRY, entry.host, pack_row(entry)]
-            self.outbox.put(owner, msgpack.packb([*row, entry.mark] if entry.mark else row))
+            row += [entry.seed_note] * bool(entry.seed_note)
+            self.outbox.put(owner, msgpack.packb(row))
         else:
             self.spared += 1
         return False

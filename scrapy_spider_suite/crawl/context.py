@@ -26,6 +26,7 @@ from scrapy_spider_suite.crawl.crawl_policy import (
 from scrapy_spider_suite.crawl.filters import get_filters
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.parts import QueueOptions
 from scrapy_spider_suite.crawl.requests import Translator
 from scrapy_spider_suite.crawl.robots import RobotsService
 from scrapy_spider_suite.errors import StoreWriteError
@@ -331,14 +332,16 @@ class Crawl:
             capacity=max(1_000, self.settings.memory // _HOST_BYTES),
             counters=None if job is None or not job.resumed else Counters.load(self.store),
             unclean=job is not None and job.unclean,
-            order=make_order(self.settings, self.crawler.stats),
-            window=make_window(self.settings, self.store),
-            cache=self.settings.seen_cache if self.store.durable else 0,
-            sift=self.settings.seen_store == "sieve",
+            options=QueueOptions(
+                order=make_order(self.settings, self.crawler.stats),
+                window=make_window(self.settings, self.store),
+                cache=self.settings.seen_cache if self.store.durable else 0,
+                sift=self.settings.seen_store == "sieve",
+            ),
         )
         if not self.broad:
             # Its seeds are requests of its own.
-            frontier.guesses.entry_of = self._seed_of_the_spider
+            frontier.commit.guesses.entry_of = self._seed_of_the_spider
         if job is not None:
             frontier.open(now)
         return frontier
@@ -435,7 +438,7 @@ class Crawl:
     def close(self) -> None:
         """Write everything. Nothing more is fetched."""
         try:
-            self.frontier.close(self.now())
+            self.frontier.close()
         except StoreWriteError as error:
             logger.error("%s: what is not written yet is fetched again by the next run", error)
 
@@ -445,7 +448,7 @@ class Crawl:
             return
         for closer in self.closers:
             closer(reason)
-        self.frontier.cache.close()
+        self.frontier.states.cache.close()
         for host in self.frontier.workbench.hosts.values():
             # See `Entry` and `HostState`: they lead back to all of this.
             host.front.clear()

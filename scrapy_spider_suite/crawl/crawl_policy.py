@@ -193,7 +193,7 @@ def make_order(settings: SuiteSettings, stats: StatsCollector) -> Order:
     Raises `SettingsError`: SUITE_SCORE is no function that can be imported, and no file of scores.
     """
     if settings.order == "bottom-up":
-        return BottomUp(to_and_fro=settings.window == "leaf")
+        return BottomUp(alternating=settings.window == "leaf")
     if settings.order == "best-first":
         score = settings.score
         given = _function(score) if isinstance(score, str) else _read(score)
@@ -335,17 +335,17 @@ class PolicyFile:
         host = host_of(origin) if origin else ""
         return host, self.address_of(host)
 
-    def refuse_barred(self, request: Request, address: str = "") -> None:
+    def refuse_excluded(self, request: Request, address: str = "") -> None:
         """Raise `HostExcluded` if nothing may be asked of the host of *request*, at *address*, now.
 
         *address* is "" while it is not known.
         """
         policy, wall, host = self.policy, time.time(), hostname(request)
-        bar = policy.bar(host, address, wall)
-        if bar is None and policy.blocks:
-            bar = policy.bar_of_url(normalize(request.url) or request.url, host, wall)
-        if bar is not None:
-            raise HostExcluded(str(bar), bar.until)
+        exclusion = policy.exclusion(host, address, wall)
+        if exclusion is None and policy.blocks:
+            exclusion = policy.exclusion_of_url(normalize(request.url) or request.url, host, wall)
+        if exclusion is not None:
+            raise HostExcluded(str(exclusion), exclusion.until)
 
 
 def read_overrides(path: Path | None) -> Overrides:

@@ -102,7 +102,7 @@ class DeferredLinks:
         self._sitemaps = sitemaps
         self._stats = crawl.crawler.stats
         self._loop = asyncio.get_running_loop()
-        self._pages = pages = crawl.frontier.extraction
+        self._pages = pages = crawl.frontier.stored_links
         self._busy = self._ended = False
         self._not_before = -math.inf
         self._hurried = -math.inf
@@ -162,7 +162,7 @@ class DeferredLinks:
             if starving and crawl.settings.read_links != "eager":
                 self._hurry()
             return
-        if crawl.frontier.full or crawl.now() < self._not_before:
+        if crawl.frontier.leases.full or crawl.now() < self._not_before:
             return
         if any(each.recovering for each in self._packs):
             return  # pages may move
@@ -194,13 +194,13 @@ class DeferredLinks:
         frontier, demand = self._crawl.frontier, self._pages.demand
         if self._crawl.settings.read_links == "eager":  # it was not always
             return demand.of_all(AT_ONCE)
-        demand.sifted(frontier.in_sieve)
+        demand.sifted(frontier.states.in_sieve)
         fetches = frontier.counters.done + frontier.counters.failed
         return demand.choose(starving=starving, fetches=fetches, nothing_else=self._nothing_else)
 
     def _nothing_else(self) -> bool:
         crawl, limit = self._crawl, self._crawl.settings.max_wait
-        if crawl.frontier.leased or crawl.outside.count or crawl.frontier.in_sieve:
+        if crawl.frontier.leases.out or crawl.outside.count or crawl.frontier.states.in_sieve:
             return False
         wait = crawl.frontier.next_visit_in(crawl.now())
         return wait is None or wait > min(_NOTHING, limit or _NOTHING)
@@ -262,7 +262,7 @@ class DeferredLinks:
             crawl.counter.recall(lease, response, size, again=stored.again)
         if not self._read(lease, response):
             self._give_up(page, Event.CALLBACK_ERROR, lease)
-        elif crawl.frontier.extracted(page, lease, crawl.now()):
+        elif crawl.frontier.stored_links.finish(page, lease, crawl.now()):
             self._stats.inc_value("suite/extract/read")
 
     def _read(self, lease: Lease, response: Response) -> bool:

@@ -248,8 +248,8 @@ class CrawlFilters:
 
         The schedule filter has been asked: Scrapy's OffsiteMiddleware is not to be.
         """
-        if (self.opens_scope or entry.beyond) and BULK in request.meta:
-            request.meta[BEYOND] = entry.beyond
+        if (self.opens_scope or entry.hops_outside) and BULK in request.meta:
+            request.meta[BEYOND] = entry.hops_outside
             request.meta["allow_offsite"] = True
 
     def beyond(self, url: str, before: int) -> int:
@@ -263,7 +263,7 @@ class CrawlFilters:
 
         What was fetched once more has forgotten that; one at least, where it lies out of it.
         """
-        return entry.beyond or self.beyond(normalize(entry.url) or entry.url, 0)
+        return entry.hops_outside or self.beyond(normalize(entry.url) or entry.url, 0)
 
     # Stages
 
@@ -312,8 +312,8 @@ class CrawlFilters:
             # A redirect leads no further than the link to it did.
             before = self.out(parent.entry) - (parent.event is Event.REPLACED)
         if found.needs(Fact.BEYOND):
-            entry.beyond = self.beyond(url, max(0, before))
-        return self.wants(Stage.SCHEDULE, url, LinkFacts(via, entry.depth, entry.beyond))
+            entry.hops_outside = self.beyond(url, max(0, before))
+        return self.wants(Stage.SCHEDULE, url, LinkFacts(via, entry.depth, entry.hops_outside))
 
     def refuse_fetch(self, request: Request, entry: Entry, address: str) -> None:
         """Raise `FilterRefused` if the fetch filter does not want *request*, at *address*."""
@@ -333,7 +333,8 @@ class CrawlFilters:
 
 
 def _subject(entry: Entry, address: str, page: FilterPage | None) -> LinkFacts:
-    return LinkFacts(normalize(entry.referrer) or "", entry.depth, entry.beyond, address, page)
+    referrer = normalize(entry.referrer) or ""
+    return LinkFacts(referrer, entry.depth, entry.hops_outside, address, page)
 
 
 def filtered_page(response: Response) -> FilterPage:

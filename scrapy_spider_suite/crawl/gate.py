@@ -45,7 +45,7 @@ class Caps:
         frontier, settings = self._crawl.frontier, self._crawl.settings
         counters = frontier.counters
         # A page that waits for what led from it to be done would wait for ever.
-        counts = (counters.done + frontier.commits.held, counters.bytes, counters.seconds)
+        counts = (counters.done + frontier.commit.held, counters.bytes, counters.seconds)
         for reason, count in zip(CAP_UNITS, counts, strict=True):
             cap = getattr(settings, reason)
             if cap and count >= cap:

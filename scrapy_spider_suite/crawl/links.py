@@ -312,7 +312,7 @@ class LinkFollower:
         self._trapping.mine(lease, may_enter)
         out = filters.out(lease.entry)
         for entry in lease.children[before:]:
-            entry.beyond = filters.beyond(entry.url, out)
+            entry.hops_outside = filters.beyond(entry.url, out)
 
     def _hand_over(
         self, lease: Lease, response: Response, links: list[str], choose: ChooseLinks | None,
@@ -334,7 +334,7 @@ class LinkFollower:
                 Entry(
                     host, url, state_key(host, url), depth=page.depth + 1, referrer=page.url,
                     priority=0 if rank is None else rank(response, url),
-                    beyond=filters.beyond(url, out), referrer_policy=policy,
+                    hops_outside=filters.beyond(url, out), referrer_policy=policy,
                 )
             )  # fmt: skip
         lease.children.extend(made)
@@ -404,7 +404,7 @@ class SitemapLinks:
     def _schedule(self, how: str, urls: list[str], voucher: str, via: str) -> None:
         entries = self._entries(urls, voucher, via, 0)
         frontier = self._crawl.frontier
-        new = frontier.schedule(entries, self._crawl.now())
+        new = frontier.admission.schedule(entries, self._crawl.now())
         if new:
             self._stats.inc_value(f"suite/sitemap/{how}", new)
 
@@ -415,7 +415,7 @@ class SitemapLinks:
         for url in urls:
             host = host_of(url)
             identity = state_key(host, url)
-            if self._crawl.frontier.known(identity):
+            if self._crawl.frontier.states.known(identity):
                 continue
             if before + len(made) >= SITEMAPS_OF_HOST_MAX:
                 self._stats.inc_value("suite/sitemap/too_many")
@@ -429,7 +429,7 @@ class SitemapLinks:
 
     def redirected(self, identity: bytes, voucher: str) -> None:
         """A sitemap that *voucher* vouches for has moved to the URL with this state key."""
-        if not self._crawl.frontier.known(identity):  # else it stays the page that it is
+        if not self._crawl.frontier.states.known(identity):  # else it stays the page that it is
             url_states.note_sitemap(self._crawl.store, identity, voucher)
 
     # Read
@@ -474,7 +474,7 @@ class SitemapLinks:
                 pages[url] = location.lastmod
         self._take_pages(lease, response, pages, follower)
         self._take_nested(lease, voucher, nested, follower)
-        self._crawl.frontier.adopt(lease, [], self._crawl.now())
+        self._crawl.frontier.admission.adopt(lease, [], self._crawl.now())
 
     def _take_pages(
         self, lease: Lease, response: Response, pages: dict[str, int | None], follower: LinkFollower

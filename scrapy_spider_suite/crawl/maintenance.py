@@ -51,7 +51,7 @@ def set_gauges(
     if (phases := crawl.policy_file.policy.phases) is not None:
         phase = phases.active(crawl.now() + frontier.wall_offset)
         stats.set_value("suite/frontier/phase", phase + 1)
-    stats.set_value("suite/retry/found_again", frontier.chances.given)
+    stats.set_value("suite/retry/found_again", frontier.admission.retry_failed.retried)
     for event, count in frontier.counters.events.items():
         stats.set_value(f"suite/outcome/{event.value}", count)
     for trap, count in frontier.traps.met.items():
@@ -62,12 +62,12 @@ def set_gauges(
         crawl.rates.publish()
     if crawl.agent is not None:
         crawl.agent.publish()
-    stats.set_value("suite/seen/cache_hits", frontier.cache.hits)
-    stats.set_value("suite/seen/cache_misses", frontier.cache.misses)
+    stats.set_value("suite/seen/cache_hits", frontier.states.cache.hits)
+    stats.set_value("suite/seen/cache_misses", frontier.states.cache.misses)
     if archiver is not None:
         stats.set_value("suite/seen/archived", len(archiver))
-    if frontier.sifter is not None:
-        for name, value in frontier.sifter.statistics.items():
+    if frontier.states.sieve_queue is not None:
+        for name, value in frontier.states.sieve_queue.statistics.items():
             stats.set_value(f"suite/seen/{name}", value)
     if statistics.unextracted or crawl.settings.read_links != "eager":
         stats.set_value("suite/extract/waiting", statistics.unextracted)
@@ -103,7 +103,7 @@ class SieveFlusher:
 
     def look(self, *, starving: bool) -> None:
         """Begin a flush if it is time for one; *starving*: nothing can be fetched at present."""
-        sifter = self._crawl.frontier.sifter
+        sifter = self._crawl.frontier.states.sieve_queue
         if sifter is None or self._busy or self._closing or not sifter.waiting:
             return
         now = self._crawl.now()
@@ -121,7 +121,7 @@ class SieveFlusher:
         return not (self._said or crawl.frontier.pending or crawl.outside.count)
 
     def _begin(self, now: float) -> None:
-        store, sifter = self._crawl.store, self._crawl.frontier.sifter
+        store, sifter = self._crawl.store, self._crawl.frontier.states.sieve_queue
         self._write()
         if store.dirty or sifter is None or not isinstance(store, RocksStore):
             return  # the disk is full, or fails
@@ -167,7 +167,7 @@ class SieveFlusher:
 
     def _hand_out_some(self) -> None:
         crawl, until = self._crawl, self._crawl.now() + _WORK
-        for _ in crawl.frontier.sift(crawl.now()):
+        for _ in crawl.frontier.admission.sift(crawl.now()):
             if crawl.now() >= until:
                 self._write()  # small batches: a large one takes long
                 wait = _RETRY if crawl.store.dirty else _PAUSE  # the disk is full, or fails
@@ -343,7 +343,7 @@ class Maintenance:
         self._end_at_caps()
         self.end_if_damaged()
         now = self._crawl.now()
-        self._crawl.frontier.waits.look(now, now + self._crawl.frontier.wall_offset)
+        self._crawl.frontier.waits.step(now, now + self._crawl.frontier.wall_offset)
         wait = self._crawl.frontier.wait(now)
         starving = not self._engine.paused and (wait is None or wait > 0)
         self.sift(starving=starving)
@@ -365,9 +365,7 @@ class Maintenance:
 
     def _admit(self) -> None:
         crawl, now = self._crawl, self._crawl.now()
-        self._admitting = not self._engine.closing and crawl.frontier.rotation.go_on(
-            now, now + crawl.frontier.wall_offset
-        )
+        self._admitting = not self._engine.closing and crawl.frontier.rotation.step(now)
         if self._admitting:
             self._loop.call_later(_COMING, self._admit)
             self._engine.wake()
@@ -409,10 +407,10 @@ class Maintenance:
             self._parts.deferred_links.look(starving=starving)
 
     def _revise(self) -> None:
-        reviser, now = self._crawl.frontier.reviser, self._crawl.now()
+        reviser, now = self._crawl.frontier.policy_update, self._crawl.now()
         self._revising = reviser.busy and not self._engine.closing
         if self._revising:
-            reviser.go_on(now, now + self._crawl.frontier.wall_offset)
+            update.step(self._crawl.now())
             self._loop.call_later(_PORTIONS, self._revise)
             self._engine.wake()
 
@@ -471,7 +469,7 @@ class Maintenance:
     def flush(self) -> None:
         """Make everything durable, or hold the crawl still until that works."""
         frontier = self._crawl.frontier
-        self._most = max(self._most, frontier.pending - frontier.leased)
+        self._most = max(self._most, frontier.pending - frontier.leases.out)
         if not self._disk.stuck:
             self._write(lambda now: self._crawl.frontier.flush(), self._crawl.now())
 
@@ -498,7 +496,7 @@ class Maintenance:
                 self.cut = True
             self._parts.preparation.cancel()
             self._parts.visits.put_back_what_was_not_begun()
-            crawl.frontier.permits.let_go()
+            crawl.frontier.leases.permits.release_all()
         if gate is None:
             return
         gate.wake()
@@ -512,7 +510,7 @@ class Maintenance:
         crawl = self._crawl
         for lease in list(crawl.leases.values()):
             if lease.held_since is not None and now - lease.held_since > _HELD_FOR:
-                crawl.frontier.spill(lease, now)
+                crawl.frontier.admission.spill(lease, now)
 
     def _end_if_only_waiting(self) -> None:
         crawl = self._crawl
@@ -545,7 +543,7 @@ class Maintenance:
         parts = self._parts
         busy = statistics.leased or crawl.outside.count or statistics.in_sieve
         busy = busy or len(parts.preparation) or len(parts.deferred_links)
-        busy = busy or bool(crawl.frontier.holding)
+        busy = busy or bool(crawl.frontier.leases.foreign)
         if busy or not statistics.pending or statistics.unresolved or statistics.abandoning:
             return None
         wait = crawl.frontier.next_visit_in(crawl.now())
@@ -589,7 +587,7 @@ class Maintenance:
             "when": time.time(), "closing": self._engine.closing,
             "paused": self._engine.paused, "done": counters.done, "failed": counters.failed,
             "seconds": round(counters.seconds, 1),
-            "cache_hit_rate": round(crawl.frontier.cache.statistics.hit_rate, 3),
+            "cache_hit_rate": round(crawl.frontier.states.cache.statistics.hit_rate, 3),
             **{name: getattr(statistics, name) for name in statistics.__slots__},
             "waits": [asdict(count) for count in crawl.frontier.waits.counts],
             "silent_name_servers": crawl.resolver.silent_servers,

@@ -131,13 +131,13 @@ class HostPreparation:
         ready = False
         now = crawl.now()
         room = min(_AT_ONCE, _LOOKUPS - self._lookups)
-        for host in crawl.frontier.wanting_address(now, room):
+        for host in crawl.frontier.unresolved_hosts(now, room):
             room -= 1
             entry = host.front[0][1]
             if host.record.failures:
                 crawl.resolver.forget(host.key)  # it may have moved, and not be down
             if entry.flags & _PROXIED or not _lives_at(entry.url, host.key):
-                crawl.frontier.resolved(host, "", "", FOREVER, now)
+                crawl.frontier.set_address(host, "", "", FOREVER, now)
                 ready = True
             elif (known := crawl.resolver.cached(host.key)) is not None:
                 self._place(host, known.addresses, known.expires_in)
@@ -173,7 +173,7 @@ class HostPreparation:
         if self._introduction is not None:
             self._introduction.goes_to(address)
         now = crawl.now()
-        crawl.frontier.resolved(
+        crawl.frontier.set_address(
             host, address, address_key(address), now + expires_in, now
         )
 
@@ -182,10 +182,10 @@ class HostPreparation:
         crawl.crawler.stats.inc_value(f"suite/dns/{event_of_error(error).value}")
         if any(entry.flags & _USER for _, entry in host.front):
             # A spider's own requests fail where it expects them to: in the downloader.
-            crawl.frontier.resolved(host, "", "", now + 60.0, now)
+            crawl.frontier.set_address(host, "", "", now + 60.0, now)
             return
         logger.debug("%s: %s", host.key, error)
-        crawl.frontier.unresolved(host, event_of_error(error), now)
+        crawl.frontier.health.no_address(host, event_of_error(error), now)
 
     # Robots
 
@@ -256,18 +256,18 @@ class HostPreparation:
         if not rules.silent:
             frontier, now = self._crawl.frontier, self._crawl.now()
             key = host_of(rules.origin)
-            host = frontier.residents.visitor(key, now, now + frontier.wall_offset)
+            host = frontier.residents.visitor(key, now)
             self._keep_to(host, rules.origin)
             self._sitemaps.heard(rules, host.record)
 
     def _keep_to(self, host: HostState, url: str) -> None:
         frontier = self._crawl.frontier
         crawl_delay = self._crawl_delay(url)
-        frontier.set_crawl_delay(host, crawl_delay)
+        frontier.residents.set_crawl_delay(host, crawl_delay)
         # With the verdict in one batch: after a kill robots.txt is known, and not read again.
         asks = crawl_delay > host.delay
         until = self._crawl.now() + crawl_delay if asks else host.next_fetch
-        frontier.residents.postpone(host, until, "Crawl-delay")
+        frontier.health.postpone(host, until, "Crawl-delay")
 
     def _forgot(self, host: HostState, rules: RobotsRules) -> bool:
         """Whether *host*, which is begun anew, is to be left alone by *rules* for longer than is
@@ -290,7 +290,7 @@ class HostPreparation:
         visit = leases[0].visit
         if visit is not None:
             until = rules.expires_at - frontier.wall_offset
-            frontier.residents.postpone(visit.host, until, "robots.txt unavailable")
+            frontier.health.postpone(visit.host, until, "robots.txt unavailable")
         self._put_back(leases)
 
     def _put_back(self, leases: list[Lease], silence: Event | None = None) -> None:
@@ -298,13 +298,13 @@ class HostPreparation:
         for lease in leases[1:]:
             lease.visit = None
         for lease in reversed(leases):
-            if silence is not None and frontier.guesses.wrong(lease.entry, silence):
+            if silence is not None and frontier.commit.guesses.is_wrong(lease.entry, silence):
                 # Nobody answers by the scheme that was guessed: there is another.
                 lease.event = silence
-                frontier.settle(lease, now)
-                frontier.release(lease, now, heard=Event.IGNORED)
+                frontier.commit.settle(lease, now)
+                frontier.leases.release(lease, now, heard=Event.IGNORED)
             else:
-                frontier.put_back(lease, now)
+                frontier.commit.put_back(lease, now)
 
 
 def _lives_at(url: str, host: str) -> bool:

@@ -340,7 +340,7 @@ class Translator:
             priority=request.priority,
             depth=int(meta.get("depth", 0)),
             hops=int(meta.get(HOPS, 0)),
-            beyond=int(meta.get(BEYOND, 0)),
+            hops_outside=int(meta.get(BEYOND, 0)),
             flags=_flags(request),
             referrer=field_text(request.headers, "Referer"),
         )  # fmt: skip

@@ -145,7 +145,7 @@ class Revisits:
             return
         self._next = self._planner.revisits.next_due()
         limit, now = _AT_ONCE, crawl.now()
-        until = wall = now + crawl.frontier.wall_offset
+        until = now + crawl.frontier.wall_offset
         self._budget.earn(now, len(self._planner), settings.revisit_interval)
         if settings.revisit == "adaptive":
             # There is a number of visits, not a time: with some left, pages come early.
@@ -153,10 +153,10 @@ class Revisits:
             until += settings.revisit_interval
         if limit < 1 or not self._is_due(until):
             return
-        taken = self._planner.take(min(limit, self._owed), now, wall)
+        taken = self._planner.renew_due(min(limit, self._owed), now)
         self._owed = min(_AT_ONCE, self._owed - taken)
         if starving:
-            taken += self._planner.take_idle(limit - taken, now, wall, until)
+            taken += self._planner.renew_idle(limit - taken, now, until)
         self._budget.spend(taken)
         if taken:
             crawl.write()
@@ -176,7 +176,7 @@ class Revisits:
             return
         stats = self._crawl.crawler.stats
         stats.set_value("suite/revisit/planned", len(revisits))
-        stats.set_value("suite/revisit/taken", self._planner.taken)
+        stats.set_value("suite/revisit/taken", self._planner.renewed)
         for name, number in revisits.found.items():
             stats.set_value(f"suite/revisit/{name}", number)
 

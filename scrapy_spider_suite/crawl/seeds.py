@@ -197,8 +197,8 @@ def seed_scheduler(
         for seed in seeds:
             host, mark = host_of(seed.url), mark_of(seed.tag, guessed=seed.guessed)
             key = state_key(host, seed.url)
-            entries.append(Entry(host, seed.url, key, priority, flags=_START, mark=mark))
-        return frontier.schedule(entries, now(), given=given())
+            entries.append(Entry(host, seed.url, key, priority, flags=_START, seed_note=mark))
+        return frontier.admission.schedule(entries, now(), given=given())
 
     return plant
 

@@ -112,7 +112,7 @@ class DeadHosts:
     def next_lease(self, now: float) -> Lease | None:
         """A URL of a host that is not visited for now, to be failed by `refuse`."""
         for key, until in self._until.items():
-            lease = self._crawl.frontier.take(key) if now < until else None
+            lease = self._crawl.frontier.leases.lease_unvisited(key) if now < until else None
             if lease is not None:
                 self._doomed.add(lease)
                 return lease
@@ -172,7 +172,7 @@ class RequestSource:
             except CodecError as error:
                 logger.error("%s cannot be read back and is dropped: %s", lease.entry.url, error)
                 lease.event = Event.DROPPED
-                crawl.frontier.settle(lease, crawl.now())
+                crawl.frontier.commit.settle(lease, crawl.now())
                 self._visits.release(lease, crawl.now())
                 continue
             crawl.filters.open_scope(request, lease.entry)
@@ -199,7 +199,7 @@ class RequestSource:
             if self._engine.gate is not None and (lease := visits.dead_hosts.next_lease(now)):
                 return lease
             held = self._preparation.full or self._visits.caps.pause(now) > 0
-            leases = [] if held else crawl.frontier.acquire(now)
+            leases = [] if held else crawl.frontier.leases.acquire(now)
             if not leases:
                 if self._preparation.resolve():
                     continue
@@ -354,15 +354,15 @@ class Visits:
             self.dead_hosts.warn(host, "gives no robots.txt")
         else:
             until = retry_at - crawl.frontier.wall_offset
-            crawl.frontier.residents.postpone(host, until, "robots.txt unavailable")
+            crawl.frontier.health.postpone(host, until, "robots.txt unavailable")
 
     def _barred(self, host: HostState, error: HostExcluded) -> None:
         """Keep a host waiting of which a request was refused: its turn must not come at once."""
         frontier, now = self._crawl.frontier, self._crawl.now()
-        if not frontier.reviser.barred(host, now, now + frontier.wall_offset):
+        if not frontier.policy_update.is_excluded(host, now):
             # The rule is for another host that shares its slot, or for some of its URLs.
             until = min(error.until - frontier.wall_offset, now + _BARRED)
-            frontier.residents.postpone(host, until, str(error))
+            frontier.health.postpone(host, until, str(error))
 
     def release(self, lease: Lease, now: float) -> None:
         """The visit of *lease* is over, unless its burst has more."""
@@ -375,13 +375,13 @@ class Visits:
             return
         for other in rest or ():
             other.visit = None
-            crawl.frontier.put_back(other, now)
+            crawl.frontier.commit.put_back(other, now)
         visit = lease.visit
         if visit is not None and not visit.wired:
             crawl.frontier.workbench.refund(visit)
             if crawl.rates is not None:
                 crawl.rates.drop(visit.host, visit.address)
-        crawl.frontier.release(lease, now, lease.retry_after, heard)
+        crawl.frontier.leases.release(lease, now, lease.retry_after, heard)
         if visit is not None:
             self.dead_hosts.heard(visit.host, heard)
             if crawl.rates is not None:
@@ -392,7 +392,7 @@ class Visits:
         """The crawl stops: nothing follows what is out."""
         for lease in (*self.ready, *(x for rest in self.bursts.values() for x in rest)):
             lease.visit = None
-            self._crawl.frontier.put_back(lease, self._crawl.now())
+            self._crawl.frontier.commit.put_back(lease, self._crawl.now())
         self.ready.clear()
         self.bursts.clear()
 
@@ -425,7 +425,7 @@ class Visits:
             wait, why = _retry_after(response), "Retry-After"
             if wait is None:
                 wait, why = crawl.settings.backoff_base, f"status {response.status}"
-            crawl.frontier.residents.postpone(host, crawl.now() + wait, why)
+            crawl.frontier.health.postpone(host, crawl.now() + wait, why)
             if crawl.rates is not None:
                 crawl.rates.heard(host, Health.OVERLOADED)
 
@@ -441,7 +441,7 @@ class Visits:
         refused = host.key in self._refusing
         self._refusing.discard(host.key)
         event = Event.REFUSED if refused else Event.CONNECTION_LOST
-        self._crawl.frontier.silent(host, self._crawl.now(), event)
+        self._crawl.frontier.health.judge(host, event, self._crawl.now())
         self._say_why(host)
         return event
 

@@ -79,9 +79,9 @@ class Entry(Struct, eq=False, gc=False):
     to walk over them, does not know them. What holds entries lets go of them in the end.
 
     *host* is the pacing key: the hostname, or the ``download_slot`` that a spider chose.
-    *own_identity* is what deduplication knows it by; most follow from host and URL (empty: their
+    *stored_key* is what deduplication knows it by; most follow from host and URL (empty: their
     `state_key`), and are not worth their memory.
-    *beyond* is how many links in a row have led out of the scope.
+    *hops_outside* is how many links in a row have led out of the scope.
     *referrer_policy* is the number of the Referrer-Policy of the page *referrer*, 0 if that sent
     none (see `crawl.referers`).
     *payload* is ``None`` for a plain GET that the frontier made, the request itself in memory,
@@ -89,16 +89,16 @@ class Entry(Struct, eq=False, gc=False):
     *key* orders the entries of a host: four bytes of inverted priority, at the end six bytes of
     sequence, and between them what the order of the job adds (see `orders`).
     *holder* is the lease that cannot be committed before this entry is (volatile entries only).
-    *mark* is what is known of a seed besides, until that is written down (see `storage.seeds`).
+    *seed_note* is the tag of a seed and whether its scheme was guessed, until that is stored.
     """
 
     host: str
     url: str
-    own_identity: bytes = b""
+    stored_key: bytes = b""
     priority: int = 0
     depth: int = 0
     hops: int = 0
-    beyond: int = 0
+    hops_outside: int = 0
     referrer_policy: int = 0
     flags: int = 0
     attempts: int = 0
@@ -106,12 +106,12 @@ class Entry(Struct, eq=False, gc=False):
     payload: Any = None
     key: bytes = b""
     holder: Any = None
-    mark: str = ""
+    seed_note: str = ""
 
     @property
     def identity(self) -> bytes:
         """The state key."""
-        return self.own_identity or state_key(self.host, self.url)
+        return self.stored_key or state_key(self.host, self.url)
 
     @property
     def volatile(self) -> bool:
@@ -182,14 +182,14 @@ class BreadthFirst:
 class BottomUp:
     """From the leaves of a host's tree of paths to its root, from left to right (T13).
 
-    With *to_and_fro* (T16) a window goes over the leaves: what is found behind it waits until it
+    With *alternating* (T16) a window goes over the leaves: what is found behind it waits until it
     comes back, from right to left, and so on. That is a number for each sweep, before paths that
     are mirrored in every other sweep: then the right-most leaf sorts first, and still before its
     parent.
     """
 
-    def __init__(self, *, to_and_fro: bool = False) -> None:
-        self._to_and_fro = to_and_fro
+    def __init__(self, *, alternating: bool = False) -> None:
+        self._to_and_fro = alternating
 
     def key(self, entry: Entry, sequence: int, head: bytes, *, tried: bool = False) -> bytes:
         """See `Order`."""

@@ -182,7 +182,7 @@ class Overrides:
 
     def __init__(self) -> None:
         self._lines: PatternTable[OverrideLine] = PatternTable()
-        self.bars = False
+        self.excludes = False
         """Whether any rule keeps a host from being visited, for some hours or at all."""
         self.longest_delay = 0.0
         """Seconds; the longest that a rule sets."""
@@ -216,7 +216,7 @@ class Overrides:
             raise ValueError(f"{subject} has a rule already, on line {number}")
         self._lines.put(subject, OverrideLine(Rule(str(subject), where), override))
         self.longest_delay = max(self.longest_delay, override.delay or 0.0)
-        self.bars = self.bars or bool(override.blocked) or override.hours is not None
+        self.excludes = self.excludes or bool(override.blocked) or override.hours is not None
 
     def __len__(self) -> int:
         return len(self._lines)

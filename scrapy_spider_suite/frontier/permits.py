@@ -57,11 +57,11 @@ class VisitPermits:
     """Holds the visits of one frontier for which leave is awaited.
 
     Attributes:
-        lender: None, where no visit needs leave.
+        source: None, where no visit needs leave.
     """
 
     def __init__(self, workbench: Workbench) -> None:
-        self.lender: PermitSource | None = None
+        self.source: PermitSource | None = None
         self._workbench = workbench
         self._held: dict[str, Visit] = {}
         self._at: dict[str, str] = {}  # by address, which host is held
@@ -75,10 +75,10 @@ class VisitPermits:
     @property
     def full(self) -> bool:
         """Whether no visit that needs leave can be chosen now."""
-        return self.lender is not None and (self.lender.away or len(self._held) >= _MOST)
+        return self.source is not None and (self.source.away or len(self._held) >= _MOST)
 
     def acquire(self, now: float) -> Visit | None:
-        """The next visit: one for which there is leave, or one that needs it (see `sort_out`)."""
+        """The next visit: one for which there is leave, or one that needs it (see `check`)."""
         while self._agenda and self._agenda[0][0] <= now:
             visit = heappop(self._agenda)[2]
             if self._held.get(visit.host.key) is visit:
@@ -87,11 +87,11 @@ class VisitPermits:
                     return self._leaving
         return None if self.full else self._workbench.acquire(now)
 
-    def sort_out(self, visit: Visit, now: float) -> bool:
+    def check(self, visit: Visit, now: float) -> bool:
         """Whether *visit* may leave now; if not, it has been dealt with."""
-        if self.lender is None or not _goes_out(visit):
+        if self.source is None or not _goes_out(visit):
             return True
-        pause = self.lender.pause(visit.host, visit.address)
+        pause = self.source.pause(visit.host, visit.address)
         if not pause:
             return True
         self._workbench.reserve(visit)
@@ -103,10 +103,10 @@ class VisitPermits:
             self._put_off(visit, pause, now)
         return False
 
-    def stays(self, visit: Visit) -> None:
+    def cancel(self, visit: Visit) -> None:
         """*visit* does not leave after all, for some other reason."""
-        if self._leaving is visit and self.lender is not None:
-            self.lender.drop(visit.host, visit.address)
+        if self._leaving is visit and self.source is not None:
+            self.source.drop(visit.host, visit.address)
         self._leaving = None
 
     def news(self, hosts: Collection[str], addresses: Collection[str], now: float) -> None:
@@ -125,7 +125,7 @@ class VisitPermits:
         known = [each for each in (own, other) if each is not None]
         return min(known) if known else None
 
-    def let_go(self) -> None:
+    def release_all(self) -> None:
         """Hold nobody any more."""
         for visit in list(self._held.values()):
             self._release(visit)
@@ -134,24 +134,24 @@ class VisitPermits:
 
     def _look(self, visit: Visit, now: float) -> Visit | None:
         """What *visit*, which was held, has become: a visit for which there is leave, or none."""
-        pause = 0.0 if self.lender is None else self.lender.pause(visit.host, visit.address)
+        pause = 0.0 if self.source is None else self.source.pause(visit.host, visit.address)
         if pause and self._holds(visit, pause):
             self._remember(visit, now + pause)
             return None
         self._release(visit)
         if not pause:
             gone = self._workbench.claim(visit, now)
-            if gone is None and self.lender is not None:
-                self.lender.drop(visit.host, visit.address)
+            if gone is None and self.source is not None:
+                self.source.drop(visit.host, visit.address)
             return gone
         self._put_off(visit, pause, now)
         return None
 
     def _holds(self, visit: Visit, pause: float) -> bool:
         """Whether a host that has to wait for *pause* is to keep its place meanwhile."""
-        if self.lender is None or self.lender.away:
+        if self.source is None or self.source.away:
             return False
-        return pause <= NEAR or self.lender.awaits(visit.host, visit.address)
+        return pause <= NEAR or self.source.awaits(visit.host, visit.address)
 
     def _remember(self, visit: Visit, at: float) -> None:
         self._numbers += 1

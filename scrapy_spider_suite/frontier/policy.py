@@ -221,40 +221,40 @@ class Policy:
 
     # Bars: those of a host and those of its address hold together
 
-    def bar(self, host: str, address: str, wall: float) -> Exclusion | None:
+    def exclusion(self, host: str, address: str, wall: float) -> Exclusion | None:
         """Why *host*, at *address* ("" while it is not known), may not be visited at *wall*.
 
-        The bar that ends last, if there are several.
+        The exclusion that ends last, if there are several.
         """
         overrides, blocks = self.overrides, self.blocks
-        bars: list[Exclusion] = []
-        if overrides.bars:
-            bars += _bars_of_lines(overrides.lines_for_host(host), wall)
-            bars += _bars_of_lines(overrides.lines_for_address(address), wall)
+        exclusions: list[Exclusion] = []
+        if overrides.excludes:
+            exclusions += _exclusions_of_lines(overrides.lines_for_host(host), wall)
+            exclusions += _exclusions_of_lines(overrides.lines_for_address(address), wall)
         if blocks:
-            bars += _bars_of_blocks(blocks.of_host(host), wall)
-            bars += _bars_of_blocks(blocks.of_address(address), wall)
-        return max(bars, key=_until, default=None) if bars else None
+            exclusions += _exclusions_of_blocks(blocks.of_host(host), wall)
+            exclusions += _exclusions_of_blocks(blocks.of_address(address), wall)
+        return max(exclusions, key=_until, default=None) if exclusions else None
 
-    def bar_of_visit(self, host: str, address: str, wall: float) -> Exclusion | None:
-        """`bar`, or that *host* is not in its phase: images and robots.txt come when asked for."""
-        bar, phases = self.bar(host, address, wall), self.phases
+    def exclusion_of_visit(self, host: str, address: str, wall: float) -> Exclusion | None:
+        """`exclusion`, or that *host* is not in its phase (images and robots.txt need no phase)."""
+        exclusion, phases = self.exclusion(host, address, wall), self.phases
         if phases is None or (opens := phases.opens(host, wall)) <= wall:
-            return bar
-        other = _bar(_PHASE, opens, _PHASES, f"{phases.of(host) + 1} of {phases.count}")
-        return other if bar is None else max(bar, other, key=_until)
+            return exclusion
+        other = _exclusion(_PHASE, opens, _PHASES, f"{phases.of(host) + 1} of {phases.count}")
+        return other if exclusion is None else max(exclusion, other, key=_until)
 
-    def bar_of_url(self, url: str, host: str, wall: float) -> Exclusion | None:
+    def exclusion_of_url(self, url: str, host: str, wall: float) -> Exclusion | None:
         """Why the normal *url* on *host* may not be fetched, where its host may be visited."""
-        bars = _bars_of_blocks(self.blocks.of_url(url, host), wall)
-        return max(bars, key=_until, default=None)
+        exclusions = _exclusions_of_blocks(self.blocks.of_url(url, host), wall)
+        return max(exclusions, key=_until, default=None)
 
-    def bar_of_rule(self, subject: HostPattern, wall: float) -> Exclusion | None:
+    def exclusion_of_rule(self, subject: HostPattern, wall: float) -> Exclusion | None:
         """What the rule and the block for *subject* itself keep from being visited at *wall*."""
         line, block = self.overrides.line(subject), self.blocks.get(subject)
-        bars = list(_bars_of_lines(iter(() if line is None else (line,)), wall))
-        bars += _bars_of_blocks(iter(() if block is None else (block,)), wall)
-        return max(bars, key=_until, default=None)
+        exclusions = list(_exclusions_of_lines(iter(() if line is None else (line,)), wall))
+        exclusions += _exclusions_of_blocks(iter(() if block is None else (block,)), wall)
+        return max(exclusions, key=_until, default=None)
 
     # Saying why
 
@@ -279,17 +279,17 @@ class Policy:
 
 
 @lru_cache(maxsize=1_024)
-def _bar(why: str, until: float, rule: Rule, reason: str) -> Exclusion:
-    """A bar; one for all the hosts that one rule holds."""
+def _exclusion(why: str, until: float, rule: Rule, reason: str) -> Exclusion:
+    """A exclusion; one for all the hosts that one rule holds."""
     return Exclusion(why, until, rule, reason)
 
 
-def _until(bar: Exclusion) -> float:
-    return bar.until
+def _until(exclusion: Exclusion) -> float:
+    return exclusion.until
 
 
-def _bars_of_lines(lines: Iterator[OverrideLine], wall: float) -> Iterator[Exclusion]:
-    """The bars of rules that lie within one another, the closest first: it decides."""
+def _exclusions_of_lines(lines: Iterator[OverrideLine], wall: float) -> Iterator[Exclusion]:
+    """The exclusions of rules that lie within one another, the closest first: it decides."""
     blocked: OverrideLine | None = None
     hours: OverrideLine | None = None
     for line in lines:
@@ -298,16 +298,16 @@ def _bars_of_lines(lines: Iterator[OverrideLine], wall: float) -> Iterator[Exclu
         if hours is None and line.override.hours is not None:
             hours = line
     if blocked is not None and blocked.override.blocked:
-        yield _bar(_BLOCKED, math.inf, blocked.rule, blocked.override.reason or "")
+        yield _exclusion(_BLOCKED, math.inf, blocked.rule, blocked.override.reason or "")
     if hours is not None and hours.override.hours is not None:
         opens = hours.override.hours.opens(wall)
         if opens > wall:
-            yield _bar(_OUTSIDE, opens, hours.rule, hours.override.hours.text)
+            yield _exclusion(_OUTSIDE, opens, hours.rule, hours.override.hours.text)
 
 
-def _bars_of_blocks(blocks: Iterator[Block], wall: float) -> list[Exclusion]:
+def _exclusions_of_blocks(blocks: Iterator[Block], wall: float) -> list[Exclusion]:
     return [
-        _bar(_BLOCKED, block.until, block.rule, block.reason)
+        _exclusion(_BLOCKED, block.until, block.rule, block.reason)
         for block in blocks
         if block.until > wall
     ]

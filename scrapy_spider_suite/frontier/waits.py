@@ -66,8 +66,8 @@ def wait_of(host: HostState, now: float) -> tuple[WaitReason, float] | None:
         return None
     until, address = host.ready_at(), host.address
     if until > now:
-        if host.bar is not None and host.barred_until >= host.next_fetch:
-            return reason_of_words(host.bar.why), until
+        if host.exclusion is not None and host.excluded_until >= host.next_fetch:
+            return reason_of_words(host.exclusion.why), until
         return reason_of_words(reason_of_clock(host)), until
     if address is None:
         return WaitReason.NAME, now

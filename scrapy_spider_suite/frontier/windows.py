@@ -110,21 +110,12 @@ class HostWindow:
         self._workbench = workbench
         self._going: list[HostState] = []  # those that a row has just begun for
 
-    def take_over(self, hosts: list[HostState]) -> list[HostState]:
-        """Begin with *hosts*, which are in memory; those that there is no room for, the last first.
-
-        They are in it until they leave; `moved` is to be called then.
-        """
-        room = int(min(self.room, len(hosts)))
-        self._window.move(host.key for host in hosts)
-        return hosts[room:][::-1]
-
     @property
     def room(self) -> float:
         """How many more hosts may come into memory for the window's sake."""
         return self._window.room
 
-    def came(self, host: HostState, *, expected: bool) -> None:
+    def host_entered(self, host: HostState, *, expected: bool) -> None:
         """*host* came into memory, where something of it is to be visited, or *expected* at once.
 
         Others come for traffic without a visit, and take no place.
@@ -132,16 +123,16 @@ class HostWindow:
         if expected or not has_nothing_left(host):
             self._window.enter(host.key)
 
-    def went(self, key: str) -> None:
+    def host_left(self, key: str) -> None:
         """A host left memory."""
         self._window.leave(key)
 
-    def back(self, host: HostState, *, visited: bool) -> None:
+    def visit_over(self, host: HostState, *, visited: bool) -> None:
         """A visit of *host*, held since it began, is over, or did not take place."""
         if visited:
             self._window.give(host.key)
         else:
-            self._release(host)
+            self._release_host(host)
 
     def has(self, host: HostState) -> bool:
         """Whether *host* is in the window, and not merely in memory until its pages are done."""
@@ -162,14 +153,14 @@ class HostWindow:
                 self._window.give(key)
                 host.held = True
 
-    def moves_on(self) -> bool:
+    def row_over(self) -> bool:
         """Begin the next row if this one is over; True if that was the last, and it is to move."""
         if not self._window.over:
             return False
         hosts = self.hosts()
         if not self._window.next_row(host.key for host in hosts if not has_nothing_left(host)):
             return True
-        self.let_go(hosts)
+        self.release(hosts)
         return False
 
     def moved(self) -> None:
@@ -179,19 +170,19 @@ class HostWindow:
         """
         staying = self.hosts()
         self._window.move(host.key for host in staying if not has_nothing_left(host))
-        self.let_go(staying)
+        self.release(staying)
 
-    def let_go(self, hosts: list[HostState]) -> None:
+    def release(self, hosts: list[HostState]) -> None:
         """Hold *hosts* no longer; the first of them at once."""
         self._going = hosts[::-1]
-        self.go_on()
+        self.step()
 
-    def go_on(self) -> bool:
+    def step(self) -> bool:
         """Let some more hosts go for which a row has begun; whether there are others."""
         for _ in range(min(_PORTION, len(self._going))):
             host = self._going.pop()
             if self._workbench.hosts.get(host.key) is host:
-                self._release(host)
+                self._release_host(host)
         return bool(self._going)
 
     def next_in(self, now: float) -> float | None:
@@ -199,7 +190,7 @@ class HostWindow:
         held = [host.ready_at() for host in self.hosts() if host.held and host.front]
         return max(0.0, min(held) - now) if held else None
 
-    def _release(self, host: HostState) -> None:
+    def _release_host(self, host: HostState) -> None:
         host.held = False
         self._workbench.offer(host)
 

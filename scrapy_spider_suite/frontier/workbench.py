@@ -115,8 +115,8 @@ class HostState(Struct, eq=False, gc=False):
     fetched: float = LONG_AGO  # when its delay began to run
     began: float = LONG_AGO  # when the last transfer began
     why: str = ""  # the rule that set next_fetch
-    bar: Exclusion | None = None  # why it may not be visited whatever its clock says
-    barred_until: float = 0.0
+    exclusion: Exclusion | None = None  # why it may not be visited whatever its clock says
+    excluded_until: float = 0.0
     revision: int = 0  # of the policy that chose its pace
     address: AddressState | None = None
     connect_to: str = ""  # the numeric address itself; "" if it has none of its own
@@ -152,8 +152,10 @@ class HostState(Struct, eq=False, gc=False):
         self.next_fetch = max(self.next_fetch, now + self.gap())
 
     def ready_at(self) -> float:
-        """When it may be visited: its clock has run out, and no bar holds it any more."""
-        return self.next_fetch if self.bar is None else max(self.next_fetch, self.barred_until)
+        """When it may be visited: its clock has run out, and no exclusion holds it any more."""
+        if self.exclusion is None:
+            return self.next_fetch
+        return max(self.next_fetch, self.excluded_until)
 
     def idle(self) -> bool:
         """Whether nothing is out, flowing or waiting for this host."""
@@ -351,6 +353,11 @@ class Workbench:
 
     # The wire
 
+    def ready_hosts(self, now: float) -> int:
+        """How many hosts could be visited now, their addresses apart."""
+        hosts = self.hosts.values()
+        return sum(1 for host in hosts if host.front and host.free() and host.next_fetch <= now)
+
     def pause_needed(self, host: HostState, address: AddressState, now: float) -> float:
         """Seconds for which the wire to *host* is closed: 0.0 if open, FOREVER if in use."""
         if host.wire >= host.concurrency:
@@ -421,10 +428,10 @@ class Workbench:
         address.next_fetch = address.fetched + address.delay
         self.offer_address(address)
 
-    def set_bar(self, host: HostState, bar: Exclusion | None, until: float) -> None:
+    def set_exclusion(self, host: HostState, exclusion: Exclusion | None, until: float) -> None:
         """Keep *host* from being visited until *until*, whatever its clock says; None: no more."""
         ready_at = host.ready_at()
-        host.bar, host.barred_until = bar, until
+        host.exclusion, host.excluded_until = exclusion, until
         self._moved(host, ready_at)
 
     def _moved(self, host: HostState, ready_at: float) -> None:
@@ -539,7 +546,7 @@ class UnresolvedHosts:
         """How many are to be looked up next."""
         return len(self._wanted)
 
-    def want(self, host: HostState) -> None:
+    def add(self, host: HostState) -> None:
         """The host's name is to be resolved before it can be visited."""
         self._workbench.displace(host)
         self._wanted[host.key] = host
@@ -549,7 +556,7 @@ class UnresolvedHosts:
         self._wanted.pop(key, None)
         self.later.pop(key, None)
 
-    def wanting(self, now: float, limit: int) -> Iterator[HostState]:
+    def due(self, now: float, limit: int) -> Iterator[HostState]:
         """Take up to *limit* hosts whose names may be resolved now.
 
         Hosts that must wait or have nothing queued are put aside.
@@ -561,13 +568,13 @@ class UnresolvedHosts:
                 limit -= 1
                 yield host
             else:
-                self.put_aside(host)
+                self.defer(host)
 
-    def put_aside(self, host: HostState) -> None:
+    def defer(self, host: HostState) -> None:
         """Ask for the address of *host* later."""
         self.later[host.key] = host
 
-    def hurry(self, key: str) -> None:
+    def expedite(self, key: str) -> None:
         """A host that was put aside has something queued."""
         self._wanted[key] = self.later.pop(key)
 

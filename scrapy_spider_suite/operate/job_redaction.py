@@ -296,9 +296,9 @@ def _referrers(site: JobTarget, names: HostNames) -> Iterator[None]:
             entry.referrer = ""
             store.put_row(entry)
             yield
-    yield from site.frontier.extraction.waiting.forget_referrers(names.takes_url)
+    yield from site.frontier.stored_links.waiting.forget_referrers(names.takes_url)
     yield from site.frontier.planner.revisits.forget_referrers(names.takes_url)
-    for key, packed in store.every_state(b""):
+    for key, packed in store.states(b""):
         if not names.pattern.search(packed):
             continue
         state = UrlState.from_bytes(packed)

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import IO
 
 from scrapy_spider_suite.crawl.crawl_policy import TWINS_TABLE as TWINS
-from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.crawl.queue.frontier import Frontier, UrlEdits
 from scrapy_spider_suite.crawl.robots import RobotsStore
 from scrapy_spider_suite.errors import (
     ActionError,
     JobDamagedError,
     JobError,
-    JobFormatError,
     SettingsError,
 )
 from scrapy_spider_suite.frontier.policy import Policy
@@ -29,11 +28,7 @@ from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.job_directory import JobFile
 from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies, without_host
-from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.store.rows import FORMAT
-from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER as ARCHIVE
-from scrapy_spider_suite.store.seen_index import DROPPED, Archive, SieveIndex
-from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
+from scrapy_spider_suite.store.rocks_store import RocksStore, open_store
 from scrapy_spider_suite.urls.normalizer import Normal
 from scrapy_spider_suite.urls.twins import site_of
 
@@ -47,7 +42,7 @@ class JobTarget:
         self.folder = folder
         self.store = store
         self.frontier = frontier
-        self.rework = frontier.rework(store)
+        self.rework = UrlEdits(frontier, store)
 
     @property
     def kv(self) -> KV:
@@ -163,18 +158,13 @@ def job_at_rest(folder: Path) -> Iterator[JobTarget | None]:
             yield None
             return
         job = JobFile.read(folder)
-        if job is None or job.format != FORMAT:
-            raise JobFormatError(
-                f"{folder.parent} has an older data format: upgrade it with `scrapy frontier "
-                "upgrade`, or start its crawl once"
-            )
+        if job is None:
+            raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
         if damage := job_directory.find_damage(folder / "store"):
             raise JobDamagedError(f"the store in {folder / 'store'} is damaged: {damage}")
         # Memory enough, and nobody resident: what is changed is changed on disk.
-        store = RocksStore(folder / "store", memory=64 << 20)
+        store = open_store(folder, memory=64 << 20)
         try:
-            store.archive = Archive.if_any(folder / ARCHIVE)
-            store.sieve = SieveIndex.if_any(folder / SIEVE, store.kv(DROPPED))
             job_directory.forget_files(folder / "store")
             yield JobTarget(folder, store, _frontier(store))
         finally:

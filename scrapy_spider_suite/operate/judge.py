@@ -317,7 +317,8 @@ class UrlJudge:
         subject = LinkFacts("", depth, int(off_site), self._address(host))
         known = {Fact.DEPTH, Fact.BEYOND, *([Fact.ADDRESS] if subject.address else [])}
         if entry is not None:
-            subject.via, subject.depth, subject.beyond = entry.referrer, entry.depth, entry.beyond
+            subject.via, subject.depth = entry.referrer, entry.depth
+            subject.beyond = entry.hops_outside
             known.add(Fact.VIA)
         for each in filter_refusals(self._filters, self._terms, stages, url, subject, known):
             judgement = Judgement.REFUSE if each.final else Judgement.FETCH
@@ -379,12 +380,13 @@ class UrlJudge:
 
     def _of_bars(self, url: str, host: str) -> Iterator[Finding]:
         policy, wall = self._policy, self._wall
-        for bar in (
-            policy.bar_of_visit(host, self._address(host), wall),
-            policy.bar_of_url(url, host, wall),
+        for exclusion in (
+            policy.exclusion_of_visit(host, self._address(host), wall),
+            policy.exclusion_of_url(url, host, wall),
         ):  # fmt: skip
-            if bar is not None:
-                yield Finding("blocked", Judgement.WAIT, self._until(bar), str(bar.rule))
+            if exclusion is not None:
+                until = self._until(exclusion)
+                yield Finding("blocked", Judgement.WAIT, until, str(exclusion.rule))
 
     def _until(self, bar: Exclusion) -> str:
         left = bar.until - self._wall

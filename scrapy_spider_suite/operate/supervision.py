@@ -323,7 +323,7 @@ class Supervision:
         closing = self._scheduler.closing
         held = self._scheduler.paused or self._caps.pause(now) > 0
         held = held or (crawl.rates is not None and crawl.rates.away)
-        if looks and not closing and (held or not crawl.frontier.ready_hosts(now)):
+        if looks and not closing and (held or not crawl.frontier.workbench.ready_hosts(now)):
             self._stillness = StallCounter()
             return
         # A download may take its time, and another if it is tried again at once.

@@ -78,9 +78,7 @@ class Counters:
         try:
             row = msgpack.unpackb(data)
             events = {Event(name): int(count) for name, count in row.pop("events").items()}
-            # A job that was made before they were counted has none.
-            met = row.pop("traps", {}).items()
-            traps = Counter({Trap(name): int(count) for name, count in met})
+            traps = Counter({Trap(name): int(n) for name, n in row.pop("traps").items()})
             seconds = float(row.pop("seconds"))
             return cls(
                 **{name: int(count) for name, count in row.items()},
@@ -92,12 +90,8 @@ class Counters:
 
 _CACHE = 20_000
 """Rows in memory; when there are more, all are forgotten, and read again as they are needed."""
-_AT_ONCE = 10_000
-"""Hosts that are counted anew before what was counted is written."""
 _FAMILY = "domains"
 _ROW = struct.Struct(">QQ")
-_WHOLE = b"\0whole"
-"""The key that says that every host of the job is counted; no domain begins with a NUL."""
 
 
 class Domain(NamedTuple):
@@ -118,8 +112,6 @@ class DomainCounts:
         self._kv = store.kv(_FAMILY)
         self._known: dict[str, Domain] = {}
         self._leased: dict[str, int] = {}
-        if store.durable and self._kv.get(_WHOLE) is None:
-            self._count_anew()
 
     def of(self, host: str) -> Domain:
         """What the job has had of the domain of *host*. Raises `JobDamagedError`."""
@@ -161,18 +153,6 @@ class DomainCounts:
         """How many URLs of the domain of *host* are out."""
         return self._leased.get(registered_domain(host), 0)
 
-    # A job of a release that did not count them
-
-    def _count_anew(self) -> None:
-        for key, _ in self._kv.items():
-            self._kv.delete(key)
-        for number, (host, record) in enumerate(self._store.records(), 1):
-            if record.counted:
-                self.count(host, hosts=1, pages=record.done)
-            if not number % _AT_ONCE:
-                self._store.flush()
-        self._kv.put(_WHOLE, b"")
-
 
 def domain_row(store: Store, host: str) -> tuple[str, Domain]:
     """The registered domain of *host*, and what the job in *store* has had of it."""
@@ -189,9 +169,7 @@ def wrong_rows(store: Store) -> Iterator[str]:
             hosts, pages = totals.get(domain, (0, 0))
             totals[domain] = Domain(hosts + 1, pages + record.done)
     kv = store.kv(_FAMILY)
-    if kv.get(_WHOLE) is None:
-        return  # the next run counts them anew
-    rows = {key.decode(): _read(key.decode(), row) for key, row in kv.items() if key != _WHOLE}
+    rows = {key.decode(): _read(key.decode(), row) for key, row in kv.items()}
     for domain in sorted(totals.keys() | rows.keys()):
         row, total = rows.get(domain, Domain()), totals.get(domain, Domain())
         if row != total:

@@ -47,7 +47,7 @@ LATEST = 30 * 86400.0
 GRAIN = 1e-6
 """Seconds that are added where wall time becomes monotonic time: more than a double loses."""
 NEVER = 4e12
-"""The end (wall) of a bar that has none."""
+"""The end (wall) of a exclusion that has none."""
 _CLOCK = struct.Struct(">d")
 
 
@@ -135,7 +135,7 @@ def seconds_until_due(record: HostRecord, gap: float, wall: float) -> float:
     """Seconds until the host with *record*, whose visits are *gap* apart, may be visited again."""
     wait = record.next_fetch - wall + GRAIN
     if wait >= LATEST or waits_for_rule(record.why):
-        wait = min(wait, gap)  # a bar is looked at anew
+        wait = min(wait, gap)  # a exclusion is looked at anew
     return wait
 
 
@@ -154,12 +154,12 @@ def load_clock(host: HostState, now: float, wall: float, floor: float | None) ->
 def note_clock(host: HostState, wall_offset: float) -> None:
     """Write into its record when a host may be visited, and why not sooner.
 
-    Of its clock and a bar the later: a phase that comes must not hide that it waits longer.
+    Of its clock and a exclusion the later: a phase that comes must not hide that it waits longer.
     """
     record: HostRecord = host.record
     record.next_fetch, record.why = host.next_fetch + wall_offset, reason_of_clock(host)
-    if host.bar is not None and host.bar.until > record.next_fetch:
-        record.next_fetch, record.why = min(host.bar.until, NEVER), str(host.bar)
+    if host.exclusion is not None and host.exclusion.until > record.next_fetch:
+        record.next_fetch, record.why = min(host.exclusion.until, NEVER), str(host.exclusion)
 
 
 _FRONT = 8
@@ -211,7 +211,7 @@ class QueueFronts:
             self._cut(host)
         return True
 
-    def take_out(self, host: HostState, entry: Entry) -> None:
+    def remove(self, host: HostState, entry: Entry) -> None:
         """Let the front of a resident host know nothing of *entry*."""
         host.front[:] = [item for item in host.front if item[0] != entry.key]
         heapify(host.front)
@@ -329,11 +329,11 @@ class HostRecords:
         """*record*, which somebody holds, has changed; `save` stores it."""
         self._touched[key] = record
 
-    def came(self, key: str) -> None:
+    def host_entered(self, key: str) -> None:
         """A host became resident: it has its record."""
         self._cache.pop(key, None)
 
-    def went(self, key: str, record: HostRecord) -> None:
+    def host_left(self, key: str, record: HostRecord) -> None:
         """A host is no longer resident, and leaves its record, changed."""
         self._cache[key] = self._touched[key] = record
 
@@ -494,7 +494,7 @@ class WaitCounts:
         self._found: dict[WaitReason, tuple[int, float]] = {}
         self._began = -math.inf
 
-    def look(self, now: float, wall: float) -> None:
+    def step(self, now: float, wall: float) -> None:
         """Look at the next portion of the hosts in memory; call a few times a second."""
         if not self._left:
             if now - self._began < _EVERY:
@@ -567,7 +567,7 @@ class WaitingList:
         Those whose time has come wait in the order in which they came, or *since* when they do;
         *ahead* (seconds) of others of the same time.
         """
-        barred = self._look_at_rules(key, record, wall) or self._out_of_phase(key, record, wall)
+        barred = self._apply_rule(key, record, wall) or self._out_of_phase(key, record, wall)
         when = max(wall if since is None else since, record.next_fetch) - ahead
         record.due = when + EXCLUDED_BAND if barred else when
         self._store.put_due(record.due, key)
@@ -576,10 +576,12 @@ class WaitingList:
 
     def _out_of_phase(self, key: str, record: HostRecord, wall: float) -> bool:
         """Whether nothing but its phase has a host wait; its record says until when."""
-        bar = None if self._policy.phases is None else self._policy.bar_of_visit(key, "", wall)
-        if bar is None or record.next_fetch >= bar.until:
+        if self._policy.phases is None:
             return False
-        record.next_fetch, record.why = min(bar.until, NEVER), str(bar)
+        exclusion = self._policy.exclusion_of_visit(key, "", wall)
+        if exclusion is None or record.next_fetch >= exclusion.until:
+            return False
+        record.next_fetch, record.why = min(exclusion.until, NEVER), str(exclusion)
         return True
 
     def put_off(self, key: str, record: HostRecord, wall: float) -> bool:
@@ -594,6 +596,11 @@ class WaitingList:
         self.add(key, record, wall, ahead=min(max(before, 0.0) + _STEP, _STEP * _STEPS))
         return True
 
+    def is_far(self, key: str, wall: float) -> bool:
+        """Whether the phase of a host is so far off that it need not be in memory (K8)."""
+        phases = self._policy.phases
+        return phases is not None and phases.opens(key, wall) - wall >= FAR_AHEAD
+
     def leave(self, key: str, record: HostRecord) -> None:
         """Take a host off the list, if it is on it; its record says why it waited until then."""
         if record.due is not None:
@@ -602,7 +609,7 @@ class WaitingList:
                 self.counts.change(due_time(record.due), record, -1)
             record.due = None
 
-    def take_in(self, key: str, record: HostRecord) -> None:
+    def mark_resident(self, key: str, record: HostRecord) -> None:
         """Note that a host is in memory."""
         self.leave(key, record)
         record.due = RESIDENT
@@ -657,22 +664,22 @@ class WaitingList:
 
     # Rules
 
-    def barred(self, since: float, after: str, limit: int) -> list[tuple[float, str]]:
+    def excluded(self, since: float, after: str, limit: int) -> list[tuple[float, str]]:
         """Up to *limit* hosts that wait for a rule, from *since* and the host after *after* on."""
         rows = self.rows(max(since, EXCLUDED_BAND), after, limit)
         return [row for row in rows if row[0] < RESIDENT]
 
-    def look_again(self, key: str, record: HostRecord, wall: float) -> bool:
+    def update_rule(self, key: str, record: HostRecord, wall: float) -> bool:
         """Let a host that waits for a rule wait as the rules are now; False if that is the same."""
         before = replace(record)
-        self._look_at_rules(key, record, wall)
+        self._apply_rule(key, record, wall)
         if (record.next_fetch, record.why) == (before.next_fetch, before.why):
             return False
         self.leave(key, before)
         self.add(key, record, wall)
         return True
 
-    def hurry(self, key: str, record: HostRecord, wall: float) -> None:
+    def expedite(self, key: str, record: HostRecord, wall: float) -> None:
         """A host on the list has something new, which rules for some of its URLs may not concern.
 
         Its delay runs from now.
@@ -683,23 +690,24 @@ class WaitingList:
             record.next_fetch, record.why = wall + self._policy.of_host(key).delay, ""
             self.add(key, record, wall)
 
-    def _look_at_rules(self, key: str, record: HostRecord, wall: float) -> bool:
+    def _apply_rule(self, key: str, record: HostRecord, wall: float) -> bool:
         """Whether a host that waits for a rule has to; its record says for which, and until when.
 
         The host's address is not known here: a rule of its address counts while it is there.
         """
         if not waits_for_rule(record.why):
             return False
-        bar, subject = self._policy.bar_of_visit(key, "", wall), excluded_pattern(record.why)
-        if bar is None and subject is not None:
-            bar = self._policy.bar_of_rule(subject, wall)
-        if bar is None:
+        exclusion = self._policy.exclusion_of_visit(key, "", wall)
+        subject = excluded_pattern(record.why)
+        if exclusion is None and subject is not None:
+            exclusion = self._policy.exclusion_of_rule(subject, wall)
+        if exclusion is None:
             # Nobody knows any more when it was visited: its delay runs from now.
             delay = max(self._policy.of_host(key).delay, record.crawl_delay)
             record.next_fetch, record.why = wall + delay, ""
         else:
-            record.next_fetch, record.why = min(bar.until, NEVER), str(bar)
-        return bar is not None
+            record.next_fetch, record.why = min(exclusion.until, NEVER), str(exclusion)
+        return exclusion is not None
 
 
 def due_time(due: float) -> float:

@@ -1,37 +1,6 @@
-"""The chronicle of a job, ``JOBDIR/suite/chronicle.jsonl``: its runs, and what they went by.
+"""The job directory: lock, description, history, file inventory, and a consistent copy.
 
-Each run writes what is another than before: so the file says, for every moment, which settings and
-filters held. A row has its time (``when``, seconds since the epoch), the id of its run, and an
-event:
-
-- ``begun``: agent, machine, versions, and the digest of the settings, as in its packs;
-- ``settings``: all of them, and Scrapy's own that the suite goes by;
-- ``changed``: a setting that was given another value while the crawl ran;
-- ``filter``: the text of a filter that is in force from then on, "" for none;
-- ``seeds``: a list of seeds, of a file with its size and SHA-256; or how many seeds were named one
-  by one, and the SHA-256 of their lines;
-- ``ended``: the reason, and what was done by then.
-
-What the files of a store were when it was closed, to be compared before it is opened again.
-
-RocksDB takes a list of tables that has lost its end for the truth, which a crash may leave
-behind: it opens without the tables that the list does not name, and removes them. A directory
-without CURRENT it takes for a new one. So damage is looked for before it opens anything.
-
-Logs are not compared: a torn end is what a crash or a power failure leaves, and RocksDB leaves it
-out, as promised.
-
-The job directory: who may use it, what is in it, and whether it may go on.
-
-``JOBDIR/suite/`` holds ``lock`` (the process that uses it), ``job.json`` (data format, id, the
-settings it was begun with), ``store/`` (RocksDB), ``seen/`` (URLs that are done) and ``sieve/``
-(fingerprints of them). Everything in it is relative: a job directory can be moved.
-
-A consistent copy of a job directory, of a job that is being crawled too.
-
-The store's part is made by whoever uses the job (`control.snapshotting`) and taken away from
-here; all else is copied. What a crawl takes in once (lists of seeds) is copied before the store,
-so that nothing can be missing from both; logs after it, so that they tell of all that it holds.
+``JOBDIR/suite/`` holds the files named below. All paths in it are relative: it can be moved.
 """
 
 from __future__ import annotations
@@ -57,17 +26,14 @@ from scrapy_spider_suite.errors import (
     JobInUseError,
     JobSettingsError,
 )
-from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER as FETCHES
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.settings.declarations import Change, Kind
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.store.job_reader import is_fresh
-from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rocks_store import STORE_FOLDER, RocksStore, open_seen
 from scrapy_spider_suite.store.rows import FORMAT
-from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER as ARCHIVE
-from scrapy_spider_suite.store.seen_index import DROPPED, Archive, SieveIndex
-from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
+from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER, SIEVE_FOLDER
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -155,6 +121,7 @@ def find_damage(store: Path) -> str | None:
 
 
 FOLDER = "suite"
+LOCK_FILE = "lock"
 _CLEAN = b"clean"
 _ARCHIVED, _SIEVED = b"archive", b"sieve"
 _SHOWN = 200  # characters of a setting's value in an error
@@ -184,10 +151,11 @@ class JobFile:
             raise JobDamagedError(f"{path} cannot be read ({error}){_WAY_OUT}") from error
         if not isinstance(data, dict) or not isinstance(data.get("format"), int):
             raise JobDamagedError(f"{path} is no job description{_WAY_OUT}")
-        if data["format"] > FORMAT:
+        if data["format"] != FORMAT:
+            # An upgrade of an older format hooks in here, before anything is opened.
             raise JobFormatError(
-                f"{folder.parent} has data format {data['format']}, written by a newer release; "
-                f"this one reads up to {FORMAT}: upgrade scrapy-spider-suite, or use another JOBDIR"
+                f"{folder.parent} has data format {data['format']}, and this release reads {FORMAT}"
+                ": upgrade scrapy-spider-suite, or use another JOBDIR"
             )
         try:
             return cls(**data)
@@ -211,7 +179,7 @@ class Job:
         self.folder = path / FOLDER
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = self._take_lock()
+            self._lock = self._lock_folder()
         except OSError as error:
             raise JobError(f"JOBDIR = {str(path)!r} cannot be used: {error.strerror}") from error
         try:
@@ -223,18 +191,17 @@ class Job:
                 power_safe=settings.commit_survives == "power",
             )
             self.resumed = self.store.meta.get(b"id") is not None
-            if self.resumed and old is None:
-                raise JobDamagedError(f"{self.folder / 'job.json'} is missing{_WAY_OUT}")
-            self._open_beside(settings)
+            try:
+                if self.resumed and old is None:
+                    raise JobDamagedError(f"{self.folder / 'job.json'} is missing{_WAY_OUT}")
+                self.open_seen(settings)
+            except BaseException:
+                self.store.close()
+                raise
         except BaseException:
             self._lock.close()
             raise
         forget_files(self.folder / "store")
-        if old is not None and old.format < FORMAT:
-            logger.warning(
-                "%s had data format %d and has %d now: older releases open it no more",
-                path, old.format, FORMAT,
-            )  # fmt: skip
         # Only now: whoever was killed before left nothing that looks like a job.
         self.file.write(self.folder)
         self.unclean = self.resumed and self.store.meta.get(_CLEAN) is None
@@ -242,8 +209,8 @@ class Job:
         self.store.meta.delete(_CLEAN)
         self.store.flush()
 
-    def _take_lock(self) -> IO[str]:
-        lock = (self.folder / "lock").open("a+")
+    def _lock_folder(self) -> IO[str]:
+        lock = (self.folder / LOCK_FILE).open("a+")
         for pause in (0.0, 0.05):  # `scrapy frontier status` holds it for a moment
             time.sleep(pause)
             if files.lock_file(lock):
@@ -285,52 +252,35 @@ class Job:
         if begun and (damage := find_damage(store)):
             raise JobDamagedError(f"the store in {store} is damaged: {damage}{_WAY_OUT}")
 
-    def _open_beside(self, settings: SuiteSettings) -> None:
-        try:
-            self.open_seen(settings)
-        except BaseException:
-            self.store.close()
-            raise
-
     def open_seen(self, settings: SuiteSettings) -> None:
         """Have archive and sieve, as far as they are not open: those that were begun, which are
         there to stay, and the one that SUITE_SEEN_STORE asks for.
 
         What of them cannot be read is said, the rest serves. Raises `JobError`s.
         """
-        store, damaged = self.store, list[str]()
-        if store.archive is None:
-            store.archive = self._archive(wanted=settings.seen_store == "trie")
-            if store.archive is not None:
-                store.meta.put(_ARCHIVED, b"1")
-                damaged += store.archive.urls.damaged.values()
-        if store.sieve is None:
-            store.sieve = self._sieve(settings)
-            if store.sieve is not None:
-                store.meta.put(_SIEVED, b"1")
-                damaged += store.sieve.statistics().damaged
+        store, meta, damaged = self.store, self.store.meta, list[str]()
+        for key, folder, name in (
+            (_ARCHIVED, ARCHIVE_FOLDER, "archive"), (_SIEVED, SIEVE_FOLDER, "sieve"),
+        ):  # fmt: skip
+            path = self.folder / folder
+            if meta.get(key) is not None and not path.exists():
+                raise JobDamagedError(f"{path}, the {name} of seen URLs, is missing{_WAY_OUT}")
+        known = store.archive, store.sieve
+        open_seen(
+            store, self.folder, wanted=settings.seen_store, bits=int(settings.sieve_bits),
+            capacity=settings.sieve_waiting,
+        )  # fmt: skip
+        if store.archive is not None and known[0] is None:
+            meta.put(_ARCHIVED, b"1")
+            damaged += store.archive.urls.damaged.values()
+        if store.sieve is not None and known[1] is None:
+            meta.put(_SIEVED, b"1")
+            damaged += store.sieve.statistics().damaged
         for damage in damaged:
             logger.error(
                 "%s: the URLs in it count as new until `scrapy seen check --repair -j %s` has "
                 "mended it", damage, self.path,
             )  # fmt: skip
-
-    def _archive(self, *, wanted: bool) -> Archive | None:
-        folder = self.folder / ARCHIVE
-        archive = Archive.if_any(folder)
-        if archive is None and self.store.meta.get(_ARCHIVED) is not None:
-            raise JobDamagedError(f"{folder}, the archive of seen URLs, is missing{_WAY_OUT}")
-        return Archive(folder) if archive is None and wanted else archive
-
-    def _sieve(self, settings: SuiteSettings) -> SieveIndex | None:
-        folder, dropped = self.folder / SIEVE, self.store.kv(DROPPED)
-        if not SieveIndex.exists(folder):
-            if self.store.meta.get(_SIEVED) is not None:
-                raise JobDamagedError(f"{folder}, the sieve of seen URLs, is missing{_WAY_OUT}")
-            if settings.seen_store != "sieve":
-                return None
-        bits, capacity = int(settings.sieve_bits), settings.sieve_waiting
-        return SieveIndex(folder, dropped, bits=bits, capacity=capacity)
 
     def close(self) -> None:
         """Mark the end as clean and let go of the directory."""
@@ -412,10 +362,10 @@ def job_kv(crawler: Crawler, name: str) -> KV | None:
     return None if job is None else job.store.kv(name)
 
 
-_AFTER = (FETCHES, "audit.jsonl", "chronicle.jsonl")
+_AFTER = ("fetches", "audit.jsonl", "chronicle.jsonl")
 _NOT_COPIED = (
-    "store", ARCHIVE, SIEVE, "actions", "lock", "job.json", "job.json.new", "files.json",
-    "files.json.new", "status.json", "status.json.new", "stacks.txt",
+    STORE_FOLDER, ARCHIVE_FOLDER, SIEVE_FOLDER, "actions", LOCK_FILE, "job.json", "job.json.new",
+    "files.json", "files.json.new", "status.json", "status.json.new", "stacks.txt",
 )  # fmt: skip
 """What is made anew in a copy, or belongs to a process."""
 _ATTEMPTS = 5
@@ -467,7 +417,7 @@ def _fill(jobdir: Path, new: Path, store: Callable[[], Path]) -> JobFile:
     for name in set(names).difference(_AFTER):
         _copy(old / name, folder / name)
     _move(store(), folder / "store")
-    for name in (ARCHIVE, SIEVE):
+    for name in (ARCHIVE_FOLDER, SIEVE_FOLDER):
         if (beside := folder / "store" / name).is_dir():
             os.rename(beside, folder / name)
     for name in set(names).intersection(_AFTER):

@@ -23,11 +23,9 @@ from scrapy_spider_suite.store.host_queues import NEVER, RESIDENT
 from scrapy_spider_suite.store.job_status import CrawlState, read_status, state_of
 from scrapy_spider_suite.store.residency import HELD
 from scrapy_spider_suite.store.revisit_plans import wrong_plans
-from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore, open_store
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
-from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER as ARCHIVE
-from scrapy_spider_suite.store.seen_index import DONE_200, DROPPED, Archive, SieveIndex
-from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
+from scrapy_spider_suite.store.seen_index import DONE_200
 from scrapy_spider_suite.store.seen_transfer import archived, entry_of, rows_in
 from scrapy_spider_suite.store.unread_pages import UnreadPages
 from scrapy_spider_suite.store.url_states import seed_tag
@@ -62,13 +60,8 @@ class StoreReader:
             raise JobDamagedError(f"{folder} has no store")
         self._temporary = LockedFolder("scrapy-frontier-")
         try:
-            self.store = RocksStore(
-                folder / "store", memory=32 << 20, secondary=self._temporary.path / "secondary"
-            )
-            # After the store: what moves there meanwhile is in both, and not in neither.
-            self.store.archive = Archive.if_any(folder / ARCHIVE, readonly=True)
-            dropped = self.store.kv(DROPPED)
-            self.store.sieve = SieveIndex.if_any(folder / SIEVE, dropped, readonly=True)
+            secondary = self._temporary.path / "secondary"
+            self.store = open_store(folder, memory=32 << 20, secondary=secondary)
         except BaseException:
             self._temporary.remove()
             raise
@@ -218,7 +211,7 @@ def wait_reason(record: HostRecord, wall: float) -> str:
 
 
 _OF_A_START: Final = frozenset({
-    ("kv", b"agent\0names"), ("kv", b"counters\0counters"), ("kv", b"domains\0\0whole"),
+    ("kv", b"agent\0names"), ("kv", b"counters\0counters"),
     ("kv", b"near\0m"), ("kv", b"terms\0terms"),
 })  # fmt: skip
 """The rows that any start writes, beside facts about the job itself."""

@@ -1,17 +1,8 @@
 """Which hosts are in memory, and how much of their queues (workbench virtualisation, U13).
 
-A host is *resident* (on the workbench, with a short front of its queue), or it waits on disk
-in the ``due`` family under the time at which it may be visited, or it has nothing pending.
-Resident hosts stand in ``due`` as well, under a time that never comes: after a kill that is
-how they are found again.
-
-Hosts on disk that are held back no more: they do not wait to be looked at again.
-
-What a host's answers mean for it: waiting longer, or being given up.
-
-Of a host that was given up everything that is pending fails, a part at a time. Nothing of that
-is stored: after a restart the host's record says that it is dead, and the first visit that it
-would get gives it up again.
+A host is *resident* (on the workbench, with a short front of its queue), or it waits on disk in
+the ``due`` family under the time at which it may be visited, or it has nothing pending. Resident
+hosts stand in ``due`` as well, under a time that never comes: so they are found after a kill.
 """
 
 from __future__ import annotations
@@ -27,7 +18,6 @@ from scrapy_spider_suite.frontier.windows import HostWindow
 from scrapy_spider_suite.frontier.workbench import HostState, UnresolvedHosts, Workbench
 from scrapy_spider_suite.store.host_queues import (
     EXCLUDED_BAND,
-    FAR_AHEAD,
     RESIDENT,
     AddressClocks,
     HostRecords,
@@ -42,49 +32,56 @@ from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.store.url_states import UrlStates
 
 HELD = 300.0
-"""Seconds until it is looked again whether a host on disk is still held back, if nobody says."""
+"""Seconds until it is examined again whether a host on disk is still held back."""
 
 IsForeign = Callable[[str, str], bool]
-"""Whether a URL may not be fetched here: of its host, and itself ("" if that goes by host)."""
+"""Whether a URL may not be fetched here: its host, and the URL ("" if hosts decide)."""
+
+
+def crawl_delay(policy: Policy, host: HostState) -> float:
+    """The Crawl-delay of *host* in seconds; 0.0 where a rule says to ignore robots.txt."""
+    asked = float(host.record.crawl_delay)
+    if asked and policy.obeys_robots(host.key, host.connect_to) is False:
+        return 0.0
+    return asked
 
 
 class Residents:
     """Moves hosts and their fronts between the workbench and the store.
 
     *floor*, after an unclean end, is the moment at which every host and address counts as
-    fetched (None otherwise).
+    fetched (None otherwise). Times ``now`` are monotonic.
 
     Attributes:
-        capacity: how many hosts may be resident; those that are too many leave when they can.
-        elsewhere: which hosts are held back: they make room for others. None: none are.
-        revision: goes up when it is said anew which hosts are held back.
-        sliding: the window over them, if there is one; `Rotation.slide` changes it.
+        capacity: how many hosts may be resident; those that exceed it leave when they can.
+        released: hosts on disk that are held back no longer.
         waiting: the hosts that wait on disk.
+        window: the sliding window over the hosts, if there is one.
     """
 
     def __init__(
         self, workbench: Workbench, store: Store, policy: Policy, capacity: int,
-        floor: float | None, sliding: HostWindow | None = None,
+        floor: float | None, window: HostWindow | None = None,
     ) -> None:  # fmt: skip
+        self.workbench = workbench
+        self.store = store
+        self.policy = policy
         self.capacity = capacity
-        self.elsewhere: IsForeign | None = None
-        self.revision = 0
         self.fronts = QueueFronts(store)
         self.records = HostRecords(store, workbench, self.fronts)
         self.clocks = AddressClocks(workbench, store, policy, floor)
         self.unresolved = UnresolvedHosts(workbench)
         self.waiting = WaitingList(store, policy)
-        self._workbench = workbench
-        self._store = store
-        self._policy = policy
+        self.released = ReleasedHosts(self)
+        self.window = window
         self._floor = floor
-        self.sliding = sliding
+        self._is_foreign: IsForeign | None = None
 
     def open(self, now: float, wall: float) -> None:
         """Take over from an earlier run: its resident hosts are due, its clocks go on."""
-        # A window begins with those that were in it.
-        since = wall if self.sliding is None else 0.0
-        rows = self._store.due(1_000, RESIDENT)
+        # A window begins with the hosts that were in it.
+        since = wall if self.window is None else 0.0
+        rows = self.store.due(1_000, RESIDENT)
         while rows:
             for _, key in rows:
                 record = self.records.touch(key)
@@ -92,273 +89,217 @@ class Residents:
                 self.waiting.leave(key, record)
                 self.waiting.add(key, record, wall, since)
             self.records.save()
-            rows = self._store.due(1_000, RESIDENT)
+            rows = self.store.due(1_000, RESIDENT)
         self.waiting.earliest = 0.0
         self.clocks.load(now, wall)
 
     @property
-    def on_disk(self) -> bool:
-        """Whether hosts that leave memory are to be found again."""
-        return self._store.durable
-
-    @property
     def room(self) -> int:
         """How many more hosts may come into memory."""
-        room = self.capacity - len(self._workbench.hosts)
-        return room if self.sliding is None else int(min(room, self.sliding.room))
+        room = self.capacity - len(self.workbench.hosts)
+        return room if self.window is None else int(min(room, self.window.room))
 
     # Coming and going
 
-    def push(self, entry: Entry, record: HostRecord, now: float, wall: float) -> None:
-        """A pending *entry* (its row is stored): into its host's front if it belongs there."""
-        host = self._workbench.hosts.get(entry.host)
+    def push(self, entry: Entry, record: HostRecord, now: float) -> None:
+        """Put a pending *entry*, whose row is stored, into its host's front if it belongs there."""
+        host, wall = self.workbench.hosts.get(entry.host), now + self.records.wall_offset
         if host is None:
-            parked = self._parked(entry.host, record, new=not entry.volatile)
+            parked = self._is_parked(entry.host, record, new=not entry.volatile)
             if parked and not entry.volatile:
                 record.head = min(record.head, before(entry.key))
                 return
-            crowded = self.on_disk and (self.room <= 0 or self.far(entry.host, wall))
+            crowded = self.store.durable and (
+                self.room <= 0 or self.waiting.is_far(entry.host, wall)
+            )
             if (crowded or record.due is not None) and not entry.volatile:
                 head = before(entry.key)
                 record.head = head if record.due is None else min(record.head, head)
                 if record.due is None:
-                    self._wait_on_disk(entry.host, record, wall)
+                    self.wait_on_disk(entry.host, record, wall)
                 elif not entry.key.startswith(LAST):
-                    self.waiting.hurry(entry.host, record, wall)
+                    self.waiting.expedite(entry.host, record, wall)
                 return
             more = record.due is not None or parked
-            host = self.bring_in(entry.host, record, now, wall, more=more, expected=True)
-        elif self.sliding is not None and not self.sliding.has(host):
+            host = self.bring_in(entry.host, record, now, more=more, expected=True)
+        elif self.window is not None and not self.window.has(host):
             if self.room <= 0 and not entry.volatile and host.idle():
-                self.leave(host, wall, now)
+                self.leave(host, now)
                 record.head = min(record.head, before(entry.key))
                 return
-            self.sliding.came(host, expected=True)
+            self.window.host_entered(host, expected=True)
         if self.fronts.push(host, entry):
             if host.key in self.unresolved.later:
-                self.unresolved.hurry(host.key)
-            if host.bar is not None and host.bar.of_urls and not entry.key.startswith(LAST):
-                self._workbench.set_bar(host, None, -math.inf)  # this one may not be barred
-            self._workbench.offer(host)
+                self.unresolved.expedite(host.key)
+            exclusion = host.exclusion
+            if exclusion is not None and exclusion.of_urls and not entry.key.startswith(LAST):
+                # This URL may not be excluded.
+                self.workbench.set_exclusion(host, None, -math.inf)
+            self.workbench.offer(host)
 
-    def far(self, key: str, wall: float) -> bool:
-        """Whether the phase of a host is so far off that it need not be in memory (K8)."""
-        phases = self._policy.phases
-        return phases is not None and phases.opens(key, wall) - wall >= FAR_AHEAD
-
-    def hold_back(self, elsewhere: IsForeign | None) -> None:
-        """Hold back hosts that are *elsewhere* from now on, and no others."""
-        if elsewhere is not None or self.elsewhere is not None:
-            self.revision += 1
-        self.elsewhere = elsewhere
+    def hold_back(self, is_foreign: IsForeign | None) -> None:
+        """Hold back hosts that are foreign from now on, and no others."""
+        if is_foreign is not None or self._is_foreign is not None:
+            self.released.revision += 1
+        self._is_foreign = is_foreign
 
     def held_back(self, key: str) -> bool:
         """Whether nothing of a host may be fetched here for now."""
-        return self.elsewhere is not None and self.elsewhere(key, "")
+        return self._is_foreign is not None and self._is_foreign(key, "")
 
-    def _parked(self, key: str, record: HostRecord, *, new: int = 0) -> bool:
+    def _is_parked(self, key: str, record: HostRecord, *, new: int = 0) -> bool:
         """Whether a host that is not in memory has rows on disk, besides *new* ones, and waits for
         no time: it is being handed over."""
         return record.due is None and record.pending > new and self.held_back(key)
 
-    def put_off(self, key: str, record: HostRecord, wall: float) -> bool:
-        """Let a host that is due on disk wait on, if its phase is over or it is held back; whether
-        it does."""
-        if self.waiting.put_off(key, record, wall):
-            return True
-        if not self.held_back(key):
-            return False
-        self.waiting.leave(key, record)
-        self._wait_on_disk(key, record, wall)
-        return True
-
     def bring_in(
-        self, key: str, record: HostRecord, now: float, wall: float, *, more: bool,
-        expected: bool = False,
-    ) -> HostState:  # fmt: skip
+        self, key: str, record: HostRecord, now: float, *, more: bool, expected: bool = False
+    ) -> HostState:
         """Make a host resident; with *more*, its rows are on disk, or an entry is *expected*."""
-        pace = self._policy.of_host(key)
-        delay = max(pace.delay, self._policy.start_delay)
+        wall = now + self.records.wall_offset
+        pace = self.policy.of_host(key)
+        delay = max(pace.delay, self.policy.start_delay)
         host = HostState(key, delay, pace.concurrency, pace.burst)
         host.record = record
-        self.set_crawl_delay(host)
-        host.revision = self._policy.revision
+        self._apply_crawl_delay(host)
+        host.revision = self.policy.revision
         load_clock(host, now, wall, self._floor)
-        self.records.came(key)
-        self._workbench.hosts[key] = host
-        if self._store.durable:
-            self.waiting.take_in(key, record)
+        self.records.host_entered(key)
+        self.workbench.hosts[key] = host
+        if self.store.durable:
+            self.waiting.mark_resident(key, record)
             self.records.changed(key, record)
         if more:
             host.cursor, host.more = record.head, True
             self.fronts.refill(host)
-        if self.sliding is not None:
-            self.sliding.came(host, expected=expected)
-        self.unresolved.want(host)
+        if self.window is not None:
+            self.window.host_entered(host, expected=expected)
+        self.unresolved.add(host)
         return host
 
-    def _wait_on_disk(self, key: str, record: HostRecord, wall: float) -> None:
+    def wait_on_disk(self, key: str, record: HostRecord, wall: float) -> None:
+        """Let a host that is not in memory wait for its time."""
         self.waiting.add(key, record, wall, wall + HELD if self.held_back(key) else None)
         self.records.changed(key, record)
 
-    def look_at_barred(
-        self, since: float, after: str, limit: int, wall: float
-    ) -> tuple[float, str] | None:
-        """Look whether hosts that wait on disk for a rule still have to, *limit* at a time.
-
-        Begins behind the host *after* of those that wait until *since*; returns where to go on,
-        None at the end.
-        """
-        rows = self.waiting.barred(since, after, limit)
-        for _, key in rows:
-            record = self.records.of(key)
-            if self.waiting.look_again(key, record, wall):
-                self.records.changed(key, record)
-        self.records.save()
-        return rows[-1] if len(rows) == limit else None
-
-    def leave(self, host: HostState, wall: float, now: float) -> None:
-        """Take an idle host out of memory; what it has on disk waits there for its time."""
+    def leave(self, host: HostState, now: float) -> None:
+        """Take an idle host out of memory; its rows on disk wait there for its time."""
         record: HostRecord = host.record
         self.fronts.set_head(host)
-        note_clock(host, wall - now)
-        self._forget(host)
-        self.records.went(host.key, record)
-        if not self._store.durable:
+        note_clock(host, self.records.wall_offset)
+        self._remove(host)
+        self.records.host_left(host.key, record)
+        if not self.store.durable:
             return
         self.waiting.leave(host.key, record)
         if record.pending:
-            self._wait_on_disk(host.key, record, wall)
+            self.wait_on_disk(host.key, record, now + self.records.wall_offset)
 
-    def _forget(self, host: HostState) -> None:
-        self._workbench.forget(host)
+    def _remove(self, host: HostState) -> None:
+        self.workbench.forget(host)
         self.unresolved.drop(host.key)
-        if self.sliding is not None:
-            self.sliding.went(host.key)
+        if self.window is not None:
+            self.window.host_left(host.key)
 
-    def visitor(self, key: str, now: float, wall: float) -> HostState:
+    def visitor(self, key: str, now: float) -> HostState:
         """The host of traffic that has no visit: its clock counts, resident or not."""
-        host = self._workbench.hosts.get(key)
+        host = self.workbench.hosts.get(key)
         if host is None:
             record = self.records.touch(key)
-            more = record.due is not None or self._parked(key, record)
-            host = self.bring_in(key, record, now, wall, more=more)
+            more = record.due is not None or self._is_parked(key, record)
+            host = self.bring_in(key, record, now, more=more)
             self.records.save()
         return host
 
-    def set_crawl_delay(self, host: HostState) -> None:
-        """Let a host go by its Crawl-delay: whoever asks for one gets one visit at a time."""
-        host.crawl_delay = self.crawl_delay(host)
-        host.concurrency = 1 if host.crawl_delay else self._policy.of_host(host.key).concurrency
+    def set_crawl_delay(self, host: HostState, seconds: float) -> None:
+        """The robots.txt of *host* asks for *seconds* between fetches (0.0: for no delay)."""
+        host.record.crawl_delay = seconds
+        self._apply_crawl_delay(host)
+        self.workbench.offer(host)
 
-    def crawl_delay(self, host: HostState) -> float:
-        """The Crawl-delay that a host goes by: none where a rule says to ignore robots.txt."""
-        asked = float(host.record.crawl_delay)
-        if asked and self._policy.obeys_robots(host.key, host.connect_to) is False:
-            return 0.0
-        return asked
+    def _apply_crawl_delay(self, host: HostState) -> None:
+        """A host with a Crawl-delay gets one visit at a time."""
+        host.crawl_delay = crawl_delay(self.policy, host)
+        host.concurrency = 1 if host.crawl_delay else self.policy.of_host(host.key).concurrency
 
-    def look_up_again(self, now: float) -> None:
-        """Have the names of all resident hosts looked up before their next visits.
+    def resolve_again(self, now: float) -> None:
+        """Have the names of all resident hosts resolved before their next visits.
 
         They may come to addresses of other names: those begin with the delay of a fresh fetch.
         """
         self.clocks.begin_anew(now)
-        for host in self._workbench.hosts.values():
+        for host in self.workbench.hosts.values():
             host.resolved_until = min(host.resolved_until, now)
 
-    # Giving up
-
-    def drain(self, key: str, limit: int) -> list[Entry]:
-        """Take some *limit* pending entries of a host, resident or not, out of its queue.
-
-        None are left when none are returned (leased ones apart).
-        """
-        host = self._workbench.hosts.get(key)
-        if host is None:
-            return self.fronts.drain_disk(key, self.records.touch(key), limit)
-        return self.fronts.drain(host, limit)
-
-    def withdraw(self, key: str) -> None:
-        """A host is not to be visited any more."""
-        host = self._workbench.hosts.get(key)
-        if host is not None:
-            self._workbench.displace(host)
-            self.unresolved.drop(key)
-
     def retire(self, key: str) -> None:
-        """A host was given up: it needs no memory and no address any more."""
-        host = self._workbench.hosts.get(key)
-        if host is None:
-            record = self.records.touch(key)
-            self.waiting.leave(key, record)
+        """A host has nothing pending: if it is not in memory, it leaves the waiting list."""
+        if self.workbench.hosts.get(key) is None:
+            self.waiting.leave(key, self.records.touch(key))
 
     def forget(self, key: str) -> None:
-        """Drop a host that is idle and has nothing pending from memory and from the waiting list;
-        its record is deleted by the caller."""
-        host = self._workbench.hosts.get(key)
+        """Remove a host that is idle and has nothing pending from memory and from the waiting list;
+        the caller deletes its record."""
+        host = self.workbench.hosts.get(key)
         self.waiting.leave(key, self.records.touch(key))
         if host is not None:
-            self._forget(host)
+            self._remove(host)
         self.records.drop(key)
-
-    def postpone(self, host: HostState, until: float, why: str) -> None:
-        """Keep *host* waiting until *until* at least, and store why."""
-        self._workbench.postpone(host, until, why)
-        self.records.touch(host.key)
-        self.records.save()
 
     def close(self, wall_offset: float) -> None:
         """Write the clocks of resident hosts and addresses; the hosts are due again."""
-        for key, host in self._workbench.hosts.items():
+        for key, host in self.workbench.hosts.items():
             self.records.changed(key, host.record)
         self.records.save()
         self.clocks.save(wall_offset)
 
 
 _PORTION = 200
-"""Hosts that are looked at at a time, some 10 us each."""
+"""Hosts that are examined at a time, some 10 us each."""
 
 
 class ReleasedHosts:
-    """Has them wait for their own times, once others are held back than before.
+    """Has hosts on disk that are held back no longer wait for their own times.
 
-    They are found among the hosts that are due within the time after which such a host is looked
-    at again: also those that an earlier process has put off.
+    They are found among the hosts that are due within `HELD`: also hosts that an earlier process
+    has held back.
+
+    Attributes:
+        revision: goes up when other hosts are held back than before.
     """
 
     def __init__(self, residents: Residents) -> None:
+        self.revision = 0
         self._residents = residents
         self._waiting = residents.waiting
         self._records = residents.records
-        self._revision = 0
+        self._examined = 0  # the revision of the pass under way
         self._left: list[tuple[float, float, str]] = []  # since, until, after which host
 
     @property
-    def at_work(self) -> bool:
-        """Whether more is to be looked at."""
-        return bool(self._left) or self._revision != self._residents.revision
+    def busy(self) -> bool:
+        """Whether `step` has anything to do."""
+        return bool(self._left) or self._examined != self.revision
 
-    def go_on(self, wall: float) -> bool:
-        """Look at a portion; whether there is more.
+    def step(self, wall: float) -> bool:
+        """Examine a portion; whether there is more.
 
-        What changes meanwhile has it begin again at the end, so that it comes to one.
+        A change in between starts another pass at the end, so that each pass ends.
         """
-        if not self._left and self.at_work:
-            self._revision = self._residents.revision
+        if not self._left and self.busy:
+            self._examined = self.revision
             self._left = [(band + wall, band + wall + HELD, "") for band in (EXCLUDED_BAND, 0.0)]
         if self._left:
             since, until, after = self._left.pop()
             rows = self._waiting.rows(since, after, _PORTION)
             for due, key in rows:
                 if due <= until:
-                    self._look(key, wall)
+                    self._release(key, wall)
             self._records.save()
             if len(rows) == _PORTION and rows[-1][0] <= until:
                 self._left.append((rows[-1][0], until, rows[-1][1]))
-        return self.at_work
+        return self.busy
 
-    def _look(self, key: str, wall: float) -> None:
+    def _release(self, key: str, wall: float) -> None:
         if self._residents.held_back(key):
             return
         record = self._records.of(key)
@@ -372,29 +313,31 @@ _NO_ANSWER = frozenset({Event.REFUSED, Event.TIMEOUT, Event.CONNECTION_LOST})
 
 
 class HostHealth:
-    """Applies what `politeness.judge` decides to hosts in memory.
+    """Lets hosts wait for their answers, or gives them up (`politeness.judge_host`).
 
-    *let_go* is told of every URL that failed with its host.
+    All pending URLs of a host that was given up fail, a part at a time. After a restart the host's
+    record says that it is dead, and its first visit gives it up again. *release_holder* is called
+    with every URL that failed with its host.
     """
 
     def __init__(
-        self, workbench: Workbench, residents: Residents, ledger: UrlStates, policy: Policy,
-        let_go: Callable[[Entry, float], None],
+        self, residents: Residents, states: UrlStates,
+        release_holder: Callable[[Entry, float], None],
     ) -> None:  # fmt: skip
-        self._workbench = workbench
+        self._workbench = residents.workbench
         self._residents = residents
         self._records = residents.records
-        self._ledger = ledger
-        self._policy = policy
-        self._let_go = let_go
+        self._states = states
+        self._release_holder = release_holder
         self._given_up: dict[str, Event] = {}
 
     def judge(
-        self, host: HostState, event: Event, now: float, wall: float, retry_after: float | None
+        self, host: HostState, event: Event, now: float, retry_after: float | None = None
     ) -> None:
-        """Let *host* wait, or give it up, for what its last visit ended with."""
+        """Let *host* wait, or give it up, because its last visit ended with *event*."""
         record: HostRecord = host.record
-        verdict = judge_host(event, record.failures, self._policy.back_off, retry_after)
+        back_off = self._residents.policy.back_off
+        verdict = judge_host(event, record.failures, back_off, retry_after)
         record.failures = verdict.failures
         if verdict.wait:
             self._workbench.postpone(host, now + verdict.wait, verdict.why)
@@ -403,19 +346,25 @@ class HostHealth:
             self._records.touch(host.key)
         if verdict.dead and not record.dead:
             record.dead = Event.HOST_DEAD.value
-            self._ledger.counters.dead_hosts += 1
-            self.give_up(host.key, Event.HOST_DEAD, now, wall)
+            self._states.counters.dead_hosts += 1
+            self.give_up(host.key, Event.HOST_DEAD, now)
         self._records.save()
 
-    def unresolved(self, host: HostState, event: Event, now: float, wall: float) -> None:
-        """The name of *host* has no address: fail what it has, or have it looked up again later."""
+    def no_address(self, host: HostState, event: Event, now: float) -> None:
+        """The name of *host* has no address: give the host up, or have it resolved again later."""
         if OUTCOMES[event].state is State.FAILED:
             host.record.dead = event.value
-            self.give_up(host.key, event, now, wall)
+            self.give_up(host.key, event, now)
             return
-        self.judge(host, event, now, wall, None)
+        self.judge(host, event, now)
         if not host.record.dead:
-            self._residents.unresolved.want(host)
+            self._residents.unresolved.add(host)
+
+    def postpone(self, host: HostState, until: float, why: str) -> None:
+        """Let *host* wait until *until* at least, and store why."""
+        self._workbench.postpone(host, until, why)
+        self._records.touch(host.key)
+        self._records.save()
 
     # Giving up
 
@@ -428,56 +377,63 @@ class HostHealth:
         """Why a host is being given up; None if it is not."""
         return self._given_up.get(key)
 
-    def give_up(self, key: str, event: Event, now: float, wall: float) -> None:
+    def give_up(self, key: str, event: Event, now: float) -> None:
         """Give up a host because of *event*."""
         self._given_up[key] = event
-        self._residents.withdraw(key)
-        self._fail(key, _AT_ONCE, now, wall)
+        host = self._workbench.hosts.get(key)
+        if host is not None:
+            self._workbench.displace(host)
+            self._residents.unresolved.drop(key)
+        self._fail_pending(key, _AT_ONCE, now)
         self._records.save()
 
-    def forgive(self, key: str) -> None:
-        """A host is not given up after all; what is still pending for it may be visited."""
+    def cancel_giving_up(self, key: str) -> None:
+        """A host is not given up after all; its pending URLs may be visited."""
         self._given_up.pop(key, None)
         host = self._workbench.hosts.get(key)
         if host is not None and host.address is None:
-            self._residents.unresolved.want(host)
+            self._residents.unresolved.add(host)
 
     def revive(self, key: str, record: HostRecord) -> bool:
-        """Forget that the host with *record* was given up; whether it was."""
+        """Forget that the host with *record* was given up; return whether it was."""
         dead, record.dead, record.failures = record.dead, "", 0
         if dead:
-            self._ledger.counters.dead_hosts -= dead == Event.HOST_DEAD.value
-            self.forgive(key)
+            self._states.counters.dead_hosts -= dead == Event.HOST_DEAD.value
+            self.cancel_giving_up(key)
         return bool(dead)
 
-    def go_on(self, now: float, wall: float) -> None:
-        """The next part of what is pending for hosts that were given up."""
+    def step(self, now: float) -> None:
+        """Fail the next part of the pending URLs of hosts that were given up."""
         left = _AT_ONCE
         for key in list(self._given_up):
-            left -= max(1, self._fail(key, left, now, wall))
+            left -= max(1, self._fail_pending(key, left, now))
             if left <= 0:
                 break
         self._records.save()
 
-    def _fail(self, key: str, limit: int, now: float, wall: float) -> int:
+    def _fail_pending(self, key: str, limit: int, now: float) -> int:
         """Fail some *limit* pending URLs of a host; return how many."""
         event = self._given_up[key]
-        failed = 0
+        fronts, failed = self._residents.fronts, 0
         while failed < limit:
-            entries = self._residents.drain(key, min(limit - failed, 500))
+            portion, host = min(limit - failed, 500), self._workbench.hosts.get(key)
+            if host is None:
+                entries = fronts.drain_disk(key, self._records.touch(key), portion)
+            else:
+                entries = fronts.drain(host, portion)
             if not entries:
-                if not self._residents.fronts.leased(key):
+                if not fronts.leased(key):
                     del self._given_up[key]
                     self._residents.retire(key)
                 break
             failed += len(entries)
             for entry in entries:
-                self.fail(entry, event, now, wall)
+                self.fail(entry, event, now)
         return failed
 
-    def fail(self, entry: Entry, event: Event, now: float, wall: float) -> None:
-        """Fail *entry*, which was taken out of its queue, because of *event*."""
+    def fail(self, entry: Entry, event: Event, now: float) -> None:
+        """Fail *entry*, which was removed from its queue, because of *event*."""
         record = self._records.touch(entry.host)
-        self._ledger.remove(entry, record)
-        self._ledger.refuse(entry, record, event, wall)
-        self._let_go(entry, now)
+        self._states.remove(entry, record)
+        self._states.refuse(entry, record, event, now + self._records.wall_offset)
+        self._release_holder(entry, now)

@@ -292,7 +292,7 @@ class RevisitPlans:
         """Whether a page with this *plan* waits to be due; else it was taken."""
         return self._rows.get(_index(plan.due, identity)) is not None
 
-    def take(self, now: float, limit: int) -> list[tuple[bytes, RevisitPlan]]:
+    def pop_due(self, now: float, limit: int) -> list[tuple[bytes, RevisitPlan]]:
         """Up to *limit* pages that are due, the most overdue first; they wait here no longer.
 
         Whoever takes them makes them pending in the same batch. Raises `JobDamagedError`.
@@ -310,7 +310,7 @@ class RevisitPlans:
         self._head = None
         return found
 
-    def take_wanted(
+    def pop_due_of(
         self, now: float, wanted: Callable[[bytes], bool], limit: int, looked: int
     ) -> list[tuple[bytes, RevisitPlan]]:
         """As `take`, those whose identity is *wanted* of the next pages, *looked* at the most.

@@ -22,7 +22,7 @@ Rows of the store that nobody can read: a crawl that meets one ends (see `Mainte
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from heapq import merge
@@ -50,12 +50,17 @@ from rocksdict import (
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, host_key
+from scrapy_spider_suite.seen.sieve import CAPACITY
 from scrapy_spider_suite.store.interface import KV, PrefixedKV, Store
-from scrapy_spider_suite.store.rows import HostRecord, pack_row, unpack_row
-from scrapy_spider_suite.store.rows import end_of_prefix as end_of
-from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER as ARCHIVE
-from scrapy_spider_suite.store.seen_index import DONE_200, Archive, SieveIndex
-from scrapy_spider_suite.store.seen_index import SIEVE_FOLDER as SIEVE
+from scrapy_spider_suite.store.rows import HostRecord, end_of_prefix, pack_row, unpack_row
+from scrapy_spider_suite.store.seen_index import (
+    ARCHIVE_FOLDER,
+    DONE_200,
+    DROPPED,
+    SIEVE_FOLDER,
+    Archive,
+    SieveIndex,
+)
 
 Range = tuple[str, bytes, bytes]
 """A family, the first key in it, and the first that is behind."""
@@ -117,7 +122,7 @@ class TableRewrite:
         return self._db.property_int_value(_ERRORS) or 0
 
 
-_LEAST = 16 << 20
+_MEMORY_MIN = 16 << 20
 """Bytes of memory below which the database does not work well."""
 
 
@@ -131,7 +136,7 @@ class RocksOptions:
 
     def resize(self, memory: int) -> None:
         """Let them have *memory* bytes (what a full table needs stays as it is)."""
-        memory = max(_LEAST, memory)
+        memory = max(_MEMORY_MIN, memory)
         if memory != self.memory:
             self.memory = memory
             self._cache.set_capacity(memory * 2 // 5)
@@ -240,6 +245,8 @@ def _key(row: tuple[bytes, bytes | None]) -> bytes:
     return row[0]
 
 
+STORE_FOLDER = "store"
+"""Of the database, in the job's ``suite`` folder."""
 FAMILIES = ("hosts", "due", "queue", "states", "kv", "meta")
 
 
@@ -261,8 +268,8 @@ class Database:
         self._tuning = RocksOptions(memory)
         self._write_options = WriteOptions()
         self._write_options.sync = power_safe
-        self._unwritten = PendingWrites()
-        self._erasers: list[TableRewrite] = []
+        self._pending = PendingWrites()
+        self._rewrites: list[TableRewrite] = []
         try:
             self._open()
         except Exception as error:  # the library raises nothing narrower
@@ -288,21 +295,21 @@ class Database:
 
     def recover(self) -> None:
         """See `Store`. A database that could not write refuses to until it is opened again."""
-        self._let_go()
+        self._release()
         try:
             self._open()
         except Exception as error:  # the library raises nothing narrower
             # Whoever still looks something up must find it, although nothing can be written.
-            self._let_go()
+            self._release()
             with suppress(Exception):  # not even that: the next attempt may be luckier
                 self._open(AccessType.read_only())
             raise StoreWriteError(f"the store in {self._path} cannot be opened: {error}") from error
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Close the database, which holds its lock as long as anything refers to it."""
-        for eraser in self._erasers:
-            eraser.cut_short(self._db)
-        self._erasers.clear()
+        for rewrite in self._rewrites:
+            rewrite.cut_short(self._db)
+        self._rewrites.clear()
         self._families.clear()
         self._handles.clear()
         with suppress(Exception):  # it says again what failed, and closes all the same
@@ -326,23 +333,23 @@ class Database:
     @property
     def dirty(self) -> bool:
         """See `Store`."""
-        return bool(self._unwritten)
+        return bool(self._pending)
 
     @property
     def backlog(self) -> int:
         """See `Store`."""
-        return len(self._unwritten)
+        return len(self._pending)
 
     def flush(self) -> None:
         """See `Store`. What could not be written is kept and tried again with the next flush."""
-        if not self._unwritten:
+        if not self._pending:
             return
         if self.damage:
             raise StoreWriteError(f"{self.damage}: nothing more is written")
         # Built anew each time: a failed write spends a batch.
         batch = WriteBatch(raw_mode=True)
         handles = self._handles
-        for family, key, value in self._unwritten:
+        for family, key, value in self._pending:
             if value is None:
                 batch.delete(key, handles[family])
             else:
@@ -351,7 +358,7 @@ class Database:
             self._db.write(batch, self._write_options)
         except Exception as error:  # the library raises nothing narrower
             raise StoreWriteError(f"the store in {self._path} cannot write: {error}") from error
-        self._unwritten.clear()
+        self._pending.clear()
 
     def sync_log(self) -> None:
         """Have what was flushed on the medium, in any thread. Raises `StoreWriteError`."""
@@ -370,30 +377,39 @@ class Database:
         try:
             self.flush()
         finally:
-            self._let_go()
+            self._release()
+            self._close_beside()
+
+    def _close_beside(self) -> None:
+        """Close what is open beside the database."""
+
+    def _copy_beside(self, path: Path) -> None:
+        """Copy what lies beside the database into the copy in *path*."""
 
     def erase_keys(self, ranges: Sequence[Range]) -> TableRewrite:
         """Begin to rewrite the files in which deleted keys of *ranges* may still lie.
 
         It goes on beside what follows; closing the store cuts it short.
         """
-        self._erasers = [each for each in self._erasers if each.is_alive()]
-        eraser = TableRewrite(self._db, self._families, ranges)
-        self._erasers.append(eraser)
-        return eraser
+        self._rewrites = [each for each in self._rewrites if each.is_alive()]
+        rewrite = TableRewrite(self._db, self._families, ranges)
+        self._rewrites.append(rewrite)
+        return rewrite
 
-    def copy(self, path: Path, beside: Callable[[], None]) -> None:
-        """Make a copy of all that was flushed in the new folder *path*, and do *beside*.
+    def checkpoint(self, path: Path) -> None:
+        """Copy all that was flushed to the new folder *path*, beside running writes.
 
-        On one file system tables are linked, not copied. For a thread of its own. Raises
-        `StoreWriteError`; nothing is left of the copy then.
+        On one file system tables are linked, not copied. Archive and sieve, which must be locked,
+        are copied, too. For a thread of its own. Raises `StoreWriteError`; nothing is left of the
+        copy then.
         """
         try:
             # The checkpoint does it, too, but with Python's lock held: a crawl would stand still.
             for family in list(self._families.values()):
                 family.flush()
             Checkpoint(self._db).create_checkpoint(str(path))
-            beside()
+            # After the store: what moves there meanwhile is in both, and not in neither.
+            self._copy_beside(path)
         except Exception as error:  # the library raises nothing narrower
             rmtree(path, ignore_errors=True)
             rmtree(f"{path}.tmp", ignore_errors=True)
@@ -402,7 +418,7 @@ class Database:
     # Reading: what is on disk, under what waits to be written
 
     def _get(self, family: str, key: bytes) -> bytes | None:
-        waits, value = self._unwritten.find(family, key)
+        waits, value = self._pending.find(family, key)
         if waits:
             return value
         rows = self._families[family]
@@ -420,7 +436,7 @@ class Database:
         self, family: str, start: bytes, end: bytes | None = None, group: bytes = b""
     ) -> Iterator[Row]:
         disk = self._on_disk(family, start, end)
-        return self._unwritten.over(disk, family, start, group)
+        return self._pending.over(disk, family, start, group)
 
     def _on_disk(
         self, family: str, start: bytes = b"", end: bytes | None = None
@@ -438,14 +454,18 @@ class Database:
         except Exception as error:  # the library raises nothing narrower
             raise self._damaged(error) from error
 
+    def every_row(self) -> Iterator[tuple[str, bytes, bytes]]:
+        """All that was flushed: family, key, value."""
+        for family in self._families:
+            for key, value in self._on_disk(family):
+                yield family, key, value
+
 
 _DUE = struct.Struct(">Q")
 _BY_URL = (b"seeds\0", b"lastmod\0", b"sitemaps\0", b"revisits\0p")
 """How keys in ``kv`` begin that a state key follows."""
 _BY_TIME = (b"revisits\0d",)
 """How those begin that a time follows, and then a state key."""
-_FRESH = b"fresh\0"
-"""Begins a key in ``kv``: a family of their own would be missing where older releases look."""
 
 
 def _microseconds(when: float) -> bytes:
@@ -477,14 +497,16 @@ class RocksStore(Database):
         # Rows before it were taken: a scan from the start would walk over their remains.
         self._due_head = b""
 
-    def close(self) -> None:
-        """See `Store`."""
-        try:
-            super().close()
-        finally:
-            for beside in (self.archive, self.sieve):
-                if beside is not None:
-                    beside.close()
+    def _close_beside(self) -> None:
+        for beside in (self.archive, self.sieve):
+            if beside is not None:
+                beside.close()
+
+    def _copy_beside(self, path: Path) -> None:
+        if self.archive is not None:
+            self.archive.copy(path / ARCHIVE_FOLDER)
+        if self.sieve is not None:
+            self.sieve.copy(path / SIEVE_FOLDER)
 
     def erase(self, host: str) -> TableRewrite:
         """Begin to rewrite the files in which deleted rows of *host* may still lie.
@@ -492,26 +514,10 @@ class RocksStore(Database):
         It goes on beside what follows; closing the store cuts it short.
         """
         begin = host_key(host)
-        ranges = [(name, begin, end_of(begin)) for name in ("queue", "states", "hosts")]
-        ranges += [("kv", each + begin, each + end_of(begin)) for each in _BY_URL]
+        ranges = [(name, begin, end_of_prefix(begin)) for name in ("queue", "states", "hosts")]
+        ranges += [("kv", each + begin, each + end_of_prefix(begin)) for each in _BY_URL]
         ranges += [("kv", each, each + b"\xff") for each in _BY_TIME]
         return self.erase_keys(ranges)
-
-    def checkpoint(self, path: Path) -> None:
-        """Make a copy of all that was flushed in the new folder *path*, beside running writes.
-
-        Archive and sieve, which must be held, are copied into it. For a thread of its own. Raises
-        `StoreWriteError`; nothing is left of the copy then.
-        """
-
-        def beside() -> None:
-            # After the store: what moves there meanwhile is in both, and not in neither.
-            if self.archive is not None:
-                self.archive.copy(path / ARCHIVE)
-            if self.sieve is not None:
-                self.sieve.copy(path / SIEVE)
-
-        self.copy(path, beside)
 
     # URLs
 
@@ -537,27 +543,23 @@ class RocksStore(Database):
 
     def put_state(self, key: bytes, value: bytes) -> None:
         """See `Store`."""
-        self._unwritten.set("states", key, value)
+        self._pending.set("states", key, value)
 
     def delete_state(self, key: bytes) -> None:
         """See `Store`."""
-        self._unwritten.set("states", key, None)
+        self._pending.set("states", key, None)
 
     def states(self, prefix: bytes, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """What follows *prefix* in each state key that begins with it, and the packed state.
 
-        Those beyond *after* only, if it is given.
+        With *after*, only those beyond it.
         """
         n = len(prefix)
         start = prefix + after + b"\0" if after else prefix
-        for key, value in self._scan("states", start, end_of(prefix)):
+        for key, value in self._scan("states", start, end_of_prefix(prefix) if prefix else None):
             if not key.startswith(prefix):
                 return
             yield key[n:], value
-
-    def every_state(self, after: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The state keys beyond *after* that have rows, and their packed states."""
-        return self._scan("states", after + b"\0" if after else b"")
 
     # Queues
 
@@ -566,41 +568,24 @@ class RocksStore(Database):
         prefix = host_key(host)
         n = len(prefix)
         start = prefix + after + b"\0" if after else prefix
-        rows = self._scan("queue", start, end_of(prefix), prefix)
+        rows = self._scan("queue", start, end_of_prefix(prefix), prefix)
         return [unpack_row(host, key[n:], value) for key, value in islice(rows, limit)]
 
     def put_row(self, entry: Entry) -> None:
         """See `Store`."""
         prefix = host_key(entry.host)
-        self._unwritten.set("queue", prefix + entry.key, pack_row(entry), prefix)
+        self._pending.set("queue", prefix + entry.key, pack_row(entry), prefix)
 
     def delete_row(self, host: str, key: bytes) -> None:
         """See `Store`."""
         prefix = host_key(host)
-        self._unwritten.set("queue", prefix + key, None, prefix)
+        self._pending.set("queue", prefix + key, None, prefix)
 
     def all_rows(self) -> Iterator[Entry]:
         """Every pending entry of the job, host by host."""
-        for key, value in self._unwritten.everywhere(self._on_disk("queue"), "queue"):
+        for key, value in self._pending.everywhere(self._on_disk("queue"), "queue"):
             end = key.index(b"\0", 2)  # of the host; the slot before it may hold a NUL
             yield unpack_row(key[2:end].decode(), key[end + 1 :], value)
-
-    # Links that wait for the sieve
-
-    def fresh(self, since: int) -> Iterator[tuple[int, bytes]]:
-        """Their rows from the number *since* on, each with that of its first link."""
-        for key, value in self._scan("kv", _FRESH + _DUE.pack(since), end_of(_FRESH)):
-            if not key.startswith(_FRESH):
-                return
-            yield _DUE.unpack_from(key, len(_FRESH))[0], value
-
-    def put_fresh(self, number: int, row: bytes) -> None:
-        """Store a row of them."""
-        self._unwritten.set("kv", _FRESH + _DUE.pack(number), row)
-
-    def delete_fresh(self, number: int) -> None:
-        """Remove a row."""
-        self._unwritten.set("kv", _FRESH + _DUE.pack(number), None)
 
     # Hosts
 
@@ -611,11 +596,11 @@ class RocksStore(Database):
 
     def put_record(self, host: str, record: HostRecord) -> None:
         """See `Store`."""
-        self._unwritten.set("hosts", host_key(host), record.to_bytes())
+        self._pending.set("hosts", host_key(host), record.to_bytes())
 
     def delete_record(self, host: str) -> None:
         """Forget *host*."""
-        self._unwritten.set("hosts", host_key(host), None)
+        self._pending.set("hosts", host_key(host), None)
 
     def records(self, after: str = "") -> Iterator[tuple[str, HostRecord]]:
         """All hosts and their records, slot by slot; those beyond *after* if it is given."""
@@ -648,17 +633,11 @@ class RocksStore(Database):
         """See `Store`."""
         key = _microseconds(when)
         self._due_head = min(self._due_head, key)
-        self._unwritten.set("due", key + host.encode(), b"")
+        self._pending.set("due", key + host.encode(), b"")
 
     def delete_due(self, when: float, host: str) -> None:
         """See `Store`."""
-        self._unwritten.set("due", _microseconds(when) + host.encode(), None)
-
-    def every_row(self) -> Iterator[tuple[str, bytes, bytes]]:
-        """All that was flushed: family, key, value."""
-        for family in self._families:
-            for key, value in self._on_disk(family):
-                yield family, key, value
+        self._pending.set("due", _microseconds(when) + host.encode(), None)
 
     # What components keep
 
@@ -673,12 +652,52 @@ class RocksStore(Database):
 
     def _rows_of(self, family: str, prefix: bytes) -> KV:
         """The keys of *family* that begin with *prefix*; read back before they are flushed."""
-        change = partial(self._unwritten.set, family)
+        change = partial(self._pending.set, family)
         return PrefixedKV(prefix, partial(self._get, family), change, partial(self._scan, family))
 
 
 def _due_row(key: bytes) -> tuple[float, str]:
     return _DUE.unpack_from(key)[0] / 1e6, key[_DUE.size :].decode()
+
+
+def open_store(
+    folder: Path, *, memory: int, power_safe: bool = False, secondary: Path | None = None
+) -> RocksStore:
+    """Open ``store`` in *folder*, with archive and sieve beside it as far as they exist.
+
+    Arguments as in `RocksStore`; with *secondary* all is read only. Raises `JobDamagedError`.
+    """
+    path = folder / STORE_FOLDER
+    store = RocksStore(path, memory=memory, power_safe=power_safe, secondary=secondary)
+    try:
+        # After the store: what moves there meanwhile is in both, and not in neither.
+        open_seen(store, folder, readonly=secondary is not None)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def open_seen(
+    store: RocksStore, folder: Path, *, wanted: str = "", bits: int | None = None,
+    capacity: int = CAPACITY, readonly: bool = False,
+) -> None:  # fmt: skip
+    """Open archive and sieve of *store* in *folder*, as far as they exist and are not open.
+
+    The *wanted* one (``trie`` or ``sieve``) is made if need be, a sieve with so many *bits* and
+    room for *capacity* links that wait. Raises `JobDamagedError`, `StoreWriteError`.
+    """
+    path = folder / ARCHIVE_FOLDER
+    if store.archive is None:
+        store.archive = Archive.if_any(path, readonly=readonly)
+        if store.archive is None and wanted == "trie":
+            store.archive = Archive(path)
+    if store.sieve is None:
+        path, dropped = folder / SIEVE_FOLDER, store.kv(DROPPED)
+        if wanted == "sieve" or (bits and SieveIndex.exists(path)):
+            store.sieve = SieveIndex(path, dropped, bits=bits or 128, capacity=capacity)
+        else:
+            store.sieve = SieveIndex.if_any(path, dropped, readonly=readonly)
 
 
 @contextmanager

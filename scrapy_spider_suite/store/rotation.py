@@ -1,54 +1,52 @@
-"""A policy that changes while hosts and addresses are in memory, and hosts wait on disk for it.
+"""Which hosts leave memory and which come from disk, while there is no room for all of them.
 
-Nothing is walked at once. Whoever's turn it is, is brought up to date before it goes; the others
-follow in portions (`Reviser.go_on`), so that a shorter delay or a block that was lifted reaches
-those, too, whose turn would come late or never.
-
-Who is in memory while there is no room for all hosts: who leaves, and who comes from disk.
-
-Without a window, a host that has had some visits, or must wait, makes room for those that are due.
-With one they leave together, when the window moves. Either goes a portion at a time.
+Without a window, a host that has had some visits, or must wait, makes room for hosts that are due.
+With one, hosts leave together when the window moves. Also: a policy that changes while hosts are
+in memory and on disk. All of it is done in portions, so that no step takes long.
 """
 
 from __future__ import annotations
 
 import math
-from operator import attrgetter
 
-from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.frontier.windows import HostWindow, Window, has_nothing_left
-from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Visit, Workbench
+from scrapy_spider_suite.frontier.windows import HostWindow, has_nothing_left
+from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Visit
 from scrapy_spider_suite.store.host_queues import EXCLUDED_BAND, FAR_AHEAD
-from scrapy_spider_suite.store.residency import ReleasedHosts, Residents
+from scrapy_spider_suite.store.residency import Residents, crawl_delay
+from scrapy_spider_suite.store.rows import HostRecord
 
 _PORTION = 1_000
-"""Hosts and addresses in memory that are revised at a time (some 10 µs each)."""
+"""Hosts and addresses in memory that are updated at a time (some 10 µs each)."""
 _ON_DISK = 200
-"""Hosts on disk that are looked at at a time (some 20 µs each)."""
+"""Hosts on disk that are examined at a time (some 20 µs each)."""
 
 
 class PolicyUpdate:
-    """Keeps what was derived from *policy* in step with it."""
+    """Brings hosts and addresses up to date with the policy.
 
-    def __init__(self, policy: Policy, workbench: Workbench, residents: Residents) -> None:
-        self._policy = policy
-        self._workbench = workbench
+    A host is updated before its visit; the others follow in portions (`step`), so that a shorter
+    delay or a lifted block also reaches hosts whose turn would come late or never.
+    """
+
+    def __init__(self, residents: Residents) -> None:
         self._residents = residents
-        self._revision = policy.revision
+        self._policy = residents.policy
+        self._workbench = residents.workbench
+        self._revision = self._policy.revision
         self._hosts: list[HostState] = []
         self._addresses: list[AddressState] = []
-        # Where to go on; an earlier run may have had other rules.
+        # Where to continue; an earlier run may have had other rules.
         self._on_disk: tuple[float, str] | None = (EXCLUDED_BAND, "")
 
     @property
     def busy(self) -> bool:
-        """Whether `go_on` has anything to do."""
+        """Whether `step` has anything to do."""
         behind = self._revision != self._policy.revision
         return behind or bool(self._hosts or self._addresses) or self._on_disk is not None
 
-    def go_on(self, now: float, wall: float) -> None:
-        """Revise the next portion."""
+    def step(self, now: float) -> None:
+        """Update the next portion."""
         if self._revision != self._policy.revision:
             self._revision = self._policy.revision
             self._hosts = list(self._workbench.hosts.values())
@@ -57,75 +55,94 @@ class PolicyUpdate:
         left = _PORTION
         while self._addresses and left:
             left -= 1
-            self.revise_address(self._addresses.pop(), now)
+            self._update_address(self._addresses.pop(), now)
         while self._hosts and left:
             left -= 1
             host = self._hosts.pop()
             if self._workbench.hosts.get(host.key) is host:
-                self.revise(host, now)
-                self.barred(host, now, wall)
+                self._update_host(host, now)
+                self.is_excluded(host, now)
         self._residents.records.save()
         if self._on_disk is not None and left:
-            self._on_disk = self._residents.look_at_barred(*self._on_disk, _ON_DISK, wall)
+            self._on_disk = self.examine_excluded(*self._on_disk, _ON_DISK, now)
 
-    def holds_back(self, visit: Visit, now: float, wall: float) -> bool:
-        """Take a visit back whose host is barred, or was to go by the pace of an older policy."""
+    def examine_excluded(
+        self, since: float, after: str, limit: int, now: float
+    ) -> tuple[float, str] | None:
+        """Examine *limit* hosts that wait on disk for a rule: whether they still have to.
+
+        Begins behind the host *after* of those that wait until *since*; returns where to continue,
+        None at the end.
+        """
+        residents = self._residents
+        wall = now + residents.records.wall_offset
+        rows = residents.waiting.excluded(since, after, limit)
+        for _, key in rows:
+            record = residents.records.of(key)
+            if residents.waiting.update_rule(key, record, wall):
+                residents.records.changed(key, record)
+        residents.records.save()
+        return rows[-1] if len(rows) == limit else None
+
+    def check(self, visit: Visit, now: float) -> bool:
+        """Cancel a visit whose host is excluded, or has the pace of an older policy; False then."""
         host, address = visit.host, visit.address
         revision = self._policy.revision
         behind = host.revision != revision or address.revision != revision
-        if not behind and not self.barred(host, now, wall):
-            return False
+        if not behind and not self.is_excluded(host, now):
+            return True
         self._workbench.cancel(visit)
-        if behind:  # it goes at once if the new pace allows it
-            self.revise(host, now)
-            self.revise_address(address, now)
-        return True
+        if behind:  # it leaves at once if the new pace allows it
+            self._update_host(host, now)
+            self._update_address(address, now)
+        return False
 
-    def revise(self, host: HostState, now: float) -> None:
-        """Let a resident *host* go by the pace that the policy has for it."""
+    def _update_host(self, host: HostState, now: float) -> None:
         if host.revision == self._policy.revision:
             return
         host.revision = self._policy.revision
         pace = self._policy.of_host(host.key)
         if self._policy.start_delay:  # something measures its delay, never below the policy's
             pace = Pace(max(pace.delay, host.delay), pace.concurrency, pace.burst)
-        host.crawl_delay = self._residents.crawl_delay(host)
+        host.crawl_delay = crawl_delay(self._policy, host)
         concurrency = 1 if host.crawl_delay else pace.concurrency
         before = host.next_fetch
         self._workbench.set_pace(host, Pace(pace.delay, concurrency, pace.burst), now)
         if host.next_fetch != before:
             self._residents.records.touch(host.key)
 
-    def revise_address(self, address: AddressState, now: float) -> None:
-        """Let an *address* go by the pace that the policy has for it."""
+    def _update_address(self, address: AddressState, now: float) -> None:
         if address.revision != self._policy.revision:
             address.revision = self._policy.revision
             if address.numeric:
                 pace = self._policy.of_address(address.numeric)
                 self._workbench.set_address_pace(address, pace, now)
 
-    def out_of_phase(self, host: HostState, now: float, wall: float) -> bool:
-        """Whether *host* waits for a phase that is far off, also if that was not noticed yet."""
-        return self._residents.far(host.key, wall) and self.barred(host, now, wall)
+    def out_of_phase(self, host: HostState, now: float) -> bool:
+        """Whether *host* waits for a phase that is far off; sets its exclusion."""
+        residents = self._residents
+        far = residents.waiting.is_far(host.key, now + residents.records.wall_offset)
+        return far and self.is_excluded(host, now)
 
-    def barred(self, host: HostState, now: float, wall: float) -> bool:
+    def is_excluded(self, host: HostState, now: float) -> bool:
         """Whether *host* may not be visited now, by rules for it or for its address."""
-        bar = self._policy.bar_of_visit(host.key, host.connect_to, wall)
-        if bar != host.bar:
-            until = -math.inf if bar is None else now + (bar.until - wall)
-            self._workbench.set_bar(host, bar, until)
-            # Whoever looks at the job sees why.
+        wall = now + self._residents.records.wall_offset
+        exclusion = self._policy.exclusion_of_visit(host.key, host.connect_to, wall)
+        if exclusion != host.exclusion:
+            until = -math.inf if exclusion is None else now + (exclusion.until - wall)
+            self._workbench.set_exclusion(host, exclusion, until)
+            # Readers of the job see why.
             self._residents.records.touch(host.key)
             self._residents.records.save()
-        return bar is not None
+        return exclusion is not None
 
 
 _TURN = 16
 """Visits after which a host makes room for hosts on disk that are due."""
 _GOING = 50
 """Hosts that make room at a time: each has its rows written, some 20 to 40 us."""
-_LOOKED = 1_000
-"""Hosts that are looked at for that at a time, some 1 to 2 us each."""
+_EXAMINED = 1_000
+"""Hosts that are examined for that at a time, some 1 to 2 us each."""
 _LEAVING = 200
 """Hosts that leave at a time when a window moves: each has its rows written, some 20 to 40 us."""
 _COMING = 25
@@ -133,181 +150,169 @@ _COMING = 25
 
 
 class Rotation:
-    """Has *residents* leave and come; with a window as *sliding* says."""
+    """Has *residents* leave and come; with a window as the window says."""
 
-    def __init__(
-        self, residents: Residents, workbench: Workbench, reviser: PolicyUpdate,
-        sliding: HostWindow | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, residents: Residents, policy_update: PolicyUpdate) -> None:
         self._residents = residents
         self._records = residents.records
         self._fronts = residents.fronts
         self._waiting = residents.waiting
-        self._workbench = workbench
-        self._reviser = reviser
-        self._freed = ReleasedHosts(residents)
-        self._sliding = sliding
-        self._former: HostWindow | None = None  # releases the hosts of a window that is gone
-        self._looked_through: list[HostState] = []  # for who is to make room: those still to come
-        self._leaving: list[HostState] | None = None  # while a window moves, who is to make room
+        self._workbench = residents.workbench
+        self._window = residents.window
+        self._policy_update = policy_update
+        self._candidates: list[HostState] = []  # that may have to make room
+        self._leaving: list[HostState] | None = None  # while a window moves, who makes room
 
-    def slide(self, window: Window | None) -> None:
-        """Have another *window* over the hosts, or none.
-
-        Those in memory are in its first place; who has no room there leaves, a portion at a time.
-        """
-        former, hosts = self._sliding, list(self._workbench.hosts.values())
-        self._sliding = self._residents.sliding = self._leaving = None
-        if window is not None:
-            self._sliding = self._residents.sliding = HostWindow(window, self._workbench)
-            # Who had its turn in the place before is the first to leave.
-            self._leaving = self._sliding.take_over(sorted(hosts, key=attrgetter("held")))
-        elif former is not None:
-            self._former = former
-            former.let_go(hosts)
+    def _wall(self, now: float) -> float:
+        return now + self._records.wall_offset
 
     # Visits
 
-    def hold(self, host: HostState) -> None:
+    def begin_visit(self, host: HostState) -> None:
         """A visit of *host* begins: with a window it is the only one in its row."""
-        host.held = self._sliding is not None
+        host.held = self._window is not None
 
-    def settle_down(
-        self, host: HostState, now: float, wall: float, *, visited: bool = True
-    ) -> None:
-        """After a visit: refill the front, or make room for hosts that wait on disk.
+    def after_visit(self, host: HostState, now: float, *, visited: bool = True) -> None:
+        """Refill the front, or make room for hosts that wait on disk.
 
-        It has not *visited* its host if that has to be asked for its robots.txt first.
+        Not *visited*: the robots.txt of the host has to be fetched first.
         """
         host.turns += 1
-        if self._sliding is not None:
+        if self._window is not None:
             if host.more and not host.front:
                 self._fronts.refill(host)
-            self._sliding.back(host, visited=visited)
-            self._slide(now, wall)
+            self._window.visit_over(host, visited=visited)
+            self._advance(self._window, now)
             return
-        # Also one that seems to be empty: the page that is out may bring its next one, for ever.
+        # Also a host that seems to be empty: the page that is out may bring its next URL, forever.
         goes = host.turns >= _TURN
         if host.front or host.more:
             goes = goes or not host.front or host.ready_at() - now >= FAR_AHEAD
-        if goes and self._crowded(wall) and self._may_leave(host):
-            self._residents.leave(host, wall, now)
+        if goes and self._crowded(now) and self._may_leave(host):
+            self._residents.leave(host, now)
             self._records.save()
-            self.admit(now, wall)
+            self.admit(now)
         elif host.more and not host.front:
             self._fronts.refill(host)
             self._workbench.offer(host)
 
-    def _slide(self, now: float, wall: float) -> None:
-        """Go on to the window's next row, or move it: others come into memory then."""
-        if self._sliding is None:
-            return
+    def _advance(self, window: HostWindow, now: float) -> None:
+        """Begin the window's next row, or move the window: others come into memory then."""
         if self._leaving is None:
-            if not self._sliding.moves_on():
+            if not window.row_over():
                 return
-            crowded = self._waiting.earliest <= wall + FAR_AHEAD
-            self._leaving = self._sliding.hosts()[::-1] if crowded else []
-        self._move(self._sliding, self._leaving, now, wall)
+            crowded = self._waiting.earliest <= self._wall(now) + FAR_AHEAD
+            self._leaving = window.hosts()[::-1] if crowded else []
+        self._move(window, self._leaving, now)
 
-    def _move(
-        self, sliding: HostWindow, leaving: list[HostState], now: float, wall: float
-    ) -> None:
-        """Have a portion of those leave that are *leaving*; the last one moves the window."""
+    def _move(self, window: HostWindow, leaving: list[HostState], now: float) -> None:
+        """Have a portion of *leaving* leave; the last one moves the window."""
         for _ in range(min(_LEAVING, len(leaving))):
             host = leaving.pop()
             here = self._workbench.hosts.get(host.key) is host
             if here and not has_nothing_left(host) and self._may_leave(host):
-                self._residents.leave(host, wall, now)
+                self._residents.leave(host, now)
         self._records.save()
         if not leaving:
             self._leaving = None
-            sliding.moved()
-            self.admit(now, wall)
+            window.moved()
+            self.admit(now)
 
-    def _crowded(self, wall: float) -> bool:
+    def _crowded(self, now: float) -> bool:
         """Whether a host on disk is due for which there is no room."""
-        return self._waiting.earliest <= wall and self._residents.room <= 0
+        return self._waiting.earliest <= self._wall(now) and self._residents.room <= 0
 
     @staticmethod
     def _may_leave(host: HostState) -> bool:
         """Volatile entries pin their host: they exist nowhere else."""
         return host.idle() and not any(entry.volatile for _, entry in host.front)
 
-    # Keeping house
+    # Housekeeping
 
-    def tick(self, now: float, wall: float) -> None:
-        """Drop hosts that have nothing left, and admit those that wait on disk."""
+    def tick(self, now: float) -> None:
+        """Drop hosts that have nothing left, and admit hosts that wait on disk."""
         self._residents.unresolved.tick()
-        if not self._looked_through:
-            self._looked_through = list(self._workbench.hosts.values())[::-1]
+        if not self._candidates:
+            self._candidates = list(self._workbench.hosts.values())[::-1]
         for _ in self._workbench.forget_addresses(now):
             pass
-        if self._sliding is not None:
-            self._sliding.pass_over(now)
-            self._slide(now, wall)
-        self.go_on(now, wall)
+        if self._window is not None:
+            self._window.pass_over(now)
+            self._advance(self._window, now)
+        self.step(now)
         self._records.save()
 
-    def go_on(self, now: float, wall: float) -> bool:
+    def step(self, now: float) -> bool:
         """Let some hosts make room, and bring some in; whether there may be more of either."""
-        more = self._make_room(now, wall)
-        return self.admit(now, wall) or more
+        more = self._make_room(now)
+        return self.admit(now) or more
 
-    def admit(self, now: float, wall: float) -> bool:
+    def admit(self, now: float) -> bool:
         """Bring in some hosts that wait on disk; whether there may be more of them, and room."""
-        if self._leaving is not None:
-            self._slide(now, wall)
+        residents, window, wall = self._residents, self._window, self._wall(now)
+        if self._leaving is not None and window is not None:
+            self._advance(window, now)
             return True
-        sliding = self._sliding or self._former
-        going = sliding is not None and sliding.go_on()
-        going = self._freed.go_on(wall) or going
-        room = min(_COMING, self._residents.room)
-        due, late = self._waiting.due(room, wall), False
+        more = window is not None and window.step()
+        more = residents.released.step(wall) or more
+        due, late = self._waiting.due(min(_COMING, residents.room), wall), False
         for key in due:
             record = self._records.touch(key)
-            if self._residents.put_off(key, record, wall):
+            if self._put_off(key, record, wall):
                 late = True
             else:
-                self._residents.bring_in(key, record, now, wall, more=True)
+                residents.bring_in(key, record, now, more=True)
         self._records.save()
-        return going or late or len(due) == _COMING
+        return more or late or len(due) == _COMING
 
-    def _make_room(self, now: float, wall: float) -> bool:
-        """Let hosts go that have nothing left, or must wait while others are due on disk.
+    def _put_off(self, key: str, record: HostRecord, wall: float) -> bool:
+        """Let a host that is due on disk wait on, if its phase is over or it is held back; whether
+        it does."""
+        if self._waiting.put_off(key, record, wall):
+            return True
+        if not self._residents.held_back(key):
+            return False
+        self._waiting.leave(key, record)
+        self._residents.wait_on_disk(key, record, wall)
+        return True
 
-        A portion of those in memory is looked at; whether there are more of them.
+    def _make_room(self, now: float) -> bool:
+        """Let hosts leave that have nothing left, or must wait while others are due on disk.
+
+        A portion of the hosts in memory is examined; whether there are more of them.
         """
-        crowded, most, left = self._crowded(wall), _GOING, self._looked_through
-        for _ in range(min(_LOOKED, len(left))):
+        crowded, most, left = self._crowded(now), _GOING, self._candidates
+        for _ in range(min(_EXAMINED, len(left))):
             host = left.pop()
             if self._workbench.hosts.get(host.key) is not host:
                 continue
             if host.front or host.more:
-                goes = self._has_to_wait(host, now, wall, crowded=crowded) and self._may_leave(host)
+                goes = self._has_to_wait(host, now, crowded=crowded) and self._may_leave(host)
             else:
                 goes = (crowded or host.next_fetch <= now) and host.idle()
                 goes = goes and not self._fronts.leased(host.key)
             if goes:
-                self._residents.leave(host, wall, now)
+                self._residents.leave(host, now)
                 most -= 1
                 if not most:
                     break
         return bool(left)
 
-    def _has_to_wait(self, host: HostState, now: float, wall: float, *, crowded: bool) -> bool:
-        """Whether a host with something to fetch waits so long that it should do so on disk."""
+    def _has_to_wait(self, host: HostState, now: float, *, crowded: bool) -> bool:
+        """Whether a host with something to fetch waits so long that it should wait on disk."""
         if crowded and self._residents.held_back(host.key):
             return True
-        # One whose phase is over leaves though there is room (K8).
-        over = self._residents.on_disk and self._reviser.out_of_phase(host, now, wall)
+        # A host whose phase is over leaves though there is room (K8).
+        over = self._residents.store.durable and self._policy_update.out_of_phase(host, now)
         return (over or crowded) and host.ready_at() - now >= FAR_AHEAD
 
-    def next_due_in(self, now: float, wall: float) -> float | None:
+    def next_due_in(self, now: float) -> float | None:
         """Seconds until a host outside the workbench may be visited; None if none waits."""
-        waits = [self._residents.unresolved.next_in(now), self._waiting.next_in(wall)]
-        if self._sliding is not None:
-            waits.append(self._sliding.next_in(now))
-        if self._freed.at_work:
+        residents = self._residents
+        waits = [residents.unresolved.next_in(now), self._waiting.next_in(self._wall(now))]
+        if self._window is not None:
+            waits.append(self._window.next_in(now))
+        if residents.released.busy:
             waits.append(0.0)
         known = [wait for wait in waits if wait is not None]
         return max(0.0, min(known)) if known else None

@@ -17,7 +17,7 @@ from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 
-FORMAT = 3
+FORMAT = 1
 COUNT_MAX = 1 << 31
 """Of anything of a host: more is not counted, whatever an agent says that gave it."""
 POLICY_MAX = 15
@@ -87,9 +87,7 @@ class HostRecord(Struct, eq=False, gc=False):
                 record.pending, record.done, record.failed, record.attempts,
             ) = _HOST.unpack_from(data)  # fmt: skip
             record.due = None if due < 0 else due
-            # Earlier releases counted none: a host that anything was ever queued for is one.
-            known = record.pending or record.done or record.attempts
-            record.counted = bool(counted & 1 or known)
+            record.counted = bool(counted & 1)
             record.entered = (counted >> 1) - 1 if counted > 1 else None
             record.head = data[_HOST.size : _HOST.size + head]
             record.dead, _, record.why = data[_HOST.size + head :].decode().partition("\n")
@@ -116,7 +114,7 @@ class UrlState:
     via: str = ""
     """The page that it came from; only of URLs that failed without an answer."""
     depth: int = 0
-    """Links from a seed, as far as 63; of URLs of earlier releases, and new ones, 0."""
+    """Links from a seed, 63 at most; of new URLs 0."""
 
     def to_bytes(self) -> bytes:
         """Pack the state (9 bytes and the URLs)."""
@@ -154,12 +152,10 @@ def pack_row(entry: Entry) -> bytes:
     """The stored form of a pending entry; *payload* must be bytes or None."""
     url = entry.url.encode()
     referrer = entry.referrer.encode()
-    identity = entry.own_identity
+    identity = entry.stored_key
     if identity and identity == host_key(entry.host) + url:
         identity = b""
-    # Rows of earlier releases have nothing in the upper half: they let nothing out of the scope.
-    hops = min(entry.hops, 15) | min(entry.beyond, 15) << 4
-    # Nor in the upper bits here: their pages sent no policy.
+    hops = min(entry.hops, 15) | min(entry.hops_outside, 15) << 4
     n_referrer = len(referrer) | entry.referrer_policy << _REFERRER_BITS
     head = _ROW.pack(
         int(entry.flags), min(entry.attempts, 255), min(entry.depth, 0xFFFF), hops,
@@ -182,7 +178,7 @@ def unpack_row(host: str, key: bytes, data: bytes) -> Entry:
             raise JobDamagedError(f"a queue row of {host} is cut short")
         return Entry(
             host, data[_ROW.size : to_referrer].decode(), data[to_identity:to_payload],
-            priority=priority, depth=depth, hops=hops & 15, beyond=hops >> 4, flags=flags,
+            priority=priority, depth=depth, hops=hops & 15, hops_outside=hops >> 4, flags=flags,
             attempts=attempts,
             referrer=data[to_referrer:to_identity].decode(), referrer_policy=policy,
             payload=data[to_payload:] or None, key=key,

@@ -54,7 +54,7 @@ class Archive:
         # Who only looks does not read all of it first, but what he looks into: the others do.
         verify = None if readonly else True
         self.urls = TrieStore(folder, ids=False, memory=_MEMORY, readonly=readonly, verify=verify)
-        self._held = False
+        self._locked = False
 
     @classmethod
     def if_any(cls, folder: Path, *, readonly: bool = False) -> Archive | None:
@@ -89,22 +89,22 @@ class Archive:
 
     def poll(self) -> bool:
         """Do a step of upkeep, if one is due and nobody holds it; whether more is under way."""
-        return not self._held and self.urls.poll()
+        return not self._locked and self.urls.poll()
 
     @property
     def behind(self) -> bool:
         """Whether it cannot take more at present."""
-        return self._held or self.urls.behind
+        return self._locked or self.urls.behind
 
-    def hold(self) -> bool:
-        """Take in nothing, and let files be as they are, until `give_back`; False: somebody does.
+    def lock(self) -> bool:
+        """Take in nothing, and let files be as they are, until `unlock`; False: somebody does.
         """
-        held, self._held = self._held, True
+        held, self._locked = self._locked, True
         return not held
 
-    def give_back(self) -> None:
-        """See `hold`."""
-        self._held = False
+    def unlock(self) -> None:
+        """See `lock`."""
+        self._locked = False
 
     def copy(self, target: Path) -> None:
         """Copy all files to the new folder *target*, to the medium; for a thread, while it is held.
@@ -197,7 +197,7 @@ class SieveIndex:
         self._width = bits // 8
         self._dropped = dropped
         self._times = dict(dropped.items())
-        self._held = False
+        self._locked = False
 
     @staticmethod
     def exists(folder: Path) -> bool:
@@ -253,22 +253,22 @@ class SieveIndex:
         times = self._times.get(key[: key.find(b"\0", 2) + 1]) if self._times else None
         return key if times is None else b"%b\0%b" % (key, times)
 
-    def hold(self) -> bool:
-        """Decide nothing until `give_back`; False: somebody else wants it so, or a flush runs."""
+    def lock(self) -> bool:
+        """Decide nothing until `unlock`; False: somebody else wants it so, or a flush runs."""
         flush = self.sieve.under_way
-        if self._held or (flush is not None and not flush.decided):
+        if self._locked or (flush is not None and not flush.decided):
             return False
-        self._held = True
+        self._locked = True
         return True
 
-    def give_back(self) -> None:
-        """See `hold`."""
-        self._held = False
+    def unlock(self) -> None:
+        """See `lock`."""
+        self._locked = False
 
     @property
-    def held(self) -> bool:
+    def locked(self) -> bool:
         """Whether no flush may begin."""
-        return self._held
+        return self._locked
 
     def copy(self, target: Path) -> None:
         """Copy all files to the new folder *target*, to the medium; for a thread, while it is held.

@@ -20,6 +20,7 @@ ended 200 it is offered as a *mark*: its row goes when the sieve knows it.
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
@@ -94,14 +95,14 @@ class Archiver:
 
     def finish(self) -> None:
         """Write everything fresh to segments, unless somebody holds the archive; for a thread."""
-        if not self._archive.hold():
+        if not self._archive.lock():
             return
         try:
             self._archive.urls.flush()
         except (SuiteError, OSError) as error:
             self._say(str(error))
         finally:
-            self._archive.give_back()
+            self._archive.unlock()
 
     def _due(self) -> bool:
         if self._counters.done - self._done < max(_LEAST, self._kept // 2):
@@ -114,7 +115,7 @@ class Archiver:
         self._flush()
         if store.dirty:
             return True  # a page that is done, and has to wait for the disk
-        rows = list(islice(store.every_state(self._after or b""), _PORTION))
+        rows = list(islice(store.states(b"", self._after or b""), _PORTION))
         moving = [key for key, state in rows if archive.takes(key, state)]
         if moving:
             archive.add(moving)
@@ -173,23 +174,23 @@ def bring_back(store: RocksStore, host: str) -> Iterator[bool]:
 class Lockable(Protocol):
     """What lies beside the database, and is to lie still while something is done with both."""
 
-    def hold(self) -> bool:
-        """Change nothing until `give_back`; False: it cannot be held now."""
+    def lock(self) -> bool:
+        """Change nothing until `unlock`; False: it cannot be held now."""
 
-    def give_back(self) -> None:
-        """See `hold`."""
+    def unlock(self) -> None:
+        """See `lock`."""
 
 
 def while_locked(what: Lockable | None, work: Generator[Any, None, T]) -> Generator[Any, None, T]:
     """Do *work* while *what*, if there is it, is held; True: it waits for something else."""
     if what is None:
         return (yield from work)
-    while not what.hold():
+    while not what.lock():
         yield True
     try:
         return (yield from work)
     finally:
-        what.give_back()
+        what.unlock()
 
 
 _A_ROW: Final = 200
@@ -202,8 +203,31 @@ class LinkOrigin(NamedTuple):
     depth: int
     referrer: str
     priority: int = 0
-    beyond: int = 0
+    hops_outside: int = 0
     referrer_policy: int = 0
+
+
+_NUMBER = struct.Struct(">Q")
+
+
+class SieveRows:
+    """The rows of links that wait for the sieve, by the number of their first link."""
+
+    def __init__(self, store: Store) -> None:
+        self._kv = store.kv("fresh")
+
+    def items(self, since: int) -> Iterator[tuple[int, bytes]]:
+        """The rows from the number *since* on."""
+        for key, row in self._kv.items(since=_NUMBER.pack(since)):
+            yield _NUMBER.unpack(key)[0], row
+
+    def put(self, number: int, row: bytes) -> None:
+        """Store a row."""
+        self._kv.put(_NUMBER.pack(number), row)
+
+    def delete(self, number: int) -> None:
+        """Remove a row."""
+        self._kv.delete(_NUMBER.pack(number))
 
 
 class SieveQueue:
@@ -219,6 +243,7 @@ class SieveQueue:
     ) -> None:  # fmt: skip
         self.active = active
         self._store = store
+        self._rows = SieveRows(store)
         self._sieved = sieved
         self._sieve = sieved.sieve
         self._cache = cache
@@ -229,7 +254,7 @@ class SieveQueue:
     def _read_back(self) -> int:
         """Take up what an earlier run has left; the number of the first link of it."""
         sieve, flush, first = self._sieve, self._sieve.under_way, None
-        for number, row in self._store.fresh(sieve.next if flush is None else flush.first):
+        for number, row in self._rows.items(sieve.next if flush is None else flush.first):
             first = number if first is None else first
             keys = unpack(number, row)[1]
             if number >= sieve.decided:
@@ -263,13 +288,13 @@ class SieveQueue:
         return False
 
     def _keep(self, keys: list[bytes], *way: Any) -> None:
-        self._store.put_fresh(self._sieve.next, msgpack.packb([keys, *way]))
+        self._rows.put(self._sieve.next, msgpack.packb([keys, *way]))
         self._sieved.keep(keys)
 
     def keep_prints(self, prints: bytes) -> None:
         """Let the URLs with these fingerprints be known after the next flush, as an agent knew them
         that handed them over; they are written with the next batch."""
-        self._store.put_fresh(self._sieve.next, msgpack.packb([prints, self._sieved.width]))
+        self._rows.put(self._sieve.next, msgpack.packb([prints, self._sieved.width]))
         self._sieve.offer_prints((), prints)
 
     def knows(self, key: bytes) -> bool:
@@ -324,7 +349,7 @@ class SieveQueue:
 
         Everything must have been written. None: nothing waits, or somebody holds the sieve.
         """
-        if self.decided or not self.waiting or self._sieved.held:
+        if self.decided or not self.waiting or self._sieved.locked:
             return None
         return self._sieve.begin()
 
@@ -336,7 +361,7 @@ class SieveQueue:
         flush = self._sieve.under_way
         if flush is None or not flush.decided:
             return
-        for number, row in self._store.fresh(self._at):
+        for number, row in self._rows.items(self._at):
             if number >= flush.end:
                 break
             way, keys = unpack(number, row)
@@ -345,7 +370,7 @@ class SieveQueue:
                     take(entry_of(key, way), flush.is_new(at))
                 elif key:
                     self._marked(key)
-            self._store.delete_fresh(number)
+            self._rows.delete(number)
             self._at = number + len(keys)
             yield
         flush.accept()
@@ -362,7 +387,7 @@ class SieveQueue:
     def forget(self, host: str, belongs: Callable[[str], bool], limit: int) -> Iterator[int]:
         """Drop links to those URLs of *host* that *belong*; how many, of *limit* rows each step."""
         prefix, at = host_key(host), 0
-        while rows := list(islice(self._store.fresh(max(at, self._at)), limit)):
+        while rows := list(islice(self._rows.items(max(at, self._at)), limit)):
             gone = 0
             for number, row in rows:
                 way, keys = unpack(number, row)
@@ -370,7 +395,7 @@ class SieveQueue:
                 drop = [key.startswith(prefix) and belongs(url_of(key)) for key in keys]
                 if any(drop):
                     left = [b"" if out else key for key, out in zip(keys, drop, strict=True)]
-                    self._store.put_fresh(number, msgpack.packb([left, *(way or ())]))
+                    self._rows.put(number, msgpack.packb([left, *(way or ())]))
                     gone += sum(drop)
             yield gone
 
@@ -407,7 +432,7 @@ def host_of_state_key(key: bytes) -> str:
 def rows_in(store: RocksStore) -> Iterator[tuple[int, LinkOrigin | None, list[bytes]]]:
     """What waits for the sieve of *store*, by its rows, from outside the crawl, too."""
     verdict = None if store.sieve is None else store.sieve.sieve.under_way
-    for number, row in store.fresh(0 if verdict is None else verdict.first):
+    for number, row in SieveRows(store).items(0 if verdict is None else verdict.first):
         yield number, *unpack(number, row)
 
 
@@ -415,7 +440,7 @@ def entry_of(key: bytes, way: LinkOrigin) -> Entry:
     """The link with this state key."""
     return Entry(
         host_of_state_key(key), url_of(key), depth=way.depth, referrer=way.referrer,
-        priority=way.priority, beyond=way.beyond, referrer_policy=way.referrer_policy,
+        priority=way.priority, hops_outside=way.hops_outside, referrer_policy=way.referrer_policy,
     )  # fmt: skip
 
 

@@ -30,10 +30,8 @@ from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.rows import pack_row, unpack_row
-from scrapy_spider_suite.urls.normalize import host_of
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.queue.leases import Lease
     from scrapy_spider_suite.store.counters import Counters
     from scrapy_spider_suite.store.interface import Store
 
@@ -76,7 +74,7 @@ class PageDemand:
         """How many pages were chosen and are not over."""
         return len(self._out)
 
-    def met(self, host: str) -> None:
+    def host_shrank(self, host: str) -> None:
         """Less of *host* is left than there was."""
         if len(self._waiting) and self._left(host) < LOW:
             self._low[host] = None
@@ -127,7 +125,7 @@ class PageDemand:
             return
         hosts, self._earlier = self._waiting.hosts(self._earlier, _LOOKED_AT)
         for host in hosts:
-            self.met(host)
+            self.host_shrank(host)
 
     def of_all(self, limit: int) -> list[UnreadPage]:
         """Up to *limit* of the oldest pages."""
@@ -154,12 +152,10 @@ class PageDemand:
         """Whether *page*, which was chosen, is still to be read: others may have brought enough."""
         return page.number not in self._for_host or self._left(page.entry.host) < LOW
 
-    def reading(self, page: UnreadPage, lease: Lease) -> None:
-        """The links of *page*, which *lease* has, are about to become pending."""
-        if page.number not in self._of_turn:
-            return
-        hosts = {host_of(url) for url in lease.links} | {each.host for each in lease.children}
-        self._idle = {host for host in hosts if not self._left(host)}
+    def reading(self, page: UnreadPage, hosts: Iterable[str]) -> None:
+        """The links of *page*, which lead to *hosts*, are about to become pending."""
+        if page.number in self._of_turn:
+            self._idle = {host for host in {*hosts} if not self._left(host)}
 
     def over(self, page: UnreadPage) -> None:
         """What *page* brought is pending, or it was given up, or is not wanted now."""
@@ -169,7 +165,7 @@ class PageDemand:
         self._for_host.discard(page.number)
         self._of_turn.discard(page.number)
         self._idle.clear()
-        self.met(page.entry.host)
+        self.host_shrank(page.entry.host)
 
 
 NAME: Final = "unextracted"

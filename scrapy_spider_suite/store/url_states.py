@@ -17,7 +17,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, Entry, Flag, Order, last_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
@@ -27,9 +26,6 @@ from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.store.rows import PENDING, HostRecord, UrlState
 from scrapy_spider_suite.store.seen_transfer import SieveQueue, make_sieve_queue
 from scrapy_spider_suite.urls.normalize import host_of, normalize
-
-if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.queue.commit import RevisitPlanner
 
 _FAMILY = "seeds"
 _GUESSED = "?"
@@ -62,11 +58,11 @@ def is_mark(text: str) -> bool:
     return text == mark_of(tag, guessed=guessed)
 
 
-def write_mark(store: Store, entry: Entry) -> None:
+def write_seed_note(store: Store, entry: Entry) -> None:
     """Put the mark of *entry* into the store's next batch; a seed that has a tag keeps it."""
     kv = store.kv(_FAMILY)
     _, tag, guessed = _read(kv.get(entry.identity) or b"")
-    new, guessed_now = _parts(entry.mark)
+    new, guessed_now = _parts(entry.seed_note)
     mark = mark_of(tag or new, guessed=guessed or guessed_now)
     kv.put(entry.identity, _row(entry.url, mark))
 
@@ -129,20 +125,20 @@ class SchemeGuesses:
         self.entry_of = entry_of
         self._store = store
 
-    def wrong(self, entry: Entry, event: Event) -> bool:
+    def is_wrong(self, entry: Entry, event: Event) -> bool:
         """Whether *event* is how https did not answer for *entry*, where it was only a guess."""
         if event not in _NO_ANSWER or not entry.url.startswith("https:"):
             return False
         return is_guessed(self._store, entry.identity)
 
-    def other(self, entry: Entry) -> Entry:
+    def other_scheme(self, entry: Entry) -> Entry:
         """The same page by http, to be scheduled in the place of *entry*, with its tag."""
         url = f"http:{entry.url.removeprefix('https:')}"
         other = self.entry_of(normalize(url) or url)  # port 80 is no more to be named
-        other.mark = mark_of(seed_tag(self._store, entry.identity) or "", guessed=False)
+        other.seed_note = mark_of(seed_tag(self._store, entry.identity) or "", guessed=False)
         return other
 
-    def over(self, entry: Entry) -> None:
+    def settle(self, entry: Entry) -> None:
         """The other one was scheduled: nothing of *entry* is guessed now."""
         clear_guess(self._store, entry.identity)
 
@@ -169,18 +165,25 @@ class UrlStates:
         """Volatile entries that are pending."""
         self.fetched = 0
         """Pages that this process has done; what others are given stays counted."""
-        self.sifter: SieveQueue | None = None
-        self.planner: RevisitPlanner | None = None
+        self.sieve_queue: SieveQueue | None = None
+        self.on_refused: Callable[[bytes, float], None] | None = None
         self._store = store
         self._order = order
         self._volatile_known: set[bytes] = set()
 
     def use_sieve(self, *, active: bool) -> None:
         """Have links go through the sieve of the store, if it has one, or no longer."""
-        if self.sifter is None:
-            self.sifter = make_sieve_queue(self._store, self.cache, self.counters, active=active)
+        if self.sieve_queue is None:
+            self.sieve_queue = make_sieve_queue(
+                self._store, self.cache, self.counters, active=active
+            )
         else:
-            self.sifter.active = active
+            self.sieve_queue.active = active
+
+    @property
+    def in_sieve(self) -> int:
+        """Links that wait for the sieve; when it knows them, those that are new are pending."""
+        return 0 if self.sieve_queue is None else self.sieve_queue.waiting
 
     def known(self, identity: bytes) -> bool:
         """Whether the URL with this state key was ever taken or refused."""
@@ -196,7 +199,7 @@ class UrlStates:
         self.cache.forget(identity)
         self._volatile_known.discard(identity)
 
-    def take(self, entry: Entry, record: HostRecord) -> None:
+    def add_pending(self, entry: Entry, record: HostRecord) -> None:
         """Write a new pending *entry* of the host with *record*, and give it its order key."""
         if not record.counted:
             record.counted = True
@@ -211,7 +214,7 @@ class UrlStates:
         self._count(entry, record, 1)
         self._give_key(entry, record.head)
 
-    def again(self, entry: Entry, event: Event, status: int, wall: float) -> None:
+    def requeue(self, entry: Entry, event: Event, status: int, wall: float) -> None:
         """Write that *entry*, tried once more in vain, comes after its host's other URLs."""
         if not entry.volatile:
             self._store.delete_row(entry.host, entry.key)
@@ -220,7 +223,7 @@ class UrlStates:
         self.counters.retried += 1
         self._give_key(entry, b"", tried=True)
 
-    def note(self, entry: Entry, event: Event, status: int, wall: float) -> None:
+    def note_pending(self, entry: Entry, event: Event, status: int, wall: float) -> None:
         """Write why *entry* is still pending, which nobody counts as a try."""
         if not entry.volatile:
             state = _state_of(entry, State.PENDING, event, status, wall)
@@ -240,7 +243,7 @@ class UrlStates:
 
     def _end(self, key: bytes, state: bytes) -> None:
         """Write the packed last *state* of a URL, unless nothing but the sieve need know it."""
-        if self.sifter is not None and self.sifter.concluded(key, state):
+        if self.sieve_queue is not None and self.sieve_queue.concluded(key, state):
             self._store.delete_state(key)
         else:
             self._store.put_state(key, state)
@@ -256,10 +259,10 @@ class UrlStates:
     def refuse(self, entry: Entry, record: HostRecord, event: Event, wall: float) -> None:
         """Write the last word on *entry*, which waited and was not asked for."""
         self.conclude(entry, record, event, 0, wall)
-        if self.planner is not None:
-            self.planner.missed(entry.identity, wall)
+        if self.on_refused is not None:
+            self.on_refused(entry.identity, wall)
 
-    def take_back(self, host: str, record: HostRecord, state: UrlState) -> None:
+    def uncount(self, host: str, record: HostRecord, state: UrlState) -> None:
         """A URL of *host*, with *record*, is no longer done or failed, as *state* says it was."""
         name = state.state.value
         if state.state is State.PENDING or state.event is None:
@@ -274,7 +277,7 @@ class UrlStates:
         if not events[state.event]:
             del events[state.event]
 
-    def take_over(
+    def import_pending(
         self, entry: Entry, record: HostRecord, state: bytes, *, last: bool = False
     ) -> None:
         """Write a pending *entry* that another agent had, with its packed *state*.
@@ -289,7 +292,7 @@ class UrlStates:
         else:
             self._give_key(entry, record.head, tried=entry.attempts > 0)
 
-    def take_over_state(self, key: bytes, host: str, record: HostRecord, state: UrlState) -> None:
+    def import_state(self, key: bytes, host: str, record: HostRecord, state: UrlState) -> None:
         """Write that a URL of *host*, with *record*, is done or failed, as another agent found."""
         self._end(key, state.to_bytes())
         self.cache.add(key)

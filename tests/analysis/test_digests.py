@@ -146,7 +146,7 @@ def test_originals(tmp_path: Path) -> None:
     table.add_original(digest, second)
     other = sha1_of(b"lost")
     table.add_original(other, second)
-    store._let_go()  # as a kill leaves it
+    store._release()  # as a kill leaves it
     again = RocksStore(tmp_path / "db")
     table = Originals(again.kv("payloads"))
     assert table.find(digest) == first

@@ -128,7 +128,7 @@ def test_in_the_database_of_a_job(tmp_path: Path) -> None:
         store.flush()
     stats.page(PageFacts("http://a.test/last", 200, links=links))
     stats.save()
-    store._let_go()  # as a kill leaves it: what waits for the next batch is lost
+    store._release()  # as a kill leaves it: what waits for the next batch is lost
     again = RocksStore(tmp_path / "db")
     read = LinkStats(again.kv("links"))
     assert read.host("a.test") == HostLinks(50, 2000, 0, 2000, 0, 40, 0)

@@ -44,9 +44,8 @@ class Agent:
         self.routing = OwnerRouter(
             Outbox(self.store.kv("outbox")), self.shares.owner, name, cache=1 << 16
         )
-        self.frontier = Frontier(
-            self.store, POLICY, now=0.0, wall=WALL, capacity=100, routing=self.routing
-        )
+        self.frontier = Frontier(self.store, POLICY, now=0.0, wall=WALL, capacity=100)
+        self.frontier.admission.router = self.routing
         self.post = UdpTransport(name, places, KEY, WINDOW)
         self.neighbour = LanMode(
             list(places), self.shares, 1, {"SUITE_ORDER": setting}, f"job of {name}",
@@ -109,7 +108,7 @@ async def backlog(village: Make) -> Agent:
     await asyncio.gather(a.begin(), b.begin())
     await until(lambda: a.met and b.met)
     await b.end()
-    a.frontier.schedule([entry(url) for url in URLS], 0.0)
+    a.frontier.admission.schedule([entry(url) for url in URLS], 0.0)
     await until(lambda: a.post.room("b") <= SPARE)
     return a
 
@@ -161,7 +160,7 @@ def test_rows_wait_until_it_is_known_who_agrees(village: Make) -> None:
     async def test() -> None:
         a = village("a")
         await a.begin()
-        a.frontier.schedule([entry(url) for url in URLS], 0.0)
+        a.frontier.admission.schedule([entry(url) for url in URLS], 0.0)
         a.mail.reroute()
         await asyncio.sleep(0.1)
         assert a.post.counters.rows < 20

@@ -94,9 +94,8 @@ class Agent:
         self.routing = OwnerRouter(
             Outbox(self.store.kv("outbox")), self.shares.owner, name, cache=1 << 16
         )
-        self.frontier = Frontier(
-            self.store, POLICY, now=0.0, wall=WALL, capacity=100, routing=self.routing
-        )
+        self.frontier = Frontier(self.store, POLICY, now=0.0, wall=WALL, capacity=100)
+        self.frontier.admission.router = self.routing
         self.post = Post(offices, name)
         self.heard: list[Any] = []
         self.mail = Mailbox(
@@ -154,7 +153,7 @@ def test_rows_leave_the_outbox_when_they_are_kept(tmp_path: Path) -> None:
     """What is a's stays, what is b's arrives once, though letters and receipts come twice."""
 
     async def test(a: Agent, b: Agent) -> None:
-        a.frontier.schedule([entry(url) for url in HOSTS], 0.0)
+        a.frontier.admission.schedule([entry(url) for url in HOSTS], 0.0)
         assert a.frontier.pending == len(a.urls(True))
         await until(lambda: a.post.sent)
         assert not a.mail.idle
@@ -179,7 +178,7 @@ def test_a_request_that_is_not_filtered_is_taken_once(tmp_path: Path) -> None:
 
     async def test(a: Agent, b: Agent) -> None:
         url = a.urls(False)[0]
-        a.frontier.schedule([entry(url, flags=Flag.DONT_FILTER) for _ in range(3)], 0.0)
+        a.frontier.admission.schedule([entry(url, flags=Flag.DONT_FILTER) for _ in range(3)], 0.0)
         await until(lambda: a.post.sent)
         a.post.deliver()
         await until(lambda: b.post.kept)
@@ -199,9 +198,9 @@ def test_who_dies_within_a_letter_takes_the_rest_of_it(
 
     async def test(a: Agent, b: Agent) -> None:
         entries = [entry(a.urls(False)[0], flags=Flag.DONT_FILTER) for _ in range(5)]
-        a.frontier.schedule(entries, 0.0)
+        a.frontier.admission.schedule(entries, 0.0)
         await until(lambda: a.post.sent)
-        schedule = b.frontier.schedule
+        schedule = b.frontier.admission.schedule
 
         def dies(*given: Any, **more: Any) -> int:
             found = schedule(*given, **more)
@@ -231,10 +230,10 @@ def test_what_another_agent_owns_by_now_goes_on(tmp_path: Path) -> None:
 
     async def test(a: Agent, b: Agent) -> None:
         url = a.urls(False)[0]
-        b.frontier.schedule([entry(url)], 0.0)
+        b.frontier.admission.schedule([entry(url)], 0.0)
         b.shares.settle(2, [Member("a")])
         b.mail.reroute()
-        a.frontier.schedule([entry(url)], 0.0)
+        a.frontier.admission.schedule([entry(url)], 0.0)
         await until(lambda: a.post.sent)
         a.post.deliver()
         await until(lambda: b.post.sent and b.post.kept)
@@ -250,7 +249,7 @@ def test_rows_for_who_is_gone_are_taken_by_others(tmp_path: Path) -> None:
     """Those on their way, too: they are withdrawn."""
 
     async def test(a: Agent, b: Agent) -> None:
-        a.frontier.schedule([entry(url) for url in HOSTS], 0.0)
+        a.frontier.admission.schedule([entry(url) for url in HOSTS], 0.0)
         await until(lambda: a.post.sent)
         a.shares.settle(2, [Member("a")])
         a.mail.reroute()
@@ -266,10 +265,10 @@ def test_what_cannot_be_read_or_sent_is_counted_and_nothing_else_lost(tmp_path: 
 
     async def test(a: Agent, b: Agent) -> None:
         first, second = a.urls(False)[:2]
-        a.frontier.schedule([entry(first)], 0.0)
+        a.frontier.admission.schedule([entry(first)], 0.0)
         a.routing.outbox.put("b", b"\xc1 no row at all")
         a.routing.outbox.put("b", Random(1).randbytes(20_000))
-        a.frontier.schedule([entry(second)], 0.0)
+        a.frontier.admission.schedule([entry(second)], 0.0)
         await until(lambda: a.mail.too_large == 1 and len(a.post.sent) >= 2)
         a.post.deliver()
         await until(lambda: b.frontier.pending == 2)
@@ -293,13 +292,13 @@ def test_what_is_sent_is_on_disk_before(
         def send(to: str, letter: PackedMessage) -> bool:
             dirty.append(a.store.dirty)
             if more:
-                loop.call_soon(a.frontier.schedule, [more.pop()], 0.0)
+                loop.call_soon(a.frontier.admission.schedule, [more.pop()], 0.0)
             a.post.sent.append((to, letter))
             return True
 
         loop = asyncio.get_running_loop()
         monkeypatch.setattr(a.post, "send", send)
-        a.frontier.schedule([entry(url)], 0.0)
+        a.frontier.admission.schedule([entry(url)], 0.0)
         await until(lambda: sum(letter.rows for _, letter in a.post.sent) == 4)
         assert not any(dirty)
 
@@ -310,7 +309,7 @@ def test_who_hears_nothing_leaves_letters_to_their_senders(tmp_path: Path) -> No
     """Until it hears again."""
 
     async def test(a: Agent, b: Agent) -> None:
-        a.frontier.schedule([entry(a.urls(False)[0])], 0.0)
+        a.frontier.admission.schedule([entry(a.urls(False)[0])], 0.0)
         await until(lambda: a.post.sent)
         b.mail.hear(False)
         a.post.deliver()

@@ -174,7 +174,7 @@ def test_links_of_others_go_out() -> None:
     assert (first.host, first.url, first.depth, first.referrer) == (
         "b.t", "http://b.t/1", 3, "http://a.t/",
     )  # fmt: skip
-    assert (second.url, second.priority, second.beyond) == ("http://b.t/2", 7, 1)
+    assert (second.url, second.priority, second.hops_outside) == ("http://b.t/2", 7, 1)
     assert second.referrer_policy == 8
     assert second.identity == links[4]
 
@@ -209,7 +209,7 @@ def test_requests_travel_as_they_are_stored() -> None:
     """Their payload and identity with them; a seed that everybody is given does not."""
     agent = routing()
     request = entry("http://b.t/form", flags=int(Flag.USER), payload=b"body", priority=3)
-    request.own_identity = host_key("b.t") + b"\xffprint"
+    request.stored_key = host_key("b.t") + b"\xffprint"
     assert not agent.keeps(request)
     (came,) = unpack_rows(row for _, row in agent.outbox.rows("b"))
     assert (came.url, came.payload, came.priority) == ("http://b.t/form", b"body", 3)
@@ -228,14 +228,15 @@ def test_requests_travel_as_they_are_stored() -> None:
 def test_where_a_seed_leads_to_is_sent() -> None:
     """Its redirect has the meta of ``start()``, but no other agent was given it."""
     agent = routing()
-    frontier = Frontier(MemoryStore(), POLICY, now=0.0, wall=WALL, capacity=9, routing=agent)
+    frontier = Frontier(MemoryStore(), POLICY, now=0.0, wall=WALL, capacity=9)
+    frontier.admission.router = agent
     start = int(Flag.START)
     seeds = [entry(f"http://{each}.t/", flags=start) for each in "ab"]
-    frontier.adopt(None, seeds, 0.0, given=True)
+    frontier.admission.adopt(None, seeds, 0.0, given=True)
     assert (frontier.pending, agent.foreign_seeds, len(agent.outbox)) == (1, 1, 0)
     lease = Lease(entry("http://a.t/"), None)
-    frontier.adopt(lease, [entry("http://b.t/home", flags=start)], 0.0, given=True)
-    frontier.schedule([entry("http://c.t/", flags=start)], 0.0)
+    frontier.admission.adopt(lease, [entry("http://b.t/home", flags=start)], 0.0, given=True)
+    frontier.admission.schedule([entry("http://c.t/", flags=start)], 0.0)
     assert sent(agent, "b") == ["http://b.t/home"]
     assert sent(agent, "c") == ["http://c.t/"]
 
@@ -251,7 +252,9 @@ def stores(tmp_path: Path) -> Iterator[list[RocksStore]]:
 
 def seeded(store: RocksStore, agent: OwnerRouter | None = None) -> Frontier:
     """A frontier in it."""
-    return Frontier(store, POLICY, now=0.0, wall=WALL, capacity=9, routing=agent)
+    frontier = Frontier(store, POLICY, now=0.0, wall=WALL, capacity=9)
+    frontier.admission.router = agent
+    return frontier
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -270,16 +273,16 @@ def test_what_is_known_of_a_seed_lies_where_the_seed_does(
     found = list(unpack_rows(row for _, row in agent.outbox.rows("b")))
     assert len(found) == (0 if shared else 1)
     for _ in range(2):  # a letter may come twice
-        there.schedule(found, 0.0, came=True)
+        there.admission.schedule(found, 0.0, came=True)
     known = [(row.url, row.tag) for row in seeds(there.store)]
     assert known == ([] if shared else [("https://b.t/", "news")])
-    assert all(there.guesses.wrong(each, Event.REFUSED) for each in found)
+    assert all(there.commit.guesses.is_wrong(each, Event.REFUSED) for each in found)
 
 
 def test_a_seed_that_was_a_link_has_its_tag(stores: list[RocksStore]) -> None:
     """It is known, and not scheduled again; the first tag holds."""
     frontier = seeded(stores[0])
-    frontier.schedule([entry("https://a.t/")], 0.0)
+    frontier.admission.schedule([entry("https://a.t/")], 0.0)
     plant = seed_scheduler(frontier, lambda: 0.0)
     assert [plant([Seed("https://a.t/", tag)]) for tag in ("one", "two")] == [0, 0]
     note_seed(stores[0], entry("https://a.t/"))  # as one that is given once more, without a tag
@@ -295,12 +298,12 @@ def test_the_tag_of_a_guess_goes_where_its_other_scheme_does(stores: list[RocksS
     agent.outbox.drop("b", 0, LAST)
     seed_scheduler(frontier, lambda: 0.0)([Seed("https://a.t/", "news", True)])
     seed = entry("https://a.t/")
-    assert frontier.guesses.wrong(seed, Event.REFUSED)
-    frontier.schedule([frontier.guesses.other(seed)], 0.0)
+    assert frontier.commit.guesses.is_wrong(seed, Event.REFUSED)
+    frontier.admission.schedule([frontier.commit.guesses.other_scheme(seed)], 0.0)
     [came] = unpack_rows(row for _, row in agent.outbox.rows("b"))
-    assert (came.url, came.mark) == ("http://a.t/", "news")
-    frontier.guesses.over(seed)
-    assert not frontier.guesses.wrong(seed, Event.REFUSED)
+    assert (came.url, came.seed_note) == ("http://a.t/", "news")
+    frontier.commit.guesses.settle(seed)
+    assert not frontier.commit.guesses.is_wrong(seed, Event.REFUSED)
     assert [(row.url, row.tag) for row in seeds(frontier.store)] == [("https://a.t/", "news")]
 
 
@@ -405,7 +408,7 @@ def test_a_request_that_cannot_travel_has_failed() -> None:
         url for host in web.addresses if not routing.owns(entry(url := f"http://{host}/0"))
     )
     request = entry(foreign, flags=int(Flag.VOLATILE | Flag.USER), payload=object())
-    own.frontier.schedule([request], 0.0)
+    own.frontier.admission.schedule([request], 0.0)
     agents.run()
     assert not agents.urls
     assert own.frontier.counters.events == {Event.ELSEWHERE: 1}

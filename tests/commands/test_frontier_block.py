@@ -117,11 +117,11 @@ def test_a_block_that_is_over_is_forgotten() -> None:
     restrictions.StoredBlock("b.test", "ops", 0.0, "x").put(kv)
     restrictions.StoredBlock("c.test", "ops", 0.0, "x").put(kv)
     assert restrictions.apply_blocks(kv, policy, 50.0) == 100.0
-    assert policy.bar("a.test", "", 50.0) is not None
+    assert policy.exclusion("a.test", "", 50.0) is not None
     kv.delete(b"c.test")
     assert restrictions.apply_blocks(kv, policy, 100.0) == float("inf")
     assert [str(subject) for subject in policy.blocks] == ["b.test"]
-    assert policy.bar("a.test", "", 50.0) is None
+    assert policy.exclusion("a.test", "", 50.0) is None
     assert kv.get(b"a.test") is None
 
 

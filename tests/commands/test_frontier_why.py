@@ -147,7 +147,7 @@ def test_what_may_be_under_way(made: Made, why: Why) -> None:
     url = "http://a.test/1"
     made.find(url)
     identity = host_key("a.test") + b"http://a.test/2"
-    made.behind.schedule([Entry("slot", "http://a.test/2", identity)], made.now)
+    made.behind.admission.schedule([Entry("slot", "http://a.test/2", identity)], made.now)
     made.close()
     assert why(url)["under_way"] == "no"
     status = {"when": time.time() + 60, "leased": 3, "process": 7}
@@ -271,7 +271,7 @@ def test_requests_of_a_spider(made: Made, why: Why, frontier: Frontier) -> None:
     urls = ("http://a.test/1?b=2&a=1", "http://a.test/2", "http://a.test/3")
     names = (fingerprint(Request(urls[0])), b"own", b"other")
     for url, name in zip(urls[:2], names, strict=False):
-        made.find(url, own_identity=host_key("a.test") + b"\xff" + name, payload=b"x")
+        made.find(url, stored_key=host_key("a.test") + b"\xff" + name, payload=b"x")
     made.end(urls[0], Event.ROBOTS)
     made.close()
     asked = (urls[0], "http://a.test/1?a=1&b=2", *urls[1:])

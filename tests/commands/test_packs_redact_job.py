@@ -51,7 +51,7 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pass
         found_there = Entry("h000001.fake.test", "http://h000001.fake.test/later",
                             referrer=f"http://{HOST}/")  # fmt: skip
-        site.frontier.schedule([found_there], site.now())
+        site.frontier.admission.schedule([found_there], site.now())
         site.commit()
     return folder
 

@@ -17,6 +17,7 @@ from support.websites import Answer, Site, Visit, links, running
 
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.preparation import HostPreparation
+from scrapy_spider_suite.crawl.queue.frontier import UrlEdits
 from scrapy_spider_suite.frontier.robots_rules import origin_of
 from scrapy_spider_suite.store.job_reader import StoreReader
 
@@ -115,7 +116,7 @@ class Returning(Visitor):
         yield Request(first)
         crawl = get_crawl(self.crawler)
         assert crawl.job is not None
-        rework = crawl.frontier.rework(crawl.job.store)
+        rework = UrlEdits(crawl.frontier, crawl.job.store)
         while not (crawl.frontier.counters.done and rework.forget_host("127.0.0.1", crawl.now())):
             await asyncio.sleep(0.01)
         for page in others:

@@ -85,10 +85,10 @@ def test_what_is_mined_is_asked_about_like_links(
     crawl = get_crawl(crawler)
     crawl.filters.use_scope(["in.test"])
     request = Request("http://a.test/x/y")
-    lease = crawl.leases[request] = Lease(Entry("a.test", request.url, beyond=1), None)
+    lease = crawl.leases[request] = Lease(Entry("a.test", request.url, hops_outside=1), None)
     response = HtmlResponse(request.url, body=b"<p>", request=request)
     LinkFollower(crawl, Spider("name"), None, None).follow(response)
-    assert [(entry.url, entry.beyond) for entry in lease.children] == expected
+    assert [(entry.url, entry.hops_outside) for entry in lease.children] == expected
     crawl.close_job()
 
 
@@ -99,8 +99,9 @@ def test_what_is_fetched_once_more_is_out_of_the_scope_as_before(beyond: int) ->
     crawl = get_crawl(get_crawler(Spider, settings))
     crawl.filters.use_scope(["in.test"])
     request = Request("http://a.test/x/y")
-    lease = crawl.leases[request] = Lease(Entry("a.test", request.url, beyond=beyond), None)
+    lease = crawl.leases[request] = Lease(Entry("a.test", request.url, hops_outside=beyond), None)
     response = HtmlResponse(request.url, body=b"<a href=http://far.test/>", request=request)
     LinkFollower(crawl, Spider("name"), None, None).follow(response)
-    assert [(entry.url, entry.beyond) for entry in lease.children] == [("http://far.test/", 2)]
+    found = [(entry.url, entry.hops_outside) for entry in lease.children]
+    assert found == [("http://far.test/", 2)]
     crawl.close_job()

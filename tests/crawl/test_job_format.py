@@ -1,33 +1,28 @@
-"""Jobs that an older release began are finished by this one.
+"""A job in the present data format is finished; a job in another format is refused.
 
-``tests/data/jobs/job-format-N.tar.xz`` holds two jobs in the data format N, of the spiders
-``bulk`` and ``ordinary``, ended after some ten pages of the web below. With a new format, the one
-that is current gets a file, and none is removed.
+``tests/data/jobs/job-format-N.tar.xz`` holds two jobs in the data format N, of the spiders ``bulk``
+and ``ordinary``, ended after some ten pages of the web below.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import signal
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
-from support.frontier_command import Said, scrapy
+from support.frontier_command import scrapy
 from support.projects import Project
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import State
-from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
+from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rows import FORMAT
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 JOBS = Path(__file__).parents[1] / "data" / "jobs"
-OLDEST = JOBS / "job-format-1.tar.xz"
+JOBS_ARCHIVE = JOBS / "job-format-1.tar.xz"
 PORT = 47811
 WEB = FakeWebConfig(hosts=5, pages=10, degree=4, port=PORT)
 
@@ -53,79 +48,19 @@ def _unpack(archive: Path, spider: str, folder: Path) -> Path:
     return folder / spider
 
 
-@pytest.mark.parametrize("archive", sorted(JOBS.glob("*.tar.xz")), ids=lambda path: path.name)
 @pytest.mark.parametrize("spider", ["bulk", "ordinary"])
-def test_an_older_job_is_finished(archive: Path, spider: str, tmp_path: Path) -> None:
-    """Its crawl is started as it is; what came with a newer format is there in the end."""
-    job = _unpack(archive, spider, tmp_path)
-    before = _format(job)
-    log = _finish(job, spider, tmp_path)
-    assert _format(job) == FORMAT
-    assert (f"had data format {before} and has {FORMAT} now" in log) is (before < FORMAT)
+def test_a_job_of_this_format_is_finished(spider: str, tmp_path: Path) -> None:
+    _finish(_unpack(JOBS_ARCHIVE, spider, tmp_path), spider, tmp_path)
 
 
-@pytest.mark.parametrize("spider", ["bulk", "ordinary"])
-def test_a_job_that_was_upgraded_is_finished(spider: str, tmp_path: Path) -> None:
-    """Tried, refused before, killed in the middle at two places, done, and then resumed."""
-    job = _unpack(OLDEST, spider, tmp_path)
-    on = ("-j", str(job))
-    described = (job / FOLDER / "job.json").read_bytes()
-    [dry] = frontier("upgrade", "--dry-run", "--json", *on).rows
-    assert (dry["format"], dry["upgraded"], len(dry["new"])) == (1, False, FORMAT - 1)
-    refused = frontier("pause", *on)
-    assert (refused.code, "older data format: upgrade it with" in refused.out) == (2, True)
-    assert list((job / FOLDER / "actions").iterdir()) == []  # not to be done some day
-    _killed(job, "scrapy_spider_suite.runtime.files.os.replace")
-    assert (job / FOLDER / "job.json").read_bytes() == described
-    _killed(job, "scrapy_spider_suite.store.rocks_store.RocksStore.flush")
-    assert _format(job) == FORMAT
-    [said] = frontier("upgrade", "--json", *on).rows
-    assert (said["before"], said["upgraded"]) == (FORMAT, False)
-    assert frontier("check", *on).out == "everything agrees\n"
-    assert "had data format" not in _finish(job, spider, tmp_path)
-
-
-def test_an_upgrade_of_what_cannot_be(tmp_path: Path) -> None:
-    """One line, and nothing is changed: in use, damaged, newer, no job."""
-    job = _unpack(OLDEST, "bulk", tmp_path)
-    with (job / FOLDER / "lock").open("a+") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "is in use" in frontier("upgrade", "-j", str(job)).out
-    [table, *_] = (job / FOLDER / "store").glob("*.sst")
-    table.unlink()
-    assert "is damaged" in frontier("upgrade", "-j", str(job)).out
-    assert _format(job) == 1
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    job = _unpack(JOBS_ARCHIVE, "bulk", tmp_path)
     path = job / FOLDER / "job.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": FORMAT + 1}))
-    assert "written by a newer release" in frontier("upgrade", "-j", str(job)).out
-    said = frontier("upgrade", "-j", str(tmp_path))
-    assert (said.code, "holds no job" in said.out) == (2, True)
-
-
-def frontier(*arguments: str) -> Said:
-    """What ``scrapy frontier`` says."""
-    ended = scrapy(*arguments)
-    return Said(ended.returncode, ended.stdout + ended.stderr)
-
-
-def _format(job: Path) -> int:
-    described = JobFile.read(job / FOLDER)
-    assert described is not None
-    return described.format
-
-
-def _killed(job: Path, place: str) -> None:
-    """Upgrade *job* in a process that is killed as soon as it comes to *place*."""
-    script = (
-        "import os, signal, sys, unittest.mock; from pathlib import Path\n"
-        "from scrapy_spider_suite.job.upgrading import upgrade\n"
-        "kill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "unittest.mock.patch(sys.argv[1], kill).start()\n"
-        "upgrade(Path(sys.argv[2]))\n"
-    )
-    command = [sys.executable, "-c", script, place, str(job / FOLDER)]
-    ended = subprocess.run(command, cwd=Path(__file__).parents[2], check=False)
-    assert ended.returncode == -signal.SIGKILL
+    refused = scrapy("frontier", "pause", "-j", str(job))
+    said = refused.stdout + refused.stderr
+    assert refused.returncode == 2
+    assert f"has data format {FORMAT + 1}" in said
 
 
 def _finish(job: Path, spider: str, tmp_path: Path) -> str:

@@ -13,11 +13,13 @@ from support.virtual_crawl import WALL, entry
 
 from scrapy_spider_suite.crawl.maintenance import Maintenance, SieveFlusher
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.crawl.queue.parts import QueueOptions
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, SieveIndex
+from scrapy_spider_suite.store.seen_transfer import SieveRows
 
 
 class Crawl:
@@ -30,7 +32,7 @@ class Crawl:
         self.store.sieve = SieveIndex(folder / SIEVE_FOLDER, self.store.kv(DROPPED), capacity=1024)
         policy = Policy(host=Pace(0.0), address=Pace(0.0))
         self.frontier = Frontier(
-            self.store, policy, now=0.0, wall=WALL, capacity=10, sift=True
+            self.store, policy, now=0.0, wall=WALL, capacity=10, options=QueueOptions(sift=True)
         )
         self.crawl: Any = SimpleNamespace(
             now=lambda: self.time, store=self.store, frontier=self.frontier,
@@ -48,7 +50,8 @@ class Crawl:
     def bring(self, first: int, last: int) -> None:
         """Links of a page."""
         urls = [f"http://a.t/{n}" for n in range(first, last)]
-        self.frontier.schedule([entry(url, referrer="http://a.t/") for url in urls], self.time)
+        entries = [entry(url, referrer="http://a.t/") for url in urls]
+        self.frontier.admission.schedule(entries, self.time)
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Let the loop run until something is so."""
@@ -80,13 +83,13 @@ def test_when_it_is_full_or_the_crawl_starves(crawl: Crawl) -> None:
         flusher.look(starving=False)
         assert crawl.flushes == 0
         flusher.look(starving=True)
-        await crawl.until(lambda: frontier.pending == 10 and not frontier.in_sieve)
+        await crawl.until(lambda: frontier.pending == 10 and not frontier.states.in_sieve)
         assert crawl.woken > 0
         crawl.bring(10, 20)
         crawl.time = flusher._not_before - 0.001
         flusher._not_before = crawl.time + 1.0
         flusher.look(starving=True)
-        assert frontier.in_sieve == 10
+        assert frontier.states.in_sieve == 10
         crawl.time += 1.1
         flusher.look(starving=True)
         await crawl.until(lambda: frontier.pending == 20)
@@ -135,7 +138,7 @@ def test_a_flush_that_fails(
                 flusher.look(starving=True)
                 assert not flusher._busy
                 crawl.time += 6.0
-        assert crawl.frontier.in_sieve == 10
+        assert crawl.frontier.states.in_sieve == 10
         flusher.look(starving=True)
         await crawl.until(lambda: crawl.frontier.pending == 10)
         flusher.stop()
@@ -151,8 +154,8 @@ def test_a_waiting_row_that_nobody_can_read(crawl: Crawl) -> None:
         flusher = crawl.flusher()
         crawl.bring(0, 10)
         crawl.frontier.flush()
-        [(number, _)] = crawl.store.fresh(0)
-        crawl.store.put_fresh(number, b"\xc1")
+        [(number, _)] = SieveRows(crawl.store).items(0)
+        SieveRows(crawl.store).put(number, b"\xc1")
         flusher.look(starving=True)
         await crawl.until(lambda: crawl.store.damage != "")
         flusher.stop()
@@ -190,11 +193,11 @@ def test_stopped_in_the_middle(crawl: Crawl, tmp_path: Path) -> None:
         flusher.look(starving=True)
         flusher.stop()
         frontier.flush()
-        assert frontier.pending + frontier.in_sieve == 1000
+        assert frontier.pending + frontier.states.in_sieve == 1000
         later = crawl.flusher()
         later.look(starving=True)
         await crawl.until(lambda: frontier.pending == 1000)
-        assert not frontier.in_sieve
+        assert not frontier.states.in_sieve
         later.stop()
 
     asyncio.run(run())

@@ -146,5 +146,5 @@ def test_the_other_guess_is_a_normal_url() -> None:
         ("https://a.test:81/x", "http://a.test:81/x"),
         ("https://a.test/", "http://a.test/"),
     ):
-        entry = guesses.other(Entry("a.test", url))
+        entry = guesses.other_scheme(Entry("a.test", url))
         assert (entry.url, entry.host) == (other, "a.test")

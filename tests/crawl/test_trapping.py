@@ -42,5 +42,5 @@ def test_a_request_of_the_spider_as_it_was_spelt(url: str, mined: list[str]) -> 
         trapping.learn(lease, HtmlResponse(url, body=BODY), ["http://a.test/b"])
     trapping.mine(lease, lambda url, depth: depth == 1)
     assert [child.url for child in lease.children] == mined
-    ground = frontier.grounds.get("a.test")
+    ground = frontier.trap_stats.get("a.test")
     assert (ground is None) is url.startswith("data:")

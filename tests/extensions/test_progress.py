@@ -44,7 +44,7 @@ def crawler() -> Iterator[Any]:
     crawler = crawler_of()
     crawl = get_crawl(crawler)
     entries = [seed_entry(f"http://h{n}.test/") for n in range(3)]
-    crawl.frontier.schedule([each for each in entries if each is not None], crawl.now())
+    crawl.frontier.admission.schedule([each for each in entries if each is not None], crawl.now())
     crawl.frontier.counters.done = 1_234
     crawl.frontier.counters.failed = 5
     crawl.frontier.counters.events = {Event.CLIENT_ERROR: 5, Event.SUCCESS: 1_234}

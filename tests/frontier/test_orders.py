@@ -23,7 +23,7 @@ from scrapy_spider_suite.frontier.entries import (
 )
 
 PATHS = st.text("ab/?=0", max_size=12).map(lambda text: f"/{text}")
-ORDERS = [BREADTH_FIRST, BottomUp(), BottomUp(to_and_fro=True), BestFirst(lambda e: e.depth)]
+ORDERS = [BREADTH_FIRST, BottomUp(), BottomUp(alternating=True), BestFirst(lambda e: e.depth)]
 
 
 def entry(path: str, priority: int = 0, depth: int = 0) -> Entry:
@@ -76,7 +76,7 @@ def _head(order: BottomUp, path: str, sweep: int) -> bytes:
 @settings(max_examples=60)
 def test_on_the_way_back_leaves_come_from_right_to_left(paths: list[str]) -> None:
     """Siblings, that is: children come before their parent on both ways."""
-    order = BottomUp(to_and_fro=True)
+    order = BottomUp(alternating=True)
     there, back = sort(order, paths), sort(order, paths, _head(order, "/", 1))
     leaves = {p for p in paths if not any(q != p and q.startswith(p) for q in paths)}
     assert [p for p in back if p in leaves] == [p for p in reversed(there) if p in leaves]
@@ -86,7 +86,7 @@ def test_on_the_way_back_leaves_come_from_right_to_left(paths: list[str]) -> Non
 
 def test_what_is_found_behind_the_window_waits_until_it_comes_back() -> None:
     """To the right: d, e, f; then b and a; then what lies to the right again (T16)."""
-    order = BottomUp(to_and_fro=True)
+    order = BottomUp(alternating=True)
     head = order.key(entry("/c"), 1, b"")
     assert sort(order, ["/a", "/f", "/d", "/b", "/e"], head) == ["/d", "/e", "/f", "/b", "/a"]
     back = order.key(entry("/b"), 2, head)

@@ -140,9 +140,9 @@ def test_the_same_subject_twice_is_an_error(first: str, second: str) -> None:
 
 def test_whether_any_rule_bars() -> None:
     """So that a file of delays costs nothing where bars are asked for."""
-    assert not rules("a.t delay=1\nb.t blocked=no").bars
-    assert rules("a.t blocked=yes").bars
-    assert rules("10.0.0.0/8 hours=1-2").bars
+    assert not rules("a.t delay=1\nb.t blocked=no").excludes
+    assert rules("a.t blocked=yes").excludes
+    assert rules("10.0.0.0/8 hours=1-2").excludes
     line = rules("a.t delay=1").line(HostPattern.parse("a.t"))
     assert line is not None
     assert list(line.override.given()) == [("delay", 1.0)]

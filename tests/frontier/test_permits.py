@@ -53,7 +53,7 @@ class Borrower(Crawl):
             self._send()
 
         bench.begin, bench.end = begun, ended  # type: ignore[method-assign]
-        self.frontier.permits.lender = self
+        self.frontier.leases.permits.source = self
 
     def pause(self, host: HostState, address: AddressState) -> float:
         """See `Lender`."""
@@ -87,7 +87,7 @@ class Borrower(Crawl):
         names = [key.split() for key in keys]
         hosts = [name for kind, name in names if kind == "host"]
         addresses = [name for kind, name in names if kind == "address"]
-        self.frontier.permits.news(hosts, addresses, self.now)
+        self.frontier.leases.permits.news(hosts, addresses, self.now)
         self._send()
 
     # In step with others
@@ -106,7 +106,7 @@ class Borrower(Crawl):
         self.now = now
         self._wait()
         self._resolve()
-        while self._busy < self._seats and (leases := self.frontier.acquire(self.now)):
+        while self._busy < self._seats and (leases := self.frontier.leases.acquire(self.now)):
             self._begin_visit(leases)
         self._send()
 
@@ -141,7 +141,7 @@ def test_crawls_on_the_same_hosts_are_polite_together(crawls: int) -> None:
     took = _run(town)
     for crawl in town:
         assert Counter(crawl.urls) == Counter(all_urls(crawl.web, PAGES))
-        assert not len(crawl.frontier.permits)
+        assert not len(crawl.frontier.leases.permits)
     # At the address with most hosts one fetch follows the other; besides, links are found late.
     (_, most), = Counter(town[0].web.addresses.values()).most_common(1)
     assert took < 1.5 * crawls * most * PAGES * (IP_DELAY + 0.155)
@@ -205,7 +205,7 @@ def test_what_cannot_be_fetched_yet_is_not_asked_for() -> None:
     _run([crawl], until=30.0)
     figures = crawl.grants.figures
     assert len(crawl.fetches) > 100
-    assert len(crawl.frontier.permits) <= 250
+    assert len(crawl.frontier.leases.permits) <= 250
     assert figures.asked < 2 * 2 * 300 * 30 / 5
 
 

@@ -63,11 +63,11 @@ def test_a_host_out_of_its_phase_waits_by_a_rule() -> None:
     """It says so, and what is asked for beside visits does not wait."""
     policy = Policy(phases=Phases(2, 100.0))
     begin = 200 * 100.0
-    bars = {host: policy.bar_of_visit(host, "", begin) for host in ("a", "b")}
+    bars = {host: policy.exclusion_of_visit(host, "", begin) for host in ("a", "b")}
     assert [bar for bar in bars.values() if bar is None] == [None]
     (bar,) = [bar for bar in bars.values() if bar is not None]
     assert bar.until == begin + 100.0
     assert waits_for_rule(str(bar))
     assert excluded_pattern(str(bar)) is None
     assert "SUITE_PHASES" in str(bar)
-    assert policy.bar("a", "", begin) is policy.bar("b", "", begin) is None
+    assert policy.exclusion("a", "", begin) is policy.exclusion("b", "", begin) is None

@@ -117,48 +117,48 @@ def test_bars_of_host_and_address_hold_together() -> None:
         ".a.t blocked=yes reason=asked\nfree.a.t blocked=no\n10.0.0.0/8 blocked=yes\n"
         "10.9.0.0/16 blocked=no\n"
     )
-    bar = both.bar("www.a.t", "", NOON)
+    bar = both.exclusion("www.a.t", "", NOON)
     assert bar is not None
     assert str(bar) == "blocked (.a.t, rules.txt, line 1): asked"
     assert bar.until == math.inf
-    assert both.bar("free.a.t", "", NOON) is None
-    assert both.bar("free.a.t", "10.1.2.3", NOON) is not None
-    assert both.bar("free.a.t", "10.9.2.3", NOON) is None
-    assert both.bar("b.t", "11.0.0.1", NOON) is None
+    assert both.exclusion("free.a.t", "", NOON) is None
+    assert both.exclusion("free.a.t", "10.1.2.3", NOON) is not None
+    assert both.exclusion("free.a.t", "10.9.2.3", NOON) is None
+    assert both.exclusion("b.t", "11.0.0.1", NOON) is None
 
 
 def test_outside_its_hours_a_host_waits_until_they_begin() -> None:
     """The later of two ends counts."""
     night = barring("a.t hours=22-6\n10.0.0.0/8 hours=23-5\nb.a.t hours=0-24\n")
-    bar = night.bar("a.t", "", NOON)
+    bar = night.exclusion("a.t", "", NOON)
     assert bar is not None
     assert (str(bar), bar.until) == (
         "outside its hours (a.t, rules.txt, line 1): 22-6", NOON + 10 * 3600
     )  # fmt: skip
-    later = night.bar("a.t", "10.0.0.1", NOON)
+    later = night.exclusion("a.t", "10.0.0.1", NOON)
     assert later is not None
     assert later.until == NOON + 11 * 3600
-    assert night.bar("a.t", "", NOON + 12 * 3600) is None
-    assert night.bar("b.a.t", "", NOON) is None
+    assert night.exclusion("a.t", "", NOON + 12 * 3600) is None
+    assert night.exclusion("b.a.t", "", NOON) is None
 
 
 def test_blocks_of_an_operator() -> None:
     """Beside those of the file, until they expire or are taken out."""
     policy = barring("b.t delay=1")
-    assert policy.bar("a.t", "10.0.0.1", NOON) is None
+    assert policy.exclusion("a.t", "10.0.0.1", NOON) is None
     for text in (".t", "10.0.0.0/8", "http://c.u/x/"):
         subject = HostPattern.parse(text)
         rule = Rule(str(subject), "block by ops at noon")
         policy.blocks.put(subject, Block(rule, "too\nfast", NOON + 60))
-    bar = policy.bar("a.t", "", NOON)
+    bar = policy.exclusion("a.t", "", NOON)
     assert str(bar) == "blocked (.t, block by ops at noon): too fast"
-    assert policy.bar("c.u", "10.9.9.9", NOON + 59) is not None
-    assert policy.bar("c.u", "10.9.9.9", NOON + 60) is None
-    assert policy.bar("c.u", "", NOON) is None
-    assert policy.bar_of_url("http://c.u/x/1", "c.u", NOON) is not None
-    assert policy.bar_of_url("http://c.u/y", "c.u", NOON) is None
+    assert policy.exclusion("c.u", "10.9.9.9", NOON + 59) is not None
+    assert policy.exclusion("c.u", "10.9.9.9", NOON + 60) is None
+    assert policy.exclusion("c.u", "", NOON) is None
+    assert policy.exclusion_of_url("http://c.u/x/1", "c.u", NOON) is not None
+    assert policy.exclusion_of_url("http://c.u/y", "c.u", NOON) is None
     policy.blocks.remove(HostPattern.parse(".t"))
-    assert policy.bar("a.t", "", NOON) is None
+    assert policy.exclusion("a.t", "", NOON) is None
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ def test_what_one_rule_bars() -> None:
     policy = barring(".a.t blocked=yes\n10.0.0.0/8 hours=22-6\nb.t blocked=no\n")
     policy.blocks.put(HostPattern.parse("b.t"), Block(Rule("b.t", "ops"), until=NOON + 1))
     for text, bars in ((".a.t", True), ("a.t", False), ("10.0.0.0/8", True), ("b.t", True)):
-        assert (policy.bar_of_rule(HostPattern.parse(text), NOON) is not None) is bars, text
-    assert policy.bar_of_rule(HostPattern.parse("b.t"), NOON + 1) is None
+        assert (policy.exclusion_of_rule(HostPattern.parse(text), NOON) is not None) is bars, text
+    assert policy.exclusion_of_rule(HostPattern.parse("b.t"), NOON + 1) is None
 
 
 def test_a_change_has_a_new_revision() -> None:

@@ -88,7 +88,7 @@ def test_the_leaf_window_goes_to_and_fro(crawl: Callable[..., Crawl]) -> None:
     """What is found to its left it meets on its way back, from right to left (T16)."""
     links = {"/d": ["/b", "/c", "/g"], "/c": ["/a", "/x"]}
     web = Web({"a.t": "1.2.3.4"}, lambda url: [f"http://a.t{to}" for to in links.get(url[10:], ())])
-    running = crawl(web, Window.of("leaf", 2), order=BottomUp(to_and_fro=True))
+    running = crawl(web, Window.of("leaf", 2), order=BottomUp(alternating=True))
     running.seed("http://a.t/d", "http://a.t/e", "http://a.t/f")
     running.run()
     paths = [url[10:] for url in running.urls]
@@ -104,7 +104,7 @@ def test_every_page_is_fetched_once(crawl: Callable[..., Crawl], kind: str) -> N
 
     web = trees(20, 8, 9)
     web.event = event
-    running = crawl(web, Window.of(kind, 3), capacity=7, order=BottomUp(to_and_fro=kind == "leaf"))
+    running = crawl(web, Window.of(kind, 3), capacity=7, order=BottomUp(alternating=kind == "leaf"))
     most, hosts = 0, running.frontier.workbench.hosts
 
     def page(lease: Any) -> None:
@@ -122,31 +122,6 @@ def test_every_page_is_fetched_once(crawl: Callable[..., Crawl], kind: str) -> N
 
 
 KINDS = ["none", "top", "leaf"]
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [(one, other) for one in KINDS for other in KINDS if {one, other} != {"none"}],
-)
-def test_another_window_while_it_runs(
-    crawl: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, before: str, after: str
-) -> None:
-    """Whatever it was: in memory is what the new one chooses, and every page is fetched once."""
-    monkeypatch.setattr("scrapy_spider_suite.store.rotation._LEAVING", 3)
-    monkeypatch.setattr("scrapy_spider_suite.frontier.windows._PORTION", 2)
-    web = trees(20, 8, 9)
-    running = crawl(web, Window.of(before, 9), capacity=12, order=BottomUp())
-    running.seed("http://h0.t/0")
-    running.run(fetches=60)
-    hosts = running.frontier.workbench.hosts
-    assert len(hosts) > 7
-    running.frontier.rotation.slide(Window.of(after, 3))
-    running.run(fetches=110)
-    ready = sum(bool(host.front) for host in hosts.values())
-    assert ready <= 3 if after == "top" else ready > 3
-    assert after != "none" or not any(host.held for host in hosts.values())
-    running.run()
-    assert sorted(running.urls) == sorted(all_urls(web, 8))
 
 
 def test_a_host_that_must_wait_holds_up_nobody(crawl: Callable[..., Crawl]) -> None:
@@ -205,7 +180,7 @@ def test_pages_under_way_hold_up_nobody(crawl: Callable[..., Crawl]) -> None:
 def test_traffic_without_a_visit_takes_no_place(crawl: Callable[..., Crawl]) -> None:
     """The host of an image comes into memory, and nobody waits for it."""
     running = crawl(Web(FOUR | {"images.t": "10.0.0.9"}), Window(2, 1))
-    running.frontier.residents.visitor("images.t", 0.0, WALL)
+    running.frontier.residents.visitor("images.t", 0.0)
     running.seed(*(f"http://{host}/" for host in FOUR))
     running.run()
     assert [set(pair) for pair in batched(hosts_of(running), 2)] == [{"1", "2"}, {"3", "4"}]
@@ -229,8 +204,8 @@ def test_robots_do_not_use_up_a_turn(crawl: Callable[..., Crawl]) -> None:
     running = crawl(Web(FOUR), Window(1, 1))
     running.seed(*(f"http://{host}/" for host in FOUR))
     running._resolve()
-    [lease] = running.frontier.acquire(0.0)
-    running.frontier.put_back(lease, 0.1)
+    [lease] = running.frontier.leases.acquire(0.0)
+    running.frontier.commit.put_back(lease, 0.1)
     assert hosts_of(running) == []
     running.run()
     assert hosts_of(running) == ["1", "2", "3", "4"]
@@ -254,7 +229,7 @@ def test_a_window_moves_in_portions(
     monkeypatch.setattr("scrapy_spider_suite.store.rotation._LEAVING", 3)
     monkeypatch.setattr("scrapy_spider_suite.frontier.windows._PORTION", 2)
     web = trees(40, 6, 40)
-    running = crawl(web, Window.of(kind, 12), capacity=12, order=BottomUp(to_and_fro=True))
+    running = crawl(web, Window.of(kind, 12), capacity=12, order=BottomUp(alternating=True))
     frontier, portions, moving = running.frontier, list[int](), list[bool]()
     move, leave = frontier.rotation._move, frontier.residents.leave
 

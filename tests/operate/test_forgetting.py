@@ -109,7 +109,7 @@ def test_what_sitemaps_and_twins_left(site: JobTarget) -> None:
     hosts = ("www.a.test", "b.test")
     for host in hosts:
         entry = Entry(host, f"http://{host}/x")
-        site.frontier.schedule([entry], 0.0)
+        site.frontier.admission.schedule([entry], 0.0)
         url_states.note_lastmod(site.store, entry.identity, 5)
         url_states.note_sitemap(site.store, entry.identity, host)
     twins = Twins(site.store.kv(TWINS))

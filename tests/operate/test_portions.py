@@ -35,7 +35,7 @@ def site(tmp_path: Path) -> Iterator[JobTarget]:
     """A job with many URLs of one host pending."""
     store = RocksStore(tmp_path / "store")
     frontier = Frontier(store, Policy(), now=0.0, wall=0.0, capacity=10)
-    frontier.schedule((Entry(HOST, f"http://{HOST}/{n}") for n in range(URLS)), 0.0)
+    frontier.admission.schedule((Entry(HOST, f"http://{HOST}/{n}") for n in range(URLS)), 0.0)
     site = JobTarget(tmp_path, store, frontier)
     site.commit()
     yield site

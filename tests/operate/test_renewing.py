@@ -93,7 +93,7 @@ def listed(site: JobTarget, *urls: str) -> None:
 def test_a_url_keeps_its_depth(site: JobTarget, pattern: bool) -> None:
     """As far as it is known: of a job of an earlier release it is not."""
     url = "http://a.test/1"
-    site.frontier.schedule([Entry("a.test", url, depth=3)], 0.0)
+    site.frontier.admission.schedule([Entry("a.test", url, depth=3)], 0.0)
     site.commit()
     [entry] = site.rework.pending("a.test", b"", 5)
     assert site.rework.fail(entry, Event.TIMEOUT, 0.0)
@@ -107,18 +107,18 @@ def test_a_url_keeps_its_depth(site: JobTarget, pattern: bool) -> None:
 def test_what_is_asked_for_is_in_no_trap(site: JobTarget, verb: str) -> None:
     """It waits where one was found, and is fetched all the same."""
     url = "http://a.test/cal/9"
-    site.frontier.schedule([Entry("a.test", url)], 0.0)
+    site.frontier.admission.schedule([Entry("a.test", url)], 0.0)
     site.commit()
     [entry] = site.rework.pending("a.test", b"", 5)
     site.frontier.policy.change(traps=TrapLimits(same=3))
     for number in range(9):
         page = f"http://a.test/cal/{number}"
         site.frontier.traps.saw(page, "a.test", b"<p>Nothing." * 9, (), pages=9)
-    assert site.frontier.traps.holds(entry)
+    assert site.frontier.traps.contains(entry)
     assert site.rework.fail(entry, Event.TRAP, 0.0)
     carried_out(site, verb, **({"reason": "trap"} if verb == "retry" else {"pattern": url}))
     [entry] = site.rework.pending("a.test", b"", 5)
-    assert not site.frontier.traps.holds(entry)
+    assert not site.frontier.traps.contains(entry)
 
 
 def test_what_is_retried_is_open_again(site: JobTarget) -> None:
@@ -132,10 +132,10 @@ def test_what_is_retried_is_open_again(site: JobTarget) -> None:
     for host in ("a.test", "b.test"):
         for number in (7, 8):
             entry = Entry(host, f"http://{host}/calendar/{number}")
-            site.frontier.schedule([entry], 0.0)
+            site.frontier.admission.schedule([entry], 0.0)
             assert site.rework.fail(entry, Event.TRAP, 0.0)
-    site.frontier.schedule([Entry("h1.farm.test", "http://h1.farm.test/")], 0.0)
-    site.frontier.grounds.save()
+    site.frontier.admission.schedule([Entry("h1.farm.test", "http://h1.farm.test/")], 0.0)
+    site.frontier.trap_stats.save()
     seven = "http://a.test/calendar/7"
     assert carried_out(site, "retry", reason="trap", subject=seven)["urls"] == 1
     assert traps.closed(seven, "a.test") is None
@@ -154,7 +154,7 @@ def test_what_is_retried_is_open_again(site: JobTarget) -> None:
 def test_what_is_pending_comes_to_the_front(site: JobTarget, pattern: bool, fronted: int) -> None:
     """In the order in which it stood, wherever it is; done once more, nothing changes."""
     urls = [f"http://a.test/{n}" for n in range(200)] + ["http://a.test/x", "http://a.test/y"]
-    site.frontier.schedule((Entry("a.test", url) for url in urls), 0.0)
+    site.frontier.admission.schedule((Entry("a.test", url) for url in urls), 0.0)
     site.commit()
     host = site.frontier.workbench.hosts["a.test"]
     wanted = [urls[0], urls[150], urls[-1]] if fronted else urls[-2:]
@@ -176,7 +176,7 @@ def test_what_is_pending_comes_to_the_front(site: JobTarget, pattern: bool, fron
 
 def test_a_host_without_a_scheme_is_known_with_either(site: JobTarget) -> None:
     """It fell back to http when it was first fetched."""
-    site.frontier.schedule([Entry("a.test", "http://a.test/")], 0.0)
+    site.frontier.admission.schedule([Entry("a.test", "http://a.test/")], 0.0)
     site.commit()
     listed(site, "a.test", "b.test")
     assert carried_out(site, "refetch") == {"urls": 0, "pending_already": 1, "unknown": 1}

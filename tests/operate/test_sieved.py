@@ -10,6 +10,7 @@ import pytest
 from support.virtual_crawl import entry
 
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.crawl.queue.parts import QueueOptions
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
@@ -29,7 +30,8 @@ def site(tmp_path: Path) -> Iterator[JobTarget]:
     """A job at rest, with a sieve."""
     store = RocksStore(tmp_path / "store", memory=4 << 20)
     store.sieve = SieveIndex(tmp_path / SIEVE_FOLDER, store.kv(DROPPED))
-    frontier = Frontier(store, QUICK, now=0.0, wall=0.0, capacity=10, sift=True, cache=1 << 12)
+    options = QueueOptions(cache=1 << 12, sift=True)
+    frontier = Frontier(store, QUICK, now=0.0, wall=0.0, capacity=10, options=options)
     yield JobTarget(tmp_path, store, frontier)
     store.close()
 
@@ -50,28 +52,28 @@ def carry_out(site: JobTarget, verb: str, **arguments: Any) -> tuple[str, dict[s
 
 def bring(site: JobTarget, *urls: str, flush: bool = True) -> None:
     """Links of a page, and the sieve's word on them."""
-    frontier, sifter = site.frontier, site.frontier.sifter
+    frontier, sifter = site.frontier, site.frontier.states.sieve_queue
     assert sifter is not None
-    frontier.schedule([entry(url, referrer=PAGE) for url in urls], 1.0)
+    frontier.admission.schedule([entry(url, referrer=PAGE) for url in urls], 1.0)
     frontier.flush()
     if flush and (begun := sifter.begin()) is not None:
         begun.run()
-        for _ in frontier.sift(1.0):
+        for _ in frontier.admission.sift(1.0):
             pass
 
 
 def fetch(site: JobTarget, *failing: str) -> list[str]:
     """Fetch all that is pending; each is answered with 200, but those that are *failing*."""
     frontier, urls = site.frontier, []
-    for host in frontier.wanting_address(1.0, 100):
-        frontier.resolved(host, "10.0.0.1", host.key, 1e18, 1.0)
-    while leases := frontier.acquire(1.0):
+    for host in frontier.unresolved_hosts(1.0, 100):
+        frontier.set_address(host, "10.0.0.1", host.key, 1e18, 1.0)
+    while leases := frontier.leases.acquire(1.0):
         for lease in leases:
             urls.append(lease.entry.url)
             lost = lease.entry.url in failing
             lease.event, lease.status = (Event.CLIENT_ERROR, 404) if lost else (Event.SUCCESS, 200)
-            frontier.release(lease, 1.0)
-            frontier.settle(lease, 1.0)
+            frontier.leases.release(lease, 1.0)
+            frontier.commit.settle(lease, 1.0)
     frontier.flush()
     return sorted(urls)
 

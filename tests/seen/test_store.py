@@ -72,7 +72,7 @@ class PlainRows:
         new = [Entry(host_of(url), url) for url in dict.fromkeys(urls) if url not in self]
         for entry in new:
             record = self._store.record(entry.host) or HostRecord()
-            self._ledger.take(entry, record)
+            self._ledger.add_pending(entry, record)
             self._store.put_record(entry.host, record)
         return [entry.url for entry in new]
 

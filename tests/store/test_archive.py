@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.virtual_crawl import WALL, entry
 
-from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.crawl.queue.frontier import Frontier, UrlEdits
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.entries import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
@@ -169,11 +169,11 @@ def test_a_page_that_is_fetched_again_goes_back(store: RocksStore) -> None:
     frontier = Frontier(store, Policy(), now=0.0, wall=WALL, capacity=1)
     frontier.residents.records.touch("a.t").done = frontier.counters.done = 1
     frontier.counters.events[Event.SUCCESS] = 1
-    rework = frontier.rework(store)
+    rework = UrlEdits(frontier, store)
     for _ in bring_back(store, "a.t"):
         frontier.flush()
     ((_, state),) = rework.urls("a.t", b"", 5)
-    assert rework.again(entry("http://a.t/"), state, 0.0, WALL)
+    assert rework.requeue(entry("http://a.t/"), state, 0.0)
     assert UrlState.from_bytes(store.state(key) or b"").state is State.PENDING
     assert list(archived(store, "a.t")) == []
     fill(store, DONE, "http://a.t/")
@@ -213,11 +213,11 @@ def test_nothing_moves_while_it_is_at_rest(store: RocksStore, tmp_path: Path) ->
     """A copy is of one moment: every URL is in its database or in its archive."""
     keys = fill(store, DONE, *PORTS)
     assert store.archive is not None
-    assert store.archive.hold()
+    assert store.archive.lock()
     move(store)
     assert all(store.has_row(key) for key in keys)
     store.checkpoint(tmp_path / "copy")
-    store.archive.give_back()
+    store.archive.unlock()
     move(store)
     late = fill(store, DONE, "http://a.t/late")
     copy = RocksStore(tmp_path / "copy", memory=16 << 20)

@@ -38,7 +38,7 @@ def most_objects(folder: Path, hosts: int) -> int:
     web = trees(hosts, 12, hosts)
     policy = Policy(host=Pace(1.0), address=Pace(0.5))
     crawl = Crawl(RocksStore(folder / "store", memory=1 << 20), web, policy, capacity=10)
-    crawl.frontier.schedule((entry(f"http://{host}/0") for host in web.addresses), 0.0)
+    crawl.frontier.admission.schedule((entry(f"http://{host}/0") for host in web.addresses), 0.0)
     most = 0
     for fetches in range(0, 13 * hosts, hosts):
         crawl.run(fetches=fetches)

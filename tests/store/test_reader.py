@@ -39,7 +39,7 @@ def frontier(store: RocksStore) -> Frontier:
     """Three URLs of one host and one of another, pending."""
     frontier = Frontier(store, POLICY, now=0.0, wall=WALL, capacity=100)
     entries = [entry("a.t", "1"), entry("a.t", "2"), entry("a.t", "3", priority=9)]
-    frontier.schedule([*entries, entry("b.t", "")], 0.0)
+    frontier.admission.schedule([*entries, entry("b.t", "")], 0.0)
     frontier.flush()
     return frontier
 
@@ -48,7 +48,7 @@ def test_what_a_writer_has_committed_is_seen(
     store: RocksStore, frontier: Frontier, tmp_path: Path
 ) -> None:
     """Hosts, queues in their order, states and counters; what is not committed is not."""
-    frontier.schedule([entry("c.t", "")], 0.0)
+    frontier.admission.schedule([entry("c.t", "")], 0.0)
     with StoreReader(tmp_path) as reader:
         assert reader.counters().pending == 4
         assert {name: record.pending for name, record in reader.hosts()} == {"a.t": 3, "b.t": 1}

@@ -70,10 +70,10 @@ def test_hosts_that_wait_long_leave_room_for_others(store: RocksStore) -> None:
     crawl = Crawl(store, web, capacity=6)
     crawl.seed(*(f"http://{host}/{page}" for host in slow for page in (0, 100)))
     crawl._resolve()
-    while leases := crawl.frontier.acquire(0.0):
+    while leases := crawl.frontier.leases.acquire(0.0):
         leases[0].event = Event.TOO_MANY_REQUESTS
-        crawl.frontier.release(leases[0], 0.0, retry_after=3_600.0)
-        crawl.frontier.settle(leases[0], 0.0)
+        crawl.frontier.leases.release(leases[0], 0.0, retry_after=3_600.0)
+        crawl.frontier.commit.settle(leases[0], 0.0)
     assert len(crawl.frontier.workbench.hosts) == 6
     crawl.seed(*(f"http://h{n}.t/0" for n in range(6, 12)))
     crawl.run(until=60.0)
@@ -131,7 +131,7 @@ def test_the_records_that_are_kept_at_hand_are_bounded(
     """And one that is dropped in the middle of an operation is not read back stale."""
     monkeypatch.setattr(hostrecords, "_CACHE", 3)
     frontier = Frontier(store, POLICY, now=0.0, wall=WALL, capacity=2)
-    frontier.schedule((entry(f"http://h{n % 12}.t/{n}") for n in range(600)), 0.0)
+    frontier.admission.schedule((entry(f"http://h{n % 12}.t/{n}") for n in range(600)), 0.0)
     frontier.flush()
     with StoreReader(tmp_path) as reader:
         assert list(reader.check()) == []
@@ -168,13 +168,13 @@ def test_a_visitor_goes_by_the_clock_of_its_host(store: RocksStore) -> None:
         crawl.frontier.tick(crawl.now)
     assert not crawl.frontier.workbench.hosts
     frontier, now = crawl.frontier, crawl.now
-    host = frontier.residents.visitor("a.t", now, now + frontier.wall_offset)
-    address = frontier.address_state("10.0.0.1", "10.0.0.1", now)
+    host = frontier.residents.visitor("a.t", now)
+    address = frontier.residents.clocks.state("10.0.0.1", "10.0.0.1", now)
     frontier.workbench.begin(host, address, now, visit=False)
     frontier.workbench.end(host, address, now + 1.0, visit=False)
     assert frontier.workbench.pause_needed(host, address, now + 1.0) == 4.0
     frontier.tick(now + 2.0)
-    again = frontier.residents.visitor("a.t", now + 2.0, now + 2.0 + frontier.wall_offset)
+    again = frontier.residents.visitor("a.t", now + 2.0)
     assert frontier.workbench.pause_needed(again, address, now + 2.0) == pytest.approx(3.0)
     frontier.tick(now + 9.0)
     assert not frontier.workbench.hosts
@@ -183,9 +183,10 @@ def test_a_visitor_goes_by_the_clock_of_its_host(store: RocksStore) -> None:
 def test_a_host_on_disk_is_brought_in_whole_for_a_visitor(store: RocksStore) -> None:
     """Its queue comes along, beyond the capacity: it must not be in two places."""
     frontier = Frontier(store, POLICY, now=0.0, wall=WALL, capacity=1)
-    frontier.schedule((entry(f"http://{host}.t/{n}") for host in "ab" for n in range(5)), 0.0)
+    entries = [entry(f"http://{host}.t/{n}") for host in "ab" for n in range(5)]
+    frontier.admission.schedule(entries, 0.0)
     assert store.due(9) == [(WALL, "b.t"), (RESIDENT, "a.t")]
-    host = frontier.residents.visitor("b.t", 0.0, WALL)
+    host = frontier.residents.visitor("b.t", 0.0)
     assert len(host.front) == 5
     assert store.due(9) == [(RESIDENT, "a.t"), (RESIDENT, "b.t")]
 
@@ -196,24 +197,24 @@ def test_a_host_on_disk_is_brought_in_whole_for_a_visitor(store: RocksStore) -> 
 def test_hosts_that_must_wait_are_looked_up_when_it_is_time(store: RocksStore) -> None:
     """A name that is asked for an hour ahead is out of date by then."""
     frontier = Frontier(store, POLICY, now=0.0, wall=WALL, capacity=10)
-    frontier.schedule([entry("http://a.t/1")], 0.0)
+    frontier.admission.schedule([entry("http://a.t/1")], 0.0)
     host = frontier.workbench.hosts["a.t"]
     frontier.workbench.postpone(host, 10.0, "told to")
-    assert list(frontier.residents.unresolved.wanting(0.0, 10)) == []
+    assert list(frontier.residents.unresolved.due(0.0, 10)) == []
     assert frontier.next_visit_in(0.0) == 10.0
     frontier.tick(5.0)
-    assert list(frontier.residents.unresolved.wanting(5.0, 10)) == []
+    assert list(frontier.residents.unresolved.due(5.0, 10)) == []
     frontier.tick(9.5)
-    assert list(frontier.residents.unresolved.wanting(9.5, 10)) == [host]
+    assert list(frontier.residents.unresolved.due(9.5, 10)) == [host]
 
 
 def test_no_more_names_than_asked_for(store: RocksStore) -> None:
     """First come, first served."""
     frontier = Frontier(store, POLICY, now=0.0, wall=WALL, capacity=10)
-    frontier.schedule((entry(f"http://h{n}.t/") for n in range(5)), 0.0)
-    wanting = frontier.residents.unresolved.wanting
-    assert [host.key for host in wanting(0.0, 2)] == ["h0.t", "h1.t"]
-    assert [host.key for host in wanting(0.0, 9)] == ["h2.t", "h3.t", "h4.t"]
+    frontier.admission.schedule((entry(f"http://h{n}.t/") for n in range(5)), 0.0)
+    due = frontier.residents.unresolved.due
+    assert [host.key for host in due(0.0, 2)] == ["h0.t", "h1.t"]
+    assert [host.key for host in due(0.0, 9)] == ["h2.t", "h3.t", "h4.t"]
 
 
 def test_the_next_visit_may_be_on_disk(store: RocksStore) -> None:
@@ -222,17 +223,18 @@ def test_the_next_visit_may_be_on_disk(store: RocksStore) -> None:
     crawl = Crawl(store, hosts_of(2), capacity=1)
     crawl.seed("http://h0.t/0", "http://h0.t/100")
     crawl._resolve()
-    (lease,) = crawl.frontier.acquire(0.0)
+    (lease,) = crawl.frontier.leases.acquire(0.0)
     crawl.seed("http://h1.t/0")
     assert crawl.frontier.next_visit_in(0.0) == 0.0
     lease.event = Event.UNAVAILABLE
-    crawl.frontier.release(lease, 0.0, retry_after=600.0)
-    crawl.frontier.settle(lease, 0.0)
+    crawl.frontier.leases.release(lease, 0.0, retry_after=600.0)
+    crawl.frontier.commit.settle(lease, 0.0)
     crawl.run(until=0.9, fetches=1)
     crawl.frontier.tick(50.0)
     assert "h0.t" not in crawl.frontier.workbench.hosts
     crawl.frontier.tick(50.1)
-    crawl.frontier.unresolved(crawl.frontier.workbench.hosts["h1.t"], Event.NO_SUCH_HOST, 50.5)
+    gone = crawl.frontier.workbench.hosts["h1.t"]
+    crawl.frontier.health.no_address(gone, Event.NO_SUCH_HOST, 50.5)
     crawl.frontier.tick(51.0)
     assert crawl.frontier.next_visit_in(51.0) == pytest.approx(549.0, abs=0.01)
 
@@ -268,7 +270,7 @@ def test_refills_stay_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     store = RocksStore(tmp_path / "store", memory=MEMORY)
     frontier = Frontier(store, POLICY, now=0.0, wall=WALL, capacity=10)
     pops = 200_000
-    frontier.schedule((entry(f"http://a.t/{n}") for n in range(50)), 0.0)
+    frontier.admission.schedule((entry(f"http://a.t/{n}") for n in range(50)), 0.0)
     row = entry("http://a.t/")
     for sequence in range(51, pops + 5_000):
         row.key = order_key(0, sequence)
@@ -295,9 +297,9 @@ def test_refills_stay_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     # From the stored head as well: the host leaves, and comes back.
     frontier.residents.records.save()
     frontier.flush()
-    frontier.residents.leave(host, WALL + 10.0, 10.0)
+    frontier.residents.leave(host, 10.0)
     before = Counted.skipped()
-    frontier.rotation.admit(20.0, WALL + 20.0)
+    frontier.rotation.admit(10.0)
     assert len(frontier.workbench.hosts["a.t"].front) == host_queues._FRONT
     assert Counted.skipped() - before <= 40
     # What it would be without cursor and head.
@@ -310,10 +312,11 @@ def test_fronts_are_short_whatever_comes(store: RocksStore) -> None:
     """More important URLs push the others back to the disk, and none is lost or doubled."""
     frontier = Frontier(store, POLICY, now=0.0, wall=WALL, capacity=10)
     for n in range(500):
-        frontier.schedule([entry(f"http://a.t/{n}", priority=n % 7)], 0.0)
+        frontier.admission.schedule([entry(f"http://a.t/{n}", priority=n % 7)], 0.0)
         assert len(frontier.workbench.hosts["a.t"].front) <= 2 * host_queues._FRONT
     found = []
-    while entries := frontier.residents.drain("a.t", 50):
+    fronts, host = frontier.residents.fronts, frontier.workbench.hosts["a.t"]
+    while entries := fronts.drain(host, 50):
         found += entries
     assert len(found) == len({e.url for e in found}) == 500
     assert [e.key for e in found] == sorted(e.key for e in found)

@@ -118,12 +118,12 @@ def test_more_at_a_time_begins_with_a_pause(store: Store) -> None:
     crawl = Crawl(store, web_of(1), policy)
     crawl.seed(*pages(1, 3))
     crawl._resolve()
-    assert len(crawl.frontier.acquire(0.0)) == 1
+    assert len(crawl.frontier.leases.acquire(0.0)) == 1
     policy.change(overrides=rules(".t concurrency=2"))
-    crawl.frontier.reviser.go_on(10.0, WALL)
+    crawl.frontier.policy_update.step(10.0)
     assert crawl.frontier.wait(10.0) == 4.0
-    assert len(crawl.frontier.acquire(14.0)) == 1
-    assert crawl.frontier.acquire(18.0) == []
+    assert len(crawl.frontier.leases.acquire(14.0)) == 1
+    assert crawl.frontier.leases.acquire(18.0) == []
 
 
 def test_a_visit_that_does_not_go_costs_no_delay(store: Store) -> None:
@@ -135,7 +135,7 @@ def test_a_visit_that_does_not_go_costs_no_delay(store: Store) -> None:
     policy.change(overrides=rules(
         "10.0.0.0/16 delay=1 concurrency=4", ".t blocked=yes", "h99.t blocked=no"
     ))  # fmt: skip
-    assert [lease.entry.host for lease in crawl.frontier.acquire(0.0)] == ["h99.t"]
+    assert [lease.entry.host for lease in crawl.frontier.leases.acquire(0.0)] == ["h99.t"]
 
 
 # Bars
@@ -153,10 +153,10 @@ def test_a_blocked_host_waits_until_the_block_is_lifted(store: Store) -> None:
         "h0.t": 1, "h1.t": 1, "h2.t": 3, "h3.t": 1
     }  # fmt: skip
     hosts = crawl.frontier.workbench.hosts
-    assert str(hosts["h3.t"].bar) == "blocked (10.0.1.0/24, rules, line 2): asked"
+    assert str(hosts["h3.t"].exclusion) == "blocked (10.0.1.0/24, rules, line 2): asked"
     record = store.record("h3.t")
     assert record is not None
-    assert wait_reason(record, WALL + crawl.now) == str(hosts["h3.t"].bar)
+    assert wait_reason(record, WALL + crawl.now) == str(hosts["h3.t"].exclusion)
     assert crawl.frontier.next_visit_in(crawl.now) == math.inf
     began = crawl.now
     policy.change(overrides=Overrides())
@@ -216,7 +216,7 @@ def test_hosts_on_disk_wait_for_a_rule_and_come_back(tmp_path: Path) -> None:
     assert {fetch.host for fetch in crawl.fetches} == {
         f"h{n}.t" for n in range(300) if n % 200 < 128
     }
-    crawl.frontier.close(crawl.now)
+    crawl.frontier.close()
     assert list(_check(store)) == []
     again = Crawl(
         store, web_of(300, 200), polite(overrides=rules(".t delay=1")), capacity=20, resume=True,
@@ -264,24 +264,24 @@ def test_no_change_walks_many_hosts_at_once(line: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(rotation, "_PORTION", 300)
     policy = Counting(host=Pace(4.0), address=Pace(0.0, 0))
     frontier = Frontier(MemoryStore(), policy, now=0.0, wall=WALL, capacity=10_000)
-    frontier.schedule((entry(f"http://h{n}.t/0") for n in range(3_000)), 0.0)
-    for host in list(frontier.wanting_address(0.0, 10_000)):
-        frontier.resolved(host, "10.0.0.1", "10.0.0.1", 1e18, 0.0)
+    frontier.admission.schedule((entry(f"http://h{n}.t/0") for n in range(3_000)), 0.0)
+    for host in list(frontier.unresolved_hosts(0.0, 10_000)):
+        frontier.set_address(host, "10.0.0.1", "10.0.0.1", 1e18, 0.0)
     policy.change(overrides=rules(line))
     now, looks = 1.0, []
     for _ in range(30):
         policy.asked = 0
-        frontier.acquire(now)
+        frontier.leases.acquire(now)
         looks.append(policy.asked)
         policy.asked = 0
-        frontier.reviser.go_on(now, WALL)
+        frontier.policy_update.step(now)
         looks.append(policy.asked)
         now += 0.001
     assert max(looks) <= 2 * max(_REFUSALS, 300) + 2
-    assert not frontier.reviser.busy
+    assert not frontier.policy_update.busy
     hosts = frontier.workbench.hosts.values()
     if "blocked" in line:
-        assert all(host.bar is not None for host in hosts)
+        assert all(host.exclusion is not None for host in hosts)
     elif line.startswith("."):
         assert all(host.delay == 9.0 for host in hosts)
     else:
@@ -298,7 +298,7 @@ def test_the_top_is_brought_up_to_date_in_turns(monkeypatch: pytest.MonkeyPatch)
     bench = crawl.frontier.workbench
     for host in bench.hosts.values():
         if host.key != "h499.t":
-            bench.set_bar(host, Exclusion("blocked", math.inf, Rule(".t", "ops")), math.inf)
+            bench.set_exclusion(host, Exclusion("blocked", math.inf, Rule(".t", "ops")), math.inf)
     turns = 1
     while (visit := bench.acquire(0.0)) is None:
         assert bench.wait(0.0) == 0.0
@@ -314,10 +314,10 @@ class Counting(Policy):
 
     asked = 0
 
-    def bar(self, *arguments: Any) -> Any:
+    def exclusion(self, *arguments: Any) -> Any:
         """See `Policy`."""
         self.asked += 1
-        return super().bar(*arguments)
+        return super().exclusion(*arguments)
 
     def of_host(self, host: str) -> Pace:
         """See `Policy`."""
@@ -411,7 +411,7 @@ def test_robots_that_are_ignored_set_no_crawl_delay(store: Store) -> None:
     crawl = Crawl(store, web_of(1), policy)
     crawl.seed(*pages(1, 2))
     host = crawl.frontier.workbench.hosts["h0.t"]
-    crawl.frontier.set_crawl_delay(host, 50.0)
+    crawl.frontier.residents.set_crawl_delay(host, 50.0)
     assert host.gap() == 4.0
     policy.change(overrides=Overrides())
     crawl.run(until=2.0)
@@ -426,13 +426,13 @@ def test_the_portion_on_disk_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
     for n in range(25):
         record = frontier.residents.records.touch(f"h{n:02}.t")
         record.next_fetch, record.why = 4e12, "blocked (.t, rules, line 1)"
-        frontier.residents._wait_on_disk(f"h{n:02}.t", record, WALL)
+        frontier.residents.wait_on_disk(f"h{n:02}.t", record, WALL)
     frontier.residents.records.save()
     policy.change(overrides=rules("h07.t blocked=yes"))
     cursor: tuple[float, str] | None = (EXCLUDED_BAND, "")
     steps = 0
     while cursor is not None:
-        cursor = frontier.residents.look_at_barred(*cursor, 4, WALL)
+        cursor = frontier.policy_update.examine_excluded(*cursor, 4, 0.0)
         steps += 1
     assert steps == 7
     waiting = [key for due, key in store.all_due() if due >= EXCLUDED_BAND]

@@ -26,13 +26,13 @@ def test_pages_are_due_in_their_order() -> None:
     pages = RevisitPlans(MemoryKV(), HOURLY)
     for number in range(20):
         pages.visited(b"%02d" % (number * 7 % 20), 1000.0 * number, b"", NONE)
-    assert pages.take(3599.0, 100) == []
-    first = [identity for identity, _ in pages.take(3600.0 + 9_500.0, 4)]
-    second = [identity for identity, _ in pages.take(3600.0 + 9_500.0, 100)]
+    assert pages.pop_due(3599.0, 100) == []
+    first = [identity for identity, _ in pages.pop_due(3600.0 + 9_500.0, 4)]
+    second = [identity for identity, _ in pages.pop_due(3600.0 + 9_500.0, 100)]
     assert first + second == [b"%02d" % (number * 7 % 20) for number in range(10)]
-    assert pages.take(3600.0 + 9_500.0, 100) == []
+    assert pages.pop_due(3600.0 + 9_500.0, 100) == []
     pages.visited(first[0], 1e5, b"", NONE)
-    assert [identity for identity, _ in pages.take(2e5, 100)][-1] == first[0]
+    assert [identity for identity, _ in pages.pop_due(2e5, 100)][-1] == first[0]
     assert len(pages) == 20
 
 
@@ -79,9 +79,9 @@ def test_hastened_and_forgotten() -> None:
     assert pages.hasten(b"c", 20_000.0)
     pages.forget(b"a")
     assert not pages.hasten(b"a", 50.0)
-    assert [identity for identity, _ in pages.take(60.0, 10)] == [b"b"]
+    assert [identity for identity, _ in pages.pop_due(60.0, 10)] == [b"b"]
     assert not pages.hasten(b"b", 50.0), "it is under way"
-    assert [identity for identity, _ in pages.take(1e6, 10)] == [b"c"]
+    assert [identity for identity, _ in pages.pop_due(1e6, 10)] == [b"c"]
     assert len(pages) == 2
 
 
@@ -93,13 +93,13 @@ def test_none_is_passed_over_for_ever() -> None:
     taken: set[bytes] = set()
     for step in range(100):
         now = 3600.0 + 10 * step
-        found = pages.take_wanted(now, lambda name: name >= b"0050", 7, 20)
+        found = pages.pop_due_of(now, lambda name: name >= b"0050", 7, 20)
         assert len(found) <= 7
         taken |= {name for name, _ in found}
     assert taken == {b"%04d" % number for number in range(50, 100)}
-    again = [pages.take_wanted(now, lambda name: True, 7, 20) for _ in range(9)]
+    again = [pages.pop_due_of(now, lambda name: True, 7, 20) for _ in range(9)]
     assert {name for found in again for name, _ in found} == {b"%04d" % n for n in range(50)}
-    assert len(pages.take_wanted(now + 100, lambda name: True, 70, 200)) == 10
+    assert len(pages.pop_due_of(now + 100, lambda name: True, 70, 200)) == 10
 
 
 def test_only_what_is_asked_for_is_read() -> None:
@@ -109,16 +109,16 @@ def test_only_what_is_asked_for_is_read() -> None:
     for number in range(5_000):
         pages.visited(b"%04d" % number, 3.0 * number, b"", NONE)
     rows.read = 0
-    assert len(pages.take(1e5, 100)) == 100
+    assert len(pages.pop_due(1e5, 100)) == 100
     assert rows.read == 101
     rows.read = 0
     assert pages.next_due() == 3600.0 + 300
     assert rows.read == 1
     for _ in range(10):  # each goes on where the one before has stopped
-        assert pages.take_wanted(1e5, lambda name: False, 10, 200) == []
+        assert pages.pop_due_of(1e5, lambda name: False, 10, 200) == []
     assert rows.read == 1 + 10 * 201
     rows.read = 0
-    assert len(pages.take(1e5, 5_000)) == 4_900
+    assert len(pages.pop_due(1e5, 5_000)) == 4_900
     assert (rows.read, pages.next_due()) == (4_900, None)
 
 
@@ -159,7 +159,7 @@ def test_after_any_kill_each_page_waits_once(actions: list[tuple[str, int, bool]
             known.add(name)
         elif action == "take":
             due = sorted((when, each) for each, when in waiting.items() if when <= now)[:number]
-            assert [identity for identity, _ in pages.take(now, number)] == [e for _, e in due]
+            assert [identity for identity, _ in pages.pop_due(now, number)] == [e for _, e in due]
             for _, each in due:
                 del waiting[each]
             pages.tick(1e-5)
@@ -176,7 +176,7 @@ def test_after_any_kill_each_page_waits_once(actions: list[tuple[str, int, bool]
             waiting, known = dict(saved[0]), set(saved[1])
             pages = RevisitPlans(rows, ADAPTIVE)
         assert len(pages) == len(known)
-    left = [identity for identity, _ in pages.take(1e10, 100)]
+    left = [identity for identity, _ in pages.pop_due(1e10, 100)]
     assert left == [each for _, each in sorted((when, each) for each, when in waiting.items())]
 
 
@@ -188,12 +188,12 @@ def test_in_the_database_of_a_job(tmp_path: Path) -> None:
         pages.visited(b"%04d" % number, float(number), b"digest", NONE)
     pages.save()
     store.flush()
-    taken = pages.take(3600.0 + 499, 1000)
-    store._let_go()  # as a kill leaves it
+    taken = pages.pop_due(3600.0 + 499, 1000)
+    store._release()  # as a kill leaves it
     again = RocksStore(tmp_path / "db")
     pages = RevisitPlans(again.kv("revisits"), HOURLY)
     assert len(pages) == 1000
-    assert pages.take(3600.0 + 499, 1000) == taken
+    assert pages.pop_due(3600.0 + 499, 1000) == taken
     assert len(taken) == 500
     again.close()
 

@@ -20,6 +20,7 @@ from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, SieveIndex
+from scrapy_spider_suite.store.seen_transfer import SieveRows
 
 PAGE = "http://a.t/page"
 HOSTS = ["a.t", "b.t"]
@@ -65,22 +66,22 @@ def bring(crawl: Crawl, *urls: str, **facts: Any) -> None:
     """The links *urls* of a page, in its commit."""
     facts = {"referrer": PAGE, "depth": 1} | facts
     links = [entry(url, **facts) for url in urls]
-    crawl.frontier.schedule(links, crawl.now)
+    crawl.frontier.admission.schedule(links, crawl.now)
     crawl.frontier.flush()
 
 
 def fetched(crawl: Crawl) -> list[str]:
     """What is fetched from now on, until nothing is left; each with status 200."""
     before = len(crawl.fetches)
-    settle = crawl.frontier.settle
+    settle = crawl.frontier.commit.settle
 
     def with_status(lease: Any, now: float) -> None:
         lease.status = 200
         settle(lease, now)
 
-    crawl.frontier.settle = with_status  # type: ignore[method-assign]
+    crawl.frontier.commit.settle = with_status  # type: ignore[method-assign]
     crawl.run()
-    crawl.frontier.settle = settle  # type: ignore[method-assign]
+    crawl.frontier.commit.settle = settle  # type: ignore[method-assign]
     crawl.frontier.flush()
     return crawl.urls[before:]
 
@@ -100,10 +101,10 @@ def test_new_links_wait_and_come_in_the_order_in_which_they_were_found(crawl: Cr
     """No row in the database until a flush; then those that are new, each once."""
     bring(crawl, *numbers(3, 1, 2))
     bring(crawl, *numbers(1, 4), priority=1)
-    assert (crawl.frontier.pending, crawl.frontier.in_sieve) == (0, 5)
+    assert (crawl.frontier.pending, crawl.frontier.states.in_sieve) == (0, 5)
     assert not any(rocks(crawl).has_row(entry(url).identity) for url in numbers(1, 2, 3, 4))
     crawl.flush_sieve()
-    assert (crawl.frontier.pending, crawl.frontier.in_sieve) == (4, 0)
+    assert (crawl.frontier.pending, crawl.frontier.states.in_sieve) == (4, 0)
     rows = rocks(crawl).rows("a.t", b"", 10)
     assert [row.url for row in rows] == numbers(4, 3, 1, 2)
     assert [(row.depth, row.referrer, row.priority) for row in rows][:2] == [
@@ -127,7 +128,7 @@ def test_the_cache_stands_before_the_sieve(tmp_path: Path) -> None:
     crawl = crawl_of(store, cache=1 << 16)
     bring(crawl, *numbers(1, 2))
     bring(crawl, *numbers(2, 1, 3))
-    assert crawl.frontier.in_sieve == 3
+    assert crawl.frontier.states.in_sieve == 3
     assert crawl.frontier.counters.filtered == 2
     store.close()
 
@@ -140,9 +141,9 @@ def test_what_ended_200_needs_no_row(crawl: Crawl) -> None:
     state = state_of(crawl, numbers(1)[0])
     assert state is not None
     assert (state.state, state.event, state.status) == (State.DONE, Event.SUCCESS, 200)
-    assert crawl.frontier.known(entry(numbers(1)[0]).identity)
+    assert crawl.frontier.states.known(entry(numbers(1)[0]).identity)
     bring(crawl, *numbers(1, 2))
-    crawl.frontier.schedule([entry(numbers(2)[0])], crawl.now)
+    crawl.frontier.admission.schedule([entry(numbers(2)[0])], crawl.now)
     assert fetched(crawl) == []
     assert crawl.frontier.counters.done == 2
 
@@ -185,12 +186,12 @@ def test_a_seed_and_a_link_to_it(crawl: Crawl, link_first: bool) -> None:
     seed = entry(numbers(1)[0], flags=int(Flag.START))
     if link_first:
         bring(crawl, *numbers(1))
-    crawl.frontier.schedule([seed], crawl.now)
+    crawl.frontier.admission.schedule([seed], crawl.now)
     assert crawl.frontier.pending == 1
     assert fetched(crawl) == numbers(1)
     bring(crawl, *numbers(1))
     assert fetched(crawl) == []
-    assert crawl.frontier.in_sieve == 0
+    assert crawl.frontier.states.in_sieve == 0
     assert not rocks(crawl).has_row(seed.identity)
     assert state_of(crawl, seed.url) is not None
 
@@ -205,34 +206,34 @@ def test_a_seed_and_a_link_to_it(crawl: Crawl, link_first: bool) -> None:
 def test_what_is_more_than_a_link_is_looked_up_at_once(crawl: Crawl, more: Any) -> None:
     """Requests, redirects' targets, what an operator wants: few, and wanted now."""
     bring(crawl, *numbers(1), **more)
-    assert (crawl.frontier.pending, crawl.frontier.in_sieve) == (1, 0)
+    assert (crawl.frontier.pending, crawl.frontier.states.in_sieve) == (1, 0)
 
 
 def test_fetched_between_the_verdict_and_its_turn(crawl: Crawl) -> None:
     """New to the sieve, but done by the time its link is handed out: it is not fetched again."""
-    sifter = crawl.frontier.sifter
+    sifter = crawl.frontier.states.sieve_queue
     assert sifter is not None
-    crawl.frontier.schedule([entry(numbers(1)[0], flags=int(Flag.START))], crawl.now)
+    crawl.frontier.admission.schedule([entry(numbers(1)[0], flags=int(Flag.START))], crawl.now)
     bring(crawl, *numbers(1))
     flush = sifter.begin()
     assert flush is not None
     flush.run()
-    assert (crawl.frontier.pending, crawl.frontier.in_sieve) == (1, 1)
+    assert (crawl.frontier.pending, crawl.frontier.states.in_sieve) == (1, 1)
     assert fetched(crawl) == numbers(1)
-    assert crawl.frontier.in_sieve == 0
+    assert crawl.frontier.states.in_sieve == 0
     assert not rocks(crawl).has_row(entry(numbers(1)[0]).identity)
 
 
 def test_a_long_page_comes_in_portions(crawl: Crawl) -> None:
     """No step of handing out takes many links."""
     bring(crawl, *numbers(*range(1_001)))
-    sifter = crawl.frontier.sifter
+    sifter = crawl.frontier.states.sieve_queue
     assert sifter is not None
     flush = sifter.begin()
     assert flush is not None
     flush.run()
     sizes, before = [], 0
-    for _ in crawl.frontier.sift(crawl.now):
+    for _ in crawl.frontier.admission.sift(crawl.now):
         sizes.append(crawl.frontier.pending - before)
         before += sizes[-1]
     assert sizes == [200] * 5 + [1]
@@ -244,7 +245,7 @@ STEPS = ("offered", "begun", "decided", "handed out in part", "handed out")
 @pytest.mark.parametrize("moment", STEPS)
 def test_killed_at(moment: str, crawl: Crawl, tmp_path: Path) -> None:
     """Every link is pending after it, once; also those that were offered during the flush."""
-    sifter = crawl.frontier.sifter
+    sifter = crawl.frontier.states.sieve_queue
     assert sifter is not None
     bring(crawl, *numbers(*range(300)))
     crawl.flush_sieve()
@@ -257,14 +258,14 @@ def test_killed_at(moment: str, crawl: Crawl, tmp_path: Path) -> None:
         bring(crawl, *numbers(*range(600, 800)))
         if at >= 2:
             flush.run()
-        steps = crawl.frontier.sift(crawl.now)
+        steps = crawl.frontier.admission.sift(crawl.now)
         for _ in range({3: 1, 4: 99}.get(at, 0)):
             next(steps, None)
         crawl.frontier.flush()
     store = open_store(copy_job(tmp_path, tmp_path / "killed"))
     again = crawl_of(store, resume=True, unclean=True)
     wanted = numbers(*range(800 if at else 700))
-    assert again.frontier.in_sieve + again.frontier.pending >= len(wanted)
+    assert again.frontier.states.in_sieve + again.frontier.pending >= len(wanted)
     assert sorted(fetched(again)) == sorted(wanted)
     store.close()
     with StoreReader(tmp_path / "killed") as reader:
@@ -281,7 +282,7 @@ def test_every_write_is_where_a_kill_may_come(tmp_path: Path) -> None:
     fetches: list[str] = []
     for life in range(1, 12):
         crawl.run(fetches=3)
-        if life % 2 and crawl.frontier.in_sieve:
+        if life % 2 and crawl.frontier.states.in_sieve:
             crawl.flush_sieve()
         fetches += crawl.urls
         out.update(lease.entry.url for lease in crawl.out)
@@ -303,14 +304,14 @@ def test_missing_rows_are_named(crawl: Crawl, tmp_path: Path) -> None:
     """Without them the numbers would say of one link what holds of another."""
     bring(crawl, *numbers(1, 2))
     bring(crawl, *numbers(3))
-    rocks(crawl).delete_fresh(0)
+    SieveRows(rocks(crawl)).delete(0)
     crawl.frontier.flush()
     store = open_store(copy_job(tmp_path, tmp_path / "copy"))
     with pytest.raises(JobDamagedError, match="missing at 2"):
         crawl_of(store)
     with StoreReader(tmp_path / "copy") as reader:
         assert list(reader.check()) == ["links that wait for the sieve are missing from 0 to 2"]
-    store.put_fresh(2, b"\xc1")
+    SieveRows(store).put(2, b"\xc1")
     with pytest.raises(JobDamagedError, match="cannot be read"):
         crawl_of(store)
     store.close()
@@ -341,14 +342,14 @@ def test_another_setting_in_the_next_run(crawl: Crawl, tmp_path: Path) -> None:
     bring(after, *numbers(1, 2, 3))
     assert after.frontier.pending == 2
     assert sorted(fetched(after)) == numbers(2, 3)
-    assert after.frontier.in_sieve == 0
+    assert after.frontier.states.in_sieve == 0
     assert store.has_row(entry(numbers(3)[0]).identity)
     store.close()
 
 
 def test_a_dropped_host_is_known_no_more(crawl: Crawl, tmp_path: Path) -> None:
     """Neither what was fetched, nor what waits; others are untouched, after a restart too."""
-    store, sifter = rocks(crawl), crawl.frontier.sifter
+    store, sifter = rocks(crawl), crawl.frontier.states.sieve_queue
     assert store.sieve is not None
     assert sifter is not None
     bring(crawl, *numbers(1), "http://b.t/1")
@@ -371,17 +372,17 @@ def test_a_dropped_host_is_known_no_more(crawl: Crawl, tmp_path: Path) -> None:
 
 def test_a_copy_is_of_one_moment(crawl: Crawl, tmp_path: Path) -> None:
     """While it is made no flush begins; the copy goes on as the job does."""
-    store, sifter = rocks(crawl), crawl.frontier.sifter
+    store, sifter = rocks(crawl), crawl.frontier.states.sieve_queue
     assert store.sieve is not None
     assert sifter is not None
     bring(crawl, *numbers(1, 2))
     fetched(crawl)
     bring(crawl, *numbers(2, 3))
-    assert store.sieve.hold()
-    assert not store.sieve.hold()
+    assert store.sieve.lock()
+    assert not store.sieve.lock()
     assert sifter.begin() is None
     store.checkpoint(tmp_path / "copy")
-    store.sieve.give_back()
+    store.sieve.unlock()
     assert fetched(crawl) == numbers(3)
     copy = RocksStore(tmp_path / "copy", memory=4 << 20)
     copy.sieve = SieveIndex.if_any(tmp_path / "copy" / SIEVE_FOLDER, copy.kv(DROPPED))
@@ -393,21 +394,21 @@ def test_a_copy_is_of_one_moment(crawl: Crawl, tmp_path: Path) -> None:
 
 def test_a_copy_waits_for_the_end_of_a_flush(crawl: Crawl) -> None:
     """Its verdict would be in the copy of the sieve, and its links in that of the store no more."""
-    store, sifter = rocks(crawl), crawl.frontier.sifter
+    store, sifter = rocks(crawl), crawl.frontier.states.sieve_queue
     assert store.sieve is not None
     assert sifter is not None
     bring(crawl, *numbers(1))
     flush = sifter.begin()
     assert flush is not None
-    assert not store.sieve.hold()
+    assert not store.sieve.lock()
     flush.run()
-    assert store.sieve.hold()
+    assert store.sieve.lock()
 
 
 def test_mined_and_linked_since(crawl: Crawl) -> None:
     """What a link led to is fetched, whatever the miner has learnt: no other link brings it."""
     mined = entry(numbers(1)[0], flags=int(Flag.SPECULATIVE), referrer=PAGE)
-    crawl.frontier.schedule([mined], crawl.now)
+    crawl.frontier.admission.schedule([mined], crawl.now)
     crawl.frontier.miner.gave_up = lambda each: bool(  # type: ignore[method-assign]
         each.flags & Flag.SPECULATIVE
     )
@@ -437,13 +438,13 @@ def test_of_pages_in_bulk(crawl: Crawl) -> None:
     crawl.web.links = lambda url: numbers(1, 2, 3) if url.endswith("/0") else []
     crawl.seed(*numbers(0))
     made: list[str] = []
-    take = crawl.frontier.ledger.take
+    take = crawl.frontier.states.add_pending
 
     def counted(each: Entry, record: Any) -> None:
         made.append(each.url)
         take(each, record)
 
-    crawl.frontier.ledger.take = counted  # type: ignore[method-assign]
+    crawl.frontier.states.add_pending = counted  # type: ignore[method-assign]
     crawl.run()
     assert sorted(crawl.urls) == numbers(0, 1, 2, 3)
     assert made == numbers(1, 2, 3)

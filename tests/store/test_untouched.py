@@ -19,6 +19,7 @@ from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.job_directory import FOLDER, Job, JobFile
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.store.seen_index import DONE_200
+from scrapy_spider_suite.store.seen_transfer import SieveRows
 
 
 def open_job(path: Path, **settings: Any) -> Job:
@@ -51,7 +52,7 @@ def something(job: Job, what: str) -> None:
         case "a host was met":
             store.put_record("a.t", HostRecord())
         case "links wait for the sieve":
-            store.put_fresh(0, b"row")
+            SieveRows(store).put(0, b"row")
         case "start() was read":
             store.kv("start").put(b"started", b"1")
         case "it is a member":

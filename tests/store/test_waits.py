@@ -40,7 +40,7 @@ def test_hosts_in_memory_and_on_disk_are_counted_together(monkeypatch: pytest.Mo
     counted = WaitCounts(bench(), on_disk, lambda host: False)
     for _ in range(3):
         assert not counted.counts
-        counted.look(NOW, WALL)
+        counted.step(NOW, WALL)
     assert counted.counts == [
         WaitCount(WaitReason.BACK_OFF, 3, WALL + 10),
         WaitCount(WaitReason.CRAWL_DELAY, 1, WALL + 60),

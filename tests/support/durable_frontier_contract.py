@@ -31,9 +31,10 @@ class DurableFrontierContract(FrontierContract):
         crawl = self.one_host(store)
         crawl.seed("http://a.t/1")
         crawl._resolve()
-        (lease,) = crawl.frontier.acquire(0.0)
+        (lease,) = crawl.frontier.leases.acquire(0.0)
         for n in range(1_500):
-            crawl.frontier.adopt(lease, [entry(f"http://a.t/child{n}", flags=Flag.USER)], 0.0)
+            child = entry(f"http://a.t/child{n}", flags=Flag.USER)
+            crawl.frontier.admission.adopt(lease, [child], 0.0)
         assert crawl.frontier.counters.pending > 1_000
         assert len(lease.children) < 1_000
         assert state_of(crawl.frontier, "http://a.t/1").state is State.PENDING
@@ -43,16 +44,16 @@ class DurableFrontierContract(FrontierContract):
         crawl = self.one_host(store)
         crawl.seed("http://a.t/1")
         crawl._resolve()
-        (lease,) = crawl.frontier.acquire(0.0)
-        crawl.frontier.adopt(lease, [entry("http://a.t/2", flags=Flag.USER)], 0.0)
-        assert not crawl.frontier.known(entry("http://a.t/2").identity)
+        (lease,) = crawl.frontier.leases.acquire(0.0)
+        crawl.frontier.admission.adopt(lease, [entry("http://a.t/2", flags=Flag.USER)], 0.0)
+        assert not crawl.frontier.states.known(entry("http://a.t/2").identity)
         lease.event = Event.SUCCESS
-        crawl.frontier.settle(lease, 0.0)
+        crawl.frontier.commit.settle(lease, 0.0)
         assert state_of(crawl.frontier, "http://a.t/2").state is State.PENDING
 
     def adopting(self, crawl: Crawl, brood: dict[str, list[Entry]]) -> None:
         """Let pages bring the entries that *brood* names, as a spider's callback would."""
-        crawl.on_page = lambda lease: crawl.frontier.adopt(
+        crawl.on_page = lambda lease: crawl.frontier.admission.adopt(
             lease, brood.get(lease.entry.url, []), crawl.now
         )
 
@@ -73,7 +74,7 @@ class DurableFrontierContract(FrontierContract):
         crawl = self.one_host(store)
         ring = {f"http://a.t/{n}": [volatile(f"http://a.t/{(n + 1) % 5}")] for n in range(5)}
         self.adopting(crawl, ring)
-        crawl.frontier.schedule([volatile("http://a.t/0")], 0.0)
+        crawl.frontier.admission.schedule([volatile("http://a.t/0")], 0.0)
         crawl.run(until=1_000.0)
         assert crawl.frontier.pending == 0
         assert len(crawl.urls) == 5
@@ -97,7 +98,7 @@ class DurableFrontierContract(FrontierContract):
         policy = Policy(host=Pace(0.0), address=Pace(0.0))
         crawl = self.one_host(store, policy=policy)
         last = 3_000
-        crawl.on_page = lambda lease: crawl.frontier.adopt(
+        crawl.on_page = lambda lease: crawl.frontier.admission.adopt(
             lease, [volatile(f"http://a.t/{int(lease.entry.url[11:]) + 1}")]
             if not lease.entry.url.endswith(f"/{last}") else [], crawl.now,
         )  # fmt: skip

@@ -115,9 +115,10 @@ class FrontierContract(ABC):
     def test_priorities(self, store: Store) -> None:
         """High ones first, also those that come later than a front full of others."""
         crawl = self.one_host(store)
-        crawl.frontier.schedule([entry(f"http://a.t/{n}") for n in range(50)], 0.0)
-        crawl.frontier.schedule([entry(f"http://a.t/high{n}", priority=9) for n in range(50)], 0.0)
-        crawl.frontier.schedule([entry(f"http://a.t/low{n}", priority=-9) for n in range(50)], 0.0)
+        crawl.frontier.admission.schedule([entry(f"http://a.t/{n}") for n in range(50)], 0.0)
+        schedule = crawl.frontier.admission.schedule
+        schedule([entry(f"http://a.t/high{n}", priority=9) for n in range(50)], 0.0)
+        schedule([entry(f"http://a.t/low{n}", priority=-9) for n in range(50)], 0.0)
         crawl.run()
         expected = [f"http://a.t/{kind}{n}" for kind in ("high", "", "low") for n in range(50)]
         assert crawl.urls == expected
@@ -157,7 +158,7 @@ class FrontierContract(ABC):
         crawl.run()
         assert {host: len(f) for host, f in per_host(crawl).items()} == {"a.t": 7, "b.t": 30}
         assert crawl.frontier.counters.events == {Event.SUCCESS: 37, Event.BUDGET: 23}
-        crawl.frontier.schedule([entry("http://a.t/late")], crawl.now)
+        crawl.frontier.admission.schedule([entry("http://a.t/late")], crawl.now)
         assert state_of(crawl.frontier, "http://a.t/late").event is Event.BUDGET
 
     def test_failures_use_up_no_budget(self, store: Store) -> None:
@@ -180,7 +181,7 @@ class FrontierContract(ABC):
         web = Web({"a.t": "10.0.0.1"}, event=lambda url, n: Event.SERVER_ERROR)
         policy = Policy(host=Pace(1.0), address=Pace(0.5), retry_times=3)
         crawl = self.one_host(store, web, policy=policy)
-        crawl.frontier.schedule([entry("http://a.t/1", flags=flags)], 0.0)
+        crawl.frontier.admission.schedule([entry("http://a.t/1", flags=flags)], 0.0)
         crawl.run()
         times = 1 if flags else 4
         assert len(crawl.urls) == times
@@ -226,8 +227,8 @@ class FrontierContract(ABC):
         crawl._resolve()
         (lease,) = self.lease_of(crawl, "a.t")
         lease.event = Event.TOO_MANY_REQUESTS
-        crawl.frontier.release(lease, crawl.now, retry_after=100.0)
-        crawl.frontier.settle(lease, crawl.now)
+        crawl.frontier.leases.release(lease, crawl.now, retry_after=100.0)
+        crawl.frontier.commit.settle(lease, crawl.now)
         asked = crawl.now
         crawl.run()
         again = next(fetch for fetch in crawl.fetches if fetch.host == "a.t")
@@ -237,10 +238,10 @@ class FrontierContract(ABC):
     def lease_of(self, crawl: Crawl, host: str) -> list[Lease]:
         """Acquire until *host* has its turn; the others go back."""
         for _ in range(1_000):
-            for lease in crawl.frontier.acquire(crawl.now):
+            for lease in crawl.frontier.leases.acquire(crawl.now):
                 if lease.entry.host == host:
                     return [lease]
-                crawl.frontier.put_back(lease, crawl.now)
+                crawl.frontier.commit.put_back(lease, crawl.now)
             crawl.now += 1.0
             crawl.frontier.tick(crawl.now)
             crawl._resolve()
@@ -252,9 +253,9 @@ class FrontierContract(ABC):
         crawl.seed(*(f"http://a.t/{n}" for n in range(40)))
         crawl._resolve()
         for _ in range(3):
-            (lease,) = crawl.frontier.acquire(0.0)
+            (lease,) = crawl.frontier.leases.acquire(0.0)
             assert lease.entry.url == "http://a.t/0"
-            crawl.frontier.put_back(lease, 0.0)
+            crawl.frontier.commit.put_back(lease, 0.0)
         assert crawl.frontier.counters.pending == 40
         assert crawl.frontier.statistics().leased == 0
         crawl.run()
@@ -267,10 +268,10 @@ class FrontierContract(ABC):
         crawl = self.one_host(store)
         crawl.seed("http://a.t/first")
         crawl._resolve()
-        (lease,) = crawl.frontier.acquire(0.0)
+        (lease,) = crawl.frontier.leases.acquire(0.0)
         others = [entry(f"http://a.t/{n}", priority=5) for n in range(60)]
-        crawl.frontier.schedule(others, 0.0)
-        crawl.frontier.put_back(lease, 0.0)
+        crawl.frontier.admission.schedule(others, 0.0)
+        crawl.frontier.commit.put_back(lease, 0.0)
         crawl.run()
         assert crawl.urls == [f"http://a.t/{n}" for n in range(60)] + ["http://a.t/first"]
 
@@ -285,7 +286,7 @@ class FrontierContract(ABC):
         crawl.run()
         assert crawl.urls == ["http://b.t/"]
         assert state_of(crawl.frontier, "http://a.t/49").event is event
-        crawl.frontier.schedule([entry("http://a.t/late")], crawl.now)
+        crawl.frontier.admission.schedule([entry("http://a.t/late")], crawl.now)
         assert state_of(crawl.frontier, "http://a.t/late").event is event
         assert crawl.frontier.counters.failed == 51
         assert crawl.frontier.counters.pending == 0
@@ -317,8 +318,8 @@ class FrontierContract(ABC):
         web = Web({"b.t": "10.0.0.1"},
                   names=lambda host, n: Event.NO_SUCH_HOST if host == "a.t" else None)  # fmt: skip
         crawl = self.crawl(store, web)
-        crawl.frontier.schedule((entry(f"http://a.t/{n}") for n in range(rows)), 0.0)
-        crawl.frontier.schedule((entry(f"http://b.t/{n}") for n in range(3)), 0.0)
+        crawl.frontier.admission.schedule((entry(f"http://a.t/{n}") for n in range(rows)), 0.0)
+        crawl.frontier.admission.schedule((entry(f"http://b.t/{n}") for n in range(3)), 0.0)
         failed = [0]
         while crawl.frontier.counters.failed < rows:
             crawl.run(until=crawl.now + 0.5)
@@ -347,9 +348,9 @@ class FrontierContract(ABC):
         crawl.run(until=20.0)
         assert crawl.urls == ["http://a.t/1", "http://a.t/2"]
         assert state_of(crawl.frontier, "http://a.t/1").state is State.PENDING
-        crawl.frontier.unhold(held[0], crawl.now)
+        crawl.frontier.commit.unhold(held[0], crawl.now)
         assert crawl.frontier.pending == 1
-        crawl.frontier.unhold(held[0], crawl.now)
+        crawl.frontier.commit.unhold(held[0], crawl.now)
         assert state_of(crawl.frontier, "http://a.t/1").state is State.DONE
         assert crawl.frontier.pending == 0
 
@@ -368,4 +369,4 @@ class FrontierContract(ABC):
         crawl.on_page = page
         crawl.run(fetches=2)
         assert tries == ["http://a.t/1", "http://a.t/1"]
-        assert not crawl.frontier.known(entry("http://a.t/from1").identity)
+        assert not crawl.frontier.states.known(entry("http://a.t/from1").identity)

@@ -16,6 +16,7 @@ from scrapy_spider_suite.cluster.handover.handover_context import handover_conte
 from scrapy_spider_suite.cluster.handover.handover_file import HandoverLabel, UnitSet, pack_units
 from scrapy_spider_suite.cluster.handover.load import HostLoad
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.crawl.queue.parts import QueueOptions
 from scrapy_spider_suite.frontier.entries import UNITS, Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.store.counters import Counters, wrong_rows
@@ -57,7 +58,7 @@ class Side:
             self.store.sieve = SieveIndex(self.folder / SIEVE, self.store.kv(DROPPED), capacity=50)
         self.frontier = Frontier(
             self.store, POLICY, now=self.now, wall=WALL, capacity=100,
-            counters=Counters.load(self.store), sift=self.sieve,
+            counters=Counters.load(self.store), options=QueueOptions(sift=self.sieve),
         )  # fmt: skip
         self.frontier.open(self.now)
 
@@ -70,20 +71,20 @@ class Side:
         url = f"http://{host}/{page}"
         if not state:
             return
-        self.frontier.schedule([entry(url)], self.now)
+        self.frontier.admission.schedule([entry(url)], self.now)
         if state == "pending":
             return
         hands = handover_context(self.frontier, self.store)
         (queued,) = [e for e in self.store.rows(host, b"", 1_000) if e.url == url]
-        assert hands.rework.take_out(queued)
+        assert hands.rework.remove(queued)
         known = FAILED if state == "failed" else DONE
         record = hands.residents.records.touch(host)
-        hands.ledger.take_over_state(state_key(host, url), host, record, known)
+        hands.states.import_state(state_key(host, url), host, record, known)
         hands.residents.records.save()
         self.frontier.flush()
         if state == "asked":
             again = entry(url, flags=int(Flag.DONT_FILTER))
-            assert hands.rework.again(again, known, *self.clock())
+            assert hands.rework.requeue(again, known, self.now)
         if state == "archived":
             assert self.store.archive is not None
             self.store.archive.add([state_key(host, url)])
@@ -104,7 +105,7 @@ class Side:
     def known(self) -> dict[str, str]:
         """What of each URL."""
         found = {}
-        for key, data in self.store.every_state(b""):
+        for key, data in self.store.states(b""):
             found[key[key.index(b"\0", 2) + 1 :].decode()] = UrlState.from_bytes(data).state.value
         assert self.store.archive is not None
         return dict.fromkeys(self.store.archive.urls, "done") | found
@@ -139,7 +140,7 @@ class Side:
 
     def close(self) -> None:
         """End the run."""
-        self.frontier.close(self.now)
+        self.frontier.close()
         self.store.close()
 
     def reopened(self, folder: Path | None = None) -> Side:
@@ -235,7 +236,7 @@ class Movers(Agents):
     def hold(self, name: str) -> None:
         """What this agent does not hold it does not fetch."""
         held, unit = self.held[name], self.assignment.unit
-        self.crawls[name].frontier.holding.change(
+        self.crawls[name].frontier.leases.foreign.set_rule(
             lambda host, url: unit(host, url or f"http://{host}/") not in held,
             by_host=self.assignment.by_host,
         )

@@ -53,23 +53,23 @@ class Made:
     def find(self, url: str, **fields: Any) -> None:
         """The page *VIA* leads to *url*."""
         host = url.split("/")[2]
-        self.behind.schedule([Entry(host, url, referrer=VIA, **fields)], self.now)
+        self.behind.admission.schedule([Entry(host, url, referrer=VIA, **fields)], self.now)
 
     def end(self, url: str, event: Event, status: int = 0) -> None:
         """Find *url*, and try it once, with this end."""
         if not [row for row in self.store.rows(url.split("/")[2], b"", 9) if row.url == url]:
             self.find(url)
-        for host in self.behind.wanting_address(self.now, 10):
-            self.behind.resolved(host, "192.0.2.1", host.key, self.now + 1e6, self.now)
-        [lease] = self.behind.acquire(self.now)
+        for host in self.behind.unresolved_hosts(self.now, 10):
+            self.behind.set_address(host, "192.0.2.1", host.key, self.now + 1e6, self.now)
+        [lease] = self.behind.leases.acquire(self.now)
         lease.event, lease.status = event, status
         if lease.visit is not None:
             lease.visit.host.start_clock(self.now)
-        self.behind.settle(lease, self.now)
-        self.behind.release(lease, self.now)
+        self.behind.commit.settle(lease, self.now)
+        self.behind.leases.release(lease, self.now)
         self.now += 1.0
 
     def close(self) -> None:
         """Let others read it."""
-        self.behind.close(self.now)
+        self.behind.close()
         self.job.close()

@@ -72,7 +72,7 @@ class Agents:
         """Whether nothing is pending or on its way anywhere."""
         there = self.crawls.keys() - self.away
         frontiers = [self.crawls[name].frontier for name in there]
-        waiting = any(frontier.pending or frontier.in_sieve for frontier in frontiers)
+        waiting = any(frontier.pending or frontier.states.in_sieve for frontier in frontiers)
         return not waiting and not any(len(self.routings[name].outbox) for name in there)
 
     def run(self, until: float = 60_000.0) -> None:
@@ -97,7 +97,7 @@ class Agents:
                 while letter := list(islice(routing.outbox.rows(to), A_LETTER)):
                     frontier = self.crawls[taker].frontier
                     entries = list(unpack_rows(row for _, row in letter))
-                    frontier.schedule(entries, self.now)
+                    frontier.admission.schedule(entries, self.now)
                     frontier.flush()
                     routing.outbox.drop(to, letter[0][0], letter[-1][0])
                     self.rows += len(letter)

@@ -17,6 +17,7 @@ from random import Random
 from scrapy_spider_suite.cluster.routing import OwnerRouter
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.parts import QueueOptions
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, Entry, Order, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
@@ -147,9 +148,10 @@ class Crawl:
     ) -> None:  # fmt: skip
         self.frontier = Frontier(
             store, policy, now=start, wall=wall, capacity=capacity,
-            counters=Counters.load(store) if resume else None, unclean=unclean, order=order,
-            window=window, sift=sift, cache=cache, routing=routing,
+            counters=Counters.load(store) if resume else None, unclean=unclean,
+            options=QueueOptions(order, window, cache, sift),
         )  # fmt: skip
+        self.frontier.admission.router = routing
         self.frontier.open(start)
         self.web = web
         self.now = start
@@ -176,7 +178,7 @@ class Crawl:
 
     def seed(self, *urls: str) -> None:
         """Schedule URLs, and make that durable."""
-        self.frontier.schedule([entry(url) for url in urls], self.now)
+        self.frontier.admission.schedule([entry(url) for url in urls], self.now)
         self.frontier.flush()
 
     def run(self, *, until: float = 60_000.0, fetches: int = 100_000) -> None:
@@ -186,38 +188,38 @@ class Crawl:
         """
         while self._more() and self.now < until and len(self.fetches) < fetches:
             self._resolve()
-            while self._busy < self._seats and (leases := self.frontier.acquire(self.now)):
+            while self._busy < self._seats and (leases := self.frontier.leases.acquire(self.now)):
                 self._begin_visit(leases)
             self._wait()
 
     def _more(self) -> bool:
-        while not self.frontier.pending and self.frontier.in_sieve:
+        while not self.frontier.pending and self.frontier.states.in_sieve:
             if not self.flush_sieve():
                 break
         return bool(self.frontier.pending)
 
     def flush_sieve(self) -> bool:
         """Have the sieve say what is new, and take it; False: somebody holds it."""
-        sifter, before = self.frontier.sifter, self.frontier.in_sieve
+        sifter, before = self.frontier.states.sieve_queue, self.frontier.states.in_sieve
         assert sifter is not None
         self.frontier.flush()
         flush = sifter.begin()
         if flush is not None:
             flush.run()
-        for _ in self.frontier.sift(self.now):
+        for _ in self.frontier.admission.sift(self.now):
             pass
         self.frontier.flush()
-        return self.frontier.in_sieve < before
+        return self.frontier.states.in_sieve < before
 
     def _resolve(self) -> None:
-        for host in self.frontier.wanting_address(self.now, 1_000):
+        for host in self.frontier.unresolved_hosts(self.now, 1_000):
             attempt = self._asked[host.key] = self._asked.get(host.key, 0) + 1
             event = self.web.names(host.key, attempt)
             if event is None:
                 address = self.web.addresses[host.key]
-                self.frontier.resolved(host, address, address, 1e18, self.now)
+                self.frontier.set_address(host, address, address, 1e18, self.now)
             else:
-                self.frontier.unresolved(host, event, self.now)
+                self.frontier.health.no_address(host, event, self.now)
 
     def _wait(self) -> None:
         wait = self.frontier.wait(self.now) if self._busy < self._seats else None
@@ -232,8 +234,8 @@ class Crawl:
         if self.now >= self._next_tick:
             self._next_tick += 1.0
             self.ticks += 1
-            if self.frontier.reviser.busy:
-                self.frontier.reviser.go_on(self.now, self.now + self.frontier.wall_offset)
+            if self.frontier.policy_update.busy:
+                self.frontier.policy_update.step(self.now)
             self.frontier.tick(self.now)
 
     def _later(self, seconds: float, what: Callable[[], None]) -> None:
@@ -253,7 +255,7 @@ class Crawl:
         host, address = visit.host.key, visit.address.key
         start = self.now
         self.watch.begins(host, address, start, first=first)
-        bar = self.watch.policy.bar(host, address, start + self.frontier.wall_offset)
+        bar = self.watch.policy.exclusion(host, address, start + self.frontier.wall_offset)
         assert bar is None or not first, f"{host} is visited though {bar}"
         self.frontier.workbench.begin(visit.host, visit.address, start, visit=True)
 
@@ -270,7 +272,7 @@ class Crawl:
                 self._transfer(leases[1:], number, first=False)
             else:
                 self._busy -= 1
-                self.frontier.release(lease, self.now)
+                self.frontier.leases.release(lease, self.now)
             self._later(self._think, lambda: self.settle(lease))
 
         self._later(self._random.uniform(*self.web.seconds), end)
@@ -280,7 +282,7 @@ class Crawl:
         if lease.event is Event.SUCCESS:
             lease.status = lease.status or self.status
             self.on_page(lease)
-        self.frontier.settle(lease, self.now)
+        self.frontier.commit.settle(lease, self.now)
         self.out.pop(lease, None)
         if self._flush_always:
             self.frontier.flush()

@@ -158,7 +158,7 @@ class Handing(Agents):
         assert isinstance(frontier.store, RocksStore)
 
         def changed() -> None:
-            frontier.holding.change(shares.elsewhere, by_host=self.assignment.by_host)
+            frontier.leases.foreign.set_rule(shares.elsewhere, by_host=self.assignment.by_host)
 
         async def look() -> None:
             shares.hold(self.registry.tokens)
@@ -176,7 +176,7 @@ class Handing(Agents):
 
     def _check(self, name: str, crawl: Crawl) -> None:
         """Only the holder of a unit ever leases anything of it."""
-        acquire, unit = crawl.frontier.acquire, self.assignment.unit
+        acquire, unit = crawl.frontier.leases.acquire, self.assignment.unit
 
         def checked(now: float) -> Any:
             leases = acquire(now)
@@ -185,7 +185,7 @@ class Handing(Agents):
                 assert holder == self.registry.numbers[name], f"{name} fetches {lease.entry.url}"
             return leases
 
-        crawl.frontier.acquire = checked  # type: ignore[method-assign]
+        crawl.frontier.leases.acquire = checked  # type: ignore[method-assign]
 
     async def stop(self, name: str) -> None:
         """Its process ends, in whatever it is at."""
@@ -262,7 +262,7 @@ class Handing(Agents):
                 shares.meet(self.registry.view)
             shares.hold(self.registry.tokens)
             self.routings[name].reroute(shares.owner)
-            self.crawls[name].frontier.holding.change(
+            self.crawls[name].frontier.leases.foreign.set_rule(
                 shares.elsewhere, by_host=self.assignment.by_host
             )
             self.handovers[name].poke()
@@ -317,9 +317,11 @@ class Handing(Agents):
     def told(self) -> list[tuple[object, ...]]:
         """Where each of them stands."""
         return [
-            (name, crawl.frontier.pending, len(self.routings[name].outbox), crawl.frontier.leased,
-             self.handovers[name].busy, self.shares[name].settled,
-             int(self.shares[name].giving.sum()), self.tasks[name].done())
+            (
+                name, crawl.frontier.pending, len(self.routings[name].outbox),
+                crawl.frontier.leases.out, self.handovers[name].busy, self.shares[name].settled,
+                int(self.shares[name].giving.sum()), self.tasks[name].done(),
+            )
             for name, crawl in self.crawls.items()
         ]  # fmt: skip
 

@@ -142,7 +142,7 @@ async def _requeue_outbox(frontier: Frontier, outbox: Outbox) -> tuple[int, int]
             for _, row in rows:
                 try:
                     entries = list[Entry](unpack_rows([row]))
-                    frontier.schedule(entries, _now(frontier))
+                    frontier.admission.schedule(entries, _now(frontier))
                     links += len(entries)
                 except MessageError as error:
                     logger.warning("a row of the outbox: %s", error)

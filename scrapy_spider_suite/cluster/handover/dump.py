@@ -171,12 +171,12 @@ class HostDump:
             if not resident.idle():
                 return False
             for _, entry in [item for item in resident.front if item[1].volatile]:
-                hands.residents.fronts.take_out(resident, entry)
-                hands.health.fail(entry, Event.ELSEWHERE, now, wall)
+                hands.residents.fronts.remove(resident, entry)
+                hands.health.fail(entry, Event.ELSEWHERE, now)
             clock = resident.next_fetch - now + wall, resident.why
-            hands.residents.leave(resident, wall, now)
+            hands.residents.leave(resident, now)
             hands.residents.waiting.leave(host, record)
-            # That of a bar would hide when the host was visited.
+            # That of an exclusion would hide when the host was visited.
             record.next_fetch, record.why = clock
         hands.residents.waiting.leave(host, record)
         self._records.save()
@@ -206,7 +206,7 @@ class HostDump:
             return PENDING
         state = UrlState.from_bytes(data)
         if state.state is not State.PENDING:
-            self._hands.ledger.take_back(host, self._records.touch(host), state)
+            self._hands.states.uncount(host, self._records.touch(host), state)
             data = replace(state, state=State.PENDING).to_bytes()
             self._store.put_state(entry.identity, data)
             self._records.save()
@@ -215,7 +215,7 @@ class HostDump:
     def is_out(self, entry: Entry) -> bool:
         """Whether *entry* is being fetched."""
         leased = self._hands.residents.fronts.is_leased(entry)
-        return leased and not self._hands.holding.counts_as_out(entry)
+        return leased and not self._hands.holding.counts_as_leased(entry)
 
     def _states(self, host: str) -> Iterator[Item | bool]:
         """What is done or failed, also where only the archive says so."""
@@ -329,7 +329,7 @@ class DumpSettlement:
                 yield False
             else:
                 yield from self._forget(host)
-        self._hands.ledger.cache.clear()
+        self._hands.states.cache.clear()
         self._end(parcel)
 
     def keep(self, parcel: str) -> Steps:
@@ -362,7 +362,7 @@ class DumpSettlement:
             for name, state in portion:
                 if state.state is State.PENDING:
                     self._store.delete_state(prefix + name)
-                    self._hands.ledger.forget(prefix + name)
+                    self._hands.states.forget(prefix + name)
                 else:
                     self._hands.rework.forget_state(host, name, state)
             yield False
@@ -377,7 +377,7 @@ class DumpSettlement:
         while entries := self._store.rows(host, after, ROWS):
             for entry in entries:
                 if self._units.has(host, entry.url):
-                    self._hands.holding.let_go(entry)
+                    self._hands.holding.release(entry)
                     if not self._hands.rework.forget(entry):
                         yield True
                         break
@@ -410,11 +410,11 @@ class DumpSettlement:
         while True:
             record = self._records.of(host)
             done, dead = record.done, record.dead
-            counted = hands.ledger.counters.events.get(Event.SUCCESS, 0)
+            counted = hands.states.counters.events.get(Event.SUCCESS, 0)
             if hands.rework.forget_host(host, self._clock()[0]):
                 break
             yield True
-        counters = hands.ledger.counters
+        counters = hands.states.counters
         # It had no rows that said so.
         left = counted - done
         if left > 0:

@@ -124,7 +124,7 @@ class FingerprintDump:
         for begin, stop in key_ranges(self._units, first, end):
             after = begin
             while keys := [
-                key for key, _ in islice(self._hands.store.every_state(after), _KEYS) if key < stop
+                key for key, _ in islice(self._hands.store.states(b"", after), _KEYS) if key < stop
             ]:
                 yield rows_of(sieved.prints(keys), sieved.width)
                 after = keys[-1]
@@ -193,13 +193,13 @@ class FingerprintLoad:
             self._hands.open_sieve()
         elif kind == DROPPED and self._store.sieve is not None:
             self._store.sieve.was_dropped(host, value)
-        elif kind == PRINTS and self._hands.ledger.sifter is not None:
-            self._hands.ledger.sifter.keep_prints(value)
+        elif kind == PRINTS and self._hands.states.sieve_queue is not None:
+            self._hands.states.sieve_queue.keep_prints(value)
 
     def relieve(self) -> Steps:
         """Let what has come so far be known, if there is enough of it; and have `knows` be true of
         the portion that comes next."""
-        sifter = self._hands.ledger.sifter
+        sifter = self._hands.states.sieve_queue
         if sifter is not None and sifter.full:
             yield from drain_sieve(self._hands, self._clock)
         yield from finish_flush(self._hands, self._clock)
@@ -240,7 +240,7 @@ class FingerprintLoad:
         """Count pages of *host* that are done, of which there is no row to say so."""
         record = self._records.touch(host)
         if theirs.done > record.done:
-            self._hands.ledger.count_done(host, record, theirs.done - record.done)
+            self._hands.states.count_done(host, record, theirs.done - record.done)
 
     def _take_out(self, sieved: SieveIndex, rows: Rows) -> Steps:
         """Take what is pending here out of its queue, if it is among *rows*: it is done."""
@@ -267,8 +267,8 @@ class FingerprintLoad:
         data = self._store.row(entry.identity)
         if is_forced(entry, UrlState.from_bytes(data or DONE_200)):
             return
-        self._hands.holding.let_go(entry)
-        if self._hands.rework.take_out(entry):
+        self._hands.holding.release(entry)
+        if self._hands.rework.remove(entry):
             self._store.delete_state(entry.identity)
             restore_revisit(self._hands.revisits, entry.identity)
 

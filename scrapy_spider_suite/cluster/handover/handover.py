@@ -227,7 +227,7 @@ class Handover:
 
     def _portion(self, mask: Mask) -> Mask:
         """As many of the units as go in one parcel."""
-        counters, units = self._moving.hands.ledger.counters, self._moving.units(mask)
+        counters, units = self._moving.hands.states.counters, self._moving.units(mask)
         urls = counters.pending + counters.done + counters.failed
         held = max(1, int((self._shares.mine | self._traces.found).sum()))
         most = max(1, FILE_URLS * held // max(1, urls))

@@ -47,7 +47,7 @@ from scrapy_spider_suite.store.revisit_plans import RevisitPlans
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_index import SieveIndex
-from scrapy_spider_suite.store.seen_transfer import SieveQueue, unpack
+from scrapy_spider_suite.store.seen_transfer import SieveQueue, SieveRows, unpack
 from scrapy_spider_suite.store.url_states import UrlStates
 
 SLICE: Final = 0.005
@@ -108,7 +108,7 @@ class Hands(NamedTuple):
     store: RocksStore
     workbench: Workbench
     residents: Residents
-    ledger: UrlStates
+    states: UrlStates
     health: HostHealth
     holding: ForeignUrlCheck
     revisits: RevisitPlans
@@ -123,9 +123,9 @@ class Hands(NamedTuple):
 def handover_context(frontier: Frontier, store: RocksStore) -> Hands:
     """Return what hosts of *frontier* are handed over with, and taken; *store* is its store."""
     return Hands(
-        store, frontier.workbench, frontier.residents, frontier.ledger, frontier.health,
-        frontier.holding, frontier.planner.revisits, frontier.grounds, frontier.rework(store),
-        frontier.let_go, frontier.flush, frontier.sift,
+        store, frontier.workbench, frontier.residents, frontier.states, frontier.health,
+        frontier.leases.foreign, frontier.planner.revisits, frontier.trap_stats,
+        UrlEdits(frontier, store), frontier.release_holder, frontier.flush, frontier.admission.sift,
     )  # fmt: skip
 
 
@@ -147,7 +147,7 @@ def drain_sieve(hands: Hands, clock: Clock, slots: Container[int] | None = None)
     a flush bears to be stepped by several. Raises `StoreWriteError`, and goes on if it is called
     again.
     """
-    sifter = hands.ledger.sifter
+    sifter = hands.states.sieve_queue
     if sifter is None:
         return
     end = sifter.end
@@ -163,7 +163,7 @@ def drain_sieve(hands: Hands, clock: Clock, slots: Container[int] | None = None)
 def finish_flush(hands: Hands, clock: Clock) -> Steps:
     """Have no flush under way, until the next step of whoever asks for it: then, of what has no
     row, who is known to the sieve is done."""
-    sifter = hands.ledger.sifter
+    sifter = hands.states.sieve_queue
     while sifter is not None and (flush := sifter.under_way) is not None:
         if flush.decided:
             next(hands.sift(clock()[0]), None)
@@ -180,7 +180,7 @@ def _waits(
 ) -> Generator[bool, None, bool]:
     """Whether a link that waits leads to a host in *slots*, or is one that did."""
     after = 0
-    while rows := list(islice(store.fresh(max(after, sifter.first)), _ROWS)):
+    while rows := list(islice(SieveRows(store).items(max(after, sifter.first)), _ROWS)):
         for number, row in rows:
             _, keys = unpack(number, row)
             if any(key and int.from_bytes(key[:2], "big") in slots for key in keys):
@@ -194,7 +194,7 @@ def with_sieve_locked(
     hands: Hands, sieved: SieveIndex, work: Callable[[], Generator[Any, None, None]]
 ) -> Steps:
     """Do the steps that *work* makes, in a thread, while no flush runs or can begin."""
-    while not sieved.hold():
+    while not sieved.lock():
         flush = sieved.sieve.under_way
         if flush is None or flush.decided:
             yield True  # somebody else holds it
@@ -204,7 +204,7 @@ def with_sieve_locked(
     try:
         yield from run_in_thread(work())
     finally:
-        sieved.give_back()
+        sieved.unlock()
 
 
 def _run(store: RocksStore, flush: Flush) -> Generator[None, None, None]:

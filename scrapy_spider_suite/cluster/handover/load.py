@@ -126,7 +126,7 @@ class Conflicts:
         self._mark(key, _STATE, theirs.to_bytes())
 
     def _mark(self, key: bytes, kind: bytes, data: bytes) -> None:
-        mark = ConflictMark(self._hands.ledger.counters.sequence, kind, data)
+        mark = ConflictMark(self._hands.states.counters.sequence, kind, data)
         self._kv.put(_CONFLICT + key, mark.to_bytes())
 
     # When all of it is merged
@@ -194,8 +194,8 @@ class Conflicts:
         restore_revisit(self._hands.revisits, key)
 
     def _take_out(self, entry: Entry) -> bool:
-        self._hands.holding.let_go(entry)
-        return self._hands.rework.take_out(entry)
+        self._hands.holding.release(entry)
+        return self._hands.rework.remove(entry)
 
 
 def _digest(entry: Entry) -> bytes:
@@ -293,7 +293,7 @@ class HostLoad:
         does."""
         rows = (msgpack.unpackb(data) for _, data in self._kv.items(_LOADED))
         since = [LoadPosition(*map(int, row)).since for row in rows if row[0] != _END]
-        yield from self._twice.end(min(since, default=self._hands.ledger.counters.sequence))
+        yield from self._twice.end(min(since, default=self._hands.states.counters.sequence))
 
     # Where
 
@@ -304,7 +304,7 @@ class HostLoad:
     def _place(self, first: int) -> LoadPosition:
         data = self._kv.get(self._key)
         if data is None:
-            return LoadPosition(first, 0, self._hands.ledger.counters.sequence)
+            return LoadPosition(first, 0, self._hands.states.counters.sequence)
         try:
             return LoadPosition(*map(int, msgpack.unpackb(data)))
         except (ValueError, TypeError) as error:
@@ -409,7 +409,7 @@ class HostLoad:
         record.crawl_delay = theirs.crawl_delay or record.crawl_delay
         resident = hands.workbench.hosts.get(host)
         if resident is not None:
-            hands.residents.set_crawl_delay(resident)
+            hands.residents.set_crawl_delay(resident, record.crawl_delay)
             wait = seconds_until_due(theirs, resident.gap(), wall)
             hands.workbench.postpone(resident, now + wait, theirs.why)
         elif theirs.next_fetch > record.next_fetch:
@@ -424,12 +424,12 @@ class HostLoad:
             record.entered = min(mine, theirs.entered)
         if theirs.counted and not record.counted:
             record.counted = True
-            hands.ledger.domains.count(host, hosts=1)
+            hands.states.domains.count(host, hosts=1)
         if self._units.by_host:
             record.attempts += theirs.attempts
             if theirs.dead and not record.dead:
                 record.dead = theirs.dead
-                hands.ledger.counters.dead_hosts += theirs.dead == Event.HOST_DEAD.value
+                hands.states.counters.dead_hosts += theirs.dead == Event.HOST_DEAD.value
 
     def _known(self, key: bytes) -> bytes | None:
         """What is known of a URL here, also by its fingerprint."""
@@ -444,12 +444,11 @@ class HostLoad:
             if mine.state is State.PENDING:
                 self._twice.row(entry, theirs)
             elif is_forced(entry, theirs):
-                self._hands.ledger.take_back(host, record, mine)
+                self._hands.states.uncount(host, record, mine)
             else:
                 return
-        now, wall = self._clock()
-        self._hands.ledger.take_over(entry, record, packed, last=last)
-        self._hands.residents.push(entry, record, now, wall)
+        self._hands.states.import_pending(entry, record, packed, last=last)
+        self._hands.residents.push(entry, record, self._clock()[0])
 
     def _take_state(self, host: str, key: bytes, theirs: UrlState) -> None:
         data = self._known(key)
@@ -466,8 +465,8 @@ class HostLoad:
             mine = UrlState.from_bytes(data)
             if _RANK[mine.state] >= _RANK[theirs.state]:
                 return
-            self._hands.ledger.take_back(host, record, mine)
-        self._hands.ledger.take_over_state(key, host, record, theirs)
+            self._hands.states.uncount(host, record, mine)
+        self._hands.states.import_state(key, host, record, theirs)
 
     def _take_kept(self, host: str, name: str, key: bytes, value: bytes) -> None:
         if name == "revisits" and key.startswith(_PLAN):

@@ -275,7 +275,7 @@ class SharedLimits:
         """
         if control.gate is None:
             raise SettingsError(NO_GATE)
-        self._crawl.frontier.permits.lender = self
+        self._crawl.frontier.leases.permits.source = self
         await self._ask()
 
     async def _ask(self) -> None:
@@ -304,7 +304,7 @@ class SharedLimits:
         stats = self._crawl.crawler.stats
         for name, value in asdict(self.grants.figures).items():
             stats.set_value(f"suite/ledger/{name}", value)
-        stats.set_value("suite/ledger/waiting", len(self._crawl.frontier.permits))
+        stats.set_value("suite/ledger/waiting", len(self._crawl.frontier.leases.permits))
         if self.company is not None:
             for name, count in self.company.counts().items():
                 stats.set_value(f"suite/ledger/{name}", count)
@@ -394,7 +394,7 @@ class SharedLimits:
 
     def _look_again(self, hosts: set[str], addresses: set[str]) -> None:
         crawl = self._crawl
-        crawl.frontier.permits.news(hosts, addresses, crawl.now())
+        crawl.frontier.leases.permits.news(hosts, addresses, crawl.now())
         gate = None if crawl.engine is None else crawl.engine.gate
         if gate is not None and (hosts or addresses):
             gate.wake(*hosts, *addresses)

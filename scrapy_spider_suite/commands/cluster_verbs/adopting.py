@@ -110,7 +110,7 @@ async def _of_job(call: Invocation) -> Row:
 
 def _left(site: JobTarget, name: str) -> Row:
     """What stays: nobody but the agent *name* reads its packs."""
-    if not (pages := len(site.frontier.extraction.waiting)):
+    if not (pages := len(site.frontier.stored_links.waiting)):
         return {}
     print(
         f"the links of {counted(pages, 'page')} in the packs of {name} were not read yet: start it "

@@ -25,7 +25,7 @@ def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> I
     policy = restrictions.policy_with_blocks(reader.store.kv(restrictions.BLOCKS), now)
     paused = paused_by(reader.store.kv("control"))
     for name, record in hosts:
-        row = _row(name, record, policy.bar_of_visit(name, "", now), now)
+        row = _row(name, record, policy.exclusion_of_visit(name, "", now), now)
         if not running and record.due == RESIDENT and not row["next_visit"] and _waits(record):
             row["why"] = "no crawl is running"
         if paused and _waits(record):
@@ -33,14 +33,14 @@ def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> I
         yield row
 
 
-def _row(name: str, record: HostRecord, bar: Exclusion | None, now: float) -> Row:
+def _row(name: str, record: HostRecord, exclusion: Exclusion | None, now: float) -> Row:
     # A host in memory writes down only later that it waits for a block.
-    barred = bar is not None and _waits(record)
+    barred = exclusion is not None and _waits(record)
     known = record.pending and record.next_fetch < NEVER
     return {
         "host": name, "pending": record.pending, "done": record.done, "failed": record.failed,
         "next_visit": round(max(0.0, record.next_fetch - now), 1) if known else None,
-        "why": str(bar) if barred else wait_reason(record, now),
+        "why": str(exclusion) if barred else wait_reason(record, now),
     }  # fmt: skip
 
 

@@ -207,10 +207,9 @@ def page_rows(host: str) -> bytes:
 
 
 def pack(ground: HostTrapStats) -> bytes:
-    """The stored form of *ground*, some 20 bytes a space; the second field is of earlier releases.
-    """
+    """The stored form of *ground*, some 20 bytes a space."""
     closed = {key: trap.value for key, trap in ground.closed.items()}
-    packed: bytes = msgpack.packb([ground.counts, {}, closed, ground.mined])
+    packed: bytes = msgpack.packb([ground.counts, closed, ground.mined])
     return packed
 
 
@@ -218,11 +217,10 @@ def unpack(host: str, row: bytes) -> HostTrapStats:
     """What `pack` packed for *host*. Raises `JobDamagedError` for anything else."""
     ground = HostTrapStats()
     try:
-        counts, _, closed, mined = msgpack.unpackb(row, strict_map_key=False)
+        counts, closed, mined = msgpack.unpackb(row, strict_map_key=False)
         ground.counts = {
-            kind: {int(key): int(count) for key, count in each.items()}
+            str(kind): {int(key): int(count) for key, count in each.items()}
             for kind, each in counts.items()
-            if isinstance(kind, str)  # older rows do not say of what kind they are: counted anew
         }
         ground.closed = {int(key): Trap(name) for key, name in closed.items()}
         ground.mined = int(mined)
@@ -250,9 +248,9 @@ _TOLD = {Event.SUCCESS: -_HIT, Event.NOT_STORED: -_HIT, Event.NOT_THERE: 1, Even
 class UrlMiner:
     """*known* says whether a state key is known. *found* counts URLs tried, hits and misses."""
 
-    def __init__(self, grounds: TrapStats, known: Callable[[bytes], bool]) -> None:
+    def __init__(self, stats: TrapStats, known: Callable[[bytes], bool]) -> None:
         self.found: Counter[str] = Counter()
-        self._grounds = grounds
+        self._stats = stats
         self._known = known
 
     def mine(
@@ -264,14 +262,14 @@ class UrlMiner:
         """
         for mined in _MINERS[kind]:
             for url in mined(page.url):
-                ground = self._grounds.get(page.host)
+                ground = self._stats.get(page.host)
                 if ground is not None and ground.mined >= most:
                     return
                 if self._misses(page.host, url) or not wanted(url):
                     continue
                 if self._known(state_key(page.host, url)):
                     continue
-                self._grounds.learn(page.host).mined += 1
+                self._stats.learn(page.host).mined += 1
                 self.found["tried"] += 1
                 yield Entry(
                     page.host, url, priority=PRIORITY, depth=page.depth + 1,
@@ -280,7 +278,7 @@ class UrlMiner:
 
     def _misses(self, host: str, url: str) -> bool:
         """Whether too many like *url* did not exist."""
-        ground = self._grounds.get(host)
+        ground = self._stats.get(host)
         return ground is not None and (
             ground.count("missed", guess_folder(url)) >= MISSES_MAX
             or ground.count("missed", "") >= _MISSES_OF_HOST
@@ -296,7 +294,7 @@ class UrlMiner:
         if told is None or not entry.flags & _SPECULATIVE:
             return
         self.found["hits" if told < 0 else "misses"] += 1
-        ground = self._grounds.learn(entry.host)
+        ground = self._stats.learn(entry.host)
         for folder in (guess_folder(entry.url), ""):
             ground.add("missed", folder, told)
 
@@ -304,13 +302,13 @@ class UrlMiner:
 class SessionUrls:
     """Which URL stands for a page, in *kv*."""
 
-    def __init__(self, kv: KV, grounds: TrapStats) -> None:
+    def __init__(self, kv: KV, stats: TrapStats) -> None:
         self._kv = kv
-        self._grounds = grounds
+        self._stats = stats
 
     def session(self, url: str, host: str) -> Session | None:
         """The session id in the normal *url* on *host*, if it makes no difference there."""
-        ground = self._grounds.get(host)
+        ground = self._stats.get(host)
         if ground is None or not ground.closed:
             return None
         session = session_of(url)
@@ -378,7 +376,7 @@ class Traps:
     """
 
     def __init__(
-        self, store: Store, policy: Policy, grounds: TrapStats, known: Callable[[bytes], bool],
+        self, store: Store, policy: Policy, stats: TrapStats, known: Callable[[bytes], bool],
         has_values: Callable[[str, list[str]], bool] | None = None,
         met: Counter[Trap] | None = None,
     ) -> None:  # fmt: skip
@@ -389,13 +387,13 @@ class Traps:
         self._known = known
         self._has_values = has_values or self._recalls
         self._store = store
-        self._grounds = grounds
+        self._stats = stats
         self._recent, self._said = RecentNumbers(), RecentNumbers()
         self._orders = QueryOrders()
         self.reopened: set[str] = set()
         """Hosts where something was closed and is not any more, in this run."""
         self._farms = DuplicateDomains(store.kv(FAMILY))
-        self._stand_ins = SessionUrls(store.kv(FAMILY), grounds)
+        self._stand_ins = SessionUrls(store.kv(FAMILY), stats)
 
     # Asking
 
@@ -425,7 +423,7 @@ class Traps:
 
     def _is_suspect(self, host: str) -> bool:
         """Whether any trap was found on *host*, or it is one of a farm."""
-        ground = self._grounds.get(host)
+        ground = self._stats.get(host)
         found = ground is not None and bool(ground.closed)
         return found or (bool(self._farms) and registered_domain(host) in self._farms)
 
@@ -442,7 +440,7 @@ class Traps:
 
     def closed(self, url: str, host: str) -> TrapRefusal | None:
         """Which trap, known by what was found there, the normal *url* on *host* lies in."""
-        ground = self._grounds.get(host)
+        ground = self._stats.get(host)
         refusal = None
         if ground is not None and ground.closed:
             refusal = self._by_ground(url, host, ground)
@@ -481,7 +479,7 @@ class Traps:
         """Whether the normal *url* is followed all the same, to see whether it still is a trap."""
         if refusal.trap not in _SAMPLED:
             return False
-        ground = self._grounds.learn(host)
+        ground = self._stats.learn(host)
         return ground.is_sample(url) or ground.sample(url, *refusal)
 
     def _farmed(self, host: str) -> TrapRefusal | None:
@@ -492,7 +490,7 @@ class Traps:
         new = record is None or not record.attempts
         return TrapRefusal(Trap.HOSTS, domain) if new else None
 
-    def holds(self, entry: Entry) -> bool:
+    def contains(self, entry: Entry) -> bool:
         """Whether *entry*, at its turn, lies in a trap; counted. Never what was asked for."""
         if entry.flags & ASKED_FOR or not self._policy.traps.any:
             return False
@@ -516,7 +514,7 @@ class Traps:
 
     # Learning
 
-    def take(self, entry: Entry, record: HostRecord) -> None:
+    def admit(self, entry: Entry, record: HostRecord) -> None:
         """*entry* is new and about to be queued at the host with *record*: count it.
 
         Its priority falls if its folders have had their share, or pages like it differ in numbers
@@ -530,7 +528,7 @@ class Traps:
             return
         if limits.sessions:
             self._stand_ins.claim(url, host)
-        if self.numbered(url, self._grounds.get(host)) is not None:
+        if self.numbered(url, self._stats.get(host)) is not None:
             entry.priority -= LAST
             self.met[Trap.NUMBERS] += 1
         if limits.prefix:
@@ -540,7 +538,7 @@ class Traps:
                 share, room = limits.prefix, _FEW
                 if budget:  # what was not counted may all have lain there
                     share, room = 0, max(0, budget * limits.prefix // 100 - least)
-                crowded = self._grounds.learn(host).crowded(url, share, room)
+                crowded = self._stats.learn(host).crowded(url, share, room)
                 entry.priority -= crowded * BEHIND
                 if crowded:
                     self.met[Trap.PREFIX] += 1
@@ -574,12 +572,12 @@ class Traps:
             number = content_hash(body, host)
             if number:
                 same = self._recent.meets(host, number) or repeats
-                if same or self._grounds.get(host) is not None:
+                if same or self._stats.get(host) is not None:
                     digest = content_hash(body, host, numbers=True) if same else 0
                     exactly = same and self._recent.meets(host, digest)
-                    ground = self._grounds.learn(host)
+                    ground = self._stats.learn(host)
                     found = ground.count_page(url, limits.same, same=same, exactly=exactly)
-                    self._grounds.report(host, found, limits)
+                    self._stats.report(host, found, limits)
         if limits.hosts and not pages:
             self._saw_first(host, body, number)
 
@@ -601,7 +599,7 @@ class Traps:
         """
         if pages < _CALM:
             return pages >= self._policy.traps.same // 3
-        ground = self._grounds.get(host)
+        ground = self._stats.get(host)
         known = ground is not None and ground.suspects(url)
         return known or xxhash.xxh3_64_intdigest(url.encode()) % _ONE_IN == 0
 
@@ -617,13 +615,13 @@ class Traps:
         worth = FRESH if news >= NEWS else 0
         if any(self._leads_on(link, space, host) for link in links):
             worth = FOUND
-        if worth and self._grounds.get(host) is None:
+        if worth and self._stats.get(host) is None:
             return
         onward = sum(link.startswith(space) for link in links) >= _LEAST_LINKS
         limit, names = self._policy.traps.query, names_of(parameters)
         ground = self._learning(host, fresh=worth > 0)
         if ground.combined(path, names, limit, worth, onward=onward):
-            self._grounds.report(host, TrapRefusal(Trap.QUERY, path), self._policy.traps)
+            self._stats.report(host, TrapRefusal(Trap.QUERY, path), self._policy.traps)
 
     def _leads_on(self, link: str, space: str, host: str) -> bool:
         """Whether *link*, of a page of *space* on *host*, is new, and more than a combination."""
@@ -645,15 +643,15 @@ class Traps:
         new_id = not met(host, space_key("with id", url))
         if not met(host, space_key("page", session.page)) or not new_id:
             return
-        if not fresh or self._grounds.get(host) is not None:
+        if not fresh or self._stats.get(host) is not None:
             ground, limit = self._learning(host, fresh=fresh), self._policy.traps.sessions
             if ground.repeated(session.name, limit, vain=not fresh):
                 found = TrapRefusal(Trap.SESSIONS, session.page)
-                self._grounds.report(host, found, self._policy.traps)
+                self._stats.report(host, found, self._policy.traps)
 
     def _learning(self, host: str, *, fresh: bool) -> HostTrapStats:
         """The ground of *host*, to be told of a page; something may open if it is *fresh*."""
-        ground = self._grounds.learn(host)
+        ground = self._stats.learn(host)
         if fresh and ground.closed:
             self._reopened(host)
         return ground
@@ -665,16 +663,16 @@ class Traps:
         if url is None or _path_of(target) == _path_of(url):
             return  # by another scheme or another name of the host, to itself
         same = self._recent.meets(host, space_key("target", target))
-        if same or self._grounds.get(host) is not None:
-            found = self._grounds.learn(host).count_redirect(url, limit, same=same)
-            self._grounds.report(host, found, self._policy.traps)
+        if same or self._stats.get(host) is not None:
+            found = self._stats.learn(host).count_redirect(url, limit, same=same)
+            self._stats.report(host, found, self._policy.traps)
 
     def reopen(self, host: str) -> bool:
         """Open what is closed on *host* and of its domain; whether anything was."""
-        ground, domain = self._grounds.get(host), registered_domain(host)
+        ground, domain = self._stats.get(host), registered_domain(host)
         found = ground is not None and bool(ground.closed)
         if found:
-            self._grounds.learn(host).reopen()
+            self._stats.learn(host).reopen()
             self._reopened(host)
         return self._farms.forget(domain) or found
 

@@ -117,7 +117,7 @@ class FrontierLog:
     def waits(self) -> bool:
         """See `CommitLog`."""
         frontier = self.crawl.frontier
-        return bool(frontier.commits.held) and frontier.leased == frontier.commits.held
+        return bool(frontier.commit.held) and frontier.leases.out == frontier.commit.held
 
     def lease_of(self, request: Request | None) -> Lease | None:
         """See `CommitLog`."""
@@ -128,7 +128,7 @@ class FrontierLog:
         crawl = self.crawl
         with condemn_on_damage(crawl.store):
             for lease in leases:
-                crawl.frontier.unhold(lease, crawl.now())
+                crawl.frontier.commit.unhold(lease, crawl.now())
         self._engine.flush_soon()
         crawl.wake()
 
@@ -231,7 +231,7 @@ class PageFaults:
             if future.cancelled() or future.exception() is not None:
                 lease.faults.add(Event.INTERRUPTED)
             with condemn_on_damage(crawl.store):
-                crawl.frontier.unhold(lease, crawl.now())
+                crawl.frontier.commit.unhold(lease, crawl.now())
             then()
             crawl.wake()
 

@@ -63,7 +63,7 @@ class DuplicatePages:
         if "near" in kinds:
             rows = kv(NEAR) if crawl.store.durable else None
             self._near = _near_module().NearIndex(settings.near_memory, rows=rows)
-        crawl.frontier.commits.told.append(self._told)
+        crawl.frontier.commit.listeners.append(self._told)
 
     # In
 
@@ -196,7 +196,7 @@ class DuplicatePages:
         for other in self._waiting.pop(lease, ()):
             if event not in _STORED:
                 other.faults.add(Event.DISK_FULL)
-            self._crawl.frontier.unhold(other, self._crawl.now())
+            self._crawl.frontier.commit.unhold(other, self._crawl.now())
 
 
 def _near_module() -> ModuleType:

@@ -53,7 +53,7 @@ class LinkCountSink:
             self._join(log.crawl)
 
     def _join(self, crawl: Crawl) -> None:
-        crawl.counter = crawl.frontier.extraction.counting = self
+        crawl.counter = crawl.frontier.stored_links.counting = self
         add_fetch_observer(crawl.crawler, self._fetched)
         if crawl.job is None:
             logger.warning(

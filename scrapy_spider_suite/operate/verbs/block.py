@@ -81,7 +81,7 @@ def _drop(
             after = entries[-1].key
             for entry in entries:
                 if subject.kind is not PatternKind.PREFIX or entry.url.startswith(subject.text):
-                    progress.count("dropped", rework.fail(entry, Event.BARRED, site.wall()))
+                    progress.count("dropped", rework.fail(entry, Event.BARRED, site.now()))
             progress.save()
             yield
     progress.forget()

@@ -119,7 +119,7 @@ def drop(site: JobTarget, action: Action) -> Work:
     yield
     erasers = [site.store.erase(subject.host)]
     if progress.counts.get("unread"):
-        keys = site.frontier.extraction.waiting.keys_of(subject.host)
+        keys = site.frontier.stored_links.waiting.keys_of(subject.host)
         erasers.append(site.store.erase_keys([("kv", *keys)]))
     for eraser in erasers:
         while eraser.is_alive():
@@ -198,7 +198,7 @@ def _hold(site: JobTarget, action: Action, subject: HostPattern, progress: Actio
 
 def _forget_unread(site: JobTarget, subject: HostPattern, progress: ActionProgress) -> Work:
     """Take out stored pages whose links are to be read: they are not, then."""
-    waiting = site.frontier.extraction.waiting
+    waiting = site.frontier.stored_links.waiting
     for gone in waiting.forget(subject.host, partial(belongs, subject), _ROWS):
         progress.count("unread", gone)
         progress.save()
@@ -208,7 +208,7 @@ def _forget_unread(site: JobTarget, subject: HostPattern, progress: ActionProgre
 
 def _empty_sieve(site: JobTarget, subject: HostPattern, progress: ActionProgress) -> Work:
     """Take out links that wait for the sieve; those that come later were found later."""
-    sifter = site.frontier.sifter
+    sifter = site.frontier.states.sieve_queue
     if sifter is not None:
         for gone in sifter.forget(subject.host, partial(belongs, subject), _ROWS):
             progress.count("pending", gone)
@@ -316,11 +316,11 @@ def _forget_host(site: JobTarget, host: str, progress: ActionProgress) -> Work:
     url_states.forget_host(site.store, host)
     site.frontier.planner.revisits.forget_claims(host)
     yield from _forget_originals(site, host)
-    site.frontier.grounds.forget(host)
+    site.frontier.trap_stats.forget(host)
     site.forget_twins(host)
     if site.store.sieve is not None:
         site.store.sieve.forget_host(host)
-        site.frontier.cache.clear()
+        site.frontier.states.cache.clear()
         record = site.store.record(host)
         progress.count("done", 0 if record is None else record.done)
     # What another page has brought meanwhile goes, too.

@@ -133,7 +133,7 @@ def retry(site: JobTarget, action: Action) -> Work:
 
     yield from _walk(site, progress, subject, wanted, first=False, begin=begin)
     if cause is Event.TRAP:
-        site.frontier.grounds.save()
+        site.frontier.trap_stats.save()
     progress.forget()
     return _renewed(progress, f" that failed ({cause.value.replace('_', ' ')})", "tried again")
 
@@ -270,13 +270,13 @@ def _again(
     if state.state is State.PENDING:
         progress.count("pending_already")
         return False
-    progress.count("hosts_given_up", site.rework.forgive(entry.host))
+    progress.count("hosts_given_up", site.rework.revive_host(entry.host))
     voucher = voucher_of_sitemap(site.store, entry.identity)
     if voucher is not None:
         entry.payload = sitemap_payload(voucher)
     entry.priority, entry.depth = FIRST if first else 0, state.depth
     entry.flags |= int(Flag.DONT_FILTER)  # what is asked for is not judged by traps
-    taken = site.rework.again(entry, state, site.now(), site.wall())
+    taken = site.rework.requeue(entry, state, site.now())
     progress.count("urls" if taken else "hosts_too_many_for_their_domain")
     return True
 
@@ -290,7 +290,7 @@ def _to_the_front(
         after = entries[-1].key
         for entry in entries:
             if wanted(entry):
-                moved = site.rework.put_first(entry, site.now(), site.wall())
+                moved = site.rework.put_first(entry, site.now())
                 progress.count("moved_to_the_front", moved)
         progress.save()
         yield

@@ -29,7 +29,7 @@ def sides(folder: Path, *, sieve: bool = False) -> tuple[Side, Side]:
 
 def ask(side: Side, flags: int = AGAIN, payload: bytes | None = None) -> None:
     """Somebody asks for the URL."""
-    side.frontier.schedule([entry(URL, flags=flags, payload=payload)], side.now)
+    side.frontier.admission.schedule([entry(URL, flags=flags, payload=payload)], side.now)
     side.frontier.flush()
 
 
@@ -83,14 +83,14 @@ def test_a_retry_that_waits_goes_along(tmp_path: Path, flags: int) -> None:
     nothing, has fetched the URL itself once, or is asked for another."""
     a = Side(tmp_path / "a")
     ask(a, flags, b"first")
-    (host,) = a.frontier.wanting_address(a.now, 9)
-    a.frontier.resolved(host, "10.0.0.1", "10.0.0.1", 1e18, a.now)
+    (host,) = a.frontier.unresolved_hosts(a.now, 9)
+    a.frontier.set_address(host, "10.0.0.1", "10.0.0.1", 1e18, a.now)
     a.now = 1.0
-    (lease,) = a.frontier.acquire(a.now)
+    (lease,) = a.frontier.leases.acquire(a.now)
     lease.event = Event.REPLACED
-    a.frontier.adopt(lease, [entry(URL, flags=flags, payload=b"retry")], a.now)
-    a.frontier.release(lease, a.now)
-    a.frontier.settle(lease, a.now)
+    a.frontier.admission.adopt(lease, [entry(URL, flags=flags, payload=b"retry")], a.now)
+    a.frontier.leases.release(lease, a.now)
+    a.frontier.commit.settle(lease, a.now)
     a.frontier.flush()
     assert (a.known(), payloads(a)) == ({URL: "done"}, [b"retry"])
     for number, known in enumerate(["", "done", "asked"]):
@@ -169,7 +169,7 @@ def test_a_fingerprint_leaves_what_was_asked_for(tmp_path: Path) -> None:
     for page in (1, 2):
         a.put("h0.t", page, "done")
         url = f"http://h0.t/{page}"
-        a.frontier.schedule([entry(url, referrer="http://x.t/")], a.now)
+        a.frontier.admission.schedule([entry(url, referrer="http://x.t/")], a.now)
         a.frontier.flush()
     drain(drain_sieve(handover_context(a.frontier, a.store), a.clock))
     assert not a.store.has_row(state_key("h0.t", URL))

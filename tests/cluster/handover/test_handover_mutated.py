@@ -72,7 +72,7 @@ def honest(folder: Path, *, sieve: bool) -> list[Item]:
     )  # fmt: skip
     hands = handover_context(a.frontier, a.store)
     hands.revisits.take_over(key, plan, waits=True)
-    a.frontier.resolved(hands.workbench.hosts[HOST], "10.0.0.1", "10.0.0.1", 1e18, a.now)
+    a.frontier.set_address(hands.workbench.hosts[HOST], "10.0.0.1", "10.0.0.1", 1e18, a.now)
     hands.workbench.addresses["10.0.0.1"].next_fetch = a.now + 40.0
     path = folder / "parcel"
     drain(a.giving(UNITS).pack(path, label(UNITS.numbers)))
@@ -140,7 +140,7 @@ def goes_on(side: Side, folder: Path, *, sieve: bool) -> None:
     side.put("h1.t", 1, "done")
     for _ in range(3):
         side.now += 10.0
-        side.frontier.planner.take(9, *side.clock())
+        side.frontier.planner.renew_due(9, side.now)
         side.frontier.planner.revisits.tick(1.0)
         side.frontier.tick(side.now)
     heir = Side(folder / "heir", side.now, sieve=sieve)

@@ -274,10 +274,10 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
     assert record is not None
     hands = handover_context(a.frontier, a.store)
     resident = hands.workbench.hosts[host]
-    a.frontier.set_crawl_delay(resident, 9.0)
+    a.frontier.residents.set_crawl_delay(resident, 9.0)
     resident.record.failures, resident.record.attempts, resident.record.entered = 2, 4, 3
     hands.workbench.postpone(resident, a.now + 300.0, "connection refused")
-    a.frontier.resolved(resident, "10.0.0.1", "10.0.0.1", 1e18, a.now)
+    a.frontier.set_address(resident, "10.0.0.1", "10.0.0.1", 1e18, a.now)
     hands.workbench.addresses["10.0.0.1"].next_fetch = a.now + 40.0
     rows = {
         ("seeds", key): f"{url}\ntag".encode(), ("lastmod", key): b"\0\0\0\7",
@@ -296,7 +296,7 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
     hands.revisits.take_over(key, plan, waits=True)
     b.store.kv("lastmod").put(key, b"\0\0\0\x09")
     b.store.kv("cookies").put(COOKIES, pack_cookies([cookie("h0.t", "both", "old")]))
-    b.frontier.schedule([entry("http://h0.t/3")], b.now)
+    b.frontier.admission.schedule([entry("http://h0.t/3")], b.now)
     b.frontier.residents.records.touch(host).entered = 5
     units, path = units_of("ring"), tmp_path / "parcel"
     of = label(units.numbers)
@@ -334,7 +334,7 @@ def test_what_waits_for_a_rule_waits_by_the_rules_of_the_taker(tmp_path: Path) -
     a.put("h0.t", 1, "pending")
     b.put("h0.t", 2, "pending")
     hands = handover_context(a.frontier, a.store)
-    hands.residents.leave(hands.workbench.hosts["h0.t"], a.clock()[1], a.now)
+    hands.residents.leave(hands.workbench.hosts["h0.t"], a.now)
     record = hands.residents.records.touch("h0.t")
     record.next_fetch, record.why = NEVER, "blocked (h0.t, an operator)"
     hands.residents.records.save()
@@ -353,7 +353,7 @@ def test_a_slot_that_a_spider_chose_goes_along(tmp_path: Path) -> None:
     url = "http://h0.t/1"
     flags = int(Flag.USER)
     request = Entry("slow", url, state_key("h0.t", url), flags=flags, payload=b"stored")
-    a.frontier.schedule([request], a.now)
+    a.frontier.admission.schedule([request], a.now)
     units, path = units_of("ring"), tmp_path / "parcel"
     drain(a.giving(units).pack(path, label()))
     drain(b.taking(units, path, label()).take())
@@ -368,7 +368,7 @@ def test_what_is_called_off_goes_on(tmp_path: Path) -> None:
     for page in range(5):
         a.put("h0.t", page, "pending")
     units = units_of("ring")
-    a.frontier.holding.change(lambda host, url: True)
+    a.frontier.leases.foreign.set_rule(lambda host, url: True)
     drain(a.giving(units).pack(tmp_path / "parcel", label()))
     a.frontier.flush()
     again = a.reopened(tmp_path / "k")
@@ -376,10 +376,10 @@ def test_what_is_called_off_goes_on(tmp_path: Path) -> None:
     assert again.frontier.next_visit_in(0.0) == FOREVER
     drain(again.forgetting(units).keep("p1"))
     assert begun(again.store) == {}
-    again.frontier.rotation.admit(0.0, WALL)
-    (host,) = again.frontier.wanting_address(0.0, 9)
-    again.frontier.resolved(host, "10.0.0.1", "10.0.0.1", 1e18, 0.0)
-    assert [lease.entry.url for lease in again.frontier.acquire(1.0)] == ["http://h0.t/0"]
+    again.frontier.rotation.admit(0.0)
+    (host,) = again.frontier.unresolved_hosts(0.0, 9)
+    again.frontier.set_address(host, "10.0.0.1", "10.0.0.1", 1e18, 0.0)
+    assert [lease.entry.url for lease in again.frontier.leases.acquire(1.0)] == ["http://h0.t/0"]
     again.close()
 
 
@@ -389,15 +389,15 @@ def test_what_comes_for_a_host_that_was_packed_is_not_lost(tmp_path: Path) -> No
     for page in range(5):
         a.put("h0.t", page, "pending")
     units = units_of("ring")
-    a.frontier.holding.change(lambda host, url: True)
+    a.frontier.leases.foreign.set_rule(lambda host, url: True)
     drain(a.giving(units).pack(tmp_path / "parcel", label()))
     a.put("h0.t", 7, "pending")
     assert "h0.t" not in a.frontier.workbench.hosts
     drain(a.forgetting(units).keep("p1"))
-    a.frontier.holding.change(None)
-    a.frontier.rotation.admit(a.now, a.now + a.frontier.wall_offset)
+    a.frontier.leases.foreign.set_rule(None)
+    a.frontier.rotation.admit(a.now)
     (resident,) = a.frontier.workbench.hosts.values()
-    a.frontier.residents.leave(resident, a.now + a.frontier.wall_offset, a.now)
+    a.frontier.residents.leave(resident, a.now)
     a.frontier.flush()
     assert a.queues() == {"h0.t": [f"http://h0.t/{page}" for page in (0, 1, 2, 3, 4, 7)]}
     a.check()

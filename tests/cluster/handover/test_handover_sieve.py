@@ -26,6 +26,7 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     UnitSet,
 )
 from scrapy_spider_suite.cluster.handover.load import HostLoad
+from scrapy_spider_suite.crawl.queue.frontier import UrlEdits
 from scrapy_spider_suite.errors import HandoverFileError, JobError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import UNITS, Flag, slot_of, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
@@ -49,7 +50,7 @@ def settle(side: Side) -> None:
 def link(side: Side, *urls: str, seed: bool = False) -> None:
     """Links of a page, or seeds, which are looked up at once."""
     referrer = "" if seed else PAGE
-    side.frontier.schedule([entry(url, referrer=referrer) for url in urls], side.now)
+    side.frontier.admission.schedule([entry(url, referrer=referrer) for url in urls], side.now)
     side.frontier.flush()
 
 
@@ -57,10 +58,10 @@ def end(side: Side, url: str, *, done: bool) -> None:
     """A page that is pending is fetched, or fails."""
     hands, host = handover_context(side.frontier, side.store), url.split("/")[2]
     (queued,) = [each for each in side.store.rows(host, b"", 1_000) if each.url == url]
-    assert hands.rework.take_out(queued)
+    assert hands.rework.remove(queued)
     event, status = (Event.SUCCESS, 200) if done else (Event.TIMEOUT, 0)
     record = hands.residents.records.touch(host)
-    hands.ledger.conclude(queued, record, event, status, WALL)
+    hands.states.conclude(queued, record, event, status, WALL)
     hands.residents.records.save()
     side.frontier.flush()
 
@@ -73,9 +74,9 @@ def ask(side: Side, url: str) -> bool:
         return False
     asked = entry(url, flags=int(Flag.DONT_FILTER))
     if state is None:
-        side.frontier.schedule([asked], side.now)
+        side.frontier.admission.schedule([asked], side.now)
     else:
-        assert side.frontier.rework(side.store).again(asked, state, *side.clock())
+        assert UrlEdits(side.frontier, side.store).requeue(asked, state, side.now)
     side.frontier.flush()
     return True
 
@@ -314,7 +315,7 @@ def test_between_a_sieve_and_none(tmp_path: Path) -> None:
 
     def open_sieve() -> None:
         b.store.sieve = SieveIndex(tmp_path / "b" / "sieve", b.store.kv("sieve"))
-        b.frontier.use_sieve(active=False)
+        b.frontier.states.use_sieve(active=False)
 
     hands = handover_context(b.frontier, b.store)._replace(open_sieve=open_sieve)
     drain(HostLoad(hands, units, b.clock, path, label()).take())
@@ -340,7 +341,7 @@ def test_a_dropped_host_is_new_elsewhere_too(tmp_path: Path) -> None:
     assert a.store.sieve is not None
     a.store.sieve.forget_host("h0.t")
     handover_context(a.frontier, a.store).rework.forget_host("h0.t", a.now)
-    a.frontier.cache.clear()
+    a.frontier.states.cache.clear()
     done(a, urls[0])
     hand_over(a, b, tmp_path)
     b = b.reopened()
@@ -408,7 +409,7 @@ def test_a_flush_that_failed_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
     a, b = Side(tmp_path / "a", sieve=True), Side(tmp_path / "b", sieve=True)
     done(a, "http://h0.t/1")
     link(a, "http://h0.t/2")
-    sifter = a.frontier.sifter
+    sifter = a.frontier.states.sieve_queue
     assert sifter is not None
     write, failed = SetManifest.write, list[Path]()
 

@@ -53,17 +53,17 @@ class Crawl:
         for _ in range(int(seconds / DELAY * 4)):
             self.now += DELAY / 4
             frontier, now = self.frontier, self.now
-            if frontier.reviser.busy:
-                frontier.reviser.go_on(now, now + frontier.wall_offset)
-            for host in list(frontier.wanting_address(now, 10)):
-                frontier.resolved(host, "192.0.2.1", "192.0.2.1", now + 1e6, now)
+            if frontier.policy_update.busy:
+                frontier.policy_update.step(now)
+            for host in list(frontier.unresolved_hosts(now, 10)):
+                frontier.set_address(host, "192.0.2.1", "192.0.2.1", now + 1e6, now)
             found += self._visit(now)
             frontier.tick(now)
         return found
 
     def _visit(self, now: float) -> list[str]:
         frontier, found = self.frontier, []
-        while leases := frontier.acquire(now):
+        while leases := frontier.leases.acquire(now):
             for lease in leases:
                 visit = lease.visit
                 assert visit is not None
@@ -74,8 +74,8 @@ class Crawl:
             for lease in leases[1:]:
                 lease.visit = None
             for lease in leases:
-                frontier.release(lease, now)
-                frontier.settle(lease, now)
+                frontier.leases.release(lease, now)
+                frontier.commit.settle(lease, now)
         return found
 
 
@@ -86,7 +86,7 @@ def paths(name: str, number: int) -> list[str]:
 
 def schedule(crawl: Crawl, found: list[str]) -> None:
     """Make them pending."""
-    crawl.frontier.schedule([entry(f"http://h.test{path}") for path in found], crawl.now)
+    crawl.frontier.admission.schedule([entry(f"http://h.test{path}") for path in found], crawl.now)
 
 
 @pytest.mark.parametrize("burst", [1, 3])
@@ -99,8 +99,8 @@ def test_the_others_go_on(store: Store, burst: int) -> None:
     assert crawl.fetched(40) == paths("b", 30)
     assert crawl.frontier.counters.pending == 30
     [host] = crawl.frontier.workbench.hosts.values()
-    assert host.bar is not None
-    assert str(host.bar) == "blocked (http://h.test/a/, a test): noise"
+    assert host.exclusion is not None
+    assert str(host.exclusion) == "blocked (http://h.test/a/, a test): noise"
     assert crawl.frontier.next_visit_in(crawl.now) == float("inf")
     crawl.unblock(A)
     assert sorted(crawl.fetched(40)) == sorted(paths("a", 30))
@@ -124,10 +124,10 @@ def test_nothing_is_kept_of_a_block_that_was_lifted(store: Store) -> None:
     schedule(crawl, paths("a", 3))
     crawl.block(A)
     crawl.fetched(5)
-    assert list(crawl.frontier._leasing._aside._passes) == ["h.test"]
+    assert list(crawl.frontier.leases.checks[3]._passes) == ["h.test"]
     crawl.unblock(A)
     crawl.fetched(5)
-    assert crawl.frontier._leasing._aside._passes == {}
+    assert crawl.frontier.leases.checks[3]._passes == {}
 
 
 def test_two_prefixes_one_of_which_is_lifted(store: Store) -> None:
@@ -148,19 +148,19 @@ def test_a_long_queue_is_put_aside_in_portions(store: Store) -> None:
     schedule(crawl, [*paths("a", 3_000), "/b/last"])
     crawl.block(A)
     looks: list[int] = []
-    sort_out = crawl.frontier._leasing._aside.sort_out
+    sort_out = crawl.frontier.leases.checks[3].check
 
     def counted(*arguments: object) -> bool:
         looks[-1] += 1
         return sort_out(*arguments)  # type: ignore[arg-type]
 
-    crawl.frontier._leasing._aside.sort_out = counted  # type: ignore[method-assign]
-    acquire = crawl.frontier.acquire
+    crawl.frontier.leases.checks[3].check = counted  # type: ignore[method-assign]
+    acquire = crawl.frontier.leases.acquire
 
     def counting(now: float) -> list[object]:
         looks.append(0)
         return acquire(now)  # type: ignore[return-value]
 
-    crawl.frontier.acquire = counting  # type: ignore[method-assign, assignment]
+    crawl.frontier.leases.acquire = counting  # type: ignore[method-assign, assignment]
     assert crawl.fetched(5) == ["/b/last"]
     assert max(looks) <= 500

@@ -11,6 +11,7 @@ import pytest
 from support.virtual_crawl import WALL, Crawl, Web, copy_of, entry
 
 from scrapy_spider_suite.crawl.queue import admission
+from scrapy_spider_suite.crawl.queue.frontier import UrlEdits
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
@@ -86,7 +87,7 @@ def test_pages_of_a_domain(store: Store, burst: int) -> None:
     crawl.run()
     assert pages_of(crawl) == {"a.t": 50, "b.t": 50, "lone.t": 30}
     assert crawl.frontier.counters.events == {Event.SUCCESS: 130, Event.DOMAIN_BUDGET: 1100}
-    crawl.frontier.schedule([entry("http://new.a.t/")], crawl.now)
+    crawl.frontier.admission.schedule([entry("http://new.a.t/")], crawl.now)
     assert event_of(crawl, "http://new.a.t/") is Event.DOMAIN_BUDGET
     assert domain_row(store, "any.a.t")[1].pages == 50
 
@@ -132,10 +133,10 @@ def test_nobody_waits_for_a_page_that_waits_for_him(
     store = RocksStore(tmp_path / "store", memory=4 << 20)
     crawl = Crawl(store, farm(3), Policy(**FAST, **caps))
     brood = [volatile("http://h0.farm.t/child")]
-    crawl.on_page = lambda lease: crawl.frontier.adopt(lease, brood, crawl.now)
+    crawl.on_page = lambda lease: crawl.frontier.admission.adopt(lease, brood, crawl.now)
     crawl.seed("http://h0.farm.t/0")
     crawl.run(until=30.0)
-    assert crawl.frontier.pending == crawl.frontier.commits.held == 0
+    assert crawl.frontier.pending == crawl.frontier.commit.held == 0
     assert crawl.frontier.counters.events == {Event.SUCCESS: 1, event: 1}
 
 
@@ -143,15 +144,15 @@ def test_a_page_that_is_held_is_a_page_of_the_job(tmp_path: Path) -> None:
     """Else nothing could go on, and nothing would end."""
     store = RocksStore(tmp_path / "store", memory=4 << 20)
     crawl = Crawl(store, farm(3), Policy(**FAST, job_max_pages=1))
-    crawl.on_page = lambda lease: crawl.frontier.adopt(
+    crawl.on_page = lambda lease: crawl.frontier.admission.adopt(
         lease, [volatile("http://h1.farm.t/0")] if "h0" in lease.entry.url else [], crawl.now
     )
     crawl.seed("http://h0.farm.t/0")
     crawl.run(until=30.0)
-    assert (crawl.frontier.commits.held, crawl.frontier.counters.done) == (1, 0)
+    assert (crawl.frontier.commit.held, crawl.frontier.counters.done) == (1, 0)
     crawl.frontier.policy.change(job_max_pages=2)
     crawl.run(until=60.0)
-    assert (crawl.frontier.commits.held, crawl.frontier.counters.done) == (0, 2)
+    assert (crawl.frontier.commit.held, crawl.frontier.counters.done) == (0, 2)
 
 
 # Hosts of a domain
@@ -161,7 +162,8 @@ def test_a_wildcard_farm(store: Store) -> None:
     """5,000 hosts below one domain: the first 30 are visited, and the others cost no visit."""
     crawl = Crawl(store, farm(5_000), Policy(**FAST, domain_max_hosts=30), seats=16)
     crawl.seed("http://h0.farm.t/0")
-    crawl.frontier.schedule([entry(f"http://h{n}.farm.t/9") for n in range(4_999, 0, -1)], 0.0)
+    entries = [entry(f"http://h{n}.farm.t/9") for n in range(4_999, 0, -1)]
+    crawl.frontier.admission.schedule(entries, 0.0)
     crawl.run()
     visited = {fetch.host for fetch in crawl.fetches}
     assert visited == {"h0.farm.t", *(f"h{n}.farm.t" for n in range(4_999, 4_970, -1))}
@@ -206,7 +208,7 @@ def test_pages_of_the_job(store: Store, burst: int) -> None:
     crawl.run(until=60.0)
     assert len(crawl.fetches) == 33
     assert crawl.frontier.pending == 270 - 33
-    assert crawl.frontier.acquire(crawl.now) == []
+    assert crawl.frontier.leases.acquire(crawl.now) == []
     assert crawl.frontier.wait(crawl.now) is None
     policy.change(job_max_pages=0)
     crawl.run()
@@ -242,7 +244,7 @@ def test_counts_are_exact_over_restarts(
         crawl.run(fetches=random.randrange(3, 25), until=now + 500.0)
         now = crawl.now
         if clean:
-            crawl.frontier.close(now)
+            crawl.frontier.close()
         following = tmp_path / str(life)
         copy_of(folder / "store", following / "store")
         crawl.frontier.store.close()
@@ -293,12 +295,12 @@ def test_rework_keeps_to_the_caps(tmp_path: Path) -> None:
     crawl = Crawl(store, farm(9), Policy(**FAST, domain_max_hosts=3))
     crawl.seed("http://h0.farm.t/0")
     crawl.run()
-    wall, rework = WALL + crawl.now, crawl.frontier.rework(store)
+    rework = UrlEdits(crawl.frontier, store)
 
     def again(url: str) -> bool:
         data = store.state(entry(url).identity)
         assert data is not None
-        return rework.again(entry(url), UrlState.from_bytes(data), crawl.now, wall)
+        return rework.requeue(entry(url), UrlState.from_bytes(data), crawl.now)
 
     assert not again("http://h3.farm.t/0")
     assert event_of(crawl, "http://h3.farm.t/0") is Event.DOMAIN_HOSTS

@@ -38,7 +38,7 @@ def crawl_of(folder: Path, events: dict[str, list[Event]], **policy: Any) -> Cra
 def offer(crawl: Crawl, url: str, after: float) -> int:
     """How many are new of *url*, to which a page leads *after* so many seconds, and crawl on."""
     crawl.now += after
-    new = crawl.frontier.schedule([entry(url)], crawl.now)
+    new = crawl.frontier.admission.schedule([entry(url)], crawl.now)
     crawl.run(until=crawl.now + 60.0)
     crawl.frontier.flush()
     return new
@@ -77,7 +77,7 @@ def test_a_link_after_the_time_has_it_tried_once_more(tmp_path: Path) -> None:
     counters = crawl.frontier.counters
     assert (counters.pending, counters.done, counters.failed) == (0, 1, 0)
     assert counters.events == {Event.SUCCESS: 1}
-    assert crawl.frontier.chances.given == 2
+    assert crawl.frontier.admission.retry_failed.retried == 2
     assert crawl.urls == [PAGE] * 3
     with StoreReader(tmp_path) as reader:
         assert list(reader.check()) == []

@@ -75,13 +75,13 @@ def test_each_page_is_fetched_with_one_session_id() -> None:
     guard = traps(sessions=3)
     waiting = [Entry("a.test", f"{H}/p?{sid(number)}") for number in range(40, 44)]
     for each in waiting:
-        guard.take(each, HostRecord())
+        guard.admit(each, HostRecord())
     closed_sessions(guard)
-    assert [guard.holds(each) for each in waiting] == [False, True, True, True]
-    assert [guard.holds(each) for each in waiting[:1]] == [False]
+    assert [guard.contains(each) for each in waiting] == [False, True, True, True]
+    assert [guard.contains(each) for each in waiting[:1]] == [False]
     other = Entry("a.test", f"{H}/q?{sid(1)}")
     assert guard.refuses(other.url, "a.test", YEAR) is None, "of this page none is known yet"
-    guard.take(other, HostRecord())
+    guard.admit(other, HostRecord())
     refusal = guard.refuses(f"{H}/q?{sid(2)}", "a.test", YEAR)
     assert refusal == (Trap.SESSIONS, "/q")
     for url in (other.url, f"{H}/q", f"{H}/q?PHPSESSID={2:020}"):
@@ -101,7 +101,7 @@ def test_a_session_that_has_ended_stands_for_no_page(event: Event, free: bool) -
     guard = traps(sessions=3)
     closed_sessions(guard)
     first = Entry("a.test", f"{H}/q?{sid(1)}")
-    guard.take(first, HostRecord())
+    guard.admit(first, HostRecord())
     guard.concluded(Entry("a.test", f"{H}/q?{sid(2)}"), event)
     assert guard.closed(f"{H}/q?{sid(3)}", "a.test") is not None
     guard.concluded(first, event)
@@ -116,11 +116,11 @@ def test_articles_named_by_tokens_are_no_sessions() -> None:
     assert guard.closed(f"{H}/p?{sid(1)}", "a.test") is None
     stubs = traps(sessions=3)
     closed_sessions(stubs)
-    stubs.take(Entry("a.test", f"{H}/p?{sid(5)}"), HostRecord())
+    stubs.admit(Entry("a.test", f"{H}/p?{sid(5)}"), HostRecord())
     let = [n for n in range(100, 150) if not stubs.refuses(f"{H}/p?{sid(n)}", "a.test", YEAR)]
     assert let == [115, 131], "a few are let through to see"
     for number in let:
-        assert not stubs.holds(Entry("a.test", f"{H}/p?{sid(number)}")), "at their turn, too"
+        assert not stubs.contains(Entry("a.test", f"{H}/p?{sid(number)}")), "at their turn, too"
         assert stubs.closed(f"{H}/p?{sid(7)}", "a.test") is not None or number > 115
         stubs.saw(f"{H}/p?{sid(number)}", "a.test", said(f"news {'i' * number}"), [H], pages=9)
     assert stubs.closed(f"{H}/p?{sid(7)}", "a.test") is None
@@ -194,10 +194,10 @@ def test_what_failed_in_a_trap_that_is_none_has_another_chance() -> None:
     crawl.run(fetches=9)
     state = UrlState.from_bytes(crawl.frontier.store.state(state_key("lost-trap.test", url)) or b"")
     assert (state.state, state.event, crawl.urls) == (State.FAILED, Event.TRAP, [])
-    assert crawl.frontier.schedule([entry(url)], crawl.now) == 0
+    assert crawl.frontier.admission.schedule([entry(url)], crawl.now) == 0
     assert guard.reopen("lost-trap.test")
     assert not guard.reopen("lost-trap.test")
-    assert crawl.frontier.schedule([entry(url)], crawl.now) == 1
+    assert crawl.frontier.admission.schedule([entry(url)], crawl.now) == 1
     crawl.run(fetches=9)
     assert crawl.urls == [url]
     assert crawl.frontier.counters.failed == 0
@@ -231,10 +231,10 @@ def test_only_orders_that_were_queued_count() -> None:
     assert guard.passed([first, second], YEAR) == [first, second]
     assert guard.passed([second], YEAR) == [second]
     for url in (second, first):
-        guard.take(Entry("a.test", url), HostRecord())
+        guard.admit(Entry("a.test", url), HostRecord())
     assert guard.passed([first, second], YEAR) == [second]
-    assert guard.holds(Entry("a.test", first)), "it was queued before that was known"
-    assert not guard.holds(Entry("a.test", second))
+    assert guard.contains(Entry("a.test", first)), "it was queued before that was known"
+    assert not guard.contains(Entry("a.test", second))
     later = traps(permuted=1)
     later.was_known(first)
     assert later.passed([second], YEAR) == []
@@ -252,7 +252,7 @@ def test_bodies_are_compared_where_it_may_matter(monkeypatch: pytest.MonkeyPatch
             compared.append(body)
         return hash(body)
 
-    monkeypatch.setattr(module, "likeness", counted)
+    monkeypatch.setattr(module, "content_hash", counted)
     guard = traps(same=24, hosts=24)
     for number in range(8):
         guard.saw(f"{H}/{number}", "www.a.test", said("x"), [], pages=number)

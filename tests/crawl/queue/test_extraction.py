@@ -57,26 +57,28 @@ class OnDemand(Crawl):
         lease.stored = Place(lease.entry.url)  # type: ignore[assignment]
 
     def _more(self) -> bool:
-        return super()._more() or len(self.frontier.extraction.waiting) > 0
+        return super()._more() or len(self.frontier.stored_links.waiting) > 0
 
     def _wait(self) -> None:
-        self.peak = max(self.peak, self.frontier.pending - self.frontier.leased)
+        self.peak = max(self.peak, self.frontier.pending - self.frontier.leases.out)
         pages = self.choose(starving=self._busy < self._seats)
         for page in pages:
-            if self.frontier.extraction.demand.wants(page):
+            if self.frontier.stored_links.demand.wants(page):
                 self.extract(page)
             else:
-                self.frontier.extraction.demand.over(page)
+                self.frontier.stored_links.demand.over(page)
         if not pages:
             super()._wait()
 
     def choose(self, *, starving: bool) -> list[UnreadPage]:
         """What is wanted now."""
-        frontier, demand = self.frontier, self.frontier.extraction.demand
-        demand.sifted(frontier.in_sieve)
+        frontier, demand = self.frontier, self.frontier.stored_links.demand
+        demand.sifted(frontier.states.in_sieve)
         return demand.choose(
             starving=starving, fetches=len(self.fetches),
-            nothing_else=lambda: not (frontier.leased or frontier.in_sieve or frontier.pending),
+            nothing_else=lambda: not (
+                frontier.leases.out or frontier.states.in_sieve or frontier.pending
+            ),
         )  # fmt: skip
 
     def extract(self, page: UnreadPage) -> None:
@@ -86,7 +88,7 @@ class OnDemand(Crawl):
         self.read.append(url)
         lease = Lease(page.entry, None)
         lease.links.extend(self.web.links(url))
-        assert self.frontier.extracted(page, lease, self.now)
+        assert self.frontier.stored_links.finish(page, lease, self.now)
         if self._flush_always:
             self.frontier.flush()
 
@@ -96,7 +98,7 @@ def peak_of(crawl: Crawl) -> int:
     peak = 0
     while crawl.frontier.pending:
         crawl.run(fetches=len(crawl.fetches) + 1)
-        peak = max(peak, crawl.frontier.pending - crawl.frontier.leased)
+        peak = max(peak, crawl.frontier.pending - crawl.frontier.leases.out)
     return peak
 
 
@@ -165,7 +167,7 @@ def test_room_that_is_always_free_does_not_have_all_read_at_once(tmp_path: Path)
     crawl.run(fetches=400)
     frontier = crawl.frontier
     assert crawl.peak < 100
-    assert len(frontier.extraction.waiting) > 200
+    assert len(frontier.stored_links.waiting) > 200
     store = frontier.store
     store.close()
 
@@ -276,7 +278,7 @@ def fetched(folder: Path, urls: list[str], *, sieve: bool = False) -> OnDemand:
     crawl.seed(*urls)
     with mock.patch.object(crawl, "choose", return_value=[]):
         crawl.run(until=100.0)
-    assert len(crawl.frontier.extraction.waiting) == len(urls)
+    assert len(crawl.frontier.stored_links.waiting) == len(urls)
     return crawl
 
 
@@ -296,7 +298,7 @@ def test_hosts_of_an_earlier_run_are_in_demand(tmp_path: Path) -> None:
 
     found: list[str] = []
     with mock.patch.object(demands, "_LOOKED_AT", 7):
-        demand = PageDemand(crawl.frontier.extraction.waiting, left)
+        demand = PageDemand(crawl.frontier.stored_links.waiting, left)
         while pages := chosen(demand):
             assert len(pages) <= 7
             assert looked.total() <= 14
@@ -309,7 +311,7 @@ def test_hosts_of_an_earlier_run_are_in_demand(tmp_path: Path) -> None:
 def test_hosts_whose_links_have_left_the_sieve_are_in_demand_again(tmp_path: Path) -> None:
     """While they are in it no more of the host is read."""
     crawl = fetched(tmp_path, ["http://h0.t/0", "http://h0.t/1", "http://h0.t/2"])
-    waiting = crawl.frontier.extraction.waiting
+    waiting = crawl.frontier.stored_links.waiting
     demand = PageDemand(waiting, lambda host: 0)
     demand.sifted(1)
     for after in (2, 0):
@@ -332,8 +334,8 @@ def test_what_could_not_be_written_waits_for_nothing(tmp_path: Path) -> None:
     crawl = OnDemand(store_in(tmp_path), Web({"h0.t": "10.0.0.1"}), QUICK)
     lease = Lease(entry("http://h0.t/0"), None)
     lease.stored = StoredPage("http://h0.t/0", 1e9)
-    crawl.frontier.extraction.concluded(lease, Event.HOST_DEAD)
-    assert len(crawl.frontier.extraction.waiting) == 0
+    crawl.frontier.stored_links.concluded(lease, Event.HOST_DEAD)
+    assert len(crawl.frontier.stored_links.waiting) == 0
     crawl.frontier.store.close()
 
 
@@ -345,16 +347,16 @@ def test_given_up_and_dropped(tmp_path: Path) -> None:
     crawl.seed(*urls)
     with mock.patch.object(crawl, "choose", return_value=[]):
         crawl.run(until=10.0)
-    extraction, wall = crawl.frontier.extraction, crawl.now + crawl.frontier.wall_offset
+    extraction, wall = crawl.frontier.stored_links, crawl.now + crawl.frontier.wall_offset
     first, second, third = extraction.demand.of_all(3)
     assert extraction.give_up(first, Event.UNREADABLE, wall)
     assert not extraction.give_up(first, Event.UNREADABLE, wall)
     assert sum(extraction.waiting.forget("h0.t", lambda url: url == urls[1], 10)) == 1
     lease = Lease(second.entry, None)
     lease.links.append("http://h0.t/new")
-    assert not crawl.frontier.extracted(second, lease, crawl.now)
-    assert not crawl.frontier.known(entry("http://h0.t/new").identity)
-    assert crawl.frontier.extracted(third, Lease(third.entry, None), crawl.now)
+    assert not crawl.frontier.stored_links.finish(second, lease, crawl.now)
+    assert not crawl.frontier.states.known(entry("http://h0.t/new").identity)
+    assert crawl.frontier.stored_links.finish(third, Lease(third.entry, None), crawl.now)
     assert states(crawl) == dict(zip(urls, [State.FAILED, State.DONE, State.DONE], strict=True))
     data = crawl.frontier.store.state(first.entry.identity)
     assert data is not None

@@ -14,8 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.virtual_crawl import WALL, copy_of, entry
 
 from scrapy_spider_suite.crawl.queue import admission
-from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.crawl.queue.frontier import Frontier, UrlEdits
 from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.parts import QueueOptions
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, BestFirst, BottomUp, Flag, Order
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import Policy
@@ -45,7 +46,7 @@ TINY = (
     (admission, "_BACKLOG", 9), (admission, "_SPILL", 2),
     (seen_transfer, "_LEAST", 2), (seen_transfer, "_PORTION", 3),
 )  # fmt: skip
-LEAVES = BottomUp(to_and_fro=True)
+LEAVES = BottomUp(alternating=True)
 ARRANGEMENTS: list[tuple[Order, tuple[str, int]]] = [
     (BREADTH_FIRST, ("none", 1)), (BREADTH_FIRST, ("top", 1)), (LEAVES, ("leaf", 2)),
     (BottomUp(), ("top", 3)), (BestFirst(lambda each: hash(each.url[-1:])), ("none", 1)),
@@ -86,8 +87,8 @@ class AtRandom(RuleBasedStateMachine):
         """A frontier on the store as it is."""
         frontier = Frontier(
             self.store, POLICY, now=self.now, wall=WALL + self.now, capacity=2,
-            counters=Counters.load(self.store), unclean=unclean, order=self.order,
-            window=Window.of(*self.window),
+            counters=Counters.load(self.store), unclean=unclean,
+            options=QueueOptions(self.order, Window.of(*self.window)),
         )  # fmt: skip
         frontier.open(self.now)
         self.archiver = make_archiver(self.store, frontier.counters, frontier.flush)
@@ -119,7 +120,7 @@ class AtRandom(RuleBasedStateMachine):
             if not self.frontier.pending:
                 break
             self.resolve()
-            while leases := self.frontier.acquire(self.now):
+            while leases := self.frontier.leases.acquire(self.now):
                 for lease in leases:
                     self.take(lease)
                 self.end_of(leases, Event.SUCCESS, None)
@@ -171,7 +172,8 @@ class AtRandom(RuleBasedStateMachine):
         urls = [f"http://{host}/{self.number + n}" for n in range(count)]
         self.number += count
         known = sorted(self.scheduled)[:1]
-        self.frontier.schedule([entry(url, priority=priority) for url in urls + known], self.now)
+        entries = [entry(url, priority=priority) for url in urls + known]
+        self.frontier.admission.schedule(entries, self.now)
         self.expect(urls)
 
     def expect(self, urls: list[str]) -> None:
@@ -195,14 +197,14 @@ class AtRandom(RuleBasedStateMachine):
     @rule()
     def resolve(self) -> None:
         """Names are looked up; two hosts share each address."""
-        for host in self.frontier.residents.unresolved.wanting(self.now, 10):
+        for host in self.frontier.residents.unresolved.due(self.now, 10):
             address = f"10.0.0.{int(host.key[1:-2]) // 2}"
-            self.frontier.resolved(host, address, address, self.now + 20.0, self.now)
+            self.frontier.set_address(host, address, address, self.now + 20.0, self.now)
 
     @rule()
     def acquire(self) -> None:
         """A visit begins; nobody is out twice, and nobody comes back from the dead."""
-        leases = self.frontier.acquire(self.now)
+        leases = self.frontier.leases.acquire(self.now)
         for lease in leases:
             self.take(lease)
         if leases:
@@ -237,7 +239,7 @@ class AtRandom(RuleBasedStateMachine):
             bench.begin(last.visit.host, last.visit.address, self.now, visit=True)
             bench.end(last.visit.host, last.visit.address, self.now, visit=True)
         self.working += visit
-        self.frontier.release(last, self.now, retry_after)
+        self.frontier.leases.release(last, self.now, retry_after)
         self.note_what_failed()
 
     @precondition(lambda self: self.visits)
@@ -249,7 +251,7 @@ class AtRandom(RuleBasedStateMachine):
         for lease in visit[:-1]:
             lease.visit = None
         for lease in visit:
-            self.frontier.put_back(lease, self.now)
+            self.frontier.commit.put_back(lease, self.now)
         self.note_what_failed()
 
     @precondition(lambda self: self.working)
@@ -265,7 +267,7 @@ class AtRandom(RuleBasedStateMachine):
                 lease.links = brought
             else:
                 children = [entry(url, flags=int(Flag.USER)) for url in brought]
-                self.frontier.adopt(lease, children, self.now)
+                self.frontier.admission.adopt(lease, children, self.now)
         self.settle(lease)
         if OUTCOMES[lease.event].state is State.DONE:
             self.expect(brought)
@@ -275,7 +277,7 @@ class AtRandom(RuleBasedStateMachine):
         """Commit a page."""
         self.working.remove(lease)
         lease.status = 200
-        self.frontier.settle(lease, self.now)
+        self.frontier.commit.settle(lease, self.now)
         if self.state_of(lease.entry.url) is not State.PENDING:
             self.over.add(lease.entry.url)
 
@@ -296,9 +298,9 @@ class AtRandom(RuleBasedStateMachine):
     def drop(self, host: str) -> None:
         """A person wants nothing to be known of the host's pages."""
         done = [url for url in self.over if url.startswith(f"http://{host}/")]
-        rework = self.frontier.rework(self.store)
+        rework = UrlEdits(self.frontier, self.store)
         assert self.store.archive is not None
-        assert self.store.archive.hold()
+        assert self.store.archive.lock()
         for _ in bring_back(self.store, host):
             self.archive()
             self.frontier.flush()
@@ -308,7 +310,7 @@ class AtRandom(RuleBasedStateMachine):
             for name, state in rows:
                 if state.state is not State.PENDING:
                     rework.forget_state(host, name, state)
-        self.store.archive.give_back()
+        self.store.archive.unlock()
         gone = {url for url in done if self.store.state(entry(url).identity) is None}
         self.over -= gone
         self.scheduled -= gone
@@ -319,7 +321,7 @@ class AtRandom(RuleBasedStateMachine):
         if self.number % 5 == 0:
             state = self.frontier.workbench.hosts.get(host)
             if state is not None:
-                self.frontier.unresolved(state, Event.NO_SUCH_HOST, self.now)
+                self.frontier.health.no_address(state, Event.NO_SUCH_HOST, self.now)
             self.note_what_failed()
 
     @rule(kill=st.booleans())
@@ -330,7 +332,7 @@ class AtRandom(RuleBasedStateMachine):
         if kill:
             self.frontier.flush()
         else:
-            self.frontier.close(self.now)
+            self.frontier.close()
         self.check()
         self.copy_to(folder)
         self.store.close()
@@ -362,8 +364,8 @@ class SiftedAtRandom(AtRandom):
         """A frontier whose links go through the sieve."""
         frontier = Frontier(
             self.store, POLICY, now=self.now, wall=WALL + self.now, capacity=2,
-            counters=Counters.load(self.store), unclean=unclean, order=self.order,
-            window=Window.of(*self.window), sift=True,
+            counters=Counters.load(self.store), unclean=unclean,
+            options=QueueOptions(self.order, Window.of(*self.window), sift=True),
         )  # fmt: skip
         frontier.open(self.now)
         self.archiver = make_archiver(self.store, frontier.counters, frontier.flush)
@@ -373,8 +375,8 @@ class SiftedAtRandom(AtRandom):
     @property
     def sifter(self) -> SieveQueue:
         """What asks the sieve."""
-        assert self.frontier.sifter is not None
-        return self.frontier.sifter
+        assert self.frontier.states.sieve_queue is not None
+        return self.frontier.states.sieve_queue
 
     def expect(self, urls: list[str]) -> None:
         """New URLs wait, or are pending."""
@@ -404,7 +406,7 @@ class SiftedAtRandom(AtRandom):
         left = self.scheduled - self.over
         waiting = {url for url in left if self.store.row(entry(url).identity) is None}
         assert frontier.pending == len(left - waiting)
-        assert frontier.in_sieve >= len(waiting)
+        assert frontier.states.in_sieve >= len(waiting)
         assert frontier.counters.done + frontier.counters.failed == len(self.over)
 
     @rule(host=st.sampled_from(HOSTS), count=st.integers(1, 6), priority=st.integers(-1, 1))
@@ -417,7 +419,7 @@ class SiftedAtRandom(AtRandom):
             entry(url, priority=priority, referrer="http://h0.t/" * bool(n % 3))
             for n, url in enumerate(urls + again)
         ]
-        self.frontier.schedule(links, self.now)
+        self.frontier.admission.schedule(links, self.now)
         self.expect(urls)
 
     @rule(steps=st.integers(0, 9))
@@ -432,7 +434,7 @@ class SiftedAtRandom(AtRandom):
     @rule(rows=st.integers(1, 9))
     def sift(self, rows: int) -> None:
         """Some of what it has decided about is handed out."""
-        for _ in islice(self.frontier.sift(self.now), rows):
+        for _ in islice(self.frontier.admission.sift(self.now), rows):
             pass
         self.note_what_failed()
 
@@ -448,7 +450,7 @@ class SiftedAtRandom(AtRandom):
 
     def sift_all(self) -> None:
         """Flush until nothing waits any more."""
-        while self.frontier.in_sieve:
+        while self.frontier.states.in_sieve:
             self.flush_the_sieve(1_000)
             self.sift(1_000)
 

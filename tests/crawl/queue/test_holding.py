@@ -20,25 +20,25 @@ def test_few_entries_are_held_back_in_memory(
     a = Side(tmp_path / "a")
     for page in range(40):
         a.put("h0.t", page, "pending")
-    holding, fronts = a.frontier.holding, a.frontier.residents.fronts
-    holding.change(lambda host, url: int(url[-1]) % 2 == 0, by_host=False)
+    holding, fronts = a.frontier.leases.foreign, a.frontier.residents.fronts
+    holding.set_rule(lambda host, url: int(url[-1]) % 2 == 0, by_host=False)
     found: list[str] = []
 
     def visits() -> None:
         for _ in range(60):
             a.now += 5.0
-            for host in a.frontier.wanting_address(a.now, 9):
-                a.frontier.resolved(host, "10.0.0.1", "10.0.0.1", 1e18, a.now)
-            for lease in a.frontier.acquire(a.now):
+            for host in a.frontier.unresolved_hosts(a.now, 9):
+                a.frontier.set_address(host, "10.0.0.1", "10.0.0.1", 1e18, a.now)
+            for lease in a.frontier.leases.acquire(a.now):
                 found.append(lease.entry.url)
                 lease.event = Event.SUCCESS
-                a.frontier.release(lease, a.now)
-                a.frontier.settle(lease, a.now)
+                a.frontier.leases.release(lease, a.now)
+                a.frontier.commit.settle(lease, a.now)
 
     visits()
     assert 0 < len(found) < 40
     assert fronts.leased("h0.t") == 3
-    holding.change(None)
+    holding.set_rule(None)
     visits()
     assert sorted(found) == sorted(f"http://h0.t/{page}" for page in range(40))
     assert fronts.leased("h0.t") == 0
@@ -53,7 +53,7 @@ def test_what_is_free_again_is_looked_for_in_portions(
     a, asked = Side(tmp_path / "a"), list[str]()
     for page in range(12):
         a.put(f"h{page}.t", page, "pending")
-    holding = a.frontier.holding
+    holding = a.frontier.leases.foreign
 
     def nothing_but(host: str, url: str) -> bool:
         asked.append(host)
@@ -61,24 +61,24 @@ def test_what_is_free_again_is_looked_for_in_portions(
 
     def visits() -> int:
         a.now += 5.0
-        for host in a.frontier.wanting_address(a.now, 99):
-            a.frontier.resolved(host, f"10.0.0.{host.key[1:-2]}", host.key, 1e18, a.now)
-        return sum(len(a.frontier.acquire(a.now)) for _ in range(20))
+        for host in a.frontier.unresolved_hosts(a.now, 99):
+            a.frontier.set_address(host, f"10.0.0.{host.key[1:-2]}", host.key, 1e18, a.now)
+        return sum(len(a.frontier.leases.acquire(a.now)) for _ in range(20))
 
-    holding.change(lambda host, url: True, by_host=by_host)
+    holding.set_rule(lambda host, url: True, by_host=by_host)
     assert visits() == 0
     monkeypatch.setattr("scrapy_spider_suite.crawl.queue.leases._PORTION", 5)
     for _ in range(2):
         asked.clear()
-        holding.change(nothing_but, by_host=by_host)
+        holding.set_rule(nothing_but, by_host=by_host)
         assert len(asked) == 5
-    while holding.at_work:
-        holding.go_on()
+    while holding.busy:
+        holding.step()
     assert visits() == 1
-    holding.change(None)
-    assert holding.at_work
-    while holding.at_work:
-        holding.go_on()
+    holding.set_rule(None)
+    assert holding.busy
+    while holding.busy:
+        holding.step()
     assert visits() == 11
     assert not holding
     a.close()
@@ -93,12 +93,12 @@ def test_hosts_that_are_held_back_leave_their_places_to_others(tmp_path: Path) -
     crawl.seed(*urls[:40])
     crawl.run(until=20.0)
     before = {fetch.host for fetch in crawl.fetches}
-    crawl.frontier.holding.change(lambda host, url: int(host[1:-2]) < 6)
+    crawl.frontier.leases.foreign.set_rule(lambda host, url: int(host[1:-2]) < 6)
     crawl.seed(*urls[40:])
     crawl.run(until=1_000.0)
     assert before <= {*hosts[:2]}
     assert {fetch.host for fetch in crawl.fetches if fetch.start > 20.0} == {*hosts[6:]}
-    crawl.frontier.holding.change(None)
+    crawl.frontier.leases.foreign.set_rule(None)
     crawl.run(until=3_000.0)
     assert sorted(crawl.urls) == sorted(urls)
     store.close()
@@ -115,18 +115,18 @@ def test_hosts_on_disk_go_on_as_soon_as_they_are_free(
     store = RocksStore(tmp_path / "store")
     crawl = Crawl(store, web)
     crawl.seed(*(f"http://{host}/0" for host in hosts))
-    crawl.frontier.close(0.0)
+    crawl.frontier.close()
     starts = 0.0
     for _ in range(1 + restarted):
         crawl = Crawl(store, web, start=starts, resume=True)
-        crawl.frontier.holding.change(lambda host, url: True)
+        crawl.frontier.leases.foreign.set_rule(lambda host, url: True)
         starts += 100.0
         crawl.run(until=starts)
-        crawl.frontier.close(starts)
+        crawl.frontier.close()
     if restarted:
         crawl = Crawl(store, web, start=starts, resume=True)
     assert not crawl.fetches
-    crawl.frontier.holding.change(lambda host, url: host == "h7.t")
+    crawl.frontier.leases.foreign.set_rule(lambda host, url: host == "h7.t")
     assert crawl.frontier.next_visit_in(crawl.now) == 0.0
     crawl.run(until=starts + 20.0)
     assert {fetch.host for fetch in crawl.fetches} == {*hosts} - {"h7.t"}

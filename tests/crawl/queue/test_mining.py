@@ -101,7 +101,7 @@ def test_the_bound_after_a_restart(tmp_path: Path) -> None:
     crawl = MiningCrawl(store, "both", lambda url: True, most=10)
     crawl.seed(f"{H}/p/1")
     crawl.run(fetches=5)
-    crawl.frontier.close(crawl.now)
+    crawl.frontier.close()
     store.close()
     store = RocksStore(tmp_path / "store", memory=4 << 20)
     again = MiningCrawl(

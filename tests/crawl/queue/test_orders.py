@@ -19,7 +19,7 @@ SOON = Policy(host=Pace(1.0), address=Pace(0.1))
 PATHS = ["/", "/n/", "/n/2", "/n/1/b", "/n/1/", "/a", "/n/1/a", "/z?q=1", "/z"]
 LEAVES_FIRST = ["/a", "/n/1/a", "/n/1/b", "/n/1/", "/n/2", "/n/", "/z?q=1", "/z", "/"]
 ORDERS = [
-    (BREADTH_FIRST, PATHS), (BottomUp(), LEAVES_FIRST), (BottomUp(to_and_fro=True), LEAVES_FIRST),
+    (BREADTH_FIRST, PATHS), (BottomUp(), LEAVES_FIRST), (BottomUp(alternating=True), LEAVES_FIRST),
     (BestFirst(lambda each: len(each.url)), sorted(PATHS, key=len, reverse=True)),
 ]  # fmt: skip
 
@@ -54,6 +54,6 @@ def test_an_order_holds_over_refills_retries_and_kills(
         unclean=True,
     )  # fmt: skip
     high = entry("http://a.t/high", priority=1)
-    again.frontier.schedule([high], again.now)
+    again.frontier.admission.schedule([high], again.now)
     again.run()
     assert [url[10:] for url in again.urls] == ["/high", *left]

@@ -13,6 +13,7 @@ from support.virtual_crawl import WALL, entry
 from scrapy_spider_suite.crawl.queue.commit import BEFORE_NEW
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.leases import Lease, PageVersion
+from scrapy_spider_suite.crawl.queue.parts import QueueOptions
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
@@ -56,7 +57,7 @@ class Job:
             self.store.sieve = SieveIndex(self.folder / "sieve", dropped, capacity=1024)
         self.frontier = Frontier(
             self.store, POLICY, now=self.now, wall=WALL + self.now, capacity=1_000,
-            counters=Counters.load(self.store), sift=self.seen == "sieve",
+            counters=Counters.load(self.store), options=QueueOptions(sift=self.seen == "sieve"),
         )  # fmt: skip
         self.frontier.planner.revisits.settings = FIXED
         self.out = []
@@ -68,7 +69,7 @@ class Job:
 
     def kill(self) -> None:
         """End at once."""
-        self.store._let_go()
+        self.store._release()
         for beside in (self.store.archive, self.store.sieve):
             if beside is not None:
                 beside.close()
@@ -80,7 +81,7 @@ class Job:
         url = f"http://{HOSTS[number % 2]}/{number}"
         if self.state(url) is None:
             self.model[url] = (None, 0)
-        self.frontier.schedule([entry(url, flags=int(Flag.START))], self.now)
+        self.frontier.admission.schedule([entry(url, flags=int(Flag.START))], self.now)
 
     def take(self, limit: int, *, idle: bool) -> None:
         """What is due becomes pending."""
@@ -88,7 +89,7 @@ class Job:
         due = sorted((when, url) for url, (when, _) in self.model.items()
                      if when is not None and when <= wall)  # fmt: skip
         before = {url for url, (when, _) in self.model.items() if when is None}
-        taken = (planner.take_idle if idle else planner.take)(limit, self.now, wall)
+        taken = (planner.renew_idle if idle else planner.renew_due)(limit, self.now)
         pending = {url for url in self.model if self.state(url) is State.PENDING}
         new = pending - before
         assert len(new) == taken
@@ -112,9 +113,9 @@ class Job:
     def fetch(self) -> None:
         """Lease what may be leased."""
         self.now += 1.0
-        for host in list(self.frontier.wanting_address(self.now, 10)):
-            self.frontier.resolved(host, "192.0.2.1", "192.0.2.1", 1e9, self.now)
-        while leases := self.frontier.acquire(self.now):
+        for host in list(self.frontier.unresolved_hosts(self.now, 10)):
+            self.frontier.set_address(host, "192.0.2.1", "192.0.2.1", 1e9, self.now)
+        while leases := self.frontier.leases.acquire(self.now):
             for lease in leases:
                 self.frontier.planner.begin(lease)
                 planned = self.frontier.planner.revisits.get(lease.entry.identity)
@@ -131,8 +132,8 @@ class Job:
             unchanged = lease.plan is not None and digest == 0
             lease.found = PageVersion(wall, b"%d" % digest, NONE, unchanged=unchanged)
             lease.status = 200
-        self.frontier.release(lease, self.now)
-        self.frontier.settle(lease, self.now)
+        self.frontier.leases.release(lease, self.now)
+        self.frontier.commit.settle(lease, self.now)
         misses = self.model[url][1]
         if event is Event.SUCCESS:
             self.model[url] = (wall + EVERY, 0)
@@ -211,11 +212,12 @@ def test_no_page_of_a_busy_host_is_taken_between_its_new_ones(tmp_path: Path) ->
         job.fetch()
         job.end(Event.SUCCESS, 1)
     job.now += 2 * EVERY
-    job.frontier.schedule([entry(f"http://{HOSTS[0]}/new/{n}") for n in range(5)], job.now)
+    entries = [entry(f"http://{HOSTS[0]}/new/{n}") for n in range(5)]
+    job.frontier.admission.schedule(entries, job.now)
     planner = job.frontier.planner
-    assert planner.take_idle(100, job.now, WALL + job.now) == 4
-    assert planner.take_idle(100, job.now, WALL + job.now) == 0
-    assert planner.take(1, job.now, WALL + job.now) == 1
+    assert planner.renew_idle(100, job.now) == 4
+    assert planner.renew_idle(100, job.now) == 0
+    assert planner.renew_due(1, job.now) == 1
     job.fetch()
     out = {lease.entry.host: lease.entry for lease in job.out}
     assert out[HOSTS[0]].priority == BEFORE_NEW

@@ -83,7 +83,7 @@ def test_after_a_clean_end(tmp_path: Path, capacity: int, after: float) -> None:
     first.run(fetches=30)
     while first.out:
         first._wait()
-    first.frontier.close(first.now)
+    first.frontier.close()
     first.frontier.store.close()
     second = resume(first, tmp_path, after=after, unclean=False)
     carry_over(first, second, after)
@@ -100,8 +100,8 @@ def test_leased_urls_are_pending_after_a_clean_end(tmp_path: Path) -> None:
     first = Crawl(RocksStore(tmp_path / "store", memory=MEMORY), Web({"a.t": "10.0.0.1"}))
     first.seed(*(f"http://a.t/{n}" for n in range(5)))
     first._resolve()
-    assert first.frontier.acquire(0.0)
-    first.frontier.close(0.0)
+    assert first.frontier.leases.acquire(0.0)
+    first.frontier.close()
     first.frontier.store.close()
     second = resume(first, tmp_path, after=0.0, unclean=False)
     second.run()
@@ -132,7 +132,7 @@ def test_clocks_of_addresses_outlive_the_process(tmp_path: Path) -> None:
     first = Crawl(RocksStore(tmp_path / "store", memory=MEMORY), web, policy)
     first.seed("http://a.t/", "http://b.t/")
     first.run(fetches=1)
-    first.frontier.close(first.now)
+    first.frontier.close()
     first.frontier.store.close()
     second = resume(first, tmp_path, after=10.0, unclean=False)
     carry_over(first, second, 10.0)
@@ -148,7 +148,7 @@ def test_clocks_of_addresses_outlive_a_run_that_never_came_to_them(tmp_path: Pat
     first.run(fetches=1)
     run = first
     for _ in range(2):
-        run.frontier.close(run.now)
+        run.frontier.close()
         run.frontier.store.close()
         run = resume(run, tmp_path, after=10.0, unclean=False)
     run.run()
@@ -160,11 +160,11 @@ def test_a_wish_to_wait_outlives_the_process(tmp_path: Path) -> None:
     first = Crawl(RocksStore(tmp_path / "store", memory=MEMORY), Web({"a.t": "10.0.0.1"}))
     first.seed("http://a.t/")
     first._resolve()
-    (lease,) = first.frontier.acquire(0.0)
+    (lease,) = first.frontier.leases.acquire(0.0)
     lease.event = Event.UNAVAILABLE
-    first.frontier.release(lease, 0.0, retry_after=3600.0)
-    first.frontier.settle(lease, 0.0)
-    first.frontier.close(0.0)
+    first.frontier.leases.release(lease, 0.0, retry_after=3600.0)
+    first.frontier.commit.settle(lease, 0.0)
+    first.frontier.close()
     first.frontier.store.close()
     second = resume(first, tmp_path, after=600.0, unclean=False)
     record = second.frontier.residents.records.touch("a.t")
@@ -178,7 +178,7 @@ def test_a_clock_that_was_set_back_stops_nobody(tmp_path: Path) -> None:
     first = Crawl(RocksStore(tmp_path / "store", memory=MEMORY), Web({"a.t": "10.0.0.1"}))
     first.seed("http://a.t/1", "http://a.t/2")
     first.run(fetches=1)
-    first.frontier.close(first.now)
+    first.frontier.close()
     first.frontier.store.close()
     second = resume(first, tmp_path, after=-1e8, unclean=False)
     second.run()
@@ -198,11 +198,12 @@ def test_sequences_are_not_used_twice(tmp_path: Path) -> None:
     store = RocksStore(tmp_path / "store", memory=MEMORY)
     first = Crawl(store, Web({"a.t": "10.0.0.1"}))
     # More than one batch's worth, written ahead of its time; the last batch never is.
-    first.frontier.schedule((entry(f"http://a.t/{n}") for n in range(15_000)), 0.0)
+    first.frontier.admission.schedule((entry(f"http://a.t/{n}") for n in range(15_000)), 0.0)
     second = resume(first, kill(first, tmp_path), after=0.0, unclean=True)
     written = second.frontier.counters.pending
     assert 0 < written < 15_000
-    second.frontier.schedule((entry(f"http://a.t/new{n}") for n in range(100)), second.now)
+    entries = [entry(f"http://a.t/new{n}") for n in range(100)]
+    second.frontier.admission.schedule(entries, second.now)
     rows = second.frontier.store.rows("a.t", b"", 20_000)
     assert len(rows) == len({row.key for row in rows}) == written + 100
 
@@ -247,7 +248,7 @@ def crawl_with_snapshots(
     )
     crawl.seed("http://h0.t/0")
     crawl.run()
-    crawl.frontier.close(crawl.now)
+    crawl.frontier.close()
     store.close()
     return snapshots
 
@@ -321,10 +322,10 @@ def brood_of(crawl: Crawl) -> None:
             if int(link.rpartition("/")[2]) % 2:
                 child.flags |= Flag.VOLATILE
                 child.payload = object()
-            crawl.frontier.adopt(lease, [child], crawl.now)
+            crawl.frontier.admission.adopt(lease, [child], crawl.now)
         if lease.entry.url.endswith("/2"):
             lease.holds += 1
-            crawl._later(2.5, lambda: crawl.frontier.unhold(lease, crawl.now))
+            crawl._later(2.5, lambda: crawl.frontier.commit.unhold(lease, crawl.now))
 
     crawl.on_page = page
 
@@ -359,7 +360,7 @@ def test_failures_and_retries_survive(tmp_path: Path) -> None:
     first = Crawl(RocksStore(tmp_path / "store", memory=MEMORY), web, policy)
     first.seed("http://a.t/")
     first.run(fetches=2)
-    first.frontier.close(first.now)
+    first.frontier.close()
     first.frontier.store.close()
     second = resume(first, tmp_path, after=0.0, unclean=False)
     assert second.frontier.residents.records.touch("a.t").failures == 2
@@ -375,7 +376,7 @@ def test_giving_up_goes_on_after_a_kill(tmp_path: Path) -> None:
     web = Web({}, names=lambda host, n: Event.NO_SUCH_HOST)
     store = RocksStore(tmp_path / "store", memory=MEMORY)
     first = Crawl(store, web)
-    first.frontier.schedule((entry(f"http://a.t/{n}") for n in range(6_000)), 0.0)
+    first.frontier.admission.schedule((entry(f"http://a.t/{n}") for n in range(6_000)), 0.0)
     first.run(until=0.5)
     first.frontier.flush()
     assert first.frontier.counters.failed < 6_000

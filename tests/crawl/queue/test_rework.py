@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.virtual_crawl import WALL, entry
 
-from scrapy_spider_suite.crawl.queue.frontier import FIRST, Frontier
+from scrapy_spider_suite.crawl.queue.frontier import FIRST, Frontier, UrlEdits
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
@@ -30,7 +30,7 @@ class Bench:
         self.store = RocksStore(folder / "store", memory=16 << 20)
         self.now = 0.0
         self.frontier = Frontier(self.store, POLICY, now=0.0, wall=WALL, capacity=2)
-        self.rework = self.frontier.rework(self.store)
+        self.rework = UrlEdits(self.frontier, self.store)
         self.out: list[Lease] = []
 
     def urls(self, host: str) -> dict[str, State]:
@@ -41,7 +41,7 @@ class Bench:
 
     def add(self, host: str, number: int) -> None:
         """New URLs."""
-        self.frontier.schedule(
+        self.frontier.admission.schedule(
             [entry(f"http://{host}/{n}") for n in range(number)], self.now
         )
 
@@ -50,12 +50,12 @@ class Bench:
         self.now += 1.0
         for lease in self.out:
             lease.event = event
-            self.frontier.release(lease, self.now)
-            self.frontier.settle(lease, self.now)
+            self.frontier.leases.release(lease, self.now)
+            self.frontier.commit.settle(lease, self.now)
         self.out = []
-        for host in list(self.frontier.wanting_address(self.now, 10)):
-            self.frontier.resolved(host, "192.0.2.1", "192.0.2.1", 1e9, self.now)
-        while leases := self.frontier.acquire(self.now):
+        for host in list(self.frontier.unresolved_hosts(self.now, 10)):
+            self.frontier.set_address(host, "192.0.2.1", "192.0.2.1", 1e9, self.now)
+        while leases := self.frontier.leases.acquire(self.now):
             for lease in leases:
                 assert lease.visit is not None
                 visit = lease.visit
@@ -69,7 +69,7 @@ class Bench:
         for name, state in self.rework.urls(host, b"", 1_000):
             if state.state is not State.PENDING:
                 url = entry(name.decode(), priority=FIRST if first else 0)
-                self.rework.again(url, state, self.now, self.now + WALL)
+                self.rework.requeue(url, state, self.now)
 
     def fail(self, host: str, *, forget: bool) -> None:
         """Everything of a host that is queued and not out."""
@@ -78,7 +78,7 @@ class Bench:
             if forget:
                 gone = self.rework.forget(each)
             else:
-                gone = self.rework.fail(each, Event.BARRED, self.now + WALL)
+                gone = self.rework.fail(each, Event.BARRED, self.now)
             assert gone is (each.key not in out)
 
     def drop(self, host: str) -> None:
@@ -95,7 +95,7 @@ class Bench:
 
     def check(self) -> list[str]:
         """What does not agree."""
-        self.frontier.close(self.now)
+        self.frontier.close()
         self.store.close()
         with StoreReader(self.folder) as reader:
             return list(reader.check())
@@ -162,11 +162,11 @@ def test_first_comes_first_of_a_host_on_disk_too(bench: Bench) -> None:
 def test_a_host_that_was_given_up_is_asked_again(bench: Bench) -> None:
     """In memory and on disk, with what was still to be failed."""
     bench.add(HOSTS[0], 10)
-    for host in list(bench.frontier.wanting_address(0.0, 10)):
-        bench.frontier.unresolved(host, Event.NO_SUCH_HOST, 0.0)
+    for host in list(bench.frontier.unresolved_hosts(0.0, 10)):
+        bench.frontier.health.no_address(host, Event.NO_SUCH_HOST, 0.0)
     assert set(bench.urls(HOSTS[0]).values()) == {State.FAILED}
-    assert bench.rework.forgive(HOSTS[0])
-    assert not bench.rework.forgive(HOSTS[0])
+    assert bench.rework.revive_host(HOSTS[0])
+    assert not bench.rework.revive_host(HOSTS[0])
     bench.again(HOSTS[0], first=False)
     for _ in range(15):
         bench.fetch(Event.SUCCESS)
@@ -180,11 +180,11 @@ def test_what_cannot_be_stored_is_let_go_with_its_host(bench: Bench) -> None:
     bench.fetch(Event.SUCCESS)
     [page] = bench.out
     volatile = entry(f"http://{HOSTS[1]}/", flags=Flag.VOLATILE)
-    bench.frontier.adopt(page, [volatile], bench.now)
+    bench.frontier.admission.adopt(page, [volatile], bench.now)
     bench.out = []
     page.event = Event.SUCCESS
-    bench.frontier.release(page, bench.now)
-    bench.frontier.settle(page, bench.now)
+    bench.frontier.leases.release(page, bench.now)
+    bench.frontier.commit.settle(page, bench.now)
     assert bench.frontier.pending == 2
     bench.drop(HOSTS[1])
     assert bench.frontier.pending == 0

@@ -97,7 +97,7 @@ def test_the_disk_does_not_fill(tmp_path: Path) -> None:
     crawl = TrapCrawl(store, TIGHT)
     crawl.seed(*seeds())
     crawl.run(fetches=5_000)
-    crawl.frontier.close(crawl.now)
+    crawl.frontier.close()
     counters, refused = crawl.frontier.counters, crawl.frontier.traps.met.total()
     known = sum(1 for host, _ in store.records() for _ in store.states(_prefix(host)))
     assert known == counters.done + counters.failed
@@ -117,7 +117,7 @@ def test_a_restart_knows_the_traps(tmp_path: Path) -> None:
     crawl = TrapCrawl(store, TIGHT)
     crawl.seed(*seeds())
     crawl.run(fetches=5_000)
-    crawl.frontier.close(crawl.now)
+    crawl.frontier.close()
     store.close()
     store = RocksStore(tmp_path / "store", memory=4 << 20)
     again = TrapCrawl(store, TIGHT, start=crawl.now, resume=True)
@@ -136,7 +136,7 @@ def test_a_restart_knows_the_traps(tmp_path: Path) -> None:
         assert refusal.trap is trap
     assert again.frontier.traps.closed("http://farm-trap.test/", "farm-trap.test") is None
     urls = list(inside)
-    again.frontier.schedule([entry(urls[0], flags=Flag.START), entry(urls[1])], again.now)
+    again.frontier.admission.schedule([entry(urls[0], flags=Flag.START), entry(urls[1])], again.now)
     again.run(fetches=20)
     assert again.urls == urls[:1]
     state = UrlState.from_bytes(store.state(entry(urls[1]).identity) or b"")
@@ -209,9 +209,10 @@ def test_a_queue_in_a_trap_holds_up_nobody(
     ground = HostTrapStats()
     for url in trapped[:3]:
         ground.count_page(url, 3, same=True)
-    crawl.frontier.grounds.change("lost-trap.test", ground)
-    acquire, turns = crawl.frontier.acquire, list[float]()
-    monkeypatch.setattr(crawl.frontier, "acquire", lambda now: turns.append(now) or acquire(now))
+    crawl.frontier.trap_stats.change("lost-trap.test", ground)
+    leases, turns = crawl.frontier.leases, list[float]()
+    acquire = leases.acquire
+    monkeypatch.setattr(leases, "acquire", lambda now: turns.append(now) or acquire(now))
     crawl.run(fetches=20)
     assert len(turns) < 20
     assert sorted(crawl.urls) == [
