@@ -407,8 +407,8 @@ class Maintenance:
             self._parts.deferred_links.look(starving=starving)
 
     def _revise(self) -> None:
-        reviser, now = self._crawl.frontier.policy_update, self._crawl.now()
-        self._revising = reviser.busy and not self._engine.closing
+        update = self._crawl.frontier.policy_update
+        self._revising = update.busy and not self._engine.closing
         if self._revising:
             update.step(self._crawl.now())
             self._loop.call_later(_PORTIONS, self._revise)

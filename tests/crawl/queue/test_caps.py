@@ -18,7 +18,7 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.store import counters, host_queues, rotation
 from scrapy_spider_suite.store import host_queues as hostrecords
-from scrapy_spider_suite.store.counters import Domain, DomainCounts, domain_row
+from scrapy_spider_suite.store.counters import Domain, domain_row
 from scrapy_spider_suite.store.interface import MemoryStore, Store
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
@@ -269,23 +269,6 @@ def assert_exact(folder: Path) -> None:
             assert domain_row(reader.store, domain)[1] == total
             assert total.hosts <= 5
             assert total.pages <= 17
-
-
-def test_a_job_that_never_counted_is_counted_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once, at its next opening; half a count (killed meanwhile) is thrown away."""
-    monkeypatch.setattr(counters, "_AT_ONCE", 2)
-    store = RocksStore(tmp_path / "store", memory=4 << 20)
-    crawl = Crawl(store, farm(9), Policy(**FAST))
-    crawl.seed("http://h0.farm.t/0")
-    crawl.run()
-    kv = store.kv("domains")
-    kv.delete(b"\0whole")
-    kv.put(b"farm.t", counters._ROW.pack(4, 4))
-    kv.put(b"gone.t", counters._ROW.pack(1, 1))
-    assert DomainCounts(store).of("h1.farm.t") == Domain(9, 9)
-    assert dict(kv.items()) == {b"\0whole": b"", b"farm.t": counters._ROW.pack(9, 9)}
 
 
 def test_rework_keeps_to_the_caps(tmp_path: Path) -> None:

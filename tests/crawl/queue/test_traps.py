@@ -6,7 +6,6 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-import msgpack  # type: ignore[import-untyped]
 import pytest
 from support.trap_webs import BROAD, NAMES, TrapCrawl, seeds
 from support.virtual_crawl import entry
@@ -243,12 +242,6 @@ def test_rows() -> None:
     ground, again = filled(), unpack("a.test", pack(filled()))
     for name in HostTrapStats.__slots__:
         assert getattr(ground, name) == getattr(again, name)
-
-
-def test_older_rows() -> None:
-    """Counts of which nobody knows the kind begin anew; what was closed stays closed."""
-    ground = unpack("a.test", msgpack.packb([{5: 7}, {4: b"sketch"}, {6: "same"}, 2]))
-    assert (ground.counts, ground.closed, ground.mined) == ({}, {6: Trap.SAME}, 2)
 
 
 @pytest.mark.parametrize(
