@@ -17,7 +17,12 @@ from pathlib import Path
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Health, Retry, State
 from scrapy_spider_suite.profiles import LEAN
 from scrapy_spider_suite.runtime.refusal import MEANINGS
-from scrapy_spider_suite.settings.declarations import Derived, Setting, full_name, words
+from scrapy_spider_suite.settings.declarations import (
+    Derived,
+    SettingDeclaration,
+    setting_name,
+    shown_value,
+)
 from scrapy_spider_suite.settings.suite import DECLARATIONS
 from scrapy_spider_suite.settings.table import FRONT_PAGE
 from scrapy_spider_suite.urls.filters import ATOMS, Stage
@@ -42,7 +47,7 @@ def settings() -> Iterator[str]:
     yield from _head("Setting", "Default", "Meaning")
     for name in FRONT_PAGE:
         declared = DECLARATIONS[name]
-        link = f"[`{full_name(name)}`](#{full_name(name).lower()})"
+        link = f"[`{setting_name(name)}`](#{setting_name(name).lower()})"
         yield _row(link, _defaults(declared), declared.meaning)
     group = None
     for name, declared in DECLARATIONS.items():
@@ -54,13 +59,13 @@ def settings() -> Iterator[str]:
         live = " Can be [set](operating.md#set) in a running crawl." if declared.live else ""
         more = f" More: [{_title(declared.page)}]({declared.page})."
         yield from (
-            "", f"### `{full_name(name)}`", "", declared.meaning, "",
+            "", f"### `{setting_name(name)}`", "", declared.meaning, "",
             f"Default: {_defaults(declared)}. Expected: {allowed}{unit}. "
             f"Kind: {declared.kind.value}.{live}{more}",
         )
 
 
-def _defaults(declared: Setting) -> str:
+def _defaults(declared: SettingDeclaration) -> str:
     unit = declared.type.unit
     spider, broad = _default(declared.spider, unit), _default(declared.broad, unit)
     return spider if spider == broad else f"spider: {spider}; broad: {broad}"
@@ -150,7 +155,7 @@ def main() -> int:
 
 
 def _default(value: object, unit: str) -> str:
-    text = words(value, unit)
+    text = shown_value(value, unit)
     return text if isinstance(value, Derived) else f"`{text}`"
 
 

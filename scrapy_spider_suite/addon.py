@@ -31,7 +31,7 @@ from scrapy_spider_suite.runtime.refusal import (
     refuse_crawl,
     running_command,
 )
-from scrapy_spider_suite.settings.scrapy_redis import SeedKey, server_of
+from scrapy_spider_suite.settings.scrapy_redis import PushedSeedsKey, redis_server
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_enabled
 
 if TYPE_CHECKING:
@@ -92,13 +92,13 @@ def check_pushed_seeds(
     settings: BaseSettings, suite: SuiteSettings, spider: Spider | type[Spider]
 ) -> None:
     """Raise `SettingsError` if seeds of *spider* that are pushed to Redis cannot be read."""
-    if SeedKey.of(settings, spider) is None:
+    if PushedSeedsKey.for_spider(settings, spider) is None:
         return
     if find_spec("redis") is None:
         raise SettingsError(
             "seeds in Redis need a client: pip install 'scrapy-spider-suite[redis]'"
         )
-    url = suite.redis_url or server_of(settings)
+    url = suite.redis_url or redis_server(settings)
     from scrapy_spider_suite.cluster.redis_server import (
         require_client,  # needs redis, which is an extra
     )

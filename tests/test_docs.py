@@ -29,7 +29,7 @@ from scrapy_spider_suite.crawl.queue.frontier import FrontierStatistics
 from scrapy_spider_suite.fetch.connections import ConnectionPool
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES
 from scrapy_spider_suite.operate.executors.agent_calls import ListenerCounters
-from scrapy_spider_suite.settings.declarations import Kind, full_name
+from scrapy_spider_suite.settings.declarations import SettingKind, setting_name
 from scrapy_spider_suite.settings.suite import DECLARATIONS
 from scrapy_spider_suite.store.counters import Counters
 
@@ -121,7 +121,7 @@ def test_every_link_resolves(page: Path) -> None:
 @every_page
 def test_every_setting_that_is_named_exists(page: Path) -> None:
     """A page that names a setting wrongly costs its reader an hour."""
-    known = {full_name(name) for name in DECLARATIONS}
+    known = {setting_name(name) for name in DECLARATIONS}
     named = set(re.findall(r"\bSUITE_[A-Z0-9]\w+\*?", text_of(page)))
     families = {name for name in named if name.endswith("*")}  # such as SUITE_DNS_*
     assert named - families <= known
@@ -295,8 +295,8 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
 def test_when_each_live_setting_takes_effect() -> None:
     """Every setting that a job does not fix is in the table of docs/operating.md."""
     text = text_of(DOCS / "operating.md")
-    live = {name for name, row in DECLARATIONS.items() if row.kind is not Kind.FIXED}
-    names = {full_name(name) for name in live if not name.startswith("dns_")}
+    live = {name for name, row in DECLARATIONS.items() if row.kind is not SettingKind.FIXED}
+    names = {setting_name(name) for name in live if not name.startswith("dns_")}
     assert {name for name in names if f"`{name}`" not in text} == set()
 
 

@@ -30,7 +30,7 @@ from scrapy_spider_suite.cluster.assignment import Assignment, fingerprint
 from scrapy_spider_suite.cluster.membership import SKEW_MAX, folder_identity
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.settings.declarations import Kind, full_name, words
+from scrapy_spider_suite.settings.declarations import SettingKind, setting_name, shown_value
 from scrapy_spider_suite.settings.suite import DECLARATIONS, SuiteSettings
 from scrapy_spider_suite.settings.values import RedisUrl
 from scrapy_spider_suite.signals import settings_changing
@@ -156,12 +156,12 @@ _LONGEST = 300
 def shared_settings(settings: SuiteSettings, assignment: Assignment) -> dict[str, str]:
     """The settings in which the agents of a crawl have to agree, by name, as text."""
     fixed = {
-        full_name(name): _short(words(getattr(settings, name)))
-        for name, declared in DECLARATIONS.items() if declared.kind is Kind.FIXED
+        setting_name(name): _short(shown_value(getattr(settings, name)))
+        for name, declared in DECLARATIONS.items() if declared.kind is SettingKind.FIXED
     }  # fmt: skip
     del fixed["SUITE_AGENT_GRACE"]  # which the registry compares
     if not assignment.by_host:
-        fixed |= {full_name(name): words(getattr(settings, name)) for name in _OF_PHASES}
+        fixed |= {setting_name(name): shown_value(getattr(settings, name)) for name in _OF_PHASES}
     fixed["SUITE_ASSIGNMENT"] += f" ({fingerprint(assignment)})"
     fixed["SUITE_RATE_LEDGER"] = _ledger(settings.rate_ledger)
     return fixed
@@ -173,12 +173,12 @@ def _ledger(where: RedisUrl | Path | None) -> str:
     By two of them agents could visit one address at a time.
     """
     if not isinstance(where, Path):
-        return words(None if where is None else str(where))
+        return shown_value(None if where is None else str(where))
     with suppress(OSError):
-        return words(
+        return shown_value(
             f"{where} ({xxh3_64_hexdigest(folder_identity(where.absolute().parent).encode())})"
         )
-    return words(str(where))
+    return shown_value(str(where))
 
 
 def _short(text: str) -> str:

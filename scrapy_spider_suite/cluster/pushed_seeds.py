@@ -37,7 +37,7 @@ from scrapy_spider_suite.errors import JobError, RegistryError
 from scrapy_spider_suite.runtime.event_loop import TimeSlices
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
-from scrapy_spider_suite.settings.scrapy_redis import SeedKey, server_of
+from scrapy_spider_suite.settings.scrapy_redis import PushedSeedsKey, redis_server
 from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 from scrapy_spider_suite.urls.url_lists import BadLine, Seed, SeedLines
 
@@ -164,7 +164,8 @@ def pushed_seeds(crawl: Crawl, plant: ScheduleSeeds) -> PushedSeeds | None:
     *plant* makes those pending that are mere URLs. Raises `SettingsError`.
     """
     crawler = crawl.crawler
-    key = None if crawler.spider is None else SeedKey.of(crawler.settings, crawler.spider)
+    spider = crawler.spider
+    key = None if spider is None else PushedSeedsKey.for_spider(crawler.settings, spider)
     if key is None or not is_crawl(crawler):
         return None
     return PushedSeeds(crawl, key, plant)
@@ -179,11 +180,11 @@ class PushedSeeds:
         busy: whether messages that were taken are yet to become requests.
     """
 
-    def __init__(self, crawl: Crawl, key: SeedKey, plant: ScheduleSeeds) -> None:
+    def __init__(self, crawl: Crawl, key: PushedSeedsKey, plant: ScheduleSeeds) -> None:
         # Without a job nobody comes back for what this process has taken.
         taker = uuid.uuid4().hex if crawl.job is None else crawl.job.file.id
         self._crawl, self._key, self._plant = crawl, key, plant
-        url = crawl.settings.redis_url or server_of(crawl.crawler.settings)
+        url = crawl.settings.redis_url or redis_server(crawl.crawler.settings)
         self._pushed = PushedList(RedisServer(url.url, _ANSWER), key.key, key.kind, taker)
         self._lines = SeedLines(key.key, normal=crawl.normalizer)
         self._row, self._notes = key.key.encode(), crawl.store.kv("pushed_seeds")

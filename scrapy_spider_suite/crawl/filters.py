@@ -23,7 +23,7 @@ from scrapy_spider_suite.exceptions import FilterRefused
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.runtime.http_fields import field_text
-from scrapy_spider_suite.settings.declarations import full_name
+from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.urls.filters import (
     Countries,
@@ -86,7 +86,7 @@ class FilterSet:
     def where(self, stage: Stage) -> str:
         """The setting of *stage*, or the file that it names."""
         path = self.paths.get(stage)
-        return full_name(FILTER_SETTINGS[stage]) + (f" = @{path}" if path else "")
+        return setting_name(FILTER_SETTINGS[stage]) + (f" = @{path}" if path else "")
 
 
 def filter_texts(settings: SuiteSettings) -> dict[Stage, str]:
@@ -106,7 +106,7 @@ def read_filter_context(path: Path | None) -> FilterInputs:
 
 
 def _read(stage: Stage, value: str, given: FilterInputs) -> Filter:
-    name, place, text = full_name(FILTER_SETTINGS[stage]), "", value
+    name, place, text = setting_name(FILTER_SETTINGS[stage]), "", value
     if value.startswith("@"):
         place = f"{value[1:]}, "
         try:
@@ -321,7 +321,7 @@ class CrawlFilters:
             return
         url = normalize(request.url) or request.url
         if not self.wants(Stage.FETCH, url, _subject(entry, address, None)):
-            name = full_name(FILTER_SETTINGS[Stage.FETCH])
+            name = setting_name(FILTER_SETTINGS[Stage.FETCH])
             raise FilterRefused(f"{name} does not want {request.url}")
 
     def of_page(self, stage: Stage, response: Response, entry: Entry, address: str) -> bool:

@@ -24,7 +24,7 @@ from scrapy_spider_suite.runtime.event_loop import GcTuning
 from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.seen.sieve import Flush
-from scrapy_spider_suite.settings.declarations import full_name
+from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.store.rocks_store import RocksStore, condemn_on_damage
 from scrapy_spider_suite.store.seen_transfer import Archiver, make_archiver
 
@@ -555,7 +555,7 @@ class Maintenance:
         if reason is not None:
             logger.info(
                 "the job has reached %s (%s): left are %s; with a higher cap it can be "
-                "resumed", full_name(reason), CAP_UNITS[reason],
+                "resumed", setting_name(reason), CAP_UNITS[reason],
                 counted(crawl.frontier.pending, "URL"),
             )  # fmt: skip
             self._engine.stop(reason)

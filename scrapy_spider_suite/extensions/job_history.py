@@ -22,8 +22,8 @@ from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.filters import get_filters
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.runtime.tasks import PeriodicTask
-from scrapy_spider_suite.settings.declarations import full_name
-from scrapy_spider_suite.settings.project import LIVE, uses_job
+from scrapy_spider_suite.settings.declarations import setting_name
+from scrapy_spider_suite.settings.project import LIVE_SCRAPY_SETTINGS, uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.store.job_directory import JobHistory, digest_of
@@ -168,8 +168,8 @@ class JobHistoryWriter:
 
 
 def _by_name(settings: SuiteSettings) -> dict[str, Any]:
-    own = {full_name(name): value for name, value in settings.as_stored().items()}
-    return own | {name: getattr(settings.project, name.lower()) for name in LIVE}
+    own = {setting_name(name): value for name, value in settings.as_stored().items()}
+    return own | {name: getattr(settings.project, name.lower()) for name in LIVE_SCRAPY_SETTINGS}
 
 
 def _version(name: str) -> str:

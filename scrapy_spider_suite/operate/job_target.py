@@ -21,7 +21,7 @@ from scrapy_spider_suite.errors import (
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.operate.terms import normalizer_of_job
 from scrapy_spider_suite.runtime.files import lock_file
-from scrapy_spider_suite.settings.project import LIVE
+from scrapy_spider_suite.settings.project import LIVE_SCRAPY_SETTINGS
 from scrapy_spider_suite.settings.suite import find_setting
 from scrapy_spider_suite.store import job_directory
 from scrapy_spider_suite.store.counters import Counters
@@ -137,7 +137,7 @@ class JobTarget:
         Raises `ActionError`.
         """
         try:
-            if name not in LIVE:
+            if name not in LIVE_SCRAPY_SETTINGS:
                 find_setting(name)
         except SettingsError as error:
             raise ActionError(str(error)) from None

@@ -33,7 +33,7 @@ from scrapy_spider_suite.frontier.waits import WaitCount, WaitReason, add_up
 from scrapy_spider_suite.operate.restrictions import paused_by
 from scrapy_spider_suite.operate.terms import CrawlTerms
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.settings.declarations import full_name
+from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.store.counters import Counters, domain_row
 from scrapy_spider_suite.store.host_queues import NEVER
 from scrapy_spider_suite.store.rocks_store import RocksStore
@@ -78,7 +78,7 @@ def filter_refusals(
         found = filters.of.get(stage)
         if found is None:
             continue
-        where = terms.where(full_name(FILTER_SETTINGS[stage]))
+        where = terms.where(setting_name(FILTER_SETTINGS[stage]))
         try:
             wanted, said = found.verdict(url, subject, known)
         except Exception as error:  # an atom of the project's own

@@ -24,7 +24,7 @@ from scrapy_spider_suite.crawl.crawl_policy import (
 from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS as FILTERS
 from scrapy_spider_suite.crawl.filters import FilterSet, read_filter_context
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.settings.declarations import full_name, plain, words
+from scrapy_spider_suite.settings.declarations import plain_value, setting_name, shown_value
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.normalizer import Normalizer
@@ -51,7 +51,7 @@ _SUITE = (
     "normal_form", "drop_parameters", "url_rules", "normalizer", "prefer_https",
 )  # fmt: skip
 _KEY = b"terms"
-_APART = {"SUITE_OVERRIDES", "SUITE_COUNTRIES", *map(full_name, FILTERS.values())}
+_APART = {"SUITE_OVERRIDES", "SUITE_COUNTRIES", *map(setting_name, FILTERS.values())}
 """Those that need files, which may be gone."""
 _GIVERS = {number: name for name, number in SETTINGS_PRIORITIES.items()}
 
@@ -75,10 +75,10 @@ class CrawlTerms:
         Raises `SettingsError`.
         """
         suite = suite or SuiteSettings.from_settings(settings, spider)
-        values = {name: plain(settings[name]) for name in _SCRAPY}
+        values = {name: plain_value(settings[name]) for name in _SCRAPY}
         values["DOWNLOAD_SLOTS"] = json.dumps(settings.getdict("DOWNLOAD_SLOTS"), default=str)
         values["ROBOTSTXT_PARSER"] = global_object_name(load_object(settings["ROBOTSTXT_PARSER"]))
-        values |= {full_name(name): plain(getattr(suite, name)) for name in _SUITE}
+        values |= {setting_name(name): plain_value(getattr(suite, name)) for name in _SUITE}
         givers = {name: _GIVERS.get(settings.getpriority(name) or 0, "") for name in values}
         cls_of = spider if isinstance(spider, type) else type(spider)
         name = "" if spider is None else global_object_name(cls_of)
@@ -113,7 +113,9 @@ class CrawlTerms:
         """The filters. Raises `SettingsError`."""
         countries = self.values.get("SUITE_COUNTRIES")
         given = read_filter_context(None if countries is None else Path(countries))
-        texts = {stage: self.values.get(full_name(name)) or "" for stage, name in FILTERS.items()}
+        texts = {
+            stage: self.values.get(setting_name(name)) or "" for stage, name in FILTERS.items()
+        }
         return FilterSet.read(texts, given)
 
     def where(self, name: str, part: str = "") -> str:
@@ -122,7 +124,7 @@ class CrawlTerms:
         if part and isinstance(value, list):
             part = next((each for each in value if each.startswith(part)), part)
             return f"{name}: {part} ({giver})"
-        return f"{name} = {words(value)} ({giver})"
+        return f"{name} = {shown_value(value)} ({giver})"
 
 
 def save_terms(crawl: Crawl) -> None:

@@ -1,7 +1,4 @@
-"""What a declaration of a setting consists of, and the rows that are made from it.
-
-The declarations themselves are in :mod:`scrapy_spider_suite.settings.table`.
-"""
+"""The parts of a setting's declaration; how values are parsed and shown."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.settings.values import WrongLine
+from scrapy_spider_suite.settings.values import ValueDetailError
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.settings.project import ProjectSettings
@@ -20,10 +17,10 @@ if TYPE_CHECKING:
 
 PREFIX = "SUITE_"
 Profile = Literal["spider", "broad"]
-KEY = "setting"  # where a dataclass field's metadata holds its Setting
+KEY = "setting"  # where a dataclass field's metadata holds its SettingDeclaration
 
 
-class Kind(Enum):
+class SettingKind(Enum):
     """What a resumed job does with a setting that has another value than before."""
 
     FREE = "free"  # taken as it is
@@ -31,7 +28,7 @@ class Kind(Enum):
     FIXED = "fixed"  # refused: what is on disk was written under the old value
 
 
-FREE, FROM_NOW_ON, FIXED = Kind.FREE, Kind.FROM_NOW_ON, Kind.FIXED
+FREE, FROM_NOW_ON, FIXED = SettingKind.FREE, SettingKind.FROM_NOW_ON, SettingKind.FIXED
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +36,8 @@ class Derived:
     """A default that follows from other settings.
 
     Attributes:
-        words: where it comes from, for the documentation.
-        rule: gives it, from Scrapy's settings and from the suite's settings that were set.
+        words: its source, for the documentation.
+        rule: returns it, from Scrapy's settings and from the suite's settings that were set.
     """
 
     words: str
@@ -48,7 +45,7 @@ class Derived:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SettingGroup:
     """A group of settings, and the page of the documentation that explains most of them."""
 
     title: str
@@ -56,19 +53,19 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """The declaration of one setting; *spider* and *broad* are its defaults in those profiles.
+class SettingDeclaration:
+    """The declaration of one setting; *spider* and *broad* are its defaults by profile.
 
     Attributes:
         live: ``scrapy frontier set`` changes it in a running crawl.
         page: the page of the documentation that explains it.
     """
 
-    group: Group
+    group: SettingGroup
     type: ValueType
     spider: object
     broad: object
-    kind: Kind
+    kind: SettingKind
     meaning: str
     live: bool
     page: str
@@ -78,16 +75,16 @@ class Setting:
         return self.broad if profile == "broad" else self.spider
 
 
-class Change(NamedTuple):
+class SettingChange(NamedTuple):
     """One setting that has another value than when the job was begun."""
 
     name: str
     old: object
     new: object
-    kind: Kind
+    kind: SettingKind
 
 
-class Row(NamedTuple):
+class SettingRow(NamedTuple):
     """One setting for a table, as text; *spider* and *broad* are the defaults."""
 
     name: str
@@ -107,7 +104,7 @@ _SAME: Any = object()
 
 
 def setting(
-    group: Group, type_: ValueType, default: object, kind: Kind, meaning: str, *,
+    group: SettingGroup, type_: ValueType, default: object, kind: SettingKind, meaning: str, *,
     broad: object = _SAME, live: bool = False, page: str = "",
 ) -> Any:
     """Declare a dataclass field as a setting.
@@ -115,11 +112,12 @@ def setting(
     *default* holds in both profiles without *broad*; *page* is the group's by default.
     """
     wide = default if broad is _SAME else broad
-    declared = Setting(group, type_, default, wide, kind, meaning, live, page or group.page)
+    page = page or group.page
+    declared = SettingDeclaration(group, type_, default, wide, kind, meaning, live, page)
     return field(metadata={KEY: declared})  # fmt: skip
 
 
-def full_name(name: str) -> str:
+def setting_name(name: str) -> str:
     """Return the setting's name as a user writes it: ``SUITE_HOST_DELAY`` for ``host_delay``."""
     return PREFIX + name.upper()
 
@@ -159,16 +157,18 @@ FORMER_NAMES: Mapping[str, str] = {
     "SUITE_SCORES": "is SUITE_SCORE now, which takes a file, too",
     "SUITE_REVISIT_PRIOR": "is a third of SUITE_REVISIT_MOST now",
 }  # fmt: skip
-"""Names that settings had, and what became of them, to be said of a project that sets one."""
+"""Names that settings had, with the rest of the sentence that refuses a project's use of one."""
 
 
-def read_given(declarations: Mapping[str, Setting], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Parse every ``SUITE_`` entry of *raw* that is not None; keys come out as in *declarations*.
+def read_given(
+    declarations: Mapping[str, SettingDeclaration], raw: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Parse every ``SUITE_`` entry of *raw* that is not None; return values by field name.
 
     Raises:
         SettingsError: a value is not allowed, or a name is unknown, or is one of `FORMER_NAMES`.
     """
-    known = {full_name(name): name for name in declarations}
+    known = {setting_name(name): name for name in declarations}
     given: dict[str, Any] = {}
     for key in raw:
         if not str(key).startswith(PREFIX):
@@ -186,16 +186,16 @@ def read_given(declarations: Mapping[str, Setting], raw: Mapping[str, Any]) -> d
 def _parse(key: str, type_: ValueType, raw: object) -> object:
     try:
         return type_.parse(raw)
-    except WrongLine as error:
+    except ValueDetailError as error:
         raise SettingsError(f"{key}: {error}") from None
     except (ValueError, OverflowError):
         raise SettingsError.of(key, raw, type_.allowed) from None
 
 
-def plain(value: object) -> object:
+def plain_value(value: object) -> object:
     """Return *value* as it survives msgpack or JSON: paths as text, tuples as lists."""
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [plain_value(item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return str(value)
@@ -207,7 +207,7 @@ _SUFFIXES: Mapping[str, Mapping[str, int]] = {
 }
 
 
-def words(value: object, unit: str = "") -> str:
+def shown_value(value: object, unit: str = "") -> str:
     """Return *value*, of so many *unit*, as a person would write it into a settings file."""
     if isinstance(value, Derived):
         return value.words
@@ -219,4 +219,4 @@ def words(value: object, unit: str = "") -> str:
         return f"{value:g}" if value < 1e6 else f"{value:.0f}"
     if isinstance(value, str):
         return repr(value)
-    return str(plain(value))
+    return str(plain_value(value))

@@ -1,7 +1,6 @@
-"""What the suite takes from Scrapy's own settings: the project's wishes, read once and typed.
+"""Scrapy's own settings that the suite uses, read once and typed; they stay as they are.
 
-They are inputs and stay as they are; where one is folded into a setting of the suite, that
-setting's default says so. Whether a crawl may use the job directory is decided here too.
+Also: whether a crawler crawls, and whether it may use the job directory.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ _ATTRIBUTES = {
     "DOWNLOAD_TIMEOUT": "download_timeout",
     "USER_AGENT": "user_agent",
 }
-LIVE: Mapping[str, v.ValueType] = {
+LIVE_SCRAPY_SETTINGS: Mapping[str, v.ValueType] = {
     "CONCURRENT_REQUESTS": _COUNT,
     "DOWNLOAD_TIMEOUT": v.duration(1.0),
     "LOG_LEVEL": v.log_level(),
 }
-"""Scrapy's settings that change while a crawl runs, too (``scrapy frontier set``)."""
-OURS: Mapping[str, str] = {
+"""Scrapy's settings that ``scrapy frontier set`` changes in a running crawl."""
+SUITE_EQUIVALENTS: Mapping[str, str] = {
     "CLOSESPIDER_PAGECOUNT": "SUITE_MAX_PAGES",
     "CLOSESPIDER_TIMEOUT": "SUITE_MAX_TIME",
     "CONCURRENT_REQUESTS_PER_DOMAIN": "SUITE_HOST_CONCURRENCY",
@@ -49,7 +48,7 @@ OURS: Mapping[str, str] = {
     "DOWNLOAD_SLOTS": "SUITE_OVERRIDES",
     "RETRY_TIMES": "SUITE_RETRY_TIMES",
 }
-"""Settings of the suite that change while a crawl runs where those of Scrapy's do not."""
+"""For settings of Scrapy that cannot change in a running crawl: the suite's that can."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +99,10 @@ class ProjectSettings:
     def from_settings(
         cls, settings: BaseSettings, spidercls: type[Spider] | Spider | None = None
     ) -> ProjectSettings:
-        """Read them, for a crawl of *spidercls*, a spider class or spider.
+        """Read them for a crawl of *spidercls*, a spider class or spider.
 
         Raises:
-            SettingsError: a value is none that Scrapy could use either; in one line.
+            SettingsError: Scrapy could not use a value either; in one line.
         """
 
         def read(name: str, type_: v.ValueType) -> Any:
@@ -131,18 +130,20 @@ class ProjectSettings:
             user_agent=str(_raw(settings, spidercls, "USER_AGENT") or ""),
         )
 
-    def changed(self, name: str, raw: object) -> ProjectSettings:
-        """These with another value for *name*, one of `LIVE`. Raises `SettingsError`."""
-        values: dict[str, Any] = {name.lower(): _parse(name, LIVE[name], raw)}
+    def with_value(self, name: str, raw: object) -> ProjectSettings:
+        """Return these with another value for *name*, one of `LIVE_SCRAPY_SETTINGS`.
+
+        Raises `SettingsError`.
+        """
+        values: dict[str, Any] = {name.lower(): _parse(name, LIVE_SCRAPY_SETTINGS[name], raw)}
         return replace(self, **values)
 
 
 def is_crawl(crawler: Crawler) -> bool:
     """Return whether *crawler* crawls, and does not only look at a page.
 
-    ``scrapy shell`` builds an engine without ever crawling; ``fetch``, ``view``, ``parse``,
-    ``check`` and ``bench`` replace the spider's ``start()`` by one of their own. Both are facts
-    about the crawler, so they hold however the command was called.
+    ``scrapy shell`` builds an engine that never crawls; ``fetch``, ``view``, ``parse``, ``check``
+    and ``bench`` replace the spider's ``start()``.
     """
     start = getattr(crawler.spidercls, "start", None)
     by_command = str(getattr(start, "__module__", "")).startswith("scrapy.commands.")
@@ -162,7 +163,7 @@ def uses_suite_scheduler(crawler: Crawler) -> bool:
 
 
 def _raw(settings: BaseSettings, spidercls: type[Spider] | Spider | None, name: str) -> Any:
-    """Return the value of *name*; the spider's deprecated attribute wins over a lower setting."""
+    # The spider's deprecated attribute wins over a setting of lower priority.
     attribute = getattr(spidercls, _ATTRIBUTES.get(name, ""), None)
     if attribute is None or (settings.getpriority(name) or 0) >= SETTINGS_PRIORITIES["spider"]:
         return settings[name]
@@ -176,7 +177,6 @@ def _was_set(settings: BaseSettings, spidercls: type[Spider] | Spider | None, na
 
 
 def _slots(settings: BaseSettings) -> dict[str, dict[str, Any]]:
-    """Read DOWNLOAD_SLOTS: of each slot, the delay and the concurrency where they are given."""
     kinds = {"delay": _SECONDS, "concurrency": v.integer(1)}
     given = settings.getdict("DOWNLOAD_SLOTS")
     try:

@@ -1,7 +1,6 @@
-"""The settings of scrapy-redis, by their documented meaning: where Redis is, and where seeds are.
+"""The settings of scrapy-redis: the server, and the key of pushed seeds.
 
-scrapy-redis need not be installed. What becomes of those of its settings that are not read here
-says :mod:`scrapy_spider_suite.addon`.
+scrapy-redis need not be installed. `scrapy_spider_suite.addon` has its other settings.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from urllib.parse import quote, urlsplit
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.settings.values import (
-    _MANNERS,
+    CLIENT_PARAMETERS,
     RedisUrl,
-    WrongLine,
-    _with,
+    ValueDetailError,
+    add_url_parameters,
     redis_url,
 )
 
@@ -27,10 +26,10 @@ _PLAIN_CLIENTS = frozenset({"Redis", "StrictRedis"})
 _MOST = 1_000  # messages at once
 
 
-def server_of(settings: BaseSettings) -> RedisUrl:
-    """The server that the settings of scrapy-redis name; ``redis://localhost:6379`` by default.
+def redis_server(settings: BaseSettings) -> RedisUrl:
+    """Return the server in the settings of scrapy-redis; ``redis://localhost:6379`` by default.
 
-    Raises `SettingsError` for what a URL cannot say.
+    Raises `SettingsError`: a URL cannot express them.
     """
     params: dict[str, Any] = {
         name: value for name, value in settings.getdict("REDIS_PARAMS").items() if value is not None
@@ -48,16 +47,16 @@ def server_of(settings: BaseSettings) -> RedisUrl:
         url = f"unix://{quote(path)}" if path else url
     try:
         found = cast(RedisUrl, redis_url().parse(str(url)))
-    except WrongLine as error:
+    except ValueDetailError as error:
         raise SettingsError(f"REDIS_URL: {error}") from None
     parts = urlsplit(found.url)
     if database and (parts.scheme == "unix" or not parts.path.strip("/")):
         params["db"] = database
-    return RedisUrl(_with(found.url, params))
+    return RedisUrl(add_url_parameters(found.url, params))
 
 
 def _refuse_clients(params: dict[str, Any]) -> None:
-    """Refuse clients of another kind (clusters, sentinels), and parameters that are objects."""
+    # Clients of another kind (clusters, sentinels), and parameters that are objects.
     client = params.get("redis_cls", "Redis")
     name = client.rpartition(".")[2] if isinstance(client, str) else client.__name__
     if name not in _PLAIN_CLIENTS:
@@ -66,7 +65,7 @@ def _refuse_clients(params: dict[str, Any]) -> None:
             "alone; name the server in SUITE_REDIS_URL"
         )
     for key, value in params.items():
-        if key not in _MANNERS and not isinstance(value, str | int | float | None):
+        if key not in CLIENT_PARAMETERS and not isinstance(value, str | int | float | None):
             raise SettingsError(
                 f"REDIS_PARAMS[{key!r}] is a {type(value).__name__}, which a URL cannot say; name "
                 "the server in SUITE_REDIS_URL"
@@ -74,26 +73,28 @@ def _refuse_clients(params: dict[str, Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class SeedKey:
-    """Where the seeds of a spider are pushed to, and how they are taken."""
+class PushedSeedsKey:
+    """The key in Redis that the seeds of a spider are pushed to, and how they are read."""
 
     key: str
     kind: Literal["list", "set", "zset"]
     batch: int
-    """Messages that are taken at once."""
+    """Most messages that are read at once."""
     encoding: str
     decoded: bool
-    """The project's code gets text, not bytes."""
+    """Whether the project's code gets text, not bytes."""
     max_idle: float
-    """Seconds without anything to do after which the crawl ends; 0 for never."""
+    """Seconds without work after which the crawl ends; 0 never ends it."""
     requests: str
-    """Where scrapy-redis's scheduler has its queue."""
+    """The key of the queue of scrapy-redis's scheduler."""
 
     @classmethod
-    def of(cls, settings: BaseSettings, spider: Spider | type[Spider]) -> SeedKey | None:
-        """Where those of *spider* are; None for a spider without a `redis_key`.
+    def for_spider(
+        cls, settings: BaseSettings, spider: Spider | type[Spider]
+    ) -> PushedSeedsKey | None:
+        """Return the key of *spider*; None for a spider without a `redis_key`.
 
-        Raises `SettingsError` for a value that makes no sense.
+        Raises `SettingsError`.
         """
         if not hasattr(spider, "redis_key"):
             return None

@@ -13,17 +13,21 @@ from weakref import WeakKeyDictionary
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.settings.declarations import (
     KEY,
-    Change,
     Derived,
     Profile,
-    Row,
-    Setting,
-    full_name,
-    plain,
+    SettingChange,
+    SettingDeclaration,
+    SettingRow,
+    plain_value,
     read_given,
-    words,
+    setting_name,
+    shown_value,
 )
-from scrapy_spider_suite.settings.project import LIVE, OURS, ProjectSettings
+from scrapy_spider_suite.settings.project import (
+    LIVE_SCRAPY_SETTINGS,
+    SUITE_EQUIVALENTS,
+    ProjectSettings,
+)
 from scrapy_spider_suite.settings.table import SettingsTable
 
 if TYPE_CHECKING:
@@ -98,14 +102,14 @@ class SuiteSettings(SettingsTable):
             )
         return replace(self, **values | {"profile": self.profile})
 
-    def changed(self, field: str, raw: object) -> SuiteSettings:
+    def with_value(self, field: str, raw: object) -> SuiteSettings:
         """Return these settings with another value for *field*. Raises `SettingsError`.
 
         The text ``default`` stands for the default of the profile.
         """
         value: Any = DECLARATIONS[field].default(self.profile)
         if raw != "default":
-            value = read_given(DECLARATIONS, {full_name(field): raw})[field]
+            value = read_given(DECLARATIONS, {setting_name(field): raw})[field]
         elif isinstance(value, Derived):
             given = {each: getattr(self, each) for each in DECLARATIONS if each != field}
             value = value.rule(self.project, given)
@@ -115,31 +119,31 @@ class SuiteSettings(SettingsTable):
 
     def as_stored(self) -> dict[str, object]:
         """Return the settings as plain values, to be kept with the job and compared by `diff`."""
-        return {name: plain(getattr(self, name)) for name in DECLARATIONS}
+        return {name: plain_value(getattr(self, name)) for name in DECLARATIONS}
 
-    def diff(self, stored: Mapping[str, object]) -> list[Change]:
+    def diff(self, stored: Mapping[str, object]) -> list[SettingChange]:
         """Return what differs from *stored*, which :meth:`as_stored` gave when the job was begun.
 
         A setting that is missing in *stored* is no difference.
         """
         return [
-            Change(full_name(name), plain(stored[name]), new, DECLARATIONS[name].kind)
+            SettingChange(setting_name(name), old, new, DECLARATIONS[name].kind)
             for name, new in self.as_stored().items()
-            if name in stored and plain(stored[name]) != new
+            if name in stored and (old := plain_value(stored[name])) != new
         ]
 
-    def as_table(self) -> list[Row]:
+    def as_table(self) -> list[SettingRow]:
         """Return one row for each setting, in the order of declaration, with this crawl's value."""
         return [
-            Row(
-                full_name(name),
-                words(getattr(self, name), declared.type.unit),
+            SettingRow(
+                setting_name(name),
+                shown_value(getattr(self, name), declared.type.unit),
                 declared.type.unit,
                 declared.kind.value,
                 declared.live,
                 declared.type.allowed,
-                words(declared.spider, declared.type.unit),
-                words(declared.broad, declared.type.unit),
+                shown_value(declared.spider, declared.type.unit),
+                shown_value(declared.broad, declared.type.unit),
                 declared.meaning,
                 declared.group.title,
                 declared.page,
@@ -148,7 +152,7 @@ class SuiteSettings(SettingsTable):
         ]
 
 
-DECLARATIONS: Mapping[str, Setting] = {
+DECLARATIONS: Mapping[str, SettingDeclaration] = {
     field.name: field.metadata[KEY] for field in fields(SuiteSettings) if KEY in field.metadata
 }
 """Every setting's declaration, by its name without the prefix, in lower case."""
@@ -173,7 +177,7 @@ class Contradiction:
 
     def error(self, settings: SuiteSettings) -> SettingsError:
         """Return the error for *settings*: one line that names the setting and what it needs."""
-        name, value = full_name(self.setting), plain(getattr(settings, self.setting))
+        name, value = setting_name(self.setting), plain_value(getattr(settings, self.setting))
         expected = self.expected.format(s=settings)
         if expected.startswith("needs "):
             return SettingsError(f"{name} = {value!r} {expected}")
@@ -292,12 +296,13 @@ def suite_settings(crawler: Crawler) -> SuiteSettings:
 
 def find_setting(name: str) -> str:
     """Return the field of `SuiteSettings` that ``SUITE_…`` *name* sets. Raises `SettingsError`."""
-    field = next((each for each in DECLARATIONS if full_name(each) == name), None)
+    field = next((each for each in DECLARATIONS if setting_name(each) == name), None)
     if field is None:
         read_given(DECLARATIONS, {name: None})  # knows which it could have been
-        if name in OURS:
-            raise SettingsError(f"{name} cannot be set while a crawl runs: use {OURS[name]}")
-        live = ", ".join(LIVE)
+        if name in SUITE_EQUIVALENTS:
+            ours = SUITE_EQUIVALENTS[name]
+            raise SettingsError(f"{name} cannot be set while a crawl runs: use {ours}")
+        live = ", ".join(LIVE_SCRAPY_SETTINGS)
         raise SettingsError(f"{name} is no setting of the suite; of Scrapy's, {live} can be set")
     return field
 
@@ -313,7 +318,7 @@ def suite_enabled(settings: BaseSettings) -> bool:
     Raises:
         SettingsError: its value is not allowed.
     """
-    name = full_name("enabled")
+    name = setting_name("enabled")
     return bool(read_given(DECLARATIONS, {name: settings[name]}).get("enabled", True))
 
 

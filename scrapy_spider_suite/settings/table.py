@@ -15,8 +15,8 @@ from scrapy_spider_suite.settings.declarations import (
     FREE,
     FROM_NOW_ON,
     Derived,
-    Group,
     Profile,
+    SettingGroup,
     setting,
 )
 from scrapy_spider_suite.settings.project import ProjectSettings
@@ -24,17 +24,17 @@ from scrapy_spider_suite.settings.values import RedisUrl, Secret
 from scrapy_spider_suite.urls.normalizer import WORDS
 from scrapy_spider_suite.urls.traps import DETECTORS
 
-START = Group("Start", "getting-started.md")
-POLITENESS = Group("Politeness", "politeness.md")
-FAILURES = Group("Failures and retries", "outcomes.md")
-BUDGETS = Group("Budgets, end, guards", "running.md")
-FILTERS = Group("Filters and scope", "filters.md")
-URLS = Group("URLs and traps", "traps.md")
-ORDER = Group("Order, phases, revisits", "orders.md")
-JOB = Group("Job and memory", "jobs.md")
-NETWORK = Group("Network", "politeness.md")
-KEPT = Group("What is kept", "packs.md")
-AGENTS = Group("Agents", "cluster.md")
+START = SettingGroup("Start", "getting-started.md")
+POLITENESS = SettingGroup("Politeness", "politeness.md")
+FAILURES = SettingGroup("Failures and retries", "outcomes.md")
+BUDGETS = SettingGroup("Budgets, end, guards", "running.md")
+FILTERS = SettingGroup("Filters and scope", "filters.md")
+URLS = SettingGroup("URLs and traps", "traps.md")
+ORDER = SettingGroup("Order, phases, revisits", "orders.md")
+JOB = SettingGroup("Job and memory", "jobs.md")
+NETWORK = SettingGroup("Network", "politeness.md")
+KEPT = SettingGroup("What is kept", "packs.md")
+AGENTS = SettingGroup("Agents", "cluster.md")
 
 FRONT_PAGE = (
     "host_delay", "ip_delay", "overrides", "follow", "seeds", "schedule_filter", "host_max_pages",
@@ -526,7 +526,7 @@ class SettingsTable:
         "Age at which a pack is closed and another one begun; 0 closes none for its age.",
     )
     packs_upload: str = setting(
-        KEPT, v.place(), "", FREE,
+        KEPT, v.remote_folder(), "", FREE,
         "Where closed packs are uploaded to, as fsspec writes it, such as 's3://bucket/folder'. "
         "Empty uploads none.",
     )
@@ -600,7 +600,7 @@ class SettingsTable:
         "KSpider and Tarantula. Or the import path of a class.",
     )
     agent_grace: float | None = setting(
-        AGENTS, v.grace(), 900.0, FIXED,
+        AGENTS, v.grace_period(), 900.0, FIXED,
         "How long the hosts of a lost agent wait for it before other agents get them, or "
         "'forever'. All agents have the same.",
     )

@@ -1,19 +1,8 @@
-"""Where an agent listens, as text: ``host``, ``host:port``, or ``[host]:port`` for IPv6.
+"""The types of settings' values: how each is read, and what is allowed, in words.
 
-The types that a setting's value can have: how each is read, and what is allowed, in words.
-
-A value arrives as Python wrote it (``4``, ``True``, ``["a"]``) or as text from a command line or an
-environment variable (``"4"``, ``"true"``, ``"a,b"``); both read the same. Each factory returns a
-:class:`ValueType`, whose ``parse`` raises :class:`ValueError` for anything else. The sentence that
-the user sees is built from ``allowed``, so a parser says nothing of its own.
-
-The types of settings that name hosts, addresses and networks.
-
-The types of settings that name a crawl and those who run it.
-
-The type of a setting that names a place on another file system.
-
-The types of settings that several processes share: secrets, addresses, places of a ledger.
+A value is a Python object (``4``, ``True``, ``["a"]``) or text from a command line (``"4"``,
+``"true"``, ``"a,b"``); both read the same. Each factory returns a `ValueType`, whose ``parse``
+raises `ValueError` for any other value; errors for users are built from ``allowed``.
 """
 
 from __future__ import annotations
@@ -46,7 +35,10 @@ class Endpoint(NamedTuple):
 
 
 def endpoint(text: str, *, whole: bool = False) -> Endpoint:
-    """Return what *text* says. Raises `ValueError`: it is none, or not *whole*, with a port."""
+    """Parse ``host``, ``host:port`` or ``[host]:port``; with *whole* the port is required.
+
+    Raises `ValueError`.
+    """
     found = _TEXT.fullmatch(text)
     if found is None or (whole and found[3] is None):
         raise ValueError(f"{text!r} is not HOST:PORT")
@@ -63,8 +55,8 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?) *([smhdw]?)", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([kmg]?)b?", re.IGNORECASE)
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-TRUTH = {"1": True, "true": True, "0": False, "false": False}
-"""How True and False are spelled, in lower case."""
+TRUTH_VALUES = {"1": True, "true": True, "0": False, "false": False}
+"""The spellings of True and False, in lower case."""
 _MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]+/(\*|[a-z0-9!#$&^_.+-]+)")
 _LEVELS = logging.getLevelNamesMapping()
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
@@ -75,9 +67,9 @@ class ValueType:
     """How a setting's value is read.
 
     Attributes:
-        parse: from what the user wrote to the typed value; raises ValueError.
-        allowed: what is allowed, to follow "expected", such as "a number of seconds >= 0".
-        unit: what one of it is: "seconds", "bytes", "hosts"; empty where that makes no sense.
+        parse: returns the typed value of what a user wrote; raises ValueError.
+        allowed: the allowed values, to follow "expected", such as "a number of seconds >= 0".
+        unit: such as "seconds", "bytes", "hosts"; may be empty.
     """
 
     parse: Callable[[object], object]
@@ -89,7 +81,7 @@ def boolean() -> ValueType:
     """Return the type of True and False, spelled as Scrapy's own settings allow."""
 
     def parse(raw: object) -> bool:
-        return _lookup(TRUTH, str(raw).lower())
+        return _lookup(TRUTH_VALUES, str(raw).lower())
 
     return ValueType(parse, "True or False")
 
@@ -102,7 +94,7 @@ def integer(low: int, high: int | None = None, unit: str = "") -> ValueType:
             raw = int(raw)
         if isinstance(raw, bool) or not isinstance(raw, int | str):
             raise ValueError(raw)
-        return within(int(raw), low, high)
+        return check_range(int(raw), low, high)
 
     bounds = f">= {low}" if high is None else f"from {low} to {high}"
     return ValueType(parse, f"a whole number {bounds}", unit)
@@ -121,7 +113,7 @@ def duration(low: float = 0.0) -> ValueType:
             raise ValueError(raw)
         if not math.isfinite(seconds):
             raise ValueError(raw)
-        return within(seconds, low, None)
+        return check_range(seconds, low, None)
 
     return ValueType(parse, f"a number of seconds >= {low:g}, or one like 10m, 2h, 7d", "seconds")
 
@@ -150,10 +142,10 @@ def size(low: int = 0) -> ValueType:
     def parse(raw: object) -> int:
         if isinstance(raw, str):
             number, letter = _match(_SIZE, raw)
-            return within(int(float(number) * _BYTES[letter.lower()]), low, None)
+            return check_range(int(float(number) * _BYTES[letter.lower()]), low, None)
         if isinstance(raw, bool) or not isinstance(raw, int):
             raise ValueError(raw)
-        return within(raw, low, None)
+        return check_range(raw, low, None)
 
     return ValueType(parse, f"a number of bytes >= {low}, or one like 512K, 64M, 2G", "bytes")
 
@@ -168,10 +160,11 @@ def choice(*names: str) -> ValueType:
 
 
 def choices(*names: str) -> ValueType:
-    """Return the type of a list of words out of *names*, in the order of those."""
+    """Return the type of a list of words out of *names*; values keep the order of *names*."""
 
     def parse(raw: object) -> tuple[str, ...]:
-        chosen = {_lookup({name: name for name in names}, item.lower()) for item in texts_of(raw)}
+        allowed = {name: name for name in names}
+        chosen = {_lookup(allowed, item.lower()) for item in split_texts(raw)}
         return tuple(name for name in names if name in chosen)
 
     return ValueType(parse, f"a list of {', '.join(repr(name) for name in names)}")
@@ -216,7 +209,7 @@ def switch_or_folder() -> ValueType:
     """Return the type of True, False, or the path of a folder, which need not exist yet."""
 
     def parse(raw: object) -> bool | Path:
-        if (truth := TRUTH.get(str(raw).lower())) is not None:
+        if (truth := TRUTH_VALUES.get(str(raw).lower())) is not None:
             return truth
         return _folder(raw)
 
@@ -236,7 +229,7 @@ def texts() -> ValueType:
     """Return the type of a list of texts without control characters."""
 
     def parse(raw: object) -> tuple[str, ...]:
-        items = texts_of(raw)
+        items = split_texts(raw)
         if not all(item.isprintable() for item in items):
             raise ValueError(raw)
         return items
@@ -248,7 +241,7 @@ def media_types() -> ValueType:
     """Return the type of a list of media types in lower case, with ``*`` for any part."""
 
     def parse(raw: object) -> tuple[str, ...]:
-        types = tuple(item.lower() for item in texts_of(raw))
+        types = tuple(item.lower() for item in split_texts(raw))
         if not all(_MEDIA_TYPE.fullmatch(item) for item in types):
             raise ValueError(raw)
         return types
@@ -260,7 +253,7 @@ def dotted_paths() -> ValueType:
     """Return the type of a list of import paths such as ``project.items.Book``."""
 
     def parse(raw: object) -> tuple[str, ...]:
-        paths = texts_of(raw)
+        paths = split_texts(raw)
         if not all(_DOTTED.fullmatch(path) for path in paths):
             raise ValueError(raw)
         return paths
@@ -272,16 +265,15 @@ def parameters() -> ValueType:
     """Return the type of a list of names of query parameters, ``*`` at the end for any ending."""
 
     def parse(raw: object) -> tuple[str, ...]:
-        return tuple(sorted({*parameter_names(texts_of(raw))}))
+        return tuple(sorted({*parameter_names(split_texts(raw))}))
 
     return ValueType(parse, "a list of names of parameters such as 'ref, src_*'")
 
 
 def url_rules() -> ValueType:
-    """Return the type of the rules of the normal form by host: their lines, in any order.
+    """Return the type of the rules of the normal form by host, from a file or a list.
 
-    They are read from a file or given as a list; what comes out are the lines themselves, without
-    comments, so that a job keeps the rules and not the place where they lay.
+    A value is the sorted lines without comments: a job keeps the rules, not the file's path.
     """
 
     def parse(raw: object) -> tuple[str, ...]:
@@ -291,19 +283,19 @@ def url_rules() -> ValueType:
             except (OSError, UnicodeDecodeError) as error:
                 raise ValueError(raw) from error
         else:
-            lines = list(texts_of(raw))
+            lines = list(split_texts(raw))
         try:
             SpellingRules(lines)
         except ValueError as error:
-            raise WrongLine(str(error)) from None
+            raise ValueDetailError(str(error)) from None
         bare = (" ".join(line.partition("#")[0].split()) for line in lines)
         return tuple(sorted(filter(None, bare)))
 
     return ValueType(parse, "a file of rules, or a list such as ['.example.org tracking=yes']")
 
 
-class WrongLine(ValueError):
-    """A value of many lines, of which one is wrong: the text says which, and what is allowed."""
+class ValueDetailError(ValueError):
+    """A value is not allowed, with a message of its own in place of ``allowed``."""
 
 
 def import_path() -> ValueType:
@@ -330,7 +322,7 @@ def import_path_or_file() -> ValueType:
 
 
 def filter_for(stage: str) -> ValueType:
-    """Return the type of a filter for *stage*, as text: an expression, or ``@`` and a file's path.
+    """Return the type of a filter for *stage*: an expression, or ``@`` and a file's path.
 
     An expression is checked here; a file, which may change, where it is read.
     """
@@ -349,14 +341,14 @@ def filter_for(stage: str) -> ValueType:
 
 
 def _check_filter(text: str, stage: str) -> None:
-    # Who has no filter needs neither its parser nor the list of public suffixes.
+    # A crawl without filters needs neither their parser nor the list of public suffixes.
     from scrapy_spider_suite.errors import FilterError
     from scrapy_spider_suite.urls.filters import Filter, FilterInputs, Stage
 
     try:
         Filter(text, Stage(stage), FilterInputs(country_of=str))
     except FilterError as error:
-        raise WrongLine(str(error)) from None
+        raise ValueDetailError(str(error)) from None
 
 
 def _lookup(table: dict[str, T], key: str) -> T:
@@ -365,8 +357,8 @@ def _lookup(table: dict[str, T], key: str) -> T:
     return table[key]
 
 
-def within(number: N, low: N, high: N | None) -> N:
-    """Return *number*. Raises ValueError: it is not from *low* to *high*, both included."""
+def check_range(number: N, low: N, high: N | None) -> N:
+    """Return *number*. Raises ValueError: it is not in *low* to *high*, both included."""
     if number < low or (high is not None and number > high):
         raise ValueError(number)
     return number
@@ -378,10 +370,10 @@ def _match(pattern: re.Pattern[str], raw: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def texts_of(raw: object) -> tuple[str, ...]:
-    """Split a comma-separated text, or take a list of texts; both without empty entries.
+def split_texts(raw: object) -> tuple[str, ...]:
+    """Return the parts of a comma-separated text or a list of texts, without empty ones.
 
-    Raises ValueError: it is neither.
+    Raises ValueError: *raw* is neither.
     """
     if isinstance(raw, str):
         parts: Collection[object] = raw.split(",")
@@ -402,7 +394,7 @@ def name_servers() -> ValueType:
     """Return the type of a list of name servers, read as (numeric address, port) pairs."""
 
     def parse(raw: object) -> tuple[tuple[str, int], ...]:
-        return tuple(_address_and_port(item) for item in texts_of(raw))
+        return tuple(_address_and_port(item) for item in split_texts(raw))
 
     allowed = "a list of IP addresses with or without a port, such as '127.0.0.1:5353'"
     return ValueType(parse, allowed)
@@ -411,14 +403,13 @@ def name_servers() -> ValueType:
 def hosts_or_networks() -> ValueType:
     """Return the type of True, False, or a list of host names, IP addresses and CIDRs.
 
-    Names come out in lower case without a trailing dot, addresses and CIDRs as ``ipaddress`` writes
-    networks: ``10.0.0.1`` becomes ``10.0.0.1/32``.
+    Values: names in lower case without a trailing dot; ``10.0.0.1`` as ``10.0.0.1/32``.
     """
 
     def parse(raw: object) -> bool | tuple[str, ...]:
-        if (truth := TRUTH.get(str(raw).lower())) is not None:
+        if (truth := TRUTH_VALUES.get(str(raw).lower())) is not None:
             return truth
-        return tuple(_host_or_network(item) for item in texts_of(raw))
+        return tuple(_host_or_network(item) for item in split_texts(raw))
 
     return ValueType(parse, "True, False, or a list of host names and CIDRs such as '10.0.0.0/8'")
 
@@ -431,7 +422,7 @@ def _address_and_port(item: str) -> tuple[str, int]:
         port = rest.removeprefix(":") or port
     elif item.count(":") == 1:
         host, _, port = item.partition(":")
-    return str(ipaddress.ip_address(host)), within(int(port), 1, 65_535)
+    return str(ipaddress.ip_address(host)), check_range(int(port), 1, 65_535)
 
 
 def _host_or_network(item: str) -> str:
@@ -439,7 +430,7 @@ def _host_or_network(item: str) -> str:
         return str(ipaddress.ip_network(item.strip("[]"), strict=False))
     except ValueError:
         name = item.removesuffix(".").lower()
-    # What begins like a number or holds a slash was meant as an address, and is a misspelt one.
+    # A text that ends like a number or holds a slash was meant as an address, and is misspelt.
     if not _HOST.fullmatch(name) or name.rpartition(".")[2].isdigit():
         raise ValueError(item)
     return name
@@ -475,20 +466,24 @@ _RELATIVE = re.compile(r"(file|local)://(?!/)")
 _URL_PASSWORD = re.compile(r"://[^/@]*:(?!\d+/)[^@]*@")  # with a / in it, too
 
 
-def place() -> ValueType:
-    """Return the type of a folder on some file system, as fsspec has it; empty for none.
+def remote_folder() -> ValueType:
+    """Return the type of a folder on a file system of fsspec; empty for none.
 
-    A password in it would be written into jobs, logs and marks: it is refused.
+    A password in it is refused: it would be written into jobs and logs.
     """
 
     def parse(raw: object) -> str:
         text = str(raw)
         if _URL_PASSWORD.search(text):  # nor may the error show it
-            raise WrongLine("a password in a URL is kept in jobs and logs: leave it out, and give "
-                            "it as fsspec takes it, such as in FSSPEC_SFTP_PASSWORD")  # fmt: skip
+            raise ValueDetailError(
+                "a password in a URL is kept in jobs and logs: leave it out, and give it as fsspec "
+                "takes it, such as in FSSPEC_SFTP_PASSWORD"
+            )
         if _RELATIVE.match(text):  # to whatever folder a crawl is started in
-            raise WrongLine(f"{text!r} names no folder: file:// is followed by an absolute path, "
-                            "such as file:///mnt/archive")  # fmt: skip
+            raise ValueDetailError(
+                f"{text!r} names no folder: file:// is followed by an absolute path, such as "
+                "file:///mnt/archive"
+            )
         if not isinstance(raw, str) or not text.isprintable():
             raise ValueError(raw)
         if text and not text.startswith("/") and not _URL.match(text.replace(":///", "://")):
@@ -508,7 +503,7 @@ _SECRET = 16
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """What is not to be shown."""
+    """A text that is never shown."""
 
     text: str = field(repr=False)
 
@@ -517,7 +512,7 @@ class Secret:
 
 
 SECRETS = frozenset({"SUITE_CLUSTER_KEY"})
-"""The settings that are such."""
+"""The settings whose values are a `Secret`."""
 
 
 def secret() -> ValueType:
@@ -531,13 +526,13 @@ def secret() -> ValueType:
         if raw == "":
             return None
         if not isinstance(raw, str) or len(raw) < _SECRET or not raw.isprintable():
-            raise WrongLine(f"expected {allowed}")  # what was given is not to be shown
+            raise ValueDetailError(f"expected {allowed}")  # what was given is not to be shown
         return Secret(raw)
 
     return ValueType(parse, allowed)
 
 
-def grace() -> ValueType:
+def grace_period() -> ValueType:
     """Return the type of a duration of 20 s or more, or None, which is written ``forever``."""
     seconds = duration(20.0)
 
@@ -593,16 +588,10 @@ def redis_or_file() -> ValueType:
 
 
 _SCHEMES = ("redis://", "rediss://", "unix://")
-
-
 _USER = re.compile(r"//.*@")
-
-
 _PASSWORD = re.compile(r"(password=)[^&]*")
-
-
-# Of how scrapy-redis talks to Redis, not of where that is.
-_MANNERS = frozenset({
+# Parameters of scrapy-redis's client that are no part of a server's address.
+CLIENT_PARAMETERS = frozenset({
     "decode_responses", "encoding", "encoding_errors", "redis_cls", "retry_on_timeout",
     "socket_connect_timeout", "socket_timeout",
 })  # fmt: skip
@@ -610,10 +599,9 @@ _MANNERS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """Where a Redis is; as a text it shows no password."""
+    """The URL of a Redis, for redis-py; ``str()`` shows no password."""
 
     url: str = field(repr=False)
-    """For redis-py."""
 
     def __str__(self) -> str:
         return _PASSWORD.sub(r"\1***", _USER.sub("//***@", self.url))
@@ -627,17 +615,19 @@ def redis_url() -> ValueType:
         if raw == "":
             return None
         if not isinstance(raw, str) or not raw.startswith(_SCHEMES) or not raw.isprintable():
-            raise WrongLine(f"expected {allowed}")  # what was given may hold a password
+            raise ValueDetailError(f"expected {allowed}")  # what was given may hold a password
         if not _is_sound(raw):
-            raise WrongLine("the URL cannot be read: in a password /, ?, # and @ are written as "
-                            "%2F, %3F, %23 and %40")  # fmt: skip
-        return RedisUrl(_with(raw, {}))
+            raise ValueDetailError(
+                "the URL cannot be read: in a password /, ?, # and @ are written as %2F, %3F, %23 "
+                "and %40"
+            )
+        return RedisUrl(add_url_parameters(raw, {}))
 
     return ValueType(parse, allowed)
 
 
 def _is_sound(url: str) -> bool:
-    """Whether *url* means to redis-py what it means to its author."""
+    # Whether redis-py reads the URL as its author means it.
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -646,9 +636,9 @@ def _is_sound(url: str) -> bool:
     return not parts.fragment and (parts.scheme == "unix" or "@" not in parts.path)
 
 
-def _with(url: str, params: dict[str, Any]) -> str:
-    """*url* with those of *params* that it does not have, and without what are mere manners."""
+def add_url_parameters(url: str, params: dict[str, Any]) -> str:
+    """Return *url* with the *params* that it lacks, without `CLIENT_PARAMETERS`."""
     place, _, query = url.partition("?")
     given = {name: str(value) for name, value in params.items()} | dict(parse_qsl(query))
-    kept = {name: value for name, value in given.items() if name not in _MANNERS}
+    kept = {name: value for name, value in given.items() if name not in CLIENT_PARAMETERS}
     return f"{place}?{urlencode(kept)}" if kept else place

@@ -27,7 +27,7 @@ from scrapy_spider_suite.errors import (
     JobSettingsError,
 )
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.settings.declarations import Change, Kind
+from scrapy_spider_suite.settings.declarations import SettingChange, SettingKind
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.store.job_reader import is_fresh
@@ -295,7 +295,7 @@ class Job:
 def _compare(old: JobFile, settings: SuiteSettings, folder: Path) -> None:
     """Log what changed since the last run; refuse what must not change, unless nothing is there."""
     changes = settings.diff(old.settings)
-    fixed = [change for change in changes if change.kind is Kind.FIXED]
+    fixed = [change for change in changes if change.kind is SettingKind.FIXED]
     if fixed and (find_damage(folder / "store") or not is_fresh(folder)):
         listed = ", ".join(f"{c.name} was {_cut(c.old)} and is {_cut(c.new)}" for c in fixed)
         raise JobSettingsError(
@@ -308,7 +308,7 @@ def _compare(old: JobFile, settings: SuiteSettings, folder: Path) -> None:
             logger.info("%s was %r, from now on %r", change.name, change.old, change.new)
 
 
-def _renames(change: Change, settings: SuiteSettings) -> bool:
+def _renames(change: SettingChange, settings: SuiteSettings) -> bool:
     """Whether it gives a LAN other agents, which is refused once the job says whose it is."""
     if change.name != "SUITE_AGENTS" or settings.cluster != "lan":
         return False

@@ -61,5 +61,5 @@ def test_what_would_not_be_polite_is_refused() -> None:
         phasing.check()
     policy.change(overrides=Overrides())
     with pytest.raises(SettingsError, match="SUITE_PHASE_GUARD = 30: expected"):
-        phasing._check_settings(settings, settings.changed("host_delay", 90.0))
-    phasing._check_settings(settings, settings.changed("requests_per_visit", 2))
+        phasing._check_settings(settings, settings.with_value("host_delay", 90.0))
+    phasing._check_settings(settings, settings.with_value("requests_per_visit", 2))

@@ -11,7 +11,7 @@ import pytest
 from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.cluster.pushed_seeds import PushedSeeds, SeedBatch
-from scrapy_spider_suite.settings.scrapy_redis import SeedKey
+from scrapy_spider_suite.settings.scrapy_redis import PushedSeedsKey
 from scrapy_spider_suite.settings.values import RedisUrl
 from scrapy_spider_suite.store.interface import MemoryKV
 
@@ -60,7 +60,7 @@ def test_messages_are_work(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, source = [0.0], Source()
     crawl = crawl_without_requests(clock)
     monkeypatch.setattr(PushedSeeds, "_at", lambda *_: source)
-    key = SeedKey("seeds", "list", 1, "utf-8", decoded=False, max_idle=IDLE, requests="")
+    key = PushedSeedsKey("seeds", "list", 1, "utf-8", decoded=False, max_idle=IDLE, requests="")
     seeds = PushedSeeds(crawl, key, lambda planted: 0)
     seeds._read = lambda message: None  # the spider's own
     awaits = []

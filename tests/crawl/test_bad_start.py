@@ -17,7 +17,7 @@ from support.small_disks import make_read_only, tmpfs
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.runtime.refusal import ExitCode
-from scrapy_spider_suite.settings.declarations import full_name
+from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.settings.suite import DECLARATIONS, SuiteSettings
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -98,10 +98,10 @@ def test_every_setting_refuses_nonsense(name: str) -> None:
 
     bad = "\0 nonsense!"
     with pytest.raises(SettingsError) as refusal:
-        SuiteSettings.from_settings(Settings({full_name(name): bad}))
+        SuiteSettings.from_settings(Settings({setting_name(name): bad}))
     message = str(refusal.value)
     shown = "" if name in _SECRET else f" = {bad!r}"
-    assert message.startswith(f"{full_name(name)}{shown}: expected ")
+    assert message.startswith(f"{setting_name(name)}{shown}: expected ")
     assert len(message.splitlines()) == 1
 
 

@@ -187,7 +187,7 @@ def test_switched_while_the_crawl_runs(run: Callable[..., Any], log: io.StringIO
     quiet = QuietLog.from_crawler(crawler)
     lines = logging.getLogger("scrapy.core.engine")
     loud = suite_settings(crawler)
-    soft = loud.changed("quiet_log", "True")
+    soft = loud.with_value("quiet_log", "True")
 
     def hundred() -> int:
         before = count(log, "Trouble")

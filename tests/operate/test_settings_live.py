@@ -24,7 +24,7 @@ from scrapy_spider_suite.extensions.quietlog import QuietLog
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.operate.executors.running_crawl import change_setting
-from scrapy_spider_suite.settings.declarations import full_name
+from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.settings.suite import DECLARATIONS, suite_settings
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_directory import FOLDER, JobHistory
@@ -186,16 +186,16 @@ def test_live_settings(web: FakeWebProcess, tmp_path: Path, run: Any) -> None:
 
     def act(parts: Parts) -> None:
         for name, (text, expected, probe) in PROBES.items():
-            change_setting(parts.crawl, full_name(name), text)
+            change_setting(parts.crawl, setting_name(name), text)
             assert probe(parts) == expected, name
         for name in PROBES:
-            change_setting(parts.crawl, full_name(name), "default")
+            change_setting(parts.crawl, setting_name(name), "default")
         for name, declared in DECLARATIONS.items():
             if declared.live:
                 assert name in PROBES, f"{name}: where does it take effect?"
             else:
                 with pytest.raises(SettingsError, match="holds from a start on"):
-                    change_setting(parts.crawl, full_name(name), "default")
+                    change_setting(parts.crawl, setting_name(name), "default")
 
     _beside(web, tmp_path, act, run)
 

@@ -12,8 +12,8 @@ from scrapy.settings import Settings
 
 from scrapy_spider_suite.addon import REPLACED_CLASSES, check_pushed_seeds, replace_scrapy_redis
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.settings.declarations import plain
-from scrapy_spider_suite.settings.scrapy_redis import SeedKey, server_of
+from scrapy_spider_suite.settings.declarations import plain_value
+from scrapy_spider_suite.settings.scrapy_redis import PushedSeedsKey, redis_server
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.settings.values import RedisUrl
 
@@ -48,7 +48,7 @@ class Pushed(Spider):
 )  # fmt: skip
 def test_where_redis_is(given: dict[str, Any], expected: dict[str, Any]) -> None:
     """What redis-py makes of it is what scrapy-redis's own client would have been given."""
-    found = Redis.from_url(server_of(Settings(given)).url).connection_pool.connection_kwargs
+    found = Redis.from_url(redis_server(Settings(given)).url).connection_pool.connection_kwargs
     assert {name: found.get(name, 6379 if name == "port" else None) for name in expected} == (
         expected
     )
@@ -68,7 +68,7 @@ def test_where_redis_is(given: dict[str, Any], expected: dict[str, Any]) -> None
 def test_what_no_url_can_say(given: dict[str, Any], says: str) -> None:
     """Is refused, without a password in the line."""
     with pytest.raises(SettingsError, match=says) as caught:
-        server_of(Settings(given))
+        redis_server(Settings(given))
     assert "cret" not in str(caught.value)
 
 
@@ -88,7 +88,7 @@ def test_no_password_is_kept() -> None:
     url = "redis://me:secret@a.example/0?password=secret&x=1"
     read = SuiteSettings.from_settings(Settings({"SUITE_REDIS_URL": url}))
     assert read.redis_url == RedisUrl(url)
-    assert plain(read.redis_url) == "redis://***@a.example/0?password=***&x=1"
+    assert plain_value(read.redis_url) == "redis://***@a.example/0?password=***&x=1"
     assert str(RedisUrl("redis://me:se@cret@a.example")) == "redis://***@a.example"
     assert "secret" not in f"{read.as_stored()}{read.as_table()}{read!r}"
     with pytest.raises(SettingsError, match="SUITE_REDIS_URL") as caught:
@@ -98,18 +98,18 @@ def test_no_password_is_kept() -> None:
 
 def test_where_seeds_are() -> None:
     """Attributes of the spider come first, then settings, then what scrapy-redis does."""
-    default = SeedKey.of(Settings({"CONCURRENT_REQUESTS": 5}), Pushed)
-    assert default == SeedKey(
+    default = PushedSeedsKey.for_spider(Settings({"CONCURRENT_REQUESTS": 5}), Pushed)
+    assert default == PushedSeedsKey(
         "pushed:start_urls", "list", 5, "utf-8", decoded=False, max_idle=0,
         requests="pushed:requests",
     )  # fmt: skip
     given = {"REDIS_START_URLS_KEY": "k:%(name)s", "REDIS_START_URLS_AS_ZSET": "1",
              "REDIS_START_URLS_BATCH_SIZE": 10**9, "MAX_IDLE_TIME_BEFORE_CLOSE": "7",
              "REDIS_ENCODING": "latin1", "REDIS_PARAMS": {"decode_responses": True}}  # fmt: skip
-    assert SeedKey.of(Settings(given), Pushed) == SeedKey(
+    assert PushedSeedsKey.for_spider(Settings(given), Pushed) == PushedSeedsKey(
         "k:pushed", "zset", 1_000, "latin1", decoded=True, max_idle=7, requests="pushed:requests"
     )
-    assert SeedKey.of(Settings(given), Spider) is None
+    assert PushedSeedsKey.for_spider(Settings(given), Spider) is None
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_where_seeds_are() -> None:
 def test_what_makes_no_sense(name: str, value: object) -> None:
     """Is refused by name."""
     with pytest.raises(SettingsError, match=name):
-        SeedKey.of(Settings({name: value}), Pushed)
+        PushedSeedsKey.for_spider(Settings({name: value}), Pushed)
 
 
 def test_a_flush_contradicts_a_job() -> None:

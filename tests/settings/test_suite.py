@@ -15,7 +15,12 @@ from scrapy.settings import Settings
 from scrapy_spider_suite.cluster.membership import refuse_short_lease
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.politeness import BackOff
-from scrapy_spider_suite.settings.declarations import FORMER_NAMES, Change, Derived, Kind
+from scrapy_spider_suite.settings.declarations import (
+    FORMER_NAMES,
+    Derived,
+    SettingChange,
+    SettingKind,
+)
 from scrapy_spider_suite.settings.suite import (
     DECLARATIONS,
     SuiteSettings,
@@ -41,7 +46,7 @@ class Marked(Spider):
 def test_every_declaration_is_whole(name: str, declared: Any) -> None:
     """Each has a sentence for its meaning, and its defaults are values that it allows itself."""
     assert declared.meaning.endswith(".")
-    assert isinstance(declared.kind, Kind)
+    assert isinstance(declared.kind, SettingKind)
     for default in (declared.spider, declared.broad):
         if default is not None and not isinstance(default, Derived):
             assert declared.type.parse(default) == default, name
@@ -178,17 +183,17 @@ def test_a_resume_sees_each_difference_with_its_kind() -> None:
     begun = read({"SUITE_HOST_DELAY": 4, "SUITE_FOLLOW": False}).as_stored()
     now = read({"SUITE_HOST_DELAY": 2, "SUITE_FOLLOW": True, "SUITE_HOST_CONCURRENCY": 1})
     assert now.diff(begun | {"host_concurrency": 1}) == [
-        Change("SUITE_PROFILE", "spider", "broad", Kind.FIXED),
-        Change("SUITE_FOLLOW", False, True, Kind.FROM_NOW_ON),
-        Change("SUITE_FROM_HEADER", False, True, Kind.FREE),
-        Change("SUITE_HOST_DELAY", 4.0, 2.0, Kind.FREE),
-        Change("SUITE_IP_DELAY", 0.0, 0.5, Kind.FREE),
-        Change("SUITE_IP_CONCURRENCY", 0, 1, Kind.FREE),
-        Change("SUITE_MIN_FREE", 64 << 20, 256 << 20, Kind.FREE),
-        Change("SUITE_STALL_TIMEOUT", 0.0, 900.0, Kind.FREE),
-        Change("SUITE_EXIT_CODES", False, True, Kind.FREE),
-        Change("SUITE_TRAPS", [], list(now.traps), Kind.FROM_NOW_ON),
-        Change("SUITE_QUIET_LOG", False, True, Kind.FREE),
+        SettingChange("SUITE_PROFILE", "spider", "broad", SettingKind.FIXED),
+        SettingChange("SUITE_FOLLOW", False, True, SettingKind.FROM_NOW_ON),
+        SettingChange("SUITE_FROM_HEADER", False, True, SettingKind.FREE),
+        SettingChange("SUITE_HOST_DELAY", 4.0, 2.0, SettingKind.FREE),
+        SettingChange("SUITE_IP_DELAY", 0.0, 0.5, SettingKind.FREE),
+        SettingChange("SUITE_IP_CONCURRENCY", 0, 1, SettingKind.FREE),
+        SettingChange("SUITE_MIN_FREE", 64 << 20, 256 << 20, SettingKind.FREE),
+        SettingChange("SUITE_STALL_TIMEOUT", 0.0, 900.0, SettingKind.FREE),
+        SettingChange("SUITE_EXIT_CODES", False, True, SettingKind.FREE),
+        SettingChange("SUITE_TRAPS", [], list(now.traps), SettingKind.FROM_NOW_ON),
+        SettingChange("SUITE_QUIET_LOG", False, True, SettingKind.FREE),
     ]
 
 

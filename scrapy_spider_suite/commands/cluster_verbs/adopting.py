@@ -37,7 +37,7 @@ from scrapy_spider_suite.operate.executors.all_agents import assignment_in
 from scrapy_spider_suite.operate.job_target import JobTarget, job_at_rest
 from scrapy_spider_suite.operate.verb import Invocation, Row, Verb, add_caution
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.settings.declarations import full_name, read_given
+from scrapy_spider_suite.settings.declarations import read_given, setting_name
 from scrapy_spider_suite.settings.suite import DECLARATIONS
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
@@ -202,7 +202,7 @@ async def _courier(
 ) -> FileTransport:
     """What the agents use among each other, by the settings of the project."""
     wanted = ("handover_dir", "handover_rate", "cluster_key")
-    raw = {full_name(each): call.settings.get(full_name(each)) for each in wanted}
+    raw = {setting_name(each): call.settings.get(setting_name(each)) for each in wanted}
     given: dict[str, Any] = read_given(DECLARATIONS, raw)
     rate = given.get("handover_rate", _RATE)
     if given.get("handover_dir") is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scrapy_spider_suite.operate.verb import Invocation, Row, Verb
-from scrapy_spider_suite.settings.declarations import full_name, words
+from scrapy_spider_suite.settings.declarations import setting_name, shown_value
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.settings.table import FRONT_PAGE
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
@@ -42,7 +42,7 @@ def _run(call: Invocation) -> int:
     rows = [row for row in rows if all(_matches(row, word) for word in wanted)]
     if call.options.changed:
         now, usual = suite.as_stored(), suite.defaults().as_stored()
-        differs = {full_name(name) for name in now if now[name] != usual[name]}
+        differs = {setting_name(name) for name in now if now[name] != usual[name]}
         if job is not None:
             differs |= {change.name for change in suite.diff(job.settings)}
         rows = [row for row in rows if row["name"] in differs]
@@ -63,7 +63,7 @@ def _matches(row: Row, word: str) -> bool:
 
 def _listed(rows: list[Row]) -> Iterator[str]:
     """A line for each setting: the ten first, then the others by group."""
-    front = [full_name(name) for name in FRONT_PAGE]
+    front = [setting_name(name) for name in FRONT_PAGE]
     by_name = {row["name"]: row for row in rows}
     groups = {_FRONT: [by_name[name] for name in front]}
     for row in rows:
@@ -99,7 +99,7 @@ def _whole(rows: list[Row]) -> Iterator[str]:
 
 def _values(row: Row) -> str:
     job = row.get("job")
-    return row["value"] if job is None else f"{row['value']} (job: {words(job, row['unit'])})"
+    return row["value"] if job is None else f"{row['value']} (job: {shown_value(job, row['unit'])})"
 
 
 def _short(text: str, width: int) -> str:

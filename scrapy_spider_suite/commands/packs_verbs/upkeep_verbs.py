@@ -21,7 +21,7 @@ from scrapy_spider_suite.packs.upload import UploadTarget, upload_pack
 from scrapy_spider_suite.packs.verify import PackFinding, verify_merged, verify_missing, verify_pack
 from scrapy_spider_suite.runtime.text import counted, printable
 from scrapy_spider_suite.settings.suite import SuiteSettings
-from scrapy_spider_suite.settings.values import WrongLine, place
+from scrapy_spider_suite.settings.values import ValueDetailError, remote_folder
 
 
 def _run_verify(call: Invocation) -> int:
@@ -149,10 +149,10 @@ def _run_upload(call: Invocation) -> int:
 
 def _place(to: str) -> str:
     """What the setting takes, or a folder from here on. Raises `UsageError`, which names none."""
-    kind = place()
+    kind = remote_folder()
     try:
         return str(kind.parse(to if ":" in to else str(Path(to).absolute())))
-    except WrongLine as error:
+    except ValueDetailError as error:
         raise UsageError(f"--to: {error}", print_help=False) from None
     except ValueError:
         raise UsageError(f"--to: expected {kind.allowed}", print_help=False) from None

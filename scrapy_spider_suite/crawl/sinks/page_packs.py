@@ -54,7 +54,7 @@ from scrapy_spider_suite.packs.pack_file import FORMAT_READERS, Uploaded, format
 from scrapy_spider_suite.packs.upload import UploadTarget, UploadThread
 from scrapy_spider_suite.packs.warc import LINKS_READ_LATER, SOFTWARE, URL_MAX
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.settings.declarations import full_name
+from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.signals import pack_closed
 from scrapy_spider_suite.store.job_directory import digest_of
@@ -251,7 +251,7 @@ def prepare_folder(setting: str, folder: Path) -> None:
     except OSError as error:
         why = error.strerror or str(error)
     if why:
-        raise SettingsError(f"{full_name(setting)} = {str(folder)!r}: {why}")
+        raise SettingsError(f"{setting_name(setting)} = {str(folder)!r}: {why}")
 
 
 def check_pack_folder(settings: SuiteSettings, folder: Path) -> None:

@@ -30,8 +30,8 @@ from scrapy_spider_suite.operate.restrictions import OPERATOR, paused_by
 from scrapy_spider_suite.operate.terms import CrawlTerms
 from scrapy_spider_suite.operate.verbs import APPLY
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.settings.declarations import plain, words
-from scrapy_spider_suite.settings.project import LIVE, ProjectSettings
+from scrapy_spider_suite.settings.declarations import plain_value, shown_value
+from scrapy_spider_suite.settings.project import LIVE_SCRAPY_SETTINGS, ProjectSettings
 from scrapy_spider_suite.settings.suite import (
     DECLARATIONS,
     SuiteSettings,
@@ -62,22 +62,22 @@ def retry_refused(crawl: Crawl) -> None:
     if job is None or kept is None or not refused or not follows_links(crawl.crawler):
         return
     old, new = kept.values.get(_SETTING), crawl.settings.allow_private_addresses
-    if not new or old == plain(new):
+    if not new or old == plain_value(new):
         return
     action = Action(
         new_id(), "retry", {"reason": _REFUSED.value}, job.file.id, whoami(), time.time(),
-        f"{_SETTING} was {words(old)}",
+        f"{_SETTING} was {shown_value(old)}",
     )  # fmt: skip
     try:
         ActionFolder(job.folder).leave(action)
     except OSError as error:
         logger.error(
             "%s was %s: what it refused is not tried again (%s); `scrapy frontier retry --reason "
-            "%s` does that", _SETTING, words(old), error.strerror, _REFUSED.value,
+            "%s` does that", _SETTING, shown_value(old), error.strerror, _REFUSED.value,
         )  # fmt: skip
         return
     logger.info(
-        "%s was %s: %s tried again", _SETTING, words(old),
+        "%s was %s: %s tried again", _SETTING, shown_value(old),
         counted(refused, "URL that it refused is", "URLs that it refused are"),
     )  # fmt: skip
 
@@ -96,7 +96,7 @@ def change_setting(
 
     Raises `SettingsError` if that cannot be, and changes nothing then, nor if it is *dry*.
     """
-    if name in LIVE:
+    if name in LIVE_SCRAPY_SETTINGS:
         return _change_scrapys(crawl, name, raw, dry=dry)
     return prepare_change(crawl, name, raw).make(dry=dry)
 
@@ -130,7 +130,7 @@ def prepare_change(crawl: Crawl, name: str, raw: object) -> Change:
     if not DECLARATIONS[field].live:
         raise SettingsError(f"{name} holds from a start on: stop the crawl, and start it with it")
     old = crawl.settings
-    new = old.changed(field, raw)
+    new = old.with_value(field, raw)
     changed = {each for each in DECLARATIONS if getattr(old, each) != getattr(new, each)}
     return Change(crawl, field, old, new, list(_prepare(crawl, new, changed)))
 
@@ -161,7 +161,7 @@ def _change_scrapys(
     old, crawler = crawl.settings, crawl.crawler
     if raw == "default":
         raw = getattr(ProjectSettings.from_settings(crawler.settings, crawler.spider), name.lower())
-    project = old.project.changed(name, raw)
+    project = old.project.with_value(name, raw)
     if not dry:
         if crawler.engine is not None:
             crawler.engine.downloader.total_concurrency = project.concurrent_requests
@@ -262,7 +262,7 @@ class RunningJob(JobTarget):
         except SettingsError as error:
             raise ActionError(str(error)) from None
         keep_terms(self._crawl)
-        return words(old), words(new)
+        return shown_value(old), shown_value(new)
 
     def is_others(self, url: str) -> bool:
         """See `Site`."""
