@@ -75,7 +75,7 @@ class Gate(Protocol):
         """
 
     def cut_short(self) -> None:
-        """End the look-ups and transfers that are under way."""
+        ...
 
 
 class Engine(Protocol):
@@ -83,7 +83,7 @@ class Engine(Protocol):
 
     @property
     def closing(self) -> bool:
-        """Whether the crawl was told to stop."""
+        ...
 
     @property
     def starting(self) -> bool:
@@ -91,7 +91,7 @@ class Engine(Protocol):
 
     @property
     def paused(self) -> bool:
-        """Whether nothing is sent for now."""
+        ...
 
     @property
     def pauses(self) -> list[str]:
@@ -103,19 +103,19 @@ class Engine(Protocol):
 
     @property
     def gate(self) -> Gate | None:
-        """The suite's downloader; None if the project has another one."""
+        """None if the project has a downloader of its own."""
 
     def pause(self, why: str) -> None:
         """Send nothing until `unpause` was called for every reason *why*."""
 
     def unpause(self, why: str) -> None:
-        """Withdraw the reason *why*."""
+        ...
 
     def stop(self, reason: str) -> None:
-        """End the crawl."""
+        ...
 
     def abandon(self) -> None:
-        """The crawl was refused while it was opened: `close` is to do nothing."""
+        """The crawl was refused while it was opened: `close` does nothing."""
 
     def wake(self) -> None:
         """Have Scrapy's engine ask for requests again."""
@@ -130,7 +130,7 @@ class Engine(Protocol):
         """Pause, since nothing can be written because of *why*, until writing works again."""
 
     def has_work(self) -> bool:
-        """Whether anything is pending, under way or to be taken in."""
+        ...
 
 
 class RateGate(Protocol):
@@ -147,10 +147,10 @@ class RateGate(Protocol):
         """A permission is not used."""
 
     def begin(self, host: HostState, address: AddressState) -> Any:
-        """A fetch begins; returns what `end` needs."""
+        """A fetch begins; returns the argument of `end`."""
 
     def end(self, taken: Any, host: HostState, address: AddressState) -> None:
-        """The fetch that *taken* was returned for has ended."""
+        ...
 
     async def bounded(self, transfer: Coroutine[Any, Any, T]) -> T:
         """Await *transfer*; cut it off when its permission runs out."""
@@ -159,7 +159,7 @@ class RateGate(Protocol):
         """*host* has answered, or failed to."""
 
     def publish(self) -> None:
-        """Set the stats."""
+        ...
 
 
 class ClusterMember(Protocol):
@@ -173,11 +173,11 @@ class ClusterMember(Protocol):
 
     @property
     def crawl_name(self) -> str:
-        """The name of the crawl."""
+        ...
 
     @property
     def owns_hosts(self) -> bool:
-        """Whether each host has one owner: no other agent fetches there."""
+        """Whether each host has one owner."""
 
     @property
     def owns(self) -> bool:
@@ -187,14 +187,14 @@ class ClusterMember(Protocol):
         """Whether another agent owns *url*."""
 
     def drain(self) -> None:
-        """Hand over everything, then end."""
+        ...
 
     @property
     def ended(self) -> bool:
         """Whether the crawl is over for all agents."""
 
     def may_fetch(self) -> bool:
-        """Whether this agent may begin a fetch now."""
+        ...
 
     def may_read_seeds(self) -> bool:
         """Whether seeds of other agents may be queued for them."""
@@ -206,14 +206,14 @@ class ClusterMember(Protocol):
         """End this agent for *reason*; "": the whole crawl is over."""
 
     def publish(self) -> None:
-        """Set the stats."""
+        ...
 
 
 class ReadCounter(Protocol):
     """Counts pages and their links."""
 
     def read(self, lease: Lease, response: Response, links: Sequence[str]) -> None:
-        """Count the *links* of *response*, the page of *lease*."""
+        ...
 
     def recall(self, lease: Lease, response: Response, size: int, *, again: bool) -> None:
         """Count *response*, of *size* bytes, which was stored and is read now."""
@@ -378,7 +378,7 @@ class Crawl:
 
     @property
     def temporary(self) -> Path | None:
-        """The folder that is used without a job directory; None where none is needed."""
+        """The folder of a crawl without a job directory, if it needs one."""
         return None if self._folder is None else self._folder.path
 
     @property
@@ -398,10 +398,10 @@ class Crawl:
         return engine.pauses if engine and engine.paused and not engine.closing else None
 
     def start_has_to_wait(self) -> bool:
-        """Whether ``start()``, which asks before it yields more, is to wait.
+        """Whether the caller is ``start()``, and enough requests wait.
 
-        Scrapy's scheduler is empty whenever its engine has room; this one may hold requests that
-        wait for their hosts, of which a ``start()`` without end would heap up ever more.
+        Scrapy's scheduler is empty whenever its engine has room; ours holds requests that wait for
+        their hosts: an endless ``start()`` would fill it without a bound.
         """
         start = self.start
         if start.task is None or asyncio.current_task() is not start.task:
@@ -410,7 +410,6 @@ class Crawl:
         return start.waits
 
     def wake(self) -> None:
-        """Have the scheduler look for requests again."""
         if self.engine is not None:
             self.engine.wake()
 
@@ -443,7 +442,7 @@ class Crawl:
             logger.error("%s: what is not written yet is fetched again by the next run", error)
 
     def close_job(self, reason: str = "") -> None:
-        """Close the job directory: the extensions have written to it for the last time."""
+        """Close the job directory, after the extensions have written to it."""
         if _crawls.pop(self.crawler, None) is None:
             return
         for closer in self.closers:

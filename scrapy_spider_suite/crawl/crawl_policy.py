@@ -60,28 +60,27 @@ _TRIED: Final = 1_000
 
 
 class StatsCounter(Protocol):
-    """As much of a stats collector as is needed."""
+    """The part of a stats collector that is needed."""
 
     def inc_value(self, key: str, count: int = 1) -> None:
-        """Add *count* to the stat *key*."""
         ...
 
 
 class NoStats:
-    """`StatsCounter` outside of a crawl, where there are none."""
+    """Stats outside of a crawl."""
 
     def inc_value(self, key: str, count: int = 1) -> None:
-        """See `StatsCounter`."""
+        ...
 
 
 _of_crawler: WeakKeyDictionary[Crawler, Normalizer] = WeakKeyDictionary()
 
 
 class GuardedNormalizer:
-    """Calls *own*, a project's normaliser, and lets nothing of it stop a crawl.
+    """Calls a project's normaliser *own*; its failures do not stop the crawl.
 
-    What it makes of a URL is brought into plain normal form. If it raises, or returns what is no
-    web address, the URL stays as it was.
+    Its URLs are brought into plain normal form. If it raises, or returns no web address, the URL
+    stays as it was.
 
     Stats: ``suite/normalizer/errors``, ``suite/normalizer/invalid``, ``suite/normalizer/dropped``,
     ``suite/normalizer/unstable``.
@@ -95,7 +94,7 @@ class GuardedNormalizer:
         self._tried = 0
 
     def __call__(self, url: str) -> str | None:
-        """The URL that it makes of *url*; None if it is to be dropped."""
+        """The URL made of *url*; None drops it."""
         found = self._ask(url)
         if found is None:
             self._stats.inc_value("suite/normalizer/dropped")
@@ -135,10 +134,9 @@ def make_normalizer(
     settings: SuiteSettings, kv: KV | None, stats: StatsCounter,
     domains: Collection[str] | None = None,
 ) -> Normalizer:
-    """The normaliser that *settings* ask for; the plain one outside of the broad profile.
+    """The normaliser for *settings*; the plain one outside of the broad profile.
 
-    *kv* holds the evidence of twins, None where there is none; *domains* are the spider's allowed
-    ones. Raises `SettingsError`.
+    *kv* holds the evidence of twins, *domains* are the spider's. Raises `SettingsError`.
     """
     if settings.profile != "broad":
         return Normalizer()
@@ -153,14 +151,14 @@ def make_normalizer(
 
 
 def make_twins(settings: SuiteSettings, kv: KV | None) -> Twins | None:
-    """The twins that *kv* has evidence of, if *settings* ask for them."""
+    """The twins of *kv*, if *settings* ask for them."""
     if settings.profile == "broad" and settings.prefer_https and kv is not None:
         return Twins(kv)
     return None
 
 
 def _load(path: str) -> Plugin:
-    """The callable at *path*; of a class an instance. Raises `SettingsError`."""
+    """The callable at *path*, or an instance of the class there. Raises `SettingsError`."""
     try:
         own = load_object(path)
         if isinstance(own, type):
@@ -174,13 +172,12 @@ def _load(path: str) -> Plugin:
 
 
 def get_normalizer(crawler: Crawler | None) -> Normalizer:
-    """The normaliser of *crawler*'s crawl; the plain one without a crawl."""
+    """The normaliser of *crawler*; the plain one without a crawl."""
     found = None if crawler is None else _of_crawler.get(crawler)
     return found or Normalizer()
 
 
 def register_normalizer(crawler: Crawler, normalizer: Normalizer) -> None:
-    """Let the components of *crawler* have *normalizer*."""
     _of_crawler[crawler] = normalizer
 
 
@@ -188,10 +185,7 @@ ScoreOfUrl = Callable[[str, int, str], float]
 
 
 def make_order(settings: SuiteSettings, stats: StatsCollector) -> Order:
-    """The order of SUITE_ORDER.
-
-    Raises `SettingsError`: SUITE_SCORE is no function that can be imported, and no file of scores.
-    """
+    """The order of SUITE_ORDER. Raises `SettingsError` for an unusable SUITE_SCORE."""
     if settings.order == "bottom-up":
         return BottomUp(alternating=settings.window == "leaf")
     if settings.order == "best-first":
@@ -202,7 +196,7 @@ def make_order(settings: SuiteSettings, stats: StatsCollector) -> Order:
 
 
 def make_window(settings: SuiteSettings, store: Store) -> Window | None:
-    """The window of SUITE_WINDOW. Raises `SettingsError` if nothing can wait outside of it."""
+    """The window of SUITE_WINDOW. Raises `SettingsError` without a durable store."""
     if settings.window != "none" and not store.durable:
         allowed = "'none' in the spider profile without JOBDIR, where all hosts are in memory"
         raise SettingsError.of("SUITE_WINDOW", settings.window, allowed)
@@ -210,7 +204,7 @@ def make_window(settings: SuiteSettings, store: Store) -> Window | None:
 
 
 class UserScore:
-    """Calls the project's function; a URL that it fails for has the score 0.0, and is counted.
+    """Calls the project's score function; counts its failures, whose score is 0.0.
 
     Stats: ``suite/order/bad_scores``.
     """
@@ -220,7 +214,6 @@ class UserScore:
         self._stats = stats
 
     def __call__(self, entry: Entry) -> float:
-        """The score of *entry*."""
         try:
             return float(self._score(entry.url, entry.depth, entry.referrer))
         except Exception:  # the project's code, which may raise anything: no URL is lost for it
@@ -262,7 +255,7 @@ _kept: WeakKeyDictionary[Crawler, PolicyFile] = WeakKeyDictionary()
 
 
 def get_policy_file(crawler: Crawler) -> PolicyFile:
-    """The one of *crawler*, made when first asked for. Raises `SettingsError` for a bad file."""
+    """The policy file of *crawler*, made at the first call. Raises `SettingsError`."""
     found = _kept.get(crawler)
     if found is None:
         found = _kept[crawler] = PolicyFile(suite_settings(crawler))
@@ -270,10 +263,11 @@ def get_policy_file(crawler: Crawler) -> PolicyFile:
 
 
 class PolicyFile:
-    """Holds the policy of a crawl in step with its overrides file.
+    """The policy of a crawl; reads its overrides file again when that changes.
 
-    *path* may change. *changed* is called after each change; *address_of* knows where a host
-    lives ("": it does not).
+    Attributes:
+        changed: is called after each change.
+        address_of: the address of a host; "" if it is unknown.
     """
 
     def __init__(self, settings: SuiteSettings) -> None:
@@ -287,9 +281,9 @@ class PolicyFile:
         self._reading: asyncio.Task[None] | None = None
 
     def look(self) -> None:
-        """Read the file again if it has changed, once it is at rest: equal at two looks.
+        """Read the file again if it has changed and was equal at two looks.
 
-        In a thread of its own: 100,000 rules take seconds.
+        In a thread: 100,000 rules take seconds.
         """
         if self._reading is not None:
             return
@@ -299,7 +293,6 @@ class PolicyFile:
         self._seen = stamp
 
     def stop(self) -> None:
-        """Read nothing more, and forget who asked to be told."""
         if self._reading is not None:
             self._reading.cancel()
         self.changed, self.address_of = _nobody, _nowhere
@@ -323,11 +316,11 @@ class PolicyFile:
     # What holds for a request
 
     def obeys_robots(self, url: str) -> bool | None:
-        """Whether robots.txt counts for *url*; None where no rule for its host says so."""
+        """Whether robots.txt counts for *url*; None without a rule for its host."""
         return self.policy.obeys_robots(*self._place_of(url)) if self.policy.overrides else None
 
     def user_agent(self, url: str) -> str | None:
-        """As whom *url* is asked for; None where no rule for its host says so."""
+        """The user agent for *url*; None without a rule for its host."""
         return self.policy.user_agent(*self._place_of(url)) if self.policy.overrides else None
 
     def _place_of(self, url: str) -> tuple[str, str]:
@@ -349,7 +342,7 @@ class PolicyFile:
 
 
 def read_overrides(path: Path | None) -> Overrides:
-    """The rules of a file; none without one. Raises `SettingsError`, which names file and line."""
+    """The rules of a file. Raises `SettingsError`, which names file and line."""
     if path is None:
         return Overrides()
     try:
@@ -360,7 +353,7 @@ def read_overrides(path: Path | None) -> Overrides:
 
 
 def policy_fields(settings: SuiteSettings) -> dict[str, Any]:
-    """What the settings say, by the names of `Policy`."""
+    """The fields of `Policy` by *settings*."""
     project = settings.project
     general = Pace(settings.host_delay, settings.host_concurrency, settings.requests_per_visit)
     return {
@@ -405,7 +398,7 @@ def make_phases(settings: SuiteSettings) -> Phases | None:
 
 
 def file_stamp(path: Path | None) -> FileStamp:
-    """What changes whenever the file at *path* does, also by another that takes its place."""
+    """A value that changes with the file at *path*, and when another file replaces it."""
     if path is None:
         return _NO_FILE
     try:

@@ -45,7 +45,7 @@ _OF_LINKS: Final = frozenset({"content-language", "content-type", "link", "x-rob
 
 
 def is_recoverable(fetch: Capture, response: Response) -> bool:
-    """Whether *response* can be had again from the record of *fetch*."""
+    """Whether the record of *fetch* can give *response* back."""
     if fetch.truncated or fetch.original is not None or fetch.url != response.url:
         return False
     if len(fetch.url) > URL_MAX:  # it is not packed
@@ -88,10 +88,10 @@ _TOLD: Final = 10
 
 
 class DeferredLinks:
-    """One per crawl of the broad profile; *scheduler* is whose pages are stored.
+    """Reads the links of stored pages when they are wanted; broad profile only.
 
     Stats: ``suite/extract/read``, ``suite/extract/at_once``, ``suite/extract/lost``,
-    ``suite/extract/hook_errors``, ``suite/extract/waiting`` (set by the keeper).
+    ``suite/extract/hook_errors``, ``suite/extract/waiting``.
     """
 
     def __init__(
@@ -113,13 +113,13 @@ class DeferredLinks:
         self._finder = StoredPageFinder(dict.fromkeys(each.absolute() for each in folders))
 
     def __len__(self) -> int:
-        """How many pages wait for their links to be read; 0 where nobody follows links."""
+        """How many pages wait to be read; 0 where nobody follows links."""
         return 0 if self._sitemaps.make_follower is None else len(self._pages.waiting)
 
     # Pages that come
 
     def settle(self, lease: Lease) -> None:
-        """Nothing more will come of the page of *lease*: read it now if it cannot be read later."""
+        """The page of *lease* has settled: read it now if it cannot be read later."""
         response, lease.unread = lease.unread, None
         if not isinstance(response, Response):
             return
@@ -144,7 +144,7 @@ class DeferredLinks:
         )  # fmt: skip
 
     def is_packed(self, lease: Lease) -> bool:
-        """Whether the last answer of *lease*, of which nothing more will come, will be."""
+        """Whether the last answer of *lease*, whose page has settled, will be packed."""
         return self._packing_of(lease) is not None
 
     def _packing_of(self, lease: Lease) -> PagePacks | None:
@@ -153,8 +153,7 @@ class DeferredLinks:
     # Pages whose turn has come
 
     def look(self, *, starving: bool) -> None:
-        """Have the links of some pages read, if they are wanted; *starving*: there is room for
-        fetches, and nothing can be fetched at present."""
+        """Read the links of some pages, if they are wanted; *starving*: nothing can be fetched."""
         crawl = self._crawl
         if self._busy or self._ended or self._engine.closing or self._engine.paused:
             return
@@ -292,14 +291,13 @@ class DeferredLinks:
         return self._pages.give_up(page, event, crawl.now() + crawl.frontier.wall_offset, lease)
 
     def stop(self) -> None:
-        """Read nothing more."""
         self._ended = True
 
 
 class FoundPage(NamedTuple):
-    """A page out of its pack, of *size* bytes there, or why it could not be had.
+    """A page out of its pack, of *size* bytes there, or the error.
 
-    None: it was not looked for, since others are large.
+    *answer* is None if it was not looked for, since other pages are large.
     """
 
     page: UnreadPage
@@ -309,7 +307,6 @@ class FoundPage(NamedTuple):
 
 
 def _find(finder: StoredPageFinder, pages: Sequence[UnreadPage]) -> list[FoundPage]:
-    """In a thread: read *pages*."""
     found, room = [], _BYTES
     for page in pages:
         stored = StoredPage(page.entry.url, 0.0)
@@ -327,7 +324,7 @@ def _find(finder: StoredPageFinder, pages: Sequence[UnreadPage]) -> list[FoundPa
 
 
 def packed_response(page: Page) -> tuple[HtmlResponse, int]:
-    """The response that *page* was, decompressed, and how many bytes it had before that.
+    """The response that *page* was, decompressed, and its size before that.
 
     Raises `PackError`.
     """

@@ -37,12 +37,10 @@ ANSWERED: Final = b"answered"
 
 
 def is_noted(crawl: Crawl, what: bytes) -> bool:
-    """Whether *what* holds."""
     return crawl.store.kv(RUN_FACTS).get(what) is not None
 
 
 def note_fact(crawl: Crawl, what: bytes) -> None:
-    """From now on *what* holds."""
     crawl.store.kv(RUN_FACTS).put(what, b"1")
 
 
@@ -69,7 +67,7 @@ _WAYS_OUT: Mapping[Event, str] = {
 
 
 class EmptyRun:
-    """One run of the job of *crawl*, made before the run takes in anything."""
+    """One run of a job, made before the run takes in anything."""
 
     def __init__(self, crawl: Crawl) -> None:
         self._crawl = crawl
@@ -89,11 +87,10 @@ class EmptyRun:
 
     @property
     def has_no_pages(self) -> bool:
-        """Whether the job, in all its runs, has fetched no page and given a callback no other
-        answer, and this run has made no item.
+        """Whether the job has fetched no page, given a callback no answer, and made no item.
 
-        False for one of several agents: others may have pages. False for a start() that queues
-        nothing and downloads by itself, or that made its items in an earlier run.
+        False for one of several agents, for a start() that queues nothing and downloads by itself,
+        and for one that made its items in an earlier run.
         """
         crawl, events = self._crawl, self._crawl.frontier.counters.events
         if crawl.agent is not None or not is_crawl(crawl.crawler):
@@ -110,7 +107,7 @@ class EmptyRun:
         return self._crawl.job is not None and self._crawl.job.resumed
 
     def explain(self, reason: str) -> None:
-        """Warn if the run, which ended for *reason*, fetched nothing, and say the way out."""
+        """Warn if the run, which ended for *reason*, fetched nothing; say why."""
         done, failed, _ = self._before
         if reason == NO_PAGES:
             idle = "nothing was left to try in this run; " if self._had_nothing_to_do else ""
@@ -157,10 +154,7 @@ class EmptyRun:
 
 
 def explain_no_page(events: Mapping[Event, int]) -> str:
-    """Why no page came of requests that ended with *events*, and the way out.
-
-    "" if one came, or if there was no request.
-    """
+    """Why requests that ended with *events* brought no page; "" if one came, or none was sent."""
     if any(map(events.get, _PAGES)):
         return ""
     failures = _failures_of(events)
@@ -182,7 +176,7 @@ _BEGUN = "suite_begun"
 
 
 class OtherSchedulerRun:
-    """One per crawl; *leave* sets the exit code of the command that runs it."""
+    """A crawl with another scheduler; *leave* sets the exit code of its command."""
 
     def __init__(
         self, crawl: Crawl, trusted: TrustedPrivateHosts, leave: Callable[[ExitCode], object]
@@ -197,9 +191,9 @@ class OtherSchedulerRun:
         crawl.crawler.signals.connect(self._idle, signals.spider_idle)
 
     def begin(self, request: Request) -> None:
-        """*request* has come to the downloader: trust its host if ``start()`` has yielded it.
+        """Trust the host of *request* if ``start()`` has yielded it.
 
-        Redirects, and what callbacks make of a response, may have its meta: they name no host.
+        Redirects and requests of callbacks may have copied its meta: they do not count.
         """
         if request.meta.get("is_start_request") and _BEGUN not in request.meta:
             request.meta[_BEGUN] = True
@@ -208,7 +202,6 @@ class OtherSchedulerRun:
     def end(
         self, request: Request, result: Request | Response | None, error: BaseException | None
     ) -> None:
-        """The downloader is done with *request*."""
         if request.callback is NO_CALLBACK:
             return  # robots.txt and media: no page
         if error is not None:

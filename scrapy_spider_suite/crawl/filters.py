@@ -56,7 +56,7 @@ _kept: WeakKeyDictionary[Crawler, CrawlFilters] = WeakKeyDictionary()
 
 
 def get_filters(crawler: Crawler) -> CrawlFilters:
-    """The one of *crawler*, made when first asked for. Raises `SettingsError` for a bad filter."""
+    """The filters of *crawler*, made at the first call. Raises `SettingsError`."""
     found = _kept.get(crawler)
     if found is None:
         found = _kept[crawler] = CrawlFilters(suite_settings(crawler), crawler.stats)
@@ -65,7 +65,7 @@ def get_filters(crawler: Crawler) -> CrawlFilters:
 
 @dataclass(frozen=True)
 class FilterSet:
-    """The filters that some settings name, with the files that they came from."""
+    """Filters, with the files that they came from."""
 
     of: Mapping[Stage, Filter] = field(default_factory=dict)
     paths: Mapping[Stage, Path] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class FilterSet:
 
     @classmethod
     def read(cls, values: Mapping[Stage, str], given: FilterInputs) -> FilterSet:
-        """Read those in *values*: an expression each, or ``@`` and the path of a file of one.
+        """The filters of *values*: an expression each, or ``@`` and the path of a file.
 
         Raises `SettingsError`, which names the setting, the file, the line and the column.
         """
@@ -90,12 +90,12 @@ class FilterSet:
 
 
 def filter_texts(settings: SuiteSettings) -> dict[Stage, str]:
-    """What *settings* say for each stage, "" for nothing."""
+    """The text of each stage in *settings*; "" for none."""
     return {stage: str(getattr(settings, name)) for stage, name in FILTER_SETTINGS.items()}
 
 
 def read_filter_context(path: Path | None) -> FilterInputs:
-    """What filters have besides their text. Raises `SettingsError`, with file and line."""
+    """The countries for filters. Raises `SettingsError`, with file and line."""
     if path is None:
         return FilterInputs()
     try:
@@ -125,7 +125,7 @@ class CrawlFilters:
     """Asks the filters of a crawl, and counts what they refuse.
 
     Stats: ``suite/filter/STAGE/refused`` (links, requests, pages), ``suite/filter/STAGE/errors``
-    (those refused because the filter failed), ``suite/filter/store/items``.
+    (refused because the filter failed), ``suite/filter/store/items``.
     """
 
     def __init__(self, settings: SuiteSettings, stats: StatsCollector) -> None:
@@ -141,12 +141,12 @@ class CrawlFilters:
     # Changing
 
     def prepare(self, settings: SuiteSettings, *, anew: bool = False) -> FilterSet:
-        """The filters of *settings*, *anew* with their countries. Raises `SettingsError`."""
+        """The filters of *settings*; *anew* with their countries. Raises `SettingsError`."""
         given = read_filter_context(settings.countries) if anew else self._set.given
         return FilterSet.read(filter_texts(settings), given)
 
     def adopt(self, filters: FilterSet) -> None:
-        """Go by *filters* from now on."""
+        """Use *filters* from now on."""
         self._use(filters)
         # Of the files whose filters are in force, or that were complained of.
         self._stamps = dict(filters.stamps)
@@ -158,7 +158,7 @@ class CrawlFilters:
         self.opens_scope = self._scoped and schedule is not None and schedule.needs(Fact.BEYOND)
 
     def look(self) -> None:
-        """Read the files again that have changed, once they are at rest: equal at two looks."""
+        """Read the files again that have changed and were equal at two looks."""
         if self._reading is not None or not self._set.paths:
             return
         stamps = {stage: file_stamp(path) for stage, path in self._set.paths.items()}
@@ -187,22 +187,19 @@ class CrawlFilters:
             self._reading = None
 
     def stop(self) -> None:
-        """Read nothing more."""
         if self._reading is not None:
             self._reading.cancel()
 
     # Asking
 
     def of(self, stage: Stage) -> Filter | None:
-        """The filter of *stage*, if there is one."""
         return self._set.of.get(stage)
 
     def has(self, *stages: Stage) -> bool:
-        """Whether there is a filter for any of *stages*."""
         return any(stage in self._set.of for stage in stages)
 
     def keep(self, stage: Stage, links: list[str], subject: LinkFacts) -> list[str]:
-        """Those of *links* that the filter of *stage* wants; the others are counted."""
+        """The *links* that the filter of *stage* wants; counts the others."""
         found = self.of(stage)
         if found is None or not links:
             return links
@@ -238,7 +235,7 @@ class CrawlFilters:
     # The scope
 
     def use_scope(self, domains: Iterable[str] | None) -> None:
-        """Hops beyond the scope are counted from *domains* (none: everything is within)."""
+        """Count hops outside of *domains*; without any, everything is inside."""
         allowed = list(domains or ())
         self._scoped, self._scope = bool(allowed), Scope(allowed)
         self._use(self._set)
@@ -253,28 +250,28 @@ class CrawlFilters:
             request.meta["allow_offsite"] = True
 
     def beyond(self, url: str, before: int) -> int:
-        """How many links in a row have led out of the scope at *url*, *before* at its page."""
+        """How many links in a row have led outside at *url*, after *before* at its page."""
         if not self._scoped or self._scope.refuses(url, host_of(url), 0) is None:
             return 0
         return before + 1
 
     def out(self, entry: Entry) -> int:
-        """How many links in a row have led out of the scope at the page of *entry*.
+        """How many links in a row have led outside at the page of *entry*.
 
-        What was fetched once more has forgotten that; one at least, where it lies out of it.
+        A page that is fetched again has no such count: it is 1 if the page lies outside.
         """
         return entry.hops_outside or self.beyond(normalize(entry.url) or entry.url, 0)
 
     # Stages
 
     def followed(self, links: list[str], lease: Lease, response: Response) -> list[str]:
-        """Those of the *links* of a page that the follow filter wants."""
+        """The *links* of a page that the follow filter wants."""
         if not self.has(Stage.FOLLOW) or not links:
             return links
         return self._by_hops(Stage.FOLLOW, links, lease, filtered_page(response))
 
     def scheduled(self, links: list[str], lease: Lease) -> list[str]:
-        """Those of the *links* of a page that the schedule filter wants."""
+        """The *links* of a page that the schedule filter wants."""
         if not self.has(Stage.SCHEDULE) or not links:
             return links
         return self._by_hops(Stage.SCHEDULE, links, lease, None)
@@ -282,7 +279,6 @@ class CrawlFilters:
     def _by_hops(
         self, stage: Stage, links: list[str], lease: Lease, page: FilterPage | None
     ) -> list[str]:
-        """All links of a page are asked about with one subject, or two: in scope, and beyond."""
         entry = lease.entry
         via = normalize(entry.url) or ""
         within = LinkFacts(via, entry.depth + 1, 0, "", page)
@@ -295,10 +291,9 @@ class CrawlFilters:
         return [url for url in links if url in kept]
 
     def admits(self, request: Request, entry: Entry, parent: Lease | None) -> bool:
-        """Whether *request* may enter the queue, as *entry*; it came of the page of *parent*.
+        """Whether *request*, of the page of *parent*, may enter the queue as *entry*.
 
-        Seeds may, and what is to be asked for whether it was seen or not, as in Scrapy's
-        OffsiteMiddleware: a retry, for one.
+        Seeds and requests with ``dont_filter`` may, as in Scrapy's OffsiteMiddleware.
         """
         found = self.of(Stage.SCHEDULE)
         if found is None or entry.flags & _EXEMPT:
@@ -316,7 +311,7 @@ class CrawlFilters:
         return self.wants(Stage.SCHEDULE, url, LinkFacts(via, entry.depth, entry.hops_outside))
 
     def refuse_fetch(self, request: Request, entry: Entry, address: str) -> None:
-        """Raise `FilterRefused` if the fetch filter does not want *request*, at *address*."""
+        """Raise `FilterRefused` if the fetch filter refuses *request*, at *address*."""
         if not self.has(Stage.FETCH):
             return
         url = normalize(request.url) or request.url
@@ -338,7 +333,6 @@ def _subject(entry: Entry, address: str, page: FilterPage | None) -> LinkFacts:
 
 
 def filtered_page(response: Response) -> FilterPage:
-    """*response* as filters see it."""
     headers = response.headers
     text = response if isinstance(response, TextResponse) else None
     return FilterPage(

@@ -34,14 +34,14 @@ CAP_UNITS = {"max_pages": "pages", "max_bytes": "bytes received", "max_time": "s
 
 
 class Caps:
-    """Those of one crawl; the settings are read each time, since they may change."""
+    """The caps of a job, and its bandwidth; settings are read each time."""
 
     def __init__(self, crawl: Crawl) -> None:
         self._crawl = crawl
         self._bandwidth = BandwidthLimit()
 
     def reached(self) -> str | None:
-        """Which cap the job has reached, over all its runs; None: it may go on."""
+        """The cap that the job has reached, over all its runs."""
         frontier, settings = self._crawl.frontier, self._crawl.settings
         counters = frontier.counters
         # A page that waits for what led from it to be done would wait for ever.
@@ -62,11 +62,9 @@ class Caps:
     # Bandwidth
 
     def book(self, lease: Lease, now: float) -> None:
-        """The request of *lease* goes out."""
         lease.booked = self._bandwidth.book(now)
 
     def settle(self, lease: Lease) -> None:
-        """The download of *lease* is over."""
         if lease.booked:
             self._bandwidth.settle(lease.booked, lease.received, self._crawl.now())
             lease.booked, lease.received = 0.0, 0
@@ -75,10 +73,7 @@ class Caps:
 
     @contextmanager
     def bounded(self, request: Request, lease: Lease | None) -> Iterator[None]:
-        """Meanwhile the download handler knows how much of a page is wanted.
-
-        What *request* itself says counts before the settings.
-        """
+        """Tell the download handler how much of a page is wanted; meta of *request* wins."""
         settings, meta = self._crawl.settings, request.meta
         mine: dict[str, object] = {}
         if lease is not None and settings.body_max and TRUNCATE not in meta:
@@ -93,9 +88,9 @@ class Caps:
                 meta.pop(key, None)
 
     def received(self, request: Request, lease: Lease | None, response: Response | None) -> None:
-        """The transfer of *request* is over: count what came, of a failed one too.
+        """Count the bytes of a transfer, of a failed one too.
 
-        Handlers that do not say how much that was are believed to have received the body alone.
+        For handlers that do not tell, the body alone counts.
         """
         body = 0 if response is None else len(response.body)
         size = request.meta.pop(RECEIVED, body)
@@ -109,7 +104,10 @@ class Caps:
 
 
 class WireQueue:
-    """The queues of one crawl. What is given as *may* raises if the request may not be sent."""
+    """Requests that wait for the wire to a host: first come first served, before new visits.
+
+    *may* raises if the request may not be sent.
+    """
 
     def __init__(self, crawl: Crawl) -> None:
         self._crawl = crawl
@@ -118,7 +116,7 @@ class WireQueue:
         self._moves: dict[str, dict[asyncio.Future[None], None]] = {}
 
     async def queue(self, host: HostState, address: AddressState, may: Callable[[], None]) -> None:
-        """Wait without a visit. Raises `StoppedError`, `HostWaitsTooLong` and what *may* raises."""
+        """Wait without a visit. Raises `StoppedError`, `HostWaitsTooLong`, the errors of *may*."""
         workbench = self._crawl.frontier.workbench
         lock = self._locks.setdefault(host.key, asyncio.Lock())
         host.waiting += 1
@@ -137,9 +135,9 @@ class WireQueue:
     async def queue_again(
         self, host: HostState, address: AddressState, may: Callable[[], None]
     ) -> None:
-        """Wait in a visit, since a fetch nested in it (or beside it) has used the wire.
+        """Wait in a visit, since another fetch has used the wire; the address is free meanwhile.
 
-        The address is not held meanwhile. Raises `StoppedError` and what *may* raises.
+        Raises `StoppedError` and the errors of *may*.
         """
         address.out -= 1
         address.booked += 1
@@ -153,9 +151,9 @@ class WireQueue:
             address.intrusions += 1  # a visit that left for it meanwhile must look again
 
     async def queue_to_begin(self, visit: Visit, may: Callable[[], None]) -> None:
-        """Wait in a visit, since another one that was held up on its way has begun just now.
+        """Wait in a visit, since a delayed visit has begun just now.
 
-        Raises `StoppedError` and what *may* raises.
+        Raises `StoppedError` and the errors of *may*.
         """
         crawl = self._crawl
         while pause := visit.pause_to_begin(crawl.now()):
@@ -195,7 +193,6 @@ class WireQueue:
                     crawl.wake()
 
     async def _until_moved(self, seconds: float, *keys: str) -> None:
-        """Return after *seconds*, or as soon as one of *keys* is free or the crawl stops."""
         loop = asyncio.get_running_loop()
         moved: asyncio.Future[None] = loop.create_future()
         both = set(keys)  # an address as a host's name: its key is the host's too
@@ -217,7 +214,7 @@ class WireQueue:
             del self._moves[key]
 
     def wake(self, *keys: str) -> None:
-        """Let those who wait for one of *keys* look again; without any, everyone who waits."""
+        """Let requests look again that wait for one of *keys*; without keys all of them."""
         for key in keys or tuple(self._moves):
             for moved in self._moves.get(key, ()):
                 _finish(moved)
@@ -229,10 +226,10 @@ def _finish(future: asyncio.Future[None]) -> None:
 
 
 class FinishedFetch(NamedTuple):
-    """One fetch that is over.
+    """A finished fetch: robots.txt, media, redirects and retries are fetches, too.
 
-    *lease* is None for what has no visit (robots.txt, media, a component's own). One of *response*
-    and *error* is not None. *ended* is in seconds since the epoch, *seconds* is how long it took.
+    *lease* is None without a visit. Either *response* or *error* is not None. *ended* is in seconds
+    since the epoch, *seconds* is the duration.
     """
 
     request: Request
@@ -249,7 +246,7 @@ _witnesses: WeakKeyDictionary[Crawler, list[FetchObserver]] = WeakKeyDictionary(
 
 
 def add_fetch_observer(crawler: Crawler, witness: FetchObserver) -> None:
-    """Have *witness* told of every fetch of *crawler*, as it ends; it must not raise."""
+    """Call *witness*, which must not raise, after every fetch of *crawler*."""
     _witnesses.setdefault(crawler, []).append(witness)
 
 
@@ -259,7 +256,7 @@ async def observed(
     lease: Lease | None,
     transfer: Coroutine[object, object, Response],
 ) -> Response:
-    """Await *transfer*, the fetch of *request*, and have it witnessed whatever becomes of it."""
+    """Await *transfer*, the fetch of *request*; call the observers."""
     witnesses = _witnesses.get(crawler)
     if witnesses is None:
         return await transfer
@@ -280,16 +277,20 @@ async def observed(
 
 
 class AddressComparison:
-    """One per crawl."""
+    """Compares the addresses of answers with the booked ones.
+
+    Download handlers other than the suite's may look a name up again, and find another address (DNS
+    rebinding).
+    """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._said = False
 
     def check(self, request: Request, booked: str | None, response: Response) -> None:
-        """Count *response* if it came from another address than the one that was *booked*.
+        """Count *response* if it came from another address than *booked*.
 
-        Raises `PrivateAddressRefused` if nothing of its host may come from there.
+        Raises `PrivateAddressRefused` if its host may not be there.
         """
         actual = response.ip_address
         if not booked or actual is None or ipaddress.ip_address(booked) == actual:

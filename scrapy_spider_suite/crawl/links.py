@@ -45,7 +45,7 @@ _PRODUCT = re.compile(r"(?:^|\bcompatible;\s*)(?!mozilla\b)([\w-]+)", re.I | re.
 
 
 class LinkReader:
-    """Reads the links of pages, for one crawl; *settings* gives those that hold now."""
+    """Reads the links of pages; *settings* returns the current settings."""
 
     def __init__(self, settings: Callable[[], SuiteSettings]) -> None:
         project = settings().project
@@ -54,7 +54,7 @@ class LinkReader:
         self._settings = settings
 
     def links_of(self, response: Response) -> tuple[PageLinks, Sequence[Edge]]:
-        """The links of *response*, whatever their scope; where pages are kept, how they link."""
+        """The links of *response*, whatever their scope; with packs also their kinds."""
         headers = response.headers
         page = PageContext(
             response.url,
@@ -70,7 +70,7 @@ class LinkReader:
 
 
 def has_links(response: Response) -> bool:
-    """Whether *response* is a page that is read for links: HTML, 2xx, and no sitemap."""
+    """Whether *response* is read for links: HTML, 2xx, and no sitemap."""
     if not isinstance(response, HtmlResponse) or not 200 <= response.status < 300:
         return False
     # A sitemap may be served as HTML, too: it is read by its callback.
@@ -80,7 +80,7 @@ def has_links(response: Response) -> bool:
 def product_token(user_agent: str) -> str:
     """The product token of *user_agent* (RFC 9309 §2.2.1), by which pages address a robot.
 
-    Of ``Mozilla/5.0 (compatible; mybot/1.0)`` that is ``mybot``; "" where it names no robot.
+    For ``Mozilla/5.0 (compatible; mybot/1.0)`` it is ``mybot``; "" if there is none.
     """
     found = _PRODUCT.search(user_agent)
     return found[1] if found else ""
@@ -92,7 +92,7 @@ _PERMANENT = frozenset({301, 308})
 
 
 def note_redirect(twins: Twins, response: Response) -> None:
-    """Let *twins* know where *response* leads, if it is a redirect, whoever asked for it."""
+    """Note in *twins* the target of *response*, if it is a redirect."""
     target, page = redirect_target(response.url, response), normalize(response.url)
     if target is not None and page is not None:
         twins.redirected(page, target, permanent=response.status in _PERMANENT)
@@ -107,7 +107,7 @@ class LinkNormalizer:
         self._forms = 0
 
     def links(self, response: Response, links: list[str]) -> list[str]:
-        """The normal forms of *links*, in plain normal form, which *response* (2xx) holds."""
+        """The normal forms of *links*, in plain normal form, of *response* (2xx)."""
         normal = self._normal
         if normal.twins is not None:
             normal.twins.answered(response.url, response.body)
@@ -121,7 +121,7 @@ class LinkNormalizer:
         return found
 
     def chosen(self, links: list[str], chosen: Iterable[str]) -> list[str]:
-        """What a spider chose of *links*; those that it made of them itself in normal form."""
+        """A spider's choice of *links*; new URLs in it are normalised."""
         kept = list(chosen)
         own = {*kept}.difference(links)
         if not own:
@@ -136,14 +136,14 @@ class LinkNormalizer:
 
 
 class TrapFilter:
-    """One per crawl. Stats: ``suite/trap/NAME`` and ``suite/mined/…``, set by the keeper."""
+    """Keeps links out of traps. Stats: ``suite/trap/NAME``, ``suite/mined/…``."""
 
     def __init__(self, crawl: Crawl) -> None:
         self._crawl = crawl
         self._traps = crawl.frontier.traps
 
     def learn(self, lease: Lease, response: Response, links: list[str]) -> None:
-        """Take in what the page of *lease* says, and which *links* it has, in scope or not."""
+        """Note the page of *lease* and its *links*, inside the scope or not."""
         frontier, late = self._crawl.frontier, lease.stored
         visited = lease.plan is not None if late is None else late.visited
         # A page that is visited again is no evidence that others say the same.
@@ -160,11 +160,11 @@ class TrapFilter:
             )
 
     def passed(self, links: list[str]) -> list[str]:
-        """Those of *links* that lead into no trap."""
+        """The *links* that lead into no trap."""
         return self._traps.passed(links, time.gmtime().tm_year)
 
     def mine(self, lease: Lease, in_scope: Callable[[str, int], bool]) -> None:
-        """Let the page of *lease* bring what nobody linked to, if SUITE_GUESS_URLS says so."""
+        """Add URLs that nobody linked to, if SUITE_GUESS_URLS says so."""
         settings, page = self._crawl.settings, lease.entry
         url = None if settings.guess_urls == "none" else normalize(page.url)
         if url is None:
@@ -214,7 +214,7 @@ class LinkFollower:
         )
 
     def follow(self, response: Response) -> None:
-        """Hand the links of *response* to the frontier, as part of its page's commit."""
+        """Give the links of *response* to the frontier, in its page's commit."""
         request = response.request
         lease = None if request is None else self._crawl.leases.get(request)
         if lease is None or not has_links(response):
@@ -227,7 +227,7 @@ class LinkFollower:
             self.read(lease, response)
 
     def read(self, lease: Lease, response: Response) -> None:
-        """Hand the links of *response*, the page of *lease*, over with it."""
+        """Give the links of *response*, the page of *lease*, to the lease."""
         page, lease.outlinks = self.links_of(response)
         if self._crawl.counter is not None:
             self._crawl.counter.read(lease, response, page.links)
@@ -254,9 +254,9 @@ class LinkFollower:
         return found is not None and found.repeats and not self._crawl.settings.follow_duplicates
 
     def pass_on(self, lease: Lease, response: Response, links: list[str]) -> list[str]:
-        """Hand those of *links*, of a sitemap, over that are wanted; return them.
+        """Give the wanted *links* of a sitemap to the lease; return them.
 
-        Hooks of the spider that fail, for a sitemap is no page, have no say in these links.
+        Hooks of the spider that fail are left out, for a sitemap is no page.
         """
         links = self._wanted(lease, response, links)
         try:
@@ -377,7 +377,7 @@ class SitemapLinks:
     # Found
 
     def heard(self, rules: RobotsRules, record: HostRecord) -> None:
-        """The robots.txt of a host with *record* was read: it may name sitemaps."""
+        """Schedule the sitemaps that the robots.txt of a host with *record* names."""
         mode = self._crawl.settings.sitemaps
         if mode == "off" or not self._crawl.broad or self.make_follower is None:
             return
@@ -435,7 +435,7 @@ class SitemapLinks:
     # Read
 
     async def read(self, response: Response) -> None:
-        """The callback of sitemaps: take what *response* names, beside the crawl."""
+        """The callback of sitemaps: read *response* beside the crawl."""
         request = response.request
         lease = None if request is None else self._crawl.leases.get(request)
         if request is None or lease is None or self.make_follower is None:
@@ -510,7 +510,7 @@ class SitemapLinks:
 
 
 def _portions(body: bytes) -> Iterator[list[SitemapEntry]]:
-    """The entries of a sitemap by the portion. Raises `BadSitemap` behind the last of them."""
+    """The entries of a sitemap by the portion. Raises `BadSitemap` after the last one."""
     portion: list[SitemapEntry] = []
     try:
         for entry in read_sitemap(body):

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 def set_gauges(
     crawl: Crawl, statistics: FrontierStatistics, archiver: Archiver | None, queued_max: int
 ) -> None:
-    """Set those of *crawl*; *queued_max*: the most URLs that were queued."""
+    """Set the gauges of *crawl*; *queued_max*: the most URLs that were queued."""
     frontier, stats = crawl.frontier, crawl.crawler.stats
     for name in ("pending", "leased", "hosts", "addresses", "unresolved"):
         stats.set_value(f"suite/frontier/{name}", getattr(statistics, name))
@@ -86,7 +86,7 @@ _PAUSE: Final = 0.005
 
 
 class SieveFlusher:
-    """One per crawl; see the module. *write* makes everything durable, if it can."""
+    """Flushes the sieve in a thread, and schedules its new links by the portion."""
 
     def __init__(
         self, crawl: Crawl, write: Callable[[], None], wake: Callable[[], None]
@@ -132,7 +132,6 @@ class SieveFlusher:
             self._thread.start()
 
     def _run(self, flush: Flush, store: RocksStore) -> None:
-        """In the thread: all steps of *flush*, after all that it is about is on the medium."""
         trouble = ""
         try:
             store.sync_log()
@@ -179,7 +178,7 @@ class SieveFlusher:
             self._not_before = now + (now - self._began) * _SHARE
 
     def stop(self) -> None:
-        """Begin nothing more. A flush under way is given up: what waited waits on."""
+        """Begin nothing more. A flush under way is given up: its links wait on."""
         self._closing = True
         if self._thread is not None:
             self._thread.join()
@@ -214,7 +213,7 @@ class JobOperator(Protocol):
     def waits(self) -> bool: ...
 
     def look(self) -> None:
-        """Look for new actions; carry out a portion of the next one."""
+        """Carry out a portion of the next action."""
 
 
 class DiskWatch(Protocol):
@@ -231,7 +230,7 @@ class DiskWatch(Protocol):
     def paused(self) -> bool: ...
 
     def pulse(self, now: float) -> None:
-        """Look at the disks."""
+        ...
 
     def hold(self, why: str) -> None:
         """A write has failed because of *why*: pause, and try again every few seconds."""
@@ -245,14 +244,14 @@ class CrawlWatch(Protocol):
     def stop(self) -> None: ...
 
     def beat(self) -> None:
-        """The loop runs."""
+        ...
 
     def pulse(self, now: float, status: dict[str, Any]) -> None:
         """Once a second, with the *status* of the crawl."""
 
 
 class Watchers(NamedTuple):
-    """What `operate` adds to the maintenance of a crawl."""
+    """What ``operate/`` adds to the maintenance."""
 
     operator: JobOperator | None
     disk: DiskWatch
@@ -260,8 +259,6 @@ class Watchers(NamedTuple):
 
 
 class MaintainedParts(NamedTuple):
-    """The parts of a crawl that need maintenance."""
-
     visits: Visits
     revisits: Revisits
     preparation: HostPreparation
@@ -270,7 +267,7 @@ class MaintainedParts(NamedTuple):
 
 
 class Maintenance:
-    """One per crawl.
+    """Looks after a crawl once a second.
 
     Attributes:
         cut: the stop cut fetches short.
@@ -299,7 +296,6 @@ class Maintenance:
         crawl.policy_file.changed = self._policy_changed
 
     def start(self) -> None:
-        """Begin to pulse."""
         if self._crawl.broad:
             self._collector.start()
         self._supervision.start()
@@ -310,7 +306,6 @@ class Maintenance:
             self._operate()  # what was asked before it began holds from the start
 
     def stop(self) -> None:
-        """End."""
         if self._timer is not None:
             self._timer.cancel()
         self._ended = True
@@ -383,10 +378,9 @@ class Maintenance:
             self._loop.call_later(_PORTIONS, self._archive)
 
     async def archive_rest(self, reason: str) -> None:
-        """Move the rest of what is done into the archive, and compress all of it.
+        """Archive the rest of the done URLs.
 
-        A crawl with something left does so for half of SUITE_STOP_TIMEOUT at most, one that is
-        stopped by a signal not at all.
+        An unfinished crawl does so for half of SUITE_STOP_TIMEOUT; after a signal not at all.
         """
         crawl, archiver = self._crawl, self._archiver
         trie = crawl.settings.seen_store == "trie"
@@ -401,7 +395,7 @@ class Maintenance:
             await asyncio.to_thread(archiver.finish)
 
     def sift(self, *, starving: bool) -> None:
-        """Have the sieve say what of the links that wait for it is new, if it is time for that."""
+        """Begin a flush of the sieve, or the reading of stored pages, if it is time."""
         if not (self._engine.closing or self._disk.paused):
             self._flusher.look(starving=starving)
             self._parts.deferred_links.look(starving=starving)
@@ -461,13 +455,13 @@ class Maintenance:
 
     @property
     def actions_wait(self) -> bool:
-        """Whether anything was asked of the job that has not been carried out yet."""
+        """Whether an action on the job was asked for, and is not carried out yet."""
         return self._operator is not None and self._operator.waits
 
     # Writing
 
     def flush(self) -> None:
-        """Make everything durable, or hold the crawl still until that works."""
+        """Make everything durable, or pause the crawl until that works."""
         frontier = self._crawl.frontier
         self._most = max(self._most, frontier.pending - frontier.leases.out)
         if not self._disk.stuck:
@@ -532,7 +526,7 @@ class Maintenance:
             self._engine.stop("waiting")
 
     def _only_waits(self) -> float | None:
-        """Seconds until anything may be visited, if that is longer than the crawl is to wait."""
+        """Seconds until anything may be visited, if they exceed SUITE_MAX_WAIT."""
         crawl = self._crawl
         limit = crawl.settings.max_wait
         if not limit or crawl.stays_open or self._engine.paused:
@@ -561,10 +555,7 @@ class Maintenance:
             self._engine.stop(reason)
 
     def end_if_damaged(self) -> bool:
-        """End the crawl if its store is damaged; whether it is.
-
-        Whoever met what cannot be read failed with it, wherever that was.
-        """
+        """End the crawl if its store is damaged; return whether it is."""
         store = self._crawl.store
         if not isinstance(store, RocksStore) or not store.damage:
             return False

@@ -41,20 +41,20 @@ _SCRAPYS = "+https://scrapy.org"
 
 
 def find_contact(user_agent: str | None) -> str:
-    """The web page or e-mail address in *user_agent*, "" for none (Scrapy's own does not count)."""
+    """The web page or e-mail address in *user_agent*; "" for none, or for Scrapy's own."""
     text = user_agent or ""
     found = None if _SCRAPYS in text else _CONTACT.search(text)
     return "" if found is None else found[0].rstrip(").;,")
 
 
 def find_mailbox(text: str | None) -> str:
-    """The e-mail address in *text*, "" for none; the password in a URL is none."""
+    """The e-mail address in *text*; "" for none. The password in a URL is none."""
     found = _MAILBOX.search(_URL.sub(" ", text or ""))
     return "" if found is None else found[0]
 
 
 def has_contact(user_agent: str | None) -> bool:
-    """Whether *user_agent* names a web page or an e-mail address (Scrapy's own does not count)."""
+    """Whether `find_contact` finds one (gap G19; RFC 9309 §2.2.1)."""
     return bool(find_contact(user_agent))
 
 
@@ -66,7 +66,7 @@ class ContactWarning:
         self._missing = not has_contact(user_agent)
 
     def goes_to(self, address: str) -> None:
-        """A host at the numeric *address* is to be visited; at home nobody needs to be told."""
+        """A host at the numeric *address* is to be visited."""
         if self._missing and special_kind(ipaddress.ip_address(address)) is None:
             self._missing = False
             logger.warning(
@@ -86,7 +86,7 @@ _USER, _PROXIED, _NO_ROBOTS = int(Flag.USER), int(Flag.PROXIED), int(Flag.NO_ROB
 
 
 class HostPreparation:
-    """Resolves names and fetches robots.txt for one crawl; *wake* tells the scheduler to look."""
+    """Resolves names and fetches robots.txt, without download places (T2, U12, K15)."""
 
     def __init__(
         self, crawl: Crawl, visits: Visits, sitemaps: SitemapLinks, robots: RobotsService | None
@@ -114,19 +114,19 @@ class HostPreparation:
         task.add_done_callback(self._tasks.discard)
 
     def cancel(self) -> None:
-        """Drop the errands that are under way; what they were for stays pending."""
+        """Drop all tasks under way; their URLs stay pending."""
         for task in self._tasks:
             task.cancel()
 
     async def finish(self) -> None:
-        """Return when no errand is under way any more."""
+        """Return when no task is under way."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     # Names
 
     def resolve(self) -> bool:
-        """Give hosts that have work their addresses; True if any is ready at once."""
+        """Give hosts with work their addresses; True if a host is ready at once."""
         crawl = self._crawl
         ready = False
         now = crawl.now()
@@ -190,7 +190,7 @@ class HostPreparation:
     # Robots
 
     def robots_first(self, leases: list[Lease]) -> bool:
-        """Whether robots.txt has to be dealt with before *leases*; if so, they are taken over."""
+        """Whether *leases* have to wait for robots.txt; if so, this object keeps them."""
         robots = self._robots
         entry = leases[0].entry
         if robots is None or entry.flags & _NO_ROBOTS or not entry.url.startswith("http"):
@@ -218,7 +218,7 @@ class HostPreparation:
     def full(self) -> bool:
         """Whether as many robots.txt are being fetched as there may be requests.
 
-        One that waits, as where many hosts redirect theirs to one host, keeps nobody else waiting.
+        Fetches that wait, as behind a redirect of many hosts to one host, do not count.
         """
         limit = self._crawl.settings.project.most_requests
         on_the_wire = self._fetches - self._crawl.outside.waiting
@@ -270,15 +270,14 @@ class HostPreparation:
         frontier.health.postpone(host, until, "Crawl-delay")
 
     def _forgot(self, host: HostState, rules: RobotsRules) -> bool:
-        """Whether *host*, which is begun anew, is to be left alone by *rules* for longer than is
-        known: another agent had it in the meantime, and its robots.txt has stayed here."""
+        """Whether *host* is new here, but *rules* are not: another agent had the host meanwhile."""
         record = host.record
         if record.crawl_delay or record.done or record.failed:
             return False
         return self._crawl_delay(rules.origin) > host.delay
 
     def _crawl_delay(self, url: str) -> float:
-        """What the host of *url* asks for: the longest, where http and https do not agree."""
+        """The Crawl-delay of the host of *url*: the longest of http and https."""
         robots, name = self._robots, host_of(url)
         if robots is None:
             return 0.0
@@ -316,7 +315,11 @@ _NO_MORE = b"no more"
 
 
 class TrustedPrivateHosts:
-    """One per crawl, kept in its job."""
+    """Hosts that may be at private addresses, since the operator named them; spider profile only.
+
+    The job stores them, and hosts that were found outside: their name servers could move the names
+    inside later (DNS rebinding).
+    """
 
     def __init__(self, crawl: Crawl) -> None:
         self._crawl = crawl
@@ -332,7 +335,7 @@ class TrustedPrivateHosts:
                 self._number += 1
 
     def add(self, host: str) -> None:
-        """Let *host* be at a private address; not beyond 10,000 of them."""
+        """Trust *host*, unless 10,000 hosts are trusted."""
         if self._number < _MOST and self._resolver.trust(host):
             self._number += 1
             self._kv.put(host.encode(), b"")
@@ -355,9 +358,9 @@ class TrustedPrivateHosts:
 
 
 def warn_of_private_address(request: Request, error: BaseException) -> None:
-    """Say that *request* ended with *error* if that is a private address, and no errback hears it.
+    """Warn that *request* ended with *error*, a private address, if it has no errback.
 
-    Not of a robots.txt: the page that it was fetched for ends with the same error.
+    Not for robots.txt: its page ends with the same error.
     """
     if not isinstance(error, PrivateAddressError) or request.errback is not None:
         return

@@ -84,7 +84,11 @@ _FAILED: ContextVar[Lease | None] = ContextVar("FAILED", default=None)
 
 
 def mark_errback(request: Request, lease: Lease) -> None:
-    """Have it noted when the errback of *request*, whose download has failed, is called."""
+    """Have `in_errback` recognise the errback of *request*, whose download has failed.
+
+    Scrapy shows the output of such errbacks to no spider middleware, so nobody else could tell it
+    from a request of the operator, which may go to private addresses.
+    """
     errback = request.errback
     if errback is None:
         return
@@ -98,7 +102,7 @@ def mark_errback(request: Request, lease: Lease) -> None:
 
 
 def in_errback() -> bool:
-    """Whether what runs is an errback, or takes what one has yielded."""
+    """Whether an errback is running, or its output is being taken."""
     lease = _FAILED.get()
     # Later tasks have inherited the note, too: of a page that is over by then.
     return lease is not None and not lease.settled
@@ -143,11 +147,10 @@ _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
 class StoppedError(IgnoreRequest):
-    """The crawl is being stopped: the request is not sent any more, and stays pending."""
+    """The crawl is being stopped: the request stays pending."""
 
 
 def event_of_error(error: BaseException) -> Event:
-    """The event that an exception out of the downloader stands for."""
     if isinstance(error, StoppedError):
         return Event.INTERRUPTED
     if type(error) is IgnoreRequest and str(error) == _SCRAPYS_ROBOTS:
@@ -161,7 +164,6 @@ def event_of_error(error: BaseException) -> Event:
 
 
 def event_of_result(result: Request | Response) -> Event:
-    """The event that what the downloader returned stands for."""
     if isinstance(result, Response):
         return event_of_status(result.status)
     return Event.REPLACED  # or the engine refuses what a project's own downloader gave
@@ -184,7 +186,11 @@ _SPECULATIVE = int(Flag.SPECULATIVE)
 
 
 class LinkReferers:
-    """What Scrapy's middleware would set, where it is enabled, for one crawl."""
+    """Referers of links, as Scrapy's middleware would set them, where it is enabled.
+
+    A link keeps its page and the number of the policy that the page sent. Its Referer is made when
+    it is fetched.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
@@ -194,9 +200,9 @@ class LinkReferers:
         return self._crawler.get_spider_middleware(RefererMiddleware)
 
     def policy(self, page: Response) -> int:
-        """The number of the policy that *page* sent; 0 if it sent none that is known.
+        """The number of the policy that *page* sent; 0 for none.
 
-        One of the project's own that has no number, and may say anything, counts as no-referrer.
+        A project's own policy without a number counts as no-referrer.
         """
         value = page.headers.get(b"Referrer-Policy")
         if value is None or self._middleware is None:
@@ -211,7 +217,7 @@ class LinkReferers:
         return 0
 
     def referer(self, entry: Entry) -> str | None:
-        """The Referer of the link *entry*; None if it has none. What nobody linked to has none."""
+        """The Referer of the link *entry*, if it has one."""
         if not entry.referrer or entry.flags & _SPECULATIVE or self._middleware is None:
             return None
         kind = self._middleware.default_policy
@@ -252,13 +258,12 @@ _DEFAULT_FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
 
 
 def chosen_slot(request: Request) -> str | None:
-    """The ``download_slot`` that a spider chose for *request*, if it did."""
+    """The ``download_slot`` that a spider chose for *request*."""
     slot = request.meta.get(DOWNLOAD_SLOT)
     return None if slot is None or slot == request.meta.get(GATE_SLOT) else str(slot)
 
 
 def hostname(request: Request) -> str:
-    """The host of *request* in normal form."""
     plain = _PLAIN_HOST.match(request.url)
     if plain is not None:
         return plain[1]
@@ -267,15 +272,15 @@ def hostname(request: Request) -> str:
 
 
 def pacing_key(request: Request) -> str:
-    """Whose clock *request* goes by: the slot that a spider chose, else its host."""
+    """The slot that a spider chose for *request*, else its host: the delays of both hold."""
     return chosen_slot(request) or hostname(request)
 
 
 def detach_from_page(request: Request) -> None:
-    """Make *request*, which a spider yielded, the spider's own.
+    """Remove the meta of a bulk page from *request*, which a spider yielded.
 
-    With the meta of a bulk page, which spiders hand on as it is, it would pass for a bulk link:
-    without its callback, method and body, and out of reach of RetryMiddleware.
+    Else it would pass for a bulk link: without its callback, method and body, and out of reach of
+    RetryMiddleware.
     """
     if BULK in request.meta:
         if BEYOND in request.meta:
@@ -312,7 +317,7 @@ class Translator:
         self._warned: set[bool] = set()  # of those that stay here, and of others
 
     def identity(self, request: Request) -> bytes:
-        """The state key under which *request* is remembered."""
+        """The state key of *request*."""
         if self._by_normal_form and request.method == "GET" and not request.body:
             normal = self._normal_form(request)
             if normal is not None:
@@ -393,7 +398,7 @@ class Translator:
         return spider
 
     def request(self, entry: Entry) -> Request:
-        """The request to send for *entry*. Raises `CodecError` if its stored form is damaged."""
+        """The request for *entry*. Raises `CodecError` if its stored form is damaged."""
         payload = entry.payload
         if isinstance(payload, Request):
             return payload
@@ -423,17 +428,14 @@ def sitemap_payload(voucher: str) -> bytes:
 
 
 def voucher_of(payload: object) -> str | None:
-    """The host in the payload of a sitemap's entry; None in that of any other entry."""
+    """The host in the payload of a sitemap's entry; None for other entries."""
     if isinstance(payload, bytes) and payload.startswith(_OF_SITEMAP):
         return payload[len(_OF_SITEMAP) :].decode()
     return None
 
 
 def seed_entry(url: str, normal: Normal = normalize) -> Entry | None:
-    """The entry of a seed or of a link without a page; None if *url* is no web address.
-
-    *normal* is the crawl's normaliser.
-    """
+    """The entry of a seed or of a link without a page; None if *url* is no web address."""
     found = normal(url)
     if found is None:
         return None
@@ -468,9 +470,9 @@ _NOT_ASCII = re.compile(rb"[^\x00-\x7f]")
 
 
 def redirect_target(url: str, response: Response) -> str | None:
-    """Return where *response*, the answer to *url*, redirects to, in normal form.
+    """The target of the redirect *response*, the answer to *url*, in normal form.
 
-    None if it is no redirect, or if its ``Location`` leads nowhere that can be fetched by HTTP.
+    None if it is no redirect, or if its ``Location`` leads nowhere that HTTP can fetch.
     """
     if response.status not in _STATUSES:
         return None

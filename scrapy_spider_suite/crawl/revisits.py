@@ -52,10 +52,9 @@ if TYPE_CHECKING:
 
 
 class PackedBodies:
-    """Looks into the indexes of the packs in *folder*; for any thread.
+    """Finds records in the packs of *folder*; for any thread.
 
-    A page that was redacted is in none of them. A pack that was uploaded and is gone from here
-    counts, one that somebody has deleted does not.
+    Redacted pages and deleted packs are not found; packs that were uploaded and removed are.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,7 +63,7 @@ class PackedBodies:
         self._lock = Lock()
 
     def has(self, packed: PackedBody) -> bool:
-        """Whether the record *packed* can be found; a read or two of the disk."""
+        """Whether the record *packed* can be found."""
         time = parse_date(warc_date(packed.when))
         stamp = "" if time is None else f"{time:%Y%m%d%H%M%S}"
         try:
@@ -126,7 +125,7 @@ class Revisits:
     # Due
 
     def leased(self, lease: Lease) -> None:
-        """The URL of *lease* is to be asked for."""
+        """The URL of *lease* is to be fetched."""
         self._planner.begin(lease)
         if self._is_due() and self._turns.next(new=True, due=True):
             self._owed += 1
@@ -135,11 +134,7 @@ class Revisits:
         return self._next is not None and self._next <= (until or time.time())
 
     def look(self, *, starving: bool) -> None:
-        """A quarter of a second went by; *starving*: nothing could be fetched now.
-
-        Pages become pending that are due: as many as have their turn, and, when nothing else has
-        one, of hosts where nothing else waits.
-        """
+        """Make due pages pending: as many as have their turn; *starving*: also of idle hosts."""
         crawl, settings = self._crawl, self._crawl.settings
         if settings.revisit == "off" or not len(self._planner):
             return
@@ -163,14 +158,13 @@ class Revisits:
             crawl.wake()
 
     def pulse(self) -> None:
-        """A second went by: take over settings, find the price anew."""
+        """Apply changed settings; with ``adaptive`` adjust the price of a visit."""
         settings, revisits = self._crawl.settings, self._planner.revisits
         self._read_settings(settings)
         if settings.revisit == "adaptive" and len(revisits):
             revisits.tick(len(revisits) / settings.revisit_interval)
 
     def publish(self) -> None:
-        """Set the gauges."""
         revisits = self._planner.revisits
         if revisits.idle:
             return
@@ -189,7 +183,7 @@ class Revisits:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What ``status.json`` says of it; nothing where pages are not fetched again."""
+        """The part of ``status.json`` on revisits."""
         if not self._crawl.revisits_pages:
             return {}
         return {"to_revisit": len(self._planner), "next_due": self._next}
@@ -197,7 +191,7 @@ class Revisits:
     # Asking
 
     async def prepare(self, lease: Lease) -> None:
-        """See whether the body that a 304 would refer to is there: else it is asked for."""
+        """Forget the packed body of the plan of *lease* if it is gone: then it is fetched."""
         plan = lease.plan
         packed = _record_of(plan)
         if plan is not None and packed is not None and self._packs is not None:
@@ -206,8 +200,7 @@ class Revisits:
 
     @contextmanager
     def asking(self, request: Request, lease: Lease | None) -> Iterator[None]:
-        """Within it *request* asks for its page only if that has changed, where that can be asked.
-        """
+        """Within it *request* is conditional, where that is possible."""
         fields = {} if lease is None else self._conditions(request, lease)
         for name, value in fields.items():
             request.headers[name] = value
@@ -234,7 +227,7 @@ class Revisits:
     # Answers
 
     def answered(self, request: Request, lease: Lease, answer: Request | Response) -> None:
-        """Note what a visit has found. Raises `NotModified`: there is nothing else to be told."""
+        """Note the result of a visit. Raises `NotModified`."""
         if not isinstance(answer, Response) or self._planner.revisits.idle:
             return
         if answer.status == 304 and lease.asked:
@@ -245,9 +238,9 @@ class Revisits:
             lease.found = PageVersion(time.time(), sha1_of(answer.body), _validators(answer))
 
     def settle(self, lease: Lease, *, packed: bool) -> None:
-        """Nothing more will come of *lease*: say how the last of its answers is to be packed.
+        """The page of *lease* has settled: make its last answer a revisit record if it is one.
 
-        *packed*: whether it is to be.
+        *packed*: whether it is to be packed.
         """
         if lease.found is None or not lease.fetches:
             return

@@ -52,7 +52,7 @@ may come to. A robots.txt beyond it counts as unreachable."""
 
 
 class FetchedRobots(NamedTuple):
-    """What came of *request*. *age*: seconds for which it may be kept, if it says so."""
+    """The answer for *request*; *age*: seconds for which it may be kept, if it says so."""
 
     request: Request
     status: int | None
@@ -64,11 +64,10 @@ class FetchedRobots(NamedTuple):
 
 
 class RobotsFetcher:
-    """Fetches one robots.txt after the other, and counts them.
+    """Fetches robots.txt files, and counts them.
 
-    *maxsize* is the project's ``DOWNLOAD_MAXSIZE``. What failed is tried again by Scrapy's
-    ``RetryMiddleware`` if it *retries*, else by whoever asks again later. ``suite_truncate`` has
-    the suite's download handlers stop reading there and take it for the end.
+    *maxsize* is the project's ``DOWNLOAD_MAXSIZE``. With *retries* Scrapy's ``RetryMiddleware``
+    tries failures again. ``suite_truncate`` has the suite's download handlers stop reading there.
     """
 
     def __init__(
@@ -88,10 +87,10 @@ class RobotsFetcher:
             self._meta["dont_retry"] = True
 
     async def fetch(self, engine: ExecutionEngine, origin: str) -> FetchedRobots:
-        """Return the answer of *origin*, or why there is none.
+        """The answer of *origin*, or why there is none.
 
-        Raises `SuiteError`, `CannotResolveHostError`, `HostExcluded` and `StoppedError`: a rule of
-        ours says nothing of the host, nor does a crawl that is being stopped.
+        Raises `SuiteError`, `CannotResolveHostError`, `HostExcluded` and `StoppedError`, which say
+        nothing of the host.
         """
         request = self._request(f"{origin}/robots.txt")
         try:
@@ -110,13 +109,10 @@ class RobotsFetcher:
         return FetchedRobots(request, status, response.body, _age(response), f"status {status}")
 
     async def _download(self, engine: ExecutionEngine, request: Request) -> Response:
-        """Return the answer to *request*, or to the last redirect that is followed.
+        """The answer to *request*, or to the last redirect that is followed.
 
-        Every hop goes through the downloader, so it is paced like any other request.
-
-        Raises:
-            RedirectRefused: a redirect led to a host without a usable address.
-            Exception: whatever a download raises.
+        Every hop goes through the downloader, so it is paced like any other request. Raises
+        `RedirectRefused` for a redirect to a host without a usable address.
         """
         response = await engine.download_async(request)
         for _ in range(REDIRECTS_MAX):
@@ -166,7 +162,6 @@ class RobotsService:
     """
 
     def __init__(self, crawler: Crawler, *, clock: Callable[[], float] = time.time) -> None:
-        """*clock* gives seconds since the epoch."""
         if crawler.stats is None:
             raise RuntimeError("the crawler has no stats collector yet")
         self._crawler = crawler
@@ -189,7 +184,6 @@ class RobotsService:
 
     @cached_property
     def _policy_file(self) -> PolicyFile:
-        """Made at the first question: a bad file has been refused by then, in one line."""
         return get_policy_file(self._crawler)
 
     @cached_property
@@ -199,7 +193,7 @@ class RobotsService:
         return RobotsStore(kv, user_agent=self.user_agent or "*")
 
     def peek(self, url: str) -> RobotsRules | None:
-        """The rules for the origin of *url*; None if they have to be fetched first.
+        """The stored rules for *url*; None if they have to be fetched first.
 
         For a URL without a robots.txt (`origin_of`): rules that allow everything.
         """
@@ -232,9 +226,8 @@ class RobotsService:
         """Fetch the robots.txt of *origin* (see `origin_of`) now, because of *cause*.
 
         Raises:
-            SuiteError, CannotResolveHostError: the host has no address that may be connected to,
-                or we have no file left. That says nothing of robots, and its pages will fail of
-                the same, so nothing is recorded.
+            SuiteError, CannotResolveHostError: the host has no usable address, or no file is left.
+                The pages of the host will fail of the same, so nothing is stored.
             RobotsUnavailable: the crawl is not running.
         """
         task = self._fetches.get(origin)
@@ -267,11 +260,7 @@ class RobotsService:
         return rules
 
     def _log_failure(self, rules: RobotsRules, why: object) -> None:
-        """Log that there was no answer; as a warning if refused pages may not come back.
-
-        In the spider profile a page may fail for it without a word, as an ``IgnoreRequest``: there
-        the first failure of a row is told. In the broad one a page always comes back.
-        """
+        """Log that there was no answer; as a warning where pages may fail for it without a word."""
         if rules.unreachable_since is None:
             return
         first = rules.unreachable_since == rules.checked_at
@@ -298,8 +287,8 @@ _PUTS_PER_PURGE = 1000  # so a purge of one bucket looks at some rows per verdic
 class RobotsStore:
     """`RobotsRules` by origin, bounded in memory by number and by size.
 
-    Invariant: what is in memory is what is on disk, so memory may forget at any time. Without
-    *kv* there is no disk, and what memory forgets has to be fetched again.
+    Invariant: what is in memory is on disk, too, so memory may forget at any time. Without *kv*
+    there is no disk.
     """
 
     def __init__(
@@ -309,11 +298,7 @@ class RobotsStore:
         max_memory_bytes: int = 32 << 20,
         user_agent: str = "*",
     ) -> None:
-        """Keep at most so many entries and about so many bytes of them in memory.
-
-        The group of *user_agent* is parsed when rules enter, for their size to be known; the
-        entry used last is kept however large it is.
-        """
+        """The rules for *user_agent* are parsed as they enter, for their size to be known."""
         self._kv = kv
         self._max_entries = max_memory_entries
         self._max_bytes = max_memory_bytes
@@ -323,19 +308,18 @@ class RobotsStore:
         self._puts = 0
 
     def __len__(self) -> int:
-        """How many entries are in memory."""
         return len(self._memory)
 
     def __repr__(self) -> str:
         return f"<RobotsStore: {len(self)} entries, {self._bytes} bytes in memory>"
 
     def get(self, origin: str, now: float) -> RobotsRules | None:
-        """Return what holds for *origin*, or None if that is unknown or outdated at *now*."""
+        """The rules for *origin*; None if they are unknown or outdated at *now*."""
         rules = self.last(origin)
         return None if rules is None or rules.expired(now) else rules
 
     def last(self, origin: str) -> RobotsRules | None:
-        """Return what held for *origin* when it was last asked, however long ago, or None."""
+        """The last rules for *origin*, however old."""
         known = self._memory.get(origin)
         rules = known[0] if known else self._load(origin)
         if rules is not None:
@@ -343,7 +327,7 @@ class RobotsStore:
         return rules
 
     def put(self, rules: RobotsRules) -> None:
-        """Keep *rules* in place of what was kept for their origin."""
+        """Store *rules*."""
         if self._kv is not None:
             self._kv.put(_key(rules.origin), _to_row(rules))
             self._puts += 1
@@ -353,7 +337,7 @@ class RobotsStore:
         self._remember(rules)
 
     def forget(self, origin: str) -> bool:
-        """Forget what held for *origin*; whether anything was known."""
+        """Delete the rules for *origin*; return whether there were any."""
         known, weight = self._memory.pop(origin, (None, 0))
         self._bytes -= weight
         if self._kv is None:
@@ -363,7 +347,7 @@ class RobotsStore:
         return stored
 
     def origins(self, host: str, buckets: range = range(BUCKETS)) -> list[str]:
-        """The origins of *host*, of any scheme and port, that are known, of some *buckets*."""
+        """The stored origins of *host*, of any scheme and port, in some *buckets*."""
         if self._kv is None:
             return [each for each in self._memory if _is_of(each, host)]
         heads = (f"{scheme}://{host}".encode() for scheme in ("http", "https"))
@@ -423,17 +407,17 @@ def _expiry(row: bytes) -> float:
 
 
 def is_row(row: bytes) -> bool:
-    """Whether *row* is one that a store of robots.txt has written, of whatever origin."""
+    """Whether *row* is a valid row of a `RobotsStore`."""
     return _from_row("", row) is not None
 
 
 def later_row(row: bytes, other: bytes) -> bool:
-    """Whether *row* was asked for later than the *other*, which need not be one."""
+    """Whether *row* was checked later than *other*, which need not be a row."""
     return len(other) < _ROW.size or _ROW.unpack_from(row)[5] > _ROW.unpack_from(other)[5]
 
 
 def _from_row(origin: str, row: bytes) -> RobotsRules | None:
-    """Read a row back. None if it is damaged: robots are asked again, nothing is lost by it."""
+    """The rules of *row*; None if it is damaged: robots.txt is asked for again."""
     try:
         form, verdict, status, failures, fetched, checked, expires, since = _ROW.unpack_from(row)
         rules = RobotsRules(
@@ -454,11 +438,7 @@ def _from_row(origin: str, row: bytes) -> RobotsRules | None:
 
 
 def _check(rules: RobotsRules) -> None:
-    """Refuse times that are no times and a body that cannot be unpacked.
-
-    Raises:
-        ValueError, zlib.error: so it is.
-    """
+    """Raise `ValueError` or `zlib.error` for impossible times or a damaged body."""
     if not all(map(math.isfinite, (rules.fetched_at, rules.checked_at, rules.expires_at))):
         raise ValueError("not a time")
     unpacking = zlib.decompressobj()

@@ -60,7 +60,7 @@ _START = int(Flag.START)
 
 @dataclass(slots=True)
 class SeedCounts:
-    """How much of a list was taken in. All but *first_bad* are counts; *sent*: to other agents."""
+    """Counts of one list; *sent*: seeds for other agents."""
 
     lines: int = 0
     seeds: int = 0
@@ -71,9 +71,9 @@ class SeedCounts:
 
 
 class SeedList:
-    """Takes the text of one list, handed in in blocks, in pieces; *name* is what it is known by.
+    """Takes the text of the list *name*, in blocks; *lines* parses it.
 
-    *lines* reads it. Call `resume` first to go on where an earlier run was.
+    Call `resume` first, to continue where an earlier run stopped.
     """
 
     def __init__(self, store: Store, plant: ScheduleSeeds, lines: SeedLines, name: str) -> None:
@@ -93,7 +93,7 @@ class SeedList:
         self._next = 0
 
     def resume(self, of: Sequence[int]) -> bool:
-        """Go on from the stored position if it is one in the same file; whether it is.
+        """Continue from the stored position; False if there is none for the same file.
 
         *of* tells files of one name apart (size, time of the last change).
         """
@@ -121,11 +121,11 @@ class SeedList:
         self._lists.put(self._key, msgpack.packb(kept))
 
     def forget(self) -> None:
-        """The list does not come again: its position goes, what was bad in it stays."""
+        """Delete the position; the bad lines stay."""
         self._lists.delete(self._key)
 
     def feed(self, block: bytes) -> None:
-        """Hand in the next *block* of the text; all that was handed in before must be taken."""
+        """Add the next *block* of the text; all earlier lines must be taken."""
         first, *more = block.split(b"\n")
         room = max(0, LONGEST + 1 - len(self._rest))
         self._rest += first[:room]
@@ -136,18 +136,18 @@ class SeedList:
             self._rest, self._left_out = more[-1], 0
 
     def end_of_text(self) -> None:
-        """Nothing more is handed in: what is left is the last line."""
+        """The text has ended: the rest is its last line."""
         if self._rest:
             self._waiting, self._next = [*self._waiting[self._next :], self._rest], 0
             self._rest = b""
 
     @property
     def more(self) -> bool:
-        """Whether anything that was handed in is left to be taken."""
+        """Whether lines are left to be taken."""
         return self._next < len(self._waiting)
 
     def take(self) -> None:
-        """Take the next few lines."""
+        """Schedule the seeds of the next few lines."""
         seeds = []
         piece = self._waiting[self._next : self._next + _PIECE]
         self._next += len(piece)
@@ -165,12 +165,11 @@ class SeedList:
 
 
 def bad_seed_table(store: Store) -> KV:
-    """Where *store* keeps the lines that were no seeds."""
     return store.kv(_BAD)
 
 
 def note_bad_seed(kept: KV, key: bytes, sown: SeedCounts, bad: BadLine) -> None:
-    """Count *bad* in *sown*, and keep it among those of the list *key*, if there is room."""
+    """Count *bad* in *sown*; keep it for the list *key*, if there is room."""
     if len(sown.first_bad) < _SHOWN:
         sown.first_bad.append(str(bad))
     if sown.bad < _KEPT:
@@ -181,7 +180,7 @@ def note_bad_seed(kept: KV, key: bytes, sown: SeedCounts, bad: BadLine) -> None:
 
 
 def bad_seed_lines(store: Store) -> Iterator[BadLine]:
-    """The lines of all lists that were no seeds, as far as they were kept."""
+    """The kept lines of all lists that were no seeds."""
     for _, value in bad_seed_table(store).items():
         yield BadLine(*msgpack.unpackb(value))
 
@@ -190,7 +189,7 @@ def seed_scheduler(
     frontier: Frontier, now: Callable[[], float], priority: int = 0,
     given: Callable[[], bool] = lambda: True,
 ) -> ScheduleSeeds:  # fmt: skip
-    """Make seeds pending as links without a page; *given* as in `Frontier.schedule`."""
+    """Returns a function that schedules seeds; *given* as in `Frontier.schedule`."""
 
     def plant(seeds: Sequence[Seed]) -> int:
         entries = []
@@ -213,7 +212,7 @@ _GIVEN = "the arguments"
 
 
 class SeedIntake:
-    """Takes seeds into one crawl. *plant* makes them pending (None: as links without a page).
+    """Takes seeds into one crawl; *plant* schedules them.
 
     Stats: ``suite/seeds/lines``, ``suite/seeds/taken``, ``suite/seeds/new``, ``suite/seeds/bad``,
     ``suite/seeds/unreadable`` (lists).
@@ -229,7 +228,7 @@ class SeedIntake:
         self._before = (0.0, 0)
 
     async def take(self, texts: Iterable[str]) -> list[str]:
-        """Take what *texts* name (see `Source.of`); return what is wrong with the lists of them.
+        """Take the seeds that *texts* name (see `Source.of`); return the errors of their lists.
 
         Ends early when the crawl does. Raises `SettingsError` for a file that is not there.
         """
@@ -397,18 +396,17 @@ class SeedSource(Protocol):
     busy: bool
 
     def begin(self) -> None:
-        """Take seeds from now on."""
+        ...
 
     def stop(self) -> None:
-        """Take no more seeds."""
+        ...
 
 
 class CrawlSeeds:
     """SUITE_SEEDS of one crawl, and seeds of other sources.
 
-    *enqueue* is the scheduler's way in, for a spider's own requests, with the marks of seeds.
-
-    In the spider profile a seed is a request like one of ``start()``.
+    *enqueue* schedules a request with the note of a seed: in the spider profile a seed is a request
+    like one of ``start()``.
     """
 
     def __init__(self, crawl: Crawl, enqueue: Callable[[Request, str], bool]) -> None:
@@ -424,7 +422,7 @@ class CrawlSeeds:
 
     @property
     def busy(self) -> bool:
-        """Whether there are seeds to come."""
+        """Whether more seeds will come."""
         return self._reading or any(source.busy for source in self._sources)
 
     @property
@@ -432,23 +430,22 @@ class CrawlSeeds:
         return self._task is not None and not self._task.done()
 
     def open(self, texts: Iterable[str]) -> None:
-        """Take the seeds that *texts* name, and from now on those of the other sources."""
+        """Take the seeds that *texts* name, and begin the other sources."""
         self.begin(texts)
         for source in self._sources:
             source.begin()
 
     def add_source(self, source: SeedSource) -> None:
-        """Take seeds of *source*, too, from `open` on."""
+        """Take seeds of *source* from `open` on."""
         self._sources.append(source)
 
     def begin(self, texts: Iterable[str]) -> None:
-        """Take what *texts* name after what is being taken."""
+        """Take the seeds that *texts* name, after those before."""
         self._todo.extend(texts)
         if self._todo and not self._reading:
             self._task = asyncio.ensure_future(self._run())
 
     def stop(self) -> None:
-        """Take no more; what was taken is in the job, with how far it went."""
         if self._task is not None:
             self._task.cancel()
         for source in self._sources:

@@ -50,7 +50,12 @@ _MOST = 10_000
 
 
 class DeadHosts:
-    """One per crawl; the gate asks it of each request, the scheduler for those that are to fail."""
+    """Hosts that never answer, in the spider profile: their requests fail unsent.
+
+    Requests to one host are tried one after the other, with a growing back-off: a hundred of them
+    would take days. A host is dead after more failures than RETRY_TIMES without an answer. During
+    its back-off all its requests fail at the gate; then one request is tried again.
+    """
 
     def __init__(self, crawl: Crawl) -> None:
         self._crawl = crawl
@@ -61,23 +66,19 @@ class DeadHosts:
         self._began = time.time()
 
     def hopeless(self, host: HostState) -> bool:
-        """Whether *host* has failed as often as a project's own RetryMiddleware would allow.
-
-        The spider profile only, where the frontier gives no host up: its requests have errbacks.
-        """
+        """Whether *host* has failed more often than RETRY_TIMES; False in the broad profile."""
         crawl = self._crawl
         return not crawl.broad and host.record.failures > crawl.settings.project.retry_times
 
     def without_robots(self, host: HostState, asked: float) -> bool:
-        """Whether the requests of *host*, whose robots.txt was not answered at *asked*, may fail.
+        """Whether requests of *host*, whose robots.txt failed at *asked*, are to fail.
 
-        What an earlier run found may be over: robots.txt is asked for once more then. *asked* is
-        in seconds since the epoch.
+        *asked* is in seconds since the epoch. After a restart robots.txt is asked for once more.
         """
         return asked >= self._began and self.hopeless(host)
 
     def warn(self, host: HostState, what: str) -> None:
-        """Say that requests of *host* fail without being sent, for *what* it does; once each."""
+        """Warn, once for each host, that requests of *host* fail unsent, since it does *what*."""
         if host.key in self._told:
             return
         if len(self._told) >= _MOST:
@@ -89,7 +90,7 @@ class DeadHosts:
         )  # fmt: skip
 
     def heard(self, host: HostState, event: Event) -> None:
-        """A visit to *host* has ended with *event*, and its back-off has been decided on."""
+        """Note the *event* of a visit to *host*, after its back-off was set."""
         health = OUTCOMES[event].health
         if health is Health.UNREACHABLE and (host.key in self._until or self._never_answers(host)):
             self.warn(host, f"has never answered, last {event.value}")
@@ -110,7 +111,7 @@ class DeadHosts:
         return enough and host.key not in self._answered and record.attempts < record.failures
 
     def next_lease(self, now: float) -> Lease | None:
-        """A URL of a host that is not visited for now, to be failed by `refuse`."""
+        """A URL of a dead host, for `refuse` to fail."""
         for key, until in self._until.items():
             lease = self._crawl.frontier.leases.lease_unvisited(key) if now < until else None
             if lease is not None:
@@ -126,14 +127,13 @@ class DeadHosts:
 
 
 class InProgress(set[Request]):
-    """The requests that the engine has in progress; says when one has left."""
+    """The requests that the engine has in progress; calls *left* when one has left."""
 
     def __init__(self, left: Callable[[Request], None]) -> None:
         super().__init__()
         self._left = left
 
     def remove(self, request: Request) -> None:
-        """See `set.remove`."""
         super().remove(request)
         self._left(request)
 
@@ -145,7 +145,7 @@ _LATE = 0.0005
 
 
 class RequestSource:
-    """One per crawl; where nothing may be sent, it has *scheduler* look again in time."""
+    """Makes the request of the next visit; wakes the engine when one is due later."""
 
     def __init__(
         self, crawl: Crawl, engine: Engine, visits: Visits, revisits: Revisits,
@@ -161,7 +161,6 @@ class RequestSource:
         self._alarm: asyncio.TimerHandle | None = None
 
     def next(self) -> Request | None:
-        """The next request that may be sent now."""
         crawl = self._crawl
         while not self._engine.closing and not crawl.stopping and self._may():
             lease = self._next_lease()
@@ -220,16 +219,15 @@ class RequestSource:
             self._alarm = self._loop.call_later(min(wait, _LONGEST) + _LATE, self._engine.wake)
 
     def stop(self) -> None:
-        """Do not have the scheduler look again."""
         if self._alarm is not None:
             self._alarm.cancel()
 
 
 class ForeignDownloader:
-    """Stands before ``fetch()`` of *downloader*, and gives visits back when a request is done.
+    """Wraps ``fetch()`` of *downloader*: releases the visit of each request when it is done.
 
-    A host's delay runs from there, so visits keep it; nobody asks for the rest (redirects,
-    retries, media) before it goes out.
+    For projects with a downloader of their own: the delays of hosts run from there. Redirects,
+    retries and media have no visits.
     """
 
     def __init__(self, crawl: Crawl, visits: Visits, downloader: Downloader) -> None:
@@ -242,7 +240,6 @@ class ForeignDownloader:
     def fetch(
         self, request: Request, *spider: Spider
     ) -> Generator[Deferred[Any], Any, Request | Response]:
-        """See Scrapy's downloader. The visit of *request* is released whatever becomes of it."""
         lease = self._crawl.leases.get(request)
         result: Request | Response | None = None
         error: BaseException | None = None
@@ -285,10 +282,10 @@ _NOTED_MAX = 1_000
 
 
 class Visits:
-    """Those of one crawl.
+    """The visits of one crawl.
 
     Attributes:
-        bursts: for a lease that is out, the others of its visit, which follow it.
+        bursts: for a lease that is out, the other leases of its visit.
         ready: leases whose visit goes on at once.
         unscheduled: is told of each request of another scheduler; None with the suite's.
     """
@@ -305,17 +302,14 @@ class Visits:
         self._told: set[str] = set()  # hosts whose waiting was explained
 
     def hand_out(self, leases: list[Lease]) -> Lease:
-        """Begin a visit: its first lease now, the others one after the other."""
+        """Begin a visit; return its first lease."""
         first, *rest = leases
         if rest:
             self.bursts[first] = rest
         return first
 
     def heard(self, lease: Lease, event: Event, response: Response | None = None) -> None:
-        """The host of *lease* has answered, or failed to: *event* is what that says of it.
-
-        What a middleware makes of it (a retry, a redirect) changes nothing for the host.
-        """
+        """Note *event*, the answer of the host of *lease*; a retry or redirect changes nothing."""
         lease.heard = event
         lease.retry_after = None if response is None else _retry_after(response)
         twins = self._crawl.normalizer.twins
@@ -325,7 +319,7 @@ class Visits:
     def fetched(
         self, lease: Lease, result: Request | Response | None, error: BaseException | None
     ) -> None:
-        """The downloader is done with the request of *lease*: its host is free again."""
+        """End the fetch of *lease*, which returned *result* or raised *error*."""
         crawl = self._crawl
         now = crawl.now()
         self.caps.settle(lease)
@@ -357,7 +351,6 @@ class Visits:
             crawl.frontier.health.postpone(host, until, "robots.txt unavailable")
 
     def _barred(self, host: HostState, error: HostExcluded) -> None:
-        """Keep a host waiting of which a request was refused: its turn must not come at once."""
         frontier, now = self._crawl.frontier, self._crawl.now()
         if not frontier.policy_update.is_excluded(host, now):
             # The rule is for another host that shares its slot, or for some of its URLs.
@@ -365,7 +358,7 @@ class Visits:
             frontier.health.postpone(host, until, str(error))
 
     def release(self, lease: Lease, now: float) -> None:
-        """The visit of *lease* is over, unless its burst has more."""
+        """End the visit of *lease*, unless its burst has more."""
         crawl = self._crawl
         heard = lease.heard or Event.IGNORED
         rest = self.bursts.pop(lease, None)
@@ -389,7 +382,7 @@ class Visits:
             self._say_why(visit.host)
 
     def put_back_what_was_not_begun(self) -> None:
-        """The crawl stops: nothing follows what is out."""
+        """Put all waiting leases back into their queues: the crawl stops."""
         for lease in (*self.ready, *(x for rest in self.bursts.values() for x in rest)):
             lease.visit = None
             self._crawl.frontier.commit.put_back(lease, self._crawl.now())
@@ -399,7 +392,7 @@ class Visits:
     # Requests without a visit
 
     def begin_outside(self, request: Request, *, by_start: bool) -> None:
-        """*request*, without a visit, has come to the downloader; ``start()`` itself may ask."""
+        """*request*, without a visit, is at the downloader; *by_start*: of ``start()``."""
         crawl = self._crawl
         crawl.outside.count += 1
         if by_start and not crawl.broad:
@@ -416,7 +409,7 @@ class Visits:
             self.unscheduled.end(request, result, error)
 
     def heard_outside(self, host: HostState, response: Response) -> None:
-        """*host* has answered a request without a visit: it may ask for a pause.
+        """*host* has answered a request without a visit: pause it if it asks for that.
 
         The pause does not grow: an item waits for its images, and its crawl for the item.
         """
@@ -430,14 +423,14 @@ class Visits:
                 crawl.rates.heard(host, Health.OVERLOADED)
 
     def failed_outside(self, host: HostState, error: Exception) -> None:
-        """A request to *host* without a visit has failed: `silent` may want to know how."""
+        """A request to *host* without a visit has failed; `silent` needs the refused ones."""
         if event_of_error(error) is Event.REFUSED:
             if len(self._refusing) >= _NOTED_MAX:
                 self._refusing.clear()
             self._refusing.add(host.key)
 
     def silent(self, host: HostState) -> Event:
-        """*host* did not answer when asked for its robots.txt; return how."""
+        """*host* gave no answer to its robots.txt; return the event for that."""
         refused = host.key in self._refusing
         self._refusing.discard(host.key)
         event = Event.REFUSED if refused else Event.CONNECTION_LOST
@@ -446,10 +439,7 @@ class Visits:
         return event
 
     def _say_why(self, host: HostState) -> None:
-        """Tell whoever looks on why *host* has to wait, the first time.
-
-        The spider profile only: of the hosts of a broad crawl always some must wait.
-        """
+        """Log why *host* has to wait, the first time; in the spider profile only."""
         crawl = self._crawl
         wait = host.next_fetch - crawl.now()
         if crawl.broad or not host.why or wait <= host.gap() or host.key in self._told:

@@ -42,23 +42,23 @@ none may let an engine go on that another wants to stand still."""
 
 
 class Sink(Protocol):
-    """Writes what pages bring, later than it is given it; by whom it is called, see `CommitLog`."""
+    """Writes pages or items later than it gets them."""
 
     def settled(self, lease: Lease) -> None:
-        """Nothing more will come of the page of *lease*: hold it while something is not written."""
+        """The page of *lease* has settled: hold it while something is not written."""
 
     def pulse(self) -> None:
         """Once a second."""
 
     async def finish(self) -> None:
-        """Have everything written, and told to the log."""
+        """Write everything, and tell the log."""
 
     async def close(self) -> None:
-        """Close the files. Nothing comes any more."""
+        """Close the files."""
 
 
 async def finish_quietly(ending: Awaitable[None]) -> None:
-    """Wait for the end of a sink; one that fails keeps no other from its own, nor the job."""
+    """Await the end of a sink; log its error: others are to end, too."""
     try:
         await ending
     except Exception:  # whatever it is
@@ -66,40 +66,40 @@ async def finish_quietly(ending: Awaitable[None]) -> None:
 
 
 class CommitLog(Protocol):
-    """What a sink is told of pages by, and tells of what it has written."""
+    """The crawl, as a sink sees it."""
 
     crawler: Crawler
 
     @property
     def settings(self) -> SuiteSettings:
-        """Those that hold now."""
+        ...
 
     @property
     def crawl(self) -> Crawl | None:
-        """The frontier and all that belongs to it; None: pages are none of the suite's business."""
+        """The crawl; None with another scheduler."""
 
     @property
     def waits(self) -> bool:
-        """Whether the crawl has nothing to do but wait for sinks."""
+        """Whether the crawl waits for sinks alone."""
 
     def lease_of(self, request: Request | None) -> Lease | None:
-        """The lease of the page that *request* asked for, while it is out."""
+        """The lease of the page of *request*, while it is out."""
 
     def written(self, leases: Iterable[Lease]) -> None:
-        """What held each of *leases* is durable, or its faults say that it will not be."""
+        """The output of each of *leases* is durable, or its faults say that it will not be."""
 
     def pause(self, why: str) -> None:
-        """Send nothing more until `unpause` for every reason *why*."""
+        """Send nothing until `unpause` for every reason *why*."""
 
     def unpause(self, why: str) -> None:
-        """The reason *why* is gone."""
+        """Withdraw the reason *why*."""
 
     def hold_still(self, why: str) -> None:
-        """Nothing can be written, because of *why*: pause, and go on when that may have changed."""
+        """Nothing can be written, because of *why*: pause until that may have changed."""
 
 
 class FrontierLog:
-    """See `CommitLog`; with the suite's scheduler."""
+    """The log with the suite's scheduler."""
 
     def __init__(self, crawl: Crawl, engine: Engine) -> None:
         self.crawl = crawl
@@ -110,21 +110,17 @@ class FrontierLog:
 
     @property
     def settings(self) -> SuiteSettings:
-        """See `CommitLog`."""
         return self.crawl.settings
 
     @property
     def waits(self) -> bool:
-        """See `CommitLog`."""
         frontier = self.crawl.frontier
         return bool(frontier.commit.held) and frontier.leases.out == frontier.commit.held
 
     def lease_of(self, request: Request | None) -> Lease | None:
-        """See `CommitLog`."""
         return None if request is None else self.crawl.leases.get(request)
 
     def written(self, leases: Iterable[Lease]) -> None:
-        """See `CommitLog`."""
         crawl = self.crawl
         with condemn_on_damage(crawl.store):
             for lease in leases:
@@ -134,10 +130,7 @@ class FrontierLog:
 
 
 class PlainLog:
-    """See `CommitLog`; with Scrapy's scheduler, or one of the project's own.
-
-    There is one for each sink: `start` has *sink* pulse, `stop` ends that.
-    """
+    """The log with another scheduler; one for each sink."""
 
     crawl = None
     waits = False
@@ -151,12 +144,12 @@ class PlainLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, sink: Sink) -> None:
-        """Begin."""
+        """Pulse *sink* once a second."""
         self._sink = sink
         self._ticker.start()
 
     async def stop(self) -> None:
-        """Have the sink write everything and close its files."""
+        """Finish and close the sink."""
         self._ticker.stop()
         if self._timer is not None:
             self._timer.cancel()
@@ -169,25 +162,22 @@ class PlainLog:
             self._sink.pulse()
 
     def lease_of(self, request: Request | None) -> None:
-        """None: pages are out by themselves."""
+        ...
 
     def written(self, leases: Iterable[Lease]) -> None:
-        """Nobody waits."""
+        ...
 
     def pause(self, why: str) -> None:
-        """See `CommitLog`."""
         self._pauses.add((id(self), why))
         if self.crawler.engine is not None:
             self.crawler.engine.pause()
 
     def unpause(self, why: str) -> None:
-        """See `CommitLog`."""
         self._pauses.discard((id(self), why))
         if self.crawler.engine is not None and not self._pauses:
             self.crawler.engine.unpause()
 
     def hold_still(self, why: str) -> None:
-        """See `CommitLog`."""
         if self._timer is None:
             logger.error("%s: the crawl pauses until it can be written", why)
         else:
@@ -201,7 +191,7 @@ class PlainLog:
 
 
 class PageFaults:
-    """Notes the faults of each page in its lease; *full* is told of a full disk."""
+    """Notes the faults of each page in its lease; calls *full* for a full disk."""
 
     def __init__(self, crawl: Crawl, full: Callable[[str], None]) -> None:
         self._crawl = crawl
@@ -213,7 +203,7 @@ class PageFaults:
         connect(self._item_dropped, signals.item_dropped)
 
     def lease_of(self, response: Response | Failure | None) -> Lease | None:
-        """The lease of the page that *response* is, if it came of one that is still out."""
+        """The lease of the page *response*, while it is out."""
         request = getattr(response, "request", None)
         return None if request is None else self._crawl.leases.get(request)
 
@@ -221,7 +211,10 @@ class PageFaults:
         self, response: Response | Failure | None, durable: asyncio.Future[Any],
         then: Callable[[], None],
     ) -> bool:  # fmt: skip
-        """See `sinks.hold`; *then* is called when the page is held no more."""
+        """Hold the page of *response* until *durable* is done; then call *then*.
+
+        Returns whether there is such a page.
+        """
         lease, crawl = self.lease_of(response), self._crawl
         if lease is None or lease.settled:
             return False

@@ -44,9 +44,9 @@ _STORED = frozenset({Event.SUCCESS, Event.NOT_PARSED, Event.CALLBACK_ERROR})
 
 
 class DuplicatePages:
-    """One per crawl; it compares as SUITE_COMPARE_PAGES says, which may change.
+    """Compares pages as SUITE_COMPARE_PAGES says.
 
-    Stats: ``suite/duplicates/…``, see there. Raises `SettingsError`: the extra ``near`` is missing.
+    Stats: ``suite/duplicates/…``. Raises `SettingsError` without the extra ``near``.
     """
 
     def __init__(self, crawl: Crawl) -> None:
@@ -68,7 +68,7 @@ class DuplicatePages:
     # In
 
     def compare(self, lease: Lease, answer: Request | Response) -> bool:
-        """An answer has come: compare it. True: `look_up` is to be awaited."""
+        """Compare an answer. True: `look_up` is to be awaited."""
         with condemn_on_damage(self._crawl.store):
             return self._compare_answer(lease, answer)
         return False
@@ -108,7 +108,7 @@ class DuplicatePages:
         return Original(first.url, 0.0)
 
     async def look_up(self, lease: Lease) -> None:
-        """See whether the original that the page of *lease* would refer to is there."""
+        """Check that the record of the original of the page of *lease* is there."""
         found = lease.likeness
         if found is None or found.packed is None or self._packs is None:
             return
@@ -141,9 +141,9 @@ class DuplicatePages:
     # Out
 
     def settle(self, lease: Lease, *, packed: bool) -> None:
-        """Nothing more will come of *lease*: its answer refers to its original, if it has one.
+        """The page of *lease* has settled: have its answer refer to its original.
 
-        *packed*: whether it is to be; only then another answer may refer to it.
+        *packed*: whether it is to be packed; only then other answers may refer to it.
         """
         found = lease.likeness
         if found is None or not lease.fetches:

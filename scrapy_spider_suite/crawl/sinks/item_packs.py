@@ -78,7 +78,7 @@ class ItemFiles:
         self._thread = ThreadPoolExecutor(1, "items")
 
     async def write(self, piles: Sequence[ItemBuffer]) -> None:
-        """Write *piles*; they are not committed yet. Raises `OSError`: nothing of them is there."""
+        """Write *piles*, uncommitted. Raises `OSError`: nothing of them is written."""
         file = self._file
         if file is None:
             file = self._file = await self._begin()
@@ -91,7 +91,7 @@ class ItemFiles:
             raise
 
     def commit(self) -> None:
-        """All that was written belongs to pages that become done in the same batch of the store."""
+        """Commit the written size; its pages are done in the same batch of the store."""
         if self._file is not None:
             self._put(self._file.path.name, self._file.size)
 
@@ -107,14 +107,12 @@ class ItemFiles:
 
     @property
     def full(self) -> bool:
-        """Whether files wait for `close_full`."""
         return bool(self._full)
 
     async def close_full(self) -> None:
-        """Give full files their names, once their rows are on disk. What fails is tried again.
+        """Rename full files, once their rows are on disk; failures are tried again.
 
-        Not if a file is no longer there: it has its row, so that the next run of the job closes it
-        should it be there again.
+        A missing file keeps its row: the next run of the job closes the file if it is there again.
         """
         for file in list(self._full):
             if not self._durable():
@@ -137,7 +135,7 @@ class ItemFiles:
         file.abandon()
 
     async def close(self) -> None:
-        """Close everything; what cannot be closed now, the next run of the job closes."""
+        """Close everything; on failure the next run of the job does."""
         if self._file is not None:
             self._full.append(self._file)
             self._file = None
@@ -147,7 +145,7 @@ class ItemFiles:
         self._thread.shutdown()
 
     async def _begin(self) -> ItemFile:
-        """Begin a file. First its row: else nobody would know what it is after a kill."""
+        """Begin a file. First its row: else a kill would leave an unknown file."""
         now = time.time()
         while True:
             self._serial += 1
@@ -266,7 +264,7 @@ class ItemPacks:
     # In
 
     def take(self, item: Any, response: Any, spider: Any) -> None:
-        """*item* has been through all pipelines; see Scrapy's signal ``item_scraped``."""
+        """See Scrapy's signal ``item_scraped``."""
         if isinstance(item, PageItem):
             return  # packs are for pages
         try:
@@ -286,7 +284,7 @@ class ItemPacks:
             self._keep(line, lease)
 
     def _put(self, line: bytes) -> None:
-        """Collect *line*, of no page: in memory, since nobody would fetch it again."""
+        """Collect *line*, of no page, in memory: nobody would fetch it again."""
         last = self._waiting[-1] if self._waiting else None
         if last is None or last.lease is not None or last.pile.size >= BLOCK:
             last = _ItemJob(ItemBuffer(), None)
@@ -305,13 +303,12 @@ class ItemPacks:
             self._cannot_write(error)
 
     def settled(self, lease: Lease) -> None:
-        """Nothing more will come of the page of *lease*: if it has items, it waits for them."""
+        """Hold the page of *lease* until its items are written."""
         if lease.items is not None:
             lease.holds += 1
             lease.last = self._last
 
     def _last(self, lease: Lease, pile: ItemBuffer) -> None:
-        """Only the items of *lease* are left to be written, if its page is not fetched again."""
         crawl = self._log.crawl
         state = State.DONE if crawl is None else lease.fate(crawl.frontier.policy.retry_times)[0]
         if state is State.PENDING or Event.PIPELINE_ERROR in lease.faults:
@@ -335,7 +332,7 @@ class ItemPacks:
     # Out
 
     def pulse(self) -> None:
-        """Once a second: write what has waited for long, or what everybody waits for."""
+        """Write items that have waited for long, or for which the crawl waits."""
         behind = self._bytes > (BACKLOG_MAX // 2 if self._behind else BACKLOG_MAX)
         if behind:  # said anew each time: another one may have taken it back
             self._log.pause(_ITEMS)
@@ -365,7 +362,6 @@ class ItemPacks:
         await self._files.close_full()
 
     async def _write(self) -> bool:
-        """Write what waits; whether that could be done."""
         jobs, self._waiting, self._bytes = self._waiting, [], 0
         try:
             await self._files.write([job.pile for job in jobs])
@@ -383,7 +379,6 @@ class ItemPacks:
         return True
 
     def _failed(self, jobs: list[_ItemJob], error: Exception) -> None:
-        """Pages are fetched again; items of none are tried again."""
         self._stats.inc_value("suite/items/failed", sum(job.pile.items for job in jobs))
         loose = [job for job in jobs if job.lease is None]
         held = [job.lease for job in jobs if job.lease is not None]
@@ -401,7 +396,7 @@ class ItemPacks:
         self._log.hold_still(f"cannot write items in {self._folder}: {error}")
 
     async def finish(self) -> None:
-        """Have everything written. Pages whose items cannot be written are fetched again."""
+        """Write everything. Pages whose items cannot be written are fetched again."""
         if self._task is not None and self._writing:
             await self._task
         while self._waiting and await self._write():
@@ -410,5 +405,4 @@ class ItemPacks:
             logger.error("%s lost: writing failed", counted(lost, "item is", "items are"))
 
     async def close(self) -> None:
-        """Close the files; what cannot be closed now, the next run of the job closes."""
         await self._files.close()

@@ -37,12 +37,10 @@ _USER, _DONT_FILTER = int(Flag.USER), int(Flag.DONT_FILTER)
 
 
 class LinkCountSink:
-    """A sink (see `commitlog`): one per crawl; it counts what SUITE_LINK_STATS says at present.
+    """Counts pages and links by SUITE_LINK_STATS.
 
     Stats: ``suite/link_stats/pages``, ``suite/link_stats/links``, ``suite/link_stats/internal``,
-    ``suite/link_stats/external``.
-
-    Raises `SettingsError`: there is nothing that counts could be rows of; the `JobError`s.
+    ``suite/link_stats/external``. Raises `SettingsError` without a store, and the `JobError`s.
     """
 
     def __init__(self, log: CommitLog) -> None:
@@ -77,7 +75,7 @@ class LinkCountSink:
         )
 
     def recall(self, lease: Lease, response: Response, size: int, *, again: bool) -> None:
-        """*response*, of *size* bytes on the wire, was stored, and is read for *lease* now."""
+        """Count *response*, of *size* bytes on the wire, which was stored and is read now."""
         lease.wanted = True
         url, content_type = response.url, field_text(response.headers, "Content-Type")
         lease.facts = PageFacts(
@@ -86,7 +84,7 @@ class LinkCountSink:
         )  # fmt: skip
 
     def read(self, lease: Lease, response: Response, links: Sequence[str]) -> None:
-        """The page of *lease* was read: *links* are those that it has, each once."""
+        """Note the *links* of the page of *lease*, each once."""
         if lease.facts is None:  # it came from a cache
             return
         content_type = field_text(response.headers, "Content-Type")
@@ -102,7 +100,7 @@ class LinkCountSink:
         )
 
     def take(self, item: PageItem) -> None:
-        """The page of *item* is to be counted."""
+        """Count the page of *item*."""
         lease = self._log.lease_of(None if item.source is None else item.source.request)
         if lease is None:
             self._counts.page(_facts(item))
@@ -113,7 +111,7 @@ class LinkCountSink:
             lease.facts = replace(lease.facts, links=_links(item))
 
     def concluded(self, lease: Lease, event: Event) -> None:
-        """The URL of *lease* is done, or has failed: that goes into the store's next batch."""
+        """Put the counts of *lease*, done or failed, into the store's next batch."""
         if lease.facts is None or event is Event.INTERRUPTED:
             return
         if self._log.settings.page_items and not lease.wanted:
@@ -121,16 +119,15 @@ class LinkCountSink:
         self._counts.page(lease.facts)
 
     def save(self) -> None:
-        """Have all that was counted in the store's next batch."""
+        """Put all counts into the store's next batch."""
         self._counts.save()
 
     # A sink: the frontier saves and flushes by itself, nobody else does
 
     def settled(self, lease: Lease) -> None:
-        """See `Sink`: counts are part of the page's commit, so nothing is to be awaited."""
+        ...
 
     def pulse(self) -> None:
-        """See `Sink`."""
         if self._log.crawl is None:
             self.save()
             try:
@@ -139,7 +136,6 @@ class LinkCountSink:
                 self._log.hold_still(str(error))
 
     async def finish(self) -> None:
-        """See `Sink`."""
         self.pulse()
         self.save()
         totals = self._counts.totals()
@@ -147,7 +143,7 @@ class LinkCountSink:
             self._log.crawler.stats.set_value(f"suite/link_stats/{name}", getattr(totals, name))
 
     async def close(self) -> None:
-        """See `Sink`. A job that nobody else has opened is closed."""
+        """Close the job, if nobody else has opened it."""
         if self._log.crawl is None and not has_crawl(self._log.crawler):
             close_job(self._log.crawler)
 

@@ -62,10 +62,7 @@ from scrapy_spider_suite.store.job_directory import digest_of
 logger = logging.getLogger(__name__)
 
 def upload_target(settings: SuiteSettings, folder: Path) -> UploadTarget | None:
-    """Where packs of *folder* are uploaded to, if anywhere.
-
-    Raises `SettingsError`: nothing knows such a URL as SUITE_PACKS_UPLOAD.
-    """
+    """Where packs of *folder* are uploaded to. Raises `SettingsError` for a bad URL."""
     url = settings.packs_upload
     if not url:
         return None
@@ -78,12 +75,10 @@ def upload_target(settings: SuiteSettings, folder: Path) -> UploadTarget | None:
 
 
 class ClosedPacks:
-    """Those of an *agent* in *folder*.
+    """Merges the indexes of closed packs and uploads the packs, beside the crawl.
 
     Stats: ``suite/packs/uploaded``, ``suite/packs/uploaded_bytes``, ``suite/packs/upload_failed``,
-    ``suite/packs/upload_waiting`` (at the end).
-
-    Raises `SettingsError`: nothing knows such a URL as SUITE_PACKS_UPLOAD.
+    ``suite/packs/upload_waiting`` (at the end). Raises `SettingsError`.
     """
 
     def __init__(self, log: CommitLog, folder: Path, agent: str) -> None:
@@ -105,7 +100,6 @@ class ClosedPacks:
             self._uploads.notify()
 
     def pulse(self) -> None:
-        """Once a second."""
         self._merge(self._merging.poll)
 
     def _merge(self, step: Callable[[], str]) -> None:
@@ -117,7 +111,6 @@ class ClosedPacks:
             logger.warning("The indexes of packs could not be merged: %s", error)
 
     async def finish(self) -> None:
-        """The last pack is closed."""
         merging = partial(self._merging.finish, self._patience)
         await asyncio.gather(asyncio.to_thread(self._merge, merging), self._finish_uploads())
 
@@ -133,7 +126,6 @@ class ClosedPacks:
             )  # fmt: skip
 
     def _told(self, pack: Path, what: Uploaded | Exception) -> None:
-        """In the thread of the uploads, which may outlive the crawl."""
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(partial(self._say, pack, what))
 
@@ -152,7 +144,7 @@ class ClosedPacks:
 
 
 def packed_fetch(fetched: FinishedFetch) -> Capture | None:
-    """What came, as it was on the wire as far as the handler kept that; None: no answer did."""
+    """The answer, as it was on the wire where the handler kept that; None if there was none."""
     sent: WireCopy | None = fetched.request.meta.pop(WIRE, None)
     response, unwanted = fetched.response, isinstance(fetched.error, UnwantedMediaType)
     if isinstance(fetched.error, UnwantedMediaType):
@@ -163,9 +155,8 @@ def packed_fetch(fetched: FinishedFetch) -> Capture | None:
 def packed_item(item: PageItem, lease: Lease | None) -> Capture:
     """The page of *item*, as Scrapy's middlewares have left it.
 
-    They take a Content-Encoding that they have undone out of the head, so one that is there holds
-    for the body. Where the handler has kept the head of the wire, that is taken. Raises `TypeError`
-    and the like: the item holds what no page has.
+    A Content-Encoding in the head holds for the body: middlewares remove one that they have undone.
+    Raises `TypeError` and the like if the item holds what no page has.
     """
     source, (via, hops) = item.source, _way(lease)
     request = None if source is None else source.request
@@ -239,10 +230,7 @@ def _head(response: Response) -> bytes:
 
 
 def prepare_folder(setting: str, folder: Path) -> None:
-    """Have the *folder* that *setting* names.
-
-    Raises `SettingsError` if it cannot be made, or written: waiting would not help.
-    """
+    """Make the *folder* that *setting* names. Raises `SettingsError` if it cannot be written."""
     why = ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -255,13 +243,13 @@ def prepare_folder(setting: str, folder: Path) -> None:
 
 
 def check_pack_folder(settings: SuiteSettings, folder: Path) -> None:
-    """Raises `SettingsError` if packs cannot be written in *folder*, or not be uploaded."""
+    """Raise `SettingsError` if packs cannot be written in *folder*, or uploaded from it."""
     upload_target(settings, folder)
     prepare_folder("packs_dir", folder)
 
 
 def pack_limits(settings: SuiteSettings) -> dict[str, Any]:
-    """What of a `Plan` may change while it is gone by."""
+    """When packs are full, and how they are synced."""
     return {
         "max_bytes": settings.packs_size, "max_age": settings.packs_age,
         "power": settings.commit_survives == "power",
@@ -269,7 +257,7 @@ def pack_limits(settings: SuiteSettings) -> dict[str, Any]:
 
 
 def pack_plan(log: CommitLog, folder: Path) -> PackPlan:
-    """How packs are written in *folder*, by the settings of *log*'s crawl."""
+    """How packs are written in *folder*."""
     settings, crawler = log.settings, log.crawler
     job = None if log.crawl is None else log.crawl.job
     agent = crawler.settings["USER_AGENT"] or ""
@@ -313,10 +301,7 @@ _LEFT_OUT: Final = frozenset(
 
 
 class _PackJob:
-    """Answers whose records are written side by side, and the page that they are of, if of one.
-
-    It is told, in the writer's thread, what a future would be, and tells *tell*.
-    """
+    """Answers that are packed side by side; in the writer's thread it stands for a future."""
 
     __slots__ = ("_done", "_tell", "error", "fetches", "lease", "pack")
 
@@ -331,11 +316,9 @@ class _PackJob:
         self._done = False
 
     def done(self) -> bool:
-        """Whether it was told."""
         return self._done
 
     def set_result(self, location: RecordLocation) -> None:
-        """It is on disk, at *location*."""
         self.pack = location.filename
         if self.lease is not None and self.lease.stored is not None:
             self.lease.stored.location = location
@@ -343,7 +326,6 @@ class _PackJob:
         self._tell(self)
 
     def set_exception(self, error: Exception) -> None:
-        """It is in no pack."""
         self.error = error
         self._done = True
         self._tell(self)
@@ -405,7 +387,7 @@ class PagePacks:
     # In
 
     def fetched(self, fetched: FinishedFetch) -> None:
-        """An answer has come, or failed to."""
+        """Take an answer, or the failure of a fetch."""
         fetch = packed_fetch(fetched)
         if fetch is None:
             return
@@ -417,7 +399,7 @@ class PagePacks:
             self._pack([fetch], None)
 
     def take(self, item: PageItem) -> None:
-        """The page of *item* is to be packed."""
+        """Pack the page of *item*."""
         lease = self._log.lease_of(None if item.source is None else item.source.request)
         if lease is None:
             self._pack([packed_item(item, None)], self._log.lease_of(item.owner))
@@ -430,9 +412,9 @@ class PagePacks:
             lease.fetches.append(packed_item(item, lease))
 
     def settled(self, lease: Lease) -> None:
-        """Nothing more will come of the page of *lease*: it is held until its answers are on disk.
+        """Pack the answers of *lease* and hold it until they are on disk.
 
-        What is not to be stored (SUITE_STORE_FILTER, a dropped item) is not packed.
+        Pages that are not to be stored (SUITE_STORE_FILTER, a dropped item) are not packed.
         """
         packed = self.takes(lease)
         fetches, lease.fetches = lease.fetches, []
@@ -446,7 +428,7 @@ class PagePacks:
                 self._pack([each], lease)
 
     def takes(self, lease: Lease) -> bool:
-        """Whether the answers of *lease*, of which nothing more will come, are to be packed."""
+        """Whether the answers of *lease*, whose page has settled, are to be packed."""
         if self._log.settings.page_items and not lease.wanted:
             return False
         return bool(lease.fetches) and (not lease.faults or _LEFT_OUT.isdisjoint(lease.faults))
@@ -526,8 +508,7 @@ class PagePacks:
     # Keeping house
 
     def pulse(self) -> None:
-        """Once a second: nothing new while too much waits, and no waiting when nothing else does.
-        """
+        """Pause the crawl while too much waits; flush if the crawl waits for packs alone."""
         self._keep_up()
         self._retry()
         self._closed.pulse()
@@ -542,13 +523,13 @@ class PagePacks:
         self._behind = behind
 
     def hurry(self) -> None:
-        """Wait for no more records to share a group, if the crawl has nothing else to do."""
+        """Write what waits, if the crawl has nothing else to do."""
         if self._log.waits:
             self._writer.flush()
 
     @property
     def recovering(self) -> bool:
-        """Whether packs of an earlier run are being put right."""
+        """Whether packs of an earlier run are being closed."""
         return not self._writer.recovery.done()
 
     def _retry(self) -> None:
@@ -557,7 +538,7 @@ class PagePacks:
             self._append(batch.fetches, None)
 
     async def finish(self) -> None:
-        """Have everything written and told. Pages that cannot be written are fetched again."""
+        """Write everything. Pages that cannot be written are fetched again."""
         self._retry()
         with suppress(Exception):  # whatever has ended its thread: everybody was told
             await asyncio.wrap_future(self._writer.flush())
@@ -568,7 +549,7 @@ class PagePacks:
             )
 
     async def close(self) -> None:
-        """Close the pack; if that cannot be done now, the next run does it."""
+        """Close the pack; on failure the next run does."""
         try:
             await asyncio.to_thread(self._writer.close)
         except Exception as error:  # whatever ended its thread
