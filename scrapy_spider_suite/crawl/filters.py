@@ -241,10 +241,7 @@ class CrawlFilters:
         self._use(self._set)
 
     def open_scope(self, request: Request, entry: Entry) -> None:
-        """Let *request*, which the frontier made of *entry*, out of the scope, if links may be.
-
-        The schedule filter has been asked: Scrapy's OffsiteMiddleware is not to be.
-        """
+        """Let the *request* of *entry* pass Scrapy's OffsiteMiddleware."""
         if (self.opens_scope or entry.hops_outside) and BULK in request.meta:
             request.meta[BEYOND] = entry.hops_outside
             request.meta["allow_offsite"] = True

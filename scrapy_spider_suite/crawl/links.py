@@ -428,7 +428,7 @@ class SitemapLinks:
         return made
 
     def redirected(self, identity: bytes, voucher: str) -> None:
-        """A sitemap that *voucher* vouches for has moved to the URL with this state key."""
+        """Note the target, with this state key, of a redirected sitemap of *voucher*."""
         if not self._crawl.frontier.states.known(identity):  # else it stays the page that it is
             url_states.note_sitemap(self._crawl.store, identity, voucher)
 

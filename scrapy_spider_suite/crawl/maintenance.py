@@ -102,7 +102,7 @@ class SieveFlusher:
         self._said = ""
 
     def look(self, *, starving: bool) -> None:
-        """Begin a flush if it is time for one; *starving*: nothing can be fetched at present."""
+        """Begin a flush if it is time; *starving*: nothing can be fetched at present."""
         sifter = self._crawl.frontier.states.sieve_queue
         if sifter is None or self._busy or self._closing or not sifter.waiting:
             return
