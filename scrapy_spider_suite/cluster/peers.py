@@ -483,7 +483,7 @@ class PeersMode:
     def _open_sieve(self) -> None:
         """Have a sieve whatever SUITE_SEEN_STORE is: another agent has one, and hands it over."""
         crawl = self._agency.crawl
-        crawl.open_seen(replace(crawl.settings, seen_store="sieve"))
+        self._job.open_seen(replace(crawl.settings, seen_store="sieve"))
         crawl.frontier.states.use_sieve(active=crawl.settings.seen_store == "sieve")
 
     async def _make_courier(self, settings: SuiteSettings, folder: Path) -> FileTransport:

@@ -40,14 +40,7 @@ from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.interface import MemoryStore, Store
 from scrapy_spider_suite.store.job_directory import Job, close_job, job_of
 from scrapy_spider_suite.store.request_codec import RequestCodec
-from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.store.seen_index import (
-    ARCHIVE_FOLDER,
-    DROPPED,
-    SIEVE_FOLDER,
-    Archive,
-    SieveIndex,
-)
+from scrapy_spider_suite.store.rocks_store import RocksStore, open_seen
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -361,7 +354,11 @@ class Crawl:
         # Memory stays bounded without a job directory, too: the disk holds what waits.
         self._folder = TemporaryFolder()
         store = RocksStore(self._folder.path / "store", memory=self.settings.memory)
-        _open_seen(store, self._folder.path, self.settings)
+        settings = self.settings
+        open_seen(
+            store, self._folder.path, wanted=settings.seen_store, bits=int(settings.sieve_bits),
+            capacity=settings.sieve_waiting,
+        )  # fmt: skip
         return store
 
     def _codec(self) -> RequestCodec | None:
@@ -427,13 +424,6 @@ class Crawl:
         while self.store.dirty and not self.stopping:
             await asyncio.sleep(_DISK_RETRY)
 
-    def open_seen(self, settings: SuiteSettings) -> None:
-        """Open the archive or the sieve for SUITE_SEEN_STORE of *settings*. Raises `JobError`s."""
-        if self.job is not None:
-            self.job.open_seen(settings)
-        elif self._folder is not None and isinstance(self.store, RocksStore):
-            _open_seen(self.store, self._folder.path, settings)
-
     def close(self) -> None:
         """Write everything. Nothing more is fetched."""
         try:
@@ -463,15 +453,6 @@ class Crawl:
                 self.store.close()
         if self._folder is not None:
             self._folder.remove()
-
-
-def _open_seen(store: RocksStore, folder: Path, settings: SuiteSettings) -> None:
-    if settings.seen_store == "trie" and store.archive is None:
-        store.archive = Archive(folder / ARCHIVE_FOLDER)
-    elif settings.seen_store == "sieve" and store.sieve is None:
-        bits, capacity = int(settings.sieve_bits), settings.sieve_waiting
-        dropped = store.kv(DROPPED)
-        store.sieve = SieveIndex(folder / SIEVE_FOLDER, dropped, bits=bits, capacity=capacity)
 
 
 def _domains_of(spider: Any) -> Any:
