@@ -37,7 +37,7 @@ from scrapy_spider_suite.urls.extract import PageContext, PageLinks, extract
 from scrapy_spider_suite.urls.filters import Filter, LinkFacts, Stage
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.normalizer import (
-    WORDS,
+    OPTION_WORDS,
     Normalizer,
     RewriterTable,
     SpellingOptions,
@@ -120,9 +120,9 @@ def each(function: Callable[[list[str]], object], lists: Lists) -> Callable[[], 
 def normalizers() -> Iterable[tuple[str, Normalizer]]:
     """The normaliser as it is by default, and with everything on."""
     yield "options: none", Normalizer()
-    yield "options: all", Normalizer(RewriterTable(SpellingOptions.of(WORDS, ["ref"])))
+    yield "options: all", Normalizer(RewriterTable(SpellingOptions.of(OPTION_WORDS, ["ref"])))
     rules = SpellingRules([".elsewhere.test index=no"])
-    general = SpellingOptions.of(WORDS, ["ref"])
+    general = SpellingOptions.of(OPTION_WORDS, ["ref"])
     yield "options: all, and a rule", Normalizer(RewriterTable(general, rules))
 
 

@@ -21,7 +21,7 @@ from scrapy_spider_suite.operate.restrictions import pause_reasons
 from scrapy_spider_suite.runtime.tasks import PeriodicTask
 from scrapy_spider_suite.runtime.text import counted, printable
 from scrapy_spider_suite.settings.suite import suite_settings
-from scrapy_spider_suite.urls.traps import counts_of
+from scrapy_spider_suite.urls.traps import format_counts
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -238,7 +238,7 @@ class ProgressLine:
             f"{count:,} {event.value.replace('_', ' ')}"
             for event, count in sorted(counters.events.items(), key=lambda item: -item[1])
         )
-        traps = counts_of(frontier.traps.met)
+        traps = format_counts(frontier.traps.met)
         logger.info(
             "The crawl ended (%s) after %.0f s in all: %s done, %s failed, %s left%s%s",
             reason, counters.seconds, counted(counters.done, "page"),

@@ -8,8 +8,6 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-import scrapy_spider_suite
-
 
 def start_helper(
     module: str, *arguments: str, talks: bool = False, project: bool = False
@@ -19,7 +17,7 @@ def start_helper(
     *talks*: stdin and stdout are pipes, else closed. *project*: the process can import whatever
     this process can. Raises `OSError`.
     """
-    root = str(Path(scrapy_spider_suite.__file__).parents[1])
+    root = str(Path(__file__).parents[2])
     known = [each or "." for each in sys.path] if project else [os.environ.get("PYTHONPATH")]
     paths = os.pathsep.join([root, *filter(None, known)])
     pipe = subprocess.PIPE if talks else subprocess.DEVNULL

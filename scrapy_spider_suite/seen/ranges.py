@@ -87,7 +87,7 @@ class Range:
 
     def drop(self, handles: Handles) -> None:
         kept = [self.rows_in(table) for table in (*self.frozen_tables, self.open_table)]
-        tables = [FreshTable.of(ids[left], held[left]) for ids, held in kept
+        tables = [FreshTable.from_rows(ids[left], held[left]) for ids, held in kept
                   for left in [~np.isin(held, handles)]]  # fmt: skip
         *frozen, self.open_table = tables
         self.frozen_tables = tuple(table for table in frozen if table.count)

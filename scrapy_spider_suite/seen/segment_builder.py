@@ -98,7 +98,7 @@ class SegmentBuilder:
         files = [(start, Path(path)) for start, path in task.files]
 
         def keys() -> Iterator[bytes]:
-            tries = (segments.trie_of(self._folder, part) for part in merged if part is not None)
+            tries = (segments.read_trie(self._folder, part) for part in merged if part is not None)
             return chain(chain.from_iterable(tries), row_reader(files, handles))
 
         if not task.base:
@@ -146,7 +146,7 @@ def range_cuts(ids: Ids, parts: int, low: int) -> list[int]:
     return found
 
 
-def carry_out(path: Path) -> None:
+def run_plan(path: Path) -> None:
     """Carry out the plan in the file *path*. Raises OSError, `SuiteError`."""
     plan = BuildPlan.read(path)
     catalogue, _ = segments.read_catalogue(Path(plan.folder))
@@ -159,7 +159,7 @@ def main(arguments: list[str]) -> int:
     """Carry out a plan; return 0, or 1 after a line on stderr."""
     os.nice(NICENESS)
     try:
-        carry_out(Path(arguments[0]))
+        run_plan(Path(arguments[0]))
     except (OSError, SuiteError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -32,23 +32,23 @@ from scrapy_spider_suite.seen.url_keys import LOW, Ids, UrlIds
 WORD: Final = 2
 """Bytes of a word."""
 USED: Final = (1 << 30) - 1
-"""What of an id is used: the remainder of this by the number of words says which of them."""
+"""The bits of an id that are used; their remainder by the number of words is the word's number."""
 PATTERNS: Final = [1 << (n & 15) | 1 << ((n & 15) + 1 + (n >> 4) % 15 & 15) for n in range(256)]
 """The two bits, by the lowest byte of an id."""
-_A_WORD: Final = 32 / 9
+_URLS_A_WORD: Final = 32 / 9
 """URLs, on average."""
 
 
-def words_of(ids: Ids) -> bytes:
+def filter_words(ids: Ids) -> bytes:
     # An odd number of words: which of them it is then says nothing of what is set in it.
-    count = int(len(ids) / _A_WORD) | 1
+    count = int(len(ids) / _URLS_A_WORD) | 1
     low = (ids & np.uint64(USED)).astype(np.int64)
     words = np.zeros(count, np.uint16)
     np.bitwise_or.at(words, low % count, np.array(PATTERNS, np.uint16)[low & 255])
     return words.tobytes()
 
 
-def words_at(data: mmap.mmap, start: int, count: int) -> memoryview:
+def filter_words_at(data: mmap.mmap, start: int, count: int) -> memoryview:
     return memoryview(data)[start : start + WORD * count].cast("H")
 
 
@@ -197,7 +197,7 @@ _OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Why a file cannot be opened that says nothing of the file."""
 
 ABSENT, PRESENT, MAYBE = range(3)
-"""What is said of a URL: not here; here; or not here, but another one of the same id may be."""
+"""Results of a look-up: absent; present; absent, but a URL of the same id may be present."""
 
 BASE_TRIES: Final = 2
 RECENT_TRIES: Final = 1
@@ -208,7 +208,7 @@ Lookup = Callable[[bytes, int], int]
 
 class Segment:
     __slots__ = (
-        "_ids", "_map", "_path", "_removed", "_trie", "key_of", "look", "row",
+        "_ids", "_map", "_path", "_removed", "_trie", "key_of", "lookup", "row",
     )  # fmt: skip
 
     def __init__(
@@ -233,7 +233,7 @@ class Segment:
         self._ids = ids
         self._removed = tuple(bytes.fromhex(prefix) for prefix in row.removed)
         self._trie: Any = None
-        self.look: Lookup = self._look_first
+        self.lookup: Lookup = self._lookup_first
         """For a key and its id: `ABSENT`, `PRESENT`, or `MAYBE`: its id is here. The hash of the id
         is enough."""
         self.key_of: KeyOf = self._key_of_first
@@ -247,10 +247,10 @@ class Segment:
         if verify and _sums(whole, row.trie) != row.sums:
             raise JobDamagedError(f"{self._path} is not as it was written")
         self._trie = marisa_trie.BinaryTrie().map(whole[: row.trie])
-        self.look = _looking(self._map, row, self._trie, self._removed)
-        self.key_of = self._leading_back()
+        self.lookup = _make_lookup(self._map, row, self._trie, self._removed)
+        self.key_of = self._make_key_of()
 
-    def _leading_back(self) -> KeyOf:
+    def _make_key_of(self) -> KeyOf:
         row = self.row
         begin = _aligned(row.trie) + WORD * row.words
         if row.way is None:
@@ -259,9 +259,9 @@ class Segment:
             self._map, begin, row.size, row.width, row.way, self._trie, self._ids, self._removed
         )
 
-    def _look_first(self, key: bytes, ident: int) -> int:
+    def _lookup_first(self, key: bytes, ident: int) -> int:
         self._begin()
-        return self.look(key, ident)
+        return self.lookup(key, ident)
 
     def _key_of_first(self, ident: int) -> bytes | None:
         self._begin()
@@ -286,11 +286,11 @@ class Segment:
 # What is looked up for every link: names of a function cost less than attributes do.
 
 
-def _looking(data: mmap.mmap, row: SegmentRow, trie: Any, removed: tuple[bytes, ...]) -> Lookup:
+def _make_lookup(data: mmap.mmap, row: SegmentRow, trie: Any, removed: tuple[bytes, ...]) -> Lookup:
     used, patterns, count = USED, PATTERNS, row.words
-    words = words_at(data, _aligned(row.trie), count)
+    words = filter_words_at(data, _aligned(row.trie), count)
 
-    def look(key: bytes, ident: int) -> int:
+    def lookup(key: bytes, ident: int) -> int:
         low = ident & used
         pattern = patterns[low & 255]
         if words[low % count] & pattern != pattern:
@@ -299,10 +299,10 @@ def _looking(data: mmap.mmap, row: SegmentRow, trie: Any, removed: tuple[bytes, 
             return MAYBE
         return PRESENT if key in trie else MAYBE
 
-    return look
+    return lookup
 
 
-def trie_of(folder: Path, row: SegmentRow) -> Iterator[bytes]:
+def read_trie(folder: Path, row: SegmentRow) -> Iterator[bytes]:
     """The URLs of a segment whose id table may be damaged. Raises `JobDamagedError`."""
     data = (folder / row.name).read_bytes()[: row.trie]
     if xxhash.xxh3_128_hexdigest(data) != row.sums[0]:
@@ -331,7 +331,7 @@ def write_segment(
         numbers.append(number)
         idents.append(ids.id_of(key))
     found = np.frombuffer(idents, np.uint64)
-    words = words_of(found)
+    words = filter_words(found)
     text = trie.tobytes()
     rest = words.rjust(len(words) + -len(text) % 4, b"\0")
     width = (max(1, count - 1).bit_length() + 7) // 8 if id_table else 0

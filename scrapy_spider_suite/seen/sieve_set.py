@@ -40,7 +40,7 @@ class SieveSet:
         self.trouble = ""
         self._flush = self._sieve.under_way
         self._merging: set[bytes] = set()
-        self.end()
+        self.conclude()
         self._recent = set(self._sieve.prints)
 
     def add(self, items: Iterable[Item]) -> list[Item]:
@@ -74,13 +74,13 @@ class SieveSet:
         return len(self._sieve) + len(self._recent) + (0 if decided else len(self._merging))
 
     def begin(self) -> Flush:
-        """Begin to merge the items in memory; run the flush in any thread, and then `end` it."""
+        """Begin to merge the items in memory; run the flush in any thread, then `conclude`."""
         if self._flush is None:
             self._flush = self._sieve.begin(fresh=True)
             self._merging, self._recent = self._recent, set()
         return self._flush
 
-    def end(self) -> bool:
+    def conclude(self) -> bool:
         """Conclude the merge if its steps are done; return whether they were."""
         if self._flush is None or not self._flush.decided:
             return False
@@ -94,7 +94,7 @@ class SieveSet:
         self.wait()
         for _ in range(2 if self._flush else 1):
             self.begin().run()
-            self.end()
+            self.conclude()
 
     def poll(self) -> None:
         """Merge in a thread if it is time to; to be called often. Never raises: errors are in
@@ -121,7 +121,7 @@ class SieveSet:
             return
         self._thread.join()
         self._thread = None
-        if self.end():
+        if self.conclude():
             self.trouble, self._patience = "", self._capacity
         else:
             self._patience = len(self._recent) + self._capacity // 4

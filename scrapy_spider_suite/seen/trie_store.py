@@ -140,7 +140,7 @@ def _replay(state: StoreState, readonly: bool) -> int:
     ends = np.searchsorted(number[order], np.arange(len(ranges)), "right").tolist()
     for part, start, end in zip(ranges, [0, *ends], ends, strict=False):
         mine = order[start:end]
-        part.open_table = FreshTable.of(ids[mine], handles[mine])
+        part.open_table = FreshTable.from_rows(ids[mine], handles[mine])
         part.count = part.open_table.count
     if not readonly and not fresh.all():
         sync_path(state.folder)
@@ -203,7 +203,7 @@ class TrieStore:
         self.damaged, self._ranges, self._log = state.damaged, state.ranges, state.log
         self._url_ids, self._seed = state.ids, state.ids.seed
         # Where there are no twins, which is nearly everywhere, nothing is asked about them.
-        self._ident = state.ids.id_of if state.ids.twins else state.ids.of
+        self._ident = state.ids.id_of if state.ids.twins else state.ids.hash_id
         self._upkeep = TrieUpkeep(state, limit=max(1, memory // BYTES_A_ROW), split=split)
 
     # Looking up
@@ -216,15 +216,15 @@ class TrieStore:
         part = ranges.only or ranges.by_host.get(key[: key.find(b"/", 8) + 1])
         if part is None:
             ranges.remember(key, ident := self._ident(key))
-            return self._look(key, ident) == PRESENT
+            return self._lookup(key, ident) == PRESENT
         hash_ = digest(key, self._seed)
         # What is there is most likely in the base.
-        if part.base is not None and part.base.look(key, hash_) == PRESENT:
+        if part.base is not None and part.base.lookup(key, hash_) == PRESENT:
             return True
-        if part.recent is not None and part.recent.look(key, hash_) == PRESENT:
+        if part.recent is not None and part.recent.lookup(key, hash_) == PRESENT:
             return True
         if (part.count and part.may_find(hash_)) or not hash_ & LOW:  # no id is 0
-            return self._look(key, self._ident(key)) == PRESENT
+            return self._lookup(key, self._ident(key)) == PRESENT
         return False
 
     def __len__(self) -> int:
@@ -239,7 +239,7 @@ class TrieStore:
         """
         key = encode(url)
         ident = self._ident(key)
-        if self._look(key, ident) != PRESENT:
+        if self._lookup(key, ident) != PRESENT:
             raise UnknownUrlError(f"{self.path} does not hold {url!r}")
         return ident
 
@@ -273,12 +273,12 @@ class TrieStore:
     def __iter__(self) -> Iterator[str]:
         return self.iter()
 
-    def _look(self, key: bytes, ident: int) -> int:
+    def _lookup(self, key: bytes, ident: int) -> int:
         """`PRESENT`, `MAYBE` if another URL may have the id, or `ABSENT`."""
         part = self._ranges.only or self._ranges.at(ident)
-        said = ABSENT if part.base is None else part.base.look(key, ident)
+        said = ABSENT if part.base is None else part.base.lookup(key, ident)
         if said != PRESENT and part.recent is not None:
-            said = part.recent.look(key, ident) or said
+            said = part.recent.lookup(key, ident) or said
         if said != PRESENT and part.count and (handle := part.find(ident)) >= 0:
             return PRESENT if self._log.read(handle) == key else MAYBE
         return said
@@ -311,7 +311,7 @@ class TrieStore:
             if len(key) > MAX_KEY:
                 raise ValueError(f"a URL of {len(key)} bytes; at most {MAX_KEY} can be stored")
             ident = self._ident(key)
-            said = self._look(key, ident)
+            said = self._lookup(key, ident)
             if said == PRESENT:
                 continue
             if ident in new:

@@ -62,11 +62,11 @@ def _ends_host(prefix: bytes) -> bool:
 class UrlIds:
     """The ids of a store's URLs, for its life. *seed* is its own; *mask* has the used bits of 48.
 
-    *twins* are the URLs with ids of their own. *of* gives the id of a key that is no twin, never 0;
-    *has* tells whether it is the key's: faster where the host is met seldom.
+    *twins* are the URLs with ids of their own. *hash_id* gives the id of a key that is no twin,
+    never 0; *has* tells whether it is the key's: faster where the host is met seldom.
     """
 
-    __slots__ = ("has", "mask", "of", "seed", "twins")
+    __slots__ = ("has", "hash_id", "mask", "seed", "twins")
 
     def __init__(
         self, seed: int, mask: int = LOW, twins: Mapping[str, int] | None = None
@@ -74,11 +74,11 @@ class UrlIds:
         self.seed = seed
         self.mask = mask
         self.twins = {bytes.fromhex(key): ident for key, ident in (twins or {}).items()}
-        self.of = _giver(seed, mask)
-        self.has = _judge(seed, self.of)
+        self.hash_id = _make_of(seed, mask)
+        self.has = _make_has(seed, self.hash_id)
 
     def id_of(self, key: bytes) -> int:
-        return self.twins.get(key) or self.of(key)
+        return self.twins.get(key) or self.hash_id(key)
 
     @staticmethod
     def span(prefix: bytes) -> tuple[int, int]:
@@ -93,21 +93,21 @@ class UrlIds:
         return low, low + (1 << SLOT_SHIFT)
 
 
-def _giver(seed: int, mask: int) -> Callable[[bytes], int]:
+def _make_of(seed: int, mask: int) -> Callable[[bytes], int]:
     slots: dict[bytes, int] = {}
     known, hash_of = slots.get, digest
 
-    def of(key: bytes) -> int:
+    def hash_id(key: bytes) -> int:
         # As far as the first slash after "http:/", "https:/": the host, with its slash.
         slot = known(key[: key.find(b"/", 8) + 1])
         if slot is None:
             slot = _slot(key, slots)
         return slot | hash_of(key, seed) & mask or 1
 
-    return of
+    return hash_id
 
 
-def _judge(seed: int, of: Callable[[bytes], int]) -> Callable[[bytes, int], bool]:
+def _make_has(seed: int, hash_id: Callable[[bytes], int]) -> Callable[[bytes, int], bool]:
     hash_of, low, shift = digest, LOW, SLOT_SHIFT
 
     def has(key: bytes, ident: int) -> bool:
@@ -115,7 +115,7 @@ def _judge(seed: int, of: Callable[[bytes], int]) -> Callable[[bytes, int], bool
             parts = key.split(b"/", 3)
             if len(parts) > 2 and b":" not in (host := parts[2]):
                 return not (hash_of(host) ^ ident) >> shift
-        return of(key) == ident
+        return hash_id(key) == ident
 
     return has
 
@@ -168,7 +168,7 @@ class FreshTable:
         """The lowest handle; -1 if there is none."""
 
     @classmethod
-    def of(cls, ids: Ids, handles: Handles) -> FreshTable:
+    def from_rows(cls, ids: Ids, handles: Handles) -> FreshTable:
         """A table of these rows; of an id that comes twice the last handle holds."""
         table = cls()
         if not len(ids):

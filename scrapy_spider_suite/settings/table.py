@@ -21,7 +21,7 @@ from scrapy_spider_suite.settings.declarations import (
 )
 from scrapy_spider_suite.settings.project import ProjectSettings
 from scrapy_spider_suite.settings.values import RedisUrl, Secret
-from scrapy_spider_suite.urls.normalizer import WORDS
+from scrapy_spider_suite.urls.normalizer import OPTION_WORDS
 from scrapy_spider_suite.urls.traps import DETECTORS
 
 START = SettingGroup("Start", "getting-started.md")
@@ -337,7 +337,7 @@ class SettingsTable:
 
     # URLs and traps
     normal_form: tuple[str, ...] = setting(
-        URLS, v.choices(*WORDS), (), FIXED,
+        URLS, v.choices(*OPTION_WORDS), (), FIXED,
         "Broad profile: further spellings of URLs that count as one URL, for all hosts.",
         page="normal-form.md",
     )

@@ -19,7 +19,7 @@ from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.scope import Scope
 from scrapy_spider_suite.urls.twins import Twins
 
-WORDS: Final = ("tracking", "sessions", "query-order", "index", "www")
+OPTION_WORDS: Final = ("tracking", "sessions", "query-order", "index", "www")
 """The options that are on or off."""
 
 _SWITCH: Final = {"yes": True, "no": False}
@@ -43,7 +43,7 @@ class SpellingOptions:
 
     @classmethod
     def of(cls, words: Iterable[str], drop: Iterable[str] = ()) -> SpellingOptions:
-        """The options that *words* of `WORDS` name, with parameters to *drop*."""
+        """The options that *words* of `OPTION_WORDS` name, with parameters to *drop*."""
         on: dict[str, Any] = {word.replace("-", "_"): True for word in words}
         return cls(**on, drop=tuple(parameter_names(drop)))
 
@@ -296,10 +296,10 @@ class RewriterTable:
 
 
 _ROUNDS: Final = 4
-"""How often a rule and a twin may take turns, each giving the other something to change."""
+"""Rounds in which a rule and a twin may change each other's result."""
 
 Normal = Callable[[str], str | None]
-"""What brings a URL into its normal form; None if it has none."""
+"""Returns the normal form of a URL, or None."""
 Plugin = Callable[[str], str | None]
 """A normaliser of the project's own: from a normal URL to a normal URL, None to drop it."""
 
@@ -322,7 +322,7 @@ class Normalizer:
         self.twins = twins
         self.scope: Scope | None = None
         self.changed = 0
-        """How many links had another spelling than the plain normal form, or were dropped."""
+        """Links that were respelled or dropped."""
 
     @property
     def is_plain(self) -> bool:

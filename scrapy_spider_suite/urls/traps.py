@@ -1,7 +1,8 @@
 """Traps: endless spaces of URLs, and the evidence for them (G8; BUbiNG's 4.8).
 
 Judged are the URL alone (`trap_of_url`), the share of a folder in its host, and the pages of a
-space: those that say nothing new make it suspect, one that does makes up for `FRESH` of them.
+space: those that say nothing new make it suspect, one that does makes up for
+`NEW_PAGE_WEIGHT` of them.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ _WORDS: Final = {
     Trap.PREFIX: "{} has had its share of the host: it comes after the others",
 }
 
-def counts_of(met: Mapping[_Name, int]) -> str:
+def format_counts(met: Mapping[_Name, int]) -> str:
     most_first = sorted(met.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {count}" for name, count in most_first)
 
@@ -132,7 +133,7 @@ _SCHEME_AND_HOST: Final = 3  # slashes before the path
 _NO_LIMIT: Final = 1 << 30
 
 
-def harmless(limits: TrapLimits, year: int) -> Callable[[str], bool]:
+def make_quick_test(limits: TrapLimits, year: int) -> Callable[[str], bool]:
     """Make a quick test, in the *year* (AD), for URLs in which `trap_of_url` finds nothing."""
     longest = limits.length or _NO_LIMIT
     least = min(limits.segments or _NO_LIMIT, limits.repeats or _NO_LIMIT)
@@ -182,21 +183,21 @@ def _repeats(url: str, limit: int) -> bool:
     return max(Counter(filter(None, _path(url))).values(), default=0) > limit
 
 
-MOST: Final = 128
-"""Spaces of each kind that a host is remembered by."""
-FRESH: Final = 4
-"""How many pages that say the same one makes up for that says something new."""
-FOUND: Final = 16
-"""How many queries in vain one makes up for that leads to a page that nothing else led to."""
-ENOUGH: Final = 2
-"""Pages by which a set of names is judged that nothing is known of yet."""
+MAX_COUNTS: Final = 128
+"""Remembered spaces of each kind, by host."""
+NEW_PAGE_WEIGHT: Final = 4
+"""Pages that say the same for which a page with something new makes up."""
+NEW_LINK_WEIGHT: Final = 16
+"""Queries in vain for which a query makes up that leads to a new page."""
+PAGES_TO_JUDGE: Final = 2
+"""Pages by which an unknown set of names is judged."""
 _NAMES: Final = 8
-"""Names of a query that are looked at two by two."""
+"""Names of a query that are compared in pairs."""
 _HOST: Final = ("/", "/?")
 _WHOLE_HOST: Final = 4
-"""How many times as many it takes to give up a whole host."""
+"""Factor of the limit for a whole host."""
 _FIRST_SAMPLE: Final = 16
-"""Refusals after which one is let through to see, and again whenever they have doubled."""
+"""Refusals after which one is let through as a sample, and again whenever they have doubled."""
 _EVIDENCE: Final = (
     "same", "numbers", "sent", "query", "credit", "judged", "session", "refused", "sample",
 )  # fmt: skip
@@ -210,7 +211,7 @@ def space_key(kind: str, text: str) -> int:
 class HostTrapStats:
     """The evidence about one host.
 
-    *counts*: by kind and space, pages in a row that said the same, or URLs; some `MOST` entries a
+    *counts*: by kind and space, pages in a row that said the same, or URLs; `MAX_COUNTS` entries a
     kind. *closed*: spaces that are traps. *mined*: mined URLs that were tried.
     """
 
@@ -262,7 +263,7 @@ class HostTrapStats:
     def _is_poor(self, path: str, names: tuple[str, ...]) -> bool:
         """Whether pages with these *names* were judged, and have no credit."""
         judged = self.count("judged", _set_of(path, names))
-        return judged >= ENOUGH and not self._credit(path, names)
+        return judged >= PAGES_TO_JUDGE and not self._credit(path, names)
 
     def is_sample(self, url: str) -> bool:
         """Whether the normal *url* was let through as a sample."""
@@ -287,18 +288,19 @@ class HostTrapStats:
         """Count a page at *url* that says the *same* as an earlier one, or something new.
 
         Not *exactly*: its numbers differ. Returns the new trap, if any: a space where *limit* more
-        pages said the same than new ones make up for, `FRESH` each.
+        pages said the same than new ones make up for, `NEW_PAGE_WEIGHT` each.
         """
         if not same and self.counts.get("sent"):
             for space in spaces(url):
-                self.add("sent", space, -FRESH)
+                self.add("sent", space, -NEW_PAGE_WEIGHT)
         exactly = same if exactly is None else exactly
-        numbers = self._tell("numbers", Trap.NUMBERS, url, limit, 1 if same else -FRESH)
-        return self._tell("same", Trap.SAME, url, limit, 1 if exactly else -FRESH) or numbers
+        like, equal = (1 if is_ else -NEW_PAGE_WEIGHT for is_ in (same, exactly))
+        numbers = self._tell("numbers", Trap.NUMBERS, url, limit, like)
+        return self._tell("same", Trap.SAME, url, limit, equal) or numbers
 
     def count_redirect(self, url: str, limit: int, *, same: bool) -> TrapRefusal | None:
         """Count a redirect of *url* to the *same* page as an earlier one, or to another."""
-        return self._tell("sent", Trap.SAME, url, limit, 1 if same else -FRESH)
+        return self._tell("sent", Trap.SAME, url, limit, 1 if same else -NEW_PAGE_WEIGHT)
 
     def _tell(self, kind: str, trap: Trap, url: str, limit: int, change: int) -> TrapRefusal | None:
         around = list(spaces(url))
@@ -336,7 +338,7 @@ class HostTrapStats:
 
         Returns whether the ids are now known to make no difference, as `combined`.
         """
-        return self._weigh("session", name, Trap.SESSIONS, limit, 0 if vain else FRESH)
+        return self._weigh("session", name, Trap.SESSIONS, limit, 0 if vain else NEW_PAGE_WEIGHT)
 
     def _weigh(self, kind: str, text: str, trap: Trap, limit: int, worth: int) -> bool:
         """Close or open by a *kind* of evidence; return whether it closed."""
@@ -369,8 +371,8 @@ class HostTrapStats:
 
     def _close(self, kind: str, space: str, trap: Trap) -> None:
         self.closed[space_key(kind, space)] = trap
-        if len(self.closed) > MOST:
-            self.closed = dict(list(self.closed.items())[MOST // 2 :])
+        if len(self.closed) > MAX_COUNTS:
+            self.closed = dict(list(self.closed.items())[MAX_COUNTS // 2 :])
 
     def count(self, kind: str, space: str) -> int:
         return self.counts.get(kind, {}).get(space_key(kind, space), 0)
@@ -383,9 +385,9 @@ class HostTrapStats:
             counts.pop(key, None)
             return 0
         counts[key] = count
-        if len(counts) > MOST:
+        if len(counts) > MAX_COUNTS:
             largest = sorted(counts.items(), key=lambda item: item[1], reverse=True)
-            self.counts[kind] = dict(largest[: MOST // 2])
+            self.counts[kind] = dict(largest[: MAX_COUNTS // 2])
         return count
 
 

@@ -19,9 +19,9 @@ REDIRECTS: Final = 4
 PAGES: Final = 3
 """Equal pages that make a twin."""
 OWN_WEIGHT: Final = 8
-"""How much redirects must weigh for each page that the form answered itself."""
+"""Weight of redirects needed for each page that the form answered itself."""
 EQUAL_PER_OTHER: Final = 3
-"""How many equal pages there must be for each that differed."""
+"""Equal pages needed for each differing one."""
 
 SITES: Final = 50_000
 """Sites whose evidence is kept, those met last (some 500 bytes each)."""

@@ -33,7 +33,7 @@ MOST = 4 << 30
 _TIMEOUT = 60.0
 
 READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError)
-"""What reading a list raises, whatever it is."""
+"""The exceptions of reading a list."""
 
 
 class ListFile:

@@ -104,7 +104,7 @@ def _numbers(url: str) -> tuple[int, int]:
 
 
 VARIABLE: Final = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}|[0-9]+")
-"""What differs from page to page: numbers, and tokens that are no words."""
+"""Numbers, and tokens that are no words: they differ from page to page."""
 _TOKEN: Final = r"(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}"
 _SESSION: Final = re.compile(
     rf"(?P<semicolon>;jsessionid)=(?P<java>[^/?&;]+)"
@@ -148,13 +148,13 @@ def path_and_query(url: str) -> str:
     return url[url.index("/", 8) :]
 
 
-def combination(url: str) -> tuple[str, list[str]]:
+def split_query(url: str) -> tuple[str, list[str]]:
     """The path of the normal *url*, and its parameters with their values."""
     path, _, query = path_and_query(url).partition("?")
     return path, query.split("&") if query else []
 
 
-def names_of(parameters: list[str]) -> tuple[str, ...]:
+def sorted_names(parameters: list[str]) -> tuple[str, ...]:
     return tuple(sorted({each.partition("=")[0] for each in parameters}))
 
 

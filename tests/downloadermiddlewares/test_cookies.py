@@ -29,7 +29,7 @@ from scrapy_spider_suite.urls.hosts import registered_domain
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scrapy's middleware would fetch the list of public suffixes."""
-    monkeypatch.setattr(scrapy.downloadermiddlewares.cookies, "_split_domain", domains._split)
+    monkeypatch.setattr(scrapy.downloadermiddlewares.cookies, "_split_domain", domains._suffixes())
 
 
 def visit(middleware: CookiesMiddleware, url: str, *set_cookies: str, **request: Any) -> list[str]:
@@ -94,7 +94,7 @@ class TestLikeScrapys:
     def test_any_visits(self, visits: list[Any]) -> None:
         """Hosts of one domain, public suffixes, addresses, deletions, jars, own cookies."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(scrapy.downloadermiddlewares.cookies, "_split_domain", domains._split)
+            patch.setattr(scrapy.downloadermiddlewares.cookies, "_split_domain", domains._suffixes())
             ours, theirs = HostCookiesMiddleware(), CookiesMiddleware()
             for scheme, host, path, cookies, request in visits:
                 lines = [

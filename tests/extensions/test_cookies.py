@@ -33,7 +33,7 @@ URL = "http://www.a.example/"
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scrapy's middleware would fetch the list of public suffixes."""
-    monkeypatch.setattr(scrapy.downloadermiddlewares.cookies, "_split_domain", hosts._split)
+    monkeypatch.setattr(scrapy.downloadermiddlewares.cookies, "_split_domain", hosts._suffixes())
 
 
 class StubCrawler:

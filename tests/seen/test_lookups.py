@@ -31,7 +31,7 @@ def test_a_filter(count: int) -> None:
     draw = np.random.default_rng(7)
     ids = draw.integers(1, 1 << 64, count, np.uint64)
     others = draw.integers(1, 1 << 64, 5_000, np.uint64)
-    words = np.frombuffer(segments.words_of(ids), np.uint16)
+    words = np.frombuffer(segments.filter_words(ids), np.uint16)
     assert len(words) * 16 <= count * 4.5 + 16
 
     def passes(ident: int) -> bool:
@@ -161,7 +161,7 @@ def test_has_is_what_of_says() -> None:
     for mask in (LOW, 15):
         one = UrlIds(5, mask)
         for key in keys:
-            ident = one.of(key)
+            ident = one.hash_id(key)
             wrong = (ident ^ 1 << 63, ident ^ 1 << 16, 0, -1, ident | 1 << 64)
             assert one.has(key, ident)
             assert not any(one.has(key, other) for other in wrong)

@@ -21,7 +21,8 @@ def test_against_a_dict(ids: set[int], others: set[int]) -> None:
     table = FreshTable()
     for ident, handle in rows.items():
         table.put(ident, handle)
-    made = FreshTable.of(np.array(list(rows), np.uint64), np.array(list(rows.values()), np.int64))
+    keys, handles = np.array(list(rows), np.uint64), np.array(list(rows.values()), np.int64)
+    made = FreshTable.from_rows(keys, handles)
     for each in (table, made):
         assert len(each) == len(rows)
         assert each.oldest == (0 if rows else -1)
@@ -33,7 +34,7 @@ def test_against_a_dict(ids: set[int], others: set[int]) -> None:
 
 def test_the_last_of_two_holds() -> None:
     """A log may hold a row twice, if the first was removed."""
-    table = FreshTable.of(np.array([5, 6, 5], np.uint64), np.array([1, 2, 3], np.int64))
+    table = FreshTable.from_rows(np.array([5, 6, 5], np.uint64), np.array([1, 2, 3], np.int64))
     assert len(table) == 2
     assert table.find(5) == 3
 

@@ -41,7 +41,7 @@ class Ended:
 def _at_once(module: str, plan: str) -> Ended:
     assert module == segment_builder.__name__
     try:
-        segment_builder.carry_out(Path(plan))
+        segment_builder.run_plan(Path(plan))
     except (OSError, SuiteError) as error:
         return Ended(f"{error}\n")
     return Ended()

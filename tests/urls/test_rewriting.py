@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scrapy_spider_suite.urls.normalize import normalize
 from scrapy_spider_suite.urls.normalizer import (
-    WORDS,
+    OPTION_WORDS,
     Normalizer,
     Rewriter,
     RewriterTable,
@@ -23,7 +23,7 @@ from scrapy_spider_suite.urls.scope import Scope
 
 DATA = Path(__file__).parent.parent / "data" / "urls"
 REAL = (DATA / "real_urls.txt").read_text(encoding="utf-8").splitlines()
-ALL = SpellingOptions.of(WORDS, ["ref", "x_*"])
+ALL = SpellingOptions.of(OPTION_WORDS, ["ref", "x_*"])
 RULES = (
     "www.a.test  www=yes query-order=yes",
     ".a.test     index=yes keep=b,c_*",
@@ -169,7 +169,7 @@ def test_a_shorter_host_has_its_own_rules() -> None:
 
 
 def _normalizers() -> list[Normalizer]:
-    general = [SpellingOptions(), ALL, *(SpellingOptions.of([word]) for word in WORDS)]
+    general = [SpellingOptions(), ALL, *(SpellingOptions.of([word]) for word in OPTION_WORDS)]
     tables = [*map(RewriterTable, general), RewriterTable(ALL, SpellingRules(RULES))]
     return [*map(Normalizer, tables)]
 

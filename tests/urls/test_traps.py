@@ -10,25 +10,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.urls.traps import (
-    ENOUGH,
-    FOUND,
-    FRESH,
-    MOST,
+    MAX_COUNTS,
+    NEW_LINK_WEIGHT,
+    NEW_PAGE_WEIGHT,
+    PAGES_TO_JUDGE,
     HostTrapStats,
     Trap,
     TrapLimits,
     TrapRefusal,
-    harmless,
+    make_quick_test,
     trap_of_url,
 )
 from scrapy_spider_suite.urls.url_spaces import (
     QueryOrders,
-    combination,
     folders,
-    names_of,
     session_of,
+    sorted_names,
     sorted_query,
     spaces,
+    split_query,
 )
 
 LIMITS = TrapLimits(length=200, segments=10, repeats=3, calendar=10, sessions=3)
@@ -72,7 +72,7 @@ H = "http://h.example"
 def test_what_a_url_betrays_by_itself(path: str, trap: Trap | None) -> None:
     """In 2026, with dates of ten years ahead allowed."""
     assert trap_of_url(H + path, LIMITS, 2026) is trap
-    assert trap is None or not harmless(LIMITS, 2026)(H + path)
+    assert trap is None or not make_quick_test(LIMITS, 2026)(H + path)
 
 
 @settings(max_examples=60, deadline=None)
@@ -89,7 +89,7 @@ def test_the_quick_look_lets_no_trap_pass(
 ) -> None:
     """What it calls harmless, the whole look finds nothing in."""
     url = f"{H}/{'/'.join(segments)}{query}"
-    if harmless(limits, year)(url):
+    if make_quick_test(limits, year)(url):
         assert trap_of_url(url, limits, year) is None
 
 
@@ -190,8 +190,8 @@ def test_something_new_makes_up_for_several_that_say_the_same() -> None:
     """Every fifth page says something new: that is no trap, however long it lasts."""
     ground = HostTrapStats()
     for number in range(500):
-        same = number % (FRESH + 1) != 0
-        assert ground.count_page(f"{H}/list/{number}", FRESH + 1, same=same) is None
+        same = number % (NEW_PAGE_WEIGHT + 1) != 0
+        assert ground.count_page(f"{H}/list/{number}", NEW_PAGE_WEIGHT + 1, same=same) is None
     assert ground.same_space(f"{H}/list/1") is None
 
 
@@ -214,11 +214,11 @@ def test_combinations_in_vain() -> None:
     assert ground.combines_in_vain("/s", ABC), "it adds a name to those"
     assert not ground.combines_in_vain("/s", AC), "of which nothing is known"
     assert not ground.combines_in_vain("/t", AB)
-    for _ in range(ENOUGH):
+    for _ in range(PAGES_TO_JUDGE):
         ground.combined("/s", AC, 3, 0)
     assert ground.combines_in_vain("/s", AC)
-    assert combination(f"{H}/s?b=1&a=2") == ("/s", ["b=1", "a=2"])
-    assert names_of(["b=1", "a=2", "b=3"]) == AB
+    assert split_query(f"{H}/s?b=1&a=2") == ("/s", ["b=1", "a=2"])
+    assert sorted_names(["b=1", "a=2", "b=3"]) == AB
 
 
 def test_names_with_credit_stay() -> None:
@@ -227,7 +227,7 @@ def test_names_with_credit_stay() -> None:
     for number in range(200):
         ground.combined("/list", AB, 12, 0)
         if not number % 40:
-            ground.combined("/list", AC, 12, FOUND)
+            ground.combined("/list", AC, 12, NEW_LINK_WEIGHT)
         assert not ground.combines_in_vain("/list", AC)
     assert ground.combines_in_vain("/list", AB)
 
@@ -237,14 +237,14 @@ def test_combinations_open_again() -> None:
     ground = HostTrapStats()
     for _ in range(50):
         ground.combined("/s", AB, 8, 0)
-    ground.combined("/s", AB, 8, FRESH)
+    ground.combined("/s", AB, 8, NEW_PAGE_WEIGHT)
     assert not ground.combines_in_vain("/s", AB), "it has credit"
-    for _ in range(FRESH):
+    for _ in range(NEW_PAGE_WEIGHT):
         assert not ground.combines_in_vain("/s", AB)
         ground.combined("/s", AB, 8, 0)
     assert ground.combines_in_vain("/s", AB)
     for _ in range(3):
-        ground.combined("/s", AC, 8, FRESH)
+        ground.combined("/s", AC, 8, NEW_PAGE_WEIGHT)
     assert not ground.closed
     ground.combined("/s", BC, 8, 0)
     assert not ground.combines_in_vain("/s", BC)
@@ -326,11 +326,12 @@ def test_a_ground_is_bounded() -> None:
         words = ["".join(draw.choices("abcdefgh", k=6)) for _ in range(3)]
         url = f"{H}/{'/'.join(words)}?sid={number:020}"
         ground.sample(url, Trap.QUERY, words[0])
-        ground.combined(f"/{words[0]}", tuple(sorted(words)), 3, draw.choice([0, 0, 0, FRESH]))
+        worth = draw.choice([0, 0, 0, NEW_PAGE_WEIGHT])
+        ground.combined(f"/{words[0]}", tuple(sorted(words)), 3, worth)
         ground.crowded(url, 50, 5)
         ground.count_page(url, 3, same=draw.random() < 0.9)
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert max(map(len, ground.counts.values())) <= MOST
-    assert len(ground.closed) <= MOST
+    assert max(map(len, ground.counts.values())) <= MAX_COUNTS
+    assert len(ground.closed) <= MAX_COUNTS
     assert size < 200_000

@@ -18,7 +18,7 @@ from scrapy_spider_suite.operate.verb import Invocation, Row, Verb, display_text
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.job_status import CrawlState, read_status
 from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlans
-from scrapy_spider_suite.urls.traps import counts_of
+from scrapy_spider_suite.urls.traps import format_counts
 
 _TOLD = ("started", "ended", "finish_reason", "exit_code", "cache_hit_rate")
 _IN_WORDS = (
@@ -48,7 +48,7 @@ def _run(call: Invocation) -> int:
         return 0
     outcomes = row.pop("outcomes")
     if "traps" in row:
-        row["traps"] = counts_of(row["traps"])
+        row["traps"] = format_counts(row["traps"])
     first = {
         "running": words_of_state(state, status),
         "paused": words_of_pauses(row["pauses"]) or ("yes" if row.get("paused") else ""),

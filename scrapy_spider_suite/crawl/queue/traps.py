@@ -41,13 +41,13 @@ from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.page_digests import NEWS, RecentNumbers, content_hash, content_pieces
 from scrapy_spider_suite.urls.traps import (
-    FOUND,
-    FRESH,
+    NEW_LINK_WEIGHT,
+    NEW_PAGE_WEIGHT,
     HostTrapStats,
     Trap,
     TrapLimits,
     TrapRefusal,
-    harmless,
+    make_quick_test,
     space_key,
     trap_of_url,
 )
@@ -55,11 +55,11 @@ from scrapy_spider_suite.urls.url_spaces import (
     QueryOrders,
     Session,
     ancestors,
-    combination,
     guess_folder,
-    names_of,
     session_of,
     siblings,
+    sorted_names,
+    split_query,
 )
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class DuplicateDomains:
         It is a farm when *limit* more said the same than others make up for, `FRESH` each.
         """
         count = self._suspects.get(domain, 0)
-        count = count + 1 if same else count - FRESH
+        count = count + 1 if same else count - NEW_PAGE_WEIGHT
         if count <= 0:
             self._suspects.pop(domain, None)
             return
@@ -383,7 +383,7 @@ class Traps:
         self.met: Counter[Trap] = Counter() if met is None else met
         self._policy = policy
         self._limits, self._year = policy.traps, 0
-        self._harmless = harmless(policy.traps, 0)
+        self._harmless = make_quick_test(policy.traps, 0)
         self._known = known
         self._has_values = has_values or self._recalls
         self._store = store
@@ -404,7 +404,7 @@ class Traps:
             return urls
         if limits is not self._limits or year != self._year:
             self._limits, self._year = limits, year
-            self._harmless = harmless(limits, year)
+            self._harmless = make_quick_test(limits, year)
         is_harmless, orders = self._harmless, bool(limits.permuted)
         kept, host, origin, suspect = [], "", " ", False
         for url in urls:
@@ -457,8 +457,8 @@ class Traps:
         if limits.sessions and (page := self._stand_ins.other(url, host)) is not None:
             return TrapRefusal(Trap.SESSIONS, page)
         if limits.query and "&" in url:
-            path, parameters = combination(url)
-            if ground.combines_in_vain(path, names_of(parameters)):
+            path, parameters = split_query(url)
+            if ground.combines_in_vain(path, sorted_names(parameters)):
                 space = f"{url.partition('?')[0]}?"
                 if self._has_values(space, parameters):
                     return TrapRefusal(Trap.QUERY, path)
@@ -604,7 +604,7 @@ class Traps:
         return known or xxhash.xxh3_64_intdigest(url.encode()) % _ONE_IN == 0
 
     def _saw_query(self, url: str, host: str, body: bytes, links: Collection[str]) -> None:
-        path, parameters = combination(url)
+        path, parameters = split_query(url)
         space = f"{url.partition('?')[0]}?"
         # All of them are met: no short cut.
         numbers = [space_key("", each) for each in parameters]
@@ -612,13 +612,13 @@ class Traps:
         if new or len(parameters) < 2 or not links:
             return  # what has no links may have had them taken away
         news = self._said.learns(space, content_pieces(body, host))
-        worth = FRESH if news >= NEWS else 0
+        worth = NEW_PAGE_WEIGHT if news >= NEWS else 0
         if any(self._leads_on(link, space, host) for link in links):
-            worth = FOUND
+            worth = NEW_LINK_WEIGHT
         if worth and self._stats.get(host) is None:
             return
         onward = sum(link.startswith(space) for link in links) >= _LEAST_LINKS
-        limit, names = self._policy.traps.query, names_of(parameters)
+        limit, names = self._policy.traps.query, sorted_names(parameters)
         ground = self._learning(host, fresh=worth > 0)
         if ground.combined(path, names, limit, worth, onward=onward):
             self._stats.report(host, TrapRefusal(Trap.QUERY, path), self._policy.traps)

@@ -166,7 +166,7 @@ class LinkFacts:
 
 
 Test = Callable[[str, LinkFacts], bool]
-"""Whether a normal URL, with what else is known of it, is wanted."""
+"""Whether a normal URL with these facts is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
