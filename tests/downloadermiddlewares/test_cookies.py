@@ -94,7 +94,8 @@ class TestLikeScrapys:
     def test_any_visits(self, visits: list[Any]) -> None:
         """Hosts of one domain, public suffixes, addresses, deletions, jars, own cookies."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(scrapy.downloadermiddlewares.cookies, "_split_domain", domains._suffixes())
+            split = domains._suffixes()
+            patch.setattr(scrapy.downloadermiddlewares.cookies, "_split_domain", split)
             ours, theirs = HostCookiesMiddleware(), CookiesMiddleware()
             for scheme, host, path, cookies, request in visits:
                 lines = [
