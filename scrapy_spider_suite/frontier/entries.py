@@ -1,19 +1,7 @@
-"""Keys: what hosts and URLs are known by, in memory and on disk.
+"""One URL in a host's queue, its keys, and the orders of a queue.
 
-What waits in a host's queue: one URL, with what is known of it.
-
-Orders: which URL of a host comes next, decided by nothing but how its key is formed.
-
-A key begins with four bytes of inverted priority and ends with six bytes of sequence, which no
-other entry has; what stands between is the order's. `breadth-first` adds nothing, so its keys are
-those of every earlier release. The others add a byte that puts what was tried in vain behind what
-was not, and then:
-
-- `bottom-up` (Tarantula, §5.1): two bytes for the sweep of a leaf window, the path, and a byte
-  above all others. So a URL comes after all that begin with it: `/video/clips/`, `/video/`, `/`;
-- `best-first`: eight bytes that sort by falling score.
-
-No key is longer than `LONGEST`, since a host's record holds one.
+An order key begins with four bytes of inverted priority and ends with six bytes of sequence. What
+stands between them is the order's; no key is longer than `LONGEST`.
 """
 
 from __future__ import annotations
@@ -36,13 +24,13 @@ def slot_of(host: str) -> int:
 
 
 def host_key(host: str) -> bytes:
-    """The key of a host's row, and the prefix of its queue and its URLs: slot, host, NUL."""
+    """The key of a host's row, and the prefix of its queue and URLs: slot, host, NUL."""
     name = host.encode()
     return xxhash.xxh3_64_digest(name)[:2] + name + b"\0"
 
 
 def state_key(host: str, url: str) -> bytes:
-    """What deduplication knows a bulk link or a plain GET by: its host's key and normal form."""
+    """The deduplication key of a link or plain GET: its host's key and normal form."""
     return host_key(host) + url.encode()
 
 
@@ -55,7 +43,7 @@ class Flag(IntFlag):
     START = 2
     """It came out of ``start()``."""
     DONT_FILTER = 4
-    """It was to be fetched whether seen or not: a spider said so, or an operator asked for it."""
+    """Fetch it whether seen or not: a spider or an operator asked for it."""
     VOLATILE = 8
     """It cannot be stored: it lives in memory and keeps its parent un-done."""
     PROXIED = 32
@@ -75,20 +63,15 @@ _VOLATILE = int(Flag.VOLATILE)
 class Entry(Struct, eq=False, gc=False):
     """One URL (or stored request) in the queue of one host.
 
-    There are hundreds of thousands in memory: the garbage collector, which would stop the crawl
-    to walk over them, does not know them. What holds entries lets go of them in the end.
+    The garbage collector does not know entries: there are hundreds of thousands in memory.
 
     *host* is the pacing key: the hostname, or the ``download_slot`` that a spider chose.
-    *stored_key* is what deduplication knows it by; most follow from host and URL (empty: their
-    `state_key`), and are not worth their memory.
+    *stored_key* is the deduplication key if it does not follow from host and URL.
     *hops_outside* is how many links in a row have led out of the scope.
-    *referrer_policy* is the number of the Referrer-Policy of the page *referrer*, 0 if that sent
-    none (see `crawl.referers`).
-    *payload* is ``None`` for a plain GET that the frontier made, the request itself in memory,
-    or the encoded request on disk.
-    *key* orders the entries of a host: four bytes of inverted priority, at the end six bytes of
-    sequence, and between them what the order of the job adds (see `orders`).
-    *holder* is the lease that cannot be committed before this entry is (volatile entries only).
+    *referrer_policy* is the number of the Referrer-Policy of the page *referrer*, 0 for none.
+    *payload* is ``None`` for a plain GET, the request in memory, or the encoded request on disk.
+    *key* orders the entries of a host.
+    *holder* is the lease that cannot be committed before this entry (volatile entries only).
     *seed_note* is the tag of a seed and whether its scheme was guessed, until that is stored.
     """
 
@@ -164,10 +147,10 @@ class Order(Protocol):
     """Gives entries their keys."""
 
     def key(self, entry: Entry, sequence: int, head: bytes, *, tried: bool = False) -> bytes:
-        """The key of *entry*; if it was *tried*, it comes behind the others of its priority.
+        """The key of *entry*; if *tried*, it lies behind the others of its priority.
 
-        *head* is a lower bound of the keys of its host that are left. Raises `OverflowError` after
-        2**48 entries.
+        *head* is a lower bound of the keys left of its host. Raises `OverflowError` after 2**48
+        entries.
         """
 
 
@@ -182,10 +165,9 @@ class BreadthFirst:
 class BottomUp:
     """From the leaves of a host's tree of paths to its root, from left to right (T13).
 
-    With *alternating* (T16) a window goes over the leaves: what is found behind it waits until it
-    comes back, from right to left, and so on. That is a number for each sweep, before paths that
-    are mirrored in every other sweep: then the right-most leaf sorts first, and still before its
-    parent.
+    With *alternating* (T16) a window goes over the leaves, to and fro. Keys hold the number of the
+    sweep, then the path, mirrored in every other sweep: so the right-most leaf sorts first, and
+    still before its parent.
     """
 
     def __init__(self, *, alternating: bool = False) -> None:
@@ -208,8 +190,8 @@ class BottomUp:
 
 
 class BestFirst:
-    """By falling *score*, those of one score as they were found. A score that is no finite number
-    counts as 0.0, as does one above 1e308."""
+    """By falling *score*, then as found. A score that is not finite, or above 1e308, counts as 0.0.
+    """
 
     def __init__(self, score: Score) -> None:
         self._score = score
@@ -237,7 +219,6 @@ def _leaf(url: str, sweep: int) -> bytes:
 
 
 def _falling(score: float) -> bytes:
-    """Eight bytes that sort as the negative of *score* does (the usual trick with IEEE 754)."""
     if not -1e308 <= score <= 1e308:  # nor is a NaN
         score = 0.0
     (bits,) = _BITS.unpack(_DOUBLE.pack(score + 0.0))  # -0.0 becomes 0.0

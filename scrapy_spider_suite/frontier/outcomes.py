@@ -100,8 +100,7 @@ class Outcome:
     def after(self, attempts: int, retry_times: int, *, ours: bool) -> State:
         """The state after *attempts* attempts; *ours*: the frontier made the URL.
 
-        Requests that a spider yielded are retried by Scrapy's RetryMiddleware, whose copies
-        arrive as `Event.REPLACED`: what reaches the table then is its last word.
+        Scrapy's RetryMiddleware retries a spider's requests: its copies arrive as `Event.REPLACED`.
         """
         if self.retry is Retry.HOST:
             return State.PENDING

@@ -1,23 +1,4 @@
-"""The hours of the day at which a host may be visited.
-
-In UTC: the machines of a crawl and the sites that it visits have local times of their own, and
-UTC has no hour that is missing or comes twice.
-
-Exceptions from the general policy: by host, by ``.domain``, by address range (U3).
-
-One rule a line; blank lines and what follows ``#`` are ignored; values with spaces are quoted::
-
-    intranet.example.com   delay=0 concurrency=8 burst=20 robots=ignore
-    .example.org           delay=10 max_pages=500 hours=22-6 user_agent="night bot/1.0"
-    .example.net           blocked=yes reason="asked by mail, 3 May"
-    192.0.2.0/24           delay=2 concurrency=4
-    203.0.113.7            delay=1 burst=5
-
-Rules may lie within one another: each field is decided by the closest rule that names it, a
-host's own before its domain's, a longer domain before a shorter one, a narrower range before a
-wider one. The same subject twice is an error, however it is written. ``burst`` belongs to hosts
-and domains only. An address is both: the host of that name, and a range of one.
-"""
+"""Rules for hosts, domains and address ranges: parsed, merged and looked up; hours of the day."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
-"""Visits that need leave: to hosts and addresses from which other processes fetch, too.
+"""Visits that wait for leave, where other processes fetch from the same hosts and addresses.
 
-Who gives leave cannot be asked and waited for while a visit is chosen. So a host whose turn has
-come, and for which there is no leave yet, keeps its place in the workbench, and its address with
-it, while leave is asked for; meanwhile the next host goes. It leaves as soon as there is an answer,
-or waits as long as that says.
-
-Invariant: a host is either in the workbench's heaps or held here, never both.
+A host without leave keeps its place in the workbench while leave is asked for; the next host goes
+meanwhile. Invariant: a host is either in the workbench's heaps or held here, never both.
 """
 
 from __future__ import annotations
@@ -20,13 +16,13 @@ NEAR: Final = 0.25
 """Seconds for which a place is held for leave that begins then."""
 
 _MOST: Final = 250
-"""Hosts that are held at a time. What is asked for and then not used blocks others."""
+"""Hosts held at a time: an unused grant blocks others."""
 
 _AGAIN: Final = 1.0
 """Seconds until a host that is held is looked at again, whatever happens."""
 
 _LEAST: Final = 0.05
-"""Seconds for which an address waits, where a host of it had to, before another is tried."""
+"""Seconds for which an address waits after a host of it had to."""
 
 WHY: Final = "others fetch there, too"
 
@@ -40,9 +36,7 @@ class PermitSource(Protocol):
         ...
 
     def pause(self, host: HostState, address: AddressState) -> float:
-        """Seconds until a fetch may start there, 0.0 for at once. What is missing is asked for, and
-        an answer to that is news: until then it is a guess.
-        """
+        """Seconds until a fetch may start there, 0.0 for at once. Asks for what is missing."""
         ...
 
     def awaits(self, host: HostState, address: AddressState) -> bool:
@@ -133,7 +127,6 @@ class VisitPermits:
         self._agenda.clear()
 
     def _look(self, visit: Visit, now: float) -> Visit | None:
-        """What *visit*, which was held, has become: a visit for which there is leave, or none."""
         pause = 0.0 if self.source is None else self.source.pause(visit.host, visit.address)
         if pause and self._holds(visit, pause):
             self._remember(visit, now + pause)
@@ -148,7 +141,6 @@ class VisitPermits:
         return None
 
     def _holds(self, visit: Visit, pause: float) -> bool:
-        """Whether a host that has to wait for *pause* is to keep its place meanwhile."""
         if self.source is None or self.source.away:
             return False
         return pause <= NEAR or self.source.awaits(visit.host, visit.address)
@@ -163,8 +155,7 @@ class VisitPermits:
             del self._at[visit.address.key]
 
     def _put_off(self, visit: Visit, pause: float, now: float) -> None:
-        """Let a host wait like any other, and its address for a part of what a fetch would have it
-        wait: it may be only the host that is not free.
+        """Let a host wait, and its address for a part of that: perhaps only the host is not free.
         """
         host, address = visit.host, visit.address
         self._workbench.postpone(host, now + pause, WHY)
@@ -175,5 +166,4 @@ class VisitPermits:
 
 
 def _goes_out(visit: Visit) -> bool:
-    """Whether what is to be fetched goes over the wire that is shared."""
     return visit.entries[0].url.startswith(("http://", "https://"))

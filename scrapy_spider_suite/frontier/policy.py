@@ -1,15 +1,4 @@
-"""Phases: a part of the hosts at a time, by the clock on the wall alone (KSpider, §2.2; K4-K8).
-
-The paper does not print when which phase is active, only that on each node exactly one is, that no
-two nodes have the same one, and that nodes do not speak when they swap (K6, K7). Here node *n* has
-phase ``(n + t // T) mod N`` at time *t*. Nor does it say what becomes of fetches that are under way
-at a swap: a guard at the end of each turn, in which none begins, leaves them time to end.
-
-Who may be visited, how often and as whom: the general settings, and what comes before them.
-
-One policy is shared by all that decide. It changes while a crawl runs (`Policy.change`); what
-keeps an answer of it keeps its *revision*, too, and asks again when that has moved on.
-"""
+"""How fast, how much and whether a host may be visited; phases."""
 
 from __future__ import annotations
 
@@ -32,8 +21,8 @@ from scrapy_spider_suite.urls.traps import TrapLimits
 class Phases:
     """*count* phases, each active for *seconds*; in the last *guard* seconds no fetch begins.
 
-    Nodes are numbered from 0, the clocks of all are those of the wall (seconds since 1970). Raises
-    `ValueError` for numbers that make no phases; there are at least as many as nodes (K5).
+    Nodes are numbered from 0; clocks are wall clocks. Raises `ValueError`: fewer phases than nodes
+    (K5).
     """
 
     count: int
@@ -106,7 +95,7 @@ def waits_for_rule(words: str) -> bool:
 
 
 def excluded_pattern(words: str) -> HostPattern | None:
-    """Of whom the rule was by which a host waits for *words*; None if it is no one's."""
+    """The pattern of the rule in *words*, by which a host waits; None if there is none."""
     why, parenthesis, rest = words.partition(" (")
     if not parenthesis or why not in (_BLOCKED, _OUTSIDE):
         return None
@@ -118,18 +107,15 @@ def excluded_pattern(words: str) -> HostPattern | None:
 
 @dataclass(slots=True)
 class Policy:
-    """The pace of hosts and addresses (seconds), and how much is asked of a host.
+    """The pace of hosts and addresses (seconds), and the limits of hosts and of the job; 0: no
+    limit.
 
-    *host_max_pages*, *host_max_depth*, *domain_max_pages*, *domain_max_hosts* (of a registered
-    domain) and *job_max_pages* 0 mean no limit. *address* concurrency 0: addresses set none.
-    *slots* are a project's own paces by pacing key (Scrapy's ``DOWNLOAD_SLOTS``). *start_delay* is
-    the least delay that a host begins with, where something measures and changes it afterwards.
-    *retry_failed_after* 0 means that what failed is never tried again, otherwise it is so for the
-    reasons *retry_failed*, so many seconds later, when a link leads there.
-    *traps* say what is taken for one. *blocks* are an operator's, beside those of the file.
-    With *phases* a part of the hosts is visited at a time, which of them as on the *node* of that
-    number, modulo them. *shared* are hosts and addresses that
-    others fetch from, too: one request at a time, whatever the paces say.
+    *address* concurrency 0: addresses set none. *slots* are a project's own paces by pacing key
+    (Scrapy's ``DOWNLOAD_SLOTS``). *start_delay* is the least first delay, where something measures
+    it. *retry_failed_after*: seconds after which a link makes a URL that failed for a reason in
+    *retry_failed* pending again; 0: never. *blocks* are an operator's. With *phases*, *node* says
+    which part of the hosts is visited now. *shared*: other processes fetch from the same hosts, so
+    one request at a time.
     """
 
     host: Pace = field(default_factory=lambda: Pace(4.0))
@@ -222,10 +208,7 @@ class Policy:
     # Bars: those of a host and those of its address hold together
 
     def exclusion(self, host: str, address: str, wall: float) -> Exclusion | None:
-        """Why *host*, at *address* ("" while it is not known), may not be visited at *wall*.
-
-        The exclusion that ends last, if there are several.
-        """
+        """Why *host*, at *address* ("": unknown), may not be visited at *wall*: what ends last."""
         overrides, blocks = self.overrides, self.blocks
         exclusions: list[Exclusion] = []
         if overrides.excludes:
@@ -259,10 +242,9 @@ class Policy:
     # Saying why
 
     def explain(self, host: str, address: str = "") -> list[tuple[str, object, Rule]]:
-        """Every rule that holds for *host* at *address*: what it sets, to what, and who said so.
+        """Every rule for *host* at *address*: field, value, rule; the closest first.
 
-        The closest first; of the two for one field, one of the host and one of its address, both
-        are given, since delays, hours and blocks hold for each by itself.
+        Rules of the host and of its address are both given: they hold for each by itself.
         """
         found: list[tuple[str, object, Rule]] = []
         overrides = self.overrides
@@ -280,7 +262,6 @@ class Policy:
 
 @lru_cache(maxsize=1_024)
 def _exclusion(why: str, until: float, rule: Rule, reason: str) -> Exclusion:
-    """A exclusion; one for all the hosts that one rule holds."""
     return Exclusion(why, until, rule, reason)
 
 
@@ -289,7 +270,6 @@ def _until(exclusion: Exclusion) -> float:
 
 
 def _exclusions_of_lines(lines: Iterator[OverrideLine], wall: float) -> Iterator[Exclusion]:
-    """The exclusions of rules that lie within one another, the closest first: it decides."""
     blocked: OverrideLine | None = None
     hours: OverrideLine | None = None
     for line in lines:

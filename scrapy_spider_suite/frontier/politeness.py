@@ -1,16 +1,4 @@
-"""A limit of bytes per second that delays what is asked for next, and cuts nothing.
-
-Each request pays the mean size of an answer when it goes out, and the difference when its answer
-has come. So requests go out evenly from the first one on, however long their answers take, and in
-the long run no more is received than was allowed. The rule is that of a leaky bucket (ITU-T I.371,
-annex A, "generic cell rate algorithm"), with a price that is corrected afterwards.
-
-How long a host must wait after what it answered.
-
-The plain delays are the workbench's business; here is what may make them longer:
-``Retry-After`` (RFC 9110 §10.2.3), a growing back-off after 429, 503, timeouts and failed
-connections, and giving up hosts that never answer.
-"""
+"""Back-off, Retry-After, pace and bandwidth: how long a host waits, by its answers."""
 
 from __future__ import annotations
 
@@ -30,10 +18,7 @@ _CREDIT = 1.0
 
 
 class BandwidthLimit:
-    """One crawl's. *rate* is in bytes per second and may change; 0 is no limit.
-
-    Times are seconds of a monotonic clock.
-    """
+    """*rate* in bytes per second; 0 is no limit. Times are monotonic seconds."""
 
     def __init__(self, rate: float = 0.0) -> None:
         self.rate = rate
@@ -79,10 +64,9 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """The rules of waiting: seconds, and failed connections in a row before giving up.
+    """Seconds to wait, and failed connections in a row before giving up.
 
-    *refused* is the base after a refused connection, where that is shorter: it costs the host
-    next to nothing, and a mistyped port is to be known soon.
+    *refused* is the base after a refused connection, where that is shorter.
     """
 
     base: float = 5.0
@@ -91,10 +75,7 @@ class BackOff:
     refused: float = math.inf
 
     def after(self, failures: int, event: Event | None = None) -> float:
-        """Seconds to wait after *failures* in a row (1 or more): base, doubled each time.
-
-        *event* is the last of them.
-        """
+        """Seconds to wait after *failures* in a row: the base for *event*, doubled each time."""
         base = min(self.base, self.refused) if event is Event.REFUSED else self.base
         return min(self.longest, base * 2.0 ** min(failures - 1, 30))
 
@@ -114,8 +95,7 @@ def judge_host(
 ) -> HostVerdict:
     """What *event* means for a host that had *failures* in a row before it.
 
-    *retry_after* is the server's own wish in seconds from now; it wins over a shorter
-    back-off, and a longer back-off wins over it. More than `LONGEST_WISH` is not granted.
+    The longer of back-off and *retry_after* (seconds) holds; `LONGEST_WISH` at most.
     """
     health = OUTCOMES[event].health
     if health is Health.NONE:
@@ -131,10 +111,9 @@ def judge_host(
 
 
 def parse_retry_after(value: str, wall: float) -> float | None:
-    """Seconds to wait, from a ``Retry-After`` header in either of its forms.
+    """Seconds to wait by a ``Retry-After`` header, 0.0 to `LONGEST_WISH`; None if it is invalid.
 
-    *wall* is the time now in seconds since the epoch. A date in the past is 0.0, what is too far
-    away `LONGEST_WISH`; what is neither a number nor a date is None.
+    *wall* is the time now in seconds since the epoch.
     """
     value = value.strip()
     if value.isascii() and value.isdigit():

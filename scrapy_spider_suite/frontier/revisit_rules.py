@@ -1,21 +1,8 @@
-"""When a page that was fetched is fetched again: ``SUITE_REVISIT``.
+"""When a page is visited again: change rate, price of a visit, ETag and Last-Modified.
 
-*fixed*: every so many seconds. *adaptive*: so often as keeps most pages fresh with the visits that
-there are. That has two parts, both known for long:
-
-- **How often a page changes** is estimated from what its visits found, as the most likely rate of
-  a Poisson process (Cho, Garcia-Molina: "Estimating frequency of change", ACM TOIT 3(3), 2003). A
-  visit tells whether the page changed since the one before, or, by its Last-Modified, when last.
-- **How often it is worth a visit** follows from that rate and one number for all pages, the
-  *price*: the seconds of freshness that a visit has to bring (Cho, Garcia-Molina: "Effective page
-  refresh policies for web crawlers", ACM TODS 28(4), 2003; as a rule for each page alone: Azar,
-  Horvitz, Lubetzky, Peres, Shahaf: "Tractable near-optimal policies for crawling", PNAS 2018). A
-  page that changes faster than it can be followed is worth few visits, and may be worth none.
-
-The price follows from how many pages change how often, which `ChangeRates` counts, and from the
-number of visits. Times are wall times, rates numbers a second; nothing here knows a clock.
-
-What a server gave to ask it by whether a page changed (RFC 9110 §8.8 and §13.1).
+The change rate is estimated from visits (Cho, Garcia-Molina, ACM TOIT 3(3), 2003). The interval
+follows from the rate and one *price*, the seconds of freshness that a visit has to bring (Cho,
+Garcia-Molina, ACM TODS 28(4), 2003; Azar et al., PNAS 2018). Times are wall times, rates 1/s.
 """
 
 from __future__ import annotations
@@ -56,11 +43,11 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the visits to a page have found so far; 24 bytes and 4 for each change.
+    """What the visits to a page have found; 24 bytes and 4 for each change.
 
-    ``last``: when it was visited last. ``quiet``: seconds over which it is known not to have
-    changed. ``dated``: changes of which is known when they were (fading, so no whole number).
-    ``changed``: the lengths of the intervals in which it changed at least once, in seconds.
+    ``last``: time of the last visit. ``quiet``: seconds without a change. ``dated``: changes with a
+    known time (fading). ``changed``: seconds of the intervals in which the page changed at least
+    once.
     """
 
     last: float
@@ -69,9 +56,9 @@ class History:
     changed: tuple[float, ...] = ()
 
     def visited(self, now: float, *, changed: bool, modified: float | None = None) -> History:
-        """With another visit. *modified*: when the page says that it last changed, if it does.
+        """The history with another visit. *modified*: Last-Modified, if the page has one.
 
-        A 304, or a digest equal to that of the last visit, is no change, whatever *modified* says.
+        A 304 or an equal digest is no change, whatever *modified* says.
         """
         interval = max(1.0, now - self.last)
         if not changed:
@@ -84,7 +71,6 @@ class History:
         return replace(found._faded(), last=now)
 
     def _faded(self) -> History:
-        """Without what is too long ago: pages change their ways."""
         if self.dated + len(self.changed) <= CHANGES_MAX:
             return self
         fade = 1 - 1 / CHANGES_MAX
@@ -93,10 +79,8 @@ class History:
     def rate(self, prior: float) -> float:
         """The most likely number of changes a second.
 
-        *prior*: that of the median page. What is known before any visit is that, and that a page
-        in six changes more than `SPREAD` times as often, one in six less than that part as often
-        (log-normal): a page that changed every time may change at any rate, one that never did
-        need not be at rest for ever.
+        The prior is log-normal around *prior*, the median page's rate, with `SPREAD` as its
+        deviation.
         """
         if not (self.quiet or self.dated or self.changed):
             return prior
@@ -159,10 +143,8 @@ def interval_for(rate: float, price: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RevisitPolicy:
-    """The settings. Seconds; *prior* in changes a second.
-
-    ``least`` and ``most`` bound the interval that adaptive revisits come to: of a page that is not
-    worth a visit, too, which may change its ways.
+    """The settings, in seconds; *prior* in changes a second. ``least`` and ``most`` bound
+    intervals.
     """
 
     mode: Mode = Mode.OFF
@@ -207,11 +189,7 @@ class ChangeRates:
             self._bins[_bin(new)] += 1
 
     def price(self, visits: float, least: float = 0.0, most: float = inf) -> float:
-        """The price at which the pages are worth *visits* a second in all.
-
-        *least* and *most* bound their intervals. Where there are more visits than that, it is next
-        to nothing.
-        """
+        """The price at which pages are worth *visits* a second; *least*, *most* bound intervals."""
         low, high = 1e-3, float(1 / _RATES[0])
         if visits <= 0:
             return high
@@ -232,10 +210,9 @@ def _bin(rate: float) -> int:
 
 
 class RevisitShare:
-    """Whose turn it is where pages wait that are new and such as are due again.
+    """Whose turn it is, new pages' or revisits': a share of *weight* (0 to 1) is for revisits.
 
-    Of those turns a part of *weight*, from 0 to 1, is for revisits, evenly spread. Where only one
-    kind waits it has the turn, and nothing is owed to the other for it.
+    Where only one kind waits, it has the turn, and the other is owed nothing.
     """
 
     def __init__(self, weight: float) -> None:
@@ -254,11 +231,7 @@ class RevisitShare:
 
 
 class VisitBudget:
-    """How many visits there may be by now, where they come at a steady *rate*.
-
-    What is not spent in time is kept, up to a twentieth of a round, so that whoever is late may
-    catch up.
-    """
+    """How many visits there may be by now at a steady *rate*; a twentieth of a round is kept."""
 
     def __init__(self) -> None:
         self.left = 0.0
@@ -277,9 +250,9 @@ class VisitBudget:
 
 @dataclass(frozen=True, slots=True)
 class LastmodTrust:
-    """How far a host's sitemaps are to be believed when they say that pages changed (lastmod).
+    """How far a host's lastmod is to be trusted.
 
-    ``made``: pages that were visited because of it; ``true``: those that had changed.
+    ``made``: pages visited because of it; ``true``: those that had changed.
     """
 
     made: float = 0.0
@@ -296,9 +269,8 @@ class LastmodTrust:
         return self.made < 5 or self.true >= self.made / 2
 
     def due(self, lastmod: float | None, history: History, due: float, now: float) -> float:
-        """When a page is due that a sitemap says to have changed at *lastmod* (wall).
-
-        At once if that is after its last visit, and not in the future; else when it was *due*.
+        """When a page with *lastmod* (wall) is due: at once if that lies after its last visit and
+        not in the future, else at *due*.
         """
         if lastmod is None or not history.last < lastmod <= now or not self.credible:
             return due
@@ -335,10 +307,7 @@ class Validators:
         return _seconds(self.last_modified)
 
     def headers(self) -> dict[bytes, bytes]:
-        """Those of a request that is to be answered with 304 if the page did not change.
-
-        Both, as RFC 9110 §13.1.3 has it: who knows entity tags passes over the date.
-        """
+        """Conditional request headers: both, as RFC 9110 §13.1.3 has it."""
         found = {}
         if self.etag:
             found[b"If-None-Match"] = self.etag.encode("latin-1")

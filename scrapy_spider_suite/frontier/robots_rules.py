@@ -1,26 +1,4 @@
-"""The one group of a robots.txt that holds for one user agent, parsed by ``protego``.
-
-Why not hand the whole file to protego: it keeps every rule once for every user agent that the
-rule's group names, so 1,000 ``User-agent`` lines before 1,000 rules, a file of 30 KB, become
-73 MB after 1.1 s, and 500 KiB of that (RFC 9309 §2.5 has us read so much) minutes and
-gigabytes. So the lines of the one group are picked first, as protego reads lines (a test compares
-the two, fields that protego does not know apart), and only those are parsed: time and memory are
-linear in the file. Names are whole product tokens (RFC 9309 §2.2.1), where protego is content
-with the beginning of one.
-
-What a robots.txt, or the lack of one, allows, and for how long (RFC 9309).
-
-`judge_robots` turns one answer, or none, into `RobotsRules`::
-
-    2xx                     RULES             the first 500 KiB of the body are obeyed (§2.5)
-    3xx, 4xx but 429        ALLOW_ALL         (§2.3.1.3; 3xx: the caller followed five and gave up)
-    429, 5xx, no answer     DISALLOW_FOR_NOW  asked again after 5 minutes, an hour, a day (§2.3.1.4)
-
-While an origin is unreachable, what it said before goes on to hold. After 30 days of it
-everything is allowed, which is the choice that §2.3.1.4 leaves, and it is still asked daily.
-
-Times are seconds since the epoch, because verdicts outlive the process.
-"""
+"""What one robots.txt allows (RFC 9309), how long it is valid, and what a failed fetch means."""
 
 from __future__ import annotations
 
@@ -39,11 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MATCH_BUDGET = 1_100_000_000
-"""Most (characters of the URL) times (characters of the rules with a ``*``) for one question.
+"""Most (characters of the URL) times (characters of rules with ``*``) for one question.
 
-Each such rule is a search through the URL: 22,000 of them and 60,000 characters took 0.7 s.
-The bound lies above 500 KiB of rules times 2,083 characters (Scrapy's URLLENGTH_LIMIT), at worst
-some 0.1 s, so that no URL within the limit ever meets it.
+Above 500 KiB of rules times 2,083 characters (Scrapy's URLLENGTH_LIMIT): some 0.1 s at worst.
 """
 
 _AGENT = re.compile(r"(?:user-agent|useragent|user\s+agent)(?:\s*:|\s|$)\s*(.*)", re.I | re.S)
@@ -60,10 +36,10 @@ _BYTES_PER_RULE = 400  # of protego's objects, measured over 150,000 real rules
 
 
 class AgentGroup:
-    """What a robots.txt says to one user agent.
+    """The rules for one user agent.
 
     Attributes:
-        token: the name that the group was chosen by, ``*`` among them; None: none matches.
+        token: the name that the group was chosen by, or ``*``; None: no group matches.
         weight: about how many bytes of memory it takes.
     """
 
@@ -106,10 +82,9 @@ def rule_lines(text: str) -> list[str]:
 
 
 def choose_group(lines: Iterable[str], user_agent: str) -> str | None:
-    """Return the token of the group that holds for *user_agent*, or None.
+    """The token of the group for *user_agent* (a token or a whole header), or None.
 
-    The longest token that is a word of *user_agent* wins, then one that ends in ``*`` and begins a
-    word, then ``*`` (RFC 9309 §2.2.1); the whole User-Agent header may be given.
+    The longest matching token wins, then one that ends in ``*``, then ``*`` (RFC 9309 §2.2.1).
     """
     robot = _CONTACT.sub(" ", user_agent).strip().lower()
     best, best_score = None, 0
@@ -123,17 +98,11 @@ def choose_group(lines: Iterable[str], user_agent: str) -> str | None:
 
 
 class _Line(str):
-    """A line without comment and surrounding space, and which it was in its file."""
-
     number = 0
 
 
 def deciding_line(text: str, user_agent: str, url: str) -> tuple[int, str] | None:
-    """The number and words of the line of *text* by which *url* may be fetched, or may not.
-
-    The longest rule that matches *url* and says what `Group.allowed` does; None if it is for lack
-    of one that the URL is allowed. For explaining: it costs a parser for each rule.
-    """
+    """Number and text of the line that decides about *url*; None if no line does. Slow."""
     lines = []
     for number, raw in enumerate(text.splitlines(), 1):
         line = _Line(raw.partition("#")[0].strip())
@@ -153,16 +122,12 @@ def deciding_line(text: str, user_agent: str, url: str) -> tuple[int, str] | Non
 
 
 def _matches(rule: str, url: str, *, allowed: bool) -> bool:
-    """Whether *rule*, alone, decides on *url*."""
     before = "Disallow: /\n" if allowed else ""
     return AgentGroup(f"User-agent: *\n{before}{rule}".splitlines(), "*").allowed(url) is allowed
 
 
 def _tokens(value: str) -> tuple[str, ...]:
-    """Return the names that a ``User-agent`` value stands for, a stray ``*`` forgiven.
-
-    A version is no part of a name, but nearly every browser says that it is some ``Mozilla/5.0``.
-    """
+    """The names in a ``User-agent`` value, without versions; a stray ``*`` is forgiven."""
     token = value.strip().lower()
     if token == "*":
         return (token,)
@@ -176,7 +141,6 @@ def _tokens(value: str) -> tuple[str, ...]:
 
 
 def _score(token: str, robot: str) -> int:
-    """Return 0 if *token* does not name *robot*, else the more the better it does."""
     if token == "*":
         return 1
     name = token.removesuffix("*")
@@ -199,9 +163,8 @@ def _of_a_name(character: str) -> bool:
 def _lines_of(lines: Iterable[str], token: str | None) -> Iterator[str]:
     """Yield the site-wide lines and those of all groups that name *token*, as one group.
 
-    A group begins at the first ``User-agent`` line after any rule; ``Sitemap`` and ``Host`` stand
-    outside of groups. Fields that nobody here knows (``Noindex``) are as if they were not there:
-    protego takes them for rules, but RFC 9309 §2.2.4 lets no such record end a group.
+    A group begins at the first ``User-agent`` line after any rule. Unknown fields (``Noindex``) are
+    skipped: they do not end a group (RFC 9309 §2.2.4).
     """
     if token is not None:
         yield "User-agent: *"
@@ -249,18 +212,18 @@ class RobotsVerdict(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RobotsRules:
-    """What one origin allows; made by `judge_robots`.
+    """What one origin allows; made by `judge_robots`. Times are wall seconds.
 
     Attributes:
-        origin: ``scheme://host`` or ``scheme://host:port``, as `origin_of` writes it.
+        origin: ``scheme://host[:port]``, as `origin_of` writes it.
         verdict: whether rules, everything or nothing holds.
         status: of the last answer; None if there was none.
-        fetched_at: when what holds was answered; the first failure if nothing ever was.
+        fetched_at: of the answer that holds, or of the first failure.
         checked_at: when the origin was last asked.
         expires_at: when to ask it again.
-        unreachable_since: when the failures began that have not ended; None if it answers.
+        unreachable_since: when failures began that have not ended, or None.
         failures: how many in a row.
-        packed: the body, compressed by zlib; empty unless the verdict is RULES.
+        packed: the body, zlib; empty unless the verdict is RULES.
     """
 
     origin: str
@@ -293,19 +256,14 @@ class RobotsRules:
         return next_visit if self.silent else max(next_visit, self.expires_at)
 
     def allowed(self, url: str, user_agent: str) -> bool:
-        """Whether *user_agent* (a product token or a whole header) may fetch *url*.
-
-        The robots.txt itself always may be. *url* is of this origin: that is not checked.
+        """Whether *user_agent* (token or header) may fetch *url* of this origin; robots.txt always.
         """
         if self.verdict is RobotsVerdict.RULES:
             return self._group(user_agent).allowed(url)
         return self.verdict is RobotsVerdict.ALLOW_ALL or url == f"{self.origin}/robots.txt"
 
     def crawl_delay(self, user_agent: str) -> float | None:
-        """Return the ``Crawl-delay`` in seconds, at most CRAWL_DELAY_MAX, or None.
-
-        Values that are no number, negative or not finite are as if absent.
-        """
+        """The ``Crawl-delay`` in seconds, at most CRAWL_DELAY_MAX; None if absent or invalid."""
         if self.verdict is not RobotsVerdict.RULES:
             return None
         delay = self._group(user_agent).crawl_delay
@@ -335,7 +293,6 @@ class RobotsRules:
         return 600 + len(self.packed) + sum(parsed.values())
 
     def _group(self, user_agent: str) -> AgentGroup:
-        """Return the group for *user_agent*, parsed once for all agents that it holds for."""
         group = self._groups.get(user_agent)
         if group is not None:
             return group
@@ -359,15 +316,13 @@ def judge_robots(
     max_age: float | None = None,
     ttl: float = TTL,
 ) -> RobotsRules:
-    """Decide what holds for *origin* after its robots.txt was asked for at *now*.
+    """Decide what holds for *origin* after its robots.txt was asked for at *now* (wall).
 
     Args:
-        origin: of `origin_of`.
-        status: of the answer, after redirects; None for timeouts, refused connections and the
-            like, and for names that do not resolve.
-        body: decompressed, as long as it is: it is cut here.
+        status: after redirects; None if there was no answer, or no address.
+        body: decompressed; cut here.
         previous: what held until now, however old.
-        max_age: the answer's, in seconds (`max_age`); it may shorten *ttl*, to TTL_MIN at least.
+        max_age: of the answer, in seconds; may shorten *ttl* down to TTL_MIN.
         ttl: how long an answer holds, in seconds.
     """
     if status is None or status == 429 or not 200 <= status < 500:
@@ -383,7 +338,6 @@ def judge_robots(
 def _unreachable(
     origin: str, status: int | None, now: float, previous: RobotsRules | None
 ) -> RobotsRules:
-    """Count one more failure, and decide what holds until the next attempt."""
     failures, since, verdict, fetched_at, packed = 1, now, RobotsVerdict.DISALLOW_FOR_NOW, now, b""
     if previous is not None:
         # What is tried again before the pause is over (a page's retry) is no further failure.
@@ -406,11 +360,7 @@ def _unreachable(
 # A fetch asks some ten times for that of its URL, and each time would take 20 us.
 @lru_cache(4096)
 def origin_of(url: str) -> str:
-    """Return the origin that a robots.txt holds for: scheme, host, and port if not the default.
-
-    Lower case, without user and trailing dot, IPv6 in brackets. Empty for a URL that has none
-    (no http or https URL, or not valid).
-    """
+    """The origin of *url*: scheme, host, and port if not the default; "" if it has none."""
     try:
         parts = URL(url)
     except ValueError:
@@ -430,5 +380,4 @@ def max_age(cache_control: str) -> float | None:
 
 
 def _decode(body: bytes) -> str:
-    """Read a robots.txt as UTF-8 (§2.2), without byte order mark and what is not UTF-8."""
     return body.decode("utf-8-sig", errors="ignore")

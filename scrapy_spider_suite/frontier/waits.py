@@ -1,4 +1,4 @@
-"""Why hosts wait: one reason for each host, and how many hosts have the same one."""
+"""Why a host waits."""
 
 from __future__ import annotations
 
@@ -40,10 +40,7 @@ _BEGINNINGS = {
 
 @dataclass(frozen=True, slots=True)
 class WaitCount:
-    """So many *hosts* wait for *reason*, the first of them until *next_visit* (wall seconds).
-
-    *next_visit* None: the hosts wait until something else changes.
-    """
+    """*hosts* wait for *reason*, the first until *next_visit* (wall); None: for something else."""
 
     reason: WaitReason
     hosts: int

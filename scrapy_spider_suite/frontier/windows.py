@@ -1,22 +1,8 @@
 """Sliding windows: which hosts, or which of their leaves, are admitted next (Tarantula, §5.2).
 
-The paper's two windows are one table here, with a column for each host and a row for each leaf:
-
-- the *top* window (T15) has one row, and so many columns as its size says: the left-most leaf of
-  each of so many hosts. When all of them were visited, it moves on by its size (w = 2: hosts 1 and
-  2, then 3 and 4), and in the end to the first host again;
-- the *leaf* window (T16) has as many columns as there is room for, and so many rows as its size
-  says: the next leaves of each host, taken row by row. To and fro it goes by the keys of the leaves
-  (`orders.BottomUp`).
-
-A host that is not visited in its row, since it must wait for longer than its delay or has nothing
-left, is passed over. When a host may be visited is no business of a window.
-
-A sliding window over the hosts in memory: who has had its turn is held until the row is over.
-
-The window says which hosts are admitted; held ones are merely not offered to the workbench, which
-alone decides when the others go. The place of a top window is kept by nothing but the waiting list:
-who was visited is due later than who was not.
+The window is a table with a column for each host and a row for each leaf. The *top* window (T15)
+has one row and a fixed number of columns; the *leaf* window (T16) has a fixed number of rows. A
+host that had its turn is held until the row is over; the workbench decides about the others.
 """
 
 from __future__ import annotations
@@ -28,11 +14,10 @@ from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 
 
 class Window:
-    """One place of a sliding window: the table of its hosts, and how far it has come in it.
+    """One place of a sliding window: the table of its hosts, and its current row.
 
     *columns* is the most hosts that enter it, *rows* how many visits each of them has in it.
-
-    Invariant: a row is over if and only if nobody owes, and who owes is in the window.
+    Invariant: a row is over if and only if no host owes a visit; hosts that owe are in the window.
     """
 
     def __init__(self, columns: float, rows: int) -> None:
@@ -116,9 +101,9 @@ class HostWindow:
         return self._window.room
 
     def host_entered(self, host: HostState, *, expected: bool) -> None:
-        """*host* came into memory, where something of it is to be visited, or *expected* at once.
+        """*host* came into memory to be visited, or is *expected* to be.
 
-        Others come for traffic without a visit, and take no place.
+        Hosts for traffic without a visit take no place.
         """
         if expected or not has_nothing_left(host):
             self._window.enter(host.key)
@@ -164,9 +149,9 @@ class HostWindow:
         return False
 
     def moved(self) -> None:
-        """Whoever makes room has left: those that stay are the first of its new place.
+        """The hosts that stay are the first of the window's new place.
 
-        Hosts of which nothing is left but pages under way are in no place, until those bring more.
+        Hosts with nothing left but pages under way have no place, until these bring more.
         """
         staying = self.hosts()
         self._window.move(host.key for host in staying if not has_nothing_left(host))
@@ -201,5 +186,4 @@ def has_nothing_left(host: HostState) -> bool:
 
 
 def _gone(host: HostState) -> bool:
-    """Whether *host* will not be visited: nothing is left of it, or it was given up."""
     return has_nothing_left(host) or bool(host.record.dead)

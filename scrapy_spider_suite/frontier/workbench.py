@@ -1,25 +1,10 @@
-"""What the workbench knows of a host, of an address, and of a visit that is out.
+"""The workbench: hosts by address by time (BUbiNG, §4 "The workbench"; U9).
 
-The workbench: hosts by address by time (BUbiNG, §4 "The workbench"; U9).
-
-A heap of addresses, each a heap of hosts, each with a short front of its queue.
-
-Invariant: the recorded key of an address (or host) in a heap is a lower bound of the time
-at which it may really be visited, and every address (host) that could be visited is in its
-heap. So after the top has been brought up to date, the top may be visited if and only if
-anything may be.
-
-While a visit is out, its host and its address are off the heaps (unless the operator allowed
-a concurrency above one). Traffic that has no visit (robots.txt, media, a component's own
-downloads) shares the clocks: it is announced by `begin` and `end`, and a host for which such
-traffic waits is not handed out before it.
-
-Hosts in memory that have no address yet: whose names are to be looked up, and when.
-
-When a request goes out, where a host or an address takes several at a time.
-
-There the delay runs from start to start, and the server sees a start when the bytes of the request
-come: after the connection and its TLS, which may take longer than the delay.
+A heap of addresses, each a heap of hosts, each with a short front of its queue. Invariant: the
+recorded key of an address (or host) in a heap is a lower bound of the time at which it may be
+visited, and every address (host) that could be visited is in its heap. So, once the top has been
+brought up to date, the top may be visited if and only if anything may be.
+Traffic without a visit (robots.txt, media) shares the clocks: `begin` and `end` announce it.
 """
 
 from __future__ import annotations
@@ -45,15 +30,13 @@ LONG_AGO = -1e9
 """Monotonic seconds, long before any crawl began."""
 
 SPARE, SLACK = 4, 16
-"""A heap may hold so many records for each that counts, and so many more, before it is swept: a
-sweep walks all of it, and no change of the rules should cause one."""
+"""Records in a heap for each that counts, and in addition, before the heap is swept."""
 
 
 class AddressState:
-    """What is known of one address: its clock, and a heap of the hosts that live there.
+    """The clock of one address, and a heap of the hosts that live there.
 
-    *concurrency* 0 means that the address sets no limit (hosts without an address of their
-    own, and the spider profile, which never promised one).
+    *concurrency* 0: the address sets no limit.
     """
 
     __slots__ = (
@@ -99,11 +82,9 @@ class AddressState:
 
 
 class HostState(Struct, eq=False, gc=False):
-    """What is known of one resident host (a *visit state*): its clock and its queue's front.
+    """One resident host (a *visit state*): its clock and its queue's front.
 
-    As with entries, the garbage collector does not know it: who forgets a host takes it off its
-    address. Nor does it know its front, which is one list for life: of 13,000 hosts in memory,
-    with what is in them, they were most of what a collection had to walk.
+    The garbage collector knows neither the host nor its front: collections would walk them all.
     """
 
     key: str
@@ -183,10 +164,7 @@ class Visit:
         )
 
     def pause_to_begin(self, now: float) -> float:
-        """Seconds until a transfer may begin: another visit may have begun after this one left.
-
-        FOREVER while one is about to go out.
-        """
+        """Seconds until a transfer may begin; FOREVER while another is about to go out."""
         host, address, pause = self.host, self.address, 0.0
         if host.concurrency > 1:
             pause = FOREVER if host.departing else host.began + host.gap() - now
@@ -197,8 +175,7 @@ class Visit:
 
 
 _REPAIRS = 1_000
-"""Records that are brought up to date before anyone else has a turn again: after a change of the
-rules for an address of 100,000 hosts all of them may be behind."""
+"""Records brought up to date before anyone else has a turn again."""
 
 
 class Workbench:
@@ -320,8 +297,8 @@ class Workbench:
         self.release(visit)
 
     def reserve(self, visit: Visit) -> None:
-        """Put back what *visit*, acquired just now, has to fetch, and keep its place at its host
-        and its address until `claim` or `release`.
+        """Return the entries of *visit*, acquired just now, and keep its place until `claim` or
+        `release`.
         """
         for entry in visit.entries:
             heappush(visit.host.front, (entry.key, entry))
@@ -445,22 +422,17 @@ class Workbench:
     # The heaps
 
     def _record(self, key: float, address: AddressState) -> tuple[float, int, AddressState]:
-        """The one record of *address* that counts from now on."""
         self._tickets += 1
         address.recorded, address.ticket = key, self._tickets
         return key, self._tickets, address
 
     def _record_host(self, host: HostState) -> tuple[float, int, HostState]:
-        """The one record of *host* that counts from now on."""
         self._tickets += 1
         host.recorded, host.recorded_at = self._tickets, host.ready_at()
         return host.recorded_at, self._tickets, host
 
     def _sweep(self) -> None:
-        """Drop the records that do not count: an address that moves forward leaves one behind.
-
-        It would lie there until its time, which for a host in back-off may be an hour.
-        """
+        """Drop records that do not count: an address that moves forward leaves one behind."""
         # `_counts`, written out: a call for each of 100,000 addresses would hold everything up.
         self._heap = [
             item for item in self._heap
@@ -471,7 +443,7 @@ class Workbench:
     def _top(self) -> AddressState | None:
         """Bring the top up to date and return it: its recorded key is exact.
 
-        None, and *behind*, if that takes longer than one turn: the next call goes on.
+        None, and *behind*, if that takes longer than one turn: the next call continues.
         """
         heap = self._heap
         for _ in range(_REPAIRS):
@@ -521,7 +493,6 @@ class Workbench:
 
 
 def _counts(record: tuple[float, int, AddressState]) -> bool:
-    """Whether a record in the workbench's heap is the one that counts for its address."""
     address = record[2]
     return address.recorded is not None and address.ticket == record[1]
 
@@ -531,10 +502,10 @@ _AHEAD = 1.0
 
 
 class UnresolvedHosts:
-    """First come, first served; but a host that must wait, or has nothing queued, is put aside.
+    """First come, first served; a host that must wait, or has nothing queued, is deferred.
 
     Attributes:
-        later: hosts that were put aside, until the next tick or until something is queued.
+        later: deferred hosts, until the next tick or until something is queued.
     """
 
     def __init__(self, workbench: Workbench) -> None:
@@ -557,10 +528,7 @@ class UnresolvedHosts:
         self.later.pop(key, None)
 
     def due(self, now: float, limit: int) -> Iterator[HostState]:
-        """Take up to *limit* hosts whose names may be resolved now.
-
-        Hosts that must wait or have nothing queued are put aside.
-        """
+        """Take up to *limit* hosts whose names may be resolved now; defer the others."""
         while self._wanted and limit > 0:
             key = next(iter(self._wanted))
             host = self._wanted.pop(key)
@@ -591,9 +559,9 @@ class UnresolvedHosts:
 
 
 class Departure:
-    """That of one transfer. From `hold` to `gone` no other transfer begins where it goes.
+    """The departure of one transfer: from `hold` to `gone` no other begins where it goes.
 
-    *freed* is called when others may look again.
+    *freed* is called when others may try again.
     """
 
     __slots__ = ("_address", "_freed", "_held", "_host")

@@ -1,17 +1,4 @@
-"""The counters of a job, since its first day (B11: read without counting anything).
-
-How many hosts and pages of each registered domain a job has had.
-
-Whoever owns a domain can make up hosts below it without end (a wildcard in its DNS), so budgets of
-hosts alone bound nothing. One small row for each domain is written in the batch of what it
-counts, and so is as exact after a kill as that.
-
-Tallies of a job's fetches since its first day: by status, media type and kind.
-
-They are what the reports ``statuses``, ``types`` and ``crawl`` show, so that none of them reads
-the fetch log. A server can name as many media types as it likes; only so many have a row, and
-those that are known to be some always have one.
-"""
+"""Counts of a job since its first day: totals, by registered domain, by status and media type."""
 
 from __future__ import annotations
 
@@ -192,8 +179,7 @@ OTHER = "(other)"
 KEYS_MAX = 1_000
 """Most rows of one table; what comes after that is counted under `OTHER`."""
 UNUSUAL_MAX = 200
-"""Most media types that are in no list of them: a server may make them up, and must not leave
-those that are without a row."""
+"""Most media types outside the known list: a server may make them up."""
 USUAL = frozenset(
     name for table in mimetypes.MimeTypes().types_map for name in table.values()
 ) | {"-", OTHER, "application/rss+xml", "application/atom+xml", "application/xhtml+xml"}

@@ -1,20 +1,8 @@
-"""The clocks of hosts and addresses, which outlive the process (promise 1).
+"""Fronts of queues, host records, clocks, and the hosts that wait on disk (the ``due`` family).
 
-How much of a host's queue is in memory: its front, and what of it is leased.
-
-Invariant: of a resident host's rows on disk, those up to its cursor are in its front or
-leased; those beyond it are on disk only, and then `more` is true.
-
-The records of all hosts, in memory or not: each is read once, and stored once for a batch.
-
-How many hosts wait, by reason: those in memory are counted in portions, those on disk as they
-come and go.
-
-Hosts that wait on disk, by the time at which they may be visited (the ``due`` family).
-
-Those that wait for a rule, whose time changes with the rules, stand in a band of their own behind
-all others: so they are found when the rules change, however many hosts wait beside them. Hosts in
-memory stand behind both, under a time that never comes.
+Invariant: of a resident host's rows on disk, those up to its cursor are in its front or leased;
+those beyond it are on disk only, and then `more` is true. Hosts that wait for a rule stand in a
+band of their own behind all others; hosts in memory stand behind both.
 """
 
 from __future__ import annotations
@@ -96,8 +84,7 @@ class AddressClocks:
             self._stored[pacing_key] = max(self._stored.get(pacing_key, next_fetch), next_fetch)
 
     def next_fetch(self, pacing_key: str) -> float:
-        """When the address paced under *pacing_key* may be visited, in memory or not; long ago if
-        nothing is known of it."""
+        """When the address paced under *pacing_key* may be visited; long ago if unknown."""
         state = self._addresses.get(pacing_key)
         if state is not None:
             return state.next_fetch
@@ -152,9 +139,7 @@ def load_clock(host: HostState, now: float, wall: float, floor: float | None) ->
 
 
 def note_clock(host: HostState, wall_offset: float) -> None:
-    """Write into its record when a host may be visited, and why not sooner.
-
-    Of its clock and a exclusion the later: a phase that comes must not hide that it waits longer.
+    """Write into its record when a host may be visited, and why: the later of clock and exclusion.
     """
     record: HostRecord = host.record
     record.next_fetch, record.why = host.next_fetch + wall_offset, reason_of_clock(host)
@@ -217,7 +202,6 @@ class QueueFronts:
         heapify(host.front)
 
     def _cut(self, host: HostState) -> None:
-        """Leave the end of a front that has grown too long to the disk."""
         keep = nsmallest(_FRONT, host.front)
         cursor = keep[-1][0]
         volatile = [item for item in host.front if item[0] > cursor and item[1].volatile]
@@ -250,9 +234,8 @@ class QueueFronts:
     # Emptying a queue
 
     def drain(self, host: HostState, limit: int) -> list[Entry]:
-        """Take some *limit* pending entries out of the queue of a resident host.
-
-        None are left when none are returned (leased ones apart).
+        """Remove some *limit* pending entries of a resident host; [] when none are left but leased
+        ones.
         """
         if host.front:
             return [heappop(host.front)[1] for _ in range(min(limit, len(host.front)))]
@@ -310,7 +293,6 @@ class HostRecords:
         return record
 
     def _known(self, key: str) -> HostRecord:
-        """The record of a host that is not resident."""
         # Touched ones first: the cache may have been emptied since.
         return self._touched.get(key) or self._cache.get(key) or self._load(key)
 
@@ -367,21 +349,15 @@ _PAST: _Kind = (WaitReason.MEMORY, 0)
 
 
 class DiskWaits:
-    """Hosts on disk, counted by the reason that their records name and the minute they are due in.
+    """Hosts on disk, counted by reason and by the minute they are due in.
 
-    Those that are due in more than a day are counted by the hour, and those whose time has come
-    all together, so there are few counts however long the crawl. Each is a row, and the rows that
-    changed are stored in the batches that store what is counted.
-
-    The hosts of a reason are as many as they are counted. Where some of an hour are counted by the
-    minute and others are not, one that goes may be taken for another one of the same hour.
+    Hosts that are due in more than a day are counted by the hour, past ones together. Each count is
+    a row, stored with what is counted. Within an hour that is counted both ways, hosts may be mixed
+    up; the sum of a reason is exact.
     """
 
     def __init__(self, store: Store, rows: Iterable[tuple[float, HostRecord]]) -> None:
-        """Load the counts from *store*; a job that has none is counted by its *rows*.
-
-        Raises `JobDamagedError`.
-        """
+        """Load the counts from *store*, or count *rows*. Raises `JobDamagedError`."""
         self._kv = store.kv("counters")
         self._counts: dict[_Kind, dict[int, int]] = {_PAST: {0: 0}}
         self._changed: set[tuple[_Kind, int]] = set()
@@ -401,8 +377,7 @@ class DiskWaits:
             raise JobDamagedError(f"the counts of waiting hosts are unreadable: {error}") from error
 
     def change(self, when: float, record: HostRecord, hosts: int) -> None:
-        """Count one host more, or less (*hosts* is 1 or -1), that is due at *when* (wall), with a
-        *record* like this."""
+        """Count *hosts* (1 or -1) due at *when* (wall), with a *record* like this."""
         reason = reason_of_words(record.why)
         by_minute, by_hour = (reason, _MINUTE), (reason, _HOUR)
         if hosts > 0:
@@ -439,7 +414,6 @@ class DiskWaits:
                 yield WaitCount(reason, hosts, None if until > NEVER - _HOUR else until)
 
     def _fold(self, wall: float) -> None:
-        """Count what has passed, and what is far, less finely."""
         for kind, numbers in list(self._counts.items()):
             if kind == _PAST:
                 continue
@@ -477,7 +451,7 @@ def _key(kind: _Kind, number: int) -> bytes:
 
 
 class WaitCounts:
-    """Counts the hosts of one frontier. *elsewhere* says which hosts another agent holds.
+    """Counts the waiting hosts of one frontier, in portions. *elsewhere*: held by another agent.
 
     Attributes:
         counts: the hosts by reason, the most frequent first, as of the last count.
@@ -535,8 +509,9 @@ EXCLUDED_BAND = 1e12
 FAR_AHEAD = 30.0
 """A host that must wait longer (seconds) makes room, and is not brought into memory yet."""
 _STEP, _STEPS = 1e-3, 1_000
-"""A host that missed its phase goes ahead of others in the next one, by so many seconds for each
-that it missed, and for so many at most; times that wait for a rule are exact to a tenth of that."""
+"""Seconds for which a host goes ahead in its next phase for each phase that it missed; steps at
+most.
+"""
 
 
 class WaitingList:
@@ -550,7 +525,6 @@ class WaitingList:
         self.counts = DiskWaits(store, self._counted())
 
     def _counted(self) -> Iterator[tuple[float, HostRecord]]:
-        """Every host that waits, and when it is due."""
         due, after = 0.0, ""
         while rows := self.rows(due, after, 1_000):
             for due, after in rows:
@@ -562,10 +536,10 @@ class WaitingList:
         self, key: str, record: HostRecord, wall: float, since: float | None = None,
         ahead: float = 0.0,
     ) -> None:  # fmt: skip
-        """Let a host wait until the time that its record names, or a rule that it names.
+        """Let a host wait until the time or rule that its record names.
 
-        Those whose time has come wait in the order in which they came, or *since* when they do;
-        *ahead* (seconds) of others of the same time.
+        Hosts whose time has come wait in order of coming, or *since*; *ahead* seconds before
+        others.
         """
         barred = self._apply_rule(key, record, wall) or self._out_of_phase(key, record, wall)
         when = max(wall if since is None else since, record.next_fetch) - ahead
@@ -575,7 +549,6 @@ class WaitingList:
         self.earliest = min(self.earliest, when)
 
     def _out_of_phase(self, key: str, record: HostRecord, wall: float) -> bool:
-        """Whether nothing but its phase has a host wait; its record says until when."""
         if self._policy.phases is None:
             return False
         exclusion = self._policy.exclusion_of_visit(key, "", wall)
@@ -634,7 +607,6 @@ class WaitingList:
         return found
 
     def _due_of(self, band: float, room: int, wall: float, found: list[str]) -> float:
-        """Add those of one band to *found*; when the next of it is due."""
         for due, key in self._store.due(room - len(found) + 1, band):
             if due >= (RESIDENT if band else EXCLUDED_BAND):
                 break
@@ -680,9 +652,8 @@ class WaitingList:
         return True
 
     def expedite(self, key: str, record: HostRecord, wall: float) -> None:
-        """A host on the list has something new, which rules for some of its URLs may not concern.
-
-        Its delay runs from now.
+        """A waiting host has something new, which URL rules may not concern: its delay runs from
+        now.
         """
         subject = excluded_pattern(record.why) if record.why else None
         if subject is not None and subject.kind is PatternKind.PREFIX:
@@ -691,9 +662,9 @@ class WaitingList:
             self.add(key, record, wall)
 
     def _apply_rule(self, key: str, record: HostRecord, wall: float) -> bool:
-        """Whether a host that waits for a rule has to; its record says for which, and until when.
+        """Whether a host has to wait for a rule; its record says for which, and until when.
 
-        The host's address is not known here: a rule of its address counts while it is there.
+        Its address is not known here: a rule of the address counts as long as it exists.
         """
         if not waits_for_rule(record.why):
             return False

@@ -1,16 +1,4 @@
-"""The small store that persistent parts are given: bytes in, bytes out.
-
-Robots verdicts, cookie jars and spider state each need a few keys that outlive the process.
-They ask for a `KV` and do not care what stands behind it: a column family of the job's
-database, or `MemoryKV` where there is no job. Every implementation passes the contract in
-``tests/storage/test_kv.py``.
-
-Where the frontier keeps what must not be lost, or not fill the memory.
-
-`Store` is the interface; `MemoryStore` keeps nothing beyond the process (no JOBDIR),
-`RocksStore` (in `rocks`) keeps everything in an embedded database. Writes are collected and
-become durable together, in the order in which they were made, with `flush`.
-"""
+"""The interfaces `Store` and `KV`, and both in memory, for crawls without a job directory."""
 
 from __future__ import annotations
 
@@ -24,11 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 class KV(Protocol):
-    """An ordered map from bytes to bytes.
-
-    Keys are not empty. Values may be empty, and an empty value is not a missing one. A value
-    comes back as it was stored; whoever reads it treats it as data, never as code.
-    """
+    """An ordered map from bytes to bytes. Keys are not empty; values are data, never code."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value stored under *key*, or None if there is none."""
@@ -43,19 +27,16 @@ class KV(Protocol):
         ...
 
     def items(self, prefix: bytes = b"", since: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield the pairs whose key begins with *prefix*, in byte order of the keys.
+        """Yield the pairs whose key begins with *prefix*, whose rest is at least *since*, in byte
+        order.
 
-        Of those only the ones whose rest is at least *since*. They are the pairs of the moment of
-        the call: the caller may put and delete meanwhile.
+        They are the pairs of the moment of the call: the caller may put and delete meanwhile.
         """
         ...
 
 
 class MemoryKV:
-    """A `KV` in a dict, for crawls without a job directory; it ends with the process.
-
-    Nothing bounds it: a caller that stores without end keeps its own bound.
-    """
+    """A `KV` in a dict, without a bound; it ends with the process."""
 
     def __init__(self) -> None:
         self._rows: dict[bytes, bytes] = {}
@@ -165,9 +146,10 @@ class Store(Protocol):
         """All hosts and their records, in an order of the store; those beyond *after* if given."""
 
     def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
-        """Up to *limit* waiting hosts with their times (wall) from *since* on, earliest first.
+        """Up to *limit* waiting hosts and times (wall) from *since* on, earliest first, then by
+        name.
 
-        Those of one time come by name; of time *since*, those after the host *after*.
+        Of time *since*, only hosts after *after*.
         """
 
     def put_due(self, when: float, host: str) -> None:

@@ -97,10 +97,7 @@ def forget_files(store: Path) -> None:
 
 
 def find_damage(store: Path) -> str | None:
-    """Return what is wrong with the files of *store*, None if nothing can be seen.
-
-    After an unclean end there is nothing to compare with.
-    """
+    """What is wrong with the files of *store*; None if nothing is seen, or after an unclean end."""
     if not (store / "CURRENT").is_file():
         return "CURRENT is missing" if holds_data(store) else None
     try:
@@ -231,7 +228,6 @@ class Job:
     def _resume_or_begin(
         self, settings: SuiteSettings, spider: str
     ) -> tuple[JobFile, JobFile | None]:
-        """The description of the job from now on, and the one that was there."""
         stored = settings.as_stored()
         old = JobFile.read(self.folder)
         if old is None:
@@ -245,7 +241,6 @@ class Job:
         return JobFile(FORMAT, old.id, spider, old.created, stored, old.origin), old
 
     def _refuse_damage(self, *, begun: bool) -> None:
-        """Look at the files while nothing has been opened: the database mends by forgetting."""
         store = self.folder / "store"
         if not begun and holds_data(store):
             raise JobDamagedError(f"{self.folder / 'job.json'} is missing{_WAY_OUT}")
@@ -253,10 +248,9 @@ class Job:
             raise JobDamagedError(f"the store in {store} is damaged: {damage}{_WAY_OUT}")
 
     def open_seen(self, settings: SuiteSettings) -> None:
-        """Have archive and sieve, as far as they are not open: those that were begun, which are
-        there to stay, and the one that SUITE_SEEN_STORE asks for.
+        """Open archive and sieve: those that exist, and the one that SUITE_SEEN_STORE asks for.
 
-        What of them cannot be read is said, the rest serves. Raises `JobError`s.
+        Logs unreadable parts; the rest serves. Raises `JobError`s.
         """
         store, meta, damaged = self.store, self.store.meta, list[str]()
         for key, folder, name in (
@@ -293,7 +287,6 @@ class Job:
 
 
 def _compare(old: JobFile, settings: SuiteSettings, folder: Path) -> None:
-    """Log what changed since the last run; refuse what must not change, unless nothing is there."""
     changes = settings.diff(old.settings)
     fixed = [change for change in changes if change.kind is SettingKind.FIXED]
     if fixed and (find_damage(folder / "store") or not is_fresh(folder)):
@@ -320,7 +313,6 @@ def _renames(change: SettingChange, settings: SuiteSettings) -> bool:
 
 
 def _cut(value: object) -> str:
-    """*value* for an error line: a list of a thousand rules is none."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
@@ -329,10 +321,8 @@ _jobs: WeakKeyDictionary[Crawler, Job] = WeakKeyDictionary()
 
 
 def job_of(crawler: Crawler) -> Job | None:
-    """The job of *crawler*, opened when first asked for; None without JOBDIR.
-
-    Commands that only look at a page (shell, fetch, view, parse, check) have none either.
-    Raises the `JobError`s.
+    """The job of *crawler*, opened when first asked for; None without JOBDIR, and for commands that
+    only look at a page. Raises the `JobError`s.
     """
     if crawler in _jobs:
         return _jobs[crawler]
@@ -383,9 +373,10 @@ def check_target(jobdir: Path, target: Path) -> None:
 
 
 def copy_job(jobdir: Path, target: Path, store: Callable[[], Path]) -> JobFile:
-    """Copy *jobdir* to *target*, whole or not at all; *store* has its store copied, and says where.
+    """Copy *jobdir* to *target*, whole or not at all; *store* copies the store and returns its
+    place.
 
-    Returns the description of the copy: a job of its own, with another id. Raises `JobError`.
+    Returns the description of the copy, which has another id. Raises `JobError`.
     """
     check_target(jobdir, target)
     try:
@@ -397,7 +388,6 @@ def copy_job(jobdir: Path, target: Path, store: Callable[[], Path]) -> JobFile:
 
 @contextmanager
 def _partial(target: Path) -> Iterator[Path]:
-    """A folder beside *target* that becomes it; it is removed if that fails."""
     new = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     new.mkdir()
     try:
@@ -437,7 +427,6 @@ def _fill(jobdir: Path, new: Path, store: Callable[[], Path]) -> JobFile:
 
 
 def _move(store: Path, to: Path) -> None:
-    """Take the copied *store* away: by a rename, or file by file to another file system."""
     try:
         os.rename(store, to)
         return
@@ -455,7 +444,6 @@ def _move(store: Path, to: Path) -> None:
 
 
 def _copy_at_rest(path: Path, to: Path) -> None:
-    """Copy *path*, again if files in it were renamed meanwhile."""
     for _ in range(_ATTEMPTS):
         names = _names(path)
         _copy(path, to)

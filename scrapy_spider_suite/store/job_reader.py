@@ -1,10 +1,4 @@
-"""Reading a job directory from outside, while a crawl writes it or when none does.
-
-Whether anything has happened to a job: what its fixed settings say matters only from then on.
-
-A start that is refused before its crawl begins, by the other agents for one, leaves a store with
-some rows in it; the next start writes them anew.
-"""
+"""A job directory read from outside, while a crawl writes it or at rest; its consistency check."""
 
 from __future__ import annotations
 
@@ -47,11 +41,9 @@ class UrlRow:
 
 
 class StoreReader:
-    """A view of a store as of its opening. Use as a context manager.
+    """A view of the store in the ``suite`` folder *folder*, as of its opening; a context manager.
 
-    *folder* is the job's ``suite`` folder. Nothing in it is changed: the files that a RocksDB
-    secondary needs lie in a temporary folder, which goes with the next reader if this process is
-    killed. Raises `JobDamagedError`.
+    Nothing in the folder is changed. Raises `JobDamagedError`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -218,10 +210,7 @@ _OF_A_START: Final = frozenset({
 
 
 def is_fresh(folder: Path) -> bool:
-    """Whether nothing has happened to the job of the ``suite`` folder *folder*, which nobody uses.
-
-    It is only looked at; one that cannot be read may hold anything.
-    """
+    """Whether nothing has happened to the unused job in *folder*; False if it cannot be read."""
     try:
         with StoreReader(folder) as reader:
             return is_fresh_store(reader.store)
@@ -230,8 +219,9 @@ def is_fresh(folder: Path) -> bool:
 
 
 def is_fresh_store(store: RocksStore) -> bool:
-    """Whether nothing has happened to the job of *store*, by what was flushed: no URL was met, no
-    host, and no other agent. Raises `JobDamagedError`."""
+    """Whether the job of *store* met no URL, host or agent, by what was flushed. Raises
+    `JobDamagedError`.
+    """
     if Counters.load(store) != Counters():
         return False
     if store.archive is not None and len(store.archive.urls):

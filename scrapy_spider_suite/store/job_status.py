@@ -69,7 +69,6 @@ def state_of(folder: Path, status: dict[str, Any], wall: float) -> CrawlState:
 
 
 def _uses(folder: Path, process: object) -> bool | None:
-    """Whether *process* holds the lock of the job in *folder*; None: the lock cannot be read."""
     try:
         with (folder / "lock").open() as lock:
             if not lock_file(lock, shared=True):

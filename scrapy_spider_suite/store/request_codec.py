@@ -1,40 +1,10 @@
-"""The methods of a spider by name: how a callback is written down and found again.
+"""Scrapy's requests, items, headers and cookies as bytes, and back.
 
-Scrapy's own classes as values that can be stored: items and headers.
-
-Scrapy requests as bytes and back: what of a request is stored, and what cannot be.
-
-What may stand in ``meta``, ``cb_kwargs``, ``cookies``, ``flags`` and a subclass's own attributes:
-
-====================================================  ==========================================
-value                                                 stored
-====================================================  ==========================================
-None, bool, int, float, str, bytes, bytearray,        always
-list, tuple, set, frozenset, range, dict (with any
-of these as keys)
-datetime, date, time, timedelta (aware ones with a    always
-``timezone`` or ``ZoneInfo``), Decimal, UUID,
-pathlib paths, ipaddress objects
-enum members, dataclasses, attrs classes,             if the class is on the list (below)
-``scrapy.Item`` subclasses
-``Request``, ``FormRequest``, ``JsonRequest``,        always, by the rules for requests
-``XmlRpcRequest``, ``Headers``
-subclasses of ``Request``                             if the class is on the list: its
-                                                      ``attributes``, by its ``__init__``
-texts of lxml (``meta["link_text"]`` of CrawlSpider)  always, as plain text
-anything given to `register`                          as its encoder says
-lambdas, functions, responses, selectors, open        never: `UnstorableError` names the key
-files, subclasses of dict or str, namedtuples, ...
-====================================================  ==========================================
-
-Callbacks and errbacks are stored by name and have to be methods of the spider. On the list are the
-classes of the project's own packages (the first part of the spider's module and of SPIDER_MODULES)
-and those under a prefix in ``SUITE_STORABLE``. Nothing else is imported or instantiated, whatever
-the bytes say.
-
-A stored request is a copy: an object that two requests share in ``cb_kwargs`` comes back as two.
-
-Cookies of the standard library's cookie jar as bytes and back.
+Stored in ``meta``, ``cb_kwargs``, ``cookies``, ``flags`` and attributes: plain values and
+containers (see `value_codec`); enums, dataclasses, attrs classes, items and subclasses of ``Request``, if
+their class is on the list; texts of lxml, as plain text; anything given to `register`. Functions,
+responses, selectors and open files raise `UnstorableError` with their key. Callbacks are methods
+of the spider, stored by name. On the list are the project's classes and ``SUITE_STORABLE``.
 """
 
 from __future__ import annotations
@@ -65,10 +35,7 @@ from scrapy_spider_suite.store.value_codec import (
 
 
 class SpiderMethods:
-    """The methods of one spider and their names; what was found once is remembered.
-
-    ``True`` stands for Scrapy's ``NO_CALLBACK``.
-    """
+    """The methods of one spider by name. ``True`` stands for Scrapy's ``NO_CALLBACK``."""
 
     def __init__(self, spider: Spider) -> None:
         self._spider = spider
@@ -87,10 +54,7 @@ class SpiderMethods:
         return name
 
     def find(self, name: str | bool) -> Any:
-        """Return the method called *name*; raise CodecError if there is none.
-
-        Only bound methods count, and nothing runs to find them: no property, no ``__getattr__``.
-        """
+        """The bound method called *name*; raises CodecError if there is none. Runs nothing."""
         if name is True:
             return NO_CALLBACK
         if not isinstance(name, str) or name.startswith("__"):
@@ -105,7 +69,6 @@ class SpiderMethods:
         return found
 
     def _search(self, callback: MethodType) -> str:
-        """Try the method's own name first: decorators and aliases can give it another."""
         for name in (callback.__name__, *dir(self._spider)):
             try:
                 if self.find(name) == callback:
@@ -236,10 +199,10 @@ def project_packages(spidercls: type[Spider], spider_modules: Iterable[str]) -> 
 
 
 class RequestCodec:
-    """Writes the requests of one spider as bytes and reads them back.
+    """Writes the requests of one spider as bytes and reads them back. For one thread.
 
-    *allowed* are dotted prefixes of the classes that may be named in the bytes, *values* (made
-    from them) is the codec of everything inside a request. Not for use by several threads at once.
+    *allowed* are dotted prefixes of classes that may be named; *values* is the codec of what is
+    inside.
     """
 
     def __init__(
@@ -262,9 +225,9 @@ class RequestCodec:
     def from_spider(
         cls, spider: Spider, modules: Iterable[str], storable: Iterable[str] = ()
     ) -> RequestCodec:
-        """Return the codec of a crawl: it allows *storable* and the project's own classes.
+        """The codec of a crawl: it allows *storable* and the project's own classes.
 
-        *modules* are SPIDER_MODULES; a spider need not know its settings.
+        *modules* are SPIDER_MODULES.
         """
         return cls(spider, (*project_packages(type(spider), modules), *storable))
 
@@ -280,9 +243,8 @@ class RequestCodec:
         return b"%c%b" % (VERSION, data)
 
     def decode(self, data: bytes) -> Request:
-        """Return the request that *data* stands for; CodecError if `encode` did not write it.
-
-        Nothing is called but the constructors and decoders of allowed classes.
+        """The request that *data* stands for; raises CodecError. Calls only allowed classes and
+        decoders.
         """
         if data[:1] != bytes([VERSION]):
             raise CodecError("a stored request is damaged or was written by another release")
@@ -310,10 +272,7 @@ class RequestCodec:
         return record
 
     def from_record(self, record: object, cls: type | None = None) -> Request:
-        """Return the request with these fields; raise CodecError if they are none of a request.
-
-        *cls* is its class where the record does not say.
-        """
+        """The request with these fields, of class *cls* by default; raises CodecError."""
         arguments = _arguments(record)
         cls = cls or self.values.classes.find(arguments.pop("class", "R"))
         if not issubclass(cls, Request):
@@ -346,7 +305,6 @@ class RequestCodec:
             record[_EXTRA] = {name: getattr(request, name) for name in own}
 
     def _blame(self, record: dict[int, Any], error: CodecError) -> UnstorableError:
-        """Return the error that names the part of *record* that cannot be written by itself."""
         for key, value in _parts(record):
             try:
                 self.values.dumps(value)
@@ -355,11 +313,7 @@ class RequestCodec:
         return UnstorableError("request", error)
 
     def _prove(self, request: Request, data: bytes) -> None:
-        """Once for each of the user's classes: see that its ``__init__`` gives the same back.
-
-        Not every value has an equality: of meta and cb_kwargs the keys are compared, and what
-        seems to differ may still be the same in bytes.
-        """
+        """Once for each of the user's classes: check that its ``__init__`` gives the same back."""
         try:
             again = self.from_record(self.values.loads(data))
             before, after = self._outline(request), self._outline(again)
@@ -399,14 +353,12 @@ class RequestKind:
 
 
 def _refuse_unstable_url(request: Request) -> None:
-    """Refuse the few URLs, none of which can be fetched, that Scrapy escapes anew each time."""
     again = Request(request.url, encoding=request.encoding, meta=request.meta)
     if again.url != request.url:
         raise UnstorableError("url", f"{request.url!r} is not the same when it is read back")
 
 
 def _parts(record: dict[int, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each part of *record* with the name that the user knows it by."""
     for number, value in record.items():
         name = _FIELDS[number][0]
         if number in (_META, _CB_KWARGS) and type(value) is dict:
@@ -418,7 +370,6 @@ def _parts(record: dict[int, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _arguments(record: object) -> dict[str, Any]:
-    """Return the constructor's arguments (and ``class``, ``extra``) from a record."""
     if type(record) is not dict or _URL not in record:
         raise CodecError("a stored request is damaged: it has no URL")
     arguments = {}
@@ -433,7 +384,6 @@ def _arguments(record: object) -> dict[str, Any]:
 
 
 def _build_subclass(cls: type[Request], arguments: dict[str, Any]) -> Request:
-    """Return an instance of a subclass, which may have other defaults than ``Request``."""
     extra = arguments.pop("extra", {})
     for name in extra:
         if name not in cls.attributes:
@@ -466,11 +416,7 @@ def pack_cookies(cookies: Iterable[Cookie]) -> bytes:
 
 
 def unpack_cookies(data: bytes, now: float) -> list[Cookie]:
-    """Return the cookies in *data* that have not expired at *now* (seconds since the epoch).
-
-    Raises:
-        CodecError: `pack_cookies` did not write *data*.
-    """
+    """The cookies in *data* that have not expired at *now* (wall seconds). Raises CodecError."""
     states = _values.loads(data)
     try:
         cookies = [_cookie(*state) for state in states]

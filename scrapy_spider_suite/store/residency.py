@@ -218,14 +218,13 @@ class Residents:
         self.workbench.offer(host)
 
     def _apply_crawl_delay(self, host: HostState) -> None:
-        """A host with a Crawl-delay gets one visit at a time."""
         host.crawl_delay = crawl_delay(self.policy, host)
         host.concurrency = 1 if host.crawl_delay else self.policy.of_host(host.key).concurrency
 
     def resolve_again(self, now: float) -> None:
         """Have the names of all resident hosts resolved before their next visits.
 
-        They may come to addresses of other names: those begin with the delay of a fresh fetch.
+        Their new addresses begin with the delay of a fresh fetch.
         """
         self.clocks.begin_anew(now)
         for host in self.workbench.hosts.values():
@@ -237,8 +236,9 @@ class Residents:
             self.waiting.leave(key, self.records.touch(key))
 
     def forget(self, key: str) -> None:
-        """Remove a host that is idle and has nothing pending from memory and from the waiting list;
-        the caller deletes its record."""
+        """Remove an idle host without URLs from memory and waiting list; the caller deletes its
+        record.
+        """
         host = self.workbench.hosts.get(key)
         self.waiting.leave(key, self.records.touch(key))
         if host is not None:
@@ -281,9 +281,8 @@ class ReleasedHosts:
         return bool(self._left) or self._examined != self.revision
 
     def step(self, wall: float) -> bool:
-        """Examine a portion; whether there is more.
-
-        A change in between starts another pass at the end, so that each pass ends.
+        """Examine a portion; whether there is more. A change in between starts another pass
+        afterwards.
         """
         if not self._left and self.busy:
             self._examined = self.revision
@@ -315,9 +314,8 @@ _NO_ANSWER = frozenset({Event.REFUSED, Event.TIMEOUT, Event.CONNECTION_LOST})
 class HostHealth:
     """Lets hosts wait for their answers, or gives them up (`politeness.judge_host`).
 
-    All pending URLs of a host that was given up fail, a part at a time. After a restart the host's
-    record says that it is dead, and its first visit gives it up again. *release_holder* is called
-    with every URL that failed with its host.
+    All pending URLs of such a host fail, a part at a time; *release_holder* is called with each.
+    After a restart the first visit of a dead host gives it up again.
     """
 
     def __init__(
@@ -412,7 +410,6 @@ class HostHealth:
         self._records.save()
 
     def _fail_pending(self, key: str, limit: int, now: float) -> int:
-        """Fail some *limit* pending URLs of a host; return how many."""
         event = self._given_up[key]
         fronts, failed = self._residents.fronts, 0
         while failed < limit:

@@ -1,9 +1,7 @@
-"""What is kept of a page that is to be visited again: one row of the job's store.
+"""Rows: which page is visited again, and when (T12).
 
-Which pages are to be visited again, and when: rows of the job's store (T12).
-
-A page that is done has a plan. While it is due and waits, it stands in an index by time; who takes
-it from there makes it pending in the same batch, so that a kill finds it in one of the two.
+A plan that waits stands in an index by time. It leaves the index in the batch that makes its page
+pending, so that a kill finds the page in one of the two.
 """
 
 from __future__ import annotations
@@ -34,10 +32,9 @@ _KEPT = int(Flag.USER | Flag.PROXIED | Flag.NO_ROBOTS)
 
 
 class PackedBody(NamedTuple):
-    """The record that holds a page's body, to which a revisit record refers (WARC 1.1 §6.7).
+    """The record that holds a page's body, for revisit records (WARC 1.1 §6.7).
 
-    *when* in seconds (wall), as its ``WARC-Date`` says it; *digest*: its
-    ``WARC-Payload-Digest``.
+    *when*: its ``WARC-Date`` in wall seconds; *digest*: its ``WARC-Payload-Digest``.
     """
 
     url: str
@@ -46,8 +43,7 @@ class PackedBody(NamedTuple):
 
 
 UNPACKED: Final = PackedBody("", 0.0, "")
-"""In place of one: the body was not to be packed (a filter, a dropped item, no item of it). Else a
-page without one is asked for whole, to be packed."""
+"""The body was not to be packed. A page without a record is requested whole instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +51,14 @@ class RevisitPlan:
     """When a page is visited again, and what its visits found. Times are wall times.
 
     Attributes:
-        due: when its next visit is due, or was when it was taken.
-        history: what its visits found.
+        due: when its next visit is due, or was when it was popped.
         rate: changes a second, as the page is counted.
-        validators: what its server may be asked by.
-        digest: of the body of the last visit, in which a change shows.
-        misses: how many visits in a row have found no page.
+        digest: of the body of the last visit.
+        misses: visits in a row that found no page.
         claimed: a sitemap says that it has changed since.
-        packed: the record with its body; `UNPACKED`, or None if there is none.
+        packed: the record with its body; `UNPACKED`, or None.
         host: its pacing key.
-        row: how it stood in the queue.
+        row: its queue row.
     """
 
     due: float
@@ -102,8 +96,8 @@ class RevisitPlan:
             raise JobDamagedError(f"a row of the revisits is damaged ({error!r})") from error
 
     def without(self, gone: Callable[[str], bool]) -> RevisitPlan:
-        """The plan as it is if the URLs that are *gone* have never been: one may have led to the
-        page, one may be that under which its body is packed. Raises `JobDamagedError`.
+        """The plan without referrer and packed body whose URLs are *gone*. Raises
+        `JobDamagedError`.
         """
         packed, row = self.packed, self.row
         if packed is not None and gone(packed.url):
@@ -135,8 +129,7 @@ MISSES_MAX: Final = 3
 _PLAN, _DUE, _DEMAND, _CLAIMS = b"p", b"d", b"m", b"c"
 _TIME = struct.Struct(">Q")
 _BUCKET = 5
-"""Bytes of a time in microseconds, by which is known before when nothing waits, to 17 seconds: the
-index is looked into from there on, so that nobody walks over the remains of all that was taken."""
+"""Bytes of a time before which nothing waits (17 s): scans skip what was deleted earlier."""
 
 
 def plan_of(rows: KV, identity: bytes) -> RevisitPlan | None:
@@ -146,14 +139,13 @@ def plan_of(rows: KV, identity: bytes) -> RevisitPlan | None:
 
 
 class RevisitPlans:
-    """Plans in *rows*, a mapping of the job's store that nothing else uses. Times are wall times.
+    """Plans in *rows*, a mapping of their own. Times are wall times.
 
-    Everything changes with the store's next batch; `save` has to come before it.
+    Changes go with the store's next batch; `save` comes before it.
 
     Attributes:
-        price: seconds of freshness that a visit has to bring; 0 until it is known (`tick`).
-        found: how many visits of this run have found what: the page *changed*, the *same* body,
-            *unchanged* by what the server says, or *missed* it; how many pages are *gone*.
+        price: seconds of freshness that a visit has to bring; 0 until `tick`.
+        found: visits of this run by result: changed, same, unchanged (304), missed, gone.
     """
 
     def __init__(self, rows: KV, settings: RevisitPolicy) -> None:
@@ -187,11 +179,10 @@ class RevisitPlans:
         self, identity: bytes, now: float, digest: bytes, validators: Validators, *,
         unchanged: bool = False, packed: PackedBody | None = None, host: str = "", row: bytes = b"",
     ) -> RevisitPlan | None:  # fmt: skip
-        """A page was visited: plan the next visit. None if there is to be none.
+        """Plan the next visit of a page that was visited; None if there is to be none.
 
-        *unchanged*: the server said so (304), whatever the *digest* is. *packed*: where its body
-        is now; None: where it was, unless it has changed. *host* and *row* (`row_of`) are those of
-        its first visit.
+        *unchanged*: the server said so (304). *packed*: where its body is now; None: unchanged.
+        *host* and *row* (`row_of`) are those of its first visit.
         """
         before = self.get(identity)
         if before is None:
@@ -220,9 +211,8 @@ class RevisitPlans:
         return plan
 
     def take_over(self, identity: bytes, plan: RevisitPlan, *, waits: bool) -> None:
-        """Keep the *plan* that another agent had of a page, unless it has one here.
-
-        If it *waits* it is due in its time; else it is pending already.
+        """Keep another agent's *plan* of a page, unless there is one; not *waits*: it is pending
+        already.
         """
         if self.get(identity) is not None:
             return
@@ -274,10 +264,7 @@ class RevisitPlans:
         return due < plan.due and self.hasten(identity, due)
 
     def hasten(self, identity: bytes, due: float) -> bool:
-        """Let a page be due at *due*, if that is sooner (a sitemap says that it changed).
-
-        False if it has no plan, or was taken already.
-        """
+        """Make a page due at *due*, if that is sooner. False if it has no plan, or is pending."""
         plan = self.get(identity)
         if plan is None or not self.waits(identity, plan):
             return False
@@ -293,9 +280,9 @@ class RevisitPlans:
         return self._rows.get(_index(plan.due, identity)) is not None
 
     def pop_due(self, now: float, limit: int) -> list[tuple[bytes, RevisitPlan]]:
-        """Up to *limit* pages that are due, the most overdue first; they wait here no longer.
+        """Remove up to *limit* due pages from the index, the most overdue first.
 
-        Whoever takes them makes them pending in the same batch. Raises `JobDamagedError`.
+        The caller makes them pending in the same batch. Raises `JobDamagedError`.
         """
         found: list[tuple[bytes, RevisitPlan]] = []
         for key in self._keys():
@@ -313,10 +300,9 @@ class RevisitPlans:
     def pop_due_of(
         self, now: float, wanted: Callable[[bytes], bool], limit: int, looked: int
     ) -> list[tuple[bytes, RevisitPlan]]:
-        """As `take`, those whose identity is *wanted* of the next pages, *looked* at the most.
+        """As `pop_due`, only *wanted* identities among the next *looked* pages.
 
-        Where too few of these are, the next call goes on behind them; else it begins with the first
-        that is due again.
+        If there are too few, the next call continues behind them, else at the first that is due.
         """
         found: list[tuple[bytes, RevisitPlan]] = []
         passed, self._passed = self._passed, b""
@@ -335,7 +321,6 @@ class RevisitPlans:
         return found
 
     def _keys(self, after: bytes = b"") -> Iterator[bytes]:
-        """What waits behind the key *after*, the first that is due first."""
         if self._head is not None:
             # The first key that can follow *after*; nothing waits before the head.
             first = max(self._head.to_bytes(_BUCKET, "big"), after[len(_DUE) :] + b"\0")
@@ -376,9 +361,9 @@ class RevisitPlans:
     def planned(
         self, prefix: bytes = b"", since: bytes = b""
     ) -> Iterator[tuple[bytes, RevisitPlan]]:
-        """The plans of all pages whose state keys begin with *prefix*, in their order.
+        """All plans whose state keys begin with *prefix* and go on with *since* or more, in order.
 
-        Of those only the ones whose rest is at least *since*. Raises `JobDamagedError`.
+        Raises `JobDamagedError`.
         """
         for key, data in self._rows.items(_PLAN + prefix, since):
             yield key[len(_PLAN) :], RevisitPlan.from_bytes(data)
@@ -391,8 +376,7 @@ class RevisitPlans:
     # Keeping house
 
     def tick(self, visits: float) -> None:
-        """Find the price anew: there are *visits* a second for revisits. To be called now and then;
-        takes a millisecond."""
+        """Find the price for *visits* revisits a second; takes a millisecond."""
         bounds = self.settings
         self.price = self._demand.price(visits, bounds.least, bounds.most)
 
@@ -403,7 +387,6 @@ class RevisitPlans:
             self._rows.put(_DEMAND, msgpack.packb(self._demand.bins))
 
     def _interval(self, history: History) -> float:
-        """Seconds to the next visit: as with ``fixed`` as long as there is no price."""
         wanted = self.settings.interval(history, self.price) if self.price else None
         return wanted or self.settings.seconds
 

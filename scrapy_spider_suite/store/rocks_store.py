@@ -1,22 +1,7 @@
-"""Rewriting the tables in which deleted rows may still lie, and telling whether that worked.
+"""The store on disk: one RocksDB with a family per kind of row (U12, U13, E8).
 
-RocksDB does not say of a compaction that it failed, but it counts what fails in the background.
-
-How the database is set up: one cache and one bound on write buffers for all its families.
-
-What waits for the next batch, and how reads see it before it is written.
-
-Reads must never write: a batch ends where an operation of the frontier ends, or a kill between
-two batches would find half of it (a page done, and its links nowhere). So reads look here first.
-
-One RocksDB with a family per kind of row, and the batch that waits to be written to it.
-
-The database and every family are opened in raw mode: bytes in, bytes out. The library's
-default mode unpickles what it reads, which no one may make us do (promise 4).
-
-The store on disk: rows of queues, states of URLs, records of hosts (U12, U13, E8).
-
-Rows of the store that nobody can read: a crawl that meets one ends (see `Maintenance`).
+Changes wait in `PendingWrites` and become one batch; reads look there first and never write.
+Every family is opened in raw mode: the library's default unpickles what it reads (promise 4).
 """
 
 from __future__ import annotations
@@ -68,10 +53,9 @@ _ERRORS = "rocksdb.background-errors"
 
 
 class TableRewrite:
-    """Rewrites the tables of *families* that hold keys of *ranges*, in a thread of its own.
+    """Rewrites the tables of *families* that hold keys of *ranges*, in a thread. Takes seconds.
 
-    The others are only written out, since the log holds rows of all of them. It takes seconds.
-    *failure* says, once it has ended, what is left; empty: nothing.
+    *failure* says at the end what is left; "": nothing.
     """
 
     def __init__(
@@ -173,10 +157,9 @@ _Changes = dict[bytes, bytes | None]
 
 
 class PendingWrites:
-    """The last value of each key that changed since the last batch; None: it was deleted.
+    """The last value of each key that changed since the last batch; None: deleted.
 
-    Keys belong to a family and, within it, to a *group*: whoever walks over one group (the rows
-    of one host) does not walk over the others.
+    Keys belong to a family and, in it, to a *group* (the rows of one host): a scan reads one group.
     """
 
     def __init__(self) -> None:
@@ -251,11 +234,10 @@ FAMILIES = ("hosts", "due", "queue", "states", "kv", "meta")
 
 
 class Database:
-    """See `RocksStore`, whose lower half this is: what rows mean is none of its business.
+    """The lower half of `RocksStore`: families, batch, reads.
 
     Attributes:
-        damage: what could not be read, "" as a rule. From then on nothing is written: half of what
-            an operation says may wait.
+        damage: what could not be read, or "". After damage nothing is written.
     """
 
     def __init__(
@@ -306,7 +288,6 @@ class Database:
             raise StoreWriteError(f"the store in {self._path} cannot be opened: {error}") from error
 
     def _release(self) -> None:
-        """Close the database, which holds its lock as long as anything refers to it."""
         for rewrite in self._rewrites:
             rewrite.cut_short(self._db)
         self._rewrites.clear()
@@ -387,9 +368,8 @@ class Database:
         """Copy what lies beside the database into the copy in *path*."""
 
     def erase_keys(self, ranges: Sequence[Range]) -> TableRewrite:
-        """Begin to rewrite the files in which deleted keys of *ranges* may still lie.
-
-        It goes on beside what follows; closing the store cuts it short.
+        """Begin to rewrite the files in which deleted keys of *ranges* may lie; `close` cuts it
+        short.
         """
         self._rewrites = [each for each in self._rewrites if each.is_alive()]
         rewrite = TableRewrite(self._db, self._families, ranges)
@@ -397,11 +377,10 @@ class Database:
         return rewrite
 
     def checkpoint(self, path: Path) -> None:
-        """Copy all that was flushed to the new folder *path*, beside running writes.
+        """Copy all that was flushed to the new folder *path*, beside running writes; for a thread.
 
-        On one file system tables are linked, not copied. Archive and sieve, which must be locked,
-        are copied, too. For a thread of its own. Raises `StoreWriteError`; nothing is left of the
-        copy then.
+        Tables are linked if possible. Archive and sieve, which must be locked, are copied. Raises
+        `StoreWriteError`; nothing is left of the copy then.
         """
         try:
             # The checkpoint does it, too, but with Python's lock held: a crawl would stand still.
@@ -476,13 +455,11 @@ class RocksStore(Database):
     """See `Store`. *memory* (bytes) bounds write buffers and block cache together.
 
     With *secondary*, a folder of its own, it reads a database that another process writes.
-    *power_safe* syncs every batch to the medium, so that it survives a power cut as well.
-
-    Raises `JobDamagedError` if the database cannot be opened.
+    *power_safe* syncs every batch. Raises `JobDamagedError`.
 
     Attributes:
-        archive: where URLs are that need no row any more, if there is one; closed with the store.
-        sieve: their fingerprints, if there is one; likewise.
+        archive: URLs that need no row, if there is an archive; closed with the store.
+        sieve: fingerprints, if there is a sieve; closed with the store.
     """
 
     durable = True
@@ -509,9 +486,8 @@ class RocksStore(Database):
             self.sieve.copy(path / SIEVE_FOLDER)
 
     def erase(self, host: str) -> TableRewrite:
-        """Begin to rewrite the files in which deleted rows of *host* may still lie.
-
-        It goes on beside what follows; closing the store cuts it short.
+        """Begin to rewrite the files in which deleted rows of *host* may lie; `close` cuts it
+        short.
         """
         begin = host_key(host)
         ranges = [(name, begin, end_of_prefix(begin)) for name in ("queue", "states", "hosts")]
@@ -550,9 +526,8 @@ class RocksStore(Database):
         self._pending.set("states", key, None)
 
     def states(self, prefix: bytes, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """What follows *prefix* in each state key that begins with it, and the packed state.
-
-        With *after*, only those beyond it.
+        """The rest of each state key that begins with *prefix*, beyond *after*, and the packed
+        state.
         """
         n = len(prefix)
         start = prefix + after + b"\0" if after else prefix
@@ -651,7 +626,6 @@ class RocksStore(Database):
         return self._rows_of("meta", b"")
 
     def _rows_of(self, family: str, prefix: bytes) -> KV:
-        """The keys of *family* that begin with *prefix*; read back before they are flushed."""
         change = partial(self._pending.set, family)
         return PrefixedKV(prefix, partial(self._get, family), change, partial(self._scan, family))
 
@@ -684,8 +658,8 @@ def open_seen(
 ) -> None:  # fmt: skip
     """Open archive and sieve of *store* in *folder*, as far as they exist and are not open.
 
-    The *wanted* one (``trie`` or ``sieve``) is made if need be, a sieve with so many *bits* and
-    room for *capacity* links that wait. Raises `JobDamagedError`, `StoreWriteError`.
+    The *wanted* one (``trie`` or ``sieve``) is made if need be. Raises `JobDamagedError`,
+    `StoreWriteError`.
     """
     path = folder / ARCHIVE_FOLDER
     if store.archive is None:
@@ -702,10 +676,7 @@ def open_seen(
 
 @contextmanager
 def condemn_on_damage(store: Store) -> Iterator[None]:
-    """Within it a damaged row of *store* condemns that: nothing more is written.
-
-    What was going on is given up there, and nobody is told but by the end of the crawl.
-    """
+    """A damaged row of *store* ends the block and condemns the store: nothing more is written."""
     try:
         yield
     except JobDamagedError as error:

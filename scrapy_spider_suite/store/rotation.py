@@ -25,8 +25,8 @@ _ON_DISK = 200
 class PolicyUpdate:
     """Brings hosts and addresses up to date with the policy.
 
-    A host is updated before its visit; the others follow in portions (`step`), so that a shorter
-    delay or a lifted block also reaches hosts whose turn would come late or never.
+    A host is updated before its visit, all others in portions (`step`): a shorter delay or a lifted
+    block reaches them, too.
     """
 
     def __init__(self, residents: Residents) -> None:
@@ -69,10 +69,9 @@ class PolicyUpdate:
     def examine_excluded(
         self, since: float, after: str, limit: int, now: float
     ) -> tuple[float, str] | None:
-        """Examine *limit* hosts that wait on disk for a rule: whether they still have to.
+        """Examine *limit* hosts that wait on disk for a rule, behind *after* at *since*.
 
-        Begins behind the host *after* of those that wait until *since*; returns where to continue,
-        None at the end.
+        Returns where to continue, None at the end.
         """
         residents = self._residents
         wall = now + residents.records.wall_offset
@@ -140,13 +139,13 @@ class PolicyUpdate:
 _TURN = 16
 """Visits after which a host makes room for hosts on disk that are due."""
 _GOING = 50
-"""Hosts that make room at a time: each has its rows written, some 20 to 40 us."""
+"""Hosts that make room at a time."""
 _EXAMINED = 1_000
 """Hosts that are examined for that at a time, some 1 to 2 us each."""
 _LEAVING = 200
-"""Hosts that leave at a time when a window moves: each has its rows written, some 20 to 40 us."""
+"""Hosts that leave at a time when a window moves."""
 _COMING = 25
-"""Hosts that come at a time: each has its rows read, some 60 to 140 us."""
+"""Hosts that come at a time."""
 
 
 class Rotation:
@@ -197,7 +196,6 @@ class Rotation:
             self._workbench.offer(host)
 
     def _advance(self, window: HostWindow, now: float) -> None:
-        """Begin the window's next row, or move the window: others come into memory then."""
         if self._leaving is None:
             if not window.row_over():
                 return
@@ -206,7 +204,6 @@ class Rotation:
         self._move(window, self._leaving, now)
 
     def _move(self, window: HostWindow, leaving: list[HostState], now: float) -> None:
-        """Have a portion of *leaving* leave; the last one moves the window."""
         for _ in range(min(_LEAVING, len(leaving))):
             host = leaving.pop()
             here = self._workbench.hosts.get(host.key) is host
@@ -219,12 +216,10 @@ class Rotation:
             self.admit(now)
 
     def _crowded(self, now: float) -> bool:
-        """Whether a host on disk is due for which there is no room."""
         return self._waiting.earliest <= self._wall(now) and self._residents.room <= 0
 
     @staticmethod
     def _may_leave(host: HostState) -> bool:
-        """Volatile entries pin their host: they exist nowhere else."""
         return host.idle() and not any(entry.volatile for _, entry in host.front)
 
     # Housekeeping
@@ -299,7 +294,6 @@ class Rotation:
         return bool(left)
 
     def _has_to_wait(self, host: HostState, now: float, *, crowded: bool) -> bool:
-        """Whether a host with something to fetch waits so long that it should wait on disk."""
         if crowded and self._residents.held_back(host.key):
             return True
         # A host whose phase is over leaves though there is room (K8).

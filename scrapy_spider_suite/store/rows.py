@@ -1,8 +1,4 @@
-"""The formats of what is stored: one `struct` per row, each round trip tested.
-
-`FORMAT` is the number of the data format as a whole: raise it with any change here, and keep
-a fixture of every older one.
-"""
+"""The bytes of a host, a URL state and a queue row."""
 
 from __future__ import annotations
 
@@ -35,14 +31,12 @@ _FATES = {"", *(event.value for event in Event)}
 
 
 class HostRecord(Struct, eq=False, gc=False):
-    """What is kept about one host for the life of the job.
+    """One host, for the life of the job.
 
-    *next_fetch* is wall time (seconds since the epoch), *crawl_delay* seconds, *head* a lower
-    bound of the order key of the host's first row, *due* the time under which the host waits
-    in the ``due`` family (None: it has nothing pending), *dead* the event for which the host was
-    given up, *why* the reason for *next_fetch* where it is not the ordinary delay, *counted*
-    whether its registered domain counts it as one of its hosts, *entered* the depth of its first
-    URL (None: not known).
+    *next_fetch* is wall time, *crawl_delay* seconds, *head* a lower bound of its first order key,
+    *due* its time in the ``due`` family (None: nothing pending), *dead* the event for which it was
+    given up, *why* the reason for *next_fetch* if not the delay, *counted* whether its domain
+    counts it, *entered* the depth of its first URL.
     """
 
     next_fetch: float = 0.0

@@ -1,17 +1,7 @@
-"""The archive: URLs that are done, out of the database and in a third of the room.
+"""Archive and sieve: files beside the database for URLs that need no row.
 
-A row of the database says everything about a URL; of the most there are in a large crawl, those
-that were fetched and answered 200, nothing needs to be said but that. They move, a portion at a
-time, into a `TrieStore` beside the database. A row goes before what the archive says: what is
-fetched again has one until it is done.
-
-Fingerprints of URLs that need no row: a sieve beside the database.
-
-In it is every URL that a link led to, and of those that have a row whoever ended 200. So what is in
-the sieve was seen; what has no row there, and waits for no flush, was fetched and answered 200.
-
-A sieve knows no URLs, and the slot of a host is shared with others: nothing can be taken out of it
-for one host. So a host that is dropped is known by other keys from then on.
+The archive holds URLs that ended 200. The sieve holds every URL that a link led to; a URL in it
+without a row, and without a waiting link, ended 200. A dropped host gets other keys in the sieve.
 """
 
 from __future__ import annotations
@@ -45,9 +35,9 @@ _LEFT_OUT: Final = {"lock", "made"}
 
 
 class Archive:
-    """The archive in *folder*, made if need be; with *readonly* as it is now, beside its user.
+    """The archive in *folder*, made if need be; *readonly*: as it is now. Keys are state keys.
 
-    Keys are state keys (`frontier.keys.state_key`). Raises what `TrieStore` does.
+    Raises what `TrieStore` does.
     """
 
     def __init__(self, folder: Path, *, readonly: bool = False) -> None:
@@ -130,8 +120,7 @@ class Archive:
 
 
 def needs_no_row(key: bytes, state: bytes) -> bool:
-    """Whether of the URL with this state key and packed *state* nothing needs to be said but that
-    it was seen."""
+    """Whether a URL with this state key and packed *state* needs no row: it ended 200."""
     if _url_of(key) is None:
         return False
     known = UrlState.from_bytes(state)
@@ -151,7 +140,6 @@ def _url_of(key: bytes) -> str | None:
 
 
 def _prefixes(host: str) -> Iterator[str]:
-    """What the URLs of *host* begin with; any port may follow."""
     for scheme in ("http", "https"):
         for end in ("/", ":"):
             yield f"{scheme}://{host}{end}"
@@ -176,13 +164,11 @@ DROPPED: Final = "sieve"
 
 
 class SieveIndex:
-    """The fingerprints in *folder*, which is made if need be; with *readonly* as they are now.
+    """The fingerprints in *folder*, made if need be; *readonly*: as they are now. Keys are state
+    keys.
 
-    *dropped* keeps how often hosts were. Keys are state keys (`frontier.keys.state_key`). What
-    waits for a flush lies with the caller (`Sifter`). Raises what `Sieve` does.
-
-    Attributes:
-        sieve: the sieve; it has no log of its own.
+    *dropped* keeps how often hosts were dropped. Waiting links lie with the caller (`SieveQueue`).
+    Raises what `Sieve` does.
     """
 
     def __init__(
@@ -249,7 +235,6 @@ class SieveIndex:
             self._dropped.put(name, often)
 
     def _key(self, key: bytes) -> bytes:
-        """What the sieve knows a state key by; no URL has a NUL in it."""
         times = self._times.get(key[: key.find(b"\0", 2) + 1]) if self._times else None
         return key if times is None else b"%b\0%b" % (key, times)
 

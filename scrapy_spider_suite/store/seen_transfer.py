@@ -1,20 +1,9 @@
-"""Moving what is done out of the database into the archive, a portion at a time.
+"""Links on their way through the sieve, and done rows on their way into the archive.
 
-A pass walks over the states of all URLs. It begins when enough has been done since the last one
-for the walk to pay: half of what that one left behind. A URL is in the archive before its row
-goes; killed in between it is in both, and moves with the next pass.
-
-Links on their way through the sieve: from the commit of their page to the queue of their host.
-
-Those of a page lie in a row or a few, in the page's commit; they are numbered through, as the sieve
-counts what it is offered. A flush says of each number whether it is the first of its kind; then row
-after row goes, and what is new of it becomes pending in the same batch. So a kill finds each link
-in its row or in its queue. What a flush knows must not be lost: the rows are on the medium before
-it decides.
-
-URLs that are looked up one by one (seeds, redirects, requests of a spider) come into the database
-beside it. So what is new to the sieve is compared with the rows once more; and when such a URL has
-ended 200 it is offered as a *mark*: its row goes when the sieve knows it.
+The links of a page wait in rows of its commit, numbered as the sieve counts them. A flush decides
+for each number whether the link is new; new links become pending in the batch that deletes the
+row. The rows are on the medium before a flush decides. URLs that were looked up one by one are
+offered as marks when they end 200. A URL is in the archive before its row goes.
 """
 
 from __future__ import annotations
@@ -128,7 +117,6 @@ class Archiver:
         return self._after is not None
 
     def _say(self, trouble: str) -> None:
-        """Log what is wrong once, not with each attempt."""
         if trouble and trouble not in self._said and len(self._said) < _SAID:
             self._said.add(trouble)
             logger.error("%s: the archive of seen URLs goes on when that is over", trouble)
@@ -153,10 +141,9 @@ def archived(store: RocksStore, host: str) -> Iterator[bytes]:
 
 
 def bring_back(store: RocksStore, host: str) -> Iterator[bool]:
-    """Give the URLs of *host* in the archive their rows again, a portion with every step.
+    """Give the archived URLs of *host* rows again, a portion with every step; True: it waits.
 
-    True: it waits for something else. The archive must be held, and whoever calls makes a portion
-    durable before the next. Killed meanwhile they are in both. Raises `StoreWriteError`.
+    The archive must be locked, and the caller flushes after each step. Raises `StoreWriteError`.
     """
     if store.archive is None:
         return
@@ -233,8 +220,8 @@ class SieveRows:
 class SieveQueue:
     """Offers links to the sieve of *store*, and hands out what it finds new.
 
-    *active* says whether links come this way at all; else it only ends what was begun. *counters*
-    count what was offered again. Raises `JobDamagedError` if rows are missing.
+    Not *active*: it only ends what was begun. *counters* count known links. Raises
+    `JobDamagedError` if rows are missing.
     """
 
     def __init__(
@@ -252,7 +239,6 @@ class SieveQueue:
         """The number of the first link that still waits."""
 
     def _read_back(self) -> int:
-        """Take up what an earlier run has left; the number of the first link of it."""
         sieve, flush, first = self._sieve, self._sieve.under_way, None
         for number, row in self._rows.items(sieve.next if flush is None else flush.first):
             first = number if first is None else first
@@ -292,8 +278,7 @@ class SieveQueue:
         self._sieved.keep(keys)
 
     def keep_prints(self, prints: bytes) -> None:
-        """Let the URLs with these fingerprints be known after the next flush, as an agent knew them
-        that handed them over; they are written with the next batch."""
+        """Offer the fingerprints of another agent: they are known after the next flush."""
         self._rows.put(self._sieve.next, msgpack.packb([prints, self._sieved.width]))
         self._sieve.offer_prints((), prints)
 
@@ -345,16 +330,16 @@ class SieveQueue:
         }
 
     def begin(self) -> Flush | None:
-        """The flush to be run, of all that waits, in any thread, and after `RocksStore.sync_log`.
+        """The flush of all waiting links, to be run in any thread, after `RocksStore.sync_log`.
 
-        Everything must have been written. None: nothing waits, or somebody holds the sieve.
+        None: nothing waits, or the sieve is locked.
         """
         if self.decided or not self.waiting or self._sieved.locked:
             return None
         return self._sieve.begin()
 
     def hand_out(self, take: Callable[[Entry, bool], None]) -> Iterator[None]:
-        """Give *take* each link that was decided about, and whether it is new; a row each step.
+        """Call *take* with each decided link and whether it is new, a row each step.
 
         A row goes with the batch in which *take* writes. Do not keep this over a batch that fails.
         """
@@ -377,7 +362,6 @@ class SieveQueue:
         self._at = flush.end
 
     def _marked(self, key: bytes) -> None:
-        """The sieve knows this URL now."""
         state = self._store.row(key)
         if state is not None and needs_no_row(key, state):
             self._store.delete_state(key)
@@ -445,10 +429,9 @@ def entry_of(key: bytes, way: LinkOrigin) -> Entry:
 
 
 def unpack(number: int, row: bytes) -> tuple[LinkOrigin | None, list[bytes]]:
-    """What the links of a row have in common, None for marks, and their state keys.
+    """The origin of a row's links (None for marks), and their state keys. Raises `JobDamagedError`.
 
-    Empty keys stand for what is none, or no more: so do those of a row of fingerprints. Raises
-    `JobDamagedError`.
+    An empty key stands for a dropped link or a fingerprint.
     """
     try:
         keys, *way = msgpack.unpackb(row)
@@ -460,6 +443,5 @@ def unpack(number: int, row: bytes) -> tuple[LinkOrigin | None, list[bytes]]:
 
 
 def _prints(row: bytes) -> bytes:
-    """The fingerprints that a row holds in the place of links; none, if it holds those."""
     prints: object = msgpack.unpackb(row)[0]
     return prints if isinstance(prints, bytes) else b""

@@ -1,18 +1,8 @@
-"""Which pages have their links read next (E4, E7): of hosts whose queues run low, or the oldest.
+"""Rows: stored pages whose links are unread (E4), and which of them are read next (E7).
 
-A host is in demand when next to nothing of it is left to be asked for. Where too few hosts are left
-to keep the crawl busy, pages of others may lead to more: the oldest ones are read then, a few at a
-time. If those of one turn have brought no host to life, a single one is read after some fetches,
-and the next after twice as many: in a crawl of few hosts some room is always free, and all would
-soon be read.
-
-Pages that are stored, and whose links nobody has read yet: rows of the job's store (E4).
-
-A row comes with the commit of its page, and goes with the batch in which what the page leads to
-becomes pending. So a kill finds each page unread, with nothing of its links known for sure, or its
-links in the frontier; read twice, a page leads to nothing new.
-
-Rows are numbered: the oldest are found without their hosts. A host's rows lie together.
+A row comes with the commit of its page, and goes with the batch that makes its links pending.
+Pages of hosts with nearly empty queues come first. Where too few hosts are left, the oldest pages
+are read, a few at a time, and ever more rarely while they bring no host to life.
 """
 
 from __future__ import annotations
@@ -50,9 +40,9 @@ _PATIENCE: Final = (16, 256)
 
 
 class PageDemand:
-    """Chooses among the pages of *waiting*. *left* says how many URLs of a host are to be fetched.
+    """Chooses among the pages of *waiting*. *left*: how many URLs of a host are to be fetched.
 
-    Invariant: a page that was chosen is not chosen again before `over` was told of it.
+    Invariant: a chosen page is not chosen again before `over`.
     """
 
     def __init__(self, waiting: UnreadPages, left: Callable[[str], int]) -> None:
@@ -90,10 +80,10 @@ class PageDemand:
     def choose(
         self, *, starving: bool, fetches: int, nothing_else: Callable[[], bool]
     ) -> list[UnreadPage]:
-        """The pages that are wanted now, if any are.
+        """The pages that are wanted now.
 
-        *starving*: there is room for fetches, and nothing may be fetched at present; the crawl has
-        had so many *fetches*. *nothing_else* says whether that will last.
+        *starving*: there is room, and nothing may be fetched now; *nothing_else*: that will last.
+        *fetches*: of the crawl so far.
         """
         pages = self._of_hosts(AT_ONCE)
         if pages or not starving:
@@ -103,7 +93,6 @@ class PageDemand:
         return self._turn(fetches, _FEW)
 
     def _of_hosts(self, limit: int) -> list[UnreadPage]:
-        """Up to *limit* pages of hosts that are in demand."""
         found: list[UnreadPage] = []
         busy = set(self._out.values())
         self._fill()
@@ -120,7 +109,6 @@ class PageDemand:
         return self._take(found)
 
     def _fill(self) -> None:
-        """Look, a portion at a time, at the hosts whose pages wait since an earlier run."""
         if self._earlier is None or self._low:
             return
         hosts, self._earlier = self._waiting.hosts(self._earlier, _LOOKED_AT)
@@ -132,7 +120,6 @@ class PageDemand:
         return self._take(self._waiting.oldest(limit, self._out))
 
     def _turn(self, fetches: int, limit: int) -> list[UnreadPage]:
-        """The same, if it is time for a turn for the whole crawl."""
         if self._out or fetches < self._next_turn:
             return []
         least, most = _PATIENCE
@@ -242,9 +229,8 @@ class UnreadPages:
     # Looking
 
     def oldest(self, limit: int, without: Iterable[int] = ()) -> list[UnreadPage]:
-        """Up to *limit* pages, those that have waited longest first; not those numbers *without*.
-
-        Raises `JobDamagedError`.
+        """Up to *limit* of the oldest pages, not those numbered *without*. Raises
+        `JobDamagedError`.
         """
         found: list[UnreadPage] = []
         out = {*without}
@@ -282,9 +268,9 @@ class UnreadPages:
         return found
 
     def hosts(self, since: bytes, limit: int) -> tuple[list[str], bytes | None]:
-        """Up to *limit* hosts that have pages, from *since* on (at first empty), in no order.
+        """Up to *limit* hosts with pages from *since* on, and where to continue (None: at the end).
 
-        And since when to ask for the others, None if there are none. Raises `JobDamagedError`.
+        Raises `JobDamagedError`.
         """
         found: list[str] = []
         for _ in range(limit):

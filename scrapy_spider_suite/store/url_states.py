@@ -1,16 +1,4 @@
-"""Which URLs a job began with: one small row each, for the report that says what became of them.
-
-A row holds the URL, its tag, and whether its scheme was guessed.
-
-Seeds whose scheme was guessed: https first, then http if nobody answers there.
-
-The ledger: which URL is pending, done or failed, and how many are.
-
-What is kept of sitemaps beside the states of URLs, by their state keys.
-
-Of a page, when it changed last (four bytes, for later visits); of a sitemap, the host that vouches
-for it, so that it is read as one when it is fetched again; of that host, how many it vouches for.
-"""
+"""Which URL is pending, done or failed; notes on seeds and sitemaps."""
 
 from __future__ import annotations
 
@@ -115,11 +103,7 @@ def _link(url: str) -> Entry:
 
 
 class SchemeGuesses:
-    """Tells which failures mean that the guess was wrong, and what to try then.
-
-    *entry_of* makes the entry of a seed; a crawl whose seeds are requests of its spider has another
-    one than a link without a page.
-    """
+    """Finds seeds whose scheme was guessed wrong. *entry_of* makes the entry of a seed."""
 
     def __init__(self, store: Store, entry_of: Callable[[str], Entry] = _link) -> None:
         self.entry_of = entry_of
@@ -148,11 +132,10 @@ _START = int(Flag.START)
 
 
 class UrlStates:
-    """Writes the rows and states of entries into the store's next batch, and counts them.
+    """Writes rows and states of entries into the store's next batch, and counts them.
 
-    Of volatile entries nothing is written while the page that led there is un-done: a row that
-    says *done* would hide, after a kill, the way to what they led to in turn. Their states are
-    written together with that page's. Times are wall times.
+    States of volatile entries are written with the page that led there: a row that says *done*
+    before would hide, after a kill, the way to their children. Times are wall times.
     """
 
     def __init__(
@@ -242,7 +225,6 @@ class UrlStates:
             entry.holder.states.append((entry.identity, last))
 
     def _end(self, key: bytes, state: bytes) -> None:
-        """Write the packed last *state* of a URL, unless nothing but the sieve need know it."""
         if self.sieve_queue is not None and self.sieve_queue.concluded(key, state):
             self._store.delete_state(key)
         else:
@@ -280,10 +262,7 @@ class UrlStates:
     def import_pending(
         self, entry: Entry, record: HostRecord, state: bytes, *, last: bool = False
     ) -> None:
-        """Write a pending *entry* that another agent had, with its packed *state*.
-
-        It comes behind what is there already, of all with *last*.
-        """
+        """Write another agent's pending *entry* with its packed *state*, behind what is there."""
         self._store.put_state(entry.identity, state)
         self.cache.add(entry.identity)
         self._count(entry, record, 1)
@@ -337,7 +316,6 @@ class UrlStates:
             self._store.put_row(entry)
 
     def _count_end(self, host: str, record: HostRecord, state: State, event: Event) -> None:
-        """A URL of *host*, with *record*, is done or failed, as *state* says."""
         if state is State.DONE:
             record.done += 1
             self.counters.done += 1
@@ -348,7 +326,6 @@ class UrlStates:
         self.counters.events[event] = self.counters.events.get(event, 0) + 1
 
     def _count(self, entry: Entry, record: HostRecord, change: int) -> None:
-        """Volatile entries are not counted on disk, where no row of theirs could be found."""
         if entry.volatile:
             self.volatile += change
         else:

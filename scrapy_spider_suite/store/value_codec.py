@@ -1,53 +1,11 @@
-"""Which classes stored bytes may name, and how a class is found again by its name.
+"""Python values as msgpack and back, exactly, with neither pickle nor eval.
 
-Bytes from the disk or from a peer can carry the name of a class. Looking a class up is the only
-thing that imports a module here, so it is fenced in: the name has to lie under an allowed prefix,
-the module is looked into without running its ``__getattr__``, and what is found has to be a class
-that says itself that it has this name (so ``project.jobs:subprocess.Popen`` leads nowhere although
-``project.jobs`` imports ``subprocess``).
-
-Plain values that msgpack has no form for: each as one extension type of msgpack, by its text or
-bytes.
-
-Every function here takes and returns a value of exactly one class and looks nothing up by name,
-except a time zone, which has to be one of the system's.
-
-Instances of classes, taken apart into plain values and put together again without their
-``__init__``.
-
-A *kind* knows one family of classes: enums, dataclasses, attrs classes. It says what an instance
-consists of (`state`) and rebuilds one (`build`). What a kind cannot keep it refuses, so that
-nothing is lost in silence.
-
-A look at the shape of msgpack bytes before anything is built from them.
-
-A msgpack decoder nests as deep as the bytes say (1,024 levels in msgpack-python) and believes a
-container's announced length. Both are cheap to bound beforehand: each level costs one header byte,
-so bytes that hold no more header-like bytes than levels allowed cannot be too deep. Only the others
-(non-ASCII text, binary bodies, big structures) are walked, token by token, jumping over strings.
-
-Source of the byte values: the msgpack specification, section "Formats".
-
-Python values as bytes and back, exactly, with neither pickle nor eval.
-
-The bytes are standard msgpack. What msgpack has no type for:
-
-=====================================  =================================================
-value                                  stored as
-=====================================  =================================================
-None, bool, int, float, str, bytes     msgpack's own (ints beyond 64 bits: an extension)
-list, dict with plain keys             array, map
-tuple, set, frozenset, range,          array whose first element is a *mark*, an empty
-dict with other keys                   extension that says which
-datetime, Decimal, UUID, paths, ...    an extension (``leaves.py``)
-enum members, dataclasses, attrs       marked array: name of the class, state
-registered classes                     marked array: registered name, what their encoder
-                                       returned
-=====================================  =================================================
-
-Types are exact: a subclass of ``dict`` or ``str`` or a namedtuple would come back as something
-else, so it is refused unless its class is registered. Floats keep every bit, NaN too. Identity is
-not kept: what was one object in two places comes back as two.
+Standard msgpack holds plain values. Each other container is an array whose first element is a
+*mark*; each other scalar (datetime, Decimal, UUID, ...) is an extension. Instances of listed
+classes are stored as class name and state, and rebuilt without ``__init__``. Types are exact: a
+subclass of ``dict`` or ``str`` is refused. Identity is not kept. A class is looked up only under
+an allowed prefix, and must say itself that it has that name. Depth and size are checked before
+anything is built.
 """
 
 from __future__ import annotations
@@ -79,14 +37,10 @@ _CLASS_NAME = re.compile(r"(?P<module>\w+(\.\w+)*):(?P<path>\w+(\.\w+)*)")
 
 
 class ClassList:
-    """The classes whose names may be written and read.
+    """The classes whose names (``package.module:Class.Inner``) may be written and read.
 
-    A name is ``package.module:Class`` or ``package.module:Outer.Inner``. *allowed* holds dotted
-    prefixes of it (``package``, ``package.module``, ``package.module.Class``). *aliases* gives
-    classes a short name and allows them whatever the prefixes say.
-
-    Modules under an allowed prefix are imported when a name asks for them, except ``__main__``
-    modules, whose import would run a program.
+    *allowed* holds dotted prefixes, *aliases* short names that are always allowed. Modules under an
+    allowed prefix are imported on demand, except ``__main__`` modules.
     """
 
     def __init__(
@@ -172,13 +126,11 @@ def _as_text(data: bytes) -> str:
 
 
 def _by_text(cls: type) -> Scalar:
-    """A class whose ``str()`` its constructor reads back exactly."""
     return Scalar(lambda value: _as_bytes(str(value)), lambda data: cls(_as_text(data)))
 
 
 @cache
 def _zones() -> frozenset[str]:
-    """The zones that exist here: an unknown key would have ``zoneinfo`` import a package for it."""
     return frozenset(available_timezones())
 
 
@@ -310,12 +262,10 @@ class EnumKind:
 
 
 class FieldsKind:
-    """Dataclasses and attrs classes, by their fields.
+    """Dataclasses and attrs classes, by their fields; no code of the class runs.
 
-    ``__init__``, ``__post_init__``, converters and validators do not run when an instance is put
-    together: its fields get the values they had. A field that the class has gained since gets its
-    default; a field that the class has lost is an error. Attributes that are no fields are refused,
-    except cached properties, which are computed anew.
+    A new field gets its default; a lost field is an error. Other attributes are refused, except
+    cached properties.
     """
 
     def accepts(self, cls: type) -> bool:
@@ -349,10 +299,7 @@ DEFAULT_KINDS: tuple[ObjectKind, ...] = (EnumKind(), FieldsKind())
 
 
 def refuse_extras(value: object, known: Collection[str], base: type = object) -> None:
-    """Raise CodecError if *value* has an attribute that is not *known*.
-
-    ``_name`` counts as known with ``name``: it holds the value of a property. What *base* itself
-    declares is left out.
+    """Raise CodecError if *value* has an attribute that is neither *known* nor declared by *base*.
     """
     for name in _attributes(value, base):
         is_known = name in known or name.lstrip("_") in known
@@ -372,7 +319,6 @@ def _attributes(value: object, base: type) -> Iterator[str]:
 
 @lru_cache(maxsize=1024)
 def _slots(cls: type, base: Any) -> tuple[str, ...]:
-    """The names of the slots that *cls* and its bases declare, up to *base*."""
     names: list[str] = []
     for part in cls.__mro__[: cls.__mro__.index(base)]:
         slots = vars(part).get("__slots__", ())
@@ -384,7 +330,6 @@ def _slots(cls: type, base: Any) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def _defaults(cls: type) -> dict[str, Callable[[], Any]]:
-    """Each field's name and what it is without a stored value: `_NO_DEFAULT` leaves it unset."""
     if dataclasses.is_dataclass(cls):
         return {field.name: _dataclass_default(cls, field) for field in dataclasses.fields(cls)}
     return {attribute.name: _attrs_default(cls, attribute) for attribute in attrs.fields(cls)}
@@ -429,10 +374,7 @@ _WIDTH = bytes.fromhex("00000000 010204 010204 0000 00000000 00000000 0000000000
 
 
 def check_shape(data: bytes, max_depth: int) -> None:
-    """Raise CodecError if *data* nests deeper than *max_depth* or announces more than it can hold.
-
-    Bytes that are no msgpack at all may pass: the decoder refuses those by itself.
-    """
+    """Raise CodecError if *data* nests deeper than *max_depth* or announces more than it holds."""
     if len(data) - len(data.translate(None, _CONTAINERS)) <= max_depth:
         return
     wanted: list[int] = []  # for each open container, outermost first, the values still to come
@@ -463,7 +405,6 @@ def _count_down(wanted: list[int]) -> None:
 
 
 def _step(data: bytes, at: int) -> tuple[int, int]:
-    """Return where the header at *at* ends and the length (bytes or values) that it announces."""
     first = data[at]
     if first < 0x80 or first >= 0xE0:
         return at + 1, 0
@@ -493,8 +434,6 @@ _REGISTERED_NAME = re.compile(r"[\w.:-]{1,64}")
 
 
 class _Mark(NamedTuple):
-    """The first element of a marked array, while it is being read."""
-
     number: int
 
 
@@ -520,15 +459,10 @@ class ClassRegistry:
     def register(
         self, cls: type[T], name: str, encode: Callable[[T], Any], decode: Callable[[Any], T]
     ) -> None:
-        """Store instances of exactly *cls* as what *encode* makes of them.
+        """Store instances of exactly *cls* as what *encode* makes of them; *decode* reverses it.
 
-        *encode* returns a storable value, *decode* makes an equal instance from it. *name* stands
-        in the stored bytes: keep it, or what was stored cannot be read any more. Registering the
-        same name again replaces it, as reloading a module does.
-
-        Raises:
-            ValueError: a built-in type that is stored as it is, or a name that is not 1 to 64
-                letters, digits and ``_ . : -``.
+        *name* stands in the stored bytes: keep it. Raises `ValueError`: a built-in type, or a bad
+        name.
         """
         if cls in _PLAIN or cls in _LOWER or cls in SCALARS:
             raise ValueError(f"{cls.__name__} is stored as it is")
@@ -544,11 +478,7 @@ class ClassRegistry:
 
 
 class ValueCodec:
-    """Writes and reads values; *classes* are those that may be named, *kinds* how they are taken
-    apart.
-
-    Not for use by several threads at once.
-    """
+    """Writes and reads values; *classes* may be named, *kinds* take instances apart. One thread."""
 
     def __init__(
         self,
@@ -615,13 +545,10 @@ def _new_packer(unicode_errors: str | None = None) -> msgpack.Packer:
 
 
 def _big_int(value: int) -> msgpack.ExtType:
-    """Called for the one lowered value that msgpack cannot write: an int beyond 64 bits."""
     return msgpack.ExtType(BIG_INT, big_int_bytes(value))
 
 
 class _Writer:
-    """Lowers one value to what msgpack writes as it stands, counting what it costs."""
-
     __slots__ = ("codec", "left")
 
     def __init__(self, codec: ValueCodec) -> None:
@@ -629,7 +556,6 @@ class _Writer:
         self.left = MAX_ITEMS
 
     def lower(self, value: Any, depth: int) -> Any:
-        """Return the lowered form of *value*, which stands *depth* levels deep."""
         cls = type(value)
         if cls in _PLAIN:
             return value
@@ -698,14 +624,12 @@ class _Reader:
         self.open_marks = 0
 
     def extension(self, code: int, data: bytes) -> Any:
-        """Return the mark or the value that an extension stands for."""
         if code < len(_READ_MARKS) and not data:
             self.open_marks += 1
             return _READ_MARKS[code]
         return DECODERS[code](data)
 
     def array(self, items: list[Any]) -> Any:
-        """Return the value that an array stands for."""
         if not items or type(items[0]) is not _Mark:
             return items
         self.open_marks -= 1
@@ -728,7 +652,6 @@ class _Reader:
 
 
 def _guard(function: Callable[..., Any], *values: Any) -> Any:
-    """Call what takes apart or builds objects of the user's classes."""
     try:
         return function(*values)
     except CodecError:

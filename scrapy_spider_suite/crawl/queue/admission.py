@@ -170,8 +170,7 @@ class StoredPageLinks:
     ) -> bool:
         """The links of *page* cannot be read: its URL ends with *event*.
 
-        With a *lease*, made for the page, the page is counted, as when links are read at once.
-        False, and nothing changes, if the page was dropped meanwhile.
+        With a *lease* the page is counted. False if the page was dropped meanwhile.
         """
         here = self.waiting.remove(page)
         if here and lease is not None and self.counting is not None:
@@ -223,8 +222,8 @@ class Admission:
     ) -> int:
         """Make *entries* pending unless they are known; return how many were new.
 
-        Not counted: links that go to the sieve, and URLs of other agents. *given*: to every agent.
-        *came*: from another agent; such a URL goes on although it was sent to an agent before.
+        Not counted: links for the sieve, URLs of other agents. *given*: to every agent. *came*:
+        from another agent.
         """
         if self.router is not None:
             anyway = came or self.retry_failed.by_age
@@ -244,10 +243,8 @@ class Admission:
         return new
 
     def _sieve_origin(self, entry: Entry) -> LinkOrigin | None:
-        """What the sieve keeps of *entry*; None if the entry is looked up at once.
-
-        Looked up are entries that are more than a link, and targets of redirects: they are to be
-        fetched soon, their page is done with them, and they are few.
+        """What the sieve keeps of *entry*; None if it is looked up at once: more than a link, or
+        the target of a redirect.
         """
         queue = self._states.sieve_queue
         if queue is None or not queue.active:
@@ -333,11 +330,8 @@ class Admission:
     def adopt(
         self, lease: Lease | None, entries: list[Entry], now: float, *, given: bool = False
     ) -> None:
-        """Admit *entries*, the children of *lease*, with the commit of its page.
-
-        So a page that is fetched again after a crash does not bring them twice. Without a lease,
-        or a durable store, they are scheduled at once. *given*, for entries without a lease, as
-        in `schedule`.
+        """Admit *entries*, the children of *lease*, with the commit of its page; without a lease or
+        a durable store at once.
         """
         if lease is None or not self._store.durable:
             self.schedule(entries, now, given=given and lease is None)

@@ -39,11 +39,10 @@ class VisitCheck(Protocol):
 
 
 class BlockedUrlCheck:
-    """Removes URLs below blocked prefixes from visits.
+    """Puts URLs below blocked prefixes at the end of their host's queue.
 
-    They are put at the end of their host's queue, where they wait; other URLs of the host go on.
-    When only such URLs are left, the host itself waits; whenever the rules have changed, each URL
-    is examined once more, in turn. So nothing has to be moved when a block is lifted.
+    When only such URLs are left, the host waits; after a change of the rules each is examined once
+    more. So nothing has to be moved when a block is lifted.
     """
 
     def __init__(self, parts: QueueParts) -> None:
@@ -149,7 +148,6 @@ class BudgetCheck:
     # Every leased URL may succeed
 
     def _left_of_domain(self, host: HostState) -> float:
-        """How many more pages of *host* may be leased, by its own budget and its domain's."""
         domains, left = self._states.domains, self._left_of_host(host)
         if self._policy.domain_max_pages:
             done = domains.of(host.key).pages + domains.leased(host.key)
@@ -189,14 +187,11 @@ _PORTION: Final = 1_500
 
 
 class ForeignUrlCheck:
-    """Holds back URLs that another agent holds, or is about to hold. At first there are none.
+    """Holds back URLs that another agent holds, or is about to hold.
 
-    Only the holder of a unit fetches; while a unit moves, both sides hold it back. Everyone may
-    store URLs for it.
-    A host of which all is held back is taken off its address, so it gets no visit; it makes room
-    for others that are due, and waits on disk until it is released (`ReleasedHosts`). Of other
-    hosts entries are held back: they count as leased, so their rows stay in place and no refill
-    reads them again; a host with too many of them gets no visit either. Nothing of it is written.
+    While a unit moves, both sides hold it back; everyone may store URLs for it. Of a host of which
+    all is held back, the host leaves its address and makes room. Of other hosts entries are held
+    back: they count as leased, so no refill reads them again. Nothing of it is written.
     """
 
     def __init__(self, residents: Residents) -> None:
@@ -211,10 +206,9 @@ class ForeignUrlCheck:
         self._steps: Iterator[None] | None = None
 
     def set_rule(self, is_foreign: IsForeign | None, *, by_host: bool = True) -> None:
-        """Hold back what *is_foreign* from now on, and nothing else; with *by_host* whole hosts.
+        """Hold back what *is_foreign* from now on, whole hosts with *by_host*.
 
-        Hosts and entries that are free by now are released in portions: the first at once, the
-        others with `step`, while this is `busy`.
+        What is free by now is released in portions by `step`, while this is `busy`.
         """
         self._is_foreign, self._by_host = is_foreign, by_host
         self._residents.hold_back(is_foreign if by_host else None)
@@ -331,10 +325,9 @@ def _is_link(entry: Entry) -> bool:
 class Lease:
     """One URL on its way through fetching, callbacks and pipelines.
 
-    The URL is done in one commit with *children* (entries that a spider yielded) and *links*
-    (normal forms of bulk links; *referrer_policy* is that of the page). *states* are those of
-    volatile entries that the page led to, by state key. While *holds* is above 0, something that
-    must be durable first is not yet.
+    It is done in one commit with *children* (a spider's entries) and *links* (bulk links). *states*
+    are those of volatile entries that the page led to. While *holds* is above 0, something is not
+    durable yet.
     """
 
     __slots__ = (
@@ -430,11 +423,7 @@ class TrapCheck:
         self._states = parts.states
 
     def check(self, visit: Visit, now: float) -> bool:
-        """See `VisitCheck`.
-
-        If nothing is left, the beginning of the queue fails, too, as far as it lies in traps, and
-        the host comes after all that have waited until *now*.
-        """
+        """See `VisitCheck`. If nothing is left, the trapped beginning of the queue fails, too."""
         failing = [(entry, event) for entry in visit.entries if (event := self._event(entry))]
         if not failing:
             return True
@@ -468,7 +457,6 @@ class TrapCheck:
         self._parts.store.delete_state(entry.identity)
 
     def _in_sieve(self, entry: Entry) -> bool:
-        """Whether a link has led to *entry* since: no other link would bring the URL again."""
         queue = self._states.sieve_queue
         return queue is not None and queue.knows(entry.identity)
 

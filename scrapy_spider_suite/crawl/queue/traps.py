@@ -1,24 +1,7 @@
-"""Farms: registered domains whose hosts all say the same, however many there are.
+"""Traps of a job: evidence by host, duplicate domains, session URLs, mined URLs.
 
-What is known of hosts as far as traps and mining go: in memory while it is used, else on disk.
-
-A row is written once a second for whoever has changed, not with each page: after a kill a trap
-may have to be found again, nothing else.
-
-Trying URLs that nobody linked to, and learning from those that do not exist where to stop.
-
-Each is an entry with the flag *speculative*, which is stored with it. They come after all links
-of their host; one that is answered with 4xx is failed as ``not_there``, and says nothing about its
-host. What is learnt lies on the host's ground.
-
-Pages that come with ever new session ids: one URL stands for each, the first that was taken.
-
-Only where the ids are known to make no difference. A row is some 20 bytes and the host's name.
-
-The traps of a job: which links lead into one, what its pages teach, what waits in it in vain.
-
-A link into a trap is refused where it is found, and no row is written of it: a trap that was found
-cannot fill the disk. What waited there already fails at its turn, in the row that it has.
+A link into a known trap is refused where it is found, and no row is written for it. URLs that
+wait in a trap fail at their turn.
 """
 
 from __future__ import annotations
@@ -87,9 +70,8 @@ class DuplicateDomains:
         return domain in self._domains
 
     def saw(self, domain: str, limit: int, *, same: bool) -> None:
-        """The first page of a host of *domain* said the *same* as that of another, or did not.
-
-        It is a farm when *limit* more said the same than others make up for, `FRESH` each.
+        """Count the first page of a host: the *same* as another's or not; *limit* same ones close
+        *domain*.
         """
         count = self._suspects.get(domain, 0)
         count = count + 1 if same else count - NEW_PAGE_WEIGHT
@@ -256,9 +238,9 @@ class UrlMiner:
     def mine(
         self, page: Entry, kind: str, most: int, wanted: Callable[[str], bool]
     ) -> Iterator[Entry]:
-        """What the URL of *page*, which was fetched, leads to, if that is *wanted* and not known.
+        """Unknown *wanted* URLs that the URL of *page* leads to, at most *most* of a host.
 
-        *kind* is the value of SUITE_GUESS_URLS. No more than *most* of one host are ever given out.
+        *kind* is the value of SUITE_GUESS_URLS.
         """
         for mined in _MINERS[kind]:
             for url in mined(page.url):
@@ -277,7 +259,6 @@ class UrlMiner:
                 )  # fmt: skip
 
     def _misses(self, host: str, url: str) -> bool:
-        """Whether too many like *url* did not exist."""
         ground = self._stats.get(host)
         return ground is not None and (
             ground.count("missed", guess_folder(url)) >= MISSES_MAX
@@ -344,7 +325,6 @@ def _short(url: str) -> bytes:
 
 
 def _key(host: str, session: Session) -> bytes:
-    """The key of a page's row; begins as all of its host do."""
     return page_rows(host) + xxhash.xxh3_64_digest(f"{session.name} {session.page}".encode())
 
 
@@ -369,10 +349,9 @@ ASKED_FOR = int(Flag.USER | Flag.START | Flag.DONT_FILTER)
 
 
 class Traps:
-    """See the module. *met* counts what was refused, failed or put last; None: from 0 on.
+    """The traps of a job. *met* counts refused, failed and demoted URLs.
 
-    *has_values* says whether pages at a URL up to its "?" had each of some parameters with its
-    value; None asks what was met of late.
+    *has_values* says whether pages of a space had all of some parameters; None: as seen lately.
     """
 
     def __init__(
@@ -422,7 +401,6 @@ class Traps:
         return kept
 
     def _is_suspect(self, host: str) -> bool:
-        """Whether any trap was found on *host*, or it is one of a farm."""
         ground = self._stats.get(host)
         found = ground is not None and bool(ground.closed)
         return found or (bool(self._farms) and registered_domain(host) in self._farms)
@@ -472,7 +450,6 @@ class Traps:
         return ground.same_space(url, Trap.NUMBERS)
 
     def _recalls(self, space: str, parameters: list[str]) -> bool:
-        """Whether pages of *space* had each of these *parameters*, with its value."""
         return all(self._recent.knows(space, space_key("", each)) for each in parameters)
 
     def _lets_through(self, url: str, host: str, refusal: TrapRefusal) -> bool:
@@ -515,10 +492,8 @@ class Traps:
     # Learning
 
     def admit(self, entry: Entry, record: HostRecord) -> None:
-        """*entry* is new and about to be queued at the host with *record*: count it.
-
-        Its priority falls if its folders have had their share, or pages like it differ in numbers
-        alone.
+        """Count *entry*, new at the host with *record*; lower its priority in a crowded folder or a
+        space of numbers.
         """
         limits = self._policy.traps
         url, host = entry.url, entry.host
@@ -557,10 +532,9 @@ class Traps:
         self, url: str, host: str, body: bytes, links: Collection[str], *, pages: int,
         repeats: bool = False,
     ) -> None:  # fmt: skip
-        """A page was fetched: *body*, at *url* on *host*, of which *pages* others were.
+        """Learn from a fetched page: *body*, at *url* on *host*, which had *pages* others before.
 
-        *links* are those that it has, whether they are followed or not. *repeats*: another page of
-        *host* was the same, by what somebody else has compared.
+        *links*: all its links. *repeats*: somebody else found the same page on *host*.
         """
         limits = self._policy.traps
         if limits.query and "?" in url:
@@ -582,7 +556,6 @@ class Traps:
             self._saw_first(host, body, number)
 
     def _saw_first(self, host: str, body: bytes, number: int | None) -> None:
-        """The first page of *host* was fetched: *body*, and its likeness if that is known."""
         domain = registered_domain(host)
         # Most domains have one host: there is nothing to compare its first page with.
         if domain == host or not self._recent.meets(".", space_key("domain", domain)):
@@ -624,7 +597,6 @@ class Traps:
             self._stats.report(host, TrapRefusal(Trap.QUERY, path), self._policy.traps)
 
     def _leads_on(self, link: str, space: str, host: str) -> bool:
-        """Whether *link*, of a page of *space* on *host*, is new, and more than a combination."""
         if host_of(link) != host:
             return False  # out of scope, perhaps, and never known: to share the page elsewhere
         where, _, query = link.partition("?")
@@ -683,5 +655,4 @@ class Traps:
 
 
 def _path_of(url: str) -> str:
-    """What follows the host and its slash in *url*."""
     return url.partition("://")[2].partition("/")[2]
