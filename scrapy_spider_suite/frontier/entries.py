@@ -158,7 +158,6 @@ class BreadthFirst:
     """In the order in which they were found (U4), whether tried or not."""
 
     def key(self, entry: Entry, sequence: int, head: bytes, *, tried: bool = False) -> bytes:
-        """See `Order`."""
         return order_key(entry.priority, sequence)
 
 
@@ -174,7 +173,6 @@ class BottomUp:
         self._to_and_fro = alternating
 
     def key(self, entry: Entry, sequence: int, head: bytes, *, tried: bool = False) -> bytes:
-        """See `Order`."""
         key = order_key(entry.priority, sequence)
         begin, end = key[:4], key[4:]
         if tried:
@@ -197,7 +195,6 @@ class BestFirst:
         self._score = score
 
     def key(self, entry: Entry, sequence: int, head: bytes, *, tried: bool = False) -> bytes:
-        """See `Order`."""
         key = order_key(entry.priority, sequence)
         if tried:
             return key[:4] + _TRIED + key[4:]

@@ -178,7 +178,6 @@ class ChangeRates:
         return numbers
 
     def __len__(self) -> int:
-        """How many pages are counted."""
         return int(self._bins.sum())
 
     def changed(self, old: float | None, new: float | None) -> None:

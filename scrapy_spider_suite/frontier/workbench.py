@@ -514,7 +514,6 @@ class UnresolvedHosts:
         self._wanted: dict[str, HostState] = {}
 
     def __len__(self) -> int:
-        """How many are to be looked up next."""
         return len(self._wanted)
 
     def add(self, host: HostState) -> None:

@@ -184,15 +184,12 @@ class MemoryStore:
         self._kvs: dict[str, KV] = {}
 
     def state(self, key: bytes) -> bytes | None:
-        """See `Store`."""
         return self._states.get(key)
 
     def put_state(self, key: bytes, value: bytes) -> None:
-        """See `Store`."""
         self._states[key] = value
 
     def delete_state(self, key: bytes) -> None:
-        """See `Store`."""
         self._states.pop(key, None)
 
     def rows(self, host: str, after: bytes, limit: int) -> list[Entry]:
@@ -206,15 +203,12 @@ class MemoryStore:
         """Nothing: fronts hold the entries."""
 
     def record(self, host: str) -> HostRecord | None:
-        """See `Store`."""
         return self._records.get(host)
 
     def put_record(self, host: str, record: HostRecord) -> None:
-        """See `Store`."""
         self._records[host] = record
 
     def records(self, after: str = "") -> Iterator[tuple[str, HostRecord]]:
-        """See `Store`."""
         return ((host, self._records[host]) for host in sorted(self._records) if host > after)
 
     def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
@@ -228,7 +222,6 @@ class MemoryStore:
         """Nothing: every host is resident."""
 
     def kv(self, name: str) -> KV:
-        """See `Store`."""
         return self._kvs.setdefault(name, MemoryKV())
 
     def flush(self) -> None:

@@ -1,10 +1,11 @@
 """Scrapy's requests, items, headers and cookies as bytes, and back.
 
 Stored in ``meta``, ``cb_kwargs``, ``cookies``, ``flags`` and attributes: plain values and
-containers (see `value_codec`); enums, dataclasses, attrs classes, items and subclasses of ``Request``, if
-their class is on the list; texts of lxml, as plain text; anything given to `register`. Functions,
-responses, selectors and open files raise `UnstorableError` with their key. Callbacks are methods
-of the spider, stored by name. On the list are the project's classes and ``SUITE_STORABLE``.
+containers (see `value_codec`); enums, dataclasses, attrs classes, items and subclasses of
+``Request``, if their class is on the list; texts of lxml, as plain text; anything given to
+`register`. Functions, responses, selectors and open files raise `UnstorableError` with their key.
+Callbacks are methods of the spider, stored by name. On the list are the project's classes and
+``SUITE_STORABLE``.
 """
 
 from __future__ import annotations

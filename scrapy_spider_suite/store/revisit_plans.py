@@ -161,7 +161,6 @@ class RevisitPlans:
         self._head = None if first is None else _bucket(first[0])
 
     def __len__(self) -> int:
-        """How many pages have a plan."""
         return self._number
 
     @property

@@ -202,7 +202,6 @@ class PendingWrites:
         return _newest(sorted(item for changes in groups for item in changes.items()), disk)
 
     def __iter__(self) -> Iterator[tuple[str, bytes, bytes | None]]:
-        """Everything that waits, each key once."""
         for family, groups in self._families.items():
             for changes in groups.values():
                 for key, value in changes.items():
@@ -313,12 +312,10 @@ class Database:
 
     @property
     def dirty(self) -> bool:
-        """See `Store`."""
         return bool(self._pending)
 
     @property
     def backlog(self) -> int:
-        """See `Store`."""
         return len(self._pending)
 
     def flush(self) -> None:
@@ -354,7 +351,6 @@ class Database:
         return sum(each.property_int_value(name) or 0 for each in self._families.values())
 
     def close(self) -> None:
-        """See `Store`."""
         try:
             self.flush()
         finally:
@@ -518,11 +514,9 @@ class RocksStore(Database):
         return self._get("states", key) is not None
 
     def put_state(self, key: bytes, value: bytes) -> None:
-        """See `Store`."""
         self._pending.set("states", key, value)
 
     def delete_state(self, key: bytes) -> None:
-        """See `Store`."""
         self._pending.set("states", key, None)
 
     def states(self, prefix: bytes, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
@@ -547,12 +541,10 @@ class RocksStore(Database):
         return [unpack_row(host, key[n:], value) for key, value in islice(rows, limit)]
 
     def put_row(self, entry: Entry) -> None:
-        """See `Store`."""
         prefix = host_key(entry.host)
         self._pending.set("queue", prefix + entry.key, pack_row(entry), prefix)
 
     def delete_row(self, host: str, key: bytes) -> None:
-        """See `Store`."""
         prefix = host_key(host)
         self._pending.set("queue", prefix + key, None, prefix)
 
@@ -565,12 +557,10 @@ class RocksStore(Database):
     # Hosts
 
     def record(self, host: str) -> HostRecord | None:
-        """See `Store`."""
         data = self._get("hosts", host_key(host))
         return None if data is None else HostRecord.from_bytes(data)
 
     def put_record(self, host: str, record: HostRecord) -> None:
-        """See `Store`."""
         self._pending.set("hosts", host_key(host), record.to_bytes())
 
     def delete_record(self, host: str) -> None:
@@ -591,7 +581,6 @@ class RocksStore(Database):
             yield key[2:-1].decode()
 
     def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
-        """See `Store`."""
         first = f"{after}\0" if after else ""
         start = max(self._due_head, _microseconds(since) + first.encode())
         rows = [_due_row(key) for key, _ in islice(self._scan("due", start), limit)]
@@ -605,19 +594,16 @@ class RocksStore(Database):
             yield _due_row(key)
 
     def put_due(self, when: float, host: str) -> None:
-        """See `Store`."""
         key = _microseconds(when)
         self._due_head = min(self._due_head, key)
         self._pending.set("due", key + host.encode(), b"")
 
     def delete_due(self, when: float, host: str) -> None:
-        """See `Store`."""
         self._pending.set("due", _microseconds(when) + host.encode(), None)
 
     # What components keep
 
     def kv(self, name: str) -> KV:
-        """See `Store`."""
         return self._rows_of("kv", name.encode() + b"\0")
 
     @property

@@ -93,7 +93,6 @@ class Archive:
         return not held
 
     def unlock(self) -> None:
-        """See `lock`."""
         self._locked = False
 
     def copy(self, target: Path) -> None:
@@ -247,7 +246,6 @@ class SieveIndex:
         return True
 
     def unlock(self) -> None:
-        """See `lock`."""
         self._locked = False
 
     @property

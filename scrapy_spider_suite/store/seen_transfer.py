@@ -60,7 +60,6 @@ class Archiver:
         self._said: set[str] = set()
 
     def __len__(self) -> int:
-        """How many URLs are in the archive."""
         return len(self._archive.urls)
 
     def step(self, *, moving: bool = True) -> bool:

@@ -186,7 +186,6 @@ class UnreadPages:
             self._first = next((_number(key[1:]) for key, _ in self._kv.items(_BY_AGE)), 0)
 
     def __len__(self) -> int:
-        """How many pages there are."""
         return self._count
 
     def add(self, entry: Entry, place: bytes) -> None:
@@ -219,7 +218,6 @@ class UnreadPages:
         return True
 
     def __contains__(self, page: UnreadPage) -> bool:
-        """Whether *page* is still here."""
         return self._kv.get(_BY_AGE + _NUMBER.pack(page.number)) is not None
 
     def _counted(self, change: int) -> None:

@@ -51,7 +51,6 @@ class RevisitPlanner:
         parts.states.on_refused = self.missed
 
     def __len__(self) -> int:
-        """How many pages have a plan."""
         return len(self.revisits)
 
     def begin(self, lease: Lease) -> None:

@@ -141,7 +141,6 @@ class Frontier(QueueParts):
         return self.counters.pending + self.states.volatile
 
     def statistics(self) -> FrontierStatistics:
-        """See `FrontierStatistics`."""
         return FrontierStatistics(
             pending=self.pending, leased=self.leases.out, in_sieve=self.states.in_sieve,
             hosts=len(self.workbench.hosts), addresses=len(self.workbench.addresses),

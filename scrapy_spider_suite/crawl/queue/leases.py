@@ -55,7 +55,6 @@ class BlockedUrlCheck:
         self._revision = -1
 
     def check(self, visit: Visit, now: float) -> bool:
-        """See `VisitCheck`."""
         if self._revision != self._policy.revision:
             self._revision = self._policy.revision
             self._passes.clear()
@@ -115,7 +114,6 @@ class BudgetCheck:
         self._states = parts.states
 
     def check(self, visit: Visit, now: float) -> bool:
-        """See `VisitCheck`."""
         host, parts = visit.host, self._parts
         refusal = parts.refusal(host.key, host.record, host.connect_to)
         full = self._left_of_domain(host) <= 0
@@ -255,7 +253,6 @@ class ForeignUrlCheck:
         return bool(self._hosts or self._entries)
 
     def check(self, visit: Visit, now: float) -> bool:
-        """See `VisitCheck`."""
         if self._is_foreign is None:
             return True
         host = visit.host
