@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
@@ -134,10 +134,6 @@ class GroupWriter:
         self._bytes = 0
         self._due = 0.0
         self._serial = 0
-
-    def change(self, *, max_bytes: int, max_age: float, power: bool) -> None:
-        """Change the plan; *power* holds from the next pack on."""
-        self._plan = replace(self._plan, max_bytes=max_bytes, max_age=max_age, power=power)
 
     def add_job(self, job: WriteJob, now: float) -> None:
         try:
@@ -429,8 +425,7 @@ class PackWriter:
 
     First it closes packs that a crash left open, in its thread; *recovery* has the result or the
     error. *closed* is called in the thread for each closed pack. *backlog_max*: bytes of records
-    that may wait. *container*: a replacement for the plan's format. *recover* is false if another
-    writer of this process has the same plan.
+    that may wait. *container*: a replacement for the plan's format.
 
     Raises `PackError` (no such format), `OSError` (the folder cannot be read).
     """
@@ -443,13 +438,10 @@ class PackWriter:
         backlog_max: float = 64 << 20,
         clock: Callable[[], float] = time.time,
         container: Container | None = None,
-        recover: bool = True,
     ) -> None:
         self._groups = GroupWriter(plan, closed, container)
         plan.folder.mkdir(parents=True, exist_ok=True)
         self.recovery: Future[list[PackRecovery]] = Future()
-        if not recover:
-            self.recovery.set_result([])
         self._plan = plan
         self._clock = clock
         self._jobs: deque[WriteJob] = deque()
@@ -501,12 +493,6 @@ class PackWriter:
         with self._changed:
             self._put(WriteJob((), waiter, size, captures))
 
-    def change(self, *, max_bytes: int, max_age: float, power: bool) -> None:
-        """Change the plan at once; *power* holds from the next pack on."""
-        with self._changed:
-            self._groups.change(max_bytes=max_bytes, max_age=max_age, power=power)
-            self._changed.notify_all()
-
     def flush(self) -> Future[None]:
         """Write the collected records now; the future is set when they are written."""
         future: Future[None] = Future()
@@ -537,8 +523,7 @@ class PackWriter:
 
     def _run(self) -> None:
         job: WriteJob | None = None
-        if not self.recovery.done():
-            self._recover()
+        self._recover()
         try:
             while not self._ended():
                 now = self._clock()

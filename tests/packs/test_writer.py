@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import resource
 import shutil
 import threading
@@ -224,26 +223,6 @@ def test_packs_are_closed_by_size_and_by_age(tmp_path: Path) -> None:
     assert names[0].endswith("-00001-a.warc.lzo")
     assert all(path.exists() and index_path(path).exists() for path in bench.closed)
     assert len(all_records(tmp_path)) == 41
-
-
-def test_another_plan_holds_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the pack that is written, too; only its syncs stay as they began."""
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fsync", synced.append)
-    bench = Bench(tmp_path, max_age=0, wait=0)
-    bench.put(NOW)
-    bench.packing.tick(NOW)
-    bench.packing.change(max_bytes=1 << 20, max_age=50.0, power=True)
-    assert bench.packing.seconds_to_tick(NOW + 10) == 40
-    bench.packing.tick(NOW + 51)
-    assert len(bench.closed) == 1
-    before = len(synced)
-    bench.packing.change(max_bytes=1, max_age=0, power=True)
-    bench.put(NOW + 60)
-    bench.packing.tick(NOW + 61)
-    assert len(bench.closed) == 2
-    assert len(synced) - before > before  # its groups, beside its end
-    bench.packing.close(NOW + 62)
 
 
 def test_a_name_that_is_taken_is_not_used(tmp_path: Path) -> None:
