@@ -17,7 +17,6 @@ PAYLOADS: Final = "payloads"
 STRUCTURES: Final = "structures"
 """Store mappings of the originals by either digest."""
 NEAR: Final = "near"
-"""Store mapping of `near_duplicates`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +32,15 @@ class Original:
 
 @dataclass(slots=True)
 class Likeness:
-    """What is known of a page that came: its digests, and whether it was there before.
+    """The digests of a page that came, and what they match.
 
     Attributes:
-        url: what was asked for.
-        when: when it came (wall, seconds).
-        payload: the digest of its bytes; empty: it is to be nobody's original.
-        structure: that of its structure; likewise.
+        when: seconds, wall.
+        payload, structure: digests; empty: it is to be no original.
         packed: the record that has its body already.
-        lost: its original is in the packs no more, and it takes its place.
+        lost: its original is in no pack any more; it takes its place.
         settled: it is being packed, whole.
-        repeats: it is a duplicate of another page.
-        of_host: one of its own host.
+        repeats: it is a duplicate. *of_host*: of a page of its own host.
     """
 
     url: str
@@ -59,10 +55,8 @@ class Likeness:
 
 
 class Originals:
-    """Digests and their originals in *rows*.
-
-    A row is written with the batch that completes its page: a page that is fetched again after a
-    kill is no duplicate of itself. Two equal pages in flight are both stored.
+    """Digests and their originals in *rows*, written with the batch that completes a page: a page
+    fetched again after a kill is no duplicate of itself.
     """
 
     def __init__(self, rows: KV) -> None:
@@ -92,7 +86,6 @@ class Originals:
         return found, portion[-1][0] if len(portion) == rows else b""
 
     def forget(self, digest: bytes) -> None:
-        """Remove *digest*."""
         if digest:
             self._rows.delete(digest)
 

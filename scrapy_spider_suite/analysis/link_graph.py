@@ -1,8 +1,8 @@
-"""The link graph of packs: built, written in the forms of other tools, ranked, its degrees drawn.
+"""The link graph of packs: built, written for other tools, ranked, plotted. Extra ``graph``:
+DuckDB.
 
-DuckDB (the extra ``graph``) sorts, joins and counts, and spills to disk. Pages are numbered in the
-order of their SURT, so that edges compress well (Boldi, Vigna: "The WebGraph framework I", WWW
-2004); hosts in the order of their reversed names, as in Common Crawl's host graphs.
+Pages are numbered by SURT, so that edges compress well (Boldi, Vigna, WWW 2004); hosts by reversed
+name, as in Common Crawl's host graphs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from scrapy_spider_suite.packs.selection import Selection, pages
 from scrapy_spider_suite.urls.normalize import normalize
 
 KINDS = ("a", "frame", "redirect", "canonical")
-"""The kinds of edges."""
 
 KIND_OF = {"area": "a", "refresh": "redirect"} | {kind: kind for kind in KINDS}
 """Link kinds of packs that are edges, and the kind of the edge."""
@@ -207,7 +206,6 @@ def _other(end: str) -> str:
 
 MEMORY = 512 << 20
 _BATCH = 100_000
-"""Links that are inserted at once."""
 
 _TABLES = """
 CREATE TABLE records(serial BIGINT, url VARCHAR, fetched_at DOUBLE);
@@ -294,7 +292,6 @@ class GraphBuilder:
         self._path.unlink(missing_ok=True)
 
     def add(self, records: Iterable[PageRecord]) -> None:
-        """Add *records*, one agent after the other."""
         kinds = {name: KINDS.index(kind) for name, kind in KIND_OF.items()}
         for record in records:
             serial = self._serial = self._serial + 1
@@ -323,7 +320,6 @@ class GraphBuilder:
         self._links.clear()
 
     def _insert(self, table: str, *columns: tuple[object, ...]) -> None:
-        """Inserts columns: single rows take far longer."""
         arrays = {
             f"c{number}": np.array(column, dtype=object if isinstance(column[0], str) else None)
             for number, column in enumerate(columns)

@@ -1,11 +1,9 @@
 """Link statistics: exact counts of the pages and links of a crawl while it runs.
 
-Every count is a row of the store, written with the batch that completes its pages: after a kill the
-counts are those of the done pages. Call `LinkStats.page` as a page is settled and `LinkStats.save`
-before each flush. Tables, each optional:
+Counts are rows of the store, written with the batch that completes their pages. Call
+`LinkStats.page` as a page is settled, `LinkStats.save` before each flush. Optional tables:
 
-- ``links``: pages, links, links within a host and to others, in all;
-- ``hosts``: the same for each host, with linked hosts (out) and linking hosts (in);
+- ``links``: pages, links, links within a host and to others; ``hosts``: the same by host;
 - ``out``, ``external``: pages by number of links, and of links to other hosts;
 - ``statuses``, ``types``, ``languages``, ``sizes`` (powers of two): fetches;
 - ``anchors``: words of link texts, not by default.
@@ -41,7 +39,6 @@ class Sums:
         self._added: dict[bytes, list[int]] = {}
 
     def __len__(self) -> int:
-        """Keys that wait for `merge`."""
         return len(self._added)
 
     def vector(self, key: bytes) -> list[int]:
@@ -92,11 +89,9 @@ class Sums:
 
 
 ROWS = "links"
-"""Name of the store mapping."""
 TABLES = ("links", "hosts", "out", "external", "statuses", "types", "languages", "sizes", "anchors")
 DEFAULT = frozenset(TABLES) - {"anchors"}
 ROWS_MAX = 4_096
-"""Changed rows in memory before a merge."""
 NAME_MAX = 100
 """Bytes of a media type, language or word that count."""
 TERMS_MAX = 2_000
@@ -134,7 +129,6 @@ class HostLinks:
     internal: int = 0
     external: int = 0
     in_links: int = 0
-    """Links from other hosts."""
     out_hosts: int = 0
     """Out-degree in the host graph."""
     in_hosts: int = 0
@@ -156,7 +150,6 @@ class LinkStats:
         self._counts = Sums(rows, b"t", 1)
 
     def page(self, page: PageFacts) -> None:
-        """Count *page*."""
         tables = self.tables
         if "statuses" in tables:
             self._count(b"statuses", str(page.status).encode())
@@ -208,7 +201,6 @@ class LinkStats:
         self._counts.vector(table + b"\0" + key)[0] += number
 
     def _links(self, url: str, links: Sequence[str]) -> None:
-        """Counts by authority first, since most links share one."""
         own = host_of(url)
         found: Counter[str] = Counter()
         for authority, number in Counter([link.split("/", 3)[2] for link in links]).items():
@@ -268,7 +260,6 @@ class LinkStats:
         return HostLinks(*(self._hosts.get(reverse_host(host).encode()) or ()))
 
     def hosts(self) -> Iterator[tuple[str, HostLinks]]:
-        """All known hosts, by reversed name."""
         for key, vector in self._hosts.items():
             yield reverse_host(key.decode()), HostLinks(*vector)
 
@@ -284,7 +275,6 @@ def _name(text: str) -> bytes:
 
 
 def _number(number: int) -> bytes:
-    """Sorts as the number does."""
     return number.to_bytes(6, "big")
 
 
@@ -297,7 +287,6 @@ class NumberSummary:
     most: int = 0
     mean: float = 0.0
     deviation: float = 0.0
-    """Standard deviation of all, not of a sample."""
 
     @classmethod
     def of(cls, numbers: Iterable[tuple[int, int]]) -> NumberSummary:

@@ -1,8 +1,8 @@
-"""Pages that say nearly the same, among the latest pages, in a fixed amount of memory.
+"""Pages that say nearly the same, among the latest ones, in a fixed amount of memory.
 
-A page is the set of its runs of three words. MinHash (Broder 1997), by rensa (the extra ``near``),
-gives 64 numbers; eight bits of each are kept (Li, König: "b-Bit Minwise Hashing", WWW 2010). Pages
-that agree in one of eight bands of eight numbers are compared.
+A page is the set of its runs of three words: 64 MinHash numbers (Broder 1997; rensa, extra
+``near``), eight bits of each (Li, König, WWW 2010). Pages that agree in one of eight bands are
+compared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ _BANDS: Final = 8
 _SEED: Final = 42
 _RUN: Final = 3
 _LONGEST: Final = 1 << 18
-"""Bytes of a page that are read."""
 _ENTRY: Final = HASHES + 8 + 2 * 4 * _BANDS
 """Bytes of memory of a page: numbers, name, two places in each band's table."""
 
@@ -97,7 +96,6 @@ class NearIndex:
         return (int(self._numbers[found[best]]), like) if like >= self.threshold else None
 
     def add(self, page: Signature, number: int) -> None:
-        """Remember *page* by *number*, below 2**64."""
         place = self._met % self.capacity
         self._signatures[place] = page
         self._numbers[place] = number
@@ -109,7 +107,6 @@ class NearIndex:
         self._forget_rows()
 
     def _forget_rows(self) -> None:
-        """Delete two rows at most, also after the memory shrank."""
         first = max(0, self._met - self.capacity)
         for met in range(self._kept, min(self._kept + 2, first)):
             if self._rows is not None:

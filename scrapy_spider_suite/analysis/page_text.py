@@ -24,7 +24,6 @@ TEXT_MIN: Final = 60
 RANK_MAX: Final = 1200
 """resiliparse's limit of a sure guess."""
 HTML_MAX: Final = 4 << 20
-"""Bytes of a page that are read."""
 OPEN_MAX: Final = 20_000
 """Unclosed elements; deeper markup gets no text, since resiliparse would take minutes."""
 
@@ -59,7 +58,6 @@ class PageText(NamedTuple):
 
 
 def extract_text(body: bytes, content_type: str) -> PageText:
-    """Return the text of *body* with the Content-Type *content_type*."""
     declared = media_type(content_type)
     mime = sniff(body, declared)
     if mime not in _HTML and not mime.startswith("text/"):
@@ -107,7 +105,6 @@ def _three(language: str) -> str:
 
 
 def _guess(body: bytes) -> str | None:
-    """UTF-8 if *body* is valid UTF-8."""
     try:
         body.decode()
         return "utf-8"

@@ -164,7 +164,6 @@ def _url(url: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=16_384)
 def _host(host: str) -> dict[str, str | None]:
-    """Of an address only the name."""
     labels = host.split(".") if host and not _is_address(host) else []
     last: list[str | None] = [*reversed(labels), *[None] * 5]
     public = _split(host, include_psl_private_domains=False)
@@ -186,7 +185,6 @@ def _host(host: str) -> dict[str, str | None]:
 
 
 def _registered(parts: ExtractResult) -> str:
-    """As tldextract's registered domain since 5.3."""
     return f"{parts.domain}.{parts.suffix}" if parts.domain and parts.suffix else ""
 
 

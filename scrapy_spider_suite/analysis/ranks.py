@@ -28,11 +28,11 @@ _CHUNK = 1 << 20
 def pagerank(
     edges: npt.NDArray[np.uint32], count: int, *, damping: float = 0.85, tolerance: float = 1e-10
 ) -> npt.NDArray[np.float64]:
-    """Return the ranks of *count* vertices by power iteration; they add up to 1.
+    """Return the ranks of *count* vertices; their sum is 1.
 
-    *edges*: distinct pairs of source and target, mapped or in memory. As in networkx, vertices
-    without links share their rank with all. Ends when the ranks change by less than *tolerance* in
-    all. Raises `ValueError`: *damping* is not in [0, 1).
+    *edges*: distinct pairs (source, target). A vertex without links gives its rank to all, as in
+    networkx. Ends at a total change below *tolerance*. Raises `ValueError`: *damping* is not in [0,
+    1).
     """
     if not 0 <= damping < 1:
         raise ValueError(f"a damping of {damping}: expected from 0 to less than 1")
@@ -96,7 +96,6 @@ class ScoreTable:
 
     @classmethod
     def of(cls, rows: Iterable[tuple[str, float]]) -> ScoreTable:
-        """Make it of pairs of name and score."""
         found = [(_hash(name.encode()), score) for name, score in rows]
         return cls(
             np.array([name for name, _ in found], np.uint64),
@@ -119,7 +118,6 @@ class ScoreTable:
         return self.get(host_of(referrer)) if "://" in referrer else 0.0
 
     def of_link(self, url: str, depth: int, referrer: str) -> float:
-        """The score of *url*, or of the referrer's host."""
         return self.of_url(url, depth, referrer) or self.of_referrer(url, depth, referrer)
 
 

@@ -37,10 +37,9 @@ _QUERY_SESSION = re.compile(r"(?:jsessionid|phpsessid|sid)=[0-9a-z]{32}"
 
 
 def sort_key(url: str) -> str:
-    """Return the SURT of *url*, ``com,example)/path?a=1&b=2``, as the package ``surt`` makes it.
+    """Return the SURT of *url*, ``com,example)/path?a=1&b=2``, as the package ``surt`` does.
 
-    It leaves out scheme, user, default port, ``www.``, fragment, session id and final slash, so
-    several URLs may share a key. A URL of another scheme is its own key.
+    Several URLs may share a key; a URL of another scheme is its own key.
     """
     match = _URL.match(url)
     if match is None:
@@ -83,7 +82,6 @@ def _query(query: str) -> str:
 
 
 def _spell(text: str) -> str:
-    """Percent-encode as Google's Safe Browsing spells URLs."""
     if "%" not in text and text.isascii() and text.isprintable() and " " not in text:
         return text
     data = text.encode("utf-8", "replace")
@@ -94,7 +92,6 @@ def _spell(text: str) -> str:
 
 
 REVISIT: Final = "warc/revisit"
-"""The media type of a revisit in an index."""
 _LATER: Final = frozenset({408, 425, 429})
 """RFC 9110, 8470, 6585: the server has no time; the status says nothing of the page."""
 _KINDS = frozenset({"response", "revisit", "resource"})
@@ -128,7 +125,6 @@ class IndexEntry(NamedTuple):
         return self.status >= 500 or self.status in _LATER or is_robots(self.url)
 
     def line(self) -> bytes:
-        """The line without its line end."""
         fields: dict[str, Any] = {"url": self.url}
         if self.mime:
             fields["mime"] = self.mime
@@ -171,7 +167,6 @@ def parse_entry(line: bytes) -> IndexEntry:
 
 
 def line_key(url: str) -> str:
-    """Return the sort key of *url* without white space."""
     return clean_url(sort_key(url)) or "-"
 
 

@@ -1,12 +1,9 @@
 """File formats of packs: lzop blocks, gzip members (RFC 1952), Zstandard frames.
 
-lzop (``lzop -t`` checks it): a header, blocks, four zero bytes; numbers are big-endian. A block is
-the size of its data, the size of what follows (the same: not compressed), the Adler-32 of the data,
-the Adler-32 of what follows (only if compressed), and the bytes. lzop 1.04 refuses blocks over 256
-KiB, so a large record takes several. A *group* of records is compressed together and begins a
-block.
-
-gzip and Zstandard have one member per record, as WARC's annex D and its Zstandard companion ask.
+lzop: a header, blocks, four zero bytes; big-endian. A block: size of the data, size of the bytes
+(the same if not compressed), Adler-32 of the data, Adler-32 of the bytes (if compressed), the
+bytes. lzop 1.04 refuses blocks over 256 KiB. A *group* of records begins a block and is compressed
+together. gzip and Zstandard have one member per record (WARC's annex D).
 """
 
 from __future__ import annotations
@@ -41,10 +38,9 @@ class RecordPlace(NamedTuple):
 
 
 class PackFrame(NamedTuple):
-    """A block or member: a part of a pack that can be decompressed by itself.
+    """A block or member.
 
-    *end* is where the next frame begins. A damaged frame has a *problem* and no *data*; its *end*
-    is the next readable place, or the end of the file.
+    A damaged one has a *problem*, no *data*, and as *end* the next readable place.
     """
 
     offset: int
@@ -75,11 +71,7 @@ class Container(Protocol):
         """Return where the first frame begins. Raises `PackDamagedError`: another format."""
 
     def frames(self, file: BinaryIO, offset: int, limit: int = RECORD_MAX) -> Iterator[PackFrame]:
-        """Yield the frames from *offset* on, up to the end mark or the end of the file.
-
-        A damaged part is one frame with a problem. A part torn off at the end reaches to the end of
-        the file.
-        """
+        """Yield the frames from *offset* to the end. A damaged part is one frame with a problem."""
 
 
 class LzoLibrary(Protocol):
@@ -185,8 +177,6 @@ _WINDOW = 1 << 20
 
 
 class LzopContainer:
-    """The format ``lzo``."""
-
     suffix: str = "lzo"
     grouped = True
 
@@ -304,7 +294,6 @@ class LzopContainer:
 
 
 def _extent(head: bytes) -> tuple[int, int]:
-    """Return the size of a block's data and the length of the block. Raises `PackDamagedError`."""
     if len(head) < _PLAIN:
         raise PackDamagedError("a block is cut off")
     size, packed = _SIZES.unpack_from(head)
@@ -338,8 +327,6 @@ class Decompressor(Protocol):
 
 
 class MemberContainer:
-    """The common part of ``gz`` and ``zst``."""
-
     suffix: str
     magic: bytes
     grouped = False
@@ -430,8 +417,6 @@ class MemberContainer:
 
 
 class GzipContainer(MemberContainer):
-    """The format ``gz``."""
-
     suffix = "gz"
     magic = _GZIP_MAGIC
 
@@ -445,8 +430,6 @@ class GzipContainer(MemberContainer):
 
 
 class ZstdContainer(MemberContainer):
-    """The format ``zst``."""
-
     suffix = "zst"
     magic = _ZSTD_MAGIC
 

@@ -36,7 +36,6 @@ from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.urls.hosts import host_of_any
 
 FILE_MAX: Final = 1 << 30
-"""Bytes at which one of several files is closed."""
 PAGE_LIST: Final = "pages.jsonl"
 """Names the page of each file."""
 
@@ -60,11 +59,12 @@ def export_warc(
     form: str = "gz",
     file_max: int = FILE_MAX,
 ) -> ExportResult:
-    """Write the selected pages, their requests and metadata as WARC (*form* ``gz`` or ``zst``),
-    compressed by record. *target*: a file ``*.warc.gz`` or ``*.warc.zst``, or a folder that gets
-    files of *file_max* bytes. Each file is a pack with an index; ``.open`` ends its name until it
-    is complete. *now*: seconds since the epoch. *progress* is called with 1 for each page. Raises
-    `PackError` (a file exists, or has another name) and `OSError` (no unfinished file is left).
+    """Write the selected pages, their requests and metadata as WARC (*form* ``gz`` or ``zst``).
+
+    *target*: a file ``*.warc.gz`` or ``*.warc.zst``, or a folder that gets files of *file_max*
+    bytes; each is a pack with an index. *now*: seconds since the epoch. *progress* is called with 1
+    for each page. Raises `PackError` (a file exists, or has another name) and `OSError` (no
+    unfinished file is left).
     """
     done = ExportResult()
     extension = f".warc.{form}"
@@ -162,7 +162,6 @@ def file_name(page: Page) -> str:
 
 WACZ_VERSION: Final = "1.1.1"
 INDEX_LINES: Final = 3000
-"""Lines of the index that are compressed together."""
 _DATA = "data.warc.gz"
 _STEP = 1 << 20
 _TITLE = re.compile(r"<title[^>]{0,200}>([^<]{1,2000})</title", re.IGNORECASE)
@@ -177,10 +176,10 @@ def export_wacz(
     progress: Callable[[int], object],
     manifest: bytes = b"",
 ) -> ExportResult:
-    """Write the selected pages to the WACZ file *target*: a ZIP of WARC, compressed index, list of
-    pages and data package. *now*: seconds since the epoch. *manifest*: JSON for
-    ``crawl/manifest.json``. Needs twice the file's room for a time. Raises `PackError` (it exists,
-    no page) and `OSError`; no part of it is left then.
+    """Write the selected pages to the WACZ file *target*; needs twice its room.
+
+    *now*: seconds since the epoch. *manifest*: JSON for ``crawl/manifest.json``. Raises `PackError`
+    (it exists, no page) and `OSError`; no part of it is left then.
     """
     if target.exists():
         raise PackError(f"it is there already: {target}")
@@ -228,7 +227,6 @@ def _write_index(lines: Iterator[bytes], folder: Path) -> None:
 
 
 def _write_pages(data: Path, target: Path) -> list[tuple[str, str]]:
-    """List HTML pages with status 200."""
     failed = []
     with target.open("w", encoding="utf-8") as file:
         head = {"format": "json-pages-1.0", "id": "pages", "title": "All Pages"}

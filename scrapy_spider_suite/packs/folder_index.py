@@ -1,9 +1,8 @@
 """The index of a folder of packs: indexes of packs, merged indexes, lookups.
 
-Each pack has an index beside it. `merge_indexes` joins four or more indexes of like size, so that
-a folder of a thousand packs has some fifteen. The packs' own indexes stay: merged ones can be
-deleted at any time. A merged index is named ``merged-*.cdxj``; its first line begins with ``!``
-and names its packs. A damaged index of a pack counts as missing.
+`merge_indexes` joins four or more indexes of like size in ``merged-*.cdxj``, whose first line
+begins with ``!`` and names its packs. The packs' own indexes stay. A damaged index of a pack counts
+as missing.
 """
 
 from __future__ import annotations
@@ -141,7 +140,6 @@ class FolderIndex:
         return sorted(found.values(), key=lambda entry: entry.stamp)
 
     def __iter__(self) -> Iterator[cdxj.IndexEntry]:
-        """Every entry, by key and time."""
         self._refresh()
         growing = sorted(line for _, line in self._growing(b""))
         runs: list[Iterable[bytes]] = [run_lines(run) for run in self._runs]
@@ -188,7 +186,6 @@ class FolderIndex:
             self._seen = -1 if recent else changed
 
     def _growing(self, prefix: bytes) -> list[tuple[Path, bytes]]:
-        """Open packs are asked first, since they may be closed meanwhile."""
         found: list[tuple[Path, bytes]] = []
         gone = False
         for path in self._open:
@@ -254,7 +251,6 @@ def can_merge(folder: Path) -> bool:
 
 
 def _alike(found: Sequence[IndexRun], fan_in: int) -> list[IndexRun]:
-    """Return *fan_in* or more runs of one size class, the smallest full one."""
     by_class: dict[int, list[IndexRun]] = {}
     for run in found:
         size = max(len(run.lines), _SMALLEST) // _SMALLEST
@@ -313,10 +309,6 @@ def _pack_of(index: Path) -> Path:
 
 
 def _is_sound(lines: SortedLines, pack: Path) -> bool:
-    """Checks both ends only; reading all lines would take too long.
-
-    An empty index is sound if the pack has no page.
-    """
     if not len(lines):
         with suppress(FileNotFoundError):  # nor can it be made
             return next(index_entries(pack, pack.name), None) is None
@@ -367,7 +359,6 @@ class IndexMerger:
         self._process: Popen[str] | None = None
 
     def notify(self) -> None:
-        """Another pack is closed."""
         self._wanted = True
 
     def poll(self) -> str:
@@ -440,7 +431,6 @@ class TemporaryIndexes:
         return [entry for entry in found if entry.url == url]
 
     def _make(self, pack: Path) -> SortedLines | None:
-        """An index in a deleted file; None if there is no room."""
         if len(self._made) >= _INDEXES_KEPT:
             return None
         try:

@@ -1,8 +1,7 @@
 """HTTP heads as WARC records hold them, and bodies decoded within bounds.
 
-A head is stored as it was on the wire. Where the body is not (chunks joined, decompressed), fields
-that no longer fit get the prefix ``X-Crawler-``, and ``Content-Length`` is that of the stored body,
-as in Common Crawl's records.
+Where the stored body is joined or decompressed, fields that no longer fit get the prefix
+``X-Crawler-`` and ``Content-Length`` is that of the stored body, as in Common Crawl's records.
 """
 
 from __future__ import annotations
@@ -72,10 +71,10 @@ def fit_head(
     method: str = "GET",
     cut: bool = False,
 ) -> bytes:
-    """Return *head* as it is stored before a body of *length* bytes in *form*.
+    """Return *head* for a stored body of *length* bytes in *form*.
 
-    Unchanged if it is right, for *cut* bodies of ``BodyForm.WIRE``, and for answers without a body
-    (HEAD, 1xx, 204, 304).
+    Unchanged if right, for *cut* bodies of ``BodyForm.WIRE``, and for answers without a body (HEAD,
+    1xx, 204, 304).
     """
     head = _closed(head)
     if _fits(head.lower(), length, form):
@@ -104,7 +103,6 @@ def fit_head(
 
 
 def _fits(head: bytes, length: int, form: BodyForm) -> bool:
-    """A fast check that most heads pass."""
     return (
         b"\r\ncontent-length: %d\r\n" % length in head
         and head.count(b"content-length") == 1
@@ -117,7 +115,6 @@ def _gone(form: BodyForm) -> set[bytes]:
 
 
 def _closed(head: bytes) -> bytes:
-    """Return *head* up to its first empty line."""
     if head.find(b"\n\r\n") == len(head) - 3 and b"\n\n" not in head and head[-4:-3] == b"\r":
         return head
     found = _HEAD_END.search(head)
@@ -176,7 +173,6 @@ except ImportError:  # an optional dependency of Scrapy
     brotli = None
 
 MAX_BYTES: Final = 256 << 20
-"""Default limit of a decompressed body."""
 
 _WINDOW: Final = 4096
 """Bytes at a time: a hostile body may have many members."""
@@ -238,7 +234,6 @@ def inflate(data: bytes, limit: int, bits: int) -> bytes:
 
 
 def _deflate(data: bytes, limit: int) -> bytes:
-    """zlib's format (RFC 9110 §8.4.1.2), and from some servers raw."""
     raw = (data[0] & 0x0F) != 8 or int.from_bytes(data[:2], "big") % 31
     return inflate(data, limit, -zlib.MAX_WBITS if raw else zlib.MAX_WBITS)
 

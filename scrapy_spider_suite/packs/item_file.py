@@ -91,8 +91,6 @@ def _on_disk(folder: Path, data: bytes) -> FileIO:
 
 
 class ItemFile(GroupFile):
-    """An open item pack."""
-
     def __init__(
         self, path: Path, form: MemberContainer, time: float, *, power: bool = False
     ) -> None:
@@ -168,10 +166,10 @@ def _whole(form: MemberContainer, file: BinaryIO) -> int:
 
 
 def open_items(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[dict[str, Any]]:
-    """Yield the items of item packs: files or folders.
+    """Yield the items of files or folders.
 
-    Open files are read as far as they are complete; damaged blocks and blocks over *limit* bytes
-    are logged and skipped. Raises `PackError`: no such file or folder, or no item pack.
+    Open files are read as far as complete; damaged blocks and blocks over *limit* bytes are logged
+    and skipped. Raises `PackError`: no such file or folder, no item pack.
     """
     for path in map(Path, paths):
         if path.is_dir():

@@ -1,8 +1,7 @@
 """A pack on disk: its name, its groups, the index beside it, its upload mark.
 
-A file grows by groups: each is in it completely or not at all. While it is open its name ends with
-``.open`` and it is locked (flock), so that recovery leaves it alone. The mark ``NAME.uploaded`` and
-the index stay when an uploaded pack is deleted.
+A group is in a file completely or not at all. An open file ends with ``.open`` and is locked
+(flock). An uploaded pack has a mark ``NAME.uploaded``; mark and index outlive it.
 """
 
 from __future__ import annotations
@@ -43,10 +42,8 @@ FORMAT_READERS: Final = {
     "gz": "every WARC tool opens it",
     "zst": "FastWARC opens it, and `zstd -dc FILE` prints its WARC for other tools",
 }
-"""How other tools read each format."""
 
 OPEN: Final = ".open"
-"""Suffix of a pack that is being written."""
 
 _NAME = re.compile(r".+\.warc\.(lzo|gz|zst)(\.open)?")
 
@@ -80,7 +77,6 @@ def pack_name(
 
 
 def closed_path(path: Path) -> Path:
-    """Return *path* without ``.open``."""
     return path.with_name(path.name.removesuffix(OPEN))
 
 
@@ -165,11 +161,9 @@ class GroupFile:
         return self._named
 
     def abandon(self) -> None:
-        """Close the file as it is."""
         self._file.close()
 
     def discard(self) -> None:
-        """Remove the file."""
         self.abandon()
         self.open_path.unlink(missing_ok=True)
 
@@ -237,7 +231,6 @@ class PackFile(GroupFile):
         self.abandon()
 
     def abandon(self) -> None:
-        """Leave the pack as it is, for `recover_pack`."""
         super().abandon()
         self._index.close()
 
@@ -246,7 +239,6 @@ class PackFile(GroupFile):
         super().discard()
 
     def _note(self, records: Sequence[Record], places: list[RecordPlace]) -> None:
-        """Append the index lines. After a failure the index is made when the pack is closed."""
         if not self._index_whole:
             return
         found = cdxj.entries_for(list(zip(records, places, strict=True)), self.path.name)
@@ -277,7 +269,6 @@ def mark_of(pack: Path) -> Path:
 
 
 def find_upload(pack: Path) -> Uploaded | None:
-    """Return the finished upload of *pack*, or None."""
     found = _read(pack)
     try:
         return Uploaded(str(found["url"]), int(found["size"]), str(found["md5"]),
@@ -318,9 +309,8 @@ def unmark_uploaded(pack: Path) -> None:
 def packs_to_upload(
     folder: Path, agent: str = "", *, keep: bool = True, target: str = ""
 ) -> list[Path]:
-    """Return the closed packs of *folder*, or of an *agent*, that wait for upload to *target* (a
-    folder's URL, "" for any). Without *keep* uploaded packs that are still here count, too. Raises
-    `OSError`.
+    """Return the closed packs of *folder*, or of an *agent*, not yet at *target* (URL of a folder,
+    "" for any). Without *keep*, uploaded packs that are still here count, too. Raises `OSError`.
     """
     ending = f"-{plain_name(agent)}.warc." if agent else ".warc."
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()

@@ -76,12 +76,10 @@ class Page:
 
     @property
     def url(self) -> str:
-        """The requested URL."""
         return self.record.url
 
     @property
     def time(self) -> datetime | None:
-        """Time of the request, UTC, or None."""
         return self.record.time
 
     @cached_property
@@ -115,7 +113,6 @@ class Page:
 
     @property
     def is_revisit(self) -> bool:
-        """Whether the body is in an earlier record."""
         return self.record.kind == "revisit"
 
     @cached_property
@@ -152,7 +149,6 @@ class Page:
 
     @property
     def digest(self) -> str:
-        """``WARC-Payload-Digest``: equal for equal bodies."""
         return self.record.get("WARC-Payload-Digest")
 
     @property
@@ -241,12 +237,10 @@ class Packs:
         return [Packs(sorted(part), self.limit) for part in parts]
 
     def __iter__(self) -> Iterator[Page]:
-        """Every complete page, pack by pack, in the order of writing."""
         for path in self.files():
             yield from self.pages(path)
 
     def records(self) -> Iterator[Record]:
-        """Every record, of all kinds."""
         for path in self.files():
             for record, _ in self._located(path):
                 yield record
@@ -269,7 +263,6 @@ class Packs:
             yield page
 
     def history(self, url: str) -> list[cdxj.IndexEntry]:
-        """All entries of *url*, the oldest first."""
         found = [entry for _, entry in self._find(url)]
         return sorted(found, key=lambda entry: entry.stamp)
 
@@ -284,8 +277,8 @@ class Packs:
     def get(self, url: str, at: datetime | str | None = None) -> Page | None:
         """Return the last version of *url*, or the one valid *at* a time, or None.
 
-        *at* without a zone is UTC; a text such as ``2026-11`` means its end. Raises ValueError (no
-        time), `PackDamagedError`, `PackUploadedError`, `PackMissingError`, `OSError`.
+        *at* is UTC; a text such as ``2026-11`` means its end. Raises ValueError (no time),
+        `PackDamagedError`, `PackUploadedError`, `PackMissingError`, `OSError`.
         """
         found = self._find(url)
         if at is not None:
@@ -379,7 +372,6 @@ class Packs:
 
 
 def _last_complete(path: Path) -> int | None:
-    """Return the offset of the last complete page of an open pack; None if the pack is closed."""
     if not path.name.endswith(OPEN):
         return None
     try:

@@ -1,8 +1,7 @@
 """Takes a host or a URL out of packs and item packs, with receipts.
 
-First the indexes lose it, so that no reader finds it. Then each pack that holds some of it is
-rewritten beside the old one and replaces it: other records keep their bytes. A kill at any moment
-leaves each pack whole; the same call again completes the redaction.
+First the indexes lose it. Then each pack that holds some of it is rewritten; other records keep
+their bytes. A kill leaves each pack whole; the same call again completes the redaction.
 """
 
 from __future__ import annotations
@@ -58,15 +57,13 @@ class RedactionReceipt:
     """What a redaction removed.
 
     Attributes:
-        pages: pages of the target, revisits included.
-        revisits: revisits elsewhere of such a page.
+        pages: pages of the target, revisits included. *revisits*: of them, elsewhere.
         mentions: pages elsewhere that name it; removed only on request.
         notes: links to it and requests from it, in records that stay.
-        packs: rewritten packs.
-        damaged: unreadable bytes, left out of them.
-        open: packs that are being written and stay unchanged.
-        away: URLs of uploaded packs, or paths of missing ones, that hold pages of the target.
-        uploaded: URLs of copies that hold it until the rewritten packs are uploaded.
+        packs: rewritten packs. *damaged*: unreadable bytes left out of them.
+        open: packs that are being written, unchanged.
+        away: URLs of uploaded packs, paths of missing ones, that hold pages of the target.
+        uploaded: URLs of old copies, until the rewritten packs are uploaded.
     """
 
     pages: int = 0
@@ -88,8 +85,8 @@ class ReceiptFile:
         self._digest = hashlib.sha256(name.encode()).hexdigest()
 
     def note(self, receipt: RedactionReceipt, now: float) -> None:
-        """Save the facts that indexes and packs no longer tell once they are rewritten; adds those
-        of a killed call to *receipt*. *now*: seconds since the epoch. Raises `OSError`.
+        """Save facts that rewritten packs no longer tell, and add those of a killed call to
+        *receipt*. *now*: seconds since the epoch. Raises `OSError`.
         """
         rows = list(filter(None, map(self._row_of, self._lines())))
         for name in _ELSEWHERE:
@@ -117,7 +114,6 @@ class ReceiptFile:
         return self._path.read_bytes().splitlines() if self._path.exists() else []
 
     def _row_of(self, line: bytes) -> dict[str, Any]:
-        """The unfinished note of this target, or {}."""
         with suppress(ValueError, TypeError, AttributeError):
             row: dict[str, Any] = json.loads(line)
             if row.get(_UNFINISHED) and row.get("subject_sha256") == self._digest:
@@ -156,7 +152,6 @@ class RedactionTarget:
         return url == self.url
 
     def pattern(self) -> re.Pattern[bytes]:
-        """A pattern of its name in a text."""
         return host_mentions(self.host) if self.host else url_mentions(self.url)
 
 
@@ -182,8 +177,8 @@ def redact(
     """Take *target* out of the packs of *folder*; with *mentions* also pages that name it.
 
     *now*: seconds since the epoch. *progress* is called with the bytes of each finished pack.
-    *texts* redacts the text index. Raises `PackError` (indexes are being merged; a text index and
-    no *texts*) and `OSError` (a full disk: it needs room for one pack; call again).
+    *texts* redacts the text index. Raises `PackError` (indexes are being merged; a text index, no
+    *texts*) and `OSError` (disk full: call again).
     """
     if texts is None and (folder / TEXT_INDEX).exists():
         raise PackError(f"{folder / TEXT_INDEX} holds texts of these packs: name who redacts them")
@@ -246,7 +241,6 @@ def _is_of(target: RedactionTarget, url: str, text: str, *, mentions: bool) -> b
 
 
 def _hide(folder: Path, packs: list[Path], target: RedactionTarget) -> None:
-    """Merged indexes are removed: they are made again."""
     for pack in packs:
         index = index_path(pack)
         try:
@@ -274,7 +268,6 @@ def _listed(pack: Path, target: RedactionTarget) -> bool:
 
 
 def _leads(line: bytes, target: RedactionTarget) -> bool:
-    """Whether an index line leads to *target*; an unreadable line counts."""
     try:
         return target.accepts(cdxj.parse_entry(line).url)
     except PackDamagedError:
@@ -282,8 +275,6 @@ def _leads(line: bytes, target: RedactionTarget) -> bool:
 
 
 class _RecordFilter:
-    """Filters the records of one pack, in order."""
-
     def __init__(
         self, target: RedactionTarget, receipt: RedactionReceipt, *, mentions: bool = False
     ) -> None:
@@ -294,7 +285,6 @@ class _RecordFilter:
         self._gone: set[str] = set()
 
     def take(self, record: Record) -> Record | None:
-        """Return *record*, its remaining part, or None."""
         accepts = self.target.accepts
         if accepts(record.url):
             self.receipt.pages += record.kind in PAGE_KINDS
@@ -315,7 +305,6 @@ class _RecordFilter:
         return bool(self._pattern.search(record.block) or self._pattern.search(_payload(record)))
 
     def _without_notes(self, record: Record) -> Record:
-        """Remove the lines of metadata and of a request that name the target."""
         if record.kind not in ("metadata", "request") or not self._pattern.search(record.block):
             return record
         head, empty, rest = record.block.partition(b"\r\n\r\n")
@@ -348,7 +337,6 @@ def _changes(path: Path, keep: _RecordFilter) -> bool:
 
 
 def _redact_pack(path: Path, keep: _RecordFilter, note: Callable[[], object]) -> None:
-    """Rewrite *path* if it holds the target; *note* saves the receipt of an uploaded pack."""
     counted = _RecordFilter(keep.target, RedactionReceipt(), mentions=keep.mentions)
     if not _changes(path, counted):
         keep.receipt.mentions += counted.receipt.mentions
@@ -451,7 +439,6 @@ def _redact_file(
 def _blocks(
     path: Path, target: RedactionTarget
 ) -> Iterator[tuple[PackFrame, list[bytes], list[bytes]]]:
-    """Yield the blocks, their lines, and the lines that stay."""
     pattern = target.pattern()
     with path.open("rb") as file:
         for frame in container_of(path).frames(file, 0):

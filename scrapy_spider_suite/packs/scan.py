@@ -116,7 +116,6 @@ def first_group_offset(form: Container, file: BinaryIO) -> int:
 def scan_from(
     form: Container, file: BinaryIO, offset: int, limit: int = RECORD_MAX
 ) -> Iterator[RecordGroup | Damage]:
-    """Like `scan`, from the group at *offset* on."""
     gathering = _GroupScanner(limit)
     for frame in form.frames(file, offset, limit):
         yield from gathering.take(frame)
@@ -124,8 +123,6 @@ def scan_from(
 
 
 class _GroupScanner:
-    """Joins frames to groups: a group ends where a record and a frame end together."""
-
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._data = bytearray()

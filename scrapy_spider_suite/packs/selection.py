@@ -58,7 +58,6 @@ class Selection:
 
     @property
     def all(self) -> bool:
-        """Whether it selects every page."""
         return self == Selection()
 
     def accepts(self, entry: IndexEntry) -> bool:
@@ -74,8 +73,6 @@ class Selection:
 
 
 class SelectedEntry(NamedTuple):
-    """An entry and its pack, without ``.open``."""
-
     pack: Path
     entry: IndexEntry
 

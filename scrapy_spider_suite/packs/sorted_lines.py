@@ -33,11 +33,9 @@ class SortedLines:
                 self._kept = _mapped(file)
 
     def __len__(self) -> int:
-        """Bytes."""
         return self._size
 
     def __iter__(self) -> Iterator[bytes]:
-        """All complete lines, without line ends."""
         data, start = self._data(), 0
         while (end := data.find(b"\n", start)) >= 0:
             yield data[start:end]
@@ -45,7 +43,6 @@ class SortedLines:
 
     @property
     def torn(self) -> bool:
-        """Whether the last line is incomplete."""
         data = self._data()
         return data[-1:] not in (b"", b"\n")
 
@@ -95,7 +92,6 @@ class GrowingLines:
         self.path = path
 
     def __iter__(self) -> Iterator[bytes]:
-        """All complete lines, without line ends."""
         with self.path.open("rb") as file:
             for line in file:
                 if line.endswith(b"\n"):
@@ -116,7 +112,6 @@ class GrowingLines:
                 rest = data[last:]
 
     def last(self) -> bytes:
-        """The last complete line, or b""."""
         with self.path.open("rb") as file:
             size = file.seek(0, 2)
             for back in (1 << 12, 1 << 17, size):

@@ -20,7 +20,6 @@ from scrapy_spider_suite.packs.warc import Record, clean_url, warc_date
 from scrapy_spider_suite.packs.writer import RecordLocation
 
 _KEPT: Final = 8 << 20
-"""Bytes of decompressed groups that are kept."""
 _MOMENT: Final = 0.05
 """Seconds."""
 _SUMS: Final = 16
@@ -30,10 +29,9 @@ _Key: TypeAlias = tuple[str, int, int, bytes]
 
 @dataclass(slots=True)
 class StoredPage:
-    """A page of *url* fetched at *time* (seconds since the epoch).
+    """A page fetched at *time* (seconds since the epoch). *location*: None until written.
 
-    *location*: None until it is written. *again*: fetched and counted before. *visited*: in the
-    crawl before. *first*: the first page of its host.
+    *again*: fetched and counted before. *visited*: in the crawl before. *first*: of its host.
     """
 
     url: str
@@ -137,7 +135,6 @@ class GroupCache:
         self._kept: OrderedDict[_Key, bytes] = OrderedDict()
 
     def read(self, path: Path, place: RecordPlace) -> Record:
-        """Like `scan.read_record`."""
         with scan.open_pack(path) as file:
             file.seek(place.offset)
             # With the sums of its first block: the pack may have been written anew.

@@ -1,9 +1,8 @@
-"""Uploads packs through `fsspec`: one, or an agent's as they are closed; checked afterwards.
+"""Uploads packs through `fsspec`, one or as they are closed, and checks them.
 
-On a file system that shows incomplete files (folder, SFTP) a pack gets another name, is read back,
-renamed, and checked again. An object store shows only complete objects: there size and, where the
-store names it, MD5 are compared. The work is read from the folder (closed packs without a mark), so
-that a restart continues it.
+Where incomplete files are visible (folder, SFTP) a pack is sent under another name, read back,
+renamed and checked. In an object store size and, if named, MD5 are compared. Closed packs without a
+mark are the work, so a restart continues it.
 """
 
 from __future__ import annotations
@@ -89,7 +88,6 @@ class UploadTarget:
                 raise PackError("the packs are in that folder: name another one")
 
     def place(self, pack: Path) -> str:
-        """Return the URL of *pack* there."""
         return f"{self.url}/{pack.name}"
 
     def require_free(self, pack: Path) -> None:
@@ -108,7 +106,6 @@ class UploadTarget:
 
     @contextmanager
     def _connected(self, pack: Path) -> Iterator[tuple[Any, str]]:
-        """Errors within become `PackUploadError`."""
         try:
             yield self._connect()
         except Exception as error:  # each library of a file system has errors of its own
@@ -181,11 +178,6 @@ def _settle(pack: Path, done: Uploaded, before: tuple[int, int, int], *, keep: b
 
 
 def _is_indexed(pack: Path, before: tuple[int, int, int], *, keep: bool) -> bool:
-    """Make sure that *pack* has an index; False if the pack has changed.
-
-    Unless it is kept the index is read whole, since nobody could make another one. The lock keeps
-    redaction away.
-    """
     serves = _exists if keep else is_indexed
     if serves(pack):
         return True
@@ -209,10 +201,6 @@ def _is_still(pack: Path, before: tuple[int, int, int]) -> bool:
 
 
 def _require_sent(system: Any, name: str, size: int, md5: str, *, read: bool) -> None:
-    """Remove *name* and raise `PackUploadError` if it differs from the sent file.
-
-    Uses the store's checksum, else *read*s it back.
-    """
     system.invalidate_cache()
     info = system.info(name)
     there = _md5_of(info)
@@ -243,7 +231,6 @@ def _sum(file: BinaryIO) -> tuple[int, str]:
 
 
 def _md5_of(info: Mapping[str, Any]) -> str:
-    """The MD5 that Google's and Azure's stores name, or "". S3's ETag may be another sum."""
     raw = info.get("md5Hash")
     if raw is None:
         raw = getattr(info.get("content_settings"), "content_md5", None)
@@ -263,7 +250,6 @@ def _masked(text: str) -> str:
 
 
 _LONGEST: Final = 300.0
-"""Longest pause between two attempts, in seconds."""
 
 
 class UploadThread:
@@ -297,7 +283,6 @@ class UploadThread:
         self._thread.start()
 
     def notify(self) -> None:
-        """Another pack is closed."""
         self._closed.set()
 
     def finish(self, timeout: float) -> list[Path]:
@@ -311,7 +296,6 @@ class UploadThread:
         return self.left()
 
     def left(self) -> list[Path]:
-        """The packs that wait."""
         try:
             return packs_to_upload(
                 self._folder, self._agent, keep=self._keep, target=self._target.url
@@ -332,7 +316,6 @@ class UploadThread:
                 self._rest(self._ending, wait)
 
     def _round(self) -> float | None:
-        """Upload until an error; return the seconds until the next attempt."""
         left = self.left()
         for path in sorted(left, key=lambda path: (self._failed[path], path)):
             try:

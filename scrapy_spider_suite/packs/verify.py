@@ -25,11 +25,11 @@ NAMED: Final = 1000
 
 
 class PackFinding(NamedTuple):
-    """One fault. *offset* and *length*: where in the pack, or -1.
+    """One fault. *offset* and *length*: in the pack, or -1.
 
-    *kind*: ``damaged`` (unreadable bytes), ``torn`` (no end), ``digest`` (a changed record),
-    ``date`` (none), ``index`` (lacks a page, leads to none, unsorted, absent), ``missing`` (a pack
-    with an index is gone and was not uploaded).
+    *kind*: ``damaged``, ``torn`` (no end), ``digest`` (a changed record), ``date`` (none),
+    ``index`` (lacks a page, leads to none, unsorted, absent), ``missing`` (a pack with an index is
+    gone, not uploaded).
     """
 
     path: Path
@@ -57,7 +57,6 @@ def verify(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[PackFinding]
 
 
 def verify_pack(path: Path, limit: int = RECORD_MAX) -> Iterator[PackFinding]:
-    """Yield the faults of one pack and its index."""
     found: list[PackFinding] = []
     sums = _LineSum()
     for bundle in captures_of(_checked(path, limit, found)):
@@ -142,7 +141,6 @@ def _differences(path: Path, index: Path, lines: SortedLines) -> Iterator[PackFi
 
 
 def _key(line: bytes) -> int:
-    """A hash of a line that ignores the page's links."""
     with suppress(PackDamagedError):  # it is no page's
         line = cdxj.parse_entry(line)._replace(metadata=None).line()
     return xxhash.xxh3_64_intdigest(line)
@@ -179,8 +177,6 @@ def verify_merged(folder: Path) -> Iterator[PackFinding]:
 
 
 class _LineSum:
-    """A sum over lines that does not depend on their order."""
-
     def __init__(self) -> None:
         self.count = self.sum = 0
 

@@ -1,9 +1,8 @@
-"""WARC 1.1 records (ISO 28500:2017), and the records that one capture becomes.
+"""WARC 1.1 records (ISO 28500:2017), and the records of one capture.
 
-The lines of metadata records are Heritrix's: ``via``, ``hopsFromSeed``, ``outlink: URL HOP
-CONTEXT``. ``WARC-Payload-Digest`` is of the body as it is stored, chunks and compression included,
-as warcio, FastWARC and pywb compute it. So bodies of ``BodyForm.JOINED`` are best: a page's digest
-does not depend on its chunks.
+Metadata lines are Heritrix's: ``via``, ``hopsFromSeed``, ``outlink: URL HOP CONTEXT``.
+``WARC-Payload-Digest`` is of the body as stored, as in warcio, FastWARC and pywb; with
+``BodyForm.JOINED`` it does not depend on chunks.
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ class Record(NamedTuple):
     block: bytes
 
     def get(self, name: str, default: str = "") -> str:
-        """The first field of that *name*, in any case."""
         lower = name.lower()
         for key, value in self.fields:
             if key == name or key.lower() == lower:
@@ -57,7 +55,6 @@ class Record(NamedTuple):
         return default
 
     def all(self, name: str) -> list[str]:
-        """All fields of that *name*."""
         name = name.lower()
         return [value for field, value in self.fields if field.lower() == name]
 
@@ -68,12 +65,10 @@ class Record(NamedTuple):
 
     @property
     def id(self) -> str:
-        """``<urn:uuid:...>``."""
         return self.get("WARC-Record-ID")
 
     @property
     def url(self) -> str:
-        """The fetched URL; "" in a warcinfo."""
         return self.get("WARC-Target-URI").strip("<>")  # as WARC 1.0 has them
 
     @property
@@ -95,10 +90,10 @@ def make_record(
     url: str = "",
     more: Iterable[tuple[str, str]] = (),
 ) -> Record:
-    """Return a new record with a new id. *time* is of `warc_date`.
+    """Return a new record. *time* is of `warc_date`.
 
-    Control characters are escaped in the URL and become spaces in other values; fields without a
-    value are left out. Raises ValueError: the URL is longer than `URL_MAX`.
+    Control characters are escaped in the URL, spaces elsewhere; empty fields are left out. Raises
+    ValueError: the URL is longer than `URL_MAX`.
     """
     fields = [("WARC-Type", kind), ("WARC-Record-ID", _new_id()), ("WARC-Date", time)]
     if url:
@@ -151,7 +146,6 @@ def record_extent(data: bytes | bytearray, start: int = 0) -> tuple[int, int] | 
 
 
 def _fields(head: bytes) -> tuple[tuple[str, str], ...]:
-    """Continuation lines (RFC 2822's folding) belong to the line before."""
     text = head.decode("utf-8", "replace").replace("\r\n ", " ").replace("\r\n\t", " ")
     pairs = (line.partition(":") for line in text.split("\r\n")[1:])
     return tuple([(name.strip(), value.strip()) for name, _, value in pairs])
@@ -186,7 +180,6 @@ def parse_date(text: str) -> datetime | None:
 
 
 def clean_value(value: str) -> str:
-    """Replace control characters by spaces."""
     return value if value.isascii() and value.isprintable() else _CONTROL.sub(" ", value)
 
 
@@ -201,7 +194,6 @@ def is_clean(url: str) -> bool:
 
 
 def _new_id() -> str:
-    """A random UUID (RFC 9562 §5.4), faster than `uuid.uuid4`."""
     text = os.urandom(16).hex()
     variant = _VARIANTS[text[16]]
     return (f"<urn:uuid:{text[:8]}-{text[8:12]}-4{text[13:16]}-{variant}{text[17:20]}-"
@@ -213,7 +205,6 @@ def _escape(match: re.Match[str]) -> str:
 
 
 SOFTWARE: Final = f"scrapy-spider-suite/{__version__}"
-"""The suite's name in the files it writes."""
 RESPONSE: Final = "application/http; msgtype=response"
 REQUEST: Final = "application/http; msgtype=request"
 FIELDS: Final = "application/warc-fields"
@@ -263,17 +254,15 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One fetch.
 
     Attributes:
-        url, method: of the request.
         time: of the request, seconds since the epoch.
-        head: the response's head as on the wire, or of `build_head`.
-        body: its body, encoded as *form* says.
-        request: the request as sent; b"" for no request record.
+        head: as on the wire, or of `build_head`.
+        body: in the encoding of *form*.
+        request: as sent; b"" for no request record.
         address: IP address of the server.
-        truncated: ``length``, ``time``, ``disconnect``, ``unspecified``; "" for a whole body.
+        truncated: ``length``, ``time``, ``disconnect``, ``unspecified``, or "".
         protocols: such as ``http/1.1`` and ``tls/1.3``.
-        original: makes it a revisit of an equal record, with that *profile* and without a body.
-        via: the page that led here. *hops*: a letter for each hop from the seed (``LLR``).
-        links: `Link`s or equal tuples.
+        original: makes it a revisit with that *profile*, without a body.
+        via: the page that led here. *hops*: a letter for each hop from the seed.
         notes: more lines for the metadata record.
     """
 
@@ -369,7 +358,6 @@ def outlinks_of(metadata: Record) -> list[Link]:
 
 
 def warc_fields(record: Record) -> list[tuple[str, str]]:
-    """Return the names and values of an ``application/warc-fields`` record."""
     text = record.block.decode("utf-8", "replace")
     pairs = (line.partition(": ") for line in text.split("\r\n") if line)
     return [(name, value) for name, _, value in pairs]
@@ -384,7 +372,6 @@ def _response(fetch: Capture, time: str) -> Record:
 
 
 def _revisit(fetch: Capture, time: str) -> Record:
-    """The block is the new head as it was: it announces a body that is elsewhere."""
     original = fetch.original
     assert original is not None
     more = [
@@ -426,5 +413,4 @@ def _context(kind: str, nofollow: bool) -> str:
 
 
 def _name(name: str) -> str:
-    """A name without colon and space."""
     return clean_url(name).replace(":", "%3A")

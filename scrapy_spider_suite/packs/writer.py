@@ -55,8 +55,6 @@ class RecordLocation(NamedTuple):
 
 
 class Waiter(Protocol):
-    """A future, or an object that is notified like one, in the writer's thread."""
-
     def done(self) -> bool:
         """Whether it was notified."""
 
@@ -94,13 +92,11 @@ class PackPlan:
     """How packs are written.
 
     Attributes:
-        folder: an existing folder.
-        crawl: for the first record and the name of a pack.
-        agent: ends the name; writers of one folder have different agents.
+        agent: ends a pack's name; writers of one folder have different agents.
         form: ``lzo``, ``gz``, ``zst``.
         max_bytes, max_age: a pack is closed at that size, or age in seconds (0: never).
         wait: seconds that a record waits for others to share its group.
-        power: whether groups are synced, to survive a power failure.
+        power: sync each group, to survive a power failure.
     """
 
     folder: Path
@@ -206,7 +202,6 @@ class GroupWriter:
             raise _write_error(self._plan.folder, error) from error
 
     def give_up(self, error: Exception) -> None:
-        """Fail all waiters and abandon all packs."""
         jobs, self._waiting = self._waiting, []
         _fail(jobs, error)
         for pack in filter(None, [self._pack, *self._ending]):
@@ -249,10 +244,6 @@ class GroupWriter:
             self._close_ending()
 
     def _close_ending(self) -> OSError | None:
-        """Close the full packs; return the last error.
-
-        A pack that is gone or broken is left to `recover_pack`.
-        """
         failed = None
         for pack in list(self._ending):
             try:
@@ -339,9 +330,8 @@ def recover_folder(folder: Path, agent: str = "") -> list[PackRecovery]:
 def recover_pack(path: Path, limit: int = RECORD_MAX) -> PackRecovery | None:
     """Close the open pack *path*; None if a process is writing it.
 
-    Whole groups keep their place, unless a part before them is damaged (power failure): then the
-    pack is rewritten without it. *limit*: bytes of a record. Raises `OSError`: nothing has changed,
-    or all but the name.
+    Without damage between groups they keep their places, else the pack is rewritten. *limit*: bytes
+    of a record. Raises `OSError`: nothing has changed, or all but the name.
     """
     form = make_container(format_of(path))
     with path.open("r+b") as file:
@@ -423,11 +413,9 @@ def _remove(path: Path) -> None:
 class PackWriter:
     """Writes packs as *plan* says; usable from several threads.
 
-    First it closes packs that a crash left open, in its thread; *recovery* has the result or the
-    error. *closed* is called in the thread for each closed pack. *backlog_max*: bytes of records
-    that may wait. *container*: a replacement for the plan's format.
-
-    Raises `PackError` (no such format), `OSError` (the folder cannot be read).
+    Its thread first closes packs that a crash left open: *recovery*. *closed* is called in the
+    thread for each closed pack. *backlog_max*: bytes of records that may wait. *container* replaces
+    the plan's format. Raises `PackError` (no such format) and `OSError`.
     """
 
     def __init__(
@@ -460,15 +448,12 @@ class PackWriter:
 
     @property
     def backlog(self) -> int:
-        """Approximate bytes of records that wait to be compressed."""
         return self._backlog
 
     def append(self, records: Sequence[Record], *, wait: bool = True) -> Future[RecordLocation]:
-        """Write *records* side by side; the future has the location of the first one.
-
-        It is set in the writer's thread when they are on disk, or to a `PackWriteError`: then none
-        of them is in a pack. While the backlog is full this call waits, or, without *wait*, raises
-        `PackWriteError`.
+        """Write *records* side by side; the future gets the location of the first in the writer's
+        thread, once they are on disk, or a `PackWriteError`: none of them is in a pack. With a full
+        backlog it waits, or, without *wait*, raises `PackWriteError`.
         """
         if not records:
             raise ValueError("no records")

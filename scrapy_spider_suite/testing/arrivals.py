@@ -73,7 +73,6 @@ class LineLog:
             self.add(header)
 
     def add(self, line: str) -> None:
-        """Append *line*; dropped without a file."""
         if self._file is None:
             return
         self._lines.append(line)
@@ -100,8 +99,6 @@ class LineLog:
 
 
 class ArrivalLog:
-    """Arrivals in a file, in memory, or both."""
-
     def __init__(self, path: Path | None = None, *, in_memory: bool = False) -> None:
         self._log = LineLog(path, _HEADER)
         self._to_file = path is not None
@@ -195,11 +192,6 @@ Pause = Callable[[Arrival], float]
 
 @dataclass(slots=True)
 class _Chain:
-    """The remaining fetches of one host, the next one last: pairs of service time and pause.
-
-    *left*: their least duration.
-    """
-
     steps: list[tuple[float, float]]
     left: float
     ready: float = 0.0
@@ -208,8 +200,7 @@ class _Chain:
 def optimal_seconds(arrivals: Iterable[Arrival], pause: Pause, address_delay: float) -> float:
     """Return the duration of an optimal schedule of *arrivals*.
 
-    Addresses are independent, so the slowest one counts. There the ready host with most work left
-    goes first: optimal if one host, or the address, is the bottleneck.
+    The slowest address counts; there the ready host with most work left goes first.
     """
     chains: dict[str, dict[str, list[Arrival]]] = {}
     for arrival in sorted(arrivals):

@@ -52,7 +52,6 @@ def knob(default: T, kind: str, meaning: str, minimum: int = 0) -> T:
 
 
 def knob_metadata(default: object, kind: str, meaning: str, minimum: int = 0) -> dict[str, Any]:
-    """Return the metadata of a knob's field."""
     return {"kind": kind, "help": meaning, "min": minimum, "default": default}
 
 
@@ -109,7 +108,6 @@ _READERS: dict[str, Callable[[str], float]] = {
 
 _LABEL = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?"
 HOST_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
-"""A host name: lower case, no trailing dot."""
 
 TRAIT_KINDS = {
     "pages": "count",
@@ -301,12 +299,10 @@ class Ready:
 
     @property
     def http_port(self) -> int:
-        """The HTTP port of the first host."""
         return self.ports[0]
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings for a crawl of this web."""
         return {
             "SUITE_DNS_SERVERS": f"127.0.0.1:{self.dns_port}",
             "SUITE_ALLOW_PRIVATE_ADDRESSES": ["127.0.0.0/8"],

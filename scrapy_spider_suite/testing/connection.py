@@ -1,9 +1,7 @@
 """One TCP connection of the in-vitro web, and the state that all connections share.
 
-Pipelined requests wait in the buffer. An answer ends when the kernel takes its last byte: the
-transport's high-water mark is 0, so it pauses its protocol while it buffers. Where one write does
-it all, the clock is read before the write: the client may have the answer before this process runs
-again, and a polite crawler would look impolite.
+An answer ends when the kernel takes its last byte: the high-water mark is 0. Where one write does
+it, the clock is read before: else a polite crawler might look impolite.
 """
 
 from __future__ import annotations
@@ -33,10 +31,10 @@ _TOO_LARGE = 431
 
 
 class OpenConnections:
-    """The route to an answer, the arrival log, the open and idle connections.
+    """The route to an answer, the arrival log, the connections.
 
-    Invariant: a connection is in *idle* if and only if it is open without a request; *idle* is
-    ordered by its duration, longest first.
+    Invariant: a connection is in *idle* if and only if it is open without a request; longest idle
+    first.
     """
 
     def __init__(
@@ -89,8 +87,6 @@ class OpenConnections:
 
 
 class ServerConnection(asyncio.Protocol):
-    """The server's end of one connection, on *address*."""
-
     def __init__(self, reception: OpenConnections, address: str) -> None:
         self._reception = reception
         self._address = address
@@ -151,7 +147,6 @@ class ServerConnection(asyncio.Protocol):
     # -- requests ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close; written bytes are still sent."""
         self._reception.idle.pop(self, None)
         self._transport.close()
 

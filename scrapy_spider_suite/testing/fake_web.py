@@ -139,7 +139,6 @@ class HostTable:
         return SpecialAddresses((first, second), refusing, hanging)
 
     def route(self, request: Request) -> ServerReply:
-        """Answer *request*; 421 if there is no such host."""
         site = self._sites.get(request.host, self._synthetic)
         if self._traps and request.host.endswith(".farm-trap.test"):
             site = self._sites["farm-trap.test"]
@@ -162,15 +161,12 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 class LoopThread:
-    """An event loop in a thread of its own."""
-
     def __init__(self) -> None:
         self._loop = new_loop()
         self._thread = Thread(target=self._loop.run_forever, name="fakeweb", daemon=True)
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* in the loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
@@ -186,12 +182,11 @@ _FILES_WANTED = 20_000
 class FakeWeb:
     """A running in-vitro web: ``async with`` in the caller's loop, ``with`` in its own thread.
 
-    Before the start only *config* is valid; then *ready* says where everything is, *web* is the
-    graph with its URLs, *arrivals* the first million requests.
+    Once started, *ready* says where everything is, *web* is the graph, *arrivals* the first million
+    requests.
     """
 
     def __init__(self, config: FakeWebConfig, *, in_memory: bool = True) -> None:
-        """*in_memory* keeps the arrivals even without a log file."""
         self.config = config
         self.ready: Ready
         self.web: SyntheticWeb
@@ -378,7 +373,6 @@ class FakeWeb:
 
 
 async def _settle() -> None:
-    """Let the loop finish closing; the caller may stop it afterwards."""
     for _ in range(3):
         await asyncio.sleep(0)
 
@@ -399,7 +393,6 @@ def _writable(name: str, path: Path | None) -> Path | None:
 
 
 def _block(hanging: socket.socket) -> list[socket.socket]:
-    """Fill the queue of a listening socket that accepts nobody, so that SYNs go unanswered."""
     hanging.listen(0)
     clients = []
     for _ in range(2):

@@ -23,8 +23,8 @@ _STOP_SECONDS = 10.0
 
 
 class FakeWebProcess:
-    """``with FakeWebProcess(config) as web`` starts the child and waits until it is up; the child
-    ends with this process. *ready* and *web* are as of `FakeWeb`; `arrivals` needs a log file.
+    """Starts the web in a child, which ends with this process. `arrivals` needs a log file.
+
     *inside*: a command that runs the child, such as ``ip netns exec NAME``.
     """
 

@@ -80,8 +80,6 @@ def _servable(path: str, *, folder: bool) -> bool:
 
 
 class _Stream:
-    """Sends a large file piece by piece."""
-
     def __init__(self, path: str, kind: str, latency: float) -> None:
         self._path = path
         self._kind = kind

@@ -35,8 +35,6 @@ Play = Callable[[AnswerWriter, HostileRequest], Awaitable[None]]
 
 
 class Behaviour(NamedTuple):
-    """*deep*: it also answers below its own URL."""
-
     name: str
     about: str
     play: Play
@@ -74,12 +72,10 @@ def head(*lines: str, status: str = "200 OK") -> bytes:
 
 
 def sized(body: bytes, *lines: str, status: str = "200 OK") -> bytes:
-    """Return an answer with correct framing."""
     return head(*lines, f"Content-Length: {len(body)}", status=status) + body
 
 
 def page(body: str, *lines: str) -> bytes:
-    """Return a correct HTML page."""
     text = f"<html><head><title>hostile</title></head><body>{body}</body></html>\n"
     return sized(text.encode("utf-8"), *lines)
 
@@ -97,7 +93,6 @@ async def in_bulk(wire: AnswerWriter, line: bytes, count: int, front: bytes, kin
 async def endlessly(
     wire: AnswerWriter, scene: HostileRequest, piece: bytes, pause: float = 0.01
 ) -> None:
-    """Send *piece* every *pause* seconds for ``scene.seconds``."""
     loop = asyncio.get_running_loop()
     end = loop.time() + scene.seconds
     while loop.time() < end:
@@ -106,7 +101,6 @@ async def endlessly(
 
 
 async def slowly(wire: AnswerWriter, scene: HostileRequest, data: bytes) -> None:
-    """Send *data* a byte every ``scene.pace`` seconds."""
     loop = asyncio.get_running_loop()
     end = loop.time() + scene.seconds
     for at in range(len(data)):
@@ -204,7 +198,6 @@ async def deflate_bomb(wire: AnswerWriter, scene: HostileRequest) -> None:
 
 @lru_cache(1)
 def _packed_zeros() -> bytes:
-    """1 MB of zeros as deflate blocks that can be repeated."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     return packer.compress(_ZEROS) + packer.flush(zlib.Z_FULL_FLUSH)
 
@@ -383,7 +376,6 @@ PRIVATE_URLS = (
     "http://[64:ff9b::a00:1]/", "http://[2002:a00:1::]/",
     "http://\u2460\u2461\u2466.0.0.1/", "http://127\u30020\u30020\u30021/",
 )  # fmt: skip
-"""Addresses that are not public, in every spelling."""
 
 BAD_HOSTS = (
     "http://", "http:///path", "http://./", "http://../", "http://a..b/", "http://-a.test/",
@@ -396,7 +388,6 @@ BAD_HOSTS = (
     "http://fa\u00df.test/", "http://\u202eevil.test/", "http://\U0001f4a9.test/",
     "http://a\u00adb.test/", "http://\ufdd0.test/", "http://\u0661.test/", "http://test/",
 )  # fmt: skip
-"""Hosts that are invalid, odd or international."""
 
 BAD_LINKS = (
     "javascript:alert(1)", "mailto:a@b.test", "tel:+1", "data:text/html,x", "file:///etc/passwd",

@@ -28,7 +28,6 @@ ROBOTS_TOO = (
 
 
 def host_names() -> list[str]:
-    """Return all hosts, the main one first."""
     robots = [f"{_ROBOTS}{name}" for name in BEHAVIOURS if not name.startswith(_ROBOTS)]
     return [HOST, *(f"{label}.{HOST}" for label in [*BEHAVIOURS, *robots])]
 
@@ -58,12 +57,9 @@ def _behaviour_of(host: str) -> tuple[Behaviour, bool]:
 
 
 class HostileSite:
-    """Answers for ``hostile.test`` and all hosts below it."""
-
     def __init__(
         self, base_of: Callable[[str], str], *, pace: float = 1.0, seconds: float = 600.0
     ) -> None:
-        """*base_of* gives the URL of a host, without a slash."""
         self._base_of = base_of
         self._pace = pace
         self._seconds = seconds

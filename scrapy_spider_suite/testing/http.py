@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     Script = Callable[["AnswerWriter"], Awaitable[None]]
 
 HEAD_LIMIT = 1 << 20
-"""Limit of a request's head in bytes."""
 
 HTML = "text/html; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
@@ -71,8 +70,6 @@ class ServerReply(NamedTuple):
 
 
 class HostSite(Protocol):
-    """Answers the requests to some hosts."""
-
     def answer(self, request: Request) -> ServerReply:
         """Answer *request*; must not block."""
         ...
@@ -123,9 +120,8 @@ _FAST = 4  # of 11: a server has no time for more
 
 
 def encode_reply(answer: ServerReply, request: Request, share: float) -> ServerReply:
-    """Encode a *share* of the answers in a way that *request* accepts: chunks, gzip, br (with
-    Brotli), or both. A URL always comes in the same way. Answers other than 200, empty or scripted
-    stay.
+    """Encode a *share* of the URLs' answers in a way that *request* accepts: chunks, gzip, br, or
+    both; always the same for a URL. Answers other than 200, empty or scripted stay.
     """
     draw = crc32(f"{request.host}{request.target}".encode("latin-1", "replace"))
     head, _, body = answer.data.partition(b"\r\n\r\n")
@@ -227,12 +223,10 @@ class AnswerWriter:
             self._connection.saw(self.status)
 
     def flushed(self) -> None:
-        """The transport's buffer is empty again."""
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
     def reset(self) -> None:
-        """Break off with a TCP reset."""
         peer = self._transport.get_extra_info("socket")
         self.acted = time()
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,7 +1,7 @@
 """Loopback addresses, and a listening socket on each.
 
-A socket on 0.0.0.0 would let the network in, so each address of 127.0.0.0/8 gets its own socket,
-all on one port. Where loopback is 127.0.0.1 only (macOS), each "address" is a port instead.
+A socket on 0.0.0.0 would let the network in, so each address has its own, all on one port. On macOS
+each "address" is a port of 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from scrapy_spider_suite.errors import SettingsError
 MOST_ADDRESSES = 254 * 256 * 240
 ONLY = "127.0.0.1"
 BACKLOG = 1024
-"""Connections that may wait on one address."""
 
 _FILES_FOR_OURSELVES = 64
 _TRIES = 20
@@ -34,7 +33,6 @@ def address_text(number: int) -> str:
 
 
 def has_many_addresses() -> bool:
-    """Whether addresses other than 127.0.0.1 can be bound."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
             probe.bind((address_text(0), 0))
@@ -80,7 +78,6 @@ class LoopbackListeners:
     """
 
     def __init__(self, count: int, port: int, *, listening: int, one_address: bool) -> None:
-        """Bind *count* endpoints on *port* (0: one that is free on all). Raises `SettingsError`."""
         bind = self._bind_ports if one_address else self._bind_addresses
         self.sockets: list[socket.socket] = []
         for attempt in range(_TRIES):

@@ -42,7 +42,6 @@ SLOW_DNS = 2.0
 """Seconds."""
 
 SERVED = ("alias.test", "moving.test", "plain.test", "rebind.test", "slow-dns.test", "ttl0.test")
-"""The special names with plain pages."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,6 @@ class Zone:
     """
 
     def __init__(self, address_of: Callable[[str], str], special: SpecialAddresses) -> None:
-        """*address_of* gives the address of a host or raises LookupError."""
         self._address_of = address_of
         self._serving = special.serving
         self._asked: dict[str, int] = {}
@@ -199,8 +197,6 @@ def _name(name: str) -> bytes:
 
 
 class NameServer(asyncio.DatagramProtocol):
-    """Answers queries on one UDP socket."""
-
     def __init__(self, zone: Zone, log: QueryLog, ttl: int) -> None:
         self._zone = zone
         self._log = log

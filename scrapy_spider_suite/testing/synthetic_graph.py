@@ -34,7 +34,6 @@ QUANTILES = 1024
 
 
 def words(data: bytes) -> Sequence[int]:
-    """Return the little-endian 64-bit numbers of *data*."""
     numbers = array("Q", data)
     if sys.byteorder == "big":
         numbers.byteswap()
@@ -73,7 +72,6 @@ def _fits(pages: int, children: int, depth: int) -> bool:
 
 
 HOST_FANOUT = 16
-"""Children of a host."""
 
 _ONE = 1 << 16
 _CACHED = 1 << 16
@@ -109,8 +107,8 @@ class HostTraits(NamedTuple):
 class PagePlan(NamedTuple):
     """A page before it is rendered.
 
-    *hrefs*: absolute paths within the host, else URLs, in order, with repetitions; empty unless
-    *status* is 200. *location*: of a redirect. *salt*: below 2**16. *wait*: from -1 to 1.
+    *hrefs*: absolute paths or URLs, in order, repeated ones too; empty unless *status* is 200.
+    *salt*: below 2**16. *wait*: from -1 to 1.
     """
 
     status: int
@@ -122,10 +120,9 @@ class PagePlan(NamedTuple):
 
 
 class SyntheticWeb:
-    """The graph of *config*, served on *ports*: one port, or one for each address in turn.
+    """The graph of *config*, served on *ports*: one port, or one for each address.
 
-    ``traits(host)``, ``base(host)`` (URL without slash) and ``path(page)`` are cached. Methods
-    raise LookupError for a foreign URL or host.
+    Methods raise LookupError for a foreign URL or host.
     """
 
     def __init__(self, config: FakeWebConfig, ports: Sequence[int] = (80,)) -> None:
@@ -151,7 +148,6 @@ class SyntheticWeb:
         return f"h{host:06d}.{self.config.domain}"
 
     def host_index(self, name: str) -> int:
-        """Reverse `host_name`."""
         match = self._host.fullmatch(name)
         index = int(match[1]) if match else -1
         if not 0 <= index < self.config.hosts or self.host_name(index) != name:
@@ -227,7 +223,6 @@ class SyntheticWeb:
         return drawn._replace(**cast(Any, config.overrides.get(host, {})))
 
     def plan(self, host: int, page: int) -> PagePlan:
-        """Draw an existing page."""
         pages = self.traits(host).pages
         shake = shake_128(b"%d %d %d" % (self.config.seed, host, page))
         fate, kind, wide, size, salt, wait, _, _ = unpack("<8H", shake.digest(16))
@@ -265,7 +260,6 @@ class SyntheticWeb:
         return hrefs
 
     def _random_links(self, pages: int, numbers: Sequence[int]) -> list[str]:
-        """For each number: 16 bits choose the kind, 24 the host, 24 the page."""
         path, external, hosts = self.path, self._external, self.config.hosts
         hrefs = []
         for number in numbers:
@@ -326,8 +320,7 @@ class SyntheticWeb:
     def reachable(self, *, obey_robots: bool = False) -> Iterator[str]:
         """Yield every URL of a complete crawl from host 0, once.
 
-        By the invariants these are all pages, so nothing is held in memory; where an override fails
-        an inner host's robots.txt, `walk` decides.
+        Where an override fails an inner host's robots.txt, `walk` decides.
         """
         overrides = self.config.overrides.items()
         if obey_robots and any(each.get("robots_status", 0) >= 500 for _, each in overrides):

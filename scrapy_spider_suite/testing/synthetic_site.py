@@ -43,18 +43,15 @@ class PageChanges:
 
     @property
     def any(self) -> bool:
-        """Whether pages change."""
         return self._config.changes > 0
 
     def _rate(self, host: int, page: int) -> float:
-        """Changes a second."""
         config = self._config
         wide, _ = self._numbers(host, page)
         spread = config.changes_sigma * _NORMAL.inv_cdf((wide + 0.5) / _ONE)
         return exp(spread) / config.changes
 
     def conditional(self, host: int, page: int) -> bool:
-        """Whether a page has ETag, Last-Modified and 304."""
         return self._numbers(host, page)[1] < self._config.conditional * _ONE
 
     def _numbers(self, host: int, page: int) -> tuple[int, int]:
@@ -63,7 +60,6 @@ class PageChanges:
         return wide, conditional
 
     def last(self, host: int, page: int, now: float) -> float:
-        """Return the last change at *now*."""
         window = int(now * self.rate(host, page) / _WINDOW)
         while True:
             for when in reversed(self._times(host, page, window)):
@@ -72,7 +68,6 @@ class PageChanges:
             window -= 1
 
     def next(self, host: int, page: int, now: float) -> float:
-        """Return the first change after *now*."""
         window = int(now * self.rate(host, page) / _WINDOW)
         while True:
             for when in self._times(host, page, window):
@@ -142,7 +137,6 @@ class SyntheticSite:
         return make_reply(plan.status, f"{plan.status}\n", TEXT, *fields, delay=delay)
 
     def _changing(self, host: int, request: Request, page: int, plan: PagePlan) -> ServerReply:
-        """304 if the client has the current version (RFC 9110 §13.2)."""
         last = self._changes.last(host, page, time())
         fields: tuple[str, ...] = ()
         if self._changes.conditional(host, page):
@@ -206,7 +200,6 @@ class SyntheticSite:
 
 
 def _refusal(host: int, traits: HostTraits) -> ServerReply:
-    """429 or 503, Retry-After in seconds or as a date, by the host's number."""
     status = 429 if host & 1 else 503
     seconds = ceil(traits.retry_after_delay)
     when = formatdate(ceil(time() + seconds), usegmt=True) if host & 2 else str(seconds)
@@ -222,7 +215,6 @@ def _image(path: str) -> ServerReply:
 
 @lru_cache(1024)
 def png(number: int) -> bytes:
-    """Return a small greyscale image for *number*."""
     pixels = Random(number).randbytes(_IMAGE_SIDE)
     rows = b"".join(b"\0" + pixels[k:] + pixels[:k] for k in range(_IMAGE_SIDE))
     header = struct.pack(">IIBBBBB", _IMAGE_SIDE, _IMAGE_SIDE, 8, 0, 0, 0, 0)
@@ -244,7 +236,6 @@ def _filler(seed: int) -> str:
 
 
 def _messy(base: str, href: str, draw: int, share: float) -> str:
-    """A *share* of anchors are odd, correct, and lead to the same URL."""
     plain = f'<a href="{href}">more</a>'
     draw = (draw * 40503) & 0xFFFF
     if draw >= share * (1 << 16):

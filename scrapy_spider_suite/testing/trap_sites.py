@@ -51,13 +51,10 @@ class ProsePage(NamedTuple):
 
 
 class Prose:
-    """Text of made-up words, by *seed*."""
-
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
     def number(self, *what: object) -> int:
-        """A large number for *what*."""
         text = " ".join(map(str, (self._seed, *what)))
         return int.from_bytes(shake_128(text.encode()).digest(8), "big")
 
@@ -81,7 +78,6 @@ def _word(draw: Random) -> str:
 BOARDS, THREADS, LISTED, POSTS = 8, 40, 10, 5
 """Boards, threads of each, threads on a page of a board, posts on a page of a thread."""
 DEPARTMENTS, PRODUCTS, SHOWN = 6, 40, 10
-"""Departments, products of each, products in a list."""
 ORDINARY_FACETS = {
     "colour": ("red", "green", "blue", "black"), "size": ("small", "medium", "large"),
     "brand": ("ada", "bell", "curie", "dirac", "euler"), "sort": ("name", "price"),
@@ -100,8 +96,6 @@ def ordinary_hosts() -> list[str]:
 
 
 class OrdinarySite:
-    """Answers for the three ordinary hosts."""
-
     def __init__(self, seed: int = 1) -> None:
         self._prose = Prose(seed)
         self._pages: dict[str, Callable[[str, QueryFields], ProsePage | None]] = {
@@ -285,7 +279,6 @@ def _paged(base: str, count: int, size: int) -> Iterable[str]:
 
 NAMES = ("calendar", "facets", "sessions", "mirror", "lost", "farm")
 PAGES = 20
-"""Real pages of each trap's host, beside ``/``."""
 MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September",
     "October", "November", "December",

@@ -1,9 +1,8 @@
 """Keeps the text index of a folder of packs up to date, a batch of pages at a time.
 
-Packs are read in the order of their names, each from its cursor. A rewritten pack (redaction,
-recovery) is read from its beginning. A pack that was taken away keeps its pages in the index; an
-uploaded one also when the index is made anew. tantivy keeps the bytes of deleted documents, so
-redaction copies the rest into a new index.
+Packs are read by name, each from its cursor; a rewritten pack from its beginning. Pages of packs
+that are gone stay in the index. tantivy keeps deleted bytes, so redaction copies the rest into a
+new index.
 """
 
 from __future__ import annotations
@@ -60,9 +59,9 @@ _SUSPECTS: Final = 16
 
 
 class CrashJournal:
-    """Names the page that is being read, so that a page that ends the process (readers are C++) is
-    skipped after three tries. *seconds* limits the reading of a page by SIGALRM: only in the main
-    thread of a process for nothing else; 0 for no limit. For the lock's holder. Raises `OSError`.
+    """Names the page being read, so that a page that ends the process (parsers are C++) is skipped
+    after three tries. *seconds*: limit of a page by SIGALRM, 0 for none; only in the main thread of
+    a dedicated process. Raises `OSError`.
     """
 
     def __init__(self, folder: Path, seconds: float = 0.0) -> None:
@@ -80,12 +79,10 @@ class CrashJournal:
         self._file.close()
 
     def is_barred(self, page: str) -> bool:
-        """Whether *page* has ended the process too often."""
         return self._suspects.get(page, 0) >= TRIES
 
     @contextmanager
     def reading(self, page: str) -> Iterator[None]:
-        """Note that *page* is being read."""
         self._write(page)
         if self._seconds:
             signal.setitimer(signal.ITIMER_REAL, self._seconds)
@@ -225,7 +222,6 @@ SECONDS_MAX: Final = 20.0
 """Limits of a batch."""
 
 Unchanged: TypeAlias = dict[str, tuple[PackCursor, tuple[int, int, int]]]
-"""Packs read to their end, and their files then."""
 
 
 class DamagedPart(NamedTuple):
@@ -238,10 +234,8 @@ class IndexProgress:
     """The result of one batch.
 
     Attributes:
-        pages: pages whose words were indexed.
-        gone: URLs without words.
+        pages: indexed pages. *gone*: URLs without words.
         skipped: pages that ended the process or took too long.
-        damaged: unreadable parts.
         behind: bytes of packs left to read.
         more: whether the batch was cut short.
         rebuilt: why the index was begun anew, or "".
@@ -295,7 +289,6 @@ class IndexBatch:
 
     @property
     def _change(self) -> IndexChange:
-        """Made at the first write: a batch without news writes nothing."""
         if self._made is None:
             self._made = IndexChange(self._path)
         return self._made
@@ -357,7 +350,6 @@ class IndexBatch:
         self._take(page_of(self._packs, closed_path(path), found.records), entry)
 
     def _take(self, page: Page, entry: IndexEntry) -> bool:
-        """Index a page if it is the newest of its URL; return whether the URL is settled."""
         what = state_of(entry)
         if what is PageState.NOTHING:
             return False
@@ -394,7 +386,6 @@ class IndexBatch:
 
 
 def _same(known: IndexEntry, entry: IndexEntry, page: Page) -> bool:
-    """Whether *page* has the *known* text: the same capture, or a revisit of it."""
     same_time = known.stamp == entry.stamp
     return bool(entry.digest) and known.digest == entry.digest and (same_time or page.is_revisit)
 
@@ -512,7 +503,6 @@ class IndexFollower:
 
 
 def _state(index: Path) -> tuple[Path, tuple[int, int, int]] | None:
-    """A value that differs after each change of the index; None without one."""
     try:
         return index, file_identity((index / "meta.json").stat())
     except FileNotFoundError:

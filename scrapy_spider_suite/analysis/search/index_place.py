@@ -1,8 +1,7 @@
 """Where the text index of a folder of packs lies, who may write it, and whether it is sound.
 
-In the folder ``search`` beside the packs, the numbered folder with the highest number is the index;
-a new one is made in ``new`` and gets the next number. A writer holds the lock for a batch of pages,
-or until a new index is complete.
+In ``search`` beside the packs the folder with the highest number is the index; ``new`` becomes the
+next one. A writer holds the lock for a batch, or until a new index is complete.
 """
 
 from __future__ import annotations
@@ -72,7 +71,6 @@ class IndexPlace:
                     rest(0.1)
 
     def begin(self) -> Path:
-        """Return an empty folder for a new index."""
         new = self.folder / _NEW
         _remove(new)
         new.mkdir()
@@ -86,7 +84,6 @@ class IndexPlace:
         self._tidy()
 
     def clear(self) -> None:
-        """Remove the index."""
         for number in self._numbers():
             self._numbered(number).rename(self.folder / _OLD)
             _remove(self.folder / _OLD)
@@ -108,7 +105,6 @@ class IndexPlace:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder; a thread of tantivy may write to it for a moment."""
     for _ in range(50):
         shutil.rmtree(path, ignore_errors=True)
         if not path.exists():
@@ -199,9 +195,6 @@ def tantivy_errors(index: Path) -> Iterator[None]:
 
 
 def _segments(index: Path) -> Iterator[tuple[str, str]]:
-    """Yield the file name prefix of each segment of the last commit, and its valid list of
-    deletions.
-    """
     if not any(index.glob("*.store")) and not (index / "meta.json").exists():
         return  # it was about to be made
     try:
@@ -236,7 +229,6 @@ def _wrong(path: Path) -> str:
 
 
 def verify_index(folder: Path) -> Iterator[PackFinding]:
-    """Yield the damage of the text index of *folder*."""
     place = IndexPlace(folder)
     what = describe_damage(place)
     if what:

@@ -1,8 +1,7 @@
 """Keeps the text index up to date in a process of its own, and starts that process.
 
 It prints a line of JSON for each batch with news. It ends when its standard input has ended and
-everything is read; SIGTERM ends it after the current batch. ``--rebuild`` makes the index anew;
-``--wait`` waits some seconds for another writer.
+everything is read, or by SIGTERM after a batch.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from scrapy_spider_suite.runtime.helper_processes import start_helper
 
 NICENESS: Final = 5
 PAUSE: Final = 2.0
-"""Seconds between two looks at packs without news."""
 PATIENCE: Final = 60.0
 """Seconds that a page may take; see `CrashJournal`."""
 
@@ -63,7 +61,6 @@ def tell(progress: IndexProgress) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """The entry of the helper process."""
     parser = argparse.ArgumentParser(prog="follow")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rebuild", action="store_true")
@@ -101,10 +98,10 @@ _LINES: Final = 20
 
 
 class IndexProcess:
-    """Indexes the packs in *folder* until `finish`, `stop`, or the end of this process.
+    """Indexes the packs in *folder*.
 
-    *told* is called with each `IndexProgress` as a dict, *ended* once with exit code and last line
-    of stderr; both in a thread. Raises `OSError`.
+    *told* gets each `IndexProgress` as a dict, *ended* exit code and last line of stderr; both in a
+    thread. Raises `OSError`.
     """
 
     def __init__(
@@ -131,7 +128,6 @@ class IndexProcess:
                 self._child.stdin.close()
 
     def stop(self) -> None:
-        """Let it end after its current batch."""
         self._child.terminate()
 
     def kill(self) -> None:

@@ -29,7 +29,6 @@ from scrapy_spider_suite.packs.selection import Selection
 from scrapy_spider_suite.packs.sorted_lines import file_identity
 
 FIELDS: Final = ("title", "text", "url", "host", "language", "mime", "status", "time")
-"""The fields of ``FIELD:word``."""
 _DEFAULT: Final = ["title", "text"]
 _BOOSTS: Final = {"title": 3.0}
 _FIELD: Final = re.compile(r"Field does not exist: '(.*)'")
@@ -83,7 +82,6 @@ def _any(queries: Iterable[Query]) -> Query:
 
 
 def _filter(query: Query) -> Query:
-    """*query* without influence on the score."""
     return Query.const_score_query(query, 0.0)
 
 
@@ -129,8 +127,6 @@ class Snippet(NamedTuple):
 
 
 class Snippets:
-    """Makes snippets for the *query* parsed from *asked*."""
-
     def __init__(self, searcher: tantivy.Searcher, query: tantivy.Query, asked: str) -> None:
         self._make = tantivy.SnippetGenerator.create(searcher, query, schema(), "text")
         self._make.set_max_num_chars(CHARACTERS)
@@ -152,7 +148,6 @@ class Snippets:
         return Snippet(_on_one_line(fragment if marks else text[:CHARACTERS]), tuple(marks))
 
     def _part(self, text: str) -> str:
-        """The part of a long text with most of the words."""
         if len(text) <= _WINDOW:
             return text
         lower = text.lower()
@@ -165,7 +160,6 @@ class Snippets:
 
 
 def _on_one_line(text: str) -> str:
-    """Replaces control characters, which a terminal would obey."""
     return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
@@ -174,11 +168,9 @@ class Hit:
     """A found page.
 
     Attributes:
-        url, title, time: the page, and its fetch in UTC.
-        status: of HTTP; 0 without HTTP.
-        mime: media type, by content. *language*: ISO 639-1, or "".
+        time: of the fetch, UTC. *status*: 0 without HTTP.
+        mime: by content. *language*: ISO 639-1, or "".
         score: BM25; comparable within one search and folder.
-        snippet: a part of its text.
         entry: its index entry.
     """
 

@@ -1,9 +1,8 @@
-"""The documents of the text index, and one change of it: pages and pack positions in one commit.
+"""The documents of the text index, and one change of it: pages and cursors in one commit.
 
-A *page* is a document with words. A *gone* document says that its URL has no words since then, so
-that an older version read later does not return. A *pack* document says how far that pack was read.
-Index and positions agree after any kill; of a URL the newest version counts, in any order of
-arrival. A document stores enough to copy the index without the packs.
+A *page* has words. A *gone* document says that its URL has none since then, so that an older
+version does not return. A *pack* document is a cursor. Of a URL the newest version counts, in any
+order of arrival. A document suffices to copy the index without the packs.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ GONE: Final = "gone"
 PACK: Final = "pack"
 
 TEXT_MAX: Final = 1 << 20
-"""Characters of a page that are indexed."""
 WORD_MAX: Final = 80
 """Bytes of a word; longer ones are data."""
 
@@ -89,7 +87,6 @@ def schema() -> tantivy.Schema:
 
 @cache
 def _analyzer() -> tantivy.TextAnalyzer:
-    """Lower case, no accents, no stems: for every language."""
     words = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(_TOKEN))
     for each in (
         tantivy.Filter.remove_long(WORD_MAX), tantivy.Filter.lowercase(),
@@ -111,7 +108,6 @@ def add_tokenizer(index: tantivy.Index) -> tantivy.Index:
 
 
 def url_key(url: str) -> str:
-    """Return the 128-bit hash of *url*."""
     return xxhash.xxh3_128_hexdigest(url.encode("utf-8", "surrogatepass"))
 
 
@@ -126,7 +122,6 @@ def host_terms(host: str) -> Iterator[str]:
 
 
 def to_tantivy(document: Document) -> tantivy.Document:
-    """Return the tantivy document of a page."""
     entry = document.entry
     fields: dict[str, Any] = {
         "key": url_key(entry.url),
@@ -164,7 +159,6 @@ def line_of(found: tantivy.Document) -> bytes:
 
 
 def _plain(text: str) -> str:
-    """*text* without lone surrogates."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -174,12 +168,10 @@ _ALL: Final = 1 << 24
 
 
 class PackCursor(NamedTuple):
-    """How far the pack *name* was read.
+    """How far a pack was read. *offset*: of the next page.
 
-    Attributes:
-        offset: of its next page.
-        tail: digest of the bytes before it; shows a rewritten pack.
-        size: bytes of a pack that was read to its end; 0 before.
+    *tail*: digest of the bytes before, to detect a rewritten pack. *size*: of a pack read to its
+    end, else 0.
     """
 
     name: str
@@ -212,11 +204,9 @@ class OpenIndex:
             yield document
 
     def page(self, url: str) -> Document | None:
-        """Return the document of *url*, or None."""
         return next(map(to_document, self.find("key", url_key(url), 1)), None)
 
     def cursors(self) -> dict[str, PackCursor]:
-        """Return the cursor of each pack."""
         rows = (json.loads(line_of(each)) for each in self.find("kind", PACK))
         return {row["name"]: PackCursor(**row) for row in rows}
 
@@ -248,7 +238,6 @@ class IndexChange:
         return known is None or known < document.version
 
     def put(self, document: Document) -> None:
-        """Store *document* for its URL."""
         key = url_key(document.entry.url)
         self._replace(key, to_tantivy(document))
         self._new[key] = document.version
@@ -266,7 +255,6 @@ class IndexChange:
             self._writer.add_document(document)
 
     def remove(self, field: str, value: str) -> None:
-        """Remove documents with *value* in *field*."""
         with tantivy_errors(self.path):
             self._writer.delete_documents_by_term(field, value)
 
@@ -303,7 +291,6 @@ class IndexChange:
             self._writer.wait_merging_threads()
 
     def discard(self) -> None:
-        """Leave the index unchanged."""
         with tantivy_errors(self.path):
             self._writer.rollback()
             self._writer.wait_merging_threads()
