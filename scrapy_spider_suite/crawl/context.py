@@ -21,7 +21,6 @@ from scrapy_spider_suite.crawl.crawl_policy import (
     make_normalizer,
     make_order,
     make_window,
-    register_normalizer,
 )
 from scrapy_spider_suite.crawl.filters import get_filters
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
@@ -41,6 +40,7 @@ from scrapy_spider_suite.store.interface import MemoryStore, Store
 from scrapy_spider_suite.store.job_directory import Job, close_job, job_of
 from scrapy_spider_suite.store.request_codec import RequestCodec
 from scrapy_spider_suite.store.rocks_store import RocksStore, open_seen
+from scrapy_spider_suite.urls.normalizer import Normalizer
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -263,6 +263,12 @@ def has_crawl(crawler: Crawler) -> bool:
     return crawler in _crawls
 
 
+def get_normalizer(crawler: Crawler | None) -> Normalizer:
+    """The normaliser of *crawler*'s crawl; the plain one without a crawl."""
+    crawl = None if crawler is None else _crawls.get(crawler)
+    return Normalizer() if crawl is None else crawl.normalizer
+
+
 def follows_links(crawler: Crawler) -> bool:
     """Whether links are followed in bulk: their pages have no callback of their own."""
     return suite_settings(crawler).follow or getattr(crawler.spidercls, "suite_follow", False)
@@ -306,7 +312,6 @@ class Crawl:
         self.store = self._open_store()
         twins = self.store.kv(TWINS_TABLE)
         self.normalizer = make_normalizer(self.settings, twins, crawler.stats, domains)
-        register_normalizer(crawler, self.normalizer)
         self.translator = Translator(
             crawler, self._codec(), broad=self.broad, normal=self.normalizer
         )

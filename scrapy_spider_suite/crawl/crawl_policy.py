@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from scrapy.utils.misc import load_object
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 TWINS_TABLE: Final = "twins"
 """The family in which a job keeps the evidence of twins."""
 _TRIED: Final = 1_000
@@ -71,9 +73,6 @@ class NoStats:
 
     def inc_value(self, key: str, count: int = 1) -> None:
         ...
-
-
-_of_crawler: WeakKeyDictionary[Crawler, Normalizer] = WeakKeyDictionary()
 
 
 class GuardedNormalizer:
@@ -171,16 +170,6 @@ def _load(path: str) -> Plugin:
     return found
 
 
-def get_normalizer(crawler: Crawler | None) -> Normalizer:
-    """The normaliser of *crawler*; the plain one without a crawl."""
-    found = None if crawler is None else _of_crawler.get(crawler)
-    return found or Normalizer()
-
-
-def register_normalizer(crawler: Crawler, normalizer: Normalizer) -> None:
-    _of_crawler[crawler] = normalizer
-
-
 ScoreOfUrl = Callable[[str, int, str], float]
 
 
@@ -251,6 +240,50 @@ _NEVER = 1 << 30
 _AWAY: FileStamp = (0, 0, 0)
 _NO_FILE: FileStamp = (0, 0, 1)
 
+class WatchedFile(Generic[T]):
+    """A file that is read again when it has changed and was equal at two polls.
+
+    *read* runs in a thread: 100,000 rules take seconds; *use* gets its result. If it raises
+    `SettingsError`, that is logged: *kept* "in force". *stamp*: see `file_stamp`.
+    """
+
+    def __init__(
+        self, path: Path | None, read: Callable[[Path | None], T], use: Callable[[T], None],
+        kept: str, *, stamp: FileStamp | None = None,
+    ) -> None:  # fmt: skip
+        self.path = path
+        self._read, self._use, self._kept = read, use, kept
+        # Of the contents in force, or of those that were refused.
+        self._stamp = self._seen = stamp or file_stamp(path)
+        self._reading: asyncio.Task[None] | None = None
+
+    def poll(self) -> None:
+        """Look at the file; called a few times a second."""
+        if self._reading is not None:
+            return
+        stamp = file_stamp(self.path)
+        if stamp != self._stamp and stamp == self._seen:
+            self._reading = asyncio.ensure_future(self._read_again(stamp))
+        self._seen = stamp
+
+    def stop(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _read_again(self, stamp: FileStamp) -> None:
+        try:
+            found = await asyncio.to_thread(self._read, self.path)
+        except SettingsError as error:
+            self._stamp = stamp
+            logger.error("%s: %s in force", error, self._kept)
+        else:
+            if file_stamp(self.path) == stamp:  # else a later poll reads it
+                self._stamp = stamp
+                self._use(found)
+        finally:
+            self._reading = None
+
+
 _kept: WeakKeyDictionary[Crawler, PolicyFile] = WeakKeyDictionary()
 
 
@@ -271,47 +304,22 @@ class PolicyFile:
     """
 
     def __init__(self, settings: SuiteSettings) -> None:
-        self.path = settings.overrides
-        # Of the file whose rules are in force, or that was complained of.
-        self._stamp = file_stamp(self.path)
-        self._seen = self._stamp
-        self.policy = Policy(overrides=read_overrides(self.path), **policy_fields(settings))
+        path = settings.overrides
+        self._file = WatchedFile(path, read_overrides, self._use, "the rules of before stay")
+        self.policy = Policy(overrides=read_overrides(path), **policy_fields(settings))
         self.changed: Callable[[], None] = _nobody
         self.address_of: Callable[[str], str] = _nowhere
-        self._reading: asyncio.Task[None] | None = None
-
-    def look(self) -> None:
-        """Read the file again if it has changed and was equal at two looks.
-
-        In a thread: 100,000 rules take seconds.
-        """
-        if self._reading is not None:
-            return
-        stamp = file_stamp(self.path)
-        if stamp != self._stamp and stamp == self._seen:
-            self._reading = asyncio.ensure_future(self._read_again(self.path, stamp))
-        self._seen = stamp
+        self.poll = self._file.poll
 
     def stop(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
+        self._file.stop()
         self.changed, self.address_of = _nobody, _nowhere
 
-    async def _read_again(self, path: Path | None, stamp: FileStamp) -> None:
-        try:
-            rules = await asyncio.to_thread(read_overrides, path)
-        except SettingsError as error:
-            self._stamp = stamp
-            logger.error("%s: the rules of before stay in force", error)
-        else:
-            if file_stamp(path) == stamp:  # else a later look takes what it is then
-                self._stamp = stamp
-                self.policy.change(overrides=rules)
-                number = counted(len(rules), "rule")
-                logger.info("now in force: %s of %s", number, path or "no file")
-                self.changed()
-        finally:
-            self._reading = None
+    def _use(self, rules: Overrides) -> None:
+        self.policy.change(overrides=rules)
+        number = counted(len(rules), "rule")
+        logger.info("now in force: %s of %s", number, self._file.path or "no file")
+        self.changed()
 
     # What holds for a request
 

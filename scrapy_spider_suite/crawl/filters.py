@@ -6,17 +6,17 @@ it stays in force. A URL at which a filter fails, as an atom of a project may, i
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from scrapy.http import Response, TextResponse
 
-from scrapy_spider_suite.crawl.crawl_policy import FileStamp, file_stamp
+from scrapy_spider_suite.crawl.crawl_policy import FileStamp, WatchedFile, file_stamp
 from scrapy_spider_suite.crawl.requests import BEYOND, BULK
 from scrapy_spider_suite.errors import FilterError, SettingsError
 from scrapy_spider_suite.exceptions import FilterRefused
@@ -131,7 +131,7 @@ class CrawlFilters:
     def __init__(self, settings: SuiteSettings, stats: StatsCollector) -> None:
         self._stats = stats
         self._failed: set[Filter] = set()
-        self._reading: asyncio.Task[None] | None = None
+        self._files: list[WatchedFile[Filter]] = []
         self._scope = Scope()
         self._scoped = False
         self.opens_scope = False
@@ -147,48 +147,36 @@ class CrawlFilters:
 
     def adopt(self, filters: FilterSet) -> None:
         """Use *filters* from now on."""
+        self.stop()
         self._use(filters)
-        # Of the files whose filters are in force, or that were complained of.
-        self._stamps = dict(filters.stamps)
-        self._seen = dict(filters.stamps)
+        self._files = [self._watch(stage) for stage in filters.paths]
+
+    def _watch(self, stage: Stage) -> WatchedFile[Filter]:
+        path = self._set.paths[stage]
+
+        def use(found: Filter) -> None:
+            self._use(replace(self._set, of={**self._set.of, stage: found}))
+            logger.info("the %s filter of %s is in force", stage.value, path)
+
+        read = partial(_read, stage, f"@{path}", self._set.given)
+        return WatchedFile(
+            path, lambda _: read(), use, "the filter of before stays",
+            stamp=self._set.stamps[stage],
+        )  # fmt: skip
 
     def _use(self, filters: FilterSet) -> None:
         self._set = filters
         schedule = filters.of.get(Stage.SCHEDULE)
         self.opens_scope = self._scoped and schedule is not None and schedule.needs(Fact.BEYOND)
 
-    def look(self) -> None:
-        """Read the files again that have changed and were equal at two looks."""
-        if self._reading is not None or not self._set.paths:
-            return
-        stamps = {stage: file_stamp(path) for stage, path in self._set.paths.items()}
-        changed = [
-            stage for stage, stamp in stamps.items()
-            if stamp != self._stamps[stage] and stamp == self._seen[stage]
-        ]  # fmt: skip
-        self._seen = stamps
-        if changed:
-            self._reading = asyncio.ensure_future(self._read_again(changed[0], stamps[changed[0]]))
-
-    async def _read_again(self, stage: Stage, stamp: FileStamp) -> None:
-        before = self._set
-        value = f"@{before.paths[stage]}"
-        try:
-            found = await asyncio.to_thread(_read, stage, value, before.given)
-        except SettingsError as error:
-            self._stamps[stage] = stamp
-            logger.error("%s: the filter of before stays in force", error)
-        else:
-            if self._set is before and file_stamp(before.paths[stage]) == stamp:
-                self._stamps[stage] = stamp
-                self._use(replace(before, of={**before.of, stage: found}))
-                logger.info("the %s filter of %s is in force", stage.value, before.paths[stage])
-        finally:
-            self._reading = None
+    def poll(self) -> None:
+        """Look at the files of the filters."""
+        for file in self._files:
+            file.poll()
 
     def stop(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
+        for file in self._files:
+            file.stop()
 
     # Asking
 

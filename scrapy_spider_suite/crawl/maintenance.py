@@ -331,8 +331,8 @@ class Maintenance:
     def _look_after(self) -> None:
         if not self._operating:
             self._operate()
-        self._crawl.policy_file.look()
-        self._crawl.filters.look()
+        self._crawl.policy_file.poll()
+        self._crawl.filters.poll()
         if not self._revising:
             self._revise()
         self._end_at_caps()

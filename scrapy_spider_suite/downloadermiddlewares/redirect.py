@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Request, Response
 
-from scrapy_spider_suite.crawl.crawl_policy import get_normalizer
+from scrapy_spider_suite.crawl.context import get_normalizer
 from scrapy_spider_suite.crawl.requests import _STATUSES, redirect_target
 from scrapy_spider_suite.exceptions import RedirectLoop, TooManyHops
 from scrapy_spider_suite.urls.normalize import normalize

@@ -30,9 +30,9 @@ def policy_file(path: Path | None, **values: object) -> PolicyFile:
 async def look(crawl: PolicyFile, times: int = 2) -> None:
     """Look so often, and wait for what is being read."""
     for _ in range(times):
-        crawl.look()
-    if crawl._reading is not None:
-        await crawl._reading
+        crawl.poll()
+    if crawl._file._reading is not None:
+        await crawl._file._reading
 
 
 def delay(crawl: PolicyFile) -> float:
@@ -145,9 +145,9 @@ def test_a_stop_while_it_is_read(path: Path) -> None:
 
     async def scenario() -> None:
         path.write_text("a.t delay=4\n")
-        crawl.look()
-        crawl.look()
-        reading = crawl._reading
+        crawl.poll()
+        crawl.poll()
+        reading = crawl._file._reading
         assert reading is not None
         crawl.stop()
         with pytest.raises(asyncio.CancelledError):
