@@ -129,10 +129,10 @@ def test_a_change_while_it_is_read_is_not_lost(path: Path, monkeypatch: pytest.M
 
     async def scenario() -> None:
         path.write_text("a.t delay=4\n")
-        monkeypatch.setattr(module, "read_overrides", slow)
+        monkeypatch.setattr(crawl._file, "_read", slow)
         await look(crawl)
         assert delay(crawl) == 7.0
-        monkeypatch.setattr(module, "read_overrides", read)
+        monkeypatch.setattr(crawl._file, "_read", read)
         await look(crawl)
         assert delay(crawl) == 44.0
 
@@ -171,24 +171,6 @@ def test_without_a_file_there_is_nothing_to_look_at() -> None:
     assert crawl.policy.of_host("a.t").delay == 3.0
     assert crawl.policy.of_host("a.t").burst == 2
     assert crawl.obeys_robots("http://a.t/") is None
-
-
-def test_another_path(path: Path) -> None:
-    """Or none: what an operator sets while the crawl runs."""
-    crawl = policy_file(path)
-
-    async def scenario() -> None:
-        crawl.path = path.with_name("new")
-        crawl.path.write_text("a.t delay=5\n")
-        await look(crawl)
-        assert delay(crawl) == 5.0
-        crawl.path.unlink()
-        await look(crawl)
-        crawl.path = None
-        await look(crawl)
-        assert (delay(crawl), len(crawl.policy.overrides)) == (0.0, 0)
-
-    asyncio.run(scenario())
 
 
 def test_rules_by_url(path: Path) -> None:
