@@ -54,7 +54,7 @@ HANDLER = f"{_OURS}.fetch.http1.Http1Handler"
 
 _BOTH = (
     Component(
-        _DOWNLOADER, f"{_OURS}.downloadermiddlewares.robots.RobotsMiddleware",
+        _DOWNLOADER, f"{_OURS}.downloadermiddlewares.robotstxt.RobotsMiddleware",
         replaces=f"{_SCRAPYS}.robotstxt.RobotsTxtMiddleware",
     ),
     # Before robots.txt, whose rules depend on it.

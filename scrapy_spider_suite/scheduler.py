@@ -39,7 +39,7 @@ from scrapy_spider_suite.crawl.seeds import CrawlSeeds
 from scrapy_spider_suite.crawl.sinks.commit_log import FrontierLog, PageFaults, Sink, finish_quietly
 from scrapy_spider_suite.crawl.visits import ForeignDownloader, InProgress, RequestSource
 from scrapy_spider_suite.downloader import PoliteDownloader
-from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware
+from scrapy_spider_suite.downloadermiddlewares.robotstxt import RobotsMiddleware
 from scrapy_spider_suite.errors import JobDamagedError, SuiteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event

@@ -12,7 +12,7 @@ from scrapy_spider_suite import profiles
 from scrapy_spider_suite.settings.declarations import Profile
 
 THEIR_ROBOTS = "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware"
-OUR_ROBOTS = "scrapy_spider_suite.downloadermiddlewares.robots.RobotsMiddleware"
+OUR_ROBOTS = "scrapy_spider_suite.downloadermiddlewares.robotstxt.RobotsMiddleware"
 OUR_AGENT = "scrapy_spider_suite.downloadermiddlewares.useragent.HostUserAgentMiddleware"
 OUR_COOKIES = "scrapy_spider_suite.downloadermiddlewares.cookies.HostCookiesMiddleware"
 

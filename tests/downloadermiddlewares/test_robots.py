@@ -20,7 +20,7 @@ from scrapy.http import Request, Response
 from scrapy.robotstxt import PythonRobotParser
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.downloadermiddlewares.robots import RobotsMiddleware, RulesParser
+from scrapy_spider_suite.downloadermiddlewares.robotstxt import RobotsMiddleware, RulesParser
 from scrapy_spider_suite.errors import NoSuchHostError
 from scrapy_spider_suite.exceptions import RobotsForbidden, RobotsUnavailable
 from scrapy_spider_suite.frontier.robots_rules import BODY_MAX, RETRY_AFTER, TTL, RobotsVerdict

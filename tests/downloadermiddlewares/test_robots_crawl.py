@@ -102,7 +102,7 @@ def main(site: str, paths: str, more: str) -> None:
         "HTTPERROR_ALLOW_ALL": True,
         "DOWNLOADER_MIDDLEWARES": {
             "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": None,
-            "scrapy_spider_suite.downloadermiddlewares.robots.RobotsMiddleware": 100,
+            "scrapy_spider_suite.downloadermiddlewares.robotstxt.RobotsMiddleware": 100,
         },
         **json.loads(more),
     }

@@ -61,7 +61,7 @@ def test_kinds_are_bounded() -> None:
     for number in range(100):
         folding.passes(f"kind {number}", 20, f"line {number}".upper)
     assert folding.end_interval() == [FoldedLines(REST, 20, 94, "LINE 99")]
-    assert repr(folding) == "<Folding: 6 kinds, 0 lines held back>"
+    assert repr(folding) == "<LineFolding: 6 kinds, 0 lines held back>"
 
 
 @given(

@@ -70,7 +70,7 @@ class Component:
     PAGE_ITEMS = "scrapy_spider_suite.spidermiddlewares.page_links.PageItemMiddleware"
     PAGE_PACK_PIPELINE = "scrapy_spider_suite.pipelines.PagePackPipeline"
     PRIVATE_ADDRESS_ERROR = "scrapy_spider_suite.errors.PrivateAddressError"
-    ROBOTS = "scrapy_spider_suite.downloadermiddlewares.robots.RobotsMiddleware"
+    ROBOTS = "scrapy_spider_suite.downloadermiddlewares.robotstxt.RobotsMiddleware"
     SCHEDULER = "scrapy_spider_suite.scheduler.FrontierScheduler"
     SIEVE_DUPEFILTER = "scrapy_spider_suite.dupefilter.SieveDupeFilter"
     SUITE_ERROR = "scrapy_spider_suite.errors.SuiteError"
