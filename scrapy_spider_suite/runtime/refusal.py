@@ -177,13 +177,11 @@ def refuse_crawl(crawler: Crawler, error: Exception) -> None:
 
 
 def is_refused(settings: BaseSettings) -> bool:
-    """Whether the crawl with these *settings* was refused before, and ends soon."""
     # Not issubclass(): to Scrapy's metaclass every scheduler is a subclass of any other.
     return RefusedCrawl in getattr(settings["SCHEDULER"], "__mro__", ())
 
 
 def _in_task() -> bool:
-    """Whether this runs in an asyncio task, which ``SystemExit`` leaves."""
     try:
         return asyncio.current_task() is not None
     except RuntimeError:  # no loop runs

@@ -108,11 +108,9 @@ class FingerprintCache:
                 self._table[at:end] = self._table[at + _WIDTH : end] + _EMPTY
 
     def _place(self, print_: bytes) -> int:
-        """The position of a fingerprint in the table; negative if absent."""
         return self._within(print_, hash(print_) & self._mask)
 
     def _within(self, print_: bytes, number: int) -> int:
-        """The position of a fingerprint in the set with this *number*; negative if absent."""
         start = number * _SET
         at = self._table.find(print_, start, start + _SET)
         while at >= 0 and at % _WIDTH:  # the end of one and the start of another

@@ -124,7 +124,6 @@ def are_among(rows: Rows, asked: Rows) -> Mask:
 
 
 def indexes_of(rows: Rows, asked: Rows) -> Places:
-    """The indexes in the sorted *rows* of the *asked* rows that are there."""
     hit, at = _find(rows, asked)
     return at[hit]
 
@@ -145,7 +144,6 @@ def _find(rows: Rows, asked: Rows) -> tuple[Mask, Places]:
 
 
 def merge_rows(*several: Rows) -> Rows:
-    """The rows of *several* sorted arrays as one sorted array."""
     some = [rows for rows in several if len(rows)]
     if len(some) < 2:
         return some[0] if some else several[0]
@@ -242,7 +240,6 @@ class SortedFile:
         return False
 
     def _block(self, block: int) -> bytes:
-        """The bytes of a block; b"" if it is damaged."""
         if self._file is None:
             self._file = os.open(self.path, os.O_RDONLY)
         width = self.words * 8
@@ -276,7 +273,6 @@ class SortedFile:
             yield rest
 
     def _read(self, file: int, block: int) -> Rows:
-        """The rows of the chunk that begins with *block*, without damaged blocks."""
         step = BLOCK * self.words * 8
         data = os.pread(file, CHUNK // BLOCK * step, block * step)
         data = data[: (self._rows - block * BLOCK) * self.words * 8]
@@ -298,8 +294,7 @@ class SortedFile:
 
 
 class SortedWriter:
-    """Writes a sorted file from sorted rows. Raises `OSError`."""
-
+    """Raises `OSError`."""
     def __init__(self, path: Path, words: int) -> None:
         self.path = path
         self.rows = 0

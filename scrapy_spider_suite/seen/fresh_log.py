@@ -143,14 +143,13 @@ class FreshLog:
             self._begin(self._end + 1)  # an empty row may lie at the very end of the last one
 
     def overdue(self, handle: int) -> bool:
-        """Whether more than `KEPT_FILES` files follow the row."""
         return self._end - (handle >> LENGTH_BITS) > KEPT_FILES * FILE_BYTES
 
     def files(self) -> list[tuple[int, Path]]:
         return [(start, self._path(start)) for start in self._starts]
 
     def sync(self) -> None:
-        """Make appended rows survive a power failure. Raises `StoreWriteError`."""
+        """Raises `StoreWriteError`."""
         try:
             for fd in self._fds:
                 os.fsync(fd)

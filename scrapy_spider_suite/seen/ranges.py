@@ -67,14 +67,12 @@ class Range:
         self.count += 1
 
     def freeze(self) -> tuple[FreshTable, ...]:
-        """Freeze the tables of all fresh rows and return them."""
         if self.open_table.count:
             self.frozen_tables = (*self.frozen_tables, self.open_table)
             self.open_table = FreshTable()
         return self.frozen_tables
 
     def thaw(self, built: int) -> None:
-        """Drop the first *built* frozen tables: a segment has their rows."""
         self.frozen_tables = self.frozen_tables[built:]
         frozen = sum(len(self.rows_in(table)[0]) for table in self.frozen_tables)
         self.count = self.open_table.count + frozen
@@ -98,7 +96,6 @@ class Range:
         return np.concatenate([ids for ids, _ in found]), np.concatenate([h for _, h in found])
 
     def rows_in(self, table: FreshTable) -> tuple[Ids, Handles]:
-        """The rows of a table that are in this range."""
         found = list(self.pieces(table))
         return np.concatenate([ids for ids, _ in found]), np.concatenate([h for _, h in found])
 

@@ -194,7 +194,6 @@ class SegmentBuild:
     def _start(
         self, ranges: Sequence[tuple[Range, bool]], mark: int, split: int
     ) -> Iterator[None]:
-        """Write the plan, in steps of some milliseconds, and start the process."""
         self._made.mkdir(parents=True)
         tasks = []
         files = tuple((start, str(path)) for start, path in self._log.files())
@@ -253,7 +252,6 @@ class SegmentBuild:
         return made
 
     def cancel(self) -> None:
-        """Stop the build; frozen tables stay."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()

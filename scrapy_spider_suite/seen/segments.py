@@ -242,7 +242,6 @@ class Segment:
             self._begin(verify=verify)
 
     def _begin(self, *, verify: bool = True) -> None:
-        """Map the trie. Without *verify* a damaged file may crash the process."""
         row, whole = self.row, memoryview(self._map)
         if verify and _sums(whole, row.trie) != row.sums:
             raise JobDamagedError(f"{self._path} is not as it was written")

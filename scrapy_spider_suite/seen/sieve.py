@@ -73,7 +73,6 @@ class WaitingLog:
 
     @staticmethod
     def _count_and_cut(path: Path) -> int:
-        """Cut off a torn end; return the number of records."""
         sizes = [_HEAD.size + len(data) for data, _ in _records(path)]
         if path.stat().st_size > sum(sizes):
             os.truncate(path, sum(sizes))
@@ -118,13 +117,12 @@ class WaitingLog:
                     yield number, decode(data) if text else data
 
     def sync(self, end: int) -> None:
-        """Sync the items before number *end*. Raises `OSError`."""
+        """Raises `OSError`."""
         for start in self._starts():
             if start < end:
                 files.sync_path(self._path(start))
 
     def drop(self, end: int) -> None:
-        """Delete the files that have only items before number *end*."""
         starts = self._starts()
         for start, following in pairwise(starts):
             if following <= end:
@@ -151,7 +149,6 @@ def _open(path: Path) -> int:
 
 
 def _records(path: Path) -> Iterator[tuple[bytes, int]]:
-    """The records of a file, up to the first damaged one."""
     with path.open("rb", buffering=_READ) as file:
         while len(head := file.read(_HEAD.size)) == _HEAD.size:
             size, sum_ = _HEAD.unpack(head)
@@ -163,8 +160,6 @@ def _records(path: Path) -> Iterator[tuple[bytes, int]]:
 
 @dataclass(frozen=True, slots=True)
 class FlushVerdict:
-    """The result of a flush, as the manifest's notes keep it."""
-
     first: int = 0  # number of the first item
     end: int = 0  # number after the last one
     new: bytes = b""  # a bit for each item, the first in the highest bit of the first byte
@@ -368,7 +363,6 @@ class Sieve:
 
     @property
     def decided(self) -> int:
-        """The number after the last decided item."""
         return FlushVerdict(**self.parts.manifest.notes).end
 
     def begin(self, fresh: bool = False) -> Flush:
@@ -411,7 +405,6 @@ class Sieve:
         return [data[at : at + width] for at in range(0, len(data), width)]
 
     def has(self, print_: bytes) -> bool:
-        """Whether a fingerprint is on disk."""
         return self.parts.has(print_)
 
     def __contains__(self, item: Item) -> bool:
@@ -423,7 +416,6 @@ class Sieve:
         )
 
     def __len__(self) -> int:
-        """How many different items are decided."""
         return len(self.parts)
 
     def spans(self, slots: Mask, most: int) -> list[tuple[int, int]]:
@@ -496,7 +488,6 @@ class Sieve:
 
 
 def _holds(prints: bytes | bytearray, wanted: bytes) -> bool:
-    """Whether *wanted* is one of the concatenated fingerprints *prints*."""
     at = prints.find(wanted)
     while at % len(wanted) and at >= 0:
         at = prints.find(wanted, at + 1)

@@ -216,7 +216,6 @@ class SetMerge:
         yield
 
     def _merge_part(self, part: SetPart, batch: Rows, anew: bool) -> Generator[None, None, Mask]:
-        """Merge the sorted *batch* into a part; return a mask of its known rows."""
         recent = np.concatenate([no_rows(self._parts.words), *self._read(part.recent)])
         known = are_among(recent, batch)
         size, more = len(part.base or ()), len(recent) + len(batch)
@@ -252,7 +251,6 @@ class SetMerge:
         return known
 
     def _read(self, file: SortedFile | None) -> Generator[Rows]:
-        """The rows of *file* without dropped slots, in pieces."""
         try:
             for rows in file.chunks() if file else ():
                 left = rows if self._drop is None else rows[~self._drop[slots_of(rows)]]
@@ -262,7 +260,6 @@ class SetMerge:
             raise JobDamagedError(f"{error.filename} is missing") from None
 
     def _write(self, rows: Rows, written: list[tuple[int, str]], share: float) -> None:
-        """Write sorted *rows*; a file gets *share* rows at most."""
         if self._writer is not None and self._writer.rows >= share:
             self._end_file()
         if self._writer is None:
@@ -331,7 +328,6 @@ class SortedSet:
         self._read()
 
     def _read(self) -> None:
-        """Serve the manifest on disk; a reader, the files of one moment."""
         for _ in range(_ATTEMPTS):
             manifest = SetManifest.read(self.folder) or SetManifest(self.words)
             if manifest.words != self.words:
@@ -437,7 +433,6 @@ class SortedSet:
             yield begin << 48, end << 48
 
     def merge(self, batch: Rows, fresh: bool = False) -> SetMerge:
-        """Begin to merge *batch*, in the order of arrival; *fresh*: see `SetMerge`."""
         return SetMerge(self, batch, fresh=fresh)
 
     def remove(self, slots: Mask) -> Iterator[None]:

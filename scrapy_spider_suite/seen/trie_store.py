@@ -94,7 +94,6 @@ def _open_once(folder: Path, with_ids: bool, readonly: bool, verify: bool | None
 def _read_or_create(
     folder: Path, ids: bool, readonly: bool
 ) -> tuple[Catalogue, dict[str, str]]:
-    """The catalogue of the store in *folder*, or of a new one; and its damaged copies."""
     found, damaged = read_catalogue(folder)
     if found is not None:
         return found, {name: f"{folder / name} is not as it was written" for name in damaged}
@@ -112,7 +111,6 @@ def _read_or_create(
 
 
 def _sweep(folder: Path, catalogue: Catalogue) -> None:
-    """Delete the rest of a killed process: half-made segments, and replaced ones."""
     shutil.rmtree(folder / MADE, ignore_errors=True)
     for path in folder.glob("segment-*"):
         if path.name not in catalogue.files:
@@ -120,7 +118,6 @@ def _sweep(folder: Path, catalogue: Catalogue) -> None:
 
 
 def _replay(state: StoreState, readonly: bool) -> int:
-    """Fill the tables of the ranges from the log; return the number of rows."""
     log, ranges = state.log, state.ranges
     frames = list(log.rows())
     if not frames:
@@ -150,8 +147,6 @@ def _replay(state: StoreState, readonly: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TrieStatistics:
-    """The sizes of a trie store, in bytes and URLs."""
-
     urls: int
     fresh: int  # URLs in no segment yet
     removed: int  # URLs in segments that count no more
@@ -289,7 +284,6 @@ class TrieStore:
         return self._key_beside(part, ident) if key is None else key
 
     def _key_beside(self, part: Range, ident: int) -> bytes | None:
-        """Like `_key_of`, in all of a range but its base."""
         if part.recent is not None and (key := part.recent.key_of(ident)) is not None:
             return key
         handle = part.find(ident)
@@ -326,7 +320,6 @@ class TrieStore:
         return [url for _, url in new.values()]
 
     def _twin(self, key: bytes, ident: int, new: dict[int, tuple[bytes, str]]) -> int:
-        """An id of its own for *key*, whose id *ident* is in use."""
         for number in range(1, 1 << TWIN_BITS):
             free = ident ^ number
             if free in new and new[free][0] == key:
@@ -366,7 +359,6 @@ class TrieStore:
         return not self._readonly and self._upkeep.poll()
 
     def wait(self) -> None:
-        """Wait until the store is not `behind`, or a build fails."""
         self._check_writable()
         self._upkeep.wait()
 

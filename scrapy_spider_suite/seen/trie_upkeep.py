@@ -118,7 +118,6 @@ class TrieUpkeep:
         return self._build is not None
 
     def wait(self) -> None:
-        """Wait until the store is not behind, or a build fails."""
         while self.poll() and self.behind:
             if self._build is not None:
                 self._build.wait()
@@ -186,7 +185,6 @@ class TrieUpkeep:
         self.state.catalogue = after
 
     def _due(self) -> Range | None:
-        """The range to be built next: one with removed URLs, or one with fresh rows."""
         state = self.state
         for part in state.ranges:
             if not part.damaged and has_removed(part):
@@ -400,7 +398,6 @@ def fresh_keys(part: Range, prefix: bytes, log: FreshLog) -> Iterator[tuple[byte
 def _without(
     row: SegmentRow | None, segment: Segment | None, prefix: bytes
 ) -> tuple[SegmentRow | None, int]:
-    """The row of a segment without its URLs that begin with *prefix*, and their number."""
     found = 0 if segment is None else sum(1 for _ in segment.keys(prefix))
     if row is None or not found:
         return row, 0

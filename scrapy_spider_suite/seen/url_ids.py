@@ -93,7 +93,6 @@ def build_id_table(ids: Ids, numbers: Numbers, width: int) -> tuple[bytes, IdTab
 
 
 def _placed(ids: Ids, places: int) -> tuple[NDArray[np.int64], NDArray[np.int64], IdTableLayout]:
-    """The order of *ids* and their places in a table of so many *places*."""
     home = (ids % np.uint64(places)).astype(np.int64)
     order = np.argsort(home, kind="stable")
     home, before = home[order], np.arange(len(ids))

@@ -121,7 +121,6 @@ def _make_has(seed: int, hash_id: Callable[[bytes], int]) -> Callable[[bytes, in
 
 
 def _slot(key: bytes, slots: dict[bytes, int]) -> int:
-    """The slot of *key*, shifted; noted in *slots*."""
     slot = digest(host_bytes(key)) >> SLOT_SHIFT << SLOT_SHIFT
     remember_host(slots, key, slot)
     return slot
@@ -246,7 +245,6 @@ def _rows(part: _Part) -> tuple[Ids, Handles]:
 
 
 def _filled(ids: Ids, handles: Handles, size: int = _SMALLEST) -> _Part:
-    """A part with these rows of different ids, at most two thirds full."""
     while len(ids) * 3 > (size - 1) * 2:
         size *= 2
     keys, places = array("Q", bytes(8 * size)), array("q", bytes(8 * size))

@@ -208,7 +208,6 @@ class MarkupReader:
         )
 
     def _tag(self, name: bytes, raw: bytes) -> str | None:
-        """Read a tag with the attributes *raw*; return a late base."""
         found = attributes(raw)
         if name == b"meta":
             self._meta(found)
@@ -261,7 +260,6 @@ class MarkupReader:
         return self._page.read(value).lower().encode().split() if value else []
 
     def _link(self, found: dict[bytes, bytes]) -> None:
-        """Read a ``link``: the first canonical one counts."""
         if self._canonical is None and b"canonical" in self._words(found, b"rel"):
             self._canonical = self._resolved(found.get(b"href", b""))
 
@@ -295,7 +293,6 @@ class MarkupReader:
                 self._refresh = self._add_reference(target)
 
     def _resolved(self, value: bytes) -> str | None:
-        """The normal form of *value*; None if it is unusable or too long."""
         if not value or len(value) > self._max_raw:
             return None
         url = self._resolver.resolve(self._page.read_url(value))
@@ -329,8 +326,6 @@ def extract_edges(body: bytes, page: PageContext) -> tuple[PageLinks, list[Edge]
 
 
 class _EdgeReader(MarkupReader):
-    """Also notes the kind of each link."""
-
     def _begin(self, base: str) -> None:
         super()._begin(base)
         self.edges: dict[tuple[str, str], bool] = {}

@@ -153,7 +153,6 @@ class PatternTable(Generic[V]):
             self._names[subject.text] = value
 
     def remove(self, subject: HostPattern) -> V | None:
-        """Remove *subject*; return its value, or None."""
         value = self._values.pop(subject, None)
         if value is None:
             return None

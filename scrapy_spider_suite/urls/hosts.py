@@ -36,7 +36,6 @@ def _suffixes() -> TLDExtract:
 
 
 def load_suffixes() -> None:
-    """Load the list of suffixes, which takes some 50 ms."""
     _suffixes()("")
 
 
@@ -128,7 +127,6 @@ def _form(before: bytes, name: str, behind: bytes) -> bytes:
 
 
 def url_mentions(url: str) -> re.Pattern[bytes]:
-    """A pattern for mentions of exactly *url*: plain, escaped as in JSON, or in another URL."""
     scheme, _, rest = url.encode().partition(b":")
     spelled = b"".join(_spelled(rest[at : at + 1]) for at in range(len(rest)))
     # `&` ends one that has no query, and one that is the value of a parameter.

@@ -40,7 +40,6 @@ _NAME: Final = r"[a-zA-Z][^\t\n\f\r />]*"
 
 
 def _any_case(name: str) -> str:
-    """A pattern for exactly the tag *name*, in any case."""
     return "".join(f"[{letter}{letter.upper()}]" for letter in name) + _NAME_ENDS
 
 
@@ -230,7 +229,6 @@ class Markup:
 
     @property
     def encoding(self) -> str:
-        """Python's name of the page's encoding."""
         if self._encoding is None:
             self._encoding = _from_meta(self.markup) or _guess(self.markup)
         return self._encoding
@@ -280,7 +278,6 @@ def _of_header(content_type: bytes | str) -> str | None:
 
 
 def _from_meta(body: bytes) -> str | None:
-    """The encoding of a ``meta`` near the top of *body*; a wide one there means UTF-8."""
     found = _usable(html_body_declared_encoding(body))
     return "utf-8" if found in _WIDE else found
 

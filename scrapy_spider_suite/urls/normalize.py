@@ -66,7 +66,6 @@ _UNRESERVED: Final = re.compile(r"[A-Za-z0-9._~-]")
 
 
 def _spellings() -> dict[str, str]:
-    """The normal spelling of each escape, and of each ASCII character as an escape."""
     table: dict[str, str] = {}
     for code in range(256):
         escape, character = f"%{code:02X}", chr(code)
@@ -127,7 +126,6 @@ class LinkResolver:
         return self.base
 
     def _climb(self, href: str) -> str | Unusable:
-        """`resolve`, for an *href* that begins with ``../``."""
         rest = href
         folder = self._folder
         while rest.startswith("../"):
@@ -173,7 +171,7 @@ def _whatwg(href: str, base: str | None) -> str:
 
 
 def _respelled(url: str) -> str:
-    """The normal form of *url*, an http or https URL as ada writes it. Raises ValueError."""
+    """Raises ValueError."""
     url = url.partition("#")[0]
     scheme, _, rest = url.partition("://")
     authority, slash, path = rest.partition("/")

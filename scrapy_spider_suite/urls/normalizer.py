@@ -43,7 +43,6 @@ class SpellingOptions:
 
     @classmethod
     def of(cls, words: Iterable[str], drop: Iterable[str] = ()) -> SpellingOptions:
-        """The options that *words* of `OPTION_WORDS` name, with parameters to *drop*."""
         on: dict[str, Any] = {word.replace("-", "_"): True for word in words}
         return cls(**on, drop=tuple(parameter_names(drop)))
 
@@ -163,8 +162,6 @@ _REMEMBERED: Final = 50_000
 
 
 class _Names:
-    """A set of names of parameters, some with ``*`` at the end."""
-
     __slots__ = ("_exact", "_stems")
 
     def __init__(self, given: Iterable[str]) -> None:
@@ -261,8 +258,6 @@ def _without_www(url: str) -> str:
 
 
 class RewriterTable:
-    """The rewriters of one crawl: *general* options, and *rules* for some hosts."""
-
     __slots__ = ("_by_host", "_by_options", "_general", "_rules", "is_plain")
 
     def __init__(
@@ -364,7 +359,6 @@ class Normalizer:
         return found
 
     def _leaves(self, url: str, found: str) -> bool:
-        """Whether *found* is beyond the scope, and *url* within it."""
         scope = self.scope
         return (
             scope is not None and scope.allows(host_of(url)) and not scope.allows(host_of(found))

@@ -129,7 +129,6 @@ def _plain(body: bytes, host: str) -> bytes:
 
 
 def _texts(body: bytes, dropped: bytes = _DROPPED) -> list[bytes]:
-    """The text between the tags of *body*, without *dropped* characters, scripts and styles."""
     text = body.translate(None, dropped)
     for tag in _UNSAID:
         if tag in text:

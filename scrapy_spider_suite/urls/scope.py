@@ -88,7 +88,6 @@ class Scope:
 
 
 def _as_host(domain: str) -> str:
-    """*domain* as hosts are written; unchanged, and never equal to one, if it is none."""
     if any(sign in domain for sign in "/?#@\\"):
         return domain
     literal = domain.count(":") > 1 and not domain.startswith("[")

@@ -63,7 +63,6 @@ def read_sitemap(body: bytes) -> Iterator[SitemapEntry]:
 
 
 def _unpacked(body: bytes) -> bytes:
-    """*body* decompressed, cut one byte after the limit."""
     if not body.startswith(_GZIP):
         return body[: BYTES_MAX + 1]
     found, at, rest = bytearray(), 0, memoryview(body)
@@ -123,7 +122,6 @@ def _of_xml(data: bytes) -> Iterator[SitemapEntry]:
 
 
 def _mended(data: bytes) -> bytes:
-    """*data* with bare ampersands escaped, the most common mistake, except in CDATA."""
     found, at = bytearray(), 0
     for section in _CDATA.finditer(data):
         found += _BARE.sub(b"&amp;", data[at : section.start()])

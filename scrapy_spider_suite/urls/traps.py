@@ -176,7 +176,6 @@ def _segments(url: str) -> int:
 
 
 def _repeats(url: str, limit: int) -> bool:
-    """Whether any segment occurs more than *limit* times in the path of *url*."""
     parts = url.split("/")
     if len(parts) - len(set(parts)) < limit:
         return False  # what comes n times leaves n - 1 over
@@ -261,12 +260,10 @@ class HostTrapStats:
         return self.count("credit", _set_of(path, names))
 
     def _is_poor(self, path: str, names: tuple[str, ...]) -> bool:
-        """Whether pages with these *names* were judged, and have no credit."""
         judged = self.count("judged", _set_of(path, names))
         return judged >= PAGES_TO_JUDGE and not self._credit(path, names)
 
     def is_sample(self, url: str) -> bool:
-        """Whether the normal *url* was let through as a sample."""
         return bool(self.count("sample", url))
 
     # Learning
@@ -341,7 +338,6 @@ class HostTrapStats:
         return self._weigh("session", name, Trap.SESSIONS, limit, 0 if vain else NEW_PAGE_WEIGHT)
 
     def _weigh(self, kind: str, text: str, trap: Trap, limit: int, worth: int) -> bool:
-        """Close or open by a *kind* of evidence; return whether it closed."""
         weight = self.add(kind, text, -worth or 1)
         key = space_key(kind, text)
         if key in self.closed:
@@ -364,7 +360,6 @@ class HostTrapStats:
         return True
 
     def reopen(self) -> None:
-        """Open closed spaces, and begin to judge anew."""
         for kind in _EVIDENCE:
             self.counts.pop(kind, None)
         self.closed = {}

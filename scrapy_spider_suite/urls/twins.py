@@ -80,7 +80,6 @@ class TwinEvidence:
         return self.cells[pair_of_forms(form, other) + 6]
 
     def bears_out(self, form: int, other: int) -> bool:
-        """Whether the evidence supports *other* for *form*."""
         moved, back = self.moved(form, other), self.moved(other, form)
         if moved >= max(REDIRECTS, OWN_WEIGHT * self.own(form), 4 * back):
             return True
@@ -90,7 +89,6 @@ class TwinEvidence:
         return self.equal(form, other) >= needed
 
     def preferred(self, form: int) -> int:
-        """The form that replaces *form*: itself, without support for another."""
         seen = [form]
         while True:
             here = seen[-1]
@@ -104,13 +102,11 @@ class TwinEvidence:
 
 
 def pair_of_forms(form: int, other: int) -> int:
-    """The cell that counts the equal pages of two forms."""
     low, high = sorted((form, other))
     return 16 + (0, 3, 5)[low] + high - low - 1
 
 
 def _is_better(form: int, other: int) -> bool:
-    """Whether *form* wins over an equal one: https first, then no ``www.``."""
     return (form & 1, other >> 1) > (other & 1, form >> 1)
 
 
@@ -137,7 +133,6 @@ class Twins:
         return len(self._to)
 
     def preferred(self, url: str) -> str:
-        """*url* in the preferred form of its site."""
         end = url.find("/", 8)
         to = self._to.get(url[:end])
         return url if to is None else to + url[end:]
@@ -232,7 +227,6 @@ class Twins:
 
 
 def site_of(host: str) -> str:
-    """The site of *host*: its name without ``www.``."""
     return _parts(f"http://{host}/")[0]
 
 

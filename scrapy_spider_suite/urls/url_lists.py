@@ -104,7 +104,6 @@ def download(url: str, path: Path, user_agent: str) -> None:
 
 
 def describe_read_error(error: BaseException) -> str:
-    """Why a list could not be read, in a few words."""
     said = error.strerror if isinstance(error, OSError) else None
     return str(said or error) or repr(error)
 
@@ -130,8 +129,6 @@ class SourceKind(Enum):
 
 
 class Source(NamedTuple):
-    """One source that a user names: a seed, or the place of a list."""
-
     kind: SourceKind
     name: str
     """The seed, the path or the URL."""
@@ -165,7 +162,6 @@ _SUFFIXES = (".txt", ".csv", ".tsv", ".lst", ".gz", ".xz", ".zst")
 
 
 def is_file_name(name: str) -> bool:
-    """Whether *name*, which could be a host's, ends as those of lists do."""
     return name.endswith(_SUFFIXES)
 
 
@@ -180,7 +176,6 @@ class _SeedLine(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> _SeedLine:
-        """*text* without its comment, and the tag in it."""
         if "#" not in text:
             return cls(text, "")
         comment = 0 if text[0] == "#" else -1
@@ -229,7 +224,6 @@ class SeedLines:
         self.line = line
 
     def read(self, raw: bytes) -> Seed | BadLine | None:
-        """Read the next line; None for an empty one."""
         self.line += 1
         if len(raw) > LONGEST:
             return self._bad(raw[:LONGEST], f"longer than {LONGEST} bytes")

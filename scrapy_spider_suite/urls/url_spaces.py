@@ -72,7 +72,6 @@ class QueryOrders:
         self._table: array[int] | None = None
 
     def note(self, url: str) -> None:
-        """Remember the order of the normal *url*, unless another one is known."""
         if "&" not in url:
             return
         if self._table is None:
@@ -82,7 +81,6 @@ class QueryOrders:
             self._table[whole % self._slots] = whole & ~0xFFFF | order
 
     def has_other_order(self, url: str) -> bool:
-        """Whether the query of the normal *url* is known in another order."""
         if self._table is None or "&" not in url:
             return False
         whole, order = _numbers(url)
@@ -149,7 +147,6 @@ def path_and_query(url: str) -> str:
 
 
 def split_query(url: str) -> tuple[str, list[str]]:
-    """The path of the normal *url*, and its parameters with their values."""
     path, _, query = path_and_query(url).partition("?")
     return path, query.split("&") if query else []
 

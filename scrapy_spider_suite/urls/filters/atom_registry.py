@@ -171,8 +171,6 @@ Test = Callable[[str, LinkFacts], bool]
 
 @dataclass(frozen=True, slots=True)
 class FilterInputs:
-    """Inputs of filters; *country_of* gives the country of a numeric address."""
-
     country_of: Callable[[str], str] | None = None
 
 
@@ -215,8 +213,6 @@ def register(kind: AtomKind) -> None:
 
 
 def atom(usage: str, example: str, meaning: str, *needs: Fact) -> Callable[[Make], Make]:
-    """Register the decorated maker; see `AtomKind`."""
-
     def add(make: Make) -> Make:
         register(AtomKind(usage, example, meaning, frozenset(needs), make))
         return make

@@ -49,13 +49,13 @@ def contains(pattern: str) -> Callable[[str], bool]:
 
 
 def body_matches(pattern: str) -> Callable[[bytes], bool]:
-    """A test for *pattern* matching a whole body as ISO-8859-1. Raises `ValueError`."""
+    """`matches` for a body as ISO-8859-1. Raises `ValueError`."""
     match, limit = _compiled(_latin(pattern), _latin_1(), whole=True)
     return lambda body: bool(match(body[:limit]))
 
 
 def body_contains(pattern: str) -> Callable[[bytes], bool]:
-    """A test for *pattern* in a body as ISO-8859-1. Raises `ValueError`."""
+    """`contains` for a body as ISO-8859-1. Raises `ValueError`."""
     match, limit = _compiled(_latin(pattern), _latin_1(), whole=False)
     return lambda body: bool(match(body[:limit]))
 
@@ -135,7 +135,6 @@ def has_repeats(path: str, times: int) -> bool:
 
 
 def _has_run(planes: list[int], count: int, period: int, times: int) -> bool:
-    """Whether the segments equal those *period* later for ``period * (times - 1)`` in a row."""
     differ = 0
     for plane in planes:
         differ |= plane ^ plane >> period

@@ -41,7 +41,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """``Name(argument)``; *line*, *column* and *inside* are positions, and not compared."""
+    """*line*, *column* and *inside* are positions, and not compared."""
 
     name: str
     argument: str
@@ -63,7 +63,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """``… and …``: two parts or more, in the order in which they are asked."""
+    """Two parts or more, in the order in which they are asked."""
 
     parts: tuple[Node, ...]
 
@@ -73,7 +73,7 @@ class And:
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """``… or …``: two parts or more, in the order in which they are asked."""
+    """Two parts or more, in the order in which they are asked."""
 
     parts: tuple[Node, ...]
 
@@ -144,8 +144,6 @@ def _parser() -> Lark:
     from lark import Lark, Transformer
 
     class Builder(Transformer[Any, Any]):
-        """Makes the nodes during parsing, so any depth will do."""
-
         def start(self, parts: list[_Grown]) -> _Grown:
             return parts[0]
 
