@@ -21,6 +21,7 @@ from math import sqrt
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.settings.table import LINK_TABLES
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.urls.hosts import reverse_host
 from scrapy_spider_suite.urls.normalize import host_of
@@ -89,8 +90,7 @@ class Sums:
 
 
 ROWS = "links"
-TABLES = ("links", "hosts", "out", "external", "statuses", "types", "languages", "sizes", "anchors")
-DEFAULT = frozenset(TABLES) - {"anchors"}
+DEFAULT = frozenset(LINK_TABLES) - {"anchors"}
 ROWS_MAX = 4_096
 NAME_MAX = 100
 """Bytes of a media type, language or word that count."""
@@ -142,8 +142,8 @@ class LinkStats:
         self, rows: KV, tables: Iterable[str] = DEFAULT, *, rows_max: int = ROWS_MAX
     ) -> None:
         self.tables = frozenset(tables)
-        if unknown := self.tables - frozenset(TABLES):
-            raise ValueError(f"no tables: {', '.join(sorted(unknown))}; {', '.join(TABLES)}")
+        if unknown := self.tables - frozenset(LINK_TABLES):
+            raise ValueError(f"no tables: {', '.join(sorted(unknown))}; {', '.join(LINK_TABLES)}")
         self._rows_max = rows_max
         self._hosts = Sums(rows, b"h", _FIELDS)
         self._edges = Sums(rows, b"e", 1)

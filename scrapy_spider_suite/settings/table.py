@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from scrapy_spider_suite.analysis.link_stats import TABLES
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Retry, State
 from scrapy_spider_suite.settings import values as v
 from scrapy_spider_suite.settings.declarations import (
@@ -41,6 +40,11 @@ FRONT_PAGE = (
     "max_pages", "packs_dir", "cluster",
 )  # fmt: skip
 """The ten settings that a newcomer meets first."""
+
+LINK_TABLES = (
+    "links", "hosts", "out", "external", "statuses", "types", "languages", "sizes", "anchors",
+)  # fmt: skip
+"""The tables of link statistics (`analysis.link_stats`)."""
 
 _MAY_FAIL = tuple(
     event.value for event, outcome in OUTCOMES.items()
@@ -559,7 +563,7 @@ class SettingsTable:
         page="items.md",
     )
     link_stats: tuple[str, ...] = setting(
-        KEPT, v.choices(*TABLES), (), FROM_NOW_ON,
+        KEPT, v.choices(*LINK_TABLES), (), FROM_NOW_ON,
         "Which statistics of links are kept of pages that are done. They are rows of the job, "
         "exact after kills.",
         page="links.md",

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from support.mappings import Batches
 
 from scrapy_spider_suite.analysis.link_stats import (
-    TABLES,
     HostLinks,
     LinkStats,
     NumberSummary,
@@ -24,6 +23,7 @@ from scrapy_spider_suite.analysis.link_stats import (
     link_report,
 )
 from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.settings.table import LINK_TABLES
 from scrapy_spider_suite.store.interface import KV, MemoryKV
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.normalize import host_of
@@ -50,7 +50,8 @@ pages = st.lists(
 
 def counts(stats: LinkStats) -> dict[str, object]:
     """All that *stats* hold."""
-    tables = {name: dict(stats.table(name)) for name in TABLES if name not in ("links", "hosts")}
+    rest = set(LINK_TABLES) - {"links", "hosts"}
+    tables = {name: dict(stats.table(name)) for name in rest}
     edges = {(a, b): n for a, b, n in stats.edges()}
     return {**tables, "links": stats.totals(), "hosts": dict(stats.hosts()), "edges": edges}
 
@@ -96,7 +97,7 @@ def test_after_any_kill_they_are_those_of_an_undisturbed_run(
 ) -> None:
     """Pages whose batch was not written are fetched once more; no other page is."""
     rows = Batches()
-    stats = LinkStats(rows, TABLES, rows_max=data.draw(st.sampled_from([1, 7, 1000])))
+    stats = LinkStats(rows, LINK_TABLES, rows_max=data.draw(st.sampled_from([1, 7, 1000])))
     done = at = 0
     while done < len(pages):
         action = data.draw(st.sampled_from(["page", "page", "page", "flush", "kill"]))
@@ -105,7 +106,7 @@ def test_after_any_kill_they_are_those_of_an_undisturbed_run(
             at += 1
         elif action == "kill" and at > done:
             rows.kill()
-            stats, at = LinkStats(rows, TABLES, rows_max=3), done
+            stats, at = LinkStats(rows, LINK_TABLES, rows_max=3), done
         else:
             stats.save()
             rows.commit()
@@ -114,7 +115,7 @@ def test_after_any_kill_they_are_those_of_an_undisturbed_run(
                 stats.page(pages[at])
                 at += 1
     rows.kill()
-    assert counts(LinkStats(rows, TABLES)) == counted_at_once(pages)
+    assert counts(LinkStats(rows, LINK_TABLES)) == counted_at_once(pages)
 
 
 def test_in_the_database_of_a_job(tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_only_what_is_asked_for_is_counted() -> None:
 
 def test_names_of_servers_are_cut() -> None:
     """And what they put into them cannot be told from another table's rows."""
-    stats = LinkStats(MemoryKV(), TABLES)
+    stats = LinkStats(MemoryKV(), LINK_TABLES)
     stats.page(PageFacts("http://a.test/", 200, "x" * 5000, language="\0out\0"))
     stats.page(PageFacts("http://a.test/", 200, "\ud800" * 200))
     stats.save()

@@ -13,9 +13,9 @@ from support import command_line as commandline
 from support import packs_command
 from support.frontier_command import Frontier, Said, parsed, small_crawl
 
-from scrapy_spider_suite.analysis.link_stats import TABLES
 from scrapy_spider_suite.commands.seen import Command as SeenCommand
 from scrapy_spider_suite.packs.pack_file import FORMATS
+from scrapy_spider_suite.settings.table import LINK_TABLES
 from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess
 
 
@@ -59,7 +59,7 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeWebProcess]:
 def finished(web: FakeWebProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The job of a crawl that ran to its end, with link statistics."""
     folder = tmp_path_factory.mktemp("finished")
-    assert small_crawl(web, folder, SUITE_LINK_STATS=TABLES).reason == "finished"
+    assert small_crawl(web, folder, SUITE_LINK_STATS=LINK_TABLES).reason == "finished"
     return folder / "job"
 
 

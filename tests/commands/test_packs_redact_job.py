@@ -15,11 +15,12 @@ from scrapy.exceptions import UsageError
 from support.frontier_command import HOST, small_crawl
 from support.packs_command import Packs
 
-from scrapy_spider_suite.analysis.link_stats import ROWS, TABLES, LinkStats
+from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.operate.job_target import job_at_rest, take_job_lock
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.seen import TrieStore
+from scrapy_spider_suite.settings.table import LINK_TABLES
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.seen_transfer import make_archiver
@@ -39,7 +40,7 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with FakeWebProcess(config) as web:
         done = small_crawl(
             web, folder, SUITE_PACKS_DIR=str(folder / "packs"), SUITE_AGENT_NAME="here",
-            SUITE_LINK_STATS=",".join(TABLES),
+            SUITE_LINK_STATS=",".join(LINK_TABLES),
         )  # fmt: skip
         assert done.reason == "finished", done.log[-3000:]
     with job_at_rest(folder / "job" / FOLDER) as site:
