@@ -65,7 +65,7 @@ async def fetch(where: str, number: int, hosts: int, fetches: int) -> dict[str, 
     spent, took = time.process_time() - cpu, time.perf_counter() - began
     await lending.close()
     await running
-    figures = grants.figures
+    figures = grants.counters
     return {
         "fetches": hosts * fetches, "ended": figures.ended, "calls": figures.calls,
         "cpu": spent, "seconds": took, "failures": figures.failures,

@@ -1,15 +1,15 @@
 """What it costs to send URLs from one agent to another.
 
-    python benchmarks/letters.py [--lists FOLDER] [--small]
+    python benchmarks/messages.py [--lists FOLDER] [--small]
 
-URLs are packed into letters as an agent packs its outbox, and unpacked again: alone, through Redis
+URLs are packed into messages as an agent packs its outbox, and unpacked again: alone, through Redis
 Streams, and over UDP on loopback. Sender and receiver are a process each; the receiver keeps what
 it has every 50 ms, in memory. FOLDER holds ``mixed_500k.txt.xz`` and ``sitemaps_300k.txt.xz``, one
 URL a line; without it, made-up URLs are taken.
 
-URLs a second are by the clock, from the first letter to the last one that was acknowledged; times
-are CPU of each process by URL, that of Redis too. Bytes are those of letters, over UDP of datagrams
-without what IP and UDP add; as a part of the URLs' own length.
+URLs a second are by the clock, from the first message to the last one that was acknowledged; times
+are CPU of each process by URL, that of Redis too. Bytes are those of messages, over UDP of
+datagrams without what IP and UDP add; as a part of the URLs' own length.
 """
 
 from __future__ import annotations
@@ -53,29 +53,29 @@ Rows = list[tuple[int, bytes]]
 def alone(rows: Rows, bounds: MessageLimits) -> str:
     """Packing and unpacking alone."""
     began = time.process_time()
-    letters, size, left = [], 0, 0
+    messages, size, left = [], 0, 0
     packer = MessagePacker("a", 1, bounds)
     while left < len(rows):
-        letter = packer.pack(rows[left : left + AHEAD], 1)
-        letters.append(letter.data)
-        left += letter.rows
-        size += len(letter.data)
+        message = packer.pack(rows[left : left + AHEAD], 1)
+        messages.append(message.data)
+        left += message.rows
+        size += len(message.data)
     packed = time.process_time()
-    count = sum(len(unpack_message(letter, bounds).rows) for letter in letters)
+    count = sum(len(unpack_message(message, bounds).rows) for message in messages)
     unpacked = time.process_time()
     assert count == len(rows)
-    return line(rows, size, None, packed - began, unpacked - packed, len(letters))
+    return line(rows, size, None, packed - began, unpacked - packed, len(messages))
 
 
 def line(
-    rows: Rows, size: int, seconds: float | None, sender: float, receiver: float, letters: int
+    rows: Rows, size: int, seconds: float | None, sender: float, receiver: float, messages: int
 ) -> str:
     """A line of the table."""
     count, own = len(rows), sum(len(row) for _, row in rows)
     rate = f"{count / seconds:10,.0f}" if seconds else " " * 10
     return (
         f"{rate} {size / count:6.1f} {size / own:6.3f} {sender / count * 1e6:7.2f} "
-        f"{receiver / count * 1e6:7.2f} {count / letters:9.0f}"
+        f"{receiver / count * 1e6:7.2f} {count / messages:9.0f}"
     )
 
 
@@ -86,12 +86,12 @@ def receive(open_: Opener, count: int, end: Connection) -> None:
         transport, waiting, kept = open_("b"), [], 0
         spent = [0.0]
 
-        def received(letter: Message) -> None:
+        def received(message: Message) -> None:
             nonlocal kept
             if not kept:
                 spent[0] = time.process_time()
-            kept += len(letter.rows)
-            waiting.append(letter.receipt)
+            kept += len(message.rows)
+            waiting.append(message.receipt)
 
         await transport.start(received, lambda *_: None)
         end.send("ready")
@@ -119,15 +119,15 @@ async def send(transport: MessageTransport, rows: Rows) -> tuple[float, float]:
         acknowledged += on_the_way.pop(first)
         done.set()
 
-    await transport.start(lambda letter: None, told)
+    await transport.start(lambda message: None, told)
     packer, begin = MessagePacker("a", 1, transport.bounds), 0
     began, spent = time.monotonic(), time.process_time()
     while acknowledged < left:
         while begin < left and transport.room("b"):
-            letter = packer.pack(rows[begin : begin + AHEAD], 1)
-            transport.send("b", letter)
-            on_the_way[letter.first] = letter.rows
-            begin += letter.rows
+            message = packer.pack(rows[begin : begin + AHEAD], 1)
+            transport.send("b", message)
+            on_the_way[message.first] = message.rows
+            begin += message.rows
         done.clear()
         await done.wait()
     took = time.monotonic() - began, time.process_time() - spent
@@ -191,11 +191,11 @@ def measure(name: str, rows: Rows) -> None:
     """All ways for one list."""
     length = sum(len(row) for _, row in rows) / len(rows)
     print(f"{name}: {len(rows):,} URLs of {length:.1f} bytes")
-    print("                 URLs/s  bytes   part  sender receiver URLs/letter  again    Redis")
+    print("                 URLs/s  bytes   part  sender receiver URLs/message  again    Redis")
     key, places = bytes(32), addresses()
     ways: dict[str, Callable[[], str]] = {
-        "letters, 48 KiB": lambda: alone(rows, redis_streams.BOUNDS),
-        "letters, 1.4 kB": lambda: alone(rows, udp.BOUNDS),
+        "messages, 48 KiB": lambda: alone(rows, redis_streams.BOUNDS),
+        "messages, 1.4 kB": lambda: alone(rows, udp.BOUNDS),
         "streams": lambda: through_redis(rows),
         "UDP": lambda: through(lambda agent: UdpTransport(agent, places, key), rows, OVERHEAD),
     }

@@ -126,8 +126,8 @@ def crawl(load: Load, agents: int, folder: Path) -> Run:
     mail: dict[str, int] = {}
     for agent in fleet.agents.values():
         for key, value in agent.stats.items():
-            if key.startswith("suite/mail/") and isinstance(value, int):
-                name = key.removeprefix("suite/mail/")
+            if key.startswith("suite/messages/") and isinstance(value, int):
+                name = key.removeprefix("suite/messages/")
                 mail[name] = mail.get(name, 0) + value
     return Run(arrivals, samples, list(verdict.broken()), mail)
 

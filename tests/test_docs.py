@@ -191,7 +191,7 @@ def test_every_stat_is_documented_and_the_other_way_round() -> None:
             {field.name for field in dataclasses.fields(MessageCounters)}
             | {"rows_taken", "spared", "too_large", "unread", "waiting"},
         ),
-        ("courier", {field.name for field in dataclasses.fields(FileCounters)}),
+        ("file_transport", {field.name for field in dataclasses.fields(FileCounters)}),
         ("calls", {field.name for field in dataclasses.fields(ListenerCounters)}),
     ],
 )

@@ -2,8 +2,9 @@
 
 An agent that owes too much to others pauses: while they, or Redis, are away its outbox grows.
 
-What waits there lies on the disk, where nothing else bounds it but SUITE_MIN_FREE. Letters come and
-go in the pause, no more seeds are read, and what is under way ends: so there may be some rows more
+What waits there lies on the disk, where nothing else bounds it but SUITE_MIN_FREE. Messages come
+and go in the pause, no more seeds are read, and what is under way ends: so there may be some rows
+more
 than the bound.
 
 This crawl as one agent of several: what the core, the scheduler and the gate ask (``cluster``).
@@ -32,20 +33,18 @@ from scrapy.utils.defer import deferred_from_coro
 
 from scrapy_spider_suite.cluster.agreement import AgentPhase
 from scrapy_spider_suite.cluster.assignment import load_assignment
-from scrapy_spider_suite.cluster.lan import LanMode, make_lan_mode
+from scrapy_spider_suite.cluster.lan import make_lan_mode
 from scrapy_spider_suite.cluster.ledger.ledger_client import (
     SharedLimits,
 )
 from scrapy_spider_suite.cluster.mailbox import (
     Mailbox,
+    MessageRules,
     ReceivedRows,
-    from_anybody,
-    nobody_listens,
-    to_anybody,
 )
 from scrapy_spider_suite.cluster.membership import Heartbeat, refuse_short_lease
-from scrapy_spider_suite.cluster.messages import MessagePacker, MessageTransport
-from scrapy_spider_suite.cluster.mode import ClusterMode, CrawlControl, ServiceFactory
+from scrapy_spider_suite.cluster.messages import MessageTransport
+from scrapy_spider_suite.cluster.mode import AgentContext, ClusterMode, CrawlControl, ServiceFactory
 from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.cluster.redis_server import require_redis
 from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
@@ -188,16 +187,16 @@ class Agent:
         self.only_waiting = False
         self.services: list[ServiceFactory] = []
         self.assignment = load_assignment(settings.assignment)
-        self.shares = Ownership(self.assignment, self.name)
+        self.ownership = Ownership(self.assignment, self.name)
         self.routing = OwnerRouter(
-            Outbox(crawl.store.kv("outbox")), self.shares.owner, self.name,
+            Outbox(crawl.store.kv("outbox")), self.ownership.owner, self.name,
             by_host=self.assignment.by_host, cache=settings.seen_cache // _CACHE,
             shared_seeds=settings.shared_seeds,
         )  # fmt: skip
-        self.phasing = None if self.assignment.by_host else AgentPhase(crawl, self.shares)
+        self.phasing = None if self.assignment.by_host else AgentPhase(crawl, self.ownership)
         self.limits: SharedLimits | None = None
-        self._members: ClusterMode | None = None
-        self._mail: Mailbox | None = None
+        self._mode: ClusterMode | None = None
+        self._mailbox: Mailbox | None = None
         self._scheduler: CrawlControl | None = None
         self._facts = AgentFacts(crawl, str(job.path), self.routing.outbox)
         self._looking: asyncio.TimerHandle | None = None
@@ -216,37 +215,36 @@ class Agent:
         await self._meet()
 
     async def _meet(self) -> None:
-        crawl, incarnation = self.crawl, secrets.randbits(64)
-        heard, takes, agrees = nobody_listens, from_anybody, to_anybody
+        crawl = self.crawl
+        context = AgentContext(
+            self.ownership, secrets.randbits(64), self.job.file.id, crawl.store.kv("agent"),
+            self.written, self.post, self.changed, self.over,
+        )  # fmt: skip
+        rules: MessageRules | None = None
+        transport: MessageTransport
         try:
             if crawl.settings.cluster == "peers":
-                self._members, transport = self._peering(incarnation)
+                require_redis("SUITE_CLUSTER = 'peers'")
+                from scrapy_spider_suite.cluster.peers import PeersMode  # it loads redis-py
+
+                peers = self._mode = PeersMode(self, context)
+                transport = peers.transport
             else:
-                self._members, transport = neighbour, _ = make_lan_mode(self, incarnation)
-                heard, takes, agrees = neighbour.heard, neighbour.takes, neighbour.agrees
+                self._mode, transport = rules, _ = make_lan_mode(self, context)
         except ValueError as error:
             raise SettingsError(f"SUITE_CLUSTER: {error}") from error
-        self._mail = Mailbox(
-            crawl.frontier, self.routing, transport,
-            MessagePacker(self.name, incarnation, transport.bounds),
-            ReceivedRows(crawl.store.kv("received")), self.shares, written=self.written,
-            clock=crawl.now, news=crawl.wake, heard=heard, takes=takes, agrees=agrees,
+        self._mailbox = Mailbox(
+            context, crawl.frontier, self.routing, transport,
+            ReceivedRows(crawl.store.kv("received")), clock=crawl.now, news=crawl.wake, rules=rules,
         )  # fmt: skip
-        await self._members.open()
-        await self._mail.start()
-        self._members.start()
-        if isinstance(self._members, LanMode):
-            await self._members.meet()
+        await self._mode.open()
+        await self._mailbox.start()
+        self._mode.start()
+        await self._mode.meet()
 
-    def _peering(self, incarnation: int) -> tuple[ClusterMode, MessageTransport]:
-        require_redis("SUITE_CLUSTER = 'peers'")
-        from scrapy_spider_suite.cluster.peers import PeersMode  # it loads redis-py
-
-        peering = PeersMode(self, incarnation)
-        return peering, peering.transport
-
-    def tell(self, to: str, message: Sequence[Any]) -> bool:
-        return self._mail is not None and self._mail.tell(to, message)
+    def send_notice(self, to: str, message: Sequence[Any]) -> bool:
+        """See `Mailbox.send_notice`."""
+        return self._mailbox is not None and self._mailbox.send_notice(to, message)
 
     async def written(self) -> None:
         """`Crawl.written`, also while the crawl is being stopped: others are told of it."""
@@ -259,21 +257,21 @@ class Agent:
         """Stop, for that *reason*; the others know that this agent will be back."""
         if self._looking is not None:
             self._looking.cancel()
-        if self._mail is not None:
-            await self._mail.close()
-        if self._members is not None:
-            await self._members.close(over=reason in _DONE)
+        if self._mailbox is not None:
+            await self._mailbox.close()
+        if self._mode is not None:
+            await self._mode.close(over=reason in _DONE)
 
     # What changes
 
     def changed(self) -> None:
         """Others own, or hold, what they did not before."""
-        elsewhere, by_host = self.shares.elsewhere, self.assignment.by_host
+        elsewhere, by_host = self.ownership.is_held_elsewhere, self.assignment.by_host
         self.crawl.frontier.leases.foreign.set_rule(elsewhere, by_host=by_host)
         if self.phasing is not None:
             self.phasing.changed()
-        if self._mail is not None:
-            self._mail.reroute()
+        if self._mailbox is not None:
+            self._mailbox.readdress_outbox()
         self._look_on()
 
     def _look_on(self) -> None:
@@ -293,25 +291,25 @@ class Agent:
             self._scheduler.stop(reason or "waiting")
         self.crawl.wake()
 
-    def hear(self, on: bool) -> None:
+    def set_receiving(self, on: bool) -> None:
         """Take URLs of others, or none: see `Mail.hear`."""
-        if self._mail is not None:
-            self._mail.hear(on)
+        if self._mailbox is not None:
+            self._mailbox.set_receiving(on)
 
     # What is asked
 
     @property
     def ended(self) -> bool:
         """Whether the crawl is over, everywhere."""
-        return self._members is not None and self._members.ended
+        return self._mode is not None and self._mode.ended
 
     def may_fetch(self) -> bool:
         """Whether a fetch may be started: nobody else can hold before its end what is here."""
-        may = self._members is not None and self._members.may_fetch()
+        may = self._mode is not None and self._mode.may_fetch()
         return may and not outbox_is_full(self.crawl, self._scheduler, self.routing.outbox)
 
     def may_read_seeds(self) -> bool:
-        """Whether seeds of others may be put into their letters."""
+        """Whether seeds of others may be put into their messages."""
         return not outbox_is_full(self.crawl, self._scheduler, self.routing.outbox)
 
     def refuse_fetch(self, request: Request, lease: Lease | None, delay: float) -> None:
@@ -321,13 +319,14 @@ class Agent:
         What has no visit may go to a host of another agent only by a ledger that all share.
         """
         until = time.time() + _SOON
-        if self._members is None or not self._members.may_fetch(delay):
+        if self._mode is None or not self._mode.may_fetch(delay):
             raise HostExcluded("the lease of this agent has run out", until)
         if lease is not None:
             elsewhere = self.crawl.frontier.leases.foreign.holds_back(lease.entry)
         else:
-            elsewhere = self.crawl.settings.rate_ledger is None and self.shares.elsewhere(
-                hostname(request), request.url
+            elsewhere = (
+                self.crawl.settings.rate_ledger is None
+                and self.ownership.is_held_elsewhere(hostname(request), request.url)
             )
         if elsewhere:
             raise HostExcluded(
@@ -337,8 +336,8 @@ class Agent:
 
     def drain(self) -> None:
         """Hand over everything, then end."""
-        if self._members is not None:
-            self._members.drain()
+        if self._mode is not None:
+            self._mode.drain()
 
     @property
     def owns_hosts(self) -> bool:
@@ -352,7 +351,7 @@ class Agent:
     @property
     def owns(self) -> bool:
         """Whether this agent is the owner of anything: one that leaves is of nothing."""
-        return bool(self.shares.own.any())
+        return bool(self.ownership.own.any())
 
     @property
     def finished(self) -> bool:
@@ -374,41 +373,41 @@ class Agent:
     @property
     def at_rest(self) -> bool:
         """Whether nothing is left to do here: one that leaves waits for nothing more."""
-        scheduler, mail = self._scheduler, self._mail
-        if scheduler is None or mail is None:
+        scheduler, mailbox = self._scheduler, self._mailbox
+        if scheduler is None or mailbox is None:
             return False
-        if self._members is None or self._members.busy:
+        if self._mode is None or self._mode.busy:
             return False
         done = self.only_waiting or not (scheduler.starting or scheduler.has_work())
-        return done and mail.idle and self.shares.settled
+        return done and mailbox.idle and self.ownership.settled
 
     def post(self) -> Heartbeat:
         """What this agent says of itself, with each heartbeat."""
         outbox, counters = self.routing.outbox, self.crawl.frontier.counters
-        taken, idle = 0 if self._mail is None else self._mail.taken, self.idle
+        taken, idle = 0 if self._mailbox is None else self._mailbox.taken, self.idle
         return Heartbeat(
-            epoch=self.shares.epoch, idle=idle, left=self._left and not idle,
+            epoch=self.ownership.epoch, idle=idle, left=self._left and not idle,
             sent=outbox.put_in, received=outbox.dropped,
             activity=counters.sequence + counters.done + counters.failed + taken,
             facts=self._facts.now(
                 paused=self._scheduler is not None and self._scheduler.paused,
-                skew=None if self._members is None else self._members.stats.get("cluster/skew"),
+                skew=None if self._mode is None else self._mode.stats.get("cluster/skew"),
             ),
         )  # fmt: skip
 
     def publish(self) -> None:
         """Set the stats."""
         stats = self.crawl.crawler.stats
-        if self._mail is not None:
-            for name, value in self._mail.counters.items():
-                stats.set_value(f"suite/mail/{name}", value)
-        if self._members is not None:
-            for name, number in self._members.stats.items():
+        if self._mailbox is not None:
+            for name, value in self._mailbox.counters.items():
+                stats.set_value(f"suite/messages/{name}", value)
+        if self._mode is not None:
+            for name, number in self._mode.stats.items():
                 stats.set_value(f"suite/{name}", number)
-        stats.set_value("suite/mail/waiting", len(self.routing.outbox))
-        stats.set_value("suite/mail/spared", self.routing.spared)
+        stats.set_value("suite/messages/waiting", len(self.routing.outbox))
+        stats.set_value("suite/messages/spared", self.routing.spared)
         stats.set_value("suite/cluster/foreign_seeds", self.routing.foreign_seeds)
-        stats.set_value("suite/cluster/units", int(self.shares.mine.sum()))
+        stats.set_value("suite/cluster/units", int(self.ownership.mine.sum()))
 
 
 Partners: TypeAlias = "list[SharedLimits | Agent]"

@@ -99,17 +99,17 @@ class PhaseTerms:
 
 
 class AgentPhase:
-    """The phases of the agent of *shares*, whose assignment is one of URLs."""
+    """The phases of the agent of *ownership*, whose assignment is one of URLs."""
 
-    def __init__(self, crawl: Crawl, shares: Ownership) -> None:
+    def __init__(self, crawl: Crawl, ownership: Ownership) -> None:
         self._crawl = crawl
-        self._shares = shares
+        self._ownership = ownership
         self._told = 0
         crawl.crawler.signals.connect(self._check_settings, settings_changing)
 
     def check(self, names: tuple[str, ...] = ()) -> None:
         """Raise `SettingsError` if the phases are none for this agent and those with *names*."""
-        names = (*names, self._shares.name)
+        names = (*names, self._ownership.name)
         self.terms.check(len(set(names)))
 
     @property
@@ -119,9 +119,9 @@ class AgentPhase:
 
     def changed(self) -> None:
         """There may be other agents: each has the phase of its rank by name."""
-        table, policy = self._shares.table, self._crawl.policy_file.policy
+        table, policy = self._ownership.table, self._crawl.policy_file.policy
         names = [] if table is None else [member.name for member in table.members]
-        node = agent_rank(self._shares.name, names)
+        node = agent_rank(self._ownership.name, names)
         if node is None:
             return
         if len(names) > self._crawl.settings.phases and len(names) != self._told:

@@ -19,7 +19,7 @@ It may be alone: the others have gone for good. So it does not wait for them if 
 do, but says that to those that it meets (`LATE`), who may be as late, or crawl: then they say that
 the crawl goes on. Where it goes on the mark goes, and the agent is one as any other.
 
-One agent among the others of a fixed list, which exchange letters over UDP, and only that (K21).
+One agent among the others of a fixed list, which exchange messages over UDP, and only that (K21).
 
 Who is on the list owns and holds its part for the life of the crawl: an agent that is gone is
 waited for. The first of the list by name finds out that the crawl is over: in rounds, of which two
@@ -39,7 +39,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -48,10 +48,10 @@ from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
 from scrapy_spider_suite.cluster.agreement import shared_settings
 from scrapy_spider_suite.cluster.assignment import Member
+from scrapy_spider_suite.cluster.mailbox import MessageRules
 from scrapy_spider_suite.cluster.membership import PROTOCOL, SKEW_MAX, Heartbeat
 from scrapy_spider_suite.cluster.messages import Message
-from scrapy_spider_suite.cluster.mode import HAS_ENDED
-from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.mode import HAS_ENDED, AgentContext
 from scrapy_spider_suite.cluster.transports.udp import Address, UdpTransport, parse_agents
 from scrapy_spider_suite.errors import JoinRefusedError, SettingsError
 from scrapy_spider_suite.runtime.clock import boottime
@@ -75,13 +75,13 @@ HANDSHAKE_SECONDS: Final = 2.0
 """Seconds for which an answer is waited for before anything is fetched."""
 
 _AGAIN: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Seconds between two questions; letters are sent again anyhow, and who begins asks itself."""
+"""Seconds between two questions; messages are sent again anyhow, and who begins asks itself."""
 _PAUSE: Final = 0.25
 """Seconds between two questions to who speaks and is not met."""
 _LATE: Final = 16
 """Messages to each other agent whose times are remembered."""
 _BYTES: Final = 6_000
-"""Of all values in a message: a letter of one row has 8 KiB at most."""
+"""Of all values in a message: a message of one row has 8 KiB at most."""
 _JOB: Final = b"job:"
 """Under which, with its name, an agent keeps what job another one has."""
 _CLOCK, _LIST = "clock", "list"
@@ -118,13 +118,13 @@ class Handshake:
     """
 
     def __init__(
-        self, name: str, others: Sequence[str], terms: Mapping[str, str], job: str, kv: KV, *,
-        tell: SendMessage, over: Callable[[str], None], skew: float = SKEW_MAX,
-        wall: Callable[[], float] = time.time,
+        self, context: AgentContext, others: Sequence[str], terms: Mapping[str, str], *,
+        tell: SendMessage, skew: float = SKEW_MAX, wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.met: set[str] = set()
-        self._name, self._others, self._job, self._kv = name, others, job, kv
-        self._tell, self._over = tell, over
+        name = self._name = context.name
+        self._others, self._job, self._kv = others, context.job_id, context.kv
+        self._tell, self._over = tell, context.over
         self._skew, self._wall = skew, wall
         self._asked: dict[str, deque[tuple[float, float]]] = {}  # wall time and another, of late
         listed = ", ".join(sorted([name, *others]))
@@ -395,8 +395,8 @@ class _RoundReport(NamedTuple):
     activity: int
 
 
-class LanMode:
-    """The agent of *shares* among *names*, all of those on the list.
+class LanMode(MessageRules):
+    """The agent of *ownership* among *names*, all of those on the list.
 
     *terms* are the settings in which they have to agree, *job* is whose directory it is; *kv* is
     this agent's, and *written* makes durable what it holds. Clocks may differ by *skew* seconds;
@@ -407,47 +407,47 @@ class LanMode:
         ended: the crawl is over: all agents are idle.
     """
 
+    listens = True
     tell: SendMessage
 
     def __init__(
-        self, names: Sequence[str], shares: Ownership, incarnation: int, terms: Mapping[str, str],
-        job: str, *, changed: Callable[[], None], post: Callable[[], Heartbeat],
-        over: Callable[[str], None], kv: KV, written: Callable[[], Awaitable[None]],
+        self, context: AgentContext, names: Sequence[str], terms: Mapping[str, str], *,
         skew: float = SKEW_MAX, wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.ended = False
         self._names = sorted(names)
-        self._others = [name for name in self._names if name != shares.name]
-        self._shares = shares
-        self._incarnation = incarnation
-        self._changed, self._post, self._over = changed, post, over
+        self._others = [name for name in self._names if name != context.name]
+        self._ownership = context.ownership
+        self._incarnation = context.incarnation
+        self._changed, self._post, self._over = context.changed, context.heartbeat, context.over
         self._greeting = Handshake(
-            shares.name, self._others, terms, job, kv,
-            tell=lambda to, message: self.tell(to, message), over=over, skew=skew, wall=wall,
+            context, self._others, terms, tell=lambda to, message: self.tell(to, message),
+            skew=skew, wall=wall,
         )  # fmt: skip
         self._round = 1
         self._said: dict[str, _RoundReport] = {}
         self._before: list[_RoundReport] = []
-        self._strangers: set[str] = set()  # whose letters were not taken
+        self._strangers: set[str] = set()  # whose messages were not taken
+        kv = self._kv = context.kv
         self._late = LateStart(
-            self._others, self._greeting.met, kv, post=post, say=self._say_late
+            self._others, self._greeting.met, kv, post=self._post, say=self._say_late
         )  # fmt: skip
-        self._kv, self._written = kv, written
+        self._written = context.written
         known = kv.get(OVER)
         self._over_before = known is not None  # as of an earlier process
         self._found = self._over_before  # that it is over
         self._know = set((known or b"").decode().splitlines())  # who knows it
         self._noted = set(self._know)
         self._dismissed = asyncio.Event()
-        self._once = WarnOnce(logger, f"agent {shares.name}")
+        self._once = WarnOnce(logger, f"agent {context.name}")
         self._task: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Own, and hold, what is this agent's."""
-        # A list has no epochs: what stands in each letter for one says what its sender goes by.
-        self._shares.settle(self._greeting.digest, [Member(name) for name in self._names])
-        self._shares.hold_own()
+        # A list has no epochs: what stands in each message for one says what its sender goes by.
+        self._ownership.set_members(self._greeting.digest, [Member(name) for name in self._names])
+        self._ownership.hold_own()
         self._changed()
 
     def start(self) -> None:
@@ -466,18 +466,18 @@ class LanMode:
         """Wait, not for long, for one that agrees. Raises `JoinRefusedError`: one does not."""
         await self._greeting.meet()
 
-    def takes(self, letter: Message) -> bool:
-        """Whether the sender of *letter* agrees with this agent."""
-        if letter.epoch == self._greeting.digest:
-            self._strangers.discard(letter.sender)
+    def takes(self, message: Message) -> bool:
+        """Whether the sender of *message* agrees with this agent."""
+        if message.epoch == self._greeting.digest:
+            self._strangers.discard(message.sender)
             return True
-        if letter.sender in self._others and letter.sender not in self._strangers:
-            self._strangers.add(letter.sender)
+        if message.sender in self._others and message.sender not in self._strangers:
+            self._strangers.add(message.sender)
             logger.warning(
                 "agent %s does not take the URLs that agent %s sends: they do not agree on the "
-                "list, the fixed settings or the release", self._shares.name, letter.sender,
+                "list, the fixed settings or the release", self._ownership.name, message.sender,
             )  # fmt: skip
-            self._greeting.greet(letter.sender)
+            self._greeting.greet(message.sender)
         return False
 
     def agrees(self, to: str) -> bool:
@@ -522,7 +522,7 @@ class LanMode:
 
     @property
     def _leads(self) -> bool:
-        return self._first == self._shares.name
+        return self._first == self._ownership.name
 
     # Rounds
 
@@ -533,7 +533,7 @@ class LanMode:
 
     async def _ask(self) -> None:
         while not self._found:
-            self._say(self._shares.name, self._own())
+            self._say(self._ownership.name, self._own())
             for name in self._others:
                 if name not in self._said and self.agrees(name):
                     self.tell(name, [ASK, self._round])
@@ -686,27 +686,24 @@ class LanMode:
         self._over("")
 
 
-def make_lan_mode(agency: Agent, incarnation: int) -> tuple[LanMode, UdpTransport]:
-    """The member that *agency* is, and its transport. Raises `SettingsError`, `ValueError`."""
-    crawl, settings, phasing = agency.crawl, agency.crawl.settings, agency.phasing
-    kv = crawl.store.kv("agent")
+def make_lan_mode(agent: Agent, context: AgentContext) -> tuple[LanMode, UdpTransport]:
+    """Return the mode of *agent*, and its transport. Raises `SettingsError`, `ValueError`."""
+    settings, phasing = agent.crawl.settings, agent.phasing
     agents = listed_agents(settings)
-    if agency.name not in agents:
-        raise SettingsError.of("SUITE_AGENT_NAME", agency.name, f"one of {', '.join(agents)}")
-    if is_fresh_store(agency.job.store):
-        kv.delete(b"names")  # those of a start that was refused
-    check_agent_names(kv, agents)
+    if agent.name not in agents:
+        raise SettingsError.of("SUITE_AGENT_NAME", agent.name, f"one of {', '.join(agents)}")
+    if is_fresh_store(agent.job.store):
+        context.kv.delete(b"names")  # those of a start that was refused
+    check_agent_names(context.kv, agents)
     if phasing is not None:
         phasing.check(tuple(agents))
-    neighbour = LanMode(
-        list(agents), agency.shares, incarnation, shared_settings(settings, agency.assignment),
-        agency.job.file.id, changed=agency.changed, post=agency.post, over=agency.over, kv=kv,
-        written=agency.written, skew=SKEW_MAX if phasing is None else phasing.terms.skew,
+    mode = LanMode(
+        context, list(agents), shared_settings(settings, agent.assignment),
+        skew=SKEW_MAX if phasing is None else phasing.terms.skew,
     )  # fmt: skip
-    neighbour.tell = agency.tell
+    mode.tell = agent.send_notice
     key = "" if settings.cluster_key is None else settings.cluster_key.text
-    post = UdpTransport(agency.name, agents, key.encode(), unlisted=neighbour.unlisted)
-    return neighbour, post
+    return mode, UdpTransport(agent.name, agents, key.encode(), unlisted=mode.unlisted)
 
 
 def listed_agents(settings: SuiteSettings) -> dict[str, Address]:

@@ -1,10 +1,10 @@
 """Which rows of other agents' outboxes are here already: of each sender intervals of numbers.
 
-Letters come at least once. That a URL comes twice does no harm, but a request that is not to be
+Messages come at least once. That a URL comes twice does no harm, but a request that is not to be
 filtered would be fetched twice. So each row is noted in the batch in which what it holds is kept: a
-receiver that dies within a letter takes the rest of it when it comes again, and no more.
+receiver that dies within a message takes the rest of it when it comes again, and no more.
 
-The letters of one agent: from its outbox to others, and from others into its frontier.
+The messages of one agent: from its outbox to others, and from others into its frontier.
 
 A row leaves the outbox when its receiver has it on disk. What comes is on disk before its sender is
 told. Both go on a portion at a time, while the crawl goes on.
@@ -16,7 +16,7 @@ import asyncio
 import logging
 import struct
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from scrapy_spider_suite.cluster.messages import (
     MessagePacker,
     MessageTransport,
 )
-from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.mode import AgentContext
 from scrapy_spider_suite.cluster.routing import FIRST_ROW_NUMBER, OwnerRouter, unpack_rows
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import MessageError, MessageTooLargeError
@@ -44,7 +44,7 @@ _MOST: Final = 256
 _SENDERS: Final = 500
 """Of which the intervals are in memory, some 30 KB each at most: anybody may make up names."""
 _GAP: Final = 10_000
-"""Numbers that a letter may leave out: a sender that was killed leaves out a thousand."""
+"""Numbers that a message may leave out: a sender that was killed leaves out a thousand."""
 
 
 class ReceivedRows:
@@ -54,18 +54,18 @@ class ReceivedRows:
         self._kv = kv
         self._of: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
 
-    def covers(self, letter: Message) -> bool:
-        """Whether all rows of *letter* have come."""
-        return self.has(letter.sender, letter.first, letter.last)
+    def covers(self, message: Message) -> bool:
+        """Whether all rows of *message* have come."""
+        return self.has(message.sender, message.first, message.last)
 
     def has(self, sender: str, first: int, last: int) -> bool:
         """Whether the rows of *sender* from *first* to *last* have come."""
         return any(each[0] <= first and last <= each[1] for each in self._known(sender))
 
-    def add(self, letter: Message) -> None:
-        """The rows of *letter* are here, or will be with the next batch."""
-        if letter.last - letter.first < len(letter.rows) + _GAP:
-            self.put(letter.sender, letter.first, letter.last)
+    def add(self, message: Message) -> None:
+        """The rows of *message* are here, or will be with the next batch."""
+        if message.last - message.first < len(message.rows) + _GAP:
+            self.put(message.sender, message.first, message.last)
         # Otherwise no agent sends that; it would hide what is sent later.
 
     def put(self, sender: str, first: int, last: int) -> None:
@@ -96,86 +96,88 @@ class ReceivedRows:
 
 
 BEAT: Final = 0.5
-"""Seconds in which rows for a letter gather."""
+"""Seconds in which rows for a message gather."""
 _PORTION: Final = 100
 """Rows, or URLs, that are handled between two turns of the loop: some milliseconds."""
-_MESSAGES: Final = 8
-"""Letters that are made durable at once."""
+_MESSAGES_AT_ONCE: Final = 8
+"""Messages that are made durable at once."""
 _SPARE: Final = 32
-"""Letters to one receiver for which there is room when rows have taken the rest: for messages."""
+"""Messages to one receiver for which there is room when rows have taken the rest: for messages."""
 _UNPACKED: Final = 8
-"""Bytes that may be read for each of a letter: rows are packed to a fifth or so."""
+"""Bytes that may be read for each of a message: rows are packed to a fifth or so."""
 
 
-def nobody_listens(sender: str, message: list[Any]) -> None:
-    """Refuse every message."""
-    raise ValueError("no messages are expected")
+class MessageRules:
+    """Which agents a mailbox talks to: with all, and about rows alone.
 
+    Attributes:
+        listens: notices are expected.
+    """
 
-def to_anybody(to: str) -> bool:
-    """Send rows to everybody."""
-    return True
+    listens = False
 
+    def heard(self, sender: str, message: Sequence[Any]) -> None:
+        """Take a notice. Raises `ValueError` or `TypeError`: it is none."""
+        raise ValueError("no messages are expected")
 
-def from_anybody(letter: Message) -> bool:
-    """Take every letter."""
-    return True
+    def takes(self, message: Message) -> bool:
+        """Whether *message* is kept here; otherwise it stays with its sender."""
+        return True
+
+    def agrees(self, to: str) -> bool:
+        """Whether rows may be sent to the agent *to*; otherwise they wait in the outbox."""
+        return True
 
 
 class Mailbox:
-    """One per agent; *shares* says who there is.
+    """One per agent; *ownership* says who there is.
 
     *written* makes durable what was said, and waits while that cannot be done. Each call of *clock*
     is the time of the frontier. *news* is told when URLs have come, *heard* what an agent has sent
-    by `tell`. Letters that *takes* does not want stay with their senders; rows go to those of whom
+    by `tell`. Messages that *takes* does not want stay with their senders; rows go to those of whom
     *agrees* is true, and otherwise wait in the outbox.
 
     Attributes:
         unread: rows that came and could not be read.
-        too_large: rows that fit into no letter; the URLs in them are not fetched.
+        too_large: rows that fit into no message; the URLs in them are not fetched.
         taken: rows that came and are kept.
     """
 
     def __init__(
-        self, frontier: Frontier, routing: OwnerRouter, transport: MessageTransport,
-        packer: MessagePacker,
-        known: ReceivedRows, shares: Ownership, *, written: Callable[[], Awaitable[None]],
-        clock: Callable[[], float], news: Callable[[], None],
-        heard: Callable[[str, list[Any]], None] = nobody_listens,
-        takes: Callable[[Message], bool] = from_anybody,
-        agrees: Callable[[str], bool] = to_anybody,
+        self, context: AgentContext, frontier: Frontier, router: OwnerRouter,
+        transport: MessageTransport, received: ReceivedRows, *, clock: Callable[[], float],
+        news: Callable[[], None], rules: MessageRules | None = None,
     ) -> None:  # fmt: skip
         self.unread = 0
         self.too_large = 0
         self.taken = 0
         self.transport = transport
         self._frontier = frontier
-        self._routing = routing
-        self._outbox = routing.outbox
-        self._packer = packer
-        self._known = known
-        self._shares = shares
-        self._written = written
+        self._routing = router
+        self._outbox = router.outbox
+        self._packer = MessagePacker(context.name, context.incarnation, transport.bounds)
+        self._known = received
+        self._ownership = context.ownership
+        self._written = context.written
         self._clock = clock
         self._news = news
-        self._heard = heard
-        self._takes, self._agrees = takes, agrees
-        self._spare = 0 if heard is nobody_listens else _SPARE
-        self._messages = 0
-        self._letters: deque[Message] = deque()
+        self._rules = rules or MessageRules()
+        self._spare = _SPARE if self._rules.listens else 0
+        self._notices = 0
+        self._messages: deque[Message] = deque()
         self._kept: list[Acknowledgement] = []
         self._next: dict[str, int] = {}
-        self._came, self._due = asyncio.Event(), asyncio.Event()
+        self._arrived, self._due = asyncio.Event(), asyncio.Event()
         self._open = asyncio.Event()
         self._open.set()
         self._tasks: list[asyncio.Task[None]] = []
-        self._once = WarnOnce(logger, f"letters, agent {shares.name}")
+        self._once = WarnOnce(logger, f"messages, agent {context.name}")
 
     async def start(self) -> None:
         """Begin. Raises `OSError`: the transport cannot."""
         await self.transport.start(self._received, self._acknowledged)
-        for step in (self._take, self._post):
-            self._tasks.append(logged_task(step(), "letters"))
+        for step in (self._receive, self._send):
+            self._tasks.append(logged_task(step(), "messages"))
 
     async def close(self) -> None:
         """Stop; what was not acknowledged is sent again by the next run."""
@@ -187,7 +189,7 @@ class Mailbox:
     @property
     def idle(self) -> bool:
         """Whether nothing is owed to anybody, and nothing came that is not on disk."""
-        return not (len(self._outbox) or self._letters or self._kept)
+        return not (len(self._outbox) or self._messages or self._kept)
 
     @property
     def counters(self) -> dict[str, int]:
@@ -195,69 +197,69 @@ class Mailbox:
         own = {"rows_taken": self.taken, "unread": self.unread, "too_large": self.too_large}
         return self.transport.counters.as_dict() | own
 
-    def tell(self, to: str, message: Sequence[Any]) -> bool:
-        """Send *message* to the agent *to*, if there is room; it may get lost with either process.
+    def send_notice(self, to: str, notice: Sequence[Any]) -> bool:
+        """Send *notice* to the agent *to*, if there is room; it may get lost with either process.
 
         Rows on their way to one that agrees no more are taken back: it never acknowledges them.
         """
-        if to in self._next and not self._agrees(to):
+        if to in self._next and not self._rules.agrees(to):
             self._withdraw(to)
-        self._messages += 1
-        row = self._messages, msgpack.packb(list(message))
-        return self.transport.send(to, self._packer.pack([row], self._shares.epoch))
+        self._notices += 1
+        row = self._notices, msgpack.packb(list(notice))
+        return self.transport.send(to, self._packer.pack([row], self._ownership.epoch))
 
-    def hear(self, on: bool) -> None:
+    def set_receiving(self, on: bool) -> None:
         """Take what comes, or let it lie: then whoever has sent it keeps it."""
         if on:
             self._open.set()
         else:
             self._open.clear()
 
-    def reroute(self) -> None:
+    def readdress_outbox(self) -> None:
         """Others own what they owned not before: see to whom rows of the outbox are to go."""
-        self._routing.reroute(self._shares.owner)
+        self._routing.reroute(self._ownership.owner)
         self._due.set()
 
     # In
 
-    def _received(self, letter: Message) -> None:
-        self._letters.append(letter)
-        self._came.set()
+    def _received(self, message: Message) -> None:
+        self._messages.append(message)
+        self._arrived.set()
 
-    async def _take(self) -> None:
+    async def _receive(self) -> None:
         while True:
-            await self._came.wait()
-            self._came.clear()
-            while self._letters:
+            await self._arrived.wait()
+            self._arrived.clear()
+            while self._messages:
                 await self._open.wait()
-                if self._letters[0].last < FIRST_ROW_NUMBER:
-                    self._listen(self._letters.popleft())
+                if self._messages[0].last < FIRST_ROW_NUMBER:
+                    self._hear_notice(self._messages.popleft())
                     continue
-                if not self._takes(self._letters[0]):
-                    self._letters.popleft()
+                if not self._rules.takes(self._messages[0]):
+                    self._messages.popleft()
                     continue
-                await self._keep(self._letters[0])
-                self._kept.append(self._letters.popleft().receipt)
-                if len(self._kept) >= _MESSAGES:
-                    await self._tell()
+                await self._keep(self._messages[0])
+                self._kept.append(self._messages.popleft().receipt)
+                if len(self._kept) >= _MESSAGES_AT_ONCE:
+                    await self._acknowledge_kept()
             if self._kept:
-                await self._tell()
+                await self._acknowledge_kept()
 
-    async def _keep(self, letter: Message) -> None:
-        if self._known.covers(letter):
+    async def _keep(self, message: Message) -> None:
+        if self._known.covers(message):
             return
-        whole = letter.last - letter.first == len(letter.rows) - 1
-        for number, row in enumerate(letter.rows, letter.first):
-            if whole and self._known.has(letter.sender, number, number):
-                continue  # an earlier process died within the letter
-            urls = self._take_row(letter.sender, number, row) if whole else self._schedule_row(row)
+        whole = message.last - message.first == len(message.rows) - 1
+        for number, row in enumerate(message.rows, message.first):
+            if whole and self._known.has(message.sender, number, number):
+                continue  # an earlier process died within the message
+            urls = self._keep_row(message.sender, number, row) if whole else self._schedule_row(row)
             if urls > 1 or number % _PORTION == 0:
                 await asyncio.sleep(0)
-        self._known.add(letter)
-        self.taken += len(letter.rows)
+        self._known.add(message)
+        self.taken += len(message.rows)
         await asyncio.sleep(0)
 
-    def _take_row(self, sender: str, number: int, row: bytes) -> int:
+    def _keep_row(self, sender: str, number: int, row: bytes) -> int:
         """`_schedule_row`, and note that it has come in the batch that keeps what it holds.
 
         Links are noted after the last of them: that some are looked up twice does no harm.
@@ -270,18 +272,18 @@ class Mailbox:
             self._known.put(sender, number, number)
         return len(entries)
 
-    def _listen(self, letter: Message) -> None:
+    def _hear_notice(self, message: Message) -> None:
         """It is from no outbox, but what another agent said by `tell`."""
-        self.transport.acknowledge(letter.receipt)
-        for row in letter.rows:
+        self.transport.acknowledge(message.receipt)
+        for row in message.rows:
             try:
-                message = msgpack.unpackb(row)
-                if not isinstance(message, list) or not message:
-                    raise TypeError("a message that is none")
-                self._heard(letter.sender, message)
+                notice = msgpack.unpackb(row)
+                if not isinstance(notice, list) or not notice:
+                    raise TypeError("a notice that is none")
+                self._rules.heard(message.sender, notice)
             except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
                 self.unread += 1
-                self._once.say("unread", f"a message of {letter.sender}: {error}")
+                self._once.say("unread", f"a notice of {message.sender}: {error}")
 
     def _schedule_row(self, row: bytes) -> int:
         """Have what *row* holds pending, or on its way to whom it belongs to by now; how many URLs
@@ -299,7 +301,7 @@ class Mailbox:
             self._once.say("unread", error)
             return []
 
-    async def _tell(self) -> None:
+    async def _acknowledge_kept(self) -> None:
         await self._written()
         for receipt in self._kept:
             self.transport.acknowledge(receipt)
@@ -312,7 +314,7 @@ class Mailbox:
         self._outbox.drop(to, first, last)
         self._due.set()
 
-    async def _post(self) -> None:
+    async def _send(self) -> None:
         while True:
             try:
                 async with asyncio.timeout(BEAT):
@@ -321,45 +323,45 @@ class Mailbox:
                 pass
             self._due.clear()
             for to in self._outbox.receivers:
-                if not self._is_there(to):
+                if not self._owns_units(to):
                     await self._readdress(to)
-                elif self._agrees(to):
-                    await self._post_to(to)
+                elif self._rules.agrees(to):
+                    await self._send_to(to)
 
-    def _is_there(self, to: str) -> bool:
+    def _owns_units(self, to: str) -> bool:
         """Whether *to* is another agent that owns anything, or nobody is."""
-        table = self._shares.table
+        table = self._ownership.table
         if table is None:
             return True
-        return to != self._shares.name and any(member.name == to for member in table.members)
+        return to != self._ownership.name and any(member.name == to for member in table.members)
 
-    async def _post_to(self, to: str) -> None:
+    async def _send_to(self, to: str) -> None:
         while self.transport.room(to) > self._spare:
             # What is sent stands in the database: no number is given twice.
             await self._written()
             rows = self._next_rows(to)
-            if not rows or not self._agrees(to):
+            if not rows or not self._rules.agrees(to):
                 break
             try:
-                letter = self._packer.pack(rows, self._shares.epoch)
+                message = self._packer.pack(rows, self._ownership.epoch)
             except MessageTooLargeError as error:
                 self.too_large += 1
                 logger.error("%s: what is in it is not fetched", error)
                 self._outbox.drop(to, rows[0][0], rows[0][0])
                 continue
-            if not self.transport.send(to, letter):
+            if not self.transport.send(to, message):
                 break
-            self._next[to] = letter.last + 1
+            self._next[to] = message.last + 1
             await asyncio.sleep(0)
 
     def _next_rows(self, to: str) -> list[tuple[int, bytes]]:
-        """What comes next for *to*, about as much as a letter may hold."""
+        """What comes next for *to*, about as much as a message may hold."""
         bounds = self.transport.bounds
         left = min(bounds.raw, _UNPACKED * bounds.packed)
         found: list[tuple[int, bytes]] = []
         for number, row in self._outbox.rows(to, self._next.get(to, 0)):
             if found and number != found[-1][0] + 1:
-                break  # a letter says that it holds all from its first to its last
+                break  # a message says that it holds all from its first to its last
             found.append((number, row))
             left -= len(row)
             if left < 0:

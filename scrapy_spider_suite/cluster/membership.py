@@ -119,7 +119,7 @@ class AgentLease:
 
 
 PROTOCOL: Final = 1
-"""What agents of one crawl have to agree on: scripts, rows, letters, files of hand-over."""
+"""What agents of one crawl have to agree on: scripts, rows, messages, files of hand-over."""
 
 HEARTBEAT: Final = 5.0
 """Seconds between two renewals of a lease."""
@@ -279,7 +279,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     """Drawn for its job directory, and kept in it."""
 
-    seat: str
+    folder: str
     """What is the same only for the same directory on the same running machine, whose lock then
     proves that an earlier process of the name is gone."""
 

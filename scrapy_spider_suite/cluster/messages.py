@@ -1,7 +1,8 @@
-"""Letters: rows of an agent's outbox on their way to another agent, as bytes and back.
+"""Messages: rows of an agent's outbox on their way to another agent, as bytes and back.
 
-A letter holds rows that are all for one receiver; *first* and *last* are the numbers that its first
-and its last row have in the outbox of the sender, which numbers its rows once and for good. What a
+A message holds rows that are all for one receiver; *first* and *last* are the numbers that its
+first and its last row have in the outbox of the sender, which numbers its rows once and for good.
+What a
 row says is nothing to this module: it is bytes, and stays bytes.
 
 ======== ==========================================================
@@ -21,14 +22,14 @@ the rest a Zstandard frame (RFC 8878) of a msgpack array of the rows
 What is unpacked came from elsewhere: every length is checked before it is used, a frame is
 decompressed as far as `Bounds.raw` and no further, and nothing in it is more than bytes.
 
-What carries letters between agents: the protocol that Redis Streams and UDP both follow.
+What carries messages between agents: the protocol that Redis Streams and UDP both follow.
 
-A letter that `Transport.send` has taken is sent again until its receiver says that it is kept, or
+A message that `Transport.send` has taken is sent again until its receiver says that it is kept, or
 until it is withdrawn or the transport is closed. It arrives at least once, and perhaps more often:
-who receives letters has to bear that, which is easy with URLs. It is acknowledged to the sender
+who receives messages has to bear that, which is easy with URLs. It is acknowledged to the sender
 only after the receiver's `Transport.acknowledge`, which the receiver calls once its rows are on
 disk. What a process had taken and was not acknowledged is lost to it with the process; it is still
-in the outbox, from where it is sent again, perhaps in other letters.
+in the outbox, from where it is sent again, perhaps in other messages.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ from scrapy_spider_suite.errors import MessageError, MessageTooLargeError
 from scrapy_spider_suite.runtime.text import counted
 
 VERSION: Final = 1
-"""Third byte of each letter."""
+"""Third byte of each message."""
 
 NAME_MAX: Final = 64
 """Bytes of an agent's name (UTF-8)."""
 
 ROWS_MAX: Final = 10_000
-"""Rows of one letter."""
+"""Rows of one message."""
 
 LEVEL: Final = 3
 """Of Zstandard: higher ones take twice the time or more for a twentieth less."""
@@ -62,21 +63,21 @@ _RECEIPT: Final = struct.Struct(">QQQ")
 _ROW: Final = 5  # what msgpack puts before a row, at most
 # The memory that a frame may ask for: 2 MiB.
 _OPTIONS: Final[Mapping[int, int]] = {zstd.DecompressionParameter.window_log_max: 21}
-_FULL: Final = 0.99  # aimed at: now and then a letter has to be made anew with fewer rows
+_FULL: Final = 0.99  # aimed at: now and then a message has to be made anew with fewer rows
 _LEARN: Final = 0.25
 
 
 class MessageLimits(NamedTuple):
-    """How large letters may be, in bytes; both sides have to agree on them."""
+    """How large messages may be, in bytes; both sides have to agree on them."""
 
     packed: int
-    """A letter of several rows."""
+    """A message of several rows."""
 
     alone: int
-    """A letter of one row, which nothing can divide."""
+    """A message of one row, which nothing can divide."""
 
     raw: int
-    """The rows of a letter, decompressed."""
+    """The rows of a message, decompressed."""
 
 
 class Acknowledgement(NamedTuple):
@@ -89,7 +90,7 @@ class Acknowledgement(NamedTuple):
 
 
 class PackedMessage(NamedTuple):
-    """A letter as bytes."""
+    """A message as bytes."""
 
     data: bytes
     first: int
@@ -99,7 +100,7 @@ class PackedMessage(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A letter as it was received."""
+    """A message as it was received."""
 
     sender: str
     incarnation: int
@@ -115,9 +116,9 @@ class Message(NamedTuple):
 
 
 class MessagePacker:
-    """Cuts rows into letters that are as full as *bounds* let them be.
+    """Cuts rows into messages that are as full as *bounds* let them be.
 
-    How far the rows can be compressed is known from the letters before.
+    How far the rows can be compressed is known from the messages before.
 
     Raises:
         ValueError: *sender* is no name for an agent.
@@ -131,7 +132,8 @@ class MessagePacker:
         self._compressor = zstd.ZstdCompressor(level=LEVEL)
 
     def pack(self, rows: Sequence[tuple[int, bytes]], epoch: int) -> PackedMessage:
-        """A letter with as many of *rows*, (number, row) from the lowest, as fit from the first on.
+        """A message with as many of *rows*, (number, row) from the lowest, as fit from the first
+        on.
 
         Raises:
             MessageTooLargeError: the first row does not fit, even alone.
@@ -139,7 +141,7 @@ class MessagePacker:
         """
         count = self._guess(rows)
         while True:
-            data, raw = self._letter(rows[:count], epoch)
+            data, raw = self._message(rows[:count], epoch)
             limit = self._bounds.alone if count == 1 else self._bounds.packed
             if len(data) <= limit:
                 break
@@ -155,7 +157,7 @@ class MessagePacker:
     def _guess(self, rows: Sequence[tuple[int, bytes]]) -> int:
         """How many of *rows* are likely to fit."""
         if not rows:
-            raise ValueError("a letter without rows")
+            raise ValueError("a message without rows")
         bounds = self._bounds
         aim = min(bounds.raw - _ROW, int(bounds.packed / self._ratio * _FULL))
         size = 0
@@ -170,12 +172,12 @@ class MessagePacker:
     def _too_large(self, row: tuple[int, bytes]) -> MessageTooLargeError:
         bounds = self._bounds
         return MessageTooLargeError(
-            f"row {row[0]} of {len(row[1])} bytes does not fit into a letter of {bounds.alone} "
+            f"row {row[0]} of {len(row[1])} bytes does not fit into a message of {bounds.alone} "
             f"bytes, {bounds.raw} before it is packed"
         )
 
-    def _letter(self, rows: Sequence[tuple[int, bytes]], epoch: int) -> tuple[bytes, int]:
-        """The letter, and the bytes of its rows before they were compressed."""
+    def _message(self, rows: Sequence[tuple[int, bytes]], epoch: int) -> tuple[bytes, int]:
+        """The message, and the bytes of its rows before they were compressed."""
         raw: bytes = msgpack.packb([row for _, row in rows])
         head = _HEAD.pack(
             _MAGIC, VERSION, len(self._name), self._incarnation, epoch, rows[0][0], rows[-1][0],
@@ -186,35 +188,35 @@ class MessagePacker:
 
 
 def unpack_message(data: bytes, bounds: MessageLimits) -> Message:
-    """The letter that *data* is.
+    """The message that *data* is.
 
     Raises:
         MessageError: it is none, or one of another version.
         MessageTooLargeError: it is larger than *bounds* allow, or would be.
     """
     if len(data) > max(bounds.packed, bounds.alone):
-        raise MessageTooLargeError(f"a letter of {len(data)} bytes")
+        raise MessageTooLargeError(f"a message of {len(data)} bytes")
     if len(data) < _HEAD.size or not data.startswith(_MAGIC):
-        raise MessageError("not a letter")
+        raise MessageError("not a message")
     _, version, length, incarnation, epoch, first, last, count = _HEAD.unpack_from(data)
     if version != VERSION:
-        raise MessageError(f"a letter of version {version}: this release knows {VERSION}")
+        raise MessageError(f"a message of version {version}: this release knows {VERSION}")
     if not (0 < count <= ROWS_MAX and count <= last - first + 1):
-        raise MessageError(f"a letter of {counted(count, 'row')}, {first} to {last}")
+        raise MessageError(f"a message of {counted(count, 'row')}, {first} to {last}")
     name, frame = data[_HEAD.size : _HEAD.size + length], data[_HEAD.size + length :]
     rows = _rows(decompress(frame, bounds.raw), count)
     return Message(decode_name(name), incarnation, epoch, first, last, rows)
 
 
 def pack_acknowledgements(receiver: str, receipts: Iterable[Acknowledgement]) -> bytes:
-    """What *receiver* keeps of one sender's letters, as bytes."""
+    """What *receiver* keeps of one sender's messages, as bytes."""
     name = encode_name(receiver)
     numbers = [_RECEIPT.pack(*receipt[1:]) for receipt in receipts]
     return b"".join((bytes([len(name)]), name, *numbers))
 
 
 def unpack_acknowledgements(data: bytes) -> tuple[str, list[tuple[int, int, int]]]:
-    """Who keeps letters, and of each incarnation, first and last. Raises `MessageError`."""
+    """Who keeps messages, and of each incarnation, first and last. Raises `MessageError`."""
     end = 1 + data[0] if data else 0
     name, numbers = data[1:end], data[end:]
     if not numbers or len(numbers) % _RECEIPT.size:
@@ -240,7 +242,7 @@ def decode_name(data: bytes) -> str:
     return name
 
 
-def decompress(frame: bytes, limit: int, what: str = "a letter") -> bytes:
+def decompress(frame: bytes, limit: int, what: str = "a message") -> bytes:
     """What *frame* holds, *limit* bytes at most; an error speaks of it as *what*.
 
     Raises:
@@ -266,25 +268,26 @@ def _rows(raw: bytes, count: int) -> tuple[bytes, ...]:
             raw, use_list=False, max_array_len=count, max_map_len=0, max_ext_len=0, max_str_len=0
         )
     except (ValueError, msgpack.UnpackException) as error:
-        raise MessageError("a letter whose rows cannot be read") from error
+        raise MessageError("a message whose rows cannot be read") from error
     if type(rows) is not tuple or len(rows) != count or any(type(row) is not bytes for row in rows):
-        raise MessageError("a letter whose rows are not what they should be")
+        raise MessageError("a message whose rows are not what they should be")
     return rows
 
 
 OnMessage = Callable[[Message], None]
-"""Called with each letter, in the loop's thread; must not raise."""
+"""Called with each message, in the loop's thread; must not raise."""
 
 OnAcknowledged = Callable[[str, int, int], None]
-"""Called with receiver, first and last of a letter that was taken from here; must not raise."""
+"""Called with receiver, first and last of a message that was taken from here; must not raise."""
 
 
 @dataclass(slots=True)
 class MessageCounters:
-    """What a transport has done since it was made; each is for ``suite/mail/...`` in the stats."""
+    """What a transport has done since it was made; each is for ``suite/messages/...`` in the stats.
+    """
 
     taken: int = 0
-    """Letters to be sent."""
+    """Messages to be sent."""
 
     rows: int = 0
     """Rows in them."""
@@ -293,28 +296,28 @@ class MessageCounters:
     """Bytes of them."""
 
     sent: int = 0
-    """Times that a letter was put on the wire."""
+    """Times that a message was put on the wire."""
 
     resent: int = 0
     """Of these, not for the first time."""
 
     acknowledged: int = 0
-    """Letters that their receivers keep."""
+    """Messages that their receivers keep."""
 
     withdrawn: int = 0
-    """Letters that were taken back."""
+    """Messages that were taken back."""
 
     received: int = 0
-    """Letters handed on, some of them twice."""
+    """Messages handed on, some of them twice."""
 
     repeated: int = 0
-    """Letters that came again and were not handed on again."""
+    """Messages that came again and were not handed on again."""
 
     receipts: int = 0
-    """Letters that were acknowledged to their senders."""
+    """Messages that were acknowledged to their senders."""
 
     full: int = 0
-    """Times that a letter had to wait because there was no room for it."""
+    """Times that a message had to wait because there was no room for it."""
 
     failed: int = 0
     """Times that the server or the network failed; it is tried again."""
@@ -337,11 +340,11 @@ class MessageCounters:
     unknown: int = 0
     """Refused: from an agent that is not on the list."""
 
-    def took(self, letter: PackedMessage) -> None:
-        """*letter* is to be sent."""
+    def took(self, message: PackedMessage) -> None:
+        """*message* is to be sent."""
         self.taken += 1
-        self.rows += letter.rows
-        self.bytes += len(letter.data)
+        self.rows += message.rows
+        self.bytes += len(message.data)
 
     def refuse(self, kind: str) -> None:
         """Something was refused: *kind* is one of the last five."""
@@ -358,10 +361,10 @@ class MessageCounters:
 
 
 class MessageTransport(Protocol):
-    """Carries letters; belongs to one event loop and is used in its thread only."""
+    """Carries messages; belongs to one event loop and is used in its thread only."""
 
     bounds: MessageLimits
-    """What letters it can carry: for `letters.Packer`."""
+    """What messages it can carry: for `messages.Packer`."""
 
     counters: MessageCounters
 
@@ -369,16 +372,17 @@ class MessageTransport(Protocol):
         """Begin to send and to receive. Raises `OSError`: there is no socket for it."""
 
     def room(self, to: str) -> int:
-        """How many letters `send` takes for the agent *to* now; 0 for one that is not known."""
+        """How many messages `send` takes for the agent *to* now; 0 for one that is not known."""
 
-    def send(self, to: str, letter: PackedMessage) -> bool:
-        """Take a letter for *to*; False if there is no room. One that is on its way is not doubled.
+    def send(self, to: str, message: PackedMessage) -> bool:
+        """Take a message for *to*; False if there is no room. One that is on its way is not
+        doubled.
 
-        There is room again as letters are acknowledged.
+        There is room again as messages are acknowledged.
         """
 
     def acknowledge(self, receipt: Acknowledgement) -> None:
-        """The rows of a letter that was received are kept: its sender may forget them."""
+        """The rows of a message that was received are kept: its sender may forget them."""
 
     def withdraw(self, to: str) -> None:
         """Forget what is on its way to *to*: it may arrive, but nobody will be told."""

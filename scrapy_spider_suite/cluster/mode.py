@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from scrapy_spider_suite.cluster.membership import Heartbeat
+from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.store.interface import KV
 
+if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.agent import Agent
     from scrapy_spider_suite.crawl.context import Crawl
 
@@ -17,6 +20,36 @@ HAS_ENDED: Final = (
     "SUITE_CRAWL_NAME and JOBDIR"
 )
 """Logged by an agent that is started after the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentContext:
+    """What the parts of one agent share.
+
+    Attributes:
+        incarnation: 64 random bits of this process.
+        job_id: of the job directory.
+        kv: the agent's own mapping in the store of the job.
+        written: makes durable what was put into the store; waits while that fails.
+        heartbeat: what the agent says of itself now.
+        changed: called when the agent owns or holds other units than before.
+        over: called once, with "" when the crawl has ended everywhere, or with the reason why this
+            agent must end: ``removed``, ``replaced``, ``drained``, ``refused``.
+    """
+
+    ownership: Ownership
+    incarnation: int
+    job_id: str
+    kv: KV
+    written: Callable[[], Awaitable[None]]
+    heartbeat: Callable[[], Heartbeat]
+    changed: Callable[[], None]
+    over: Callable[[str], None]
+
+    @property
+    def name(self) -> str:
+        """Of the agent."""
+        return self.ownership.name
 
 
 class CrawlControl(Protocol):
@@ -75,6 +108,9 @@ class ClusterMode(Protocol):
 
     async def open(self) -> None:
         """Join; learn owners and holders. Raises `ClusterError`, `SettingsError`."""
+
+    async def meet(self) -> None:
+        """Wait until fetches may begin. Raises `JoinRefusedError`."""
 
     def start(self) -> None:
         """Begin to exchange news with the other agents."""

@@ -27,7 +27,7 @@ class Ownership:
     Attributes:
         epoch: that of the members.
         table: who owns what; None while no member owns anything.
-        giving: for each unit whether it is being handed over, so that nobody fetches it.
+        in_transfer: for each unit whether it is being handed over, so that nobody fetches it.
         number: this agent's among the holders; 0 while it has none.
     """
 
@@ -37,7 +37,7 @@ class Ownership:
         self.epoch = 0
         self.number = _NOBODY
         self.table: OwnerTable | None = None
-        self.giving: npt.NDArray[np.bool_] = np.zeros(UNITS, np.bool_)
+        self.in_transfer: npt.NDArray[np.bool_] = np.zeros(UNITS, np.bool_)
         self._rows: dict[int, MemberRecord] = {}
         self._holders: Units = np.zeros(UNITS, np.uint16)
         self._names: list[str] = [name] * UNITS
@@ -54,7 +54,7 @@ class Ownership:
         members = tuple(members)
         return OwnerTable.of(self.assignment, members) if members else None
 
-    def settle(
+    def set_members(
         self, epoch: int, members: Iterable[Member], table: OwnerTable | None = None
     ) -> bool:  # fmt: skip
         """Those are the *members* of *epoch*; whether others own what they owned not before.
@@ -68,25 +68,25 @@ class Ownership:
             self._names = [names[index] for index in self.table.owners.tolist()]
         return self._names != before
 
-    def meet(self, view: Membership, table: OwnerTable | None = None) -> bool:
+    def set_membership(self, members: Membership, table: OwnerTable | None = None) -> bool:
         """`settle`, by the *view* that Redis has of them."""
-        self._rows = view.numbers
-        return self.settle(view.epoch, view.members, table)
+        self._rows = members.numbers
+        return self.set_members(members.epoch, members.members, table)
 
-    def hear(self, view: Membership) -> None:
+    def update_members(self, members: Membership) -> None:
         """Nobody owns anything else, but who was away may be back, at another address."""
-        self._rows = view.numbers
+        self._rows = members.numbers
 
-    def become(self, number: int) -> None:
+    def set_number(self, number: int) -> None:
         """This agent has that *number* among the holders; what another had under it is not its."""
         if number != self.number:
             self._holders = np.zeros(UNITS, np.uint16)
         self.number = number
         self.refresh()
 
-    def hold(self, tokens: Holders) -> None:
+    def set_holders(self, holders: Holders) -> None:
         """These are the holders."""
-        self._holders = tokens.holders
+        self._holders = holders.holders
         self.refresh()
 
     def hold_own(self) -> None:
@@ -97,8 +97,8 @@ class Ownership:
         self.refresh()
 
     def refresh(self) -> None:
-        """`giving` has changed."""
-        self._free[:] = (self.mine & ~self.giving).astype(np.uint8).tobytes()
+        """`in_transfer` has changed."""
+        self._free[:] = (self.mine & ~self.in_transfer).astype(np.uint8).tobytes()
 
     # What follows
 
@@ -128,11 +128,11 @@ class Ownership:
         """The agent that is to have *url* of *host*."""
         return self._names[self.assignment.unit(host, url)]
 
-    def elsewhere(self, host: str, url: str) -> bool:
+    def is_held_elsewhere(self, host: str, url: str) -> bool:
         """Whether this agent may not fetch *url* of *host*."""
         return not self._free[self.assignment.unit(host, url)]
 
-    def heirs(self) -> dict[int, Units]:
+    def units_of_others(self) -> dict[int, Units]:
         """The units that others own, by the number of the owner: they are to have them."""
         if self.table is None:
             return {}
@@ -144,7 +144,7 @@ class Ownership:
                 found[numbers[member.name]] = units
         return found
 
-    def row(self, number: int) -> MemberRecord | None:
+    def record(self, number: int) -> MemberRecord | None:
         """The member with that number."""
         return self._rows.get(number)
 

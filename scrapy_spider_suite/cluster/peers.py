@@ -22,14 +22,13 @@ from urllib.parse import urlsplit
 
 from scrapy_spider_suite.cluster.agreement import shared_settings
 from scrapy_spider_suite.cluster.handover.handover import Handover
-from scrapy_spider_suite.cluster.handover.handover_context import handover_context
+from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
 from scrapy_spider_suite.cluster.handover.handover_file import FileTransport
 from scrapy_spider_suite.cluster.membership import (
     HEARTBEAT,
     SKEW_MAX,
     AgentLease,
     Candidate,
-    Heartbeat,
     Holders,
     Membership,
     MemberState,
@@ -37,8 +36,7 @@ from scrapy_spider_suite.cluster.membership import (
     folder_identity,
     refuse_short_lease,
 )
-from scrapy_spider_suite.cluster.mode import HAS_ENDED
-from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.mode import HAS_ENDED, AgentContext
 from scrapy_spider_suite.cluster.registry import AgentRegistry, Joined
 from scrapy_spider_suite.cluster.transports.redis_streams import RedisStreams
 from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
@@ -93,22 +91,20 @@ class MemberHeartbeat:
     """
 
     def __init__(
-        self, registry: AgentRegistry, candidate: Callable[[], Awaitable[Candidate]],
-        shares: Ownership, *,
-        changed: Callable[[], None], post: Callable[[], Heartbeat], idle: Callable[[], bool],
-        over: Callable[[str], None], joined: Callable[[Joined], None],
-        hear: Callable[[bool], None],
+        self, context: AgentContext, registry: AgentRegistry,
+        candidate: Callable[[], Awaitable[Candidate]], *, idle: Callable[[], bool],
+        joined: Callable[[Joined], None], hear: Callable[[bool], None],
     ) -> None:  # fmt: skip
         self.ended = False
         self.away = ""
         self.moved = 0
         self.registry = registry
         self._candidate = candidate
-        self._shares = shares
-        self._changed, self._post, self._idle = changed, post, idle
-        self._over, self._joined, self._hear = over, joined, hear
+        self._ownership = context.ownership
+        self._changed, self._post, self._over = context.changed, context.heartbeat, context.over
+        self._idle, self._joined, self._hear = idle, joined, hear
         self._known: Holders | None = None
-        self._held = shares.mine  # as of then
+        self._held = context.ownership.mine  # as of then
         self._poked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._draining = False
@@ -152,7 +148,7 @@ class MemberHeartbeat:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         with suppress(RegistryError, FencedError):  # its lease runs out by itself
-            await self.registry.rest(quiet)
+            await self.registry.announce_stop(quiet)
         await self.registry.close()
 
     def poke(self) -> None:
@@ -253,17 +249,17 @@ class MemberHeartbeat:
     async def _join(self) -> None:
         if not self.registry.lease.live(boottime(), time.time()):
             # Others may hold by now what it held.
-            self._shares.become(0)
+            self._ownership.set_number(0)
             self._changed()
         candidate = await self._candidate()
         self._skew = candidate.skew
         joined = await self.registry.join(candidate)
-        self._shares.become(joined.number)
+        self._ownership.set_number(joined.number)
         self._joined(joined)
         await self._learn(anew=True)
         self._back()
         answer = self.registry.answer
-        if answer.claims > answer.now and not self._shares.mine.any():
+        if answer.claims > answer.now and not self._ownership.mine.any():
             logger.info(
                 "Redis was started a moment ago, or has lost data: agents that held something may "
                 "be on their way; what nobody has claimed is taken in %.0f s",
@@ -274,12 +270,12 @@ class MemberHeartbeat:
 
     async def _learn(self, *, anew: bool = False) -> None:
         """Ask who holds what if that may have changed since it was asked; take what is free."""
-        registry, shares = self.registry, self._shares
-        other = shares.epoch != registry.view.epoch
+        registry, ownership = self.registry, self._ownership
+        other = ownership.epoch != registry.view.epoch
         if other:
             await self._meet(registry.view)
         else:
-            shares.hear(registry.view)
+            ownership.update_members(registry.view)
         known = self._known
         answer = registry.answer
         if known is not None and known.era != answer.era:
@@ -288,16 +284,16 @@ class MemberHeartbeat:
         if moved or other or anew:
             await self._look()
         # Who is dead frees what it held.
-        free = shares.free()
-        if len(free) and (await registry.seize(free, shares.epoch)).units.size:
+        free = ownership.free()
+        if len(free) and (await registry.seize(free, ownership.epoch)).units.size:
             await self._look()
 
     async def _meet(self, view: Membership) -> None:
-        shares = self._shares
+        ownership = self._ownership
         try:
             # It takes long where many are new.
-            table = await asyncio.to_thread(shares.table_of, view.members)
-            if shares.meet(view, table):
+            table = await asyncio.to_thread(ownership.table_of, view.members)
+            if ownership.set_membership(view, table):
                 members = ", ".join(member.name for member in view.members)
                 logger.info("agents that share the crawl: %s", members or "none")
         except SettingsError as error:
@@ -316,10 +312,10 @@ class MemberHeartbeat:
             )  # fmt: skip
 
     async def _look(self) -> None:
-        before = self._shares.mine
-        self._known = await self.registry.tokens()
-        self._shares.hold(self._known)
-        self._held = self._shares.mine
+        before = self._ownership.mine
+        self._known = await self.registry.holders()
+        self._ownership.set_holders(self._known)
+        self._held = self._ownership.mine
         taken = int((self._held & ~before).sum())
         self.moved += taken
         self._changed()
@@ -337,10 +333,10 @@ class MemberHeartbeat:
         if row is not None and row.state is MemberState.ACTIVE and not await self.registry.leave():
             self._draining = False
             logger.error("there is no other agent that could take what this one has: it stays")
-        elif not self._shares.mine.any() and self._idle():
+        elif not self._ownership.mine.any() and self._idle():
             # What comes from now on would stay here.
             self._hear(False)
-            if await self.registry.left():
+            if await self.registry.finish_leaving():
                 self._drained()
 
     def _drained(self) -> None:
@@ -365,7 +361,7 @@ def _reason(text: str) -> str:
 
 
 HANDOVER_FOLDER = "handover"
-"""In the job directory, for parcels that go and that come."""
+"""In the job directory, for files that go and that come."""
 _AGAIN = 1.0
 """Seconds after which hand-overs go on that a process had to leave that was not the member."""
 
@@ -377,23 +373,22 @@ class PeersMode:
         ValueError: the crawl has no name for Redis, or there is no such URL.
     """
 
-    def __init__(self, agency: Agent, incarnation: int) -> None:
+    def __init__(self, agency: Agent, context: AgentContext) -> None:
         crawl, job = agency.crawl, agency.job
         settings = crawl.settings
         self._agency = agency
         self._job = job
         self._url = "" if settings.redis_url is None else settings.redis_url.url
-        self._kv = crawl.store.kv("agent")
+        self._kv, incarnation = context.kv, context.incarnation
         lease = AgentLease(settings.project.longest_fetch)
         self._registry = AgentRegistry(self._url, agency.crawl_name, lease, incarnation=incarnation)
         self._peer = MemberHeartbeat(
-            self._registry, self._candidate, agency.shares, changed=self._changed,
-            post=agency.post, idle=lambda: agency.at_rest, over=agency.over, joined=self._joined,
-            hear=agency.hear,
+            replace(context, changed=self._changed), self._registry, self._candidate,
+            idle=lambda: agency.at_rest, joined=self._joined, hear=agency.set_receiving,
         )  # fmt: skip
         self.transport = RedisStreams(self._url, agency.crawl_name, agency.name, incarnation)
         self._services = [make(agency) for make in agency.services]
-        self._courier: FileTransport | None = None
+        self._file_transport: FileTransport | None = None
         self._handover: Handover | None = None
         self._id = ""
         self._lapses = 0
@@ -405,14 +400,17 @@ class PeersMode:
         refuse_short_lease(new, new.longest_delay)
 
     def _settings_changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
-        if self._courier is not None:
-            self._courier.throttle.rate = new.handover_rate
+        if self._file_transport is not None:
+            self._file_transport.throttle.rate = new.handover_rate
 
     # Life
 
     async def open(self) -> None:
         """See `Members`."""
         await self._peer.open()
+
+    async def meet(self) -> None:
+        """See `ClusterMode`: members have met in Redis."""
 
     def start(self) -> None:
         """See `Members`."""
@@ -421,23 +419,23 @@ class PeersMode:
             logged_task(self._hand_over(), "hand-overs"),
             *(logged_task(service.run(), "services") for service in self._services),
         ]  # fmt: skip
-        if (company := self._company) is not None:
-            self._tasks.append(logged_task(company.run(self._registry), "addresses"))
+        if (addresses := self._addresses) is not None:
+            self._tasks.append(logged_task(addresses.run(self._registry), "addresses"))
 
     @property
-    def _company(self) -> SharedAddresses | None:
+    def _addresses(self) -> SharedAddresses | None:
         limits = self._agency.limits
-        return None if limits is None else limits.company
+        return None if limits is None else limits.addresses
 
     async def close(self, *, over: bool = False) -> None:
         """See `Members`."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._courier is not None:
-            await self._courier.close()
-        company = self._company
-        await self._peer.close(no_time if company is None else company.quiet_in)
+        if self._file_transport is not None:
+            await self._file_transport.close()
+        addresses = self._addresses
+        await self._peer.close(no_time if addresses is None else addresses.quiet_in)
 
     async def _hand_over(self) -> None:
         while self._handover is not None:
@@ -452,33 +450,33 @@ class PeersMode:
     # Joining
 
     async def _candidate(self) -> Candidate:
-        """What joins: with an address at which parcels are taken already."""
-        if self._courier is None:
+        """What joins: with an address at which files are taken already."""
+        if self._file_transport is None:
             await self._receive()
         agency, job = self._agency, self._job
         settings, terms = agency.crawl.settings, agency.phasing and agency.phasing.terms
         return Candidate(
-            name=agency.name, job=job.file.id, seat=folder_identity(job.folder),
+            name=agency.name, job=job.file.id, folder=folder_identity(job.folder),
             grace=settings.agent_grace, weight=settings.agent_weight,
             fixed=shared_settings(settings, agency.assignment), idle=agency.finished,
             most=terms.phases if terms else 0, skew=terms.skew if terms else SKEW_MAX,
-            address="" if self._courier is None else self._courier.address,
+            address="" if self._file_transport is None else self._file_transport.address,
             id=(self._kv.get(b"crawl") or b"").decode(),
             number=int(self._kv.get(b"number") or b"0"),
         )  # fmt: skip
 
     async def _receive(self) -> None:
         crawl, folder = self._agency.crawl, self._job.folder / HANDOVER_FOLDER
-        courier = await self._make_courier(crawl.settings, folder / "in")
-        hands = handover_context(crawl.frontier, self._job.store)
-        hands = hands._replace(open_sieve=self._open_sieve)
-        self._handover = Handover(
-            hands, self._agency.shares, courier, folder / "out",
-            lambda: (crawl.now(), time.time()), give=self._registry.give, look=self._peer.look,
-            changed=self._agency.changed,
+        file_transport = await self._make_file_transport(crawl.settings, folder / "in")
+        context = HandoverContext(
+            crawl.frontier, self._job.store, self._agency.ownership,
+            lambda: (crawl.now(), time.time()), self._agency.changed, open_sieve=self._open_sieve,
         )  # fmt: skip
-        await courier.start(self._handover.inbox)
-        self._courier = courier
+        self._handover = Handover(
+            context, file_transport, folder / "out", give=self._registry.give, look=self._peer.look
+        )
+        await file_transport.start(self._handover.inbox)
+        self._file_transport = file_transport
 
     def _open_sieve(self) -> None:
         """Have a sieve whatever SUITE_SEEN_STORE is: another agent has one, and hands it over."""
@@ -486,7 +484,7 @@ class PeersMode:
         self._job.open_seen(replace(crawl.settings, seen_store="sieve"))
         crawl.frontier.states.use_sieve(active=crawl.settings.seen_store == "sieve")
 
-    async def _make_courier(self, settings: SuiteSettings, folder: Path) -> FileTransport:
+    async def _make_file_transport(self, settings: SuiteSettings, folder: Path) -> FileTransport:
         rate, name = settings.handover_rate, self._agency.name
         if settings.handover_dir is not None:
             return FolderTransport(settings.handover_dir, self._agency.crawl_name, name, rate)
@@ -501,8 +499,8 @@ class PeersMode:
     def _joined(self, joined: Joined) -> None:
         self._id = joined.id
         lapsed, self._lapses = self._registry.lapses != self._lapses, self._registry.lapses
-        if lapsed and not joined.kept and (company := self._company) is not None:
-            company.forget()
+        if lapsed and not joined.kept and (addresses := self._addresses) is not None:
+            addresses.forget()
         self._kv.put(b"crawl", joined.id.encode())
         self._kv.put(b"number", str(joined.number).encode())
         self._agency.crawl.write()
@@ -542,8 +540,11 @@ class PeersMode:
         found: dict[str, Any] = {f"cluster/{n}": v for n, v in self._peer.facts.items()}
         if self._handover is not None:
             found |= {f"handover/{n}": v for n, v in self._handover.facts.items()}
-        if self._courier is not None:
-            found |= {f"courier/{n}": v for n, v in self._courier.counters.as_dict().items()}
+        if self._file_transport is not None:
+            found |= {
+                f"handover_transport/{n}": v
+                for n, v in self._file_transport.counters.as_dict().items()
+            }
         for service in self._services:
             found |= service.stats
         return found

@@ -13,7 +13,7 @@ import hashlib
 import re
 from collections.abc import Awaitable, Sequence
 from importlib.resources import files
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from scrapy_spider_suite.errors import RegistryError, SettingsError
@@ -232,19 +232,31 @@ class RedisServer:
 _CRAWL: Final = re.compile(r"[\w.:-]{1,100}")
 
 
-EVERY: Final = "suite:{*}:crawl"
-"""What the first key of every crawl fits."""
+class RedisKeys:
+    """The names of all keys of *crawl*. Raises `ValueError`: no crawl can have that name."""
 
+    FIRST: ClassVar = "suite:{*}:crawl"
+    """A glob that the first key of every crawl fits."""
 
-def prefix_of(crawl: str) -> str:
-    """What the keys of *crawl* begin with. Raises `ValueError`: no crawl can have that name."""
-    if not _CRAWL.fullmatch(crawl):
-        raise ValueError(f"{crawl!r} is no name for a crawl: 1 to 100 of letters, _ . : -")
-    return f"suite:{{{crawl}}}:"
+    def __init__(self, crawl: str) -> None:
+        if not _CRAWL.fullmatch(crawl):
+            raise ValueError(f"{crawl!r} is no name for a crawl: 1 to 100 of letters, _ . : -")
+        self.prefix = f"suite:{{{crawl}}}:"
+        self.crawl, self.members = f"{self.prefix}crawl", f"{self.prefix}members"
+        self.facts, self.holders = f"{self.prefix}facts", f"{self.prefix}holders"
+        self.secret = f"{self.prefix}secret"
 
+    def inbox(self, agent: str) -> str:
+        """The stream of messages for *agent*."""
+        return f"{self.prefix}inbox:{agent}"
 
-def crawl_of(key: str) -> str:
-    """Whose first key *key* is; "" if it is none."""
-    before, after = EVERY.split("*")
-    name = key.removeprefix(before).removesuffix(after)
-    return name if _CRAWL.fullmatch(name) and f"{prefix_of(name)}crawl" == key else ""
+    def receipts(self, agent: str) -> str:
+        """The stream of receipts for messages of *agent*."""
+        return f"{self.prefix}receipts:{agent}"
+
+    @classmethod
+    def crawl_of(cls, key: str) -> str:
+        """The crawl whose first key *key* is; "" if there is none."""
+        before, after = cls.FIRST.split("*")
+        name = key.removeprefix(before).removesuffix(after)
+        return name if _CRAWL.fullmatch(name) and RedisKeys(name).crawl == key else ""

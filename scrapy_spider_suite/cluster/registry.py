@@ -49,7 +49,7 @@ from scrapy_spider_suite.cluster.membership import (
     join_refusal,
 )
 from scrapy_spider_suite.cluster.messages import SHARED_KEY_MIN
-from scrapy_spider_suite.cluster.redis_server import EVERY, RedisServer, crawl_of, prefix_of
+from scrapy_spider_suite.cluster.redis_server import RedisKeys, RedisServer
 from scrapy_spider_suite.errors import ClusterError, FencedError, JoinRefusedError, RegistryError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.runtime.clock import boottime
@@ -58,9 +58,10 @@ from scrapy_spider_suite.runtime.text import counted
 TIMEOUT: Final = 5.0
 """Seconds that a call may take."""
 
-_TYPES: Final = {"crawl": "string", "members": "hash", "facts": "hash", "holders": "string"}
-_MORE: Final = {"addresses": "hash", "address-eras": "hash"}
-"""Keys that scripts name by themselves."""
+_TYPES: Final = {
+    "crawl": "string", "members": "hash", "facts": "hash", "holders": "string",
+    "addresses": "hash", "address-eras": "hash",
+}  # fmt: skip
 
 
 class RegistryClient:
@@ -71,12 +72,12 @@ class RegistryClient:
     """
 
     def __init__(self, url: str, crawl: str, *, timeout: float = TIMEOUT) -> None:
-        prefix = prefix_of(crawl)
+        keys = RedisKeys(crawl)
         self._server = RedisServer(url, timeout)
         self._scripts = redis_server.load_registry_scripts()
-        self._keys = [f"{prefix}{name}" for name in _TYPES]
-        self._types = {f"{prefix}{name}": type_ for name, type_ in {**_TYPES, **_MORE}.items()}
-        self._secret = f"{prefix}secret"
+        self._keys = [keys.crawl, keys.members, keys.facts, keys.holders]
+        self._types = {f"{keys.prefix}{name}": type_ for name, type_ in _TYPES.items()}
+        self._secret = keys.secret
 
     async def close(self) -> None:
         """Close its connections; never raises."""
@@ -111,7 +112,7 @@ class RegistryClient:
                 text = f"Redis at {self._server.where} holds a {type_} under {key}, which is ours"
                 raise RegistryError(text, "type") from error
 
-    def _tokens(self, answer: RegistryAnswer, data: bytes) -> Holders:
+    def _holders(self, answer: RegistryAnswer, data: bytes) -> Holders:
         if len(data) != 2 * UNITS:
             raise self._damaged(f"{len(data)} bytes of holders")
         return Holders(
@@ -134,7 +135,7 @@ class ClusterOverview(NamedTuple):
     facts: dict[str, dict[str, Any]]
     """What each agent says of itself, by its name."""
 
-    tokens: Holders
+    holders: Holders
     ended: bool
     fixed: dict[str, str]
     """The settings in which all agents agree, as text."""
@@ -147,10 +148,10 @@ async def list_crawls(url: str, *, timeout: float = TIMEOUT) -> list[str]:
     """
     server = RedisServer(url, timeout)
     try:
-        found = await server.names(EVERY)
+        found = await server.names(RedisKeys.FIRST)
     finally:
         await server.close()
-    return sorted(name for key in found if (name := crawl_of(key)))
+    return sorted(name for key in found if (name := RedisKeys.crawl_of(key)))
 
 
 class ClusterAdmin(RegistryClient):
@@ -164,7 +165,7 @@ class ClusterAdmin(RegistryClient):
             return None
         return ClusterOverview(
             answer.id, answer.now / 1000, Membership(answer.epoch, ()) if view is None else view,
-            dict(_facts(answer)), self._tokens(answer, data), answer.ended, self._fixed(answer),
+            dict(_facts(answer)), self._holders(answer, data), answer.ended, self._fixed(answer),
         )  # fmt: skip
 
     def _fixed(self, answer: RegistryAnswer) -> dict[str, str]:
@@ -196,7 +197,7 @@ class ClusterAdmin(RegistryClient):
         await self._order("release")
 
     async def forget(self) -> None:
-        """Remove the crawl, and the letters of its agents, from Redis.
+        """Remove the crawl, and the messages of its agents, from Redis.
 
         Raises `ClusterError`: an agent of it runs.
         """
@@ -306,7 +307,7 @@ class AgentRegistry(RegistryClient):
         grace = 0 if candidate.grace is None else round(candidate.grace * 1000)
         given = {
             "name": candidate.name, "number": candidate.number, "job": candidate.job,
-            "seat": candidate.seat, "weight": candidate.weight, "address": candidate.address,
+            "folder": candidate.folder, "weight": candidate.weight, "address": candidate.address,
             "id": candidate.id, "fresh": secrets.token_hex(8), "protocol": PROTOCOL,
             "fixed": candidate.terms(), "skew": round(candidate.skew * 1000),
             "idle": candidate.idle, "most": candidate.most,
@@ -349,7 +350,7 @@ class AgentRegistry(RegistryClient):
         """Own nothing any more, and begin to hand over; False if there is nobody to take it."""
         return await self._go("leaving") != "alone"
 
-    async def left(self) -> bool:
+    async def finish_leaving(self) -> bool:
         """Be gone, after `leave`; False if it still holds anything.
 
         Who asks once more, since no answer came, has left all the same.
@@ -363,7 +364,7 @@ class AgentRegistry(RegistryClient):
         self.lease.dropped()
         return True
 
-    async def rest(self, quiet: Callable[[], float] = lambda: 0.0) -> None:
+    async def announce_stop(self, quiet: Callable[[], float] = lambda: 0.0) -> None:
         """Say that this process stops, and that the agent will be back: so it may be, at once.
 
         From the call on it may fetch nothing; *quiet* says in how many seconds what it has begun is
@@ -372,13 +373,13 @@ class AgentRegistry(RegistryClient):
         self.lease.dropped()
         await self._go("resting", quiet=round(max(0.0, quiet()) * 1000))
 
-    async def tokens(self) -> Holders:
+    async def holders(self) -> Holders:
         """Who holds what."""
         async with self._one:
             answer, data = await self._call("look", {})
             if answer.code != "ok":
                 self._raise_gone(answer)
-            return self._tokens(answer, data)
+            return self._holders(answer, data)
 
     async def secret(self) -> str:
         """What the agents of the crawl know and nobody without access to its Redis."""
@@ -391,7 +392,7 @@ class AgentRegistry(RegistryClient):
             )  # fmt: skip
         return found
 
-    async def meet(self, asked: AddressQuestion) -> tuple[list[int], list[str]]:
+    async def ask_addresses(self, asked: AddressQuestion) -> tuple[list[int], list[str]]:
         """Which addresses others fetch from, too: see `addresses.AddressBook`, and ``meet.lua``."""
         async with self._one:
             answer, _ = await self._own("meet", asked._asdict())

@@ -34,7 +34,7 @@ from scrapy_spider_suite.urls.normalize import host_of
 
 _NUMBER: Final = struct.Struct(">Q")
 FIRST_ROW_NUMBER: Final = 1 << 32
-"""The lowest number of a row: lower ones are for letters that come from no outbox."""
+"""The lowest number of a row: lower ones are for messages that come from no outbox."""
 _BITS: Final = 62
 _AHEAD: Final = 1_000
 """Numbers that are set aside at a time: a run that is killed leaves some of them unused."""
@@ -154,7 +154,7 @@ def unpack_foreign_row(host: object, row: object, mark: object = "") -> Entry:
 
 
 _A_ROW: Final = 50
-"""Links of a row, at most: a letter holds whole rows."""
+"""Links of a row, at most: a message holds whole rows."""
 _ROW_BYTES: Final = 4_000
 """Bytes of them, unless it is one: with where they came from they fit into the largest datagram."""
 _LINKS, _ENTRY = range(2)
@@ -229,7 +229,7 @@ class OwnerRouter:
     def keeps(self, entry: Entry, *, given: bool = False, anyway: bool = False) -> bool:
         """Whether *entry* stays here; if not it is on its way. One that is volatile must stay.
 
-        It is *given* if it did not come of a page or a letter, but of what this agent was given.
+        It is *given* if it did not come of a page or a message, but of what this agent was given.
         """
         owner = self._owner(entry.host, entry.url)
         if owner == self.own:

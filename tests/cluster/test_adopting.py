@@ -158,12 +158,14 @@ def test_what_packs_tell_is_known_to_the_owners(tmp_path: Path, seen: str) -> No
         agents = Handing.of(trees(5, 5, 5), load_assignment("ring"), tmp_path, 2, "folder", seen)
         await agents.begin("agent-0")
         bury(agents, name)
-        shares, courier = Ownership(agents.assignment, name), agents.make(name)
+        shares, file_transport = Ownership(agents.assignment, name), agents.make(name)
 
         async def view() -> Membership:
             return agents.registry.view
 
-        told = await adopt_packs(packs, shares, courier, tmp_path / "o", crawl="crawl", view=view)
+        told = await adopt_packs(
+            packs, shares, file_transport, tmp_path / "o", crawl="crawl", view=view
+        )
         assert (told.hosts, told.urls) == (3, 3)
         for url, state in found.items():
             host = url.split("/")[2]
@@ -180,7 +182,8 @@ def test_what_packs_tell_is_known_to_the_owners(tmp_path: Path, seen: str) -> No
 
 
 class Slow:
-    """A courier of which each *beat* is seen; what it brings is kept in the end, or never."""
+    """A file_transport of which each *beat* is seen; what it brings is kept in the end, or never.
+    """
 
     address = ""
 
@@ -190,7 +193,7 @@ class Slow:
         self._beat, self._keeps = beat, keeps
 
     async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
-        """See `courier.Courier`."""
+        """See `file_transport.Courier`."""
         self.calls += 1
         for _ in range(40 if self._keeps else 2):
             await asyncio.sleep(0.02)
@@ -199,13 +202,13 @@ class Slow:
             raise TransportError("the disk is full")
 
     async def start(self, inbox: FileReceiver) -> None:
-        """See `courier.Courier`."""
+        """See `file_transport.Courier`."""
 
     async def close(self) -> None:
-        """See `courier.Courier`."""
+        """See `file_transport.Courier`."""
 
     def withdraw(self, label: HandoverLabel) -> None:
-        """See `courier.Courier`."""
+        """See `file_transport.Courier`."""
         self.counters.withdraw(label)
 
 
@@ -231,7 +234,7 @@ async def look() -> Membership:
     return Membership(1, tuple(rows))
 
 
-async def adopt(folder: Path, courier: Slow, patience: float = 0.3) -> AdoptionResult:
+async def adopt(folder: Path, file_transport: Slow, patience: float = 0.3) -> AdoptionResult:
     """What is little, and goes in one parcel; patience is in seconds."""
     side = Side(folder / "a")
     for page in range(5):
@@ -241,7 +244,7 @@ async def adopt(folder: Path, courier: Slow, patience: float = 0.3) -> AdoptionR
     try:
         async with asyncio.timeout(20.0):
             return await adopt_directory(
-                side.frontier, side.store, shares, courier, folder / "out", crawl="crawl",
+                side.frontier, side.store, shares, file_transport, folder / "out", crawl="crawl",
                 view=look, patience=patience,
             )  # fmt: skip
     finally:
@@ -263,9 +266,9 @@ def test_a_parcel_may_take_longer_than_the_patience(
     tmp_path: Path, beat: Callable[[Slow, HandoverLabel], None]
 ) -> None:
     """As long as something is heard of it."""
-    courier = Slow(beat)
-    assert asyncio.run(adopt(tmp_path, courier)).urls == 5
-    assert courier.calls == 1
+    file_transport = Slow(beat)
+    assert asyncio.run(adopt(tmp_path, file_transport)).urls == 5
+    assert file_transport.calls == 1
 
 
 @pytest.mark.usefixtures("soon")
@@ -276,10 +279,10 @@ def test_what_is_called_off_again_and_again_is_not_waited_for(
     """Though each time it gets on for a while."""
     monkeypatch.setattr(sender, "SILENCE", 0.05)
     monkeypatch.setattr(handover, "_MOST", 0.1)
-    courier = Slow(beat, keeps=False)
+    file_transport = Slow(beat, keeps=False)
     with pytest.raises(TransportError, match="nobody has taken anything"):
-        asyncio.run(adopt(tmp_path, courier, 3.0))
-    assert courier.calls > 2
+        asyncio.run(adopt(tmp_path, file_transport, 3.0))
+    assert file_transport.calls > 2
 
 
 @pytest.mark.usefixtures("soon")
@@ -296,9 +299,9 @@ def test_a_parcel_may_take_long_to_be_packed(
         yield from real(giving, path, of)
 
     monkeypatch.setattr(HostDump, "pack", slowly)
-    courier = Slow(sends)
-    assert asyncio.run(adopt(tmp_path, courier)).urls == 5
-    assert courier.calls == 1
+    file_transport = Slow(sends)
+    assert asyncio.run(adopt(tmp_path, file_transport)).urls == 5
+    assert file_transport.calls == 1
 
 
 @pytest.mark.usefixtures("soon")
@@ -317,14 +320,14 @@ def test_what_packs_tell_goes_on_where_it_was_cut(tmp_path: Path, step: int) -> 
     async def rebuild() -> AdoptionResult:
         shares = Ownership(load_assignment("ring"), "a")
         return await adopt_packs(
-            tmp_path / "packs", shares, courier, tmp_path / "out", crawl="crawl", view=look,
+            tmp_path / "packs", shares, file_transport, tmp_path / "out", crawl="crawl", view=look,
             patience=0.0,
         )  # fmt: skip
 
-    courier = Cut(sends)
+    file_transport = Cut(sends)
     if step:
         assert asyncio.run(rebuild()).urls == 2
     else:
         with pytest.raises(TransportError, match="cut"):
             asyncio.run(rebuild())
-    assert courier.calls == (5 if step else 2)
+    assert file_transport.calls == (5 if step else 2)

@@ -113,7 +113,7 @@ def test_after_redis_has_lost_all_an_agent_goes_on_where_it_was_alone() -> None:
         return [AddressSharing.ALONE] * len(question.new), []
 
     async def test() -> None:
-        registry: Any = SimpleNamespace(answer=SimpleNamespace(era=1), meet=meet)
+        registry: Any = SimpleNamespace(answer=SimpleNamespace(era=1), ask_addresses=meet)
         company.standing(address)
         await company._ask(registry)
         registry.answer.era = 2
@@ -156,8 +156,8 @@ def test_the_setting_is_named_of_a_ledger_that_is_not_there(
 
     async def test(ledger: RedisLedger) -> None:
         here: Any = SimpleNamespace(
-            _ledger=ledger, _process="0" * 15 + "1", _lending=SimpleNamespace(run=quiet),
-            company=None if setting == "SUITE_RATE_LEDGER" else object(),
+            _ledger=ledger, _process="0" * 15 + "1", _client=SimpleNamespace(run=quiet),
+            addresses=None if setting == "SUITE_RATE_LEDGER" else object(),
         )  # fmt: skip
         await SharedLimits._ask(here)
         await here._running

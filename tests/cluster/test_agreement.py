@@ -41,7 +41,7 @@ def test_it_has_the_phase_of_its_rank(caplog: pytest.LogCaptureFixture) -> None:
     phasing.changed()
     found = []
     for names in ("m", "am", "amz", "abm", "abcm", "abcm"):
-        shares.settle(len(found) + 1, [Member(name) for name in names])
+        shares.set_members(len(found) + 1, [Member(name) for name in names])
         phasing.changed()
         assert policy.phases is not None
         found.append(policy.phases.node)

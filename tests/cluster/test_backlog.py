@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.agent_contexts import agent_context
 from support.message_transport_contract import until
 from support.udp_ports import KEY, free_addresses
 from support.virtual_crawl import POLICY, WALL, entry
@@ -20,7 +21,6 @@ from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.lan import LanMode
 from scrapy_spider_suite.cluster.mailbox import Mailbox, ReceivedRows
 from scrapy_spider_suite.cluster.membership import Heartbeat
-from scrapy_spider_suite.cluster.messages import MessagePacker
 from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.cluster.transports.udp import UdpTransport
@@ -30,7 +30,7 @@ from scrapy_spider_suite.store.rocks_store import RocksStore
 
 WINDOW, SPARE = 48, 32
 URLS = [f"http://h{n}.example/{Random(n).randbytes(500).hex()}" for n in range(400)]
-"""Two of them fill a letter."""
+"""Two of them fill a message."""
 
 
 class Agent:
@@ -40,25 +40,27 @@ class Agent:
                  setting: str = "same") -> None:  # fmt: skip
         self.over: list[str] = []
         self.store = RocksStore(path / name)
-        self.shares = Ownership(load_assignment("ring"), name)
+        self.ownership = Ownership(load_assignment("ring"), name)
         self.routing = OwnerRouter(
-            Outbox(self.store.kv("outbox")), self.shares.owner, name, cache=1 << 16
+            Outbox(self.store.kv("outbox")), self.ownership.owner, name, cache=1 << 16
         )
         self.frontier = Frontier(self.store, POLICY, now=0.0, wall=WALL, capacity=100)
         self.frontier.admission.router = self.routing
         self.post = UdpTransport(name, places, KEY, WINDOW)
+        context = agent_context(
+            self.ownership, job_id=f"job of {name}", kv=self.store.kv("agent"),
+            written=self.written, heartbeat=lambda: Heartbeat(1, False, 0, 0, 0),
+            over=self.over.append,
+        )  # fmt: skip
         self.neighbour = LanMode(
-            list(places), self.shares, 1, {"SUITE_ORDER": setting}, f"job of {name}",
-            changed=lambda: None, post=lambda: Heartbeat(1, False, 0, 0, 0), over=self.over.append,
-            kv=self.store.kv("agent"), written=self.written,
+            context, list(places), {"SUITE_ORDER": setting},
         )  # fmt: skip
         self.mail = Mailbox(
-            self.frontier, self.routing, self.post, MessagePacker(name, 7, self.post.bounds),
-            ReceivedRows(self.store.kv("received")), self.shares, written=self.written,
-            clock=lambda: 0.0, news=lambda: None, heard=self.neighbour.heard,
-            takes=self.neighbour.takes, agrees=self.neighbour.agrees,
+            context, self.frontier, self.routing, self.post,
+            ReceivedRows(self.store.kv("received")), clock=lambda: 0.0, news=lambda: None,
+            rules=self.neighbour,
         )  # fmt: skip
-        self.neighbour.tell = self.mail.tell
+        self.neighbour.tell = self.mail.send_notice
 
     async def written(self) -> None:
         """What was said is on disk."""
@@ -129,7 +131,7 @@ def test_who_comes_back_with_another_setting_is_told(
         b = village("b")
         await b.begin()
         await until(lambda: a.mail.idle)
-        theirs = sum(a.shares.owner(url.split("/")[2], url) == "b" for url in URLS)
+        theirs = sum(a.ownership.owner(url.split("/")[2], url) == "b" for url in URLS)
         assert b.frontier.pending == theirs > 2 * WINDOW
         await b.end()
         await a.end()
@@ -145,10 +147,10 @@ def test_rows_leave_room_for_messages(village: Make) -> None:
     async def test() -> None:
         a = await backlog(village)
         for _ in range(3):
-            a.mail.reroute()
+            a.mail.readdress_outbox()
             await asyncio.sleep(0.01)
         for _ in range(SPARE // 2):
-            assert a.mail.tell("b", [lan.AGREE])
+            assert a.mail.send_notice("b", [lan.AGREE])
         await a.end()
 
     run(test())
@@ -161,7 +163,7 @@ def test_rows_wait_until_it_is_known_who_agrees(village: Make) -> None:
         a = village("a")
         await a.begin()
         a.frontier.admission.schedule([entry(url) for url in URLS], 0.0)
-        a.mail.reroute()
+        a.mail.readdress_outbox()
         await asyncio.sleep(0.1)
         assert a.post.counters.rows < 20
         b = village("b")

@@ -15,12 +15,13 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("agents.py", "host-parity  2 agents"), ("letters.py", "UDP"), ("ledger.py", "redis     4"),
+        ("agents.py", "host-parity  2 agents"), ("messages.py", "UDP"), ("ledger.py",
+        "redis     4"),
         ("handovers.py", "URLs of 101 hosts"),
     ],
 )  # fmt: skip
 def test_a_benchmark(script: str, said: str) -> None:
-    """Each page once, each letter once, no fetch without its grant, nothing lost on the way."""
+    """Each page once, each message once, no fetch without its grant, nothing lost on the way."""
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / script), "--small"], capture_output=True, text=True,
         check=False,

@@ -73,8 +73,8 @@ def test_over_redis(tmp_path: Path) -> None:
             with intruders(here, tmp_path), vandal(in_streams(client, CRAWL, name_of(1))):
                 verdict = chaos.go_on()
         assert list(verdict.broken()) == []
-        assert counted(here, "suite/mail/malformed") > 0
-        assert counted(here, "suite/mail/oversized") > 0
+        assert counted(here, "suite/messages/malformed") > 0
+        assert counted(here, "suite/messages/oversized") > 0
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_over_udp(tmp_path: Path) -> None:
         verdict = Chaos(plan, here).run()
     assert list(verdict.broken()) == []
     for kind in ("forged", "malformed", "oversized"):
-        assert counted(here, f"suite/mail/{kind}") > 0
+        assert counted(here, f"suite/messages/{kind}") > 0
 
 
 @pytest.mark.slow

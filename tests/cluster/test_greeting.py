@@ -9,9 +9,12 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.agent_contexts import agent_context
 
 from scrapy_spider_suite.cluster import lan
+from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.lan import AGREE, REFUSE, Handshake
+from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.errors import JoinRefusedError
 from scrapy_spider_suite.store.interface import MemoryKV
 
@@ -44,9 +47,12 @@ class Street:
         """Another process of that agent; what was said to it waits for it."""
         other = "ab".replace(name, "")
         self.agents[name] = Handshake(
-            name, [other], {"SUITE_ORDER": self.terms[name]}, f"job of {name}", self.kept[name],
+            agent_context(
+                Ownership(load_assignment("ring"), name), job_id=f"job of {name}",
+                kv=self.kept[name], over=lambda reason: self.ended.append(name),
+            ),
+            [other], {"SUITE_ORDER": self.terms[name]},
             tell=lambda to, message: not self.waits[to].append(list(message)),  # type: ignore[func-returns-value]
-            over=lambda reason: self.ended.append(name),
             skew=self.skew[name], wall=lambda: self.now + self.ahead[name],
         )  # fmt: skip
 

@@ -9,25 +9,25 @@ from scrapy_spider_suite.cluster.messages import Message
 from scrapy_spider_suite.store.interface import MemoryKV
 
 
-def letter(first: int, last: int, rows: int = 1) -> Message:
+def message(first: int, last: int, rows: int = 1) -> Message:
     """One of agent a."""
     return Message("a", 1, 1, first, last, (b"",) * rows)
 
 
 @pytest.mark.parametrize("reopened", [False, True])
 def test_intervals_of_rows_grow_together(reopened: bool) -> None:
-    """And a letter that cannot be one hides nothing."""
+    """And a message that cannot be one hides nothing."""
     kv = MemoryKV()
     known = ReceivedRows(kv)
     for first, last in [(10, 12), (20, 22), (13, 19), (1, 4)]:
-        assert not known.covers(letter(first, last))
-        known.add(letter(first, last))
-    known.add(letter(1, 1 << 60))
+        assert not known.covers(message(first, last))
+        known.add(message(first, last))
+    known.add(message(1, 1 << 60))
     known = ReceivedRows(kv) if reopened else known
-    assert known.covers(letter(11, 21))
-    assert known.covers(letter(1, 4))
-    assert not known.covers(letter(4, 10))
-    assert not known.covers(letter(23, 23))
+    assert known.covers(message(11, 21))
+    assert known.covers(message(1, 4))
+    assert not known.covers(message(4, 10))
+    assert not known.covers(message(23, 23))
     assert not known.covers(Message("b", 1, 1, 11, 12, (b"",)))
 
 
@@ -35,9 +35,9 @@ def test_names_that_somebody_made_up_fill_no_memory(monkeypatch: pytest.MonkeyPa
     """Of who has not written of late it is read again what has come."""
     monkeypatch.setattr("scrapy_spider_suite.cluster.mailbox._SENDERS", 3)
     known = ReceivedRows(MemoryKV())
-    known.add(letter(1, 4))
+    known.add(message(1, 4))
     for number in range(50):
         known.add(Message(f"forged {number}", 1, 1, 7, 7, (b"",)))
         assert not known.covers(Message(f"other {number}", 1, 1, 7, 7, (b"",)))
     assert len(known._of) == 3
-    assert known.covers(letter(1, 4))
+    assert known.covers(message(1, 4))

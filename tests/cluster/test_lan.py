@@ -9,6 +9,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
+from support.agent_contexts import agent_context
 
 from scrapy_spider_suite.cluster import lan
 from scrapy_spider_suite.cluster import lan as greeting
@@ -46,10 +47,12 @@ class Town:
 
     def _agent(self, name: str) -> LanMode:
         agent = LanMode(
-            list(self._lists.get(name, "cab")), Ownership(load_assignment("ring"), name), 1,
-            {"SUITE_ORDER": self._terms.get(name, "same")}, self.jobs[name], changed=lambda: None,
-            post=lambda: self.said[name], over=self.over[name].append, kv=self.kept[name],
-            written=self._written,
+            agent_context(
+                Ownership(load_assignment("ring"), name), job_id=self.jobs[name],
+                kv=self.kept[name], written=self._written, heartbeat=lambda: self.said[name],
+                over=self.over[name].append,
+            ),
+            list(self._lists.get(name, "cab")), {"SUITE_ORDER": self._terms.get(name, "same")},
         )  # fmt: skip
         agent.tell = lambda to, message: self._bring(name, to, list(message))
         return agent
@@ -78,7 +81,7 @@ class Town:
                 await asyncio.sleep(0.005)
 
     def _bring(self, sender: str, to: str, message: list[Any]) -> bool:
-        if to not in self.agents or self.agents[to]._shares.epoch == 0:
+        if to not in self.agents or self.agents[to]._ownership.epoch == 0:
             return True  # it has not begun
         if self._random.random() >= self._lost and not self.deaf & {sender, to}:
             asyncio.get_running_loop().call_soon(self.agents[to].heard, sender, message)
@@ -378,11 +381,11 @@ def test_who_goes_by_something_else_does_not_begin(
             await town.agents["c"].meet()
         assert str(refused.value).endswith(f"agents of a crawl need the same: {differ}")
         assert not any(town.over.values())
-        epochs = {name: town.agents[name]._shares.epoch for name in "abc"}
+        epochs = {name: town.agents[name]._ownership.epoch for name in "abc"}
         assert epochs["a"] == epochs["b"] != epochs["c"]
         for sender, taken in (("b", True), ("c", False), ("c", False)):
-            letter = Message(sender, 1, epochs[sender], 1, 1, (b"",))
-            assert town.agents["a"].takes(letter) == taken
+            message = Message(sender, 1, epochs[sender], 1, 1, (b"",))
+            assert town.agents["a"].takes(message) == taken
         for _ in range(20):
             await asyncio.sleep(0)
         await town.kill(*"abc")
@@ -437,14 +440,14 @@ def test_who_has_lost_its_directory_is_named(caplog: pytest.LogCaptureFixture) -
     assert caplog.text.count("agent b has begun anew: its job directory was lost") == 2
 
 
-def test_terms_fit_into_a_letter() -> None:
+def test_terms_fit_into_a_message() -> None:
     """However long a list of agents, or a setting."""
     said: list[Any] = []
     names = [f"agent-{n}-\N{SNOWMAN}" for n in range(900)]
     terms = {f"SUITE_{n}": f"{n}" * 5_000 for n in range(15)}
     one = greeting.Handshake(
-        names[0], names[1:], terms, "job", MemoryKV(),
-        tell=lambda to, message: not said.append(message), over=said.append,
+        agent_context(Ownership(load_assignment("ring"), names[0])), names[1:], terms,
+        tell=lambda to, message: not said.append(message),
     )  # fmt: skip
     one.greet(names[1])
     assert len(msgpack.packb(said[0])) < BOUNDS.alone

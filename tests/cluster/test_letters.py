@@ -1,4 +1,4 @@
-"""Tests of letters: they come out as they went in, or are refused."""
+"""Tests of messages: they come out as they went in, or are refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from backports import zstd
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.message_transport_contract import letter_of, rows_of
+from support.message_transport_contract import message_of, rows_of
 
 from scrapy_spider_suite.cluster.messages import (
     _HEAD,
@@ -34,42 +34,42 @@ BOUNDS = MessageLimits(packed=600, alone=4_000, raw=6_000)
     st.integers(0, 2**64 - 1000), st.integers(0, 2**32 - 1), st.text("aä_-. ", min_size=1),
 )
 def test_round_trip(rows: list[bytes], first: int, epoch: int, name: str) -> None:
-    """All rows come out, in order, in letters that keep to the bounds."""
+    """All rows come out, in order, in messages that keep to the bounds."""
     name = name[:30]
     packer = MessagePacker(name, 7, BOUNDS)
     left = list(enumerate(rows, first))
     came: list[bytes] = []
     while left:
-        letter = packer.pack(left, epoch)
-        assert len(letter.data) <= (BOUNDS.packed if letter.rows > 1 else BOUNDS.alone)
-        opened = unpack_message(letter.data, BOUNDS)
-        last = left[letter.rows - 1][0]
+        message = packer.pack(left, epoch)
+        assert len(message.data) <= (BOUNDS.packed if message.rows > 1 else BOUNDS.alone)
+        opened = unpack_message(message.data, BOUNDS)
+        last = left[message.rows - 1][0]
         assert opened == Message(name, 7, epoch, left[0][0], last, opened.rows)
-        assert opened.receipt == Acknowledgement(name, 7, letter.first, letter.last)
+        assert opened.receipt == Acknowledgement(name, 7, message.first, message.last)
         came += opened.rows
-        del left[: letter.rows]
+        del left[: message.rows]
     assert came == rows
 
 
 def test_letters_are_full() -> None:
-    """How much fits is known from the letters before: the first ones are smaller."""
+    """How much fits is known from the messages before: the first ones are smaller."""
     draw = Random(1)
     urls = [f"https://www.{draw.randrange(10**6)}.test/{draw.random()}" for _ in range(3_000)]
     packer = MessagePacker("a", 1, MessageLimits(1_300, 8_000, 1 << 16))
     left = list(enumerate(map(str.encode, urls)))
     sizes = []
     while left:
-        letter = packer.pack(left, 1)
-        sizes.append(len(letter.data))
-        del left[: letter.rows]
+        message = packer.pack(left, 1)
+        sizes.append(len(message.data))
+        del left[: message.rows]
     assert sum(sizes[5:-1]) > 0.85 * 1_300 * len(sizes[5:-1])
 
 
 def test_numbers_with_gaps() -> None:
     """Rows for others lie between them."""
-    letter = MessagePacker("a", 1, BOUNDS).pack([(5, b"x"), (9, b"y")], 1)
-    assert letter[1:] == (5, 9, 2)
-    assert unpack_message(letter.data, BOUNDS).rows == (b"x", b"y")
+    message = MessagePacker("a", 1, BOUNDS).pack([(5, b"x"), (9, b"y")], 1)
+    assert message[1:] == (5, 9, 2)
+    assert unpack_message(message.data, BOUNDS).rows == (b"x", b"y")
 
 
 def test_rows_that_fit_nowhere() -> None:
@@ -93,7 +93,7 @@ def test_names(name: str) -> None:
 
 
 def damaged(**parts: object) -> bytes:
-    """A letter of two rows in which some parts are others."""
+    """A message of two rows in which some parts are others."""
     values = {"magic": b"SL", "version": 1, "name": b"a", "first": 1, "last": 2, "count": 2}
     values |= {"frame": zstd.compress(msgpack.packb([b"x", b"y"]))} | parts
     head = _HEAD.pack(
@@ -144,7 +144,7 @@ def deep() -> bytes:
         damaged(frame=zstd.compress(b"\xdd\xff\xff\xff\xff")),
     ],
 )
-def test_what_is_no_letter(data: bytes) -> None:
+def test_what_is_no_message(data: bytes) -> None:
     """It is refused, whatever it is."""
     with pytest.raises(MessageError) as caught:
         unpack_message(data, BOUNDS)
@@ -156,7 +156,7 @@ def test_bombs() -> None:
     large = MessageLimits(1 << 20, 1 << 20, 6_000)
     with pytest.raises(MessageTooLargeError, match="more than 6000 bytes, decompressed"):
         unpack_message(damaged(frame=zstd.compress(bytes(50 << 20))), large)
-    with pytest.raises(MessageTooLargeError, match="a letter of 4001 bytes"):
+    with pytest.raises(MessageTooLargeError, match="a message of 4001 bytes"):
         unpack_message(bytes(4_001), BOUNDS)
     compressor = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 27})
     wide = compressor.compress(msgpack.packb([b"x", b"y"])) + compressor.flush()
@@ -168,7 +168,7 @@ def test_bombs() -> None:
 @given(st.binary(max_size=200), st.integers(0, 60), st.binary(min_size=1, max_size=4))
 def test_damage(tail: bytes, place: int, change: bytes) -> None:
     """No bytes raise anything else."""
-    data = letter_of("a", *rows_of(3), bounds=BOUNDS).data
+    data = message_of("a", *rows_of(3), bounds=BOUNDS).data
     for each in (data[:place] + change + data[place + len(change) :], data[:place] + tail, tail):
         with suppress(MessageError):
             unpack_message(each, BOUNDS)

@@ -10,16 +10,16 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
+from support.agent_contexts import agent_context
 from support.virtual_crawl import POLICY, WALL, entry
 
 from scrapy_spider_suite.cluster.assignment import Member, load_assignment
-from scrapy_spider_suite.cluster.mailbox import Mailbox, ReceivedRows
+from scrapy_spider_suite.cluster.mailbox import Mailbox, MessageRules, ReceivedRows
 from scrapy_spider_suite.cluster.messages import (
     Acknowledgement,
     Message,
     MessageCounters,
     MessageLimits,
-    MessagePacker,
     OnAcknowledged,
     OnMessage,
     PackedMessage,
@@ -35,7 +35,7 @@ HOSTS = [f"http://h{n}.example/" for n in range(40)]
 
 
 class Post:
-    """A post office in memory: letters lie there until `deliver`, receipts until `return_all`."""
+    """A post office in memory: messages lie there until `deliver`, receipts until `return_all`."""
 
     bounds = MessageLimits(4_000, 9_000, 1 << 16)
 
@@ -56,9 +56,9 @@ class Post:
         """See `Transport`."""
         return self.space - len(self.sent)
 
-    def send(self, to: str, letter: PackedMessage) -> bool:
+    def send(self, to: str, message: PackedMessage) -> bool:
         """See `Transport`."""
-        self.sent.append((to, letter))
+        self.sent.append((to, message))
         return True
 
     def acknowledge(self, receipt: Acknowledgement) -> None:
@@ -75,8 +75,8 @@ class Post:
 
     def deliver(self) -> None:
         """Bring what was sent, and leave it here, so that it can be brought again."""
-        for to, letter in self.sent:
-            self._offices[to].received(unpack_message(letter.data, self.bounds))
+        for to, message in self.sent:
+            self._offices[to].received(unpack_message(message.data, self.bounds))
 
     def return_all(self) -> None:
         """Bring what is kept back to its senders."""
@@ -89,20 +89,21 @@ class Agent:
 
     def __init__(self, path: Path, name: str, offices: dict[str, Post], names: str = "ab") -> None:
         self.store = RocksStore(path / name)
-        self.shares = Ownership(load_assignment("ring"), name)
-        self.shares.settle(1, [Member(each) for each in names])
+        self.ownership = Ownership(load_assignment("ring"), name)
+        self.ownership.set_members(1, [Member(each) for each in names])
         self.routing = OwnerRouter(
-            Outbox(self.store.kv("outbox")), self.shares.owner, name, cache=1 << 16
+            Outbox(self.store.kv("outbox")), self.ownership.owner, name, cache=1 << 16
         )
         self.frontier = Frontier(self.store, POLICY, now=0.0, wall=WALL, capacity=100)
         self.frontier.admission.router = self.routing
         self.post = Post(offices, name)
         self.heard: list[Any] = []
+        rules = MessageRules()
+        rules.listens, rules.heard = True, self.hear  # type: ignore[method-assign]
         self.mail = Mailbox(
-            self.frontier, self.routing, self.post, MessagePacker(name, 7, self.post.bounds),
-            ReceivedRows(self.store.kv("received")), self.shares, written=self.written,
-            clock=lambda: 0.0, news=lambda: None,
-            heard=self.hear,
+            agent_context(self.ownership, incarnation=7, written=self.written), self.frontier,
+            self.routing, self.post, ReceivedRows(self.store.kv("received")), clock=lambda: 0.0,
+            news=lambda: None, rules=rules,
         )  # fmt: skip
 
     def hear(self, sender: str, message: Sequence[Any]) -> None:
@@ -115,8 +116,8 @@ class Agent:
 
     def urls(self, mine: bool) -> list[str]:
         """Those of `HOSTS` that this agent owns, or that it does not."""
-        own = self.shares.name
-        return [url for url in HOSTS if (self.shares.owner(url[7:-1], url) == own) is mine]
+        own = self.ownership.name
+        return [url for url in HOSTS if (self.ownership.owner(url[7:-1], url) == own) is mine]
 
     def pending(self) -> set[str]:
         """The URLs in its queues."""
@@ -150,7 +151,7 @@ def run(test: Callable[[Agent, Agent], Any], path: Path) -> None:
 
 
 def test_rows_leave_the_outbox_when_they_are_kept(tmp_path: Path) -> None:
-    """What is a's stays, what is b's arrives once, though letters and receipts come twice."""
+    """What is a's stays, what is b's arrives once, though messages and receipts come twice."""
 
     async def test(a: Agent, b: Agent) -> None:
         a.frontier.admission.schedule([entry(url) for url in HOSTS], 0.0)
@@ -174,7 +175,7 @@ def test_rows_leave_the_outbox_when_they_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_request_that_is_not_filtered_is_taken_once(tmp_path: Path) -> None:
-    """Also if its letter comes to the next process."""
+    """Also if its message comes to the next process."""
 
     async def test(a: Agent, b: Agent) -> None:
         url = a.urls(False)[0]
@@ -214,7 +215,7 @@ def test_who_dies_within_a_letter_takes_the_rest_of_it(
         await until(lambda: b.mail._tasks[0].done())
         b.frontier.flush()
         monkeypatch.undo()
-        b.mail._letters.clear()
+        b.mail._messages.clear()
         b.mail._known = ReceivedRows(b.store.kv("received"))
         await b.mail.start()
         a.post.deliver()
@@ -231,14 +232,14 @@ def test_what_another_agent_owns_by_now_goes_on(tmp_path: Path) -> None:
     async def test(a: Agent, b: Agent) -> None:
         url = a.urls(False)[0]
         b.frontier.admission.schedule([entry(url)], 0.0)
-        b.shares.settle(2, [Member("a")])
-        b.mail.reroute()
+        b.ownership.set_members(2, [Member("a")])
+        b.mail.readdress_outbox()
         a.frontier.admission.schedule([entry(url)], 0.0)
         await until(lambda: a.post.sent)
         a.post.deliver()
         await until(lambda: b.post.sent and b.post.kept)
-        a.shares.settle(2, [Member("a")])
-        a.mail.reroute()
+        a.ownership.set_members(2, [Member("a")])
+        a.mail.readdress_outbox()
         b.post.deliver()
         await until(lambda: a.frontier.pending == 1)
 
@@ -251,8 +252,8 @@ def test_rows_for_who_is_gone_are_taken_by_others(tmp_path: Path) -> None:
     async def test(a: Agent, b: Agent) -> None:
         a.frontier.admission.schedule([entry(url) for url in HOSTS], 0.0)
         await until(lambda: a.post.sent)
-        a.shares.settle(2, [Member("a")])
-        a.mail.reroute()
+        a.ownership.set_members(2, [Member("a")])
+        a.mail.readdress_outbox()
         await until(lambda: a.mail.idle)
         assert a.post.withdrawn == ["b"]
         assert a.pending() == set(HOSTS)
@@ -261,7 +262,7 @@ def test_rows_for_who_is_gone_are_taken_by_others(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_or_sent_is_counted_and_nothing_else_lost(tmp_path: Path) -> None:
-    """A row of nobody knows what, between two good ones; a request that fits into no letter."""
+    """A row of nobody knows what, between two good ones; a request that fits into no message."""
 
     async def test(a: Agent, b: Agent) -> None:
         first, second = a.urls(False)[:2]
@@ -282,24 +283,24 @@ def test_what_cannot_be_read_or_sent_is_counted_and_nothing_else_lost(tmp_path: 
 def test_what_is_sent_is_on_disk_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also what comes while letters are sent: a kill would give its numbers to other rows."""
+    """Also what comes while messages are sent: a kill would give its numbers to other rows."""
 
     async def test(a: Agent, b: Agent) -> None:
         url = a.urls(False)[0]
         more = [entry(f"{url}{n}", flags=Flag.DONT_FILTER) for n in range(3)]
         dirty = []
 
-        def send(to: str, letter: PackedMessage) -> bool:
+        def send(to: str, message: PackedMessage) -> bool:
             dirty.append(a.store.dirty)
             if more:
                 loop.call_soon(a.frontier.admission.schedule, [more.pop()], 0.0)
-            a.post.sent.append((to, letter))
+            a.post.sent.append((to, message))
             return True
 
         loop = asyncio.get_running_loop()
         monkeypatch.setattr(a.post, "send", send)
         a.frontier.admission.schedule([entry(url)], 0.0)
-        await until(lambda: sum(letter.rows for _, letter in a.post.sent) == 4)
+        await until(lambda: sum(message.rows for _, message in a.post.sent) == 4)
         assert not any(dirty)
 
     run(test, tmp_path)
@@ -311,12 +312,12 @@ def test_who_hears_nothing_leaves_letters_to_their_senders(tmp_path: Path) -> No
     async def test(a: Agent, b: Agent) -> None:
         a.frontier.admission.schedule([entry(a.urls(False)[0])], 0.0)
         await until(lambda: a.post.sent)
-        b.mail.hear(False)
+        b.mail.set_receiving(False)
         a.post.deliver()
         await asyncio.sleep(0.05)
         assert not b.post.kept
         assert not b.mail.idle
-        b.mail.hear(True)
+        b.mail.set_receiving(True)
         await until(lambda: b.post.kept)
 
     run(test, tmp_path)
@@ -327,7 +328,7 @@ def test_messages_are_no_rows(tmp_path: Path) -> None:
 
     async def test(a: Agent, b: Agent) -> None:
         for _ in range(2):
-            assert a.mail.tell("b", ["news", 5])
+            assert a.mail.send_notice("b", ["news", 5])
         a.post.deliver()
         await until(lambda: len(b.heard) == 2)
         assert b.heard[0] == ("a", ["news", 5])

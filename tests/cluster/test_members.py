@@ -22,7 +22,7 @@ ROW: dict[str, Any] = {
     "name": "a", "number": 1, "incarnation": "00ff", "weight": 1.5, "address": "", "ends": 0,
     "state": "active", "heard": 1, "idle": False, "sent": 0, "received": 0, "call": 7,
 }  # fmt: skip
-KNOWN: dict[str, Any] = {"name": "a", "job": "j", "seat": "s", "grace": 900.0}
+KNOWN: dict[str, Any] = {"name": "a", "job": "j", "folder": "s", "grace": 900.0}
 
 
 def answered(**given: Any) -> bytes:

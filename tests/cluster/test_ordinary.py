@@ -139,8 +139,8 @@ def test_media_of_another_agents_host_need_a_ledger(ledger: str | None) -> None:
     """So that no two agents visit it at a time; and nothing is fetched when the lease is over."""
     live = SimpleNamespace(may_fetch=lambda delay: delay < 5.0)
     here: Any = SimpleNamespace(
-        crawl=SimpleNamespace(settings=SimpleNamespace(rate_ledger=ledger)), _members=live,
-        shares=SimpleNamespace(elsewhere=lambda host, url: host == "b.test"),
+        crawl=SimpleNamespace(settings=SimpleNamespace(rate_ledger=ledger)), _mode=live,
+        ownership=SimpleNamespace(is_held_elsewhere=lambda host, url: host == "b.test"),
     )  # fmt: skip
     theirs, ours = Request("http://b.test/1.png"), Request("http://a.test/1.png")
     Agent.refuse_fetch(here, ours, None, 1.0)
@@ -151,6 +151,6 @@ def test_media_of_another_agents_host_need_a_ledger(ledger: str | None) -> None:
             Agent.refuse_fetch(here, theirs, None, 1.0)
     with pytest.raises(HostExcluded, match="the lease of this agent has run out"):
         Agent.refuse_fetch(here, ours, None, 9.0)
-    here._members = None
+    here._mode = None
     with pytest.raises(HostExcluded, match="the lease of this agent has run out"):
         Agent.refuse_fetch(here, ours, None, 1.0)

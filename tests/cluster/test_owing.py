@@ -57,7 +57,7 @@ class Scene:
         stats = SimpleNamespace(inc_value=lambda name: self.stats.update([name]))
         crawl = SimpleNamespace(crawler=SimpleNamespace(stats=stats))
         self.agency: Any = SimpleNamespace(
-            _members=SimpleNamespace(may_fetch=lambda: True), _scheduler=self, crawl=crawl,
+            _mode=SimpleNamespace(may_fetch=lambda: True), _scheduler=self, crawl=crawl,
             routing=SimpleNamespace(outbox=self.outbox),
         )  # fmt: skip
 
@@ -197,7 +197,7 @@ def test_no_more_seeds_are_read_than_others_take(tmp_path: Path) -> None:
             time.sleep(2.0)  # some slices, also of a busy machine
         fleet.stop("a")
         assert fleet.wrong == []
-        assert 100 <= fleet.agents["a"].stats["suite/mail/waiting"] < 8_000
+        assert 100 <= fleet.agents["a"].stats["suite/messages/waiting"] < 8_000
 
 
 def seeds_read(job: Path) -> int:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.agent_contexts import agent_context
 from support.agent_town import ALL, InTown, Town, back, beat, candidate
 
 from scrapy_spider_suite.cluster import peers as module
@@ -35,11 +36,14 @@ class Here:
         self.number = 0
         self.over: list[str] = []
         self.hears = [True]
-        self.shares = Ownership(load_assignment("ring"), name)
+        self.ownership = Ownership(load_assignment("ring"), name)
         self.peer = MemberHeartbeat(
-            registry, self._candidate, self.shares, changed=lambda: None,
-            post=lambda: Heartbeat(self.shares.epoch, True, 0, 0, 0), idle=lambda: True,
-            over=self.over.append, joined=self._joined, hear=self.hears.append,
+            agent_context(
+                self.ownership, over=self.over.append,
+                heartbeat=lambda: Heartbeat(self.ownership.epoch, True, 0, 0, 0),
+            ),
+            registry, self._candidate, idle=lambda: True, joined=self._joined,
+            hear=self.hears.append,
         )  # fmt: skip
 
     async def _candidate(self) -> Candidate:
@@ -69,13 +73,13 @@ def test_who_is_drained_takes_nothing_from_before_it_leaves(in_town: InTown) -> 
 
     async def test(town: Town) -> None:
         a = await _drained(town)
-        left, heard = a.registry.left, list[bool]()
+        left, heard = a.registry.finish_leaving, list[bool]()
 
         async def held() -> bool:
             heard.append(a.hears[-1])
             return len(heard) > 1 and await left()
 
-        a.registry.left = held  # type: ignore[method-assign]
+        a.registry.finish_leaving = held  # type: ignore[method-assign]
         await a.peer._beat()
         assert not a.over
         await a.peer._beat()
@@ -91,13 +95,13 @@ def test_who_left_and_heard_no_answer_is_drained(in_town: InTown) -> None:
 
     async def test(town: Town) -> None:
         a = await _drained(town)
-        left = a.registry.left
+        left = a.registry.finish_leaving
 
         async def unheard() -> bool:
             await left()
             raise RegistryError("no answer in time", "away")
 
-        a.registry.left = unheard  # type: ignore[method-assign]
+        a.registry.finish_leaving = unheard  # type: ignore[method-assign]
         with pytest.raises(RegistryError):
             await a.peer._beat()
         with pytest.raises(FencedError) as fenced:
@@ -115,17 +119,17 @@ def test_who_owns_what_is_found_out_beside_the_loop(
 
     async def test(town: Town) -> None:
         a, threads = Here(town.registry(), "a"), list[int]()
-        table = a.shares.assignment.table
+        table = a.ownership.assignment.table
 
         def noting(members: Sequence[Member]) -> Owners:
             threads.append(get_ident())
             return table(members)
 
-        monkeypatch.setattr(a.shares.assignment, "table", noting)
+        monkeypatch.setattr(a.ownership.assignment, "table", noting)
         await a.peer.open()
         await town.agent("b")
         await a.peer._beat()
-        assert [member.name for member in a.shares.table.members] == ["a", "b"]  # type: ignore[union-attr]
+        assert [member.name for member in a.ownership.table.members] == ["a", "b"]  # type: ignore[union-attr]
         assert len(threads) == 2
         assert get_ident() not in threads
 
@@ -142,13 +146,13 @@ def test_why_the_first_agent_waits_is_said(
         town.client.set("test:uptime", 1_000)
         here = Here(town.registry(), "a")
         await here.peer.open()
-        assert not here.shares.mine.any()
+        assert not here.ownership.mine.any()
         assert caplog.text.count("what nobody has claimed is taken in 15 s") == 1
         town.wiped()
         town.client.set("test:uptime", 10**9)
         other = Here(town.registry(), "b")
         await other.peer.open()
-        assert other.shares.mine.all()
+        assert other.ownership.mine.all()
         assert caplog.text.count("what nobody has claimed") == 1
 
     in_town(test)
@@ -179,12 +183,12 @@ def test_who_is_back_is_found_where_it_is_now(in_town: InTown) -> None:
         await town.agent("a", address="10.0.0.1:7000")
         b = Here(town.registry(), "b")
         await b.peer.open()
-        epoch = b.shares.epoch
+        epoch = b.ownership.epoch
         _, joined = await back(town, "a", address="10.0.0.1:7001")
         await b.peer._beat()
-        row = b.shares.row(joined.number)
+        row = b.ownership.record(joined.number)
         assert row is not None
-        assert (joined.kept, b.shares.epoch, row.address) == (True, epoch, "10.0.0.1:7001")
+        assert (joined.kept, b.ownership.epoch, row.address) == (True, epoch, "10.0.0.1:7001")
 
     in_town(test)
 
@@ -202,7 +206,7 @@ def test_under_another_number_an_agent_claims_what_it_held(in_town: InTown) -> N
         await a.give(ALL[::2], 2, a.answer.epoch)
         await a.give(ALL[1::4], 4, a.answer.epoch)
         await b.peer._beat()
-        mine = np.flatnonzero(b.shares.mine)
+        mine = np.flatnonzero(b.ownership.mine)
         town.wiped()
         town.wait(1)
         await back(town, "a", id=b.crawl, number=1)
@@ -212,7 +216,7 @@ def test_under_another_number_an_agent_claims_what_it_held(in_town: InTown) -> N
             await b.peer._beat()
         assert await b.peer._again(fenced.value)
         assert (number, b.number) == (2, 4)
-        assert np.flatnonzero(b.shares.mine).tolist() == mine.tolist()
+        assert np.flatnonzero(b.ownership.mine).tolist() == mine.tolist()
 
     in_town(test)
 
@@ -231,7 +235,7 @@ def test_who_begins_while_the_others_close_waits_for_them(
 
         async def later(asked: Candidate) -> Joined:
             if "asked again" in caplog.text:
-                await closing.rest()
+                await closing.announce_stop()
             return await join(asked)
 
         monkeypatch.setattr(a.registry, "join", later)

@@ -84,7 +84,7 @@ def check(fleet: Fleet, site: Site, pushed: list[str]) -> None:
     assert {item["url"]: item["agent"] for item in items} == owners
     stats = [agent.stats for agent in fleet.agents.values()]
     assert sum(each.get("suite/redis/taken", 0) for each in stats) == len(pushed)
-    assert sum(each["suite/mail/rows"] for each in stats) > 0
+    assert sum(each["suite/messages/rows"] for each in stats) > 0
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.agent_contexts import agent_context
 from support.agent_town import candidate
 from support.crawls import loopback_settings
 from support.fleet import OPEN, Agent, Fleet
@@ -16,7 +17,7 @@ from support.running_crawl import until
 
 from scrapy_spider_suite.cluster import peers
 from scrapy_spider_suite.cluster.assignment import load_assignment
-from scrapy_spider_suite.cluster.membership import AgentLease, Candidate, Heartbeat
+from scrapy_spider_suite.cluster.membership import AgentLease, Candidate
 from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.cluster.peers import PeersMode
 from scrapy_spider_suite.cluster.redis_server import server_place
@@ -119,8 +120,7 @@ def test_redis_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
             f"redis://:secret@127.0.0.1:{free_port()}/1", "web", AgentLease(60.0)
         )
         agent: Any = SimpleNamespace(_peer=peers.MemberHeartbeat(
-            registry, here, shares, changed=lambda: None, idle=lambda: True, over=print,
-            post=lambda: Heartbeat(shares.epoch, True, 0, 0, 0), joined=print, hear=print,
+            agent_context(shares), registry, here, idle=lambda: True, joined=print, hear=print,
         ))  # fmt: skip
         with pytest.raises(RegistryError, match=r"^SUITE_REDIS_URL: Redis at 127\.") as caught:
             await PeersMode.open(agent)

@@ -45,7 +45,7 @@ def test_the_first_agent_holds_everything_and_gives_what_is_not_its_own(in_town:
         moved = await a.give(THIRD, to=2, epoch=answer.epoch)
         assert (moved.units.tolist(), moved.why) == (THIRD.tolist(), "")
         assert (await beat(b)).moves > moves
-        tokens = await b.tokens()
+        tokens = await b.holders()
         assert np.flatnonzero(tokens.holders == 2).tolist() == THIRD.tolist()
         assert (await beat(b)).members is None  # nothing new of members
 
@@ -127,16 +127,16 @@ def test_a_second_process_of_a_name_is_refused_while_the_first_may_live(in_town:
         a = await town.agent("a")
         town.wait(HEARTBEAT)
         with pytest.raises(JoinRefusedError, match=r"the name a runs already \(heard 5 s ago"):
-            await town.agent("a", seat="elsewhere")
+            await town.agent("a", folder="elsewhere")
         await beat(a)  # it is not disturbed
         await town.agent("a")
-        moved = await back(town, "b", seat="here")
-        await moved[0].rest()
-        assert (await back(town, "b", seat="elsewhere"))[1].kept
+        moved = await back(town, "b", folder="here")
+        await moved[0].announce_stop()
+        assert (await back(town, "b", folder="elsewhere"))[1].kept
         town.wait(SILENCE + 1)
         with pytest.raises(JoinRefusedError, match="belongs to an agent with another job"):
-            await town.agent("b", seat="elsewhere", job="other")
-        assert (await back(town, "b", seat="third"))[1].kept
+            await town.agent("b", folder="elsewhere", job="other")
+        assert (await back(town, "b", folder="third"))[1].kept
 
     in_town(test)
 
@@ -166,11 +166,11 @@ def test_who_leaves_is_gone_when_it_holds_nothing(in_town: InTown) -> None:
         answer = await beat(a)
         assert (answer.state, answer.epoch > epoch) == (MemberState.LEAVING, True)
         await a.give(ALL[1:], to=2, epoch=answer.epoch)
-        assert not await a.left()
+        assert not await a.finish_leaving()
         assert (await b.give(ALL[1:2], to=1, epoch=answer.epoch)).why == "target"
         await a.give(ALL[:1], to=2, epoch=answer.epoch)
-        assert await a.left()
-        assert await a.left()  # as if no answer had come
+        assert await a.finish_leaving()
+        assert await a.finish_leaving()  # as if no answer had come
         with pytest.raises(FencedError, match="has left the crawl"):
             await beat(a)
         _, joined = await back(town, "a", number=1)
@@ -315,14 +315,14 @@ def test_what_agents_say_of_themselves_is_shown_and_nothing_else_is(in_town: InT
         overview = await town.office().overview()
         assert overview.facts == {"a": {"hosts": 7, "rate": 1.5, "phase": None}, "b": {}}
         assert [row.name for row in overview.view.rows] == ["a", "b"]
-        assert overview.tokens.holders.tolist() == [1] * UNITS
+        assert overview.holders.holders.tolist() == [1] * UNITS
         assert (overview.id, overview.now, overview.ended) == (a.answer.id, town.now, False)
         with pytest.raises(ClusterError, match="is at work on the crawl"):
             await town.office().forget()
         town.wait(SILENCE + 1)
         mail = [town.keys[0].replace("crawl", f"{kind}:a") for kind in ("inbox", "receipts")]
         for key in mail:
-            town.client.xadd(key, {"letter": b"of the crawl"})
+            town.client.xadd(key, {"message": b"of the crawl"})
         await town.office().forget()
         assert town.client.exists(*town.keys, *mail) == 0
 

@@ -27,7 +27,7 @@ async def over_and_unheard(town: Town, **given: Any) -> None:
     a, b = await two(town, **given)
     while not await idle(a):
         assert not await idle(b)
-    await a.rest()
+    await a.announce_stop()
     town.wait(SILENCE + 1)
 
 
@@ -125,7 +125,7 @@ def test_who_has_left_is_not_waited_for(in_town: InTown) -> None:
         assert not await rounds(a)
         await beat(b)
         await b.give(ALL, to=1, epoch=b.answer.epoch)
-        assert await b.left()
+        assert await b.finish_leaving()
         await beat(a)
         assert await rounds(a)
 
@@ -160,7 +160,7 @@ def test_a_crawl_that_is_over_begins_again_when_all_have_closed(in_town: InTown)
     async def test(town: Town) -> None:
         a, b = await two(town)
         assert await rounds(a, b)
-        await a.rest()
+        await a.announce_stop()
         with pytest.raises(JoinRefusedError, match="is over and its agents are closing"):
             await town.agent("a")
         town.wait(SILENCE + 1)
@@ -180,7 +180,7 @@ def test_who_was_killed_before_it_heard_of_the_end_hears_of_it(
         await over_and_unheard(town, grace=grace)
         killed, _ = await back(town, "b", grace=grace, idle=True)
         assert await idle(killed)
-        await killed.rest()
+        await killed.announce_stop()
         again, _ = await back(town, "b", grace=grace, idle=True)
         assert await idle(again)
 
@@ -220,8 +220,8 @@ def test_all_that_have_nothing_to_do_may_come_after_the_end_together(in_town: In
     async def test(town: Town) -> None:
         a, b = await two(town)
         assert await rounds(a, b)
-        await a.rest()
-        await b.rest()
+        await a.announce_stop()
+        await b.announce_stop()
         town.wait(SILENCE + 1)
         first, _ = await back(town, "a", idle=True)
         second, _ = await back(town, "b", idle=True)
@@ -230,7 +230,7 @@ def test_all_that_have_nothing_to_do_may_come_after_the_end_together(in_town: In
         assert not (await beat(second, left=True)).ended
         assert not await idle(first)
         assert await rounds(first, second)
-        await first.rest()
+        await first.announce_stop()
         assert (await beat(second, left=True)).ended  # it was there at this end
 
     in_town(test)
@@ -247,7 +247,7 @@ def test_who_is_about_to_close_is_left_to_it(in_town: InTown) -> None:
         killed, _ = await back(town, "b", idle=True)
         assert await idle(a)  # it only had to wait for something
         assert (await beat(killed, left=True)).ended
-        await a.rest()
+        await a.announce_stop()
         assert not (await beat(killed, left=True)).ended
 
     in_town(test)
@@ -259,7 +259,7 @@ def test_who_was_there_at_the_end_closes(in_town: InTown) -> None:
     async def test(town: Town) -> None:
         a, b = await two(town)
         assert await rounds(a, b)
-        await a.rest()
+        await a.announce_stop()
         assert (await beat(b, left=True)).ended
         town.wait(SILENCE + 1)
         assert (await beat(b, left=True)).ended

@@ -86,7 +86,7 @@ def test_after_a_loss_who_was_restarted_waits_for_those_who_were_not(in_town: In
         new, joined = await back(town, "b", id=id_, number=2)
         assert (joined.number, joined.kept) == (2, False)
         assert (await new.claim(EVEN, at)).units.size == 0
-        tokens = await new.tokens()
+        tokens = await new.holders()
         assert tokens.claims == town.now + GRACE
         town.wait(GRACE / 2)
         await a.join(candidate("a", id=id_, number=1))
@@ -190,7 +190,7 @@ def test_a_part_that_is_gone_is_as_bad_as_all(in_town: InTown, part: int) -> Non
                 name = "a" if agent is a else "b"
                 await agent.join(candidate(name, number=1 + (agent is b), id=agent.answer.id))
             assert (await agent.claim(mine, at)).units.size == UNITS // 2
-        assert np.bincount((await b.tokens()).holders).tolist() == [0, UNITS // 2, UNITS // 2]
+        assert np.bincount((await b.holders()).holders).tolist() == [0, UNITS // 2, UNITS // 2]
 
     in_town(test)
 

@@ -81,7 +81,7 @@ class Model:
             await process.sync()
             await process.take()
         elif op == "rest":
-            await process.attempt(process.registry.rest())
+            await process.attempt(process.registry.announce_stop())
             process.end()
         elif op == "leave":
             await process.attempt(process.registry.leave())
@@ -142,7 +142,7 @@ class Model:
                 await process.give_back()
                 self.check()
             self.town.wait(GRACE / 3)
-        tokens = await self.processes["a"].registry.tokens()
+        tokens = await self.processes["a"].registry.holders()
         numbers = np.array([job.number for job in self.jobs])
         assert np.array_equal(tokens.holders[SOME], numbers[SOME % len(NAMES)])
 

@@ -19,11 +19,11 @@ def test_twenty_agents_are_restarted_and_nothing_moves(in_town: InTown) -> None:
             await agents[0].give(ALL[number - 1 :: 20], to=number, epoch=epoch)
         answers = [await beat(agent) for agent in agents]
         before = {(answer.epoch, answer.era, answer.moves) for answer in answers}
-        holders = (await agents[0].tokens()).holders
+        holders = (await agents[0].holders()).holders
         assert (len(before), np.bincount(holders).size) == (1, 21)
         for number, agent in enumerate(agents, 1):
             if number % 2:
-                await agent.rest()
+                await agent.announce_stop()
             for _ in range(2):
                 town.wait(GRACE / 3)
                 for other in agents:
@@ -34,6 +34,6 @@ def test_twenty_agents_are_restarted_and_nothing_moves(in_town: InTown) -> None:
             assert joined == (number, agent.answer.id, True)
         answers = [await beat(agent) for agent in agents]
         assert {(answer.epoch, answer.era, answer.moves) for answer in answers} == before
-        assert (await agents[-1].tokens()).holders.tolist() == holders.tolist()
+        assert (await agents[-1].holders()).holders.tolist() == holders.tolist()
 
     in_town(test)

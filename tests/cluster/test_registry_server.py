@@ -206,7 +206,7 @@ def test_after_a_kill_each_unit_has_the_holder_it_had(
         a, b = await town.agent("a"), await town.agent("b")
         await beat(a)
         await a.give(ALL[::2], to=2, epoch=a.answer.epoch)
-        at = (await b.tokens()).at
+        at = (await b.holders()).at
         era, epoch, id_ = a.answer.era, a.answer.epoch, a.answer.id
         town.server.kill()
         with pytest.raises(RegistryError, match="is away") as caught:
@@ -222,7 +222,7 @@ def test_after_a_kill_each_unit_has_the_holder_it_had(
                 await agent.join(candidate("ab"[number - 1], id=id_, number=number))
             await agent.claim(ALL[number % 2 :: 2], at)
             assert agent.answer.epoch > epoch
-        tokens = await a.tokens()
+        tokens = await a.holders()
         assert np.array_equal(tokens.holders, 2 - ALL % 2)
         assert tokens.era > era
 

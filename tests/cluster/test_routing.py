@@ -272,7 +272,7 @@ def test_what_is_known_of_a_seed_lies_where_the_seed_does(
     assert [(row.url, row.tag) for row in seeds(here.store)] == [("https://a.t/", "news")]
     found = list(unpack_rows(row for _, row in agent.outbox.rows("b")))
     assert len(found) == (0 if shared else 1)
-    for _ in range(2):  # a letter may come twice
+    for _ in range(2):  # a message may come twice
         there.admission.schedule(found, 0.0, came=True)
     known = [(row.url, row.tag) for row in seeds(there.store)]
     assert known == ([] if shared else [("https://b.t/", "news")])

@@ -27,7 +27,7 @@ def of_a(*rows: MemberRecord, number: int = 1) -> Ownership:
     """Those of agent a, with the others in *rows*."""
     shares = Ownership(load_assignment("ring"), "a")
     shares.number = number
-    shares.meet(Membership(5, tuple(sorted(rows, key=lambda each: each.name))))
+    shares.set_membership(Membership(5, tuple(sorted(rows, key=lambda each: each.name))))
     return shares
 
 
@@ -35,7 +35,7 @@ def test_before_it_knows_of_others_an_agent_owns_all_and_fetches_nothing() -> No
     """What it is given is stored."""
     shares = Ownership(load_assignment("ring"), "a")
     assert shares.owner("h.example", "https://h.example/") == "a"
-    assert shares.elsewhere("h.example", "https://h.example/")
+    assert shares.is_held_elsewhere("h.example", "https://h.example/")
     assert shares.own.all()
     assert not shares.mine.any()
 
@@ -44,21 +44,21 @@ def test_an_owner_that_does_not_hold_does_not_fetch() -> None:
     """Only what is its own and has been handed over is free; nothing while it is given away."""
     shares = of_a(row("a", 1), row("b", 2))
     host = next(f"h{n}.example" for n in range(99) if shares.owner(f"h{n}.example", "") == "a")
-    shares.hold(tokens(np.full(UNITS, 2, np.uint16)))
-    assert shares.elsewhere(host, "")
+    shares.set_holders(tokens(np.full(UNITS, 2, np.uint16)))
+    assert shares.is_held_elsewhere(host, "")
     assert not shares.settled
-    shares.hold(tokens(np.where(shares.own, 1, 2).astype(np.uint16)))
-    assert not shares.elsewhere(host, "")
+    shares.set_holders(tokens(np.where(shares.own, 1, 2).astype(np.uint16)))
+    assert not shares.is_held_elsewhere(host, "")
     assert shares.settled
-    shares.giving[shares.assignment.unit(host, "")] = True
+    shares.in_transfer[shares.assignment.unit(host, "")] = True
     shares.refresh()
-    assert shares.elsewhere(host, "")
+    assert shares.is_held_elsewhere(host, "")
 
 
 def test_others_are_heirs_of_what_they_own() -> None:
     """All of it, held here or not; an agent that leaves is the heir of nothing."""
     shares = of_a(row("a", 1), row("b", 2), row("c", 7, MemberState.LEAVING))
-    heirs = shares.heirs()
+    heirs = shares.units_of_others()
     assert list(heirs) == [2]
     assert len(heirs[2]) + shares.own.sum() == UNITS
 
@@ -72,7 +72,7 @@ def test_free_is_what_is_owned_here_and_held_by_nobody_who_may_fetch() -> None:
     holders[own[10:30]] = 0
     holders[own[30:35]] = 1
     holders[own[35:36]] = 9  # of whom there is no trace
-    shares.hold(tokens(holders))
+    shares.set_holders(tokens(holders))
     assert set(shares.free().tolist()) == set(own[:30].tolist()) | {int(own[35])}
 
 
@@ -80,16 +80,16 @@ def test_the_same_members_change_nothing() -> None:
     """So that nothing is sent again that was sent before."""
     shares = of_a(row("a", 1), row("b", 2))
     again = Membership(6, (row("a", 1), row("b", 2)))
-    assert not shares.meet(again)
+    assert not shares.set_membership(again)
     assert shares.epoch == 6
-    assert shares.meet(Membership(7, (row("a", 1),)))
+    assert shares.set_membership(Membership(7, (row("a", 1),)))
     assert shares.own.all()
 
 
 def test_on_a_list_everybody_holds_what_he_owns() -> None:
     """There is nothing to be handed over."""
     shares = Ownership(load_assignment("ring"), "b")
-    shares.settle(1, [Member(name) for name in "abc"])
+    shares.set_members(1, [Member(name) for name in "abc"])
     shares.hold_own()
     assert shares.settled
     assert 0 < shares.mine.sum() < UNITS

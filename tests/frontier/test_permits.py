@@ -203,7 +203,7 @@ def test_what_cannot_be_fetched_yet_is_not_asked_for() -> None:
     (crawl,) = _town(400, 400, 1, seats=2)
     crawl.seed(*(f"http://h{number}.t/0" for number in range(400)))
     _run([crawl], until=30.0)
-    figures = crawl.grants.figures
+    figures = crawl.grants.counters
     assert len(crawl.fetches) > 100
     assert len(crawl.frontier.leases.permits) <= 250
     assert figures.asked < 2 * 2 * 300 * 30 / 5

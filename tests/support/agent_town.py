@@ -94,7 +94,7 @@ class Town:
 
 def candidate(name: str, **given: Any) -> Candidate:
     """An agent whose job directory has the name of the agent."""
-    known = {"job": f"job of {name}", "seat": f"seat of {name}", "grace": GRACE}
+    known = {"job": f"job of {name}", "folder": f"folder of {name}", "grace": GRACE}
     return Candidate(name=name, **(known | given))
 
 
@@ -112,7 +112,7 @@ async def beat(agent: AgentRegistry, **said: Any) -> RegistryAnswer:
 
 async def held(agent: AgentRegistry) -> list[int]:
     """How many units each number holds, from 0 on."""
-    counts: list[int] = np.bincount((await agent.tokens()).holders, minlength=4).tolist()
+    counts: list[int] = np.bincount((await agent.holders()).holders, minlength=4).tolist()
     return counts
 
 

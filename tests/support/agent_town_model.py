@@ -110,7 +110,7 @@ class Process:
         job = self.job
         if job.era not in (0, self.registry.answer.era):
             await self.registry.claim(SOME[job.units], job.at)
-        tokens = await self.registry.tokens()
+        tokens = await self.registry.holders()
         self.mine = tokens.holders[SOME] == job.number
         known = job.era in (0, tokens.era) or self.mine[job.units].all()
         if known or tokens.claims <= self.town.now:

@@ -30,7 +30,7 @@ def label(parcel: str = "p1", sender: str = "a", receiver: str = "b") -> Handove
 
 def write(path: Path, of: HandoverLabel, chunks: int = 12) -> Path:
     """A parcel of so many chunks of 64 KiB which no compression makes smaller."""
-    draw = random.Random(of.parcel)
+    draw = random.Random(of.file_id)
     with HandoverWriter(path, of) as parcel:
         for number in range(2 * chunks):
             parcel.put([number, draw.randbytes(1 << 15)])
@@ -48,11 +48,11 @@ class Box:
         self.open.set()
 
     def kept(self, label: HandoverLabel) -> bool:
-        """See `courier.Inbox`."""
-        return label.parcel in self.taken
+        """See `file_transport.Inbox`."""
+        return label.file_id in self.taken
 
     async def take(self, label: HandoverLabel, path: Path) -> None:
-        """See `courier.Inbox`."""
+        """See `file_transport.Inbox`."""
         self.calls += 1
         if self.trouble:
             raise self.trouble.pop()
@@ -60,7 +60,7 @@ class Box:
         with HandoverReader(path) as reader:
             assert reader.label == label
             assert sum(1 for _ in reader.chunks())
-        self.taken[label.parcel] = path.read_bytes()
+        self.taken[label.file_id] = path.read_bytes()
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -71,12 +71,14 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.005)
 
 
-async def insist(courier: FileTransport, path: Path, of: HandoverLabel, address: str) -> None:
+async def insist(
+    file_transport: FileTransport, path: Path, of: HandoverLabel, address: str
+) -> None:
     """Deliver as an agent does: again and again."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
-                return await courier.deliver(path, of, address)
+                return await file_transport.deliver(path, of, address)
             except TransportError:
                 await asyncio.sleep(0.01)
 
@@ -86,7 +88,7 @@ class Couriers(ABC):
 
     @abstractmethod
     def make(self, name: str, folder: Path) -> FileTransport:
-        """A courier of the agent *name*, which has not started."""
+        """A file_transport of the agent *name*, which has not started."""
 
     @abstractmethod
     def part(self, folder: Path, of: HandoverLabel) -> Path:
@@ -167,13 +169,13 @@ class Couriers(ABC):
         """From both sides."""
         there = [label(f"p{n}") for n in range(5)]
         back = [label(f"q{n}", "b", "a") for n in range(5)]
-        paths = {of.parcel: write(tmp_path / of.parcel, of, 2) for of in there + back}
+        paths = {of.file_id: write(tmp_path / of.file_id, of, 2) for of in there + back}
 
         async def test(a: FileTransport, b: FileTransport, box: Box) -> None:
-            sends = [insist(a, paths[of.parcel], of, b.address) for of in there]
-            sends += [insist(b, paths[of.parcel], of, a.address) for of in back]
+            sends = [insist(a, paths[of.file_id], of, b.address) for of in there]
+            sends += [insist(b, paths[of.file_id], of, a.address) for of in back]
             await asyncio.gather(*sends)
-            assert sorted(box.taken) == [of.parcel for of in there]
+            assert sorted(box.taken) == [of.file_id for of in there]
             assert all(data == paths[name].read_bytes() for name, data in box.taken.items())
             assert (a.counters.received, b.counters.received) == (5, 5)
 

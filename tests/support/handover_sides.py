@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from time import sleep
-from typing import Any
 
 from scrapy_spider_suite.cluster.assignment import Member, OwnerTable, Ring, load_assignment
 from scrapy_spider_suite.cluster.handover.dump import DumpSettlement, HostDump
-from scrapy_spider_suite.cluster.handover.handover_context import handover_context
+from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
 from scrapy_spider_suite.cluster.handover.handover_file import HandoverLabel, UnitSet, pack_units
 from scrapy_spider_suite.cluster.handover.load import HostLoad
+from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.parts import QueueOptions
 from scrapy_spider_suite.frontier.entries import UNITS, Flag, state_key
@@ -66,6 +66,12 @@ class Side:
         """The time of the frontier, and wall time."""
         return self.now, self.now + self.frontier.wall_offset
 
+    def context(self, open_sieve: Callable[[], None] | None = None) -> HandoverContext:
+        """What hand-overs work on here."""
+        return HandoverContext(
+            self.frontier, self.store, Ownership(Ring(), "a"), self.clock, open_sieve=open_sieve
+        )
+
     def put(self, host: str, page: int, state: str) -> None:
         """Know a URL so."""
         url = f"http://{host}/{page}"
@@ -74,9 +80,9 @@ class Side:
         self.frontier.admission.schedule([entry(url)], self.now)
         if state == "pending":
             return
-        hands = handover_context(self.frontier, self.store)
+        hands = self.context()
         (queued,) = [e for e in self.store.rows(host, b"", 1_000) if e.url == url]
-        assert hands.rework.remove(queued)
+        assert hands.edits.remove(queued)
         known = FAILED if state == "failed" else DONE
         record = hands.residents.records.touch(host)
         hands.states.import_state(state_key(host, url), host, record, known)
@@ -84,7 +90,7 @@ class Side:
         self.frontier.flush()
         if state == "asked":
             again = entry(url, flags=int(Flag.DONT_FILTER))
-            assert hands.rework.requeue(again, known, self.now)
+            assert hands.edits.requeue(again, known, self.now)
         if state == "archived":
             assert self.store.archive is not None
             self.store.archive.add([state_key(host, url)])
@@ -92,15 +98,15 @@ class Side:
 
     def giving(self, units: UnitSet) -> HostDump:
         """What gives *units*."""
-        return HostDump(handover_context(self.frontier, self.store), units, self.clock)
+        return HostDump(self.context(), units)
 
     def taking(self, units: UnitSet, path: Path, of: HandoverLabel) -> HostLoad:
         """What takes them."""
-        return HostLoad(handover_context(self.frontier, self.store), units, self.clock, path, of)
+        return HostLoad(self.context(), units, path, of)
 
     def forgetting(self, units: UnitSet) -> DumpSettlement:
         """What forgets them."""
-        return DumpSettlement(handover_context(self.frontier, self.store), units, self.clock)
+        return DumpSettlement(self.context(), units)
 
     def known(self) -> dict[str, str]:
         """What of each URL."""
@@ -263,26 +269,27 @@ class Movers(Agents):
             HandoverLabel(parcel, "crawl", giver, taker, pack_units(numbers)),
             self.folder / parcel,
         )
-        hands, clock = self.parts(giver)
-        yield from HostDump(hands, units, clock).pack(path, of)
-        taking = HostLoad(*[self.parts(taker)[0], units, self.parts(taker)[1]], path, of)
+        context = self.context(giver)
+        yield from HostDump(context, units).pack(path, of)
+        taking = HostLoad(self.context(taker), units, path, of)
         yield from taking.take()
         assert taking.done
         self.held[taker] |= numbers
         self.hold(taker)
-        yield from DumpSettlement(hands, units, clock).forget(parcel)
+        yield from DumpSettlement(context, units).forget(parcel)
 
-    def parts(self, name: str) -> tuple[Any, Callable[[], tuple[float, float]]]:
-        """What a hand-over needs of an agent."""
+    def context(self, name: str) -> HandoverContext:
+        """What hand-overs of an agent work on."""
         crawl = self.crawls[name]
         frontier = crawl.frontier
         assert isinstance(frontier.store, RocksStore)
-        return handover_context(frontier, frontier.store), lambda: (
-            crawl.now, crawl.now + frontier.wall_offset,
+        return HandoverContext(
+            frontier, frontier.store, Ownership(self.assignment, name),
+            lambda: (crawl.now, crawl.now + frontier.wall_offset),
         )  # fmt: skip
 
     def deliver(self) -> None:
-        """Letters, and some portions of each hand-over."""
+        """Messages, and some portions of each hand-over."""
         super().deliver()
         for steps in list(self.work):
             if not [None for _ in islice(steps, self.portions)]:

@@ -51,9 +51,9 @@ def in_streams(client: Redis[bytes], crawl: str, name: str, seed: int = 1) -> li
         return lambda: client.xadd(key, fields, maxlen=1000)
 
     return [
-        add(inbox, {"letter": b"what is this"}),
-        add(inbox, {"letter": chance.randbytes(300)}),
-        add(inbox, {"letter": chance.randbytes(2 << 20)}),
+        add(inbox, {"message": b"what is this"}),
+        add(inbox, {"message": chance.randbytes(300)}),
+        add(inbox, {"message": chance.randbytes(2 << 20)}),
         add(inbox, {"text": "hello"}),
         add(receipts, {"receipts": chance.randbytes(100)}),
         add(receipts, {"text": "hello"}),

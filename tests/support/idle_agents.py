@@ -14,7 +14,7 @@ import numpy as np
 
 from scrapy_spider_suite.cluster.assignment import Member, OwnerTable, fingerprint, load_assignment
 from scrapy_spider_suite.cluster.membership import AgentLease, Candidate, Heartbeat
-from scrapy_spider_suite.cluster.redis_server import prefix_of
+from scrapy_spider_suite.cluster.redis_server import RedisKeys
 from scrapy_spider_suite.cluster.registry import AgentRegistry
 from scrapy_spider_suite.errors import ClusterError
 from scrapy_spider_suite.operate.executors.action_runner import ActionRunner
@@ -88,7 +88,7 @@ class Town:
     async def _join(self, name: str) -> None:
         registry = AgentRegistry(self.server.url, self.crawl, AgentLease(180.0))
         candidate = Candidate(
-            name=name, job=f"job of {name}", seat=f"seat of {name}", grace=900.0, fixed=self._fixed
+            name=name, job=f"job of {name}", folder=f"folder of {name}", grace=900.0, fixed=self._fixed
         )
         await registry.join(candidate)
         self._registries[name] = registry
@@ -101,7 +101,7 @@ class Town:
         table = OwnerTable.of(self.assignment, first.view.members)
         numbers = [row.number for row in first.view.rows]
         with self.server.client() as client:
-            client.set(f"{prefix_of(self.crawl)}holders", np.array(numbers)[table.owners]
+            client.set(f"{RedisKeys(self.crawl).prefix}holders", np.array(numbers)[table.owners]
                        .astype(">u2").tobytes())  # fmt: skip
 
     async def _live(self, name: str, registry: AgentRegistry) -> None:
@@ -133,7 +133,7 @@ class Town:
         await asyncio.gather(task, return_exceptions=True)
         registry = self._registries.pop(name)
         with suppress(ClusterError):
-            await registry.rest()
+            await registry.announce_stop()
         await registry.close()
 
     async def _close(self) -> None:

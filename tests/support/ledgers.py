@@ -20,7 +20,7 @@ from scrapy_spider_suite.cluster.ledger.rate_ledger import (
 )
 
 NOON = 1_800_000_000_000
-A, B, C = (letter * 16 for letter in "abc")
+A, B, C = (message * 16 for message in "abc")
 K, L = "host k", "address l"
 WINDOW, HOLD, AHEAD = 5_000, 30_000, 5_000
 

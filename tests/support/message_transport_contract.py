@@ -1,4 +1,4 @@
-"""The contract of what carries letters between agents, and agents that are as small as can be."""
+"""The contract of what carries messages between agents, and agents that are as small as can be."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def until(condition: Callable[[], object], step: Callable[[], object] = la
 
 
 class Agent:
-    """What an agent does with letters; `outbox` and `kept` are its disk, the rest its process."""
+    """What an agent does with messages; `outbox` and `kept` are its disk, the rest its process."""
 
     def __init__(self, name: str, contract: Agents) -> None:
         self.name = name
@@ -85,16 +85,16 @@ class Agent:
                 if whose == to and number not in self.on_the_way
             ]
             while rows and self.transport.room(to):
-                letter = self.packer.pack(rows, epoch=1)
-                assert self.transport.send(to, letter)
-                self.on_the_way |= {number for number, _ in rows[: letter.rows]}
-                del rows[: letter.rows]
+                message = self.packer.pack(rows, epoch=1)
+                assert self.transport.send(to, message)
+                self.on_the_way |= {number for number, _ in rows[: message.rows]}
+                del rows[: message.rows]
 
     def keep(self) -> None:
         """Put what has arrived on disk, and say so."""
-        for letter in self.unkept:
-            self.kept += letter.rows
-            self.transport.acknowledge(letter.receipt)
+        for message in self.unkept:
+            self.kept += message.rows
+            self.transport.acknowledge(message.receipt)
         self.unkept.clear()
 
     def turn(self) -> None:
@@ -150,7 +150,7 @@ class TransportContract(Agents):
     """What every `Transport` does."""
 
     count = 2_000
-    """Rows that need several letters."""
+    """Rows that need several messages."""
 
     loses = False
     """Whether what is said last may be lost."""
@@ -239,12 +239,12 @@ class TransportContract(Agents):
             await b.start()
             room = a.transport.room("b")
             rows = rows_of(2 * room)
-            letters = [MessagePacker("a", 1, a.transport.bounds).pack([(n, row)], 1) for n, row in
+            messages = [MessagePacker("a", 1, a.transport.bounds).pack([(n, row)], 1) for n, row in
                        enumerate(rows, 1)]  # fmt: skip
             a.write("b", rows)
-            taken = [a.transport.send("b", letter) for letter in letters]
+            taken = [a.transport.send("b", message) for message in messages]
             assert taken == [True] * room + [False] * room
-            assert a.transport.send("b", letters[0])  # is on its way already
+            assert a.transport.send("b", messages[0])  # is on its way already
             assert a.transport.counters.taken == room
             a.on_the_way = set(range(1, room + 1))
             await until(lambda: len(b.unkept) == room)
@@ -283,11 +283,11 @@ class TransportContract(Agents):
             a.write("b", [b"one"])
             a.post()
             await until(lambda: b.unkept)
-            letter = b.unkept[0]
+            message = b.unkept[0]
             b.keep()
             await b.transport.close()
             await b.transport.close()
-            b.transport.acknowledge(letter.receipt)
+            b.transport.acknowledge(message.receipt)
             if not self.loses:
                 await until(lambda: not a.outbox)
             a.write("b", [b"two"])
@@ -299,6 +299,6 @@ class TransportContract(Agents):
         both(test)
 
 
-def letter_of(sender: str, *rows: bytes, bounds: MessageLimits, first: int = 1) -> PackedMessage:
-    """A letter with *rows*."""
+def message_of(sender: str, *rows: bytes, bounds: MessageLimits, first: int = 1) -> PackedMessage:
+    """A message with *rows*."""
     return MessagePacker(sender, 1, bounds).pack(list(enumerate(rows, first)), epoch=1)

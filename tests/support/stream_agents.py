@@ -1,4 +1,4 @@
-"""Agents whose letters go through a real Redis, for tests."""
+"""Agents whose messages go through a real Redis, for tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_spider_suite.cluster.transports.redis_streams import BOUNDS, RedisStreams
+from scrapy_spider_suite.cluster.transports.redis_streams import BOUNDS, RedisStreams, StreamLimits
 from support.message_transport_contract import Agents
 from support.redis_servers import RedisServer
 
@@ -16,7 +16,7 @@ INBOX, RECEIPTS = "suite:{crawl}:inbox:b", "suite:{crawl}:receipts:a"
 
 
 class StreamsAgents(Agents):
-    """Agents whose letters are small, and that look soon whether they still lie there."""
+    """Agents whose messages are small, and that look soon whether they still lie there."""
 
     limits: dict[str, Any] = {}  # noqa: RUF012 - read only
 
@@ -50,8 +50,8 @@ class StreamsAgents(Agents):
         self.processes[name] = incarnation
         self.enroll()
         streams = RedisStreams(
-            self.server.url, "crawl", name, incarnation, check=0.2, timeout=2.0, block=0.5,
-            **{"window": 24} | self.limits,
+            self.server.url, "crawl", name, incarnation,
+            StreamLimits(check=0.2, timeout=2.0, block=0.5, **{"window": 24} | self.limits),
         )  # fmt: skip
         streams.bounds = BOUNDS._replace(packed=1_400)
         return streams

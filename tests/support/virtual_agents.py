@@ -22,7 +22,7 @@ def owner_of(assignment: Assignment, table: OwnerTable) -> OwnerOf:
 
 @dataclass
 class Agents:
-    """As many agents as *stores*, which exchange letters every *beat* virtual seconds."""
+    """As many agents as *stores*, which exchange messages every *beat* virtual seconds."""
 
     web: Web
     assignment: Assignment
@@ -37,7 +37,7 @@ class Agents:
     routings: dict[str, OwnerRouter] = field(default_factory=dict)
     away: set[str] = field(default_factory=set)
     heirs: dict[str, str] = field(default_factory=dict)
-    """Who takes the letters of one that does not come back."""
+    """Who takes the messages of one that does not come back."""
     now: float = 0.0
     rows: int = 0
     links: int = 0
@@ -94,12 +94,12 @@ class Agents:
                 taker = self.heirs.get(to, to)
                 if taker in self.away:
                     continue
-                while letter := list(islice(routing.outbox.rows(to), A_LETTER)):
+                while message := list(islice(routing.outbox.rows(to), A_LETTER)):
                     frontier = self.crawls[taker].frontier
-                    entries = list(unpack_rows(row for _, row in letter))
+                    entries = list(unpack_rows(row for _, row in message))
                     frontier.admission.schedule(entries, self.now)
                     frontier.flush()
-                    routing.outbox.drop(to, letter[0][0], letter[-1][0])
-                    self.rows += len(letter)
+                    routing.outbox.drop(to, message[0][0], message[-1][0])
+                    self.rows += len(message)
                     self.links += len(entries)
             self.crawls[name].frontier.flush()

@@ -1,4 +1,4 @@
-"""Agents in virtual time that hand hosts over as real ones do: couriers, registry, kills."""
+"""Agents in virtual time that hand hosts over as real ones do: file_transports, registry, kills."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from scrapy_spider_suite.cluster.assignment import Assignment, Units
 from scrapy_spider_suite.cluster.handover.handover import Handover
-from scrapy_spider_suite.cluster.handover.handover_context import handover_context
+from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
 from scrapy_spider_suite.cluster.handover.handover_file import FileTransport
 from scrapy_spider_suite.cluster.membership import Holders, MemberRecord, Membership, MemberState
 from scrapy_spider_suite.cluster.ownership import Ownership
@@ -94,7 +94,7 @@ class Handing(Agents):
     registry: FakeRegistry
     shares: dict[str, Ownership]
     handovers: dict[str, Handover]
-    couriers: dict[str, FileTransport]
+    file_transports: dict[str, FileTransport]
     tasks: dict[str, asyncio.Task[None]]
     out: dict[int, str]
     folder: Path
@@ -108,7 +108,7 @@ class Handing(Agents):
         cls, web: Web, assignment: Assignment, folder: Path, count: int, kind: str,
         seen: str = "trie",
     ) -> Handing:  # fmt: skip
-        """So many agents with stores in *folder*, with couriers of that *kind*."""
+        """So many agents with stores in *folder*, with file_transports of that *kind*."""
         stores = []
         for number in range(count):
             store = RocksStore(folder / f"s{number}", memory=1 << 20)
@@ -119,7 +119,7 @@ class Handing(Agents):
         self = cls(web, assignment, stores, sift=seen == "sieve")
         self.each(lambda crawl: setattr(crawl, "status", 200))
         self.registry, self.folder, self.kills, self.refetched = FakeRegistry(), folder, 0, 0
-        self.shares, self.handovers, self.couriers, self.tasks = {}, {}, {}, {}
+        self.shares, self.handovers, self.file_transports, self.tasks = {}, {}, {}, {}
         self.homes = {}
         self.make = self.tcp if kind == "tcp" else self.shared
         return self
@@ -148,30 +148,33 @@ class Handing(Agents):
         """A process of that agent."""
         shares = self.shares[name] = Ownership(self.assignment, name)
         shares.number = self.registry.numbers[name]
-        shares.meet(self.registry.view)
-        shares.hold(self.registry.tokens)
-        crawl, courier = self.crawls[name], self.make(name)
-        self.couriers[name] = courier
+        shares.set_membership(self.registry.view)
+        shares.set_holders(self.registry.tokens)
+        crawl, file_transport = self.crawls[name], self.make(name)
+        self.file_transports[name] = file_transport
         self.routings[name].reroute(shares.owner)
         self._check(name, crawl)
         frontier = crawl.frontier
         assert isinstance(frontier.store, RocksStore)
 
         def changed() -> None:
-            frontier.leases.foreign.set_rule(shares.elsewhere, by_host=self.assignment.by_host)
+            frontier.leases.foreign.set_rule(shares.is_held_elsewhere, by_host=self.assignment.by_host)
 
         async def look() -> None:
-            shares.hold(self.registry.tokens)
+            shares.set_holders(self.registry.tokens)
             changed()
 
+        context = HandoverContext(
+            frontier, frontier.store, shares, lambda: (crawl.now, crawl.now + frontier.wall_offset),
+            changed,
+        )  # fmt: skip
         handover = self.handovers[name] = Handover(
-            handover_context(frontier, frontier.store), shares, courier, self.folder / name / "out",
-            lambda: (crawl.now, crawl.now + frontier.wall_offset),
-            give=self.registry.giving_of(name), look=look, changed=changed,
+            context, file_transport, self.folder / name / "out", give=self.registry.giving_of(name),
+            look=look,
         )  # fmt: skip
         changed()
-        await courier.start(handover.inbox)
-        self.registry.addresses[name] = courier.address
+        await file_transport.start(handover.inbox)
+        self.registry.addresses[name] = file_transport.address
         self.tasks[name] = asyncio.ensure_future(handover.run("crawl"))
 
     def _check(self, name: str, crawl: Crawl) -> None:
@@ -191,7 +194,7 @@ class Handing(Agents):
         """Its process ends, in whatever it is at."""
         self.tasks[name].cancel()
         await asyncio.gather(self.tasks[name], return_exceptions=True)
-        await self.couriers[name].close()
+        await self.file_transports[name].close()
 
     async def die(self, name: str) -> None:
         """Its process is killed."""
@@ -259,11 +262,11 @@ class Handing(Agents):
             if known == (self.registry.epoch, (self.registry.holders == shares.number).sum()):
                 continue
             if shares.epoch != self.registry.epoch:
-                shares.meet(self.registry.view)
-            shares.hold(self.registry.tokens)
+                shares.set_membership(self.registry.view)
+            shares.set_holders(self.registry.tokens)
             self.routings[name].reroute(shares.owner)
             self.crawls[name].frontier.leases.foreign.set_rule(
-                shares.elsewhere, by_host=self.assignment.by_host
+                shares.is_held_elsewhere, by_host=self.assignment.by_host
             )
             self.handovers[name].poke()
 
@@ -271,7 +274,7 @@ class Handing(Agents):
     def events(self) -> int:
         """How much has happened to parcels, whatever it was."""
         facts = sum(sum(handover.facts.values()) for handover in self.handovers.values())
-        held = sum(int(shares.giving.any()) for shares in self.shares.values())
+        held = sum(int(shares.in_transfer.any()) for shares in self.shares.values())
         return self.registry.gives + facts + held
 
     @property
@@ -284,7 +287,9 @@ class Handing(Agents):
         """Whether everybody holds what he owns."""
         self.meet()
         return not self.busy and all(
-            shares.settled for name, shares in self.shares.items() if name in self.registry.active
+            shares.settled
+            for name, shares in self.shares.items()
+            if name in self.registry.active
         )
 
     async def crawl(self, until: Callable[[], bool], beats: int = 6_000) -> None:
@@ -320,7 +325,7 @@ class Handing(Agents):
             (
                 name, crawl.frontier.pending, len(self.routings[name].outbox),
                 crawl.frontier.leases.out, self.handovers[name].busy, self.shares[name].settled,
-                int(self.shares[name].giving.sum()), self.tasks[name].done(),
+                int(self.shares[name].in_transfer.sum()), self.tasks[name].done(),
             )
             for name, crawl in self.crawls.items()
         ]  # fmt: skip

@@ -1,8 +1,8 @@
 """What a dead agent had goes to those who own it by now: out of its job directory, or, where its
 disk is lost, as far as its packs tell.
 
-Both go in parcels, through the courier that the agents use among each other, as data of units that
-the sender does not hold: see `handover`. Both bear to be done twice.
+Both go in files, through the file_transport that the agents use among each other, as data of units
+that the sender does not hold: see `handover`. Both bear to be done twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 
 from scrapy_spider_suite.cluster.assignment import Units
 from scrapy_spider_suite.cluster.handover.handover import Handover
-from scrapy_spider_suite.cluster.handover.handover_context import handover_context
+from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
 from scrapy_spider_suite.cluster.handover.handover_file import (
     STATE,
     FileTransport,
@@ -48,7 +48,7 @@ PATIENCE: Final = 120.0
 """Seconds in which nothing gets on, after which whoever adopts is told so."""
 
 PACKED_URLS: Final = 200_000
-"""URLs of a parcel that is made of packs."""
+"""URLs of a file that is made of packs."""
 
 _BEAT: Final = 1.0
 _ROWS: Final = 200
@@ -66,7 +66,7 @@ class AdoptionResult:
         unread: rows of it that could not be read.
     """
 
-    parcels: int
+    files: int
     hosts: int
     urls: int
     links: int = 0
@@ -74,7 +74,7 @@ class AdoptionResult:
 
 
 async def adopt_directory(
-    frontier: Frontier, store: RocksStore, shares: Ownership, courier: FileTransport,
+    frontier: Frontier, store: RocksStore, ownership: Ownership, file_transport: FileTransport,
     folder: Path, *,
     crawl: str, view: FetchMembership, say: Callable[[str], None] = logger.info,
     patience: float = PATIENCE,
@@ -83,9 +83,9 @@ async def adopt_directory(
 
     Args:
         frontier: of the job, which nobody fetches for.
-        shares: of the dead agent: new, by its name.
-        courier: of its name; it need not have been started, but where receipts are files.
-        folder: in the job directory, for parcels.
+        ownership: of the dead agent: new, by its name.
+        file_transport: of its name; it need not have been started, but where receipts are files.
+        folder: in the job directory, for files.
         crawl: the id of the crawl.
         say: told how far it is.
 
@@ -95,42 +95,42 @@ async def adopt_directory(
         off afterwards; what has gone is gone.
         JobError: the job knows its URLs by fingerprints, and those of units do not lie together.
     """
-    await _update_members(shares, view)
+    await _update_members(ownership, view)
 
     async def give(units: Units, to: int, epoch: int) -> MovedUnits:
-        raise ClusterError(f"{shares.name} holds units: it is not dead")
+        raise ClusterError(f"{ownership.name} holds units: it is not dead")
 
     async def look() -> None:
         """Nothing is held here."""
 
     offset = frontier.wall_offset
-    handover = Handover(
-        handover_context(frontier, store), shares, courier, folder,
-        lambda: (time.time() - offset, time.time()), give=give, look=look, changed=lambda: None,
+    context = HandoverContext(
+        frontier, store, ownership, lambda: (time.time() - offset, time.time())
     )  # fmt: skip
+    handover = Handover(context, file_transport, folder, give=give, look=look)
     links, unread = await _requeue_outbox(frontier, Outbox(store.kv("outbox")))
     giving = asyncio.ensure_future(handover.run(crawl))
     try:
-        await _until_empty(handover, giving, shares, view, say, patience)
+        await _until_empty(handover, giving, ownership, view, say, patience)
     finally:
         giving.cancel()
         await asyncio.gather(giving, return_exceptions=True)
         frontier.flush()
     facts = handover.facts
-    parcels, hosts, urls = (facts.get(f"given_{name}", 0) for name in ("parcels", "hosts", "urls"))
-    return AdoptionResult(parcels, hosts, urls, links, unread)
+    files, hosts, urls = (facts.get(f"sent_{name}", 0) for name in ("files", "hosts", "urls"))
+    return AdoptionResult(files, hosts, urls, links, unread)
 
 
-async def _update_members(shares: Ownership, view: FetchMembership) -> None:
+async def _update_members(ownership: Ownership, view: FetchMembership) -> None:
     known = await view()
-    row = known.row(shares.name)
+    row = known.row(ownership.name)
     if row is not None and row.state in (MemberState.ACTIVE, MemberState.LEAVING):
         raise ClusterError(
-            f"agent {shares.name} is still a member: remove it first, once its process is gone"
+            f"agent {ownership.name} is still a member: remove it first, once its process is gone"
         )
     if not known.members:
         raise ClusterError("no agent is there that could take anything")
-    shares.meet(known)
+    ownership.set_membership(known)
 
 
 async def _requeue_outbox(frontier: Frontier, outbox: Outbox) -> tuple[int, int]:
@@ -177,7 +177,7 @@ class _StallClock:
 
     def look(self) -> bool:
         """Whether anything more was taken since the last time."""
-        now, off, before = time.monotonic(), "given_called_off", self._facts
+        now, off, before = time.monotonic(), "sent_called_off", self._facts
         facts, progress = self._handover.facts, self._handover.progress
         if progress != self._progress:
             self._moved = now
@@ -191,7 +191,7 @@ class _StallClock:
 
 
 async def _until_empty(
-    handover: Handover, giving: asyncio.Future[None], shares: Ownership, view: FetchMembership,
+    handover: Handover, giving: asyncio.Future[None], ownership: Ownership, view: FetchMembership,
     say: Callable[[str], None], patience: float,
 ) -> None:  # fmt: skip
     quiet = _StallClock(handover)
@@ -199,8 +199,8 @@ async def _until_empty(
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(giving), _BEAT)
         now = await view()
-        if now.epoch != shares.epoch:
-            await _update_members(shares, view)
+        if now.epoch != ownership.epoch:
+            await _update_members(ownership, view)
             handover.poke()
             quiet.begin()
         if quiet.look():
@@ -230,69 +230,70 @@ def states_in_packs(folder: Path, agent: str) -> Iterator[tuple[str, str, UrlSta
 
 
 async def adopt_packs(
-    folder: Path, shares: Ownership, courier: FileTransport, out: Path, *, crawl: str,
+    folder: Path, ownership: Ownership, file_transport: FileTransport, out: Path, *, crawl: str,
     view: FetchMembership,
     patience: float = PATIENCE,
 ) -> AdoptionResult:  # fmt: skip
-    """Have the owners know what the agent of *shares*, whose disk is lost, has fetched.
+    """Have the owners know what the agent of *ownership*, whose disk is lost, has fetched.
 
     As its packs in *folder* say; its queues are lost (see `lost_urls`). Args, and what is raised,
     are those of `adopt_directory`.
     """
-    await _update_members(shares, view)
+    await _update_members(ownership, view)
     out.mkdir(parents=True, exist_ok=True)
-    found, parcels, urls = states_in_packs(folder, shares.name), 0, 0
+    found, files, urls = states_in_packs(folder, ownership.name), 0, 0
     hosts = set[int]()
     while portion := list(islice(found, PACKED_URLS)):
         urls += len(portion)
         hosts |= {hash(host) for host, _, _ in portion}
-        for number, units in shares.heirs().items():
-            row = shares.row(number)
+        for number, units in ownership.units_of_others().items():
+            row = ownership.record(number)
             if row is None:
                 continue
             numbers = frozenset(units.tolist())
             label = HandoverLabel(
-                secrets.token_hex(8), crawl, shares.name, row.name, pack_units(numbers)
+                secrets.token_hex(8), crawl, ownership.name, row.name, pack_units(numbers)
             )
-            path = out / label.parcel
-            if _write(path, label, portion, shares, numbers):
-                await _deliver(courier, path, label, row.address, patience)
-                parcels += 1
+            path = out / label.file_id
+            if _write(path, label, portion, ownership, numbers):
+                await _deliver(file_transport, path, label, row.address, patience)
+                files += 1
             path.unlink(missing_ok=True)
-        await _update_members(shares, view)
-    return AdoptionResult(parcels, len(hosts), urls)
+        await _update_members(ownership, view)
+    return AdoptionResult(files, len(hosts), urls)
 
 
 def _write(
-    path: Path, label: HandoverLabel, portion: list[tuple[str, str, UrlState]], shares: Ownership,
+    path: Path, label: HandoverLabel, portion: list[tuple[str, str, UrlState]],
+    ownership: Ownership,
     numbers: frozenset[int],
 ) -> int:  # fmt: skip
-    """A parcel of those states that lie in the units of *numbers*; how many there are."""
-    count, unit = 0, shares.assignment.unit
-    with HandoverWriter(path, label) as parcel:
+    """A file of those states that lie in the units of *numbers*; how many there are."""
+    count, unit = 0, ownership.assignment.unit
+    with HandoverWriter(path, label) as writer:
         for host, url, state in portion:
             if unit(host, url) in numbers:
                 name = state_key(host, url)[len(host_key(host)) :]
-                parcel.put([STATE, host, name, state.to_bytes()])
+                writer.put([STATE, host, name, state.to_bytes()])
                 count += 1
     return count
 
 
 async def _deliver(
-    courier: FileTransport, path: Path, label: HandoverLabel, address: str, patience: float
+    file_transport: FileTransport, path: Path, label: HandoverLabel, address: str, patience: float
 ) -> None:
-    sent, until = courier.counters.sent(label), time.monotonic() + patience
+    sent, until = file_transport.counters.sent(label), time.monotonic() + patience
     while True:
         try:
-            await courier.deliver(path, label, address)
+            await file_transport.deliver(path, label, address)
         except TransportError:
-            if (now := courier.counters.sent(label)) != sent:
+            if (now := file_transport.counters.sent(label)) != sent:
                 sent, until = now, time.monotonic() + patience
             elif time.monotonic() > until:
                 raise
             await asyncio.sleep(_BEAT)
         else:
-            courier.withdraw(label)
+            file_transport.withdraw(label)
             return
 
 

@@ -3,7 +3,7 @@
 What its caller sees to, in this order: the new owner is known to `Routing`, so that whatever comes
 for the units from then on goes there; `Holding` holds them back; then `pack`. When the other side
 has said that it keeps all of it, `forget`; if the hand-over is called off, `keep`. Which of the two
-is to come after a kill only the caller knows; `unfinished_dumps` names the parcels of which neither
+is to come after a kill only the caller knows; `unfinished_dumps` names the files of which neither
 was done.
 
 All of these go on a portion at a time, while the crawl of everything else goes on.
@@ -22,7 +22,11 @@ from pathlib import Path
 from typing import Final
 
 from scrapy_spider_suite.cluster.handover.fingerprints import FingerprintDump, item_weight
-from scrapy_spider_suite.cluster.handover.handover_context import Clock, Hands, Steps, refuse_sieve
+from scrapy_spider_suite.cluster.handover.handover_context import (
+    HandoverContext,
+    Steps,
+    refuse_sieve,
+)
 from scrapy_spider_suite.cluster.handover.handover_file import (
     CLOCK,
     HOST,
@@ -65,7 +69,7 @@ REQUEST_KEY: Final = b"\xff"
 
 
 class HostDump:
-    """Gives the *units* of the frontier whose parts are *hands*; *clock* tells the time.
+    """Gives the *units* of the frontier whose parts are *context*.
 
     Attributes:
         counts: how many items of each kind were packed.
@@ -74,15 +78,14 @@ class HostDump:
     Raises `JobError` for units whose fingerprints do not lie together.
     """
 
-    def __init__(self, hands: Hands, units: UnitSet, clock: Clock) -> None:
-        refuse_sieve(hands, units)
-        self.printed = FingerprintDump(hands, units, clock)
-        self._hands = hands
-        self._store = hands.store
-        self._records = hands.residents.records
+    def __init__(self, context: HandoverContext, units: UnitSet) -> None:
+        refuse_sieve(context, units)
+        self.printed = FingerprintDump(context, units)
+        self._context = context
+        self._store = context.store
+        self._records = context.residents.records
         self._units = units
-        self._clock = clock
-        self._kv = hands.store.kv(MAPPING)
+        self._kv = context.store.kv(MAPPING)
         self.counts: Counter[int] = Counter()
 
     # Packing
@@ -92,16 +95,16 @@ class HostDump:
 
         Raises `OSError`, and what the store does; then `pack` again, or `keep`.
         """
-        self._kv.put(DUMPED + label.parcel.encode(), label.units)
+        self._kv.put(DUMPED + label.file_id.encode(), label.units)
         # It need not be on the medium: who finds it after a kill looks whether it is whole.
         new = path.with_name(f"{path.name}.new")
-        with HandoverWriter(new, label) as parcel:
+        with HandoverWriter(new, label) as writer:
             for count, item in enumerate(self._items(), 1):
                 if isinstance(item, bool):
                     yield item
                     continue
                 self.counts[item[0]] += item_weight(item, self.printed.width)
-                if parcel.put(item) or not count % ROWS:
+                if writer.put(item) or not count % ROWS:
                     yield False
         new.replace(path)
 
@@ -120,8 +123,8 @@ class HostDump:
                     yield [KEPT, host, "cookies", jar, value]
         yield from self.printed.done()
         yield from self._robots()
-        now, wall = self._clock()
-        for key, address in list(self._hands.workbench.addresses.items()):
+        now, wall = self._context.clock()
+        for key, address in list(self._context.workbench.addresses.items()):
             if address.next_fetch > now:
                 yield [CLOCK, key, address.next_fetch - now + wall]
 
@@ -161,24 +164,24 @@ class HostDump:
 
         What is out comes home first, and whatever cannot be stored fails.
         """
-        hands, (now, wall) = self._hands, self._clock()
-        hands.grounds.save()
-        resident = hands.workbench.hosts.get(host)
-        if hands.health.given_up(host) or hands.residents.fronts.leased(host):
+        context, (now, wall) = self._context, self._context.clock()
+        context.trap_stats.save()
+        resident = context.workbench.hosts.get(host)
+        if context.health.given_up(host) or context.residents.fronts.leased(host):
             return False
         record = self._records.touch(host)
         if resident is not None:
             if not resident.idle():
                 return False
             for _, entry in [item for item in resident.front if item[1].volatile]:
-                hands.residents.fronts.remove(resident, entry)
-                hands.health.fail(entry, Event.ELSEWHERE, now)
+                context.residents.fronts.remove(resident, entry)
+                context.health.fail(entry, Event.ELSEWHERE, now)
             clock = resident.next_fetch - now + wall, resident.why
-            hands.residents.leave(resident, now)
-            hands.residents.waiting.leave(host, record)
+            context.residents.leave(resident, now)
+            context.residents.waiting.leave(host, record)
             # That of an exclusion would hide when the host was visited.
             record.next_fetch, record.why = clock
-        hands.residents.waiting.leave(host, record)
+        context.residents.waiting.leave(host, record)
         self._records.save()
         return True
 
@@ -199,14 +202,14 @@ class HostDump:
         """The packed state of *entry*, which waits.
 
         Of two requests for a URL, a retry most of all, one may be over, and the state is what came
-        of that. It is pending from now on: in a parcel it is one or the other.
+        of that. It is pending from now on: in a file it is one or the other.
         """
         data = self._store.state(entry.identity)
         if data is None:
             return PENDING
         state = UrlState.from_bytes(data)
         if state.state is not State.PENDING:
-            self._hands.states.uncount(host, self._records.touch(host), state)
+            self._context.states.uncount(host, self._records.touch(host), state)
             data = replace(state, state=State.PENDING).to_bytes()
             self._store.put_state(entry.identity, data)
             self._records.save()
@@ -214,8 +217,8 @@ class HostDump:
 
     def is_out(self, entry: Entry) -> bool:
         """Whether *entry* is being fetched."""
-        leased = self._hands.residents.fronts.is_leased(entry)
-        return leased and not self._hands.holding.counts_as_leased(entry)
+        leased = self._context.residents.fronts.is_leased(entry)
+        return leased and not self._context.foreign.counts_as_leased(entry)
 
     def _states(self, host: str) -> Iterator[Item | bool]:
         """What is done or failed, also where only the archive says so."""
@@ -293,7 +296,7 @@ class HostDump:
 
 
 def unfinished_dumps(store: RocksStore) -> dict[str, frozenset[int]]:
-    """The units of each parcel that was begun in *store*, and neither forgotten nor kept."""
+    """The units of each file that was begun in *store*, and neither forgotten nor kept."""
     rows = store.kv(MAPPING).items(DUMPED)
     return {key[len(DUMPED) :].decode(): unpack_units(units) for key, units in rows}
 
@@ -308,16 +311,15 @@ _PLAN: Final = b"p"
 class DumpSettlement:
     """Ends what `HostDump` began, of the same units."""
 
-    def __init__(self, hands: Hands, units: UnitSet, clock: Clock) -> None:
-        self._hands = hands
-        self._store = hands.store
-        self._records = hands.residents.records
+    def __init__(self, context: HandoverContext, units: UnitSet) -> None:
+        self._context = context
+        self._store = context.store
+        self._records = context.residents.records
         self._units = units
-        self._clock = clock
-        self._giving = HostDump(hands, units, clock)
+        self._giving = HostDump(context, units)
 
-    def forget(self, parcel: str) -> Steps:
-        """The receiver of *parcel* keeps it all: know nothing of it any more.
+    def forget(self, file_id: str) -> Steps:
+        """The receiver of *file* keeps it all: know nothing of it any more.
 
         Done twice, or after a kill, it is as done once. Of robots.txt and cookies, which stay
         within bounds of their own, and may be of use to other hosts of a site, nothing is removed.
@@ -329,31 +331,31 @@ class DumpSettlement:
                 yield False
             else:
                 yield from self._forget(host)
-        self._hands.states.cache.clear()
-        self._end(parcel)
+        self._context.states.cache.clear()
+        self._end(file_id)
 
-    def keep(self, parcel: str) -> Steps:
-        """The hand-over of *parcel* is called off: let hosts be admitted again."""
+    def keep(self, file_id: str) -> Steps:
+        """The hand-over of *file* is called off: let hosts be admitted again."""
         for host in self._giving.hosts():
             if host is None:
                 yield False
                 continue
             record = self._records.of(host)
             if record.pending and record.due is None:
-                self._hands.residents.waiting.add(host, record, self._clock()[1])
+                self._context.residents.waiting.add(host, record, self._context.clock()[1])
                 self._records.changed(host, record)
                 self._records.save()
-        self._end(parcel)
+        self._end(file_id)
 
-    def _end(self, parcel: str) -> None:
-        self._store.kv(MAPPING).delete(DUMPED + parcel.encode())
-        self._hands.flush()
+    def _end(self, file_id: str) -> None:
+        self._store.kv(MAPPING).delete(DUMPED + file_id.encode())
+        self._context.flush()
 
     def _forget(self, host: str) -> Iterator[bool]:
         if not self._units.by_host:
             # The archive removes whole hosts: what stays has rows until it goes there again.
             for waits in while_locked(self._store.archive, self._brought_back(host)):
-                self._hands.flush()
+                self._context.flush()
                 yield waits
         yield from self._forget_rows(host)
         yield from self._forget_kept(host)
@@ -362,9 +364,9 @@ class DumpSettlement:
             for name, state in portion:
                 if state.state is State.PENDING:
                     self._store.delete_state(prefix + name)
-                    self._hands.states.forget(prefix + name)
+                    self._context.states.forget(prefix + name)
                 else:
-                    self._hands.rework.forget_state(host, name, state)
+                    self._context.edits.forget_state(host, name, state)
             yield False
         if self._is_empty(host):
             yield from self._forget_host(host)
@@ -377,8 +379,8 @@ class DumpSettlement:
         while entries := self._store.rows(host, after, ROWS):
             for entry in entries:
                 if self._units.has(host, entry.url):
-                    self._hands.holding.release(entry)
-                    if not self._hands.rework.forget(entry):
+                    self._context.foreign.release(entry)
+                    if not self._context.edits.forget(entry):
                         yield True
                         break
                 after = entry.key
@@ -388,7 +390,7 @@ class DumpSettlement:
         for portion in self._giving.kept(host):
             for name, key, _ in portion:
                 if name == "revisits" and key.startswith(_PLAN):
-                    self._hands.revisits.forget(key[len(_PLAN) :])
+                    self._context.plans.forget(key[len(_PLAN) :])
                 elif name != "traps":
                     self._store.kv(name).delete(key)
             yield False
@@ -401,20 +403,20 @@ class DumpSettlement:
     def _forget_host(self, host: str) -> Iterator[bool]:
         """Forget the record of *host*, and before it, which is what a kill in between would leave,
         what the archive has of it."""
-        archive, hands = self._store.archive, self._hands
+        archive, context = self._store.archive, self._context
         if archive is not None:
-            self._hands.flush()
+            self._context.flush()
             while archive.behind or archive.urls.poll():
                 yield True
             archive.remove(host)
         while True:
             record = self._records.of(host)
             done, dead = record.done, record.dead
-            counted = hands.states.counters.events.get(Event.SUCCESS, 0)
-            if hands.rework.forget_host(host, self._clock()[0]):
+            counted = context.states.counters.events.get(Event.SUCCESS, 0)
+            if context.edits.forget_host(host, self._context.clock()[0]):
                 break
             yield True
-        counters = hands.states.counters
+        counters = context.states.counters
         # It had no rows that said so.
         left = counted - done
         if left > 0:
@@ -422,5 +424,5 @@ class DumpSettlement:
         else:
             counters.events.pop(Event.SUCCESS, None)
         counters.dead_hosts -= dead == Event.HOST_DEAD.value
-        hands.grounds.forget(host)
+        context.trap_stats.forget(host)
         yield False

@@ -2,7 +2,7 @@
 
 Units are slots there, and fingerprints begin with theirs. What is pending or failed is in the sieve
 as well, and has a row besides: of that the row goes, and no fingerprint. So a fingerprint in a
-parcel says one thing, whatever comes before or after it, or of the rest: that URL was fetched and
+file says one thing, whatever comes before or after it, or of the rest: that URL was fetched and
 answered 200.
 
 The same holds in each store at each moment, for what waits for no flush: who has a fingerprint, and
@@ -22,8 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from scrapy_spider_suite.cluster.handover.handover_context import (
-    Clock,
-    Hands,
+    HandoverContext,
     Steps,
     drain_sieve,
     finish_flush,
@@ -70,7 +69,7 @@ _OFTEN: Final = 1 << 31
 
 
 def item_weight(item: Item, width: int) -> int:
-    """How many things an *item* of a parcel is; of fingerprints, of *width* bytes, it is several.
+    """How many things an *item* of a file is; of fingerprints, of *width* bytes, it is several.
     """
     return len(item[2]) // width if item[0] == PRINTS and width else 1
 
@@ -78,11 +77,10 @@ def item_weight(item: Item, width: int) -> int:
 class FingerprintDump:
     """The fingerprints of the *units* that are given away; nothing of it without a sieve."""
 
-    def __init__(self, hands: Hands, units: UnitSet, clock: Clock) -> None:
-        self._hands = hands
+    def __init__(self, context: HandoverContext, units: UnitSet) -> None:
+        self._context = context
         self._units = units
-        self._clock = clock
-        self._sieved = hands.store.sieve
+        self._sieved = context.store.sieve
 
     @property
     def width(self) -> int:
@@ -93,7 +91,7 @@ class FingerprintDump:
         """What has to come before all else, once nothing of the units waits for the sieve."""
         if self._sieved is None:
             return
-        yield from drain_sieve(self._hands, self._clock, self._units.numbers)
+        yield from drain_sieve(self._context, self._units.numbers)
         yield [SIEVE, "", self._sieved.width * 8]
         for host, times in self._sieved.dropped.items():
             if self._units.has_host(host):
@@ -107,7 +105,7 @@ class FingerprintDump:
         for low, high in sieve.spans(slots, _PIECE):
             read = list[Rows]()
             yield from with_sieve_locked(
-                self._hands, self._sieved, partial(_read, sieve, slots, low, high, read)
+                self._context, self._sieved, partial(_read, sieve, slots, low, high, read)
             )
             (rows,) = read
             left = np.ones(len(rows), np.bool_)
@@ -124,7 +122,7 @@ class FingerprintDump:
         for begin, stop in key_ranges(self._units, first, end):
             after = begin
             while keys := [
-                key for key, _ in islice(self._hands.store.states(b"", after), _KEYS) if key < stop
+                key for key, _ in islice(self._context.store.states(b"", after), _KEYS) if key < stop
             ]:
                 yield rows_of(sieved.prints(keys), sieved.width)
                 after = keys[-1]
@@ -133,7 +131,7 @@ class FingerprintDump:
         """Take them out of the sieve: before rows go, since what has neither is new again."""
         if self._sieved is not None:
             slots, sieve = mask_of(self._units.numbers), self._sieved.sieve
-            yield from with_sieve_locked(self._hands, self._sieved, lambda: sieve.removing(slots))
+            yield from with_sieve_locked(self._context, self._sieved, lambda: sieve.removing(slots))
 
 
 def _read(
@@ -148,17 +146,16 @@ def _read(
 
 
 class FingerprintLoad:
-    """The fingerprints that come in a parcel of *units*.
+    """The fingerprints that come in a file of *units*.
 
     The store gets a sieve if it has none.
     """
 
-    def __init__(self, hands: Hands, units: UnitSet, clock: Clock) -> None:
-        self._hands = hands
-        self._store = hands.store
-        self._records = hands.residents.records
+    def __init__(self, context: HandoverContext, units: UnitSet) -> None:
+        self._context = context
+        self._store = context.store
+        self._records = context.residents.records
         self._units = units
-        self._clock = clock
         self._slots: Mask = mask_of(units.numbers)
         self._bits = 0  # of those that come
 
@@ -177,7 +174,7 @@ class FingerprintLoad:
                 raise ValueError(f"{host[:100]!r} was dropped {value!r} times")
         elif kind == SIEVE:
             own = self._store.sieve
-            if not self._units.slots or (own is None and self._hands.open_sieve is None):
+            if not self._units.slots or (own is None and self._context.open_sieve is None):
                 raise ValueError("fingerprints, for which there is no sieve here")
             if value not in (64, 128) or (own is not None and value != own.width * 8):
                 raise ValueError(f"fingerprints of {value!r} bits are not those of the sieve here")
@@ -189,20 +186,20 @@ class FingerprintLoad:
 
     def take(self, kind: int, host: str, value: Any) -> None:
         """Merge an item."""
-        if kind == SIEVE and self._store.sieve is None and self._hands.open_sieve is not None:
-            self._hands.open_sieve()
+        if kind == SIEVE and self._store.sieve is None and self._context.open_sieve is not None:
+            self._context.open_sieve()
         elif kind == DROPPED and self._store.sieve is not None:
             self._store.sieve.was_dropped(host, value)
-        elif kind == PRINTS and self._hands.states.sieve_queue is not None:
-            self._hands.states.sieve_queue.keep_prints(value)
+        elif kind == PRINTS and self._context.states.sieve_queue is not None:
+            self._context.states.sieve_queue.keep_prints(value)
 
     def relieve(self) -> Steps:
         """Let what has come so far be known, if there is enough of it; and have `knows` be true of
         the portion that comes next."""
-        sifter = self._hands.states.sieve_queue
+        sifter = self._context.states.sieve_queue
         if sifter is not None and sifter.full:
-            yield from drain_sieve(self._hands, self._clock)
-        yield from finish_flush(self._hands, self._clock)
+            yield from drain_sieve(self._context)
+        yield from finish_flush(self._context)
 
     def knows(self, key: bytes) -> bool:
         """Whether a URL without a row is done here."""
@@ -215,7 +212,7 @@ class FingerprintLoad:
         """
         if self._store.sieve is None:
             return
-        yield from drain_sieve(self._hands, self._clock)
+        yield from drain_sieve(self._context)
         come, size, printed = list[Rows](), 0, False
         for items, _ in reader.chunks():
             for number, (kind, host, *rest) in enumerate(items, 1):
@@ -240,7 +237,7 @@ class FingerprintLoad:
         """Count pages of *host* that are done, of which there is no row to say so."""
         record = self._records.touch(host)
         if theirs.done > record.done:
-            self._hands.states.count_done(host, record, theirs.done - record.done)
+            self._context.states.count_done(host, record, theirs.done - record.done)
 
     def _take_out(self, sieved: SieveIndex, rows: Rows) -> Steps:
         """Take what is pending here out of its queue, if it is among *rows*: it is done."""
@@ -267,10 +264,10 @@ class FingerprintLoad:
         data = self._store.row(entry.identity)
         if is_forced(entry, UrlState.from_bytes(data or DONE_200)):
             return
-        self._hands.holding.release(entry)
-        if self._hands.rework.remove(entry):
+        self._context.foreign.release(entry)
+        if self._context.edits.remove(entry):
             self._store.delete_state(entry.identity)
-            restore_revisit(self._hands.revisits, entry.identity)
+            restore_revisit(self._context.plans, entry.identity)
 
 
 def key_ranges(units: UnitSet, first: int, end: int) -> Iterator[tuple[bytes, bytes]]:

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from itertools import islice
 from threading import Event
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -34,21 +34,16 @@ from scrapy_spider_suite.cluster.assignment import Ring
 from scrapy_spider_suite.cluster.handover.handover_file import UnitSet
 from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, UrlEdits
-from scrapy_spider_suite.crawl.queue.leases import ForeignUrlCheck
-from scrapy_spider_suite.crawl.queue.traps import TrapStats
 from scrapy_spider_suite.errors import JobError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State
-from scrapy_spider_suite.frontier.workbench import Workbench
 from scrapy_spider_suite.runtime.tasks import WarnOnce
 from scrapy_spider_suite.seen.sieve import Flush
-from scrapy_spider_suite.store.residency import HostHealth, Residents
 from scrapy_spider_suite.store.revisit_plans import RevisitPlans
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_index import SieveIndex
 from scrapy_spider_suite.store.seen_transfer import SieveQueue, SieveRows, unpack
-from scrapy_spider_suite.store.url_states import UrlStates
 
 SLICE: Final = 0.005
 """Seconds that portions go on without a break, and the last of them a little longer."""
@@ -97,38 +92,6 @@ class StepRunner:
                 await asyncio.sleep(WAIT)
 
 
-class Hands(NamedTuple):
-    """See `giving` and `taking`.
-
-    Attributes:
-        sift: what `Frontier.sift` is.
-        open_sieve: has the store have a sieve, where it has none; None: nobody can.
-    """
-
-    store: RocksStore
-    workbench: Workbench
-    residents: Residents
-    states: UrlStates
-    health: HostHealth
-    holding: ForeignUrlCheck
-    revisits: RevisitPlans
-    grounds: TrapStats
-    rework: UrlEdits
-    let_go: Callable[[Entry, float], None]
-    flush: Callable[[], None]
-    sift: Callable[[float], Iterator[None]]
-    open_sieve: Callable[[], None] | None = None
-
-
-def handover_context(frontier: Frontier, store: RocksStore) -> Hands:
-    """Return what hosts of *frontier* are handed over with, and taken; *store* is its store."""
-    return Hands(
-        store, frontier.workbench, frontier.residents, frontier.states, frontier.health,
-        frontier.leases.foreign, frontier.planner.revisits, frontier.trap_stats,
-        UrlEdits(frontier, store), frontier.release_holder, frontier.flush, frontier.admission.sift,
-    )  # fmt: skip
-
-
 Steps = Generator[bool, None, None]
 """Portions of work; True: it waits for something else."""
 Clock = Callable[[], tuple[float, float]]
@@ -140,37 +103,37 @@ _AT_ONCE: Final = 0.004
 """Seconds for which a step waits for a thread itself: most of what it does takes no longer."""
 
 
-def drain_sieve(hands: Hands, clock: Clock, slots: Container[int] | None = None) -> Steps:
+def drain_sieve(context: HandoverContext, slots: Container[int] | None = None) -> Steps:
     """Have all links that wait for the sieve by now known to it, and those that are new pending.
 
     With *slots* only if any of them leads to a host there. Others may work at the same, and do:
     a flush bears to be stepped by several. Raises `StoreWriteError`, and goes on if it is called
     again.
     """
-    sifter = hands.states.sieve_queue
+    sifter = context.states.sieve_queue
     if sifter is None:
         return
     end = sifter.end
-    if slots is not None and not (yield from _waits(hands.store, sifter, slots)):
+    if slots is not None and not (yield from _waits(context.store, sifter, slots)):
         return
     while sifter.first < end:
-        hands.flush()
+        context.flush()
         if sifter.begin() is None and not sifter.decided:
             yield True  # somebody holds it
-        yield from finish_flush(hands, clock)
+        yield from finish_flush(context)
 
 
-def finish_flush(hands: Hands, clock: Clock) -> Steps:
+def finish_flush(context: HandoverContext) -> Steps:
     """Have no flush under way, until the next step of whoever asks for it: then, of what has no
     row, who is known to the sieve is done."""
-    sifter = hands.states.sieve_queue
+    sifter = context.states.sieve_queue
     while sifter is not None and (flush := sifter.under_way) is not None:
         if flush.decided:
-            next(hands.sift(clock()[0]), None)
+            next(context.sift(context.clock()[0]), None)
         else:
             # It may be that nobody is at it: it has failed, and waits for its time.
-            hands.flush()
-            yield from run_in_thread(_run(hands.store, flush))
+            context.flush()
+            yield from run_in_thread(_run(context.store, flush))
         if sifter.under_way is flush:
             yield False
 
@@ -191,7 +154,7 @@ def _waits(
 
 
 def with_sieve_locked(
-    hands: Hands, sieved: SieveIndex, work: Callable[[], Generator[Any, None, None]]
+    context: HandoverContext, sieved: SieveIndex, work: Callable[[], Generator[Any, None, None]]
 ) -> Steps:
     """Do the steps that *work* makes, in a thread, while no flush runs or can begin."""
     while not sieved.lock():
@@ -199,8 +162,8 @@ def with_sieve_locked(
         if flush is None or flush.decided:
             yield True  # somebody else holds it
         else:
-            hands.flush()
-            yield from run_in_thread(_run(hands.store, flush))
+            context.flush()
+            yield from run_in_thread(_run(context.store, flush))
     try:
         yield from run_in_thread(work())
     finally:
@@ -255,33 +218,38 @@ def unit_mask(numbers: frozenset[int]) -> Mask:
 
 
 class HandoverContext:
-    """The frontier of *hands* and its *shares*; *clock* tells the time of it, and wall time.
+    """What hand-overs work on: the parts of *frontier*, its *store*, and who owns and holds units.
 
     Args:
+        clock: returns the time of the frontier, and wall time.
         changed: called when other units are held back than before.
+        open_sieve: gives the store a sieve; None: the store cannot get one.
 
     Attributes:
-        crawl: the id of the crawl; nothing goes on before it is known.
-
-    Raises:
-        JobError: the job knows its URLs by fingerprints, and those of units do not lie together.
+        crawl_id: known before the first hand-over.
+        runner: runs the steps of all hand-overs, one at a time.
     """
 
     def __init__(
-        self, hands: Hands, shares: Ownership, clock: Clock, changed: Callable[[], None]
-    ) -> None:
-        self.hands = hands
-        self.shares = shares
-        refuse_sieve(hands, self.units(np.zeros(UNITS, np.bool_)))
-        self.clock = clock
-        self.crawl = ""
-        self.turns = StepRunner(self._relieve)
-        self.once = WarnOnce(logger, "hand-over")
+        self, frontier: Frontier, store: RocksStore, ownership: Ownership, clock: Clock,
+        changed: Callable[[], None] = lambda: None, *,
+        open_sieve: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.store, self.ownership, self.clock = store, ownership, clock
+        self.workbench, self.residents = frontier.workbench, frontier.residents
+        self.states, self.health = frontier.states, frontier.health
+        self.foreign, self.plans = frontier.leases.foreign, frontier.planner.revisits
+        self.trap_stats, self.edits = frontier.trap_stats, UrlEdits(frontier, store)
+        self.flush, self.sift = frontier.flush, frontier.admission.sift
+        self.open_sieve = open_sieve
+        self.crawl_id = ""
+        self.runner = StepRunner(self._relieve)
+        self.warnings = WarnOnce(logger, "hand-over")
         self._changed = changed
 
     def units(self, mask: Mask) -> UnitSet:
         """Those units, as the storage takes them."""
-        assignment = self.shares.assignment
+        assignment = self.ownership.assignment
         numbers: list[int] = np.flatnonzero(mask).tolist()
         return UnitSet(
             numbers, assignment.unit, by_host=assignment.by_host,
@@ -290,23 +258,23 @@ class HandoverContext:
 
     def hold_back(self, mask: Mask) -> None:
         """Let nobody fetch those units here until they are let go."""
-        self.shares.giving |= mask
+        self.ownership.in_transfer |= mask
         self._held()
 
-    def let_go(self, mask: Mask) -> None:
+    def release(self, mask: Mask) -> None:
         """Let those units be fetched again, if they are this agent's."""
-        self.shares.giving &= ~mask
+        self.ownership.in_transfer &= ~mask
         self._held()
 
     def _held(self) -> None:
-        self.shares.refresh()
+        self.ownership.refresh()
         self._changed()
 
-    async def through(
+    async def run_durably(
         self, make: Callable[[], Steps], goes_on: Callable[[], bool] = lambda: True, *,
         tries: int = 0,
     ) -> bool:  # fmt: skip
-        """Do the steps that *make* gives, and make that durable; see `Turns.run`.
+        """Do the steps that *make* gives, and make that durable; see `StepRunner.run`.
 
         Where the store cannot write they are made, and done, once more when it can. Raises
         `StoreWriteError`: it could not *tries* times; 0 is without end.
@@ -314,37 +282,37 @@ class HandoverContext:
         failed = 0
         while True:
             try:
-                self.hands.flush()  # nothing is added to what cannot be written
+                self.flush()  # nothing is added to what cannot be written
                 with closing(make()) as steps:
-                    done = await self.turns.run(steps, goes_on)
-                self.hands.flush()
+                    done = await self.runner.run(steps, goes_on)
+                self.flush()
             except StoreWriteError as error:
-                self.once.say("store", error)
+                self.warnings.say("store", error)
                 failed += 1
                 if failed == tries:
                     raise
                 await asyncio.sleep(RETRY)
             else:
-                self.once.over("store")
+                self.warnings.over("store")
                 return done
 
     def _relieve(self) -> None:
-        if self.hands.store.backlog > BACKLOG:
-            self.hands.flush()
+        if self.store.backlog > BACKLOG:
+            self.flush()
 
 
 class ForeignUnits:
-    """What is known of the units that this agent, with *shares*, neither owns nor holds.
+    """What is known of the units that this agent, with *ownership*, neither owns nor holds.
 
     Attributes:
         found: units of which something may lie here, and is to go to their owners.
     """
 
-    def __init__(self, shares: Ownership) -> None:
+    def __init__(self, ownership: Ownership) -> None:
         self.found: Mask = np.zeros(UNITS, np.bool_)
         self._clean: Mask = np.zeros(UNITS, np.bool_)  # nothing lies here, and nothing comes
         self._came: Mask = np.zeros(UNITS, np.bool_)  # since the last `begin`
-        self._shares = shares
+        self._ownership = ownership
 
     def come(self, mask: Mask) -> None:
         """Something comes, or has come, for those units."""
@@ -359,12 +327,12 @@ class ForeignUnits:
 
     def note(self) -> None:
         """Others are members than before, or hold something else: called before anything comes."""
-        self.come(self._shares.own | self._shares.mine)
+        self.come(self._ownership.own | self._ownership.mine)
 
     def unknown(self) -> Mask:
         """The units that are to be looked at, as far as nothing is going on with them."""
-        shares = self._shares
-        return ~(shares.own | shares.mine | shares.giving | self._clean | self.found)
+        ownership = self._ownership
+        return ~(ownership.own | ownership.mine | ownership.in_transfer | self._clean | self.found)
 
     def begin(self) -> None:
         """The store is looked through from now on."""
@@ -404,9 +372,9 @@ def restore_revisit(revisits: RevisitPlans, identity: bytes) -> None:
         revisits.take_over(identity, plan, waits=True)
 
 
-def refuse_sieve(hands: Hands, units: UnitSet) -> None:
+def refuse_sieve(context: HandoverContext, units: UnitSet) -> None:
     """Raise `JobError` where URLs are known by fingerprints that are not those of some units."""
-    if hands.store.sieve is not None and not units.slots:
+    if context.store.sieve is not None and not units.slots:
         raise JobError(
             "with SUITE_SEEN_STORE = 'sieve' hosts can be handed over with "
             "SUITE_ASSIGNMENT = 'ring' only"

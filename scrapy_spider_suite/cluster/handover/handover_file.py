@@ -1,4 +1,4 @@
-"""Parcels: files in which one agent hands what it keeps of some hosts to another.
+"""Hand-over files: files in which one agent hands what it keeps of some hosts to another.
 
 ======== ==========================================================
 bytes    what, in network order
@@ -20,9 +20,9 @@ A file came from elsewhere: no length is used unchecked, and nothing in it is mo
 
 Some units of a crawl: which hosts and URLs lie in them, and where to find those in a store.
 
-What brings parcels from agent to agent: the protocol that TCP and a shared folder both follow.
+What brings files from agent to agent: the protocol that TCP and a shared folder both follow.
 
-A parcel (`storage.parcels`) may hold gigabytes, and each end may be killed at any time. So it goes
+A file (`storage.files`) may hold gigabytes, and each end may be killed at any time. So it goes
 on where its intact part ends, the giver keeps it until the taker says that all of it is in its own
 store, and whoever is offered one that he has taken already only says so. Offer and receipt travel
 the same way as the file: a hand-over that is under way needs no server.
@@ -73,17 +73,17 @@ Item = list[Any]
 
 @dataclass(frozen=True, slots=True)
 class HandoverLabel:
-    """What a parcel is.
+    """What a file is.
 
     Attributes:
-        parcel: its id: another one each time that anything is packed.
-        crawl: the id of the crawl.
+        file_id: another one each time that hosts are packed; its id: another one each time that
+        anything is packed. crawl: the id of the crawl.
         sender: the agent that gives.
         receiver: the agent that takes.
         units: what is handed over, as `units.packed` has it.
     """
 
-    parcel: str
+    file_id: str
     crawl: str
     sender: str
     receiver: str
@@ -91,7 +91,7 @@ class HandoverLabel:
 
 
 class HandoverWriter:
-    """Writes a parcel to *path*. Raises `OSError`."""
+    """Writes a file to *path*. Raises `OSError`."""
 
     def __init__(self, path: Path, label: HandoverLabel) -> None:
         self._file = path.open("wb")
@@ -143,7 +143,7 @@ class HandoverWriter:
 
 
 class HandoverReader:
-    """Reads the parcel at *path*. Raises `HandoverFileError`: it is none, here and in all that
+    """Reads the file at *path*. Raises `HandoverFileError`: it is none, here and in all that
     follows.
 
     Attributes:
@@ -159,7 +159,7 @@ class HandoverReader:
             raise HandoverFileError(f"{path}: {error.strerror}") from error
         try:
             if self._file.read(len(MAGIC)) != MAGIC:
-                raise HandoverFileError(f"{path} is no parcel of this version")
+                raise HandoverFileError(f"{path} is no hand-over file of this version")
             row, self.first = self._chunk(len(MAGIC))
             self.label = _label_of_row(path, row)
         except BaseException:
@@ -212,7 +212,7 @@ class HandoverReader:
 
 
 def intact_length(path: Path) -> int:
-    """How many bytes of the parcel at *path*, from its begin on, need not be sent again.
+    """How many bytes of the file at *path*, from its begin on, need not be sent again.
 
     All of them if it is whole: then `HandoverReader` reads to its end. Takes as long as reading it
     does.
@@ -325,22 +325,22 @@ PIECE: Final = 1 << 16
 """Bytes that are sent at a time."""
 
 RESERVE: Final = 64 << 20
-"""Bytes of a disk that a parcel leaves free, besides as many as it has itself: it is merged."""
+"""Bytes of a disk that a file leaves free, besides as many as it has itself: it is merged."""
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class FileReceiver(Protocol):
-    """What takes the parcels that come."""
+    """What takes the files that come."""
 
     def kept(self, label: HandoverLabel) -> bool:
-        """Whether all of that parcel is in the store, on disk, already.
+        """Whether all of that file is in the store, on disk, already.
 
         Raises `TransportError`: that cannot be said now.
         """
 
     async def take(self, label: HandoverLabel, path: Path) -> None:
-        """Have all of the parcel at *path*, which is whole, in the store, on disk.
+        """Have all of the file at *path*, which is whole, in the store, on disk.
 
         If it is cancelled, the next call goes on. Raises `HandoverFileError`: it cannot be taken,
         now or later; `TransportError`: not now.
@@ -349,20 +349,20 @@ class FileReceiver(Protocol):
 
 @dataclass
 class FileCounters:
-    """What a courier has done since it was made. Bytes are those of parcels.
+    """What a file_transport has done since it was made. Bytes are those of files.
 
     Attributes:
         signs: how often a taker was heard of that is at work.
     """
 
     delivered: int = 0
-    """Parcels of which the other side has said that it keeps them."""
+    """Hand-over files of which the other side has said that it keeps them."""
 
     received: int = 0
-    """Parcels that are kept here."""
+    """Hand-over files that are kept here."""
 
     resumed: int = 0
-    """Parcels that went on where a transfer had broken off, either way."""
+    """Hand-over files that went on where a transfer had broken off, either way."""
 
     bytes_out: int = 0
     bytes_in: int = 0
@@ -382,24 +382,24 @@ class FileCounters:
     """Refused: too many connections at once, or no room on the disk."""
 
     bad: int = 0
-    """Parcels that cannot be taken, given or received."""
+    """Hand-over files that cannot be taken, given or received."""
 
     def __post_init__(self) -> None:
         self.signs = 0
         self._sent: Counter[str] = Counter()
 
     def sent(self, label: HandoverLabel) -> int:
-        """How far that parcel has gone out, however often, until it is withdrawn."""
-        return self._sent[label.parcel]
+        """How far that file has gone out, however often, until it is withdrawn."""
+        return self._sent[label.file_id]
 
     def send(self, label: HandoverLabel, at: int, size: int) -> None:
         """So many bytes of it go out, from byte *at* on."""
         self.bytes_out += size
-        self._sent[label.parcel] = max(self._sent[label.parcel], at + size)
+        self._sent[label.file_id] = max(self._sent[label.file_id], at + size)
 
     def withdraw(self, label: HandoverLabel) -> None:
-        """Nobody asks for that parcel any more."""
-        self._sent.pop(label.parcel, None)
+        """Nobody asks for that file any more."""
+        self._sent.pop(label.file_id, None)
 
     def refuse(self, kind: str) -> None:
         """Something was refused: *kind* is the name of a counter."""
@@ -411,7 +411,7 @@ class FileCounters:
 
 
 class FileTransport(Protocol):
-    """Brings parcels, several at once; belongs to one event loop and is used in its thread only."""
+    """Brings files, several at once; belongs to one event loop and is used in its thread only."""
 
     counters: FileCounters
     throttle: Throttle
@@ -424,14 +424,14 @@ class FileTransport(Protocol):
         """Begin to receive; what an earlier process has not taken is. Raises `OSError`."""
 
     async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
-        """Bring the parcel at *path* to its receiver, at *address*; return once that keeps it.
+        """Bring the file at *path* to its receiver, at *address*; return once that keeps it.
 
         Raises `TransportError`: it is to be tried again later; `HandoverFileError`: the receiver
         cannot take it, now or later. May be cancelled.
         """
 
     def withdraw(self, label: HandoverLabel) -> None:
-        """Nobody calls `deliver` for that parcel any more: what lies about of it is removed.
+        """Nobody calls `deliver` for that file any more: what lies about of it is removed.
 
         If it was not delivered, it may have arrived all the same.
         """
@@ -461,21 +461,23 @@ def decode_label(row: Sequence[Any]) -> HandoverLabel:
     write.
     """
     if [type(each) for each in row] != [str, str, str, str, bytes]:
-        raise HandoverFileError("a parcel without a label")
+        raise HandoverFileError("a hand-over file without a label")
     label = HandoverLabel(*row)
     unpack_units(label.units)
-    if not _ID.fullmatch(label.parcel) or not 0 < len(label.crawl) <= 256:
-        raise HandoverFileError("a parcel with a label that no agent writes")
+    if not _ID.fullmatch(label.file_id) or not 0 < len(label.crawl) <= 256:
+        raise HandoverFileError("a hand-over file with a label that no agent writes")
     try:
         encode_name(label.sender)
         encode_name(label.receiver)
     except ValueError as error:
-        raise HandoverFileError(f"a parcel with a label that no agent writes: {error}") from error
+        raise HandoverFileError(
+            f"a hand-over file with a label that no agent writes: {error}"
+        ) from error
     return label
 
 
 def read_label(path: Path) -> HandoverLabel:
-    """The label of the parcel at *path*, checked. Raises `HandoverFileError`."""
+    """The label of the file at *path*, checked. Raises `HandoverFileError`."""
     if path.is_symlink() or not path.is_file():
         raise HandoverFileError(f"{path.name} is no file")
     with HandoverReader(path) as reader:
@@ -489,7 +491,7 @@ def quoted_name(name: str) -> str:
 
 
 def intact_prefix(path: Path, label: HandoverLabel, size: int) -> int:
-    """How much of the parcel *label* of *size* bytes lies at *path*, where it goes on; 0 is none.
+    """How much of the file *label* of *size* bytes lies at *path*, where it goes on; 0 is none.
 
     What is not intact is cut off. Takes as long as reading it does. Raises `OSError`.
     """
@@ -507,7 +509,7 @@ def intact_prefix(path: Path, label: HandoverLabel, size: int) -> int:
 
 
 def check_room(folder: Path, size: int) -> None:
-    """Raise `TransportError` unless a parcel of which *size* bytes are to come finds room there."""
+    """Raise `TransportError` unless a file of which *size* bytes are to come finds room there."""
     system = os.statvfs(folder)
     free = system.f_bavail * system.f_frsize
     if free < 2 * size + RESERVE:

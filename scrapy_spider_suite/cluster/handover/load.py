@@ -1,7 +1,7 @@
-"""URLs that wait at the taker of a parcel, and of which the parcel says more.
+"""URLs that wait at the taker of a file, and of which the file says more.
 
 A row is found by walking over the queue of its host, so what becomes of it is put off until all of
-the parcel is merged. What was asked for stays, whatever came. Of two rows that ask for the same one
+the file is merged. What was asked for stays, whatever came. Of two rows that ask for the same one
 stays: that of the giver, unless only the other was asked for.
 
 The side of a hand-over that takes: what another agent has given, checked, then merged.
@@ -32,8 +32,7 @@ import xxhash
 from scrapy_spider_suite.cluster.handover.dump import MAPPING, REQUEST_KEY, ROWS
 from scrapy_spider_suite.cluster.handover.fingerprints import FingerprintLoad, item_weight
 from scrapy_spider_suite.cluster.handover.handover_context import (
-    Clock,
-    Hands,
+    HandoverContext,
     Steps,
     is_forced,
     refuse_sieve,
@@ -105,12 +104,12 @@ class ConflictMark(NamedTuple):
 class Conflicts:
     """The marks of a store; *write* writes states that were put off."""
 
-    def __init__(self, hands: Hands, write: WriteState) -> None:
-        self._hands = hands
-        self._store = hands.store
-        self._records = hands.residents.records
+    def __init__(self, context: HandoverContext, write: WriteState) -> None:
+        self._context = context
+        self._store = context.store
+        self._records = context.residents.records
         self._write = write
-        self._kv = hands.store.kv(MAPPING)
+        self._kv = context.store.kv(MAPPING)
 
     @property
     def left(self) -> bool:
@@ -126,13 +125,13 @@ class Conflicts:
         self._mark(key, _STATE, theirs.to_bytes())
 
     def _mark(self, key: bytes, kind: bytes, data: bytes) -> None:
-        mark = ConflictMark(self._hands.states.counters.sequence, kind, data)
+        mark = ConflictMark(self._context.states.counters.sequence, kind, data)
         self._kv.put(_CONFLICT + key, mark.to_bytes())
 
     # When all of it is merged
 
     def end(self, since: int) -> Iterator[bool]:
-        """Have every mark come to its end; all rows of the parcel have numbers behind *since*."""
+        """Have every mark come to its end; all rows of the file have numbers behind *since*."""
         while (first := next(self._kv.items(_CONFLICT), None)) is not None:
             prefix = first[0][: first[0].index(b"\0", len(_CONFLICT) + 2) + 1]
             host = prefix[len(_CONFLICT) + 2 : -1].decode()
@@ -183,19 +182,19 @@ class Conflicts:
             goes = same and mark.kind == _FORCED
         else:
             # A spider's request that the giver had, too, before the one that was asked for.
-            of_parcel = mark.kind == _FORCED and sequence_of(entry.key) > since
-            goes = not (of_parcel and entry.payload is not None)
+            of_file = mark.kind == _FORCED and sequence_of(entry.key) > since
+            goes = not (of_file and entry.payload is not None)
         if goes:
             self._take_out(entry)
         return False
 
     def _conclude(self, host: str, key: bytes, mark: ConflictMark) -> None:
         self._write(host, key, UrlState.from_bytes(mark.data))
-        restore_revisit(self._hands.revisits, key)
+        restore_revisit(self._context.plans, key)
 
     def _take_out(self, entry: Entry) -> bool:
-        self._hands.holding.release(entry)
-        return self._hands.rework.remove(entry)
+        self._context.foreign.release(entry)
+        return self._context.edits.remove(entry)
 
 
 def _digest(entry: Entry) -> bytes:
@@ -230,7 +229,7 @@ def _check_kept(host: str, name: str, key: bytes, value: bytes) -> None:
 
 
 class LoadPosition(NamedTuple):
-    """How far a parcel is taken: the chunk to go on with, and how many of its items are; *since*
+    """How far a file is taken: the chunk to go on with, and how many of its items are; *since*
     is the sequence number of the last row that was here before."""
 
     at: int
@@ -239,26 +238,25 @@ class LoadPosition(NamedTuple):
 
 
 class HostLoad:
-    """Takes the parcel at *path*, which *label* says is to come, into the frontier of *hands*.
+    """Takes the file at *path*, which *label* says is to come, into the frontier of *context*.
 
     Attributes:
         counts: how many items of each kind were merged.
     """
 
     def __init__(
-        self, hands: Hands, units: UnitSet, clock: Clock, path: Path, label: HandoverLabel
+        self, context: HandoverContext, units: UnitSet, path: Path, label: HandoverLabel
     ) -> None:  # fmt: skip
-        refuse_sieve(hands, units)
-        self._printed = FingerprintLoad(hands, units, clock)
-        self._hands = hands
-        self._store = hands.store
-        self._records = hands.residents.records
+        refuse_sieve(context, units)
+        self._printed = FingerprintLoad(context, units)
+        self._context = context
+        self._store = context.store
+        self._records = context.residents.records
         self._units = units
-        self._clock = clock
         self._path = path
         self._label = label
-        self._kv = hands.store.kv(MAPPING)
-        self._twice = Conflicts(hands, self._write_state)
+        self._kv = context.store.kv(MAPPING)
+        self._twice = Conflicts(context, self._write_state)
         self.counts: Counter[int] = Counter()
 
     @property
@@ -278,13 +276,13 @@ class HostLoad:
                 yield from self._twice.end(self._place(0).since)
                 yield from self._printed.finish(reader)
             self._note(LoadPosition(_END, 0))
-            self._hands.flush()
+            self._context.flush()
 
     # What was broken off
 
     @property
     def broken_off(self) -> bool:
-        """Whether a merge, of whatever parcel, was broken off, and has left URLs that wait twice:
+        """Whether a merge, of whatever file, was broken off, and has left URLs that wait twice:
         nothing may be fetched before `settle` is through."""
         return self._twice.left
 
@@ -293,22 +291,24 @@ class HostLoad:
         does."""
         rows = (msgpack.unpackb(data) for _, data in self._kv.items(_LOADED))
         since = [LoadPosition(*map(int, row)).since for row in rows if row[0] != _END]
-        yield from self._twice.end(min(since, default=self._hands.states.counters.sequence))
+        yield from self._twice.end(min(since, default=self._context.states.counters.sequence))
 
     # Where
 
     @property
     def _key(self) -> bytes:
-        return _LOADED + self._label.parcel.encode()
+        return _LOADED + self._label.file_id.encode()
 
     def _place(self, first: int) -> LoadPosition:
         data = self._kv.get(self._key)
         if data is None:
-            return LoadPosition(first, 0, self._hands.states.counters.sequence)
+            return LoadPosition(first, 0, self._context.states.counters.sequence)
         try:
             return LoadPosition(*map(int, msgpack.unpackb(data)))
         except (ValueError, TypeError) as error:
-            raise JobDamagedError(f"how far a parcel is taken cannot be read ({error})") from error
+            raise JobDamagedError(
+                f"how far a hand-over file is merged cannot be read ({error})"
+            ) from error
 
     def _note(self, place: LoadPosition) -> None:
         self._kv.put(self._key, msgpack.packb(place))
@@ -317,7 +317,7 @@ class HostLoad:
 
     def _check(self, reader: HandoverReader) -> Iterator[bool]:
         if reader.label != self._label or unpack_units(self._label.units) != self._units.numbers:
-            raise HandoverFileError(f"{self._path} is another parcel than was offered")
+            raise HandoverFileError(f"{self._path} is another file than was offered")
         for items, at in reader.chunks():
             for count, item in enumerate(items, 1):
                 try:
@@ -399,37 +399,37 @@ class HostLoad:
         elif kind != CLOCK:
             self._printed.take(kind, host, *rest)
         else:
-            now, wall = self._clock()
-            self._hands.residents.clocks.not_before(host, now + min(rest[0] - wall, LATEST))
+            now, wall = self._context.clock()
+            self._context.residents.clocks.not_before(host, now + min(rest[0] - wall, LATEST))
 
     def _take_host(self, host: str, theirs: HostRecord) -> None:
-        now, wall = self._clock()
-        record, hands = self._records.touch(host), self._hands
+        now, wall = self._context.clock()
+        record, context = self._records.touch(host), self._context
         record.failures = max(record.failures, theirs.failures)
         record.crawl_delay = theirs.crawl_delay or record.crawl_delay
-        resident = hands.workbench.hosts.get(host)
+        resident = context.workbench.hosts.get(host)
         if resident is not None:
-            hands.residents.set_crawl_delay(resident, record.crawl_delay)
+            context.residents.set_crawl_delay(resident, record.crawl_delay)
             wait = seconds_until_due(theirs, resident.gap(), wall)
-            hands.workbench.postpone(resident, now + wait, theirs.why)
+            context.workbench.postpone(resident, now + wait, theirs.why)
         elif theirs.next_fetch > record.next_fetch:
             waits = record.due is not None and record.due != RESIDENT
             if waits:
-                hands.residents.waiting.leave(host, record)
+                context.residents.waiting.leave(host, record)
             record.next_fetch, record.why = theirs.next_fetch, theirs.why
             if waits:
-                hands.residents.waiting.add(host, record, wall)
+                context.residents.waiting.add(host, record, wall)
         if theirs.entered is not None:
             mine = theirs.entered if record.entered is None else record.entered
             record.entered = min(mine, theirs.entered)
         if theirs.counted and not record.counted:
             record.counted = True
-            hands.states.domains.count(host, hosts=1)
+            context.states.domains.count(host, hosts=1)
         if self._units.by_host:
             record.attempts += theirs.attempts
             if theirs.dead and not record.dead:
                 record.dead = theirs.dead
-                hands.states.counters.dead_hosts += theirs.dead == Event.HOST_DEAD.value
+                context.states.counters.dead_hosts += theirs.dead == Event.HOST_DEAD.value
 
     def _known(self, key: bytes) -> bytes | None:
         """What is known of a URL here, also by its fingerprint."""
@@ -444,11 +444,11 @@ class HostLoad:
             if mine.state is State.PENDING:
                 self._twice.row(entry, theirs)
             elif is_forced(entry, theirs):
-                self._hands.states.uncount(host, record, mine)
+                self._context.states.uncount(host, record, mine)
             else:
                 return
-        self._hands.states.import_pending(entry, record, packed, last=last)
-        self._hands.residents.push(entry, record, self._clock()[0])
+        self._context.states.import_pending(entry, record, packed, last=last)
+        self._context.residents.push(entry, record, self._context.clock()[0])
 
     def _take_state(self, host: str, key: bytes, theirs: UrlState) -> None:
         data = self._known(key)
@@ -465,18 +465,18 @@ class HostLoad:
             mine = UrlState.from_bytes(data)
             if _RANK[mine.state] >= _RANK[theirs.state]:
                 return
-            self._hands.states.uncount(host, record, mine)
-        self._hands.states.import_state(key, host, record, theirs)
+            self._context.states.uncount(host, record, mine)
+        self._context.states.import_state(key, host, record, theirs)
 
     def _take_kept(self, host: str, name: str, key: bytes, value: bytes) -> None:
         if name == "revisits" and key.startswith(_PLAN):
             data = self._store.row(key[1:])
             waits = data is None or UrlState.from_bytes(data).state is not State.PENDING
-            self._hands.revisits.take_over(key[1:], RevisitPlan.from_bytes(value), waits=waits)
+            self._context.plans.take_over(key[1:], RevisitPlan.from_bytes(value), waits=waits)
         elif name == "traps" and key == host.encode():
-            if self._hands.grounds.get(host) is None:
-                self._hands.grounds.change(host, unpack(host, value))
-                self._hands.grounds.save()
+            if self._context.trap_stats.get(host) is None:
+                self._context.trap_stats.change(host, unpack(host, value))
+                self._context.trap_stats.save()
         else:
             kv, part = self._store.kv(name), kind_of_row(name, key, host)
             kept = None if part is None else part.merge(kv.get(key), value)

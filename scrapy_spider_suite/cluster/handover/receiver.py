@@ -33,71 +33,77 @@ from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.runtime.text import counted
 
 MAX_TRIES: Final = 5
-"""Times that a store may fail to write before a parcel is put off: its giver fetches meanwhile."""
+"""Times that a store may fail to write before a file is put off: its giver fetches meanwhile."""
 
 MAX_POSTPONED: Final = 4
-"""Parcels that were put off, after which no others are taken: each of them lies on this disk."""
+"""Hand-over files that were put off, after which no others are taken: each of them lies on this
+disk.
+"""
 
 
 class Receiver:
-    """A `courier.Inbox` that merges what comes into the frontier of *moving*.
+    """A `file_transport.Inbox` that merges what comes into the frontier of *context*.
 
     Attributes:
-        at_work: how many parcels are being taken.
-        counts: parcels, hosts, urls, bytes.
+        at_work: how many files are being taken.
+        counts: files, hosts, urls, bytes.
     """
 
-    def __init__(self, moving: HandoverContext, traces: ForeignUnits) -> None:
+    def __init__(self, context: HandoverContext, foreign: ForeignUnits) -> None:
         self.at_work = 0
         self.counts: Counter[str] = Counter()
         self.ready = asyncio.Event()
-        self._moving = moving
-        self._traces = traces
+        self._context = context
+        self._foreign = foreign
         self._failed: Mask = np.zeros(UNITS, np.bool_)  # held back by what was not taken
-        self._open: set[str] = set()  # parcels that are not over yet, however much is merged
+        self._open: set[str] = set()  # files that are not over yet, however much is merged
         self._late: set[str] = set()  # those of them that could not be taken of late
 
     def kept(self, label: HandoverLabel) -> bool:
-        """See `courier.Inbox`."""
+        """See `file_transport.Inbox`."""
         if not self.ready.is_set():
             raise TransportError("this agent has only just begun")
         self._check(label)
-        if label.parcel in self._open:
+        if label.file_id in self._open:
             return False
-        if self._taking(label, Path()).done:
+        if self._load(label, Path()).done:
             try:
-                self._moving.hands.flush()
+                self._context.flush()
             except StoreWriteError as error:
                 raise TransportError(str(error)) from error
             return True
         if len(self._late) >= MAX_POSTPONED:
-            raise TransportError(f"{len(self._late)} parcels that came before wait to be taken")
+            raise TransportError(
+                f"{len(self._late)} hand-over files that came before wait to be merged"
+            )
         return False
 
     async def take(self, label: HandoverLabel, path: Path) -> None:
-        """See `courier.Inbox`."""
+        """See `file_transport.Inbox`."""
         await self.ready.wait()
         self._check(label)
-        moving, mask = self._moving, unit_mask(unpack_units(label.units))
+        context, mask = self._context, unit_mask(unpack_units(label.units))
         self.at_work += 1
-        self._open.add(label.parcel)
+        self._open.add(label.file_id)
         try:
-            while (moving.shares.giving & mask & ~self._failed).any():
+            while (context.ownership.in_transfer & mask & ~self._failed).any():
                 await asyncio.sleep(WAIT)  # until what goes from here is gone
-            moving.hold_back(mask)
+            context.hold_back(mask)
             self._failed &= ~mask
-            self._traces.come(mask)
+            self._foreign.come(mask)
             await self._take(label, path, mask)
-            self._traces.come(mask)
+            self._foreign.come(mask)
             # Not if it was cancelled: what is half merged is not to be fetched.
             self._over(label, mask)
         except HandoverFileError as error:
-            logger.warning("refused parcel %s of %s: %s", label.parcel, label.sender, error)
+            logger.warning(
+                "refused hand-over file %s from %s: %s", label.file_id, label.sender, error
+            )
             self._over(label, mask)
             raise
         except Exception as error:
             self._failed |= mask  # it comes again, or what takes its place does
-            self._late.add(label.parcel)
+            self._late.add(label.file_id)
             if not isinstance(error, TransportError):
                 self._tell(label, error)
             raise
@@ -105,28 +111,28 @@ class Receiver:
             self.at_work -= 1
 
     def _over(self, label: HandoverLabel, mask: Mask) -> None:
-        self._moving.let_go(mask)
-        self._open.discard(label.parcel)
-        self._late.discard(label.parcel)
+        self._context.release(mask)
+        self._open.discard(label.file_id)
+        self._late.discard(label.file_id)
 
     async def _take(self, label: HandoverLabel, path: Path, mask: Mask) -> None:
         begin, size = time.perf_counter(), path.stat().st_size
         logger.info(
-            "taking parcel %s of %s: %s, %d bytes", label.parcel, label.sender,
+            "receiving hand-over file %s from %s: %s, %d bytes", label.file_id, label.sender,
             counted(int(mask.sum()), "unit"), size,
         )  # fmt: skip
         await self._nothing_is_out(mask)
-        taking = self._taking(label, path)
+        taking = self._load(label, path)
         try:
-            await self._moving.through(taking.take, tries=MAX_TRIES)
+            await self._context.run_durably(taking.take, tries=MAX_TRIES)
             await self._on_the_medium()
         except StoreWriteError as error:
             raise TransportError(str(error)) from error
         counts = taking.counts
         hosts, urls = counts[HOST], counts[ROW] + counts[STATE] + counts[PRINTS]
-        self.counts.update(parcels=1, hosts=hosts, urls=urls, bytes=size)
+        self.counts.update(files=1, hosts=hosts, urls=urls, bytes=size)
         logger.info(
-            "took parcel %s of %s: %s, %s, in %.1f s", label.parcel, label.sender,
+            "received hand-over file %s from %s: %s, %s, in %.1f s", label.file_id, label.sender,
             counted(hosts, "host"), counted(urls, "URL"), time.perf_counter() - begin,
         )  # fmt: skip
 
@@ -134,9 +140,9 @@ class Receiver:
         """The other side forgets it all: also a power failure must leave it here."""
         for tries in range(MAX_TRIES, 0, -1):
             try:
-                await asyncio.to_thread(self._moving.hands.store.sync_log)
+                await asyncio.to_thread(self._context.store.sync_log)
             except StoreWriteError as error:
-                self._moving.once.say("store", error)
+                self._context.warnings.say("store", error)
                 if tries == 1:
                     raise
                 await asyncio.sleep(RETRY)
@@ -145,25 +151,25 @@ class Receiver:
 
     def _tell(self, label: HandoverLabel, error: Exception) -> None:
         logger.error(
-            "parcel %s of %s was not taken, its hosts stand still here until it is: %r",
-            label.parcel, label.sender, error,
+            "hand-over file %s from %s was not merged, its hosts stand still here until it is: %r",
+            label.file_id, label.sender, error,
         )  # fmt: skip
 
     async def _nothing_is_out(self, mask: Mask) -> None:
         """Wait until nothing of the units is being fetched, where that goes by host."""
-        units, fronts = self._moving.units(mask), self._moving.hands.residents.fronts
+        units, fronts = self._context.units(mask), self._context.residents.fronts
         while units.by_host and any(map(units.has_host, fronts.hosts_leased())):
             await asyncio.sleep(WAIT)
 
-    def _taking(self, label: HandoverLabel, path: Path) -> HostLoad:
-        moving = self._moving
-        units = moving.units(unit_mask(unpack_units(label.units)))
-        return HostLoad(moving.hands, units, moving.clock, path, label)
+    def _load(self, label: HandoverLabel, path: Path) -> HostLoad:
+        context = self._context
+        units = context.units(unit_mask(unpack_units(label.units)))
+        return HostLoad(context, units, path, label)
 
     def _check(self, label: HandoverLabel) -> None:
-        own = self._moving.shares.name
-        if (label.crawl, label.receiver) != (self._moving.crawl, own):
+        own = self._context.ownership.name
+        if (label.crawl, label.receiver) != (self._context.crawl_id, own):
             raise HandoverFileError(
-                f"a parcel for agent {label.receiver} of the crawl {label.crawl}; this is {own} of "
-                f"{self._moving.crawl}"
+                f"a hand-over file for agent {label.receiver} of the crawl {label.crawl}; this is "
+                f"{own} of {self._context.crawl_id}"
             )

@@ -36,11 +36,11 @@ from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.runtime.text import counted
 
 SILENCE: Final = 30.0
-"""Seconds in which nothing more of a parcel goes, after which it is called off: its hosts are
+"""Seconds in which nothing more of a file goes, after which it is called off: its hosts are
 fetched here."""
 
 _LOOK: Final = 1.0
-"""Seconds between two looks at whether a parcel is still to go."""
+"""Seconds between two looks at whether a file is still to go."""
 
 GiveUnits = Callable[[Numbers, int, int], Awaitable[MovedUnits]]
 """`registry.Registry.give`."""
@@ -65,131 +65,134 @@ class OutgoingFile:
 
 
 class Sender:
-    """Gives parcels of the frontier of *moving*.
+    """Gives files of the frontier of *context*.
 
     Args:
         give: has another agent hold units.
         look: has `Shares` know who holds what by now. Both raise as `Registry` does.
 
     Attributes:
-        counts: parcels, units, hosts, urls, bytes; and how many were called_off.
+        counts: files, units, hosts, urls, bytes; and how many were called_off.
     """
 
     def __init__(
-        self, moving: HandoverContext, courier: FileTransport, give: GiveUnits, look: Callable[[],
+        self, context: HandoverContext, file_transport: FileTransport, give: GiveUnits,
+        look: Callable[[],
         Awaitable[None]],
-        traces: ForeignUnits,
+        foreign: ForeignUnits,
     ) -> None:  # fmt: skip
         self.counts: Counter[str] = Counter()
-        self._moving = moving
-        self._traces = traces
-        self._courier = courier
+        self._context = context
+        self._foreign = foreign
+        self._file_transport = file_transport
         self._give, self._look = give, look
-        self._heir = (-1, dict[int, Mask]())
+        self._owner_masks = (-1, dict[int, Mask]())
         self._open: list[OutgoingFile] = []
         self._dropped: Mask = np.zeros(UNITS, np.bool_)
 
     # Who is to have what
 
-    def heirs(self) -> dict[int, Mask]:
+    def masks_of_owners(self) -> dict[int, Mask]:
         """The units of each other owner, by its number."""
-        shares = self._moving.shares
-        epoch, found = self._heir
-        if epoch != shares.epoch:
+        ownership = self._context.ownership
+        epoch, found = self._owner_masks
+        if epoch != ownership.epoch:
             found = {}
-            for number, units in shares.heirs().items():
+            for number, units in ownership.units_of_others().items():
                 found[number] = np.zeros(UNITS, np.bool_)
                 found[number][units] = True
-            self._heir = shares.epoch, found
+            self._owner_masks = ownership.epoch, found
         return found
 
-    def is_wanted(self, parcel: OutgoingFile) -> bool:
+    def is_wanted(self, outgoing: OutgoingFile) -> bool:
         """Whether its receiver is still the owner of some of it, and all of that is in it."""
-        if parcel.stale:
+        if outgoing.stale:
             return False
-        heir = self.heirs().get(parcel.number)
-        return heir is not None and bool((heir & parcel.mask).any())
+        owned = self.masks_of_owners().get(outgoing.number)
+        return owned is not None and bool((owned & outgoing.mask).any())
 
     def note(self) -> None:
         """Others are members than before: called before anything can come for their units."""
-        own = self._moving.shares.own
-        for parcel in self._open:
-            parcel.stale = parcel.stale or bool((own & parcel.mask).any())
+        own = self._context.ownership.own
+        for outgoing in self._open:
+            outgoing.stale = outgoing.stale or bool((own & outgoing.mask).any())
 
-    # A parcel
+    # One file
 
-    async def give(self, parcel: OutgoingFile) -> bool:
+    async def give(self, outgoing: OutgoingFile) -> bool:
         """From its packing to its end; False: it was called off, or cannot go now."""
-        self._open.append(parcel)
+        self._open.append(outgoing)
         try:
-            self._moving.hold_back(parcel.mask)
-            kept = await self._pack(parcel) and await self._bring(parcel)
-            return await self._end(parcel, kept=kept)
+            self._context.hold_back(outgoing.mask)
+            kept = await self._pack(outgoing) and await self._bring(outgoing)
+            return await self._end(outgoing, kept=kept)
         except BaseException:  # a task that is cancelled, most of all
-            self._dropped |= parcel.mask
+            self._dropped |= outgoing.mask
             raise
         finally:
-            self._open.remove(parcel)
+            self._open.remove(outgoing)
 
     def let_go(self) -> None:
         """What was dropped in the middle has been called off."""
-        self._moving.let_go(self._dropped)
+        self._context.release(self._dropped)
         self._dropped[:] = False
 
-    async def _pack(self, parcel: OutgoingFile) -> bool:
+    async def _pack(self, outgoing: OutgoingFile) -> bool:
         """Whether it is packed."""
-        moving = self._moving
-        units = moving.units(parcel.mask)
+        context = self._context
+        units = context.units(outgoing.mask)
 
         def pack() -> HostDump:
-            giving = HostDump(moving.hands, units, moving.clock)
-            parcel.counts = giving.counts
+            giving = HostDump(context, units)
+            outgoing.counts = giving.counts
             return giving
 
         try:
-            return await moving.through(
-                lambda: pack().pack(parcel.path, parcel.label), lambda: self.is_wanted(parcel)
+            return await context.run_durably(
+                lambda: pack().pack(outgoing.path, outgoing.label), lambda: self.is_wanted(outgoing)
             )
         except OSError as error:
-            moving.once.say("pack", f"{parcel.path}: {error.strerror}")
+            context.warnings.say("pack", f"{outgoing.path}: {error.strerror}")
             return False
 
-    async def _bring(self, parcel: OutgoingFile) -> bool:
+    async def _bring(self, outgoing: OutgoingFile) -> bool:
         """Whether the receiver keeps it; or there is nothing in it."""
-        if self._is_empty(parcel):
+        if self._is_empty(outgoing):
             return True
         logger.info(
-            "giving parcel %s to %s: %s, %s, %s, %d bytes", parcel.label.parcel,
-            parcel.label.receiver, counted(int(parcel.mask.sum()), "unit"),
-            counted(parcel.counts[HOST], "host"), counted(_urls(parcel), "URL"),
-            parcel.path.stat().st_size,
+            "sending hand-over file %s to %s: %s, %s, %s, %d bytes", outgoing.label.file_id,
+            outgoing.label.receiver, counted(int(outgoing.mask.sum()), "unit"),
+            counted(outgoing.counts[HOST], "host"), counted(_urls(outgoing), "URL"),
+            outgoing.path.stat().st_size,
         )  # fmt: skip
-        return await self._deliver(parcel)
+        return await self._deliver(outgoing)
 
-    async def call_off(self, parcel: OutgoingFile) -> None:
+    async def call_off(self, outgoing: OutgoingFile) -> None:
         """What an earlier process has begun does not go on: more may have come since."""
-        await self._end(parcel, kept=False)
+        await self._end(outgoing, kept=False)
 
-    def _is_empty(self, parcel: OutgoingFile) -> bool:
+    def _is_empty(self, outgoing: OutgoingFile) -> bool:
         """Whether nothing in it is of use to anybody."""
-        counts = parcel.counts
-        whole = self._moving.shares.assignment.by_host
-        return not (_urls(parcel) or (whole and counts[HOST] + counts[KEPT]))
+        counts = outgoing.counts
+        whole = self._context.ownership.assignment.by_host
+        return not (_urls(outgoing) or (whole and counts[HOST] + counts[KEPT]))
 
-    async def _deliver(self, parcel: OutgoingFile) -> bool:
+    async def _deliver(self, outgoing: OutgoingFile) -> bool:
         """Whether the receiver keeps it."""
-        loop, counters = asyncio.get_running_loop(), self._courier.counters
-        heard, sent, wait = loop.time(), counters.sent(parcel.label), _LOOK
-        while self.is_wanted(parcel):
+        loop, counters = asyncio.get_running_loop(), self._file_transport.counters
+        heard, sent, wait = loop.time(), counters.sent(outgoing.label), _LOOK
+        while self.is_wanted(outgoing):
             try:
-                if await self._try(parcel):
+                if await self._try(outgoing):
                     return True
             except HandoverFileError as error:
-                logger.warning("parcel %s cannot be taken: %s", parcel.label.parcel, error)
+                logger.warning(
+                    "hand-over file %s cannot be received: %s", outgoing.label.file_id, error
+                )
                 return False
             except TransportError as error:
-                self._moving.once.say(f"to {parcel.label.receiver}", error)
-                if (now := counters.sent(parcel.label)) != sent:
+                self._context.warnings.say(f"to {outgoing.label.receiver}", error)
+                if (now := counters.sent(outgoing.label)) != sent:
                     heard, sent, wait = loop.time(), now, _LOOK
                 elif loop.time() - heard > SILENCE:
                     return False
@@ -197,20 +200,20 @@ class Sender:
                 wait = min(2 * wait, SILENCE / 2)
         return False
 
-    async def _try(self, parcel: OutgoingFile) -> bool:
+    async def _try(self, outgoing: OutgoingFile) -> bool:
         """Bring it, while it is wanted."""
-        row = self._moving.shares.row(parcel.number)
+        row = self._context.ownership.record(outgoing.number)
         if row is None:
             return False
         bringing = asyncio.ensure_future(
-            self._courier.deliver(parcel.path, parcel.label, row.address)
+            self._file_transport.deliver(outgoing.path, outgoing.label, row.address)
         )
         try:
             while not (await asyncio.wait([bringing], timeout=_LOOK))[0]:
-                if not self.is_wanted(parcel):
+                if not self.is_wanted(outgoing):
                     return False
             bringing.result()
-            parcel.size = parcel.path.stat().st_size
+            outgoing.size = outgoing.path.stat().st_size
         finally:
             bringing.cancel()
             await asyncio.wait([bringing])
@@ -218,82 +221,83 @@ class Sender:
 
     # What comes of it
 
-    async def _end(self, parcel: OutgoingFile, *, kept: bool) -> bool:
+    async def _end(self, outgoing: OutgoingFile, *, kept: bool) -> bool:
         """The receiver keeps it, or it is called off; whether the units are gone."""
-        moving = self._moving
-        shares, mask = moving.shares, parcel.mask
+        context = self._context
+        ownership, mask = context.ownership, outgoing.mask
         if kept:
-            await self._hand_tokens(parcel)
+            await self._transfer_units(outgoing)
         # What is not forgotten, and not this agent's, is found and goes once more.
-        stays = mask & shares.mine if kept and not parcel.stale else mask
+        stays = mask & ownership.mine if kept and not outgoing.stale else mask
         goes = mask & ~stays
         if stays.any():
             # First, since it is what must not be left out if a kill comes in between.
-            await moving.through(lambda: self._forgetting(stays).keep(parcel.label.parcel))
+            await context.run_durably(lambda: self._settlement(stays).keep(outgoing.label.file_id))
         if goes.any():
-            await self._forget(parcel, goes)
-        self._courier.withdraw(parcel.label)
+            await self._forget(outgoing, goes)
+        self._file_transport.withdraw(outgoing.label)
         with suppress(OSError):
-            parcel.path.unlink(missing_ok=True)
-        moving.let_go(mask)
-        self._tell(parcel, gone=bool(goes.any()))
+            outgoing.path.unlink(missing_ok=True)
+        context.release(mask)
+        self._tell(outgoing, gone=bool(goes.any()))
         return bool(goes.any())
 
-    async def _forget(self, parcel: OutgoingFile, goes: Mask) -> None:
+    async def _forget(self, outgoing: OutgoingFile, goes: Mask) -> None:
         """Forget it, unless this agent is to have some of it again: then more comes in."""
-        moving = self._moving
-        done = await moving.through(
-            lambda: self._forgetting(goes).forget(parcel.label.parcel), lambda: not parcel.stale
+        context = self._context
+        done = await context.run_durably(
+            lambda: self._settlement(goes).forget(outgoing.label.file_id),
+            lambda: not outgoing.stale,
         )
         if done:
-            self._traces.gone(goes)
+            self._foreign.gone(goes)
         else:
-            await moving.through(lambda: self._forgetting(goes).keep(parcel.label.parcel))
+            await context.run_durably(lambda: self._settlement(goes).keep(outgoing.label.file_id))
 
-    def _forgetting(self, mask: Mask) -> DumpSettlement:
-        moving = self._moving
-        return DumpSettlement(moving.hands, moving.units(mask), moving.clock)
+    def _settlement(self, mask: Mask) -> DumpSettlement:
+        context = self._context
+        return DumpSettlement(context, context.units(mask))
 
-    async def _hand_tokens(self, parcel: OutgoingFile) -> None:
+    async def _transfer_units(self, outgoing: OutgoingFile) -> None:
         """Have the receiver hold what this agent holds of it, as far as that is its by now."""
-        shares, wait = self._moving.shares, _LOOK / 4
-        while not parcel.stale:
-            heir = self.heirs().get(parcel.number, np.zeros(UNITS, np.bool_))
-            units = np.flatnonzero(parcel.mask & shares.mine & heir).astype(np.uint16)
+        ownership, wait = self._context.ownership, _LOOK / 4
+        while not outgoing.stale:
+            owned = self.masks_of_owners().get(outgoing.number, np.zeros(UNITS, np.bool_))
+            units = np.flatnonzero(outgoing.mask & ownership.mine & owned).astype(np.uint16)
             if not len(units):
                 return
             try:
-                moved = await self._give(units, parcel.number, shares.epoch)
+                moved = await self._give(units, outgoing.number, ownership.epoch)
                 await self._look()
             except FencedError as error:
                 if not error.again:
                     raise
             except RegistryError as error:
-                self._moving.once.say("registry", error)
+                self._context.warnings.say("registry", error)
             else:
-                self._moving.once.over("registry")
+                self._context.warnings.over("registry")
                 if not moved.why:
                     return
             # Others are members by now, which this agent is about to hear; or Redis is away.
             await asyncio.sleep(wait)
             wait = min(2 * wait, 5 * _LOOK)
 
-    def _tell(self, parcel: OutgoingFile, *, gone: bool) -> None:
-        label, seconds = parcel.label, time.perf_counter() - parcel.begun
+    def _tell(self, outgoing: OutgoingFile, *, gone: bool) -> None:
+        label, seconds = outgoing.label, time.perf_counter() - outgoing.begun
         if not gone:
             self.counts["called_off"] += 1
-            logger.info("parcel %s to %s is called off", label.parcel, label.receiver)
+            logger.info("hand-over file %s to %s is called off", label.file_id, label.receiver)
             return
-        hosts, urls, units = parcel.counts[HOST], _urls(parcel), int(parcel.mask.sum())
+        hosts, urls, units = outgoing.counts[HOST], _urls(outgoing), int(outgoing.mask.sum())
         self.counts.update(
-            parcels=int(parcel.size > 0), units=units, hosts=hosts, urls=urls, bytes=parcel.size
+            files=int(outgoing.size > 0), units=units, hosts=hosts, urls=urls, bytes=outgoing.size
         )
-        self._moving.once.over(f"to {label.receiver}")
+        self._context.warnings.over(f"to {label.receiver}")
         logger.info(
-            "gave parcel %s to %s: %s, %s, %s, in %.1f s", label.parcel, label.receiver,
+            "sent hand-over file %s to %s: %s, %s, %s, in %.1f s", label.file_id, label.receiver,
             counted(units, "unit"), counted(hosts, "host"), counted(urls, "URL"), seconds,
         )  # fmt: skip
 
 
-def _urls(parcel: OutgoingFile) -> int:
-    return parcel.counts[ROW] + parcel.counts[STATE] + parcel.counts[PRINTS]
+def _urls(outgoing: OutgoingFile) -> int:
+    return outgoing.counts[ROW] + outgoing.counts[STATE] + outgoing.counts[PRINTS]

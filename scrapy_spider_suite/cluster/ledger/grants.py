@@ -83,7 +83,7 @@ class GrantRequest:
     wanted: float
     """When somebody last asked for them here."""
     queued: bool = False
-    flying: bool = False
+    in_flight: bool = False
     maybe: bool = False
     """They may have been granted without our knowledge."""
 
@@ -103,28 +103,28 @@ class EndedGrant(NamedTuple):
 
 
 class LedgerOutbox:
-    """The oldest are paid first.
+    """The oldest are portion first.
 
     Attributes:
         dropped: those that were too many.
     """
 
     def __init__(self) -> None:
-        self._debts: deque[EndedGrant] = deque()
+        self._ended: deque[EndedGrant] = deque()
         self._wishes: dict[str, float] = {}
         self.dropped = 0
 
     def __len__(self) -> int:
-        return len(self._debts) + len(self._wishes)
+        return len(self._ended) + len(self._wishes)
 
     def end(self, key: str, serial: int, ended: float, delay: float) -> None:
         """A fetch ended, and *delay* seconds run from there."""
-        self._debts.append(EndedGrant(key, serial, ended, delay))
+        self._ended.append(EndedGrant(key, serial, ended, delay))
         self._bound()
 
     def give_back(self, key: str, serial: int) -> None:
         """A grant that was not used, or may have been given."""
-        self._debts.append(EndedGrant(key, serial, -1.0, 0.0))
+        self._ended.append(EndedGrant(key, serial, -1.0, 0.0))
         self._bound()
 
     def wish(self, key: str, until: float) -> None:
@@ -134,20 +134,20 @@ class LedgerOutbox:
 
     def take(self, room: int) -> OutboxPortion:
         """Up to *room* of them, to be sent."""
-        debts = tuple(self._debts.popleft() for _ in range(min(room, len(self._debts))))
-        keys = list(self._wishes)[: room - len(debts)]
-        return OutboxPortion(debts, tuple((key, self._wishes.pop(key)) for key in keys))
+        ended = tuple(self._ended.popleft() for _ in range(min(room, len(self._ended))))
+        keys = list(self._wishes)[: room - len(ended)]
+        return OutboxPortion(ended, tuple((key, self._wishes.pop(key)) for key in keys))
 
-    def put_back(self, paid: OutboxPortion) -> None:
+    def put_back(self, portion: OutboxPortion) -> None:
         """They may not have been heard."""
-        self._debts.extendleft(reversed(paid.debts))
-        for key, until in paid.wishes:
+        self._ended.extendleft(reversed(portion.ended))
+        for key, until in portion.wishes:
             self.wish(key, until)
         self._bound()
 
     def _bound(self) -> None:
-        while len(self._debts) > OUTBOX_MAX:
-            self._debts.popleft()
+        while len(self._ended) > OUTBOX_MAX:
+            self._ended.popleft()
             self.dropped += 1
         while len(self._wishes) > OUTBOX_MAX:
             del self._wishes[next(iter(self._wishes))]
@@ -158,11 +158,11 @@ class LedgerOutbox:
 class OutboxPortion:
     """What `Debts.take` gave."""
 
-    debts: tuple[EndedGrant, ...] = ()
+    ended: tuple[EndedGrant, ...] = ()
     wishes: tuple[tuple[str, float], ...] = ()
 
     def __len__(self) -> int:
-        return len(self.debts) + len(self.wishes)
+        return len(self.ended) + len(self.wishes)
 
     def lines(
         self, now: float
@@ -170,10 +170,10 @@ class OutboxPortion:
         """As they are written into a batch that is sent *now*."""
         ends = tuple(
             FetchEnd(key, serial, min(int((now - ended) * 1000), WISH_MAX), whole_millis(delay))
-            for key, serial, ended, delay in self.debts if ended >= 0
+            for key, serial, ended, delay in self.ended if ended >= 0
         )  # fmt: skip
         returns = tuple(
-            ReturnedGrant(debt.key, debt.serial) for debt in self.debts if debt.ended < 0
+            ReturnedGrant(each.key, each.serial) for each in self.ended if each.ended < 0
         )
         wishes = tuple(DelayWish(key, whole_millis(until - now)) for key, until in self.wishes)
         return ends, returns, wishes
@@ -189,7 +189,7 @@ PATIENCE: Final = 1.0
 """Seconds after which to ask again for what the ledger was asked, if no news came."""
 
 SLACK: Final = 1.0
-"""Seconds between `start` and the first byte on the wire, as in `lease`."""
+"""Seconds between `start` and the first byte on the wire, as in `cluster.membership`."""
 
 
 class SentBatch(NamedTuple):
@@ -197,7 +197,7 @@ class SentBatch(NamedTuple):
 
     batch: LedgerBatch
     asks: tuple[tuple[str, ...], ...]
-    paid: OutboxPortion
+    portion: OutboxPortion
 
 
 class Grants:
@@ -216,15 +216,15 @@ class Grants:
         self._process = process
         self._hold = min(timeout + SLACK, HOLD_MAX / 1000)
         self._window, self._ahead = window, ahead
-        self._leases: dict[str, Grant] = {}
-        self._asks: dict[tuple[str, ...], GrantRequest] = {}
+        self._grants: dict[str, Grant] = {}
+        self._requests: dict[tuple[str, ...], GrantRequest] = {}
         self._queue: deque[tuple[str, ...]] = deque()
         self._agenda: list[tuple[float, int, tuple[str, ...]]] = []
         self._serial = 0
         self._era = 0
         self._longest = 0
-        self.debts = LedgerOutbox()
-        self.figures = GrantCounters()
+        self.outbox = LedgerOutbox()
+        self.counters = GrantCounters()
 
     # Fetches
 
@@ -237,26 +237,26 @@ class Grants:
         """
         missing, at = [], now
         for need in needs:
-            lease = self._leases.get(need.key)
-            if lease is not None and lease.out and need not in within:
+            grant = self._grants.get(need.key)
+            if grant is not None and grant.out and need not in within:
                 return now + PATIENCE
-            if lease is not None and not lease.out and lease.asked < need.delay:
-                self._give_back(need.key, lease)  # it was for another host of the address
-                lease = None
-            if lease is None or lease.closes <= now:
+            if grant is not None and not grant.out and grant.asked < need.delay:
+                self._give_back(need.key, grant)  # it was for another host of the address
+                grant = None
+            if grant is None or grant.closes <= now:
                 missing.append(need)
             else:
-                at = max(at, lease.opens)
+                at = max(at, grant.opens)
         return max(at, self._ask(tuple(missing), now)) if missing else at
 
     def awaits(self, needs: Iterable[Need], now: float) -> bool:
         """Whether the ledger was asked for what a fetch with *needs* lacks, and has yet to answer.
         """
         keys = tuple(need.key for need in needs)
-        leases = ((key, self._leases.get(key)) for key in keys)
-        missing = tuple(key for key, lease in leases if lease is None or lease.closes <= now)
-        asking = self._asks.get(missing)
-        return asking is not None and (asking.queued or asking.flying)
+        grants = ((key, self._grants.get(key)) for key in keys)
+        missing = tuple(key for key, grant in grants if grant is None or grant.closes <= now)
+        request = self._requests.get(missing)
+        return request is not None and (request.queued or request.in_flight)
 
     def start(
         self, needs: Iterable[Need], now: float, within: Collection[Need] = ()
@@ -267,71 +267,71 @@ class Grants:
         """
         taken = tuple(needs)
         for need in taken:
-            lease = self._leases.get(need.key)
-            if lease is None or not lease.opens <= now < lease.closes:
+            grant = self._grants.get(need.key)
+            if grant is None or not grant.opens <= now < grant.closes:
                 raise ValueError(f"no grant for {need.key}")
-            if lease.out and need not in within:
+            if grant.out and need not in within:
                 raise ValueError(f"a fetch is out for {need.key}")
         for need in taken:
-            self._leases[need.key].out += 1
+            self._grants[need.key].out += 1
         return taken
 
     def end(self, taken: Iterable[Need], now: float) -> None:
         """The fetch ended *now*."""
         for need in taken:
-            lease = self._leases[need.key]
-            lease.ended, lease.delay = now, max(lease.delay, need.delay)
-            self._over(need.key, lease)
+            grant = self._grants[need.key]
+            grant.ended, grant.delay = now, max(grant.delay, need.delay)
+            self._over(need.key, grant)
 
     def cancel(self, taken: Iterable[Need]) -> None:
         """The fetch touched no wire."""
         for need in taken:
-            self._over(need.key, self._leases[need.key])
+            self._over(need.key, self._grants[need.key])
 
     def drop(self, needs: Iterable[Need]) -> None:
         """Nobody here wants to fetch there now: return what is here, and do not ask any more."""
         keys = tuple(need.key for need in needs)
         self._forget(keys)
         for key in keys:
-            lease = self._leases.get(key)
-            if lease is not None and not lease.out:
-                self._give_back(key, lease)
+            grant = self._grants.get(key)
+            if grant is not None and not grant.out:
+                self._give_back(key, grant)
 
     def close(self) -> None:
         """Return all that no fetch is out for."""
-        for keys in list(self._asks):
+        for keys in list(self._requests):
             self._forget(keys)
-        for key, lease in list(self._leases.items()):
-            if not lease.out:
-                self._give_back(key, lease)
+        for key, grant in list(self._grants.items()):
+            if not grant.out:
+                self._give_back(key, grant)
 
     def postpone(self, key: str, until: float) -> None:
         """Nobody, here or elsewhere, is to fetch there before *until*."""
-        self.debts.wish(key, until)
+        self.outbox.wish(key, until)
 
     # The ledger
 
     def due(self, now: float) -> float | None:
         """Seconds until `outgoing` has something, 0.0 for at once, None if nothing is known of."""
-        if self._queue or self.debts:
+        if self._queue or self.outbox:
             return 0.0
         return max(0.0, self._agenda[0][0] - now) if self._agenda else None
 
     def outgoing(self, now: float) -> SentBatch | None:
         """What is to be sent now, if there is anything; one at a time."""
         self._tidy(now)
-        paid = self.debts.take(BATCH)
-        room, asks = BATCH - len(paid), []
+        portion = self.outbox.take(BATCH)
+        room, asks = BATCH - len(portion), []
         while self._queue and room > 0:
             keys = self._queue.popleft()
-            if (asking := self._asks.get(keys)) is not None and asking.queued:
+            if (request := self._requests.get(keys)) is not None and request.queued:
                 asks.append(keys)
-                asking.queued, asking.flying = False, True
+                request.queued, request.in_flight = False, True
                 room -= len(keys)
-        if not (paid or asks):
+        if not (portion or asks):
             return None
-        self.figures.calls += 1
-        return SentBatch(self._batch(paid, asks, now), tuple(asks), paid)
+        self.counters.calls += 1
+        return SentBatch(self._batch(portion, asks, now), tuple(asks), portion)
 
     def answered(self, sent: SentBatch, reply: LedgerReply, asked: float, now: float) -> set[str]:
         """The ledger was *asked* at a time, and its *reply* is here *now*.
@@ -350,35 +350,35 @@ class Grants:
 
     def failed(self, sent: SentBatch) -> None:
         """No answer came: all of it is to be sent again. What was granted here holds."""
-        self.figures.failures += 1
-        self.debts.put_back(sent.paid)
+        self.counters.failures += 1
+        self.outbox.put_back(sent.portion)
         for keys in sent.asks:
-            if (asking := self._asks.get(keys)) is not None:
-                asking.flying, asking.maybe, asking.queued = False, True, True
+            if (request := self._requests.get(keys)) is not None:
+                request.in_flight, request.maybe, request.queued = False, True, True
                 self._queue.append(keys)
 
     # Within
 
     def _ask(self, needs: tuple[Need, ...], now: float) -> float:
         keys = tuple(need.key for need in needs)
-        asking = self._asks.get(keys)
-        if asking is None:
+        request = self._requests.get(keys)
+        if request is None:
             self._serial += 1
-            asking = self._asks[keys] = GrantRequest(self._serial, needs, now, now)
+            request = self._requests[keys] = GrantRequest(self._serial, needs, now, now)
             heappush(self._agenda, (now + self._window, self._serial, keys))
-        asking.needs, asking.wanted = needs, now
-        if asking.again > now:
-            return asking.again
-        if not asking.queued and not asking.flying:
-            asking.queued = True
+        request.needs, request.wanted = needs, now
+        if request.again > now:
+            return request.again
+        if not request.queued and not request.in_flight:
+            request.queued = True
             self._queue.append(keys)
         return now + PATIENCE
 
     def _batch(
-        self, paid: OutboxPortion, asks: Iterable[tuple[str, ...]], now: float
+        self, portion: OutboxPortion, asks: Iterable[tuple[str, ...]], now: float
     ) -> LedgerBatch:
-        ends, returns, wishes = paid.lines(now)
-        lines = tuple(self._lines(self._asks[keys]) for keys in asks)
+        ends, returns, wishes = portion.lines(now)
+        lines = tuple(self._lines(self._requests[keys]) for keys in asks)
         delays = [line.delay for each in lines for line in each] + [end.delay for end in ends]
         self._longest = max(self._longest, *delays, 0)
         return LedgerBatch(
@@ -387,20 +387,20 @@ class Grants:
             whole_millis(self._ahead), ends, returns, wishes, lines,
         )  # fmt: skip
 
-    def _lines(self, asking: GrantRequest) -> tuple[LedgerLine, ...]:
+    def _lines(self, request: GrantRequest) -> tuple[LedgerLine, ...]:
         lines = []
-        for need in asking.needs:
-            lease = self._leases.get(need.key)
-            serial = asking.serial if lease is None else lease.serial
+        for need in request.needs:
+            grant = self._grants.get(need.key)
+            serial = request.serial if grant is None else grant.serial
             lines.append(LedgerLine(need.key, serial, whole_millis(need.delay)))
-        self.figures.asked += len(lines)
+        self.counters.asked += len(lines)
         return tuple(lines)
 
     def _refused(self, keys: tuple[str, ...], answer: LedgerAnswer, now: float) -> None:
-        self.figures.refused += len(keys)
-        if (asking := self._asks.get(keys)) is not None:
-            asking.flying = asking.maybe = False
-            asking.again = now + answer.wait / 1000
+        self.counters.refused += len(keys)
+        if (request := self._requests.get(keys)) is not None:
+            request.in_flight = request.maybe = False
+            request.again = now + answer.wait / 1000
 
     def _granted(
         self,
@@ -410,65 +410,65 @@ class Grants:
         asked: float,
         now: float,
     ) -> None:
-        asking = self._asks.pop(keys, None)
-        self.figures.granted += len(lines)
+        request = self._requests.pop(keys, None)
+        self.counters.granted += len(lines)
         # The ledger's now lies between *asked* and *now*: each end of the window by the later, or
         # the earlier, of the two.
         opens, closes = now + answer.opens / 1000, asked + answer.closes / 1000
         for line in lines:
-            lease = self._leases.get(line.key)
-            if lease is not None and lease.serial == line.serial:
-                lease.closes = max(lease.closes, closes)
-            elif lease is None and asking is not None and asking.serial == line.serial:
-                lease = Grant(line.serial, opens, closes, line.delay / 1000)
-                self._leases[line.key] = lease
+            grant = self._grants.get(line.key)
+            if grant is not None and grant.serial == line.serial:
+                grant.closes = max(grant.closes, closes)
+            elif grant is None and request is not None and request.serial == line.serial:
+                grant = Grant(line.serial, opens, closes, line.delay / 1000)
+                self._grants[line.key] = grant
             else:  # nobody wants it any more, or its fetch has ended
-                self.debts.give_back(line.key, line.serial)
+                self.outbox.give_back(line.key, line.serial)
                 continue
-            heappush(self._agenda, (lease.closes, line.serial, (line.key,)))
+            heappush(self._agenda, (grant.closes, line.serial, (line.key,)))
 
-    def _over(self, key: str, lease: Grant) -> None:
-        lease.out -= 1
-        if not lease.out and lease.ended >= 0:
-            del self._leases[key]
-            self.figures.ended += 1
-            self.debts.end(key, lease.serial, lease.ended, lease.delay)
-        elif not lease.out:
-            heappush(self._agenda, (lease.closes, lease.serial, (key,)))
+    def _over(self, key: str, grant: Grant) -> None:
+        grant.out -= 1
+        if not grant.out and grant.ended >= 0:
+            del self._grants[key]
+            self.counters.ended += 1
+            self.outbox.end(key, grant.serial, grant.ended, grant.delay)
+        elif not grant.out:
+            heappush(self._agenda, (grant.closes, grant.serial, (key,)))
 
-    def _give_back(self, key: str, lease: Grant) -> None:
-        del self._leases[key]
-        self.figures.returned += 1
-        self.debts.give_back(key, lease.serial)
+    def _give_back(self, key: str, grant: Grant) -> None:
+        del self._grants[key]
+        self.counters.returned += 1
+        self.outbox.give_back(key, grant.serial)
 
     def _forget(self, keys: tuple[str, ...]) -> None:
-        asking = self._asks.pop(keys, None)
-        if asking is not None and (asking.maybe or asking.flying):
+        request = self._requests.pop(keys, None)
+        if request is not None and (request.maybe or request.in_flight):
             for key in keys:
-                if key not in self._leases:
-                    self.debts.give_back(key, asking.serial)
+                if key not in self._grants:
+                    self.outbox.give_back(key, request.serial)
 
     def _tidy(self, now: float) -> None:
         """Return grants whose windows have closed, and forget what nobody asks for any more."""
         while self._agenda and self._agenda[0][0] <= now:
             _, serial, keys = heappop(self._agenda)
-            lease = self._leases.get(keys[0])
-            if len(keys) == 1 and lease is not None and lease.serial == serial:
-                if not lease.out and lease.closes <= now:
-                    self._give_back(keys[0], lease)
+            grant = self._grants.get(keys[0])
+            if len(keys) == 1 and grant is not None and grant.serial == serial:
+                if not grant.out and grant.closes <= now:
+                    self._give_back(keys[0], grant)
                 continue
-            asking = self._asks.get(keys)
-            if asking is None or asking.serial != serial:
+            request = self._requests.get(keys)
+            if request is None or request.serial != serial:
                 continue
-            idle = max(asking.wanted, asking.again) + self._window
-            if idle <= now and not asking.flying:
+            idle = max(request.wanted, request.again) + self._window
+            if idle <= now and not request.in_flight:
                 self._forget(keys)
             else:
                 heappush(self._agenda, (max(idle, now + self._window), serial, keys))
 
     def _lost(self, now: float) -> None:
         """The ledger does not know any more what is out: nobody is to fetch there meanwhile."""
-        self.figures.losses += 1
-        for key, lease in self._leases.items():
-            if lease.out:
+        self.counters.losses += 1
+        for key, grant in self._grants.items():
+            if grant.out:
                 self.postpone(key, now + self._hold)

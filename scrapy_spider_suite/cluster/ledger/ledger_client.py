@@ -242,12 +242,12 @@ class SharedLimits:
     Stats: ``suite/ledger/…``, in numbers of keys (`agents.asking.Figures`).
 
     Attributes:
-        company: with *agents*, which share no hosts, knows the addresses that they do; otherwise
+        addresses: with *agents*, which share no hosts, knows the addresses that they do; otherwise
             None, and every host and address is shared.
     """
 
     def __init__(self, crawl: Crawl, ledger: RateLedger, *, agents: bool = False) -> None:
-        self.company = SharedAddresses(crawl, self._met) if agents else None
+        self.addresses = SharedAddresses(crawl, self._met) if agents else None
         self._crawl = crawl
         self._ledger = ledger
         # Whatever is longer is cut: a grant runs out, and then others may fetch there.
@@ -256,7 +256,7 @@ class SharedLimits:
         self.grants = Grants(
             self._process, timeout=self._longest, ahead=NEAR
         )
-        self._lending = LedgerClient(ledger, self.grants, news=self._news)
+        self._client = LedgerClient(ledger, self.grants, news=self._news)
         self._running: asyncio.Task[None] | None = None
         self._closed = False
         self._asked = 0.0  # when `pause` was
@@ -266,7 +266,7 @@ class SharedLimits:
     @property
     def away(self) -> bool:
         """Whether the ledger does not answer, and nothing can be fetched without it."""
-        return bool(self._lending.away) and self.company is None
+        return bool(self._client.away) and self.addresses is None
 
     async def open(self, control: CrawlControl) -> None:
         """Ask the ledger for the first time. Raises `SettingsError`: it will never do.
@@ -279,14 +279,14 @@ class SharedLimits:
         await self._ask()
 
     async def _ask(self) -> None:
-        self._running = logged_task(self._lending.run(), "grants")
+        self._running = logged_task(self._client.run(), "grants")
         try:
             await self._ledger.settle(LedgerBatch(self._process, 0, 0, 1, 0, 0))
         except LedgerError as error:
-            setting = _LEDGER if self.company is None else _REDIS
+            setting = _LEDGER if self.addresses is None else _REDIS
             if error.kind not in _PASSES:
                 raise SettingsError(f"{setting}: {error}") from error
-            if self.company is None:  # agents are refused if it does not come back soon
+            if self.addresses is None:  # agents are refused if it does not come back soon
                 logger.warning("%s: %s; nothing is fetched until it answers", setting, error)
 
     async def close(self) -> None:
@@ -294,7 +294,7 @@ class SharedLimits:
         if self._closed:
             return
         self._closed = True
-        await self._lending.close()
+        await self._client.close()
         if self._running is not None:
             await self._running
         self.publish()
@@ -302,11 +302,11 @@ class SharedLimits:
     def publish(self) -> None:
         """Set the stats."""
         stats = self._crawl.crawler.stats
-        for name, value in asdict(self.grants.figures).items():
+        for name, value in asdict(self.grants.counters).items():
             stats.set_value(f"suite/ledger/{name}", value)
         stats.set_value("suite/ledger/waiting", len(self._crawl.frontier.leases.permits))
-        if self.company is not None:
-            for name, count in self.company.counts().items():
+        if self.addresses is not None:
+            for name, count in self.addresses.counts().items():
                 stats.set_value(f"suite/ledger/{name}", count)
 
     # Fetches
@@ -320,28 +320,28 @@ class SharedLimits:
         at = self.grants.ready(needs, now)
         if at <= now:
             return 0.0
-        self._lending.poke()
+        self._client.poke()
         return max(_UNKNOWN, at - now) if self._passes_by(needs) else at - now
 
     def awaits(self, host: HostState, address: AddressState) -> bool:
         """See `storage.permits.Lender`."""
-        if self.company is not None and self._is_unknown(address):
-            return self.company.will_say(address)
+        if self.addresses is not None and self._is_unknown(address):
+            return self.addresses.will_say(address)
         needs = self._needs(host, address)
         return not self._passes_by(needs) and self.grants.awaits(needs, self._asked)
 
     def drop(self, host: HostState, address: AddressState) -> None:
         """See `storage.permits.Lender`."""
         self.grants.drop(self._needs(host, address))
-        self._lending.poke()
+        self._client.poke()
 
     def begin(self, host: HostState, address: AddressState) -> TakenNeeds:
         """Begin a fetch for which `pause` was 0.0 in this turn of the loop, the last time it was
         called; what is returned has to be given to `end`.
         """
         taken = self.grants.start(self._needs(host, address), self._asked)
-        if taken and self.company is not None:
-            self.company.begun(address)
+        if taken and self.addresses is not None:
+            self.addresses.begun(address)
         return taken
 
     def end(self, taken: TakenNeeds, host: HostState, address: AddressState) -> None:
@@ -350,7 +350,7 @@ class SharedLimits:
         self.grants.end(taken, now)
         if (host.front or host.more) and max(host.gap(), address.delay) <= NEAR:
             self.grants.ready(self._needs(host, address), now)
-        self._lending.poke()
+        self._client.poke()
 
     async def bounded(self, transfer: Coroutine[Any, Any, T]) -> T:
         """Await *transfer*; cut it off once its grant could run out."""
@@ -368,7 +368,7 @@ class SharedLimits:
         all who fetch there. That it does not answer may be because of where this process is; it
         holds for agents of which each has a part of the host.
         """
-        if self.company is not None:
+        if self.addresses is not None:
             return  # nobody else has the host
         agent = self._crawl.agent
         whole = agent is None or agent.owns_hosts
@@ -377,7 +377,7 @@ class SharedLimits:
         wait = host.next_fetch - self._crawl.now()
         if wait > host.gap():
             self.grants.postpone(host_grant_key(host.key), boottime() + wait)
-            self._lending.poke()
+            self._client.poke()
 
     # News
 
@@ -404,21 +404,24 @@ class SharedLimits:
 
     def _is_unknown(self, address: AddressState) -> bool:
         """Whether it is not known yet if other agents fetch at *address*, too."""
-        if self.company is None or not _is_paced(address):
+        if self.addresses is None or not _is_paced(address):
             return False
-        return self.company.standing(address) in (AddressSharing.NEW, AddressSharing.ASK)
+        return self.addresses.standing(address) in (AddressSharing.NEW, AddressSharing.ASK)
 
     def _passes_by(self, needs: TakenNeeds) -> bool:
         """Whether who lacks one of *needs* is not worth a place, since the ledger is away."""
-        return self.company is not None and bool(needs and self._lending.away)
+        return self.addresses is not None and bool(needs and self._client.away)
 
     def _needs(self, host: HostState, address: AddressState) -> TakenNeeds:
         """What a fetch has to do with: an address only where one is promised anything."""
-        whole = self.company is None
+        whole = self.addresses is None
         need = (Need(host_grant_key(host.key), host.gap()),) if whole else ()
         if not _is_paced(address):
             return need
-        if self.company is not None and self.company.standing(address) is not AddressSharing.SHARED:
+        if (
+            self.addresses is not None
+            and self.addresses.standing(address) is not AddressSharing.SHARED
+        ):
             return need
         return *need, Need(address_grant_key(address.key), address.delay)
 

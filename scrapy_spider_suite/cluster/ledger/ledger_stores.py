@@ -246,7 +246,7 @@ class RedisLedger:
 
     def __init__(self, url: str, name: str, timeout: float = 5.0) -> None:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name for a ledger: 1 to 100 of letters, _ . : -")
+            raise ValueError(f"{name!r} is no name for a ledger: 1 to 100 of messages, _ . : -")
         self._server = RedisServer(url, timeout)
         self._script = redis_server.load_timed_script("ledger")
         self._marker = f"suite:ledger:{{{name}}}"

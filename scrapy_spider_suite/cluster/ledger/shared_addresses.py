@@ -259,7 +259,7 @@ class SharedAddresses:
             self._kept = crawl.now()
             self._book.keep(crawl.frontier.workbench.addresses)
         asked = self._book.question(self._era or registry.answer.era)
-        states, news = await registry.meet(asked)
+        states, news = await registry.ask_addresses(asked)
         if asked.known != registry.answer.era:
             self._book.again()
         self._era = registry.answer.era

@@ -42,7 +42,7 @@ end
 if row then
   if row.incarnation == a.incarnation then
     if a.call <= row.call then return answer('late') end
-  elseif alive(row, a.silence) and row.seat ~= a.seat then
+  elseif alive(row, a.silence) and row.folder ~= a.folder then
     return answer('name', {heard = row.heard})
   end
   if row.job ~= a.job and counted(row) then return answer('other-job') end
@@ -91,7 +91,7 @@ if not kept or row.weight ~= a.weight then advance() else crawl.version = crawl.
 crawl.sums = ''
 row = {
   name = a.name, number = number, incarnation = a.incarnation, call = a.call, job = a.job,
-  seat = a.seat, terms = crawl.terms, weight = a.weight, address = a.address, state = 'active', since = kept and row.since or now,
+  folder = a.folder, terms = crawl.terms, weight = a.weight, address = a.address, state = 'active', since = kept and row.since or now,
   ends = a.grace > 0 and now + a.grace or 0, heard = now,
   idle = false, sent = 0, received = 0, activity = 0, round = 0, posted = 0, late = crawl.ended,
 }

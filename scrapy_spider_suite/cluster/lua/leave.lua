@@ -11,14 +11,14 @@ local function holds(number)
   return at ~= nil
 end
 
-local function heirs()
+local function successors()
   for _, each in pairs(everyone()) do
     if each.name ~= row.name and each.state == 'active' then return true end
   end
 end
 
 if a.to == 'leaving' then
-  if row.state == 'active' and not heirs() then return answer('alone') end
+  if row.state == 'active' and not successors() then return answer('alone') end
   if row.state == 'active' then
     row.state = 'leaving'
     advance()

@@ -1,8 +1,8 @@
--- Puts a letter into an inbox, unless it lies there. See fence.lua.
--- KEYS[2]: the inbox. ARGV: its most entries; the letter; the entry where it was put before, or ''.
+-- Puts a message into an inbox, unless it lies there. See fence.lua.
+-- KEYS[2]: the inbox. ARGV: its most entries; the message; the entry where it was put before, or ''.
 -- Answers the entry where it lies; nothing if the inbox is full.
 if fenced() then return FENCED end
 local at = ARGV[5]
 if at ~= '' and #redis.call('XRANGE', KEYS[2], at, at) > 0 then return at end
 if redis.call('XLEN', KEYS[2]) >= tonumber(ARGV[3]) then return false end
-return redis.call('XADD', KEYS[2], '*', 'letter', ARGV[4])
+return redis.call('XADD', KEYS[2], '*', 'message', ARGV[4])

@@ -1,32 +1,32 @@
 """Reading a Redis stream as the one consumer of its one group, whatever becomes of either.
 
-Letters that are to be put into inboxes on a server, and those that lie there: what is due when.
+Messages that are to be put into inboxes on a server, and those that lie there: what is due when.
 
-``now`` is an argument, in seconds. Invariant: a letter that was put and is neither acknowledged nor
-cleared comes up in `Posts.due` again and again.
+``now`` is an argument, in seconds. Invariant: a message that was put and is neither acknowledged
+nor cleared comes up in `Posts.due` again and again.
 
-Letters through Redis Streams.
+Messages through Redis Streams.
 
 =============================== =================================================================
 key                             what
 =============================== =================================================================
-``suite:{CRAWL}:inbox:NAME``    letters for agent NAME, one an entry, in the field ``letter``
+``suite:{CRAWL}:inbox:NAME``    messages for agent NAME, one an entry, in the field ``message``
 ``suite:{CRAWL}:receipts:NAME`` what others say that they keep, in the field ``receipts``
 =============================== =================================================================
 
 Each is read by its agent alone, as the one consumer of one group, whatever process it is: what a
 process took and did not acknowledge is still pending for the next one, which reads that first. An
-entry is removed once its letter is kept. The sender looks now and then whether a letter that was
+entry is removed once its message is kept. The sender looks now and then whether a message that was
 not acknowledged still lies in the inbox, and puts it there again if not, so a stream, a group, a
-receipt or a server's whole memory may be lost: letters then come twice.
+receipt or a server's whole memory may be lost: messages then come twice.
 
 What is written is written by scripts that look whether the process is still the one that stands for
 the agent (``lua/fence.lua``). One that was stopped while others took its place may still read, and
 takes nothing away: what it has read stays pending, and nobody is told that it is kept.
 
-A full inbox takes no letters, so a slow or absent agent fills the server up to a bound; a server
+A full inbox takes no messages, so a slow or absent agent fills the server up to a bound; a server
 that is away, out of memory or has something else under a key is asked again, less and less often.
-What stands in a stream is data of strangers: see `letters`.
+What stands in a stream is data of strangers: see `messages`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -56,6 +56,7 @@ from scrapy_spider_suite.cluster.messages import (
 )
 from scrapy_spider_suite.cluster.redis_server import (
     LOST,
+    RedisKeys,
     connect,
     load_fenced_script,
     redis_error,
@@ -144,18 +145,18 @@ def _entries(answer: Any) -> Iterator[StreamEntry]:
 
 
 FIRST_PAUSE, MOST_PAUSE = 0.25, 10.0
-"""Seconds until a letter that was not taken is offered again: at first, and at most."""
+"""Seconds until a message that was not taken is offered again: at first, and at most."""
 
 MOST_CHECK: Final = 600.0
-"""Seconds between two looks whether a letter still lies where it was put, at most."""
+"""Seconds between two looks whether a message still lies where it was put, at most."""
 
 
 @dataclass(slots=True, eq=False)
 class QueuedMessage:
-    """A letter on its way."""
+    """A message on its way."""
 
     to: str
-    letter: PackedMessage
+    message: PackedMessage
     entry: bytes = b""
     """Where it lies; empty while it was put nowhere."""
 
@@ -167,11 +168,11 @@ class QueuedMessage:
 
 
 class SendQueue:
-    """The letters for all receivers.
+    """The messages for all receivers.
 
     Args:
-        window: letters to one receiver that may be on their way.
-        check: seconds until it is looked for the first time whether a letter still lies there;
+        window: messages to one receiver that may be on their way.
+        check: seconds until it is looked for the first time whether a message still lies there;
             twice as long each further time.
     """
 
@@ -188,21 +189,21 @@ class SendQueue:
         return sum(map(len, self._posts.values()))
 
     def room(self, to: str) -> int:
-        """How many letters `put` takes for *to*."""
+        """How many messages `put` takes for *to*."""
         return self._window - len(self._posts.get(to, ()))
 
-    def put(self, to: str, letter: PackedMessage) -> bool:
-        """Take *letter*, unless there is no room. One that is here already is here once."""
+    def put(self, to: str, message: PackedMessage) -> bool:
+        """Take *message*, unless there is no room. One that is here already is here once."""
         posts = self._posts.setdefault(to, {})
-        key = letter.first, letter.last
+        key = message.first, message.last
         if key not in posts:
             if len(posts) >= self._window:
                 return False
-            posts[key] = QueuedMessage(to, letter)
+            posts[key] = QueuedMessage(to, message)
         return True
 
     def due(self, now: float, most: int) -> list[QueuedMessage]:
-        """The first *most* letters that it is time for."""
+        """The first *most* messages that it is time for."""
         found = []
         for post in self:
             if post.when <= now:
@@ -232,15 +233,15 @@ class SendQueue:
         return self._posts.get(to, {}).pop((first, last), None) is not None
 
     def clear(self, to: str) -> int:
-        """Forget the letters for *to*; how many they were."""
+        """Forget the messages for *to*; how many they were."""
         return len(self._posts.pop(to, ()))
 
 
 BOUNDS: Final = MessageLimits(48 << 10, 1 << 20, 1 << 20)
-"""Letters of some 1,500 URLs."""
+"""Messages of some 1,500 URLs."""
 
 BATCH: Final = 16
-"""Letters that are put into inboxes by one message to the server."""
+"""Messages that are put into inboxes by one message to the server."""
 
 RECEIPTS: Final = 200
 """Receipts that are sent, and entries of receipts that are read, by one."""
@@ -257,6 +258,28 @@ _Asked = tuple[str, str, tuple[Any, ...]]
 """The name of a script, the key that it is about, and what else it is given."""
 
 
+class StreamLimits(NamedTuple):
+    """Bounds of one agent's streams; durations are seconds."""
+
+    window: int = 16
+    """Messages to one receiver that may be on the way."""
+
+    inbox: int = 500
+    """Messages that an inbox holds."""
+
+    unkept: int = 32
+    """Messages that were handed on and are not acknowledged."""
+
+    check: float = 15.0
+    """Until an unacknowledged message is looked for in the inbox."""
+
+    timeout: float = 10.0
+    """For which an answer of the server is waited for."""
+
+    block: float = 2.0
+    """For which the server waits for something to read, less than *timeout*."""
+
+
 class RedisStreams:
     """A `transport.Transport` over a Redis server.
 
@@ -265,15 +288,8 @@ class RedisStreams:
         crawl: what the crawl's keys are named by.
         name: this agent.
         incarnation: of its process, by which it has joined: without that nothing is written.
-            Receipts for another one's letters do not count, since the rows of a directory that is
+            Receipts for another one's messages do not count, since the rows of a directory that is
             lost may have had the same numbers.
-        window: letters to one receiver that may be on the way.
-        inbox: letters that may lie in an inbox.
-        unkept: letters that may have been handed on and not acknowledged.
-        check: seconds until a letter that was not acknowledged is looked for in the inbox.
-        timeout: seconds for which an answer of the server is waited for.
-        block: seconds for which the server is asked to wait for something to read, less than
-            *timeout*.
 
     Raises:
         ValueError: there is no such URL, or *name* is no name.
@@ -282,42 +298,39 @@ class RedisStreams:
     bounds = BOUNDS
 
     def __init__(
-        self, url: str, crawl: str, name: str, incarnation: int, *, window: int = 16,
-        inbox: int = 500, unkept: int = 32, check: float = 15.0, timeout: float = 10.0,
-        block: float = 2.0,
-    ) -> None:  # fmt: skip
+        self, url: str, crawl: str, name: str, incarnation: int, limits: StreamLimits | None = None
+    ) -> None:
+        limits = limits or StreamLimits()
+        timeout, block = limits.timeout, limits.block
         encode_name(name)
         self.counters = MessageCounters()
         self._client, self._where, self._timeout = connect(url, timeout), server_place(url), timeout
         self._name, self._incarnation = name, incarnation
-        self._prefix = f"suite:{{{crawl}}}:"
-        self._fence = f"{self._prefix}members", name, f"{incarnation:016x}"
+        self._keys = RedisKeys(crawl)
+        self._fence = self._keys.members, name, f"{incarnation:016x}"
         self._scripts = {each: load_fenced_script(each).text for each in ("post", "tell", "drop")}
-        self._inbox, self._mine = self._key("inbox", name), self._key("receipts", name)
-        self._letters = GroupReader(self._client, self._inbox, timeout, block, pending=True)
+        self._inbox, self._mine = self._keys.inbox(name), self._keys.receipts(name)
+        self._messages = GroupReader(self._client, self._inbox, timeout, block, pending=True)
         self._receipts = GroupReader(self._client, self._mine, timeout, block, pending=False)
-        self._posts = SendQueue(window, check)
-        self._most, self._unkept, self._check = inbox, unkept, check
+        self._posts = SendQueue(limits.window, limits.check)
+        self._most, self._unkept, self._check = limits.inbox, limits.unkept, limits.check
         self._after: str | bytes = "0"  # what is pending is read first, and looked at again then
         self._look_at = 0.0
-        self._handed: dict[Acknowledgement, set[bytes]] = {}  # unkept letters, with their entries
+        self._handed: dict[Acknowledgement, set[bytes]] = {}  # unkept messages, with their entries
         self._kept: list[Acknowledgement] = []  # to be told to their senders
         self._done: dict[bytes, None] = {}  # entries to be removed, in order
         self._work, self._space = asyncio.Event(), asyncio.Event()
-        self._what = f"letters through Redis, agent {name}"
+        self._what = f"messages through Redis, agent {name}"
         self._once = WarnOnce(logger, self._what)
         self._received: OnMessage | None = None
         self._acknowledged: OnAcknowledged | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    def _key(self, kind: str, name: str) -> str:
-        return f"{self._prefix}{kind}:{name}"
-
     async def start(self, received: OnMessage, acknowledged: OnAcknowledged) -> None:
         """Begin to send and to receive; a server that is away is asked until it is there."""
         self._received, self._acknowledged = received, acknowledged
         for step, key in (
-            (self._write, ""), (self._read_letters, self._inbox),
+            (self._write, ""), (self._read_messages, self._inbox),
             (self._read_receipts, self._mine),
         ):  # fmt: skip
             failed = partial(self._failed, key=key)
@@ -325,21 +338,21 @@ class RedisStreams:
             self._tasks.append(asyncio.create_task(work))
 
     def room(self, to: str) -> int:
-        """How many letters `send` takes for *to*."""
+        """How many messages `send` takes for *to*."""
         return self._posts.room(to)
 
-    def send(self, to: str, letter: PackedMessage) -> bool:
-        """Take *letter* for *to*, if there is room."""
+    def send(self, to: str, message: PackedMessage) -> bool:
+        """Take *message* for *to*, if there is room."""
         before = len(self._posts)
-        if not self._posts.put(to, letter):
+        if not self._posts.put(to, message):
             return False
         if len(self._posts) > before:
-            self.counters.took(letter)
+            self.counters.took(message)
             self._work.set()
         return True
 
     def acknowledge(self, receipt: Acknowledgement) -> None:
-        """The rows of that letter are kept."""
+        """The rows of that message are kept."""
         entries = self._handed.pop(receipt, None)
         if entries is not None:
             self._done |= dict.fromkeys(entries)
@@ -394,16 +407,16 @@ class RedisStreams:
         await self._post()
 
     async def _tell(self) -> None:
-        """Remove entries whose letters are kept, and tell their senders."""
+        """Remove entries whose messages are kept, and tell their senders."""
         done, kept = list(self._done)[:RECEIPTS], self._kept[:RECEIPTS]
         asked: list[_Asked] = [("drop", self._inbox, (GROUP, *done))] if done else []
         for sender in dict.fromkeys(receipt.sender for receipt in kept):
             data = pack_acknowledgements(
                 self._name, [each for each in kept if each.sender == sender]
             )
-            asked.append(("tell", self._key("receipts", sender), (RECEIPTS_MAX, data)))
+            asked.append(("tell", self._keys.receipts(sender), (RECEIPTS_MAX, data)))
         if asked:
-            # What the server refuses is not tried again: the letter comes again, or its sender
+            # What the server refuses is not tried again: the message comes again, or its sender
             # finds it gone from the inbox and sends it again.
             await self._ask(asked)
             del self._kept[: len(kept)]
@@ -412,12 +425,12 @@ class RedisStreams:
             self._space.set()
 
     async def _post(self) -> None:
-        """Put letters into inboxes, and look whether others still lie there."""
+        """Put messages into inboxes, and look whether others still lie there."""
         clock = asyncio.get_running_loop().time
         posts = self._posts.due(clock(), BATCH)
         if posts:
             answers = await self._ask(
-                ("post", self._key("inbox", post.to), (self._most, post.letter.data, post.entry))
+                ("post", self._keys.inbox(post.to), (self._most, post.message.data, post.entry))
                 for post in posts
             )
             for post, answer in zip(posts, answers, strict=True):
@@ -448,12 +461,12 @@ class RedisStreams:
                 self._failed(answer, key)
         if _FENCED in answers:
             why = f"this process is not the member {self._name} any more, says Redis at"
-            raise FencedError(f"{why} {self._where}: its letters wait", again=True)
+            raise FencedError(f"{why} {self._where}: its messages wait", again=True)
         return answers
 
     # Reading
 
-    async def _read_letters(self) -> None:
+    async def _read_messages(self) -> None:
         """Hand on what lies in the inbox, as far as there is space for what is not kept yet."""
         while (space := self._unkept - len(self._handed) - len(self._done)) <= 0:
             self._space.clear()
@@ -461,8 +474,8 @@ class RedisStreams:
         now = asyncio.get_running_loop().time()
         if now >= self._look_at:
             self._look_at, self._after = now + self._check, "0"
-        entries = await self._letters.read(space, self._after)
-        self.counters.remade = max(0, self._letters.made - 1) + max(0, self._receipts.made - 1)
+        entries = await self._messages.read(space, self._after)
+        self.counters.remade = max(0, self._messages.made - 1) + max(0, self._receipts.made - 1)
         if self._after != ">":
             self._after = entries[-1][0] if entries else ">"
         for entry in entries:
@@ -472,24 +485,24 @@ class RedisStreams:
         if entry in self._done:
             return
         try:
-            letter = self._letter(fields)
+            message = self._message(fields)
         except MessageError as error:
             self._refuse(error)
             self._done[entry] = None
             self._work.set()
             return
-        known = self._handed.setdefault(letter.receipt, set())
+        known = self._handed.setdefault(message.receipt, set())
         if known:
             self.counters.repeated += entry not in known
         elif self._received is not None:
             self.counters.received += 1
-            self._received(letter)
+            self._received(message)
         known.add(entry)
 
-    def _letter(self, fields: dict[bytes, bytes]) -> Message:
-        if fields.keys() != {b"letter"}:
-            raise MessageError("an entry of the inbox that is no letter")
-        return unpack_message(fields[b"letter"], BOUNDS)
+    def _message(self, fields: dict[bytes, bytes]) -> Message:
+        if fields.keys() != {b"message"}:
+            raise MessageError("an entry of the inbox that is no message")
+        return unpack_message(fields[b"message"], BOUNDS)
 
     async def _read_receipts(self) -> None:
         """Let go of what others keep."""

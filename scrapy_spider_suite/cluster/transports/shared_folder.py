@@ -1,12 +1,12 @@
-"""Parcels over a folder that all agents share, on a network file system for one.
+"""Hand-over files over a folder that all agents share, on a network file system for one.
 
 Below it each crawl has a folder, and in that each agent, named by what they are called:
 
 =================== ============================================================
-``ID.part``         a parcel that is being written, by its giver
-``ID.parcel``       one that is whole
+``ID.part``         a file that is being written, by its giver
+``ID.handover``       one that is whole
 ``ID.taking``       one that its taker is at work on, and removes: half of it may be merged
-``ID.kept``         the receipt for a parcel that this agent gave: the label
+``ID.kept``         the receipt for a file that this agent gave: the label
 ``ID.refused``      or why it cannot be taken
 =================== ============================================================
 
@@ -56,18 +56,18 @@ AGAIN: Final = 60.0
 OLD: Final = 7 * 86_400.0
 """Seconds after which what nobody has asked for any more is removed."""
 
-_PART, _WHOLE, _TAKING, _KEPT, _REFUSED = ".part", ".parcel", ".taking", ".kept", ".refused"
+_PART, _WHOLE, _TAKING, _KEPT, _REFUSED = ".part", ".handover", ".taking", ".kept", ".refused"
 _TEXT: Final = 1_000
 _AT_ONCE: Final = 16
 """Pieces that are written in one go in another thread: 1 MiB."""
 
 
 class FolderTransport:
-    """A `courier.Courier` of the agent *name* over the shared *folder*; *rate* as of
+    """A `file_transport.Courier` of the agent *name* over the shared *folder*; *rate* as of
     `TcpTransport`.
 
     Args:
-        crawl: parcels of another one are never met.
+        crawl: files of another one are never met.
         look: seconds between two looks for what has come.
     """
 
@@ -82,18 +82,18 @@ class FolderTransport:
         self._look, self._silence = look, silence
         self._inbox: FileReceiver | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._seen: dict[str, tuple[int, float]] = {}  # when a parcel was touched, and heard of
+        self._seen: dict[str, tuple[int, float]] = {}  # when a file was touched, and heard of
         self._later: dict[str, tuple[float, float]] = {}  # what could not be taken: until when
         self._at = "", 0.0  # what is being taken, since when
         self._once = WarnOnce(logger, "hand-over")
 
     @property
     def address(self) -> str:
-        """See `courier.Courier`: nobody needs one."""
+        """See `file_transport.Courier`: nobody needs one."""
         return ""
 
     async def start(self, inbox: FileReceiver) -> None:
-        """See `courier.Courier`."""
+        """See `file_transport.Courier`."""
         await asyncio.to_thread(self._own.mkdir, parents=True, exist_ok=True)
         await asyncio.to_thread(_remove_old, self._own)
         self._inbox = inbox
@@ -103,7 +103,7 @@ class FolderTransport:
         ]  # fmt: skip
 
     async def close(self) -> None:
-        """See `courier.Courier`. Folders in which nothing lies are removed."""
+        """See `file_transport.Courier`. Folders in which nothing lies are removed."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -119,7 +119,7 @@ class FolderTransport:
     # Giving
 
     async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
-        """See `courier.Courier`."""
+        """See `file_transport.Courier`."""
         try:
             if not await self._answered(label):
                 await self._bring(path, label)
@@ -130,13 +130,13 @@ class FolderTransport:
         self.counters.delivered += 1
 
     async def _wait(self, label: HandoverLabel) -> None:
-        """Return once the receiver keeps the parcel. Raises `TransportError`: it is away."""
+        """Return once the receiver keeps the file. Raises `TransportError`: it is away."""
         whole, loop = self._there(label), asyncio.get_running_loop()
-        touched, since = self._seen.get(label.parcel, (0, loop.time()))
+        touched, since = self._seen.get(label.file_id, (0, loop.time()))
         while not await self._answered(label):
             now = await asyncio.to_thread(_touched, *whole)
             if now != touched:
-                touched, since = self._seen[label.parcel] = now, loop.time()
+                touched, since = self._seen[label.file_id] = now, loop.time()
                 self.counters.signs += 1
             elif loop.time() - since > self._silence:
                 self.counters.broken += 1
@@ -144,8 +144,8 @@ class FolderTransport:
             await asyncio.sleep(self._look)
 
     async def _answered(self, label: HandoverLabel) -> bool:
-        """Whether the receiver keeps the parcel. Raises `HandoverFileError`: it cannot."""
-        kept, refused = (self._own / f"{label.parcel}{end}" for end in (_KEPT, _REFUSED))
+        """Whether the receiver keeps the file. Raises `HandoverFileError`: it cannot."""
+        kept, refused = (self._own / f"{label.file_id}{end}" for end in (_KEPT, _REFUSED))
         text = await asyncio.to_thread(_read, refused)
         if text is not None:
             self.counters.bad += 1
@@ -172,10 +172,10 @@ class FolderTransport:
         await asyncio.to_thread(_finish, part, whole)
 
     def withdraw(self, label: HandoverLabel) -> None:
-        """See `courier.Courier`."""
+        """See `file_transport.Courier`."""
         self.counters.withdraw(label)
-        self._seen.pop(label.parcel, None)
-        mine = [self._own / f"{label.parcel}{end}" for end in (_KEPT, _REFUSED)]
+        self._seen.pop(label.file_id, None)
+        mine = [self._own / f"{label.file_id}{end}" for end in (_KEPT, _REFUSED)]
         for path in (*mine, *(self._place(label, end) for end in (_PART, _WHOLE))):
             with suppress(OSError):
                 path.unlink()
@@ -185,7 +185,7 @@ class FolderTransport:
         return self._place(label, _WHOLE), self._place(label, _TAKING)
 
     def _place(self, label: HandoverLabel, end: str) -> Path:
-        return self._folder / quoted_name(label.receiver) / f"{label.parcel}{end}"
+        return self._folder / quoted_name(label.receiver) / f"{label.file_id}{end}"
 
     # Taking
 
@@ -218,7 +218,7 @@ class FolderTransport:
             await asyncio.sleep(self._silence / 6)
 
     def _shows(self, stem: str) -> bool:
-        """Whether the giver of that parcel is to wait: not if it could not be taken of late.
+        """Whether the giver of that file is to wait: not if it could not be taken of late.
 
         Unless this agent has been at work on it for a while since.
         """
@@ -246,7 +246,7 @@ class FolderTransport:
 
     def _say(self, path: Path, error: Exception) -> None:
         if isinstance(error, SuiteError):
-            self._once.say("later", f"cannot take a parcel now: {error_text(error)}")
+            self._once.say("later", f"cannot receive a hand-over file now: {error_text(error)}")
         elif isinstance(error, OSError):
             self._once.say("file", f"{path}: {error.strerror}")
         else:
@@ -259,8 +259,8 @@ class FolderTransport:
         assert self._inbox is not None
         try:
             label = await asyncio.to_thread(read_label, path)
-            if label.parcel != path.stem:
-                raise HandoverFileError("a parcel under the name of another one")
+            if label.file_id != path.stem:
+                raise HandoverFileError("a hand-over file under the name of another one")
         except HandoverFileError as error:
             self._refuse(path, error)  # nobody is known who could be told
             return
@@ -283,7 +283,7 @@ class FolderTransport:
     def _answer(self, label: HandoverLabel, end: str, text: str) -> None:
         place = self._folder / quoted_name(label.sender)
         place.mkdir(parents=True, exist_ok=True)
-        files.replace_file(place / f"{label.parcel}{end}", text.encode())
+        files.replace_file(place / f"{label.file_id}{end}", text.encode())
 
     def _refuse(self, path: Path, error: HandoverFileError) -> None:
         self.counters.bad += 1
@@ -293,7 +293,7 @@ class FolderTransport:
 
 
 def _whole_in(folder: Path) -> list[Path]:
-    """The parcels in *folder* that are whole. Raises `OSError`."""
+    """The files in *folder* that are whole. Raises `OSError`."""
     folder.mkdir(parents=True, exist_ok=True)
     return sorted(path for path in folder.iterdir() if path.suffix in (_WHOLE, _TAKING))
 

@@ -16,9 +16,9 @@ The keys of both directions are derived from the shared key and both draws. So a
 for another connection, direction or place is noticed, as is one that was changed, left out or sent
 twice. What goes over the wire can be read by others, though.
 
-Parcels that have come over TCP as a whole: they lie here until they are taken.
+Hand-over files that have come over TCP as a whole: they lie here until they are taken.
 
-Parcels over TCP, from agent to agent, each a connection of its own (see `channel`).
+Hand-over files over TCP, from agent to agent, each a connection of its own (see `channel`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _PROOF: Final = 32
 _MAC: Final = 16
 _HEAD: Final = struct.Struct(">IB")
 _NUMBER: Final = struct.Struct(">Q")
-_PURPOSE: Final = b"suite parcels 01"
+_PURPOSE: Final = b"suite handover 1"
 _CALLER, _CALLED = b"caller", b"called"
 
 
@@ -83,7 +83,7 @@ class FrameKind(IntEnum):
     """What a frame is."""
 
     OFFER = 1
-    """The giver has a parcel: its label, and its size."""
+    """The giver has a file: its label, and its size."""
 
     AT = 2
     """The taker wants it, from that byte on."""
@@ -243,13 +243,14 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
 AGAIN: Final = 60.0
 """Seconds until what could not be taken is taken, if nobody offers it before."""
 
-_WHOLE = ".parcel"
+_WHOLE = ".handover"
 
 
 class Spool:
-    """What lies in *folder*, which is of one agent alone; *counters* are those of its courier.
+    """What lies in *folder*, which is of one agent alone; *counters* are those of its
+    file_transport.
 
-    Once half of a parcel is merged its hosts stand still here. So it is taken also if nobody asks
+    Once half of a file is merged its hosts stand still here. So it is taken also if nobody asks
     for it any more.
     """
 
@@ -289,18 +290,18 @@ class Spool:
         return self._inbox.kept(label)
 
     def place(self, label: HandoverLabel) -> Path:
-        """Where that parcel is to lie."""
-        return self._folder / f"{quoted_name(label.sender)}.{label.parcel}{_WHOLE}"
+        """Where that file is to lie."""
+        return self._folder / f"{quoted_name(label.sender)}.{label.file_id}{_WHOLE}"
 
     def take(self, label: HandoverLabel) -> asyncio.Task[None]:
         """Have it taken: what raises as `Inbox.take` does, but nothing that nobody foresaw."""
-        return self._takes.get(label.parcel) or self._begin(label, self.place(label))
+        return self._takes.get(label.file_id) or self._begin(label, self.place(label))
 
     def _begin(self, label: HandoverLabel, path: Path) -> asyncio.Task[None]:
-        if (timer := self._again.pop(label.parcel, None)) is not None:
+        if (timer := self._again.pop(label.file_id, None)) is not None:
             timer.cancel()
         task = asyncio.get_running_loop().create_task(self._take_and_remove(label, path))
-        self._takes[label.parcel] = task
+        self._takes[label.file_id] = task
         task.add_done_callback(lambda done: self._over(label, path, done))
         return task
 
@@ -314,20 +315,20 @@ class Spool:
         except (SuiteError, OSError):
             raise
         except Exception as error:
-            logger.exception("hand-over: parcel %s cannot be taken; report this", label.parcel)
+            logger.exception("hand-over file %s cannot be merged; report this", label.file_id)
             raise TransportError(f"an error in taking it: {error_text(error)}") from error
         self._counters.received += 1
         path.unlink(missing_ok=True)
 
     def _over(self, label: HandoverLabel, path: Path, task: asyncio.Task[None]) -> None:
-        del self._takes[label.parcel]
+        del self._takes[label.file_id]
         if task.cancelled() or (error := task.exception()) is None:
             return
         # Perhaps nobody waits for it any more; who offers it again hears of it.
-        logger.debug("hand-over: parcel %s was not taken: %s", label.parcel, error_text(error))
+        logger.debug("hand-over file %s was not merged: %s", label.file_id, error_text(error))
         if path.is_file() and not self._closed:
             loop = asyncio.get_running_loop()
-            self._again[label.parcel] = loop.call_later(AGAIN, self._begin, label, path)
+            self._again[label.file_id] = loop.call_later(AGAIN, self._begin, label, path)
 
 
 MOST: Final = 64
@@ -340,7 +341,7 @@ _PART: Final = ".part"
 
 
 class TcpTransport:
-    """A `courier.Courier` over TCP.
+    """A `file_transport.Courier` over TCP.
 
     Args:
         host: where others reach this agent, a name or an address.
@@ -369,24 +370,24 @@ class TcpTransport:
         self._landing = Spool(folder, self.counters)
         self._connections: set[asyncio.Task[None]] = set()
         self._unproved: dict[asyncio.Task[None], None] = {}  # the oldest first
-        self._serving: dict[asyncio.Task[None], str] = {}  # the parcel, once it is known
+        self._serving: dict[asyncio.Task[None], str] = {}  # the file, once it is known
         self._once = WarnOnce(logger, "hand-over")
 
     @property
     def address(self) -> str:
-        """See `courier.Courier`: ``HOST:PORT``."""
+        """See `file_transport.Courier`: ``HOST:PORT``."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{self._port}"
 
     async def start(self, inbox: FileReceiver) -> None:
-        """See `courier.Courier`."""
+        """See `file_transport.Courier`."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._server = await asyncio.start_server(self._connected, self._listen, self._port)
         self._port = self._server.sockets[0].getsockname()[1]
         self._landing.open(inbox)
 
     async def close(self) -> None:
-        """See `courier.Courier`."""
+        """See `file_transport.Courier`."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -397,13 +398,15 @@ class TcpTransport:
         await self._landing.close()
 
     def withdraw(self, label: HandoverLabel) -> None:
-        """See `courier.Courier`: a receiver removes what it has of one when another one comes."""
+        """See `file_transport.Courier`: a receiver removes what it has of one when another one
+        comes.
+        """
         self.counters.withdraw(label)
 
     # Giving
 
     async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
-        """See `courier.Courier`."""
+        """See `file_transport.Courier`."""
         try:
             connection = await _connection(address)
             async with _closing(connection[1]):
@@ -493,33 +496,33 @@ class TcpTransport:
         assert own is not None
         self._unproved.pop(own, None)
         if len(self._serving) >= MOST:
-            raise ChannelError("crowded", f"{MOST} parcels are coming already")
+            raise ChannelError("crowded", f"{MOST} hand-over files are coming already")
         self._serving[own] = ""
 
     async def _receive(self, line: SealedChannel) -> None:
         try:
             size, label = _offer_in(await line.receive())
-            await self._alone(label.parcel)
+            await self._alone(label.file_id)
             await self._fetch_and_take(line, label, size)
         except HandoverFileError as error:
             self._refuse("bad", error)
             await line.send(FrameKind.REFUSED, error_text(error).encode())
         except (OSError, SuiteError) as error:
-            self._once.say("later", f"cannot take a parcel now: {error_text(error)}")
+            self._once.say("later", f"cannot receive a hand-over file now: {error_text(error)}")
             await line.send(FrameKind.LATER, error_text(error).encode())
         else:
             self._once.over("later")
             await line.send(FrameKind.KEPT)
 
-    async def _alone(self, parcel: str) -> None:
-        """Whoever offers a parcel again has no use for the connection before."""
+    async def _alone(self, file_id: str) -> None:
+        """Whoever offers a file again has no use for the connection before."""
         own = asyncio.current_task()
-        others = [task for task, known in self._serving.items() if known == parcel]
+        others = [task for task, known in self._serving.items() if known == file_id]
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         if own is not None:
-            self._serving[own] = parcel
+            self._serving[own] = file_id
 
     async def _fetch_and_take(self, line: SealedChannel, label: HandoverLabel, size: int) -> None:
         if self._landing.kept(label):
@@ -534,7 +537,7 @@ class TcpTransport:
     async def _fetch(
         self, line: SealedChannel, label: HandoverLabel, size: int, path: Path
     ) -> None:
-        """Have all of the parcel at *path*. Raises `HandoverFileError`: it is none."""
+        """Have all of the file at *path*. Raises `HandoverFileError`: it is none."""
         for old in self._folder.glob(f"{quoted_name(label.sender)}.*{_PART}"):
             if old != path:
                 old.unlink(missing_ok=True)
@@ -619,7 +622,7 @@ def _text(frame: ChannelFrame) -> str:
 
 
 def _is_whole(path: Path, label: HandoverLabel, size: int) -> bool:
-    """Whether the parcel at *path* is that one, all of it. Raises `OSError`."""
+    """Whether the file at *path* is that one, all of it. Raises `OSError`."""
     if path.stat().st_size != size or intact_length(path) != size:
         return False
     try:

@@ -1,9 +1,9 @@
-"""All letters of one agent over UDP, to and from a fixed list of agents: the deciding part.
+"""All messages of one agent over UDP, to and from a fixed list of agents: the deciding part.
 
 `sending` and `receiving` decide for each pair; here a datagram finds its pair, or is refused and
 counted. ``now`` is an argument, in seconds of a clock that never goes back.
 
-Letters over UDP between the agents of a local network, without a server (K21).
+Messages over UDP between the agents of a local network, without a server (K21).
 
 "The URLs are pack together and send out as a UDP packet. The scheduler of the communicator takes
 care of timeouts and data retransmission" (KSpider). The agents are listed, each with its address,
@@ -53,20 +53,20 @@ from scrapy_spider_suite.settings.values import endpoint
 logger = logging.getLogger(__name__)
 
 BOUNDS: Final = MessageLimits(COMMON_MAX - OVERHEAD, DATAGRAM_MAX - OVERHEAD, 1 << 16)
-"""A letter is a datagram."""
+"""A message is a datagram."""
 
-_QUESTIONS: Final = (PacketKind.HELLO, PacketKind.WELCOME, PacketKind.LETTER)
+_QUESTIONS: Final = (PacketKind.HELLO, PacketKind.WELCOME, PacketKind.MESSAGE)
 """What is answered where it arrives, by anything but a hello."""
 
 
 class UdpPeers:
-    """Datagrams in, letters out, and the other way round.
+    """Datagrams in, messages out, and the other way round.
 
     Args:
         name: this agent.
-        others: those with whom it exchanges letters.
+        others: those with whom it exchanges messages.
         key: what all of them share, 16 bytes or more.
-        window: letters to one receiver that may be on the way: taken and not known to be kept. All
+        window: messages to one receiver that may be on the way: taken and not known to be kept. All
             agents have to agree on it.
         unlisted: told of an agent whose list does not have this one.
         draw: random bytes, as `os.urandom`.
@@ -95,30 +95,30 @@ class UdpPeers:
         self._from = {other: PairReceiver(window, draw(32)) for other in others}
         self._replies: list[tuple[str, Packet]] = []
         self._unanswered: dict[str, float] = {}  # since when
-        self._once = WarnOnce(logger, f"letters over UDP, agent {name}")
+        self._once = WarnOnce(logger, f"messages over UDP, agent {name}")
 
     def room(self, to: str) -> int:
-        """How many letters `send` takes for *to*."""
+        """How many messages `send` takes for *to*."""
         return self._to[to].room() if to in self._to else 0
 
-    def send(self, to: str, letter: PackedMessage) -> bool:
-        """Take *letter*, if there is room."""
+    def send(self, to: str, message: PackedMessage) -> bool:
+        """Take *message*, if there is room."""
         if to not in self._to:
             return False
         outgoing = self._to[to]
         before = len(outgoing)
-        taken = outgoing.put(letter)
+        taken = outgoing.put(message)
         if len(outgoing) > before:
-            self.counters.took(letter)
+            self.counters.took(message)
         return taken
 
     def withdraw(self, to: str) -> None:
-        """Forget the letters for *to*."""
+        """Forget the messages for *to*."""
         if to in self._to:
             self.counters.withdrawn += self._to[to].clear()
 
     def acknowledge(self, receipt: Acknowledgement, now: float) -> None:
-        """The rows of that letter are kept."""
+        """The rows of that message are kept."""
         sender = self._from.get(receipt.sender)
         if sender is not None and sender.keep(receipt, now):
             self.counters.receipts += 1
@@ -188,16 +188,16 @@ class UdpPeers:
             case PacketKind.STALE:
                 self._to[name].stale(packet)
             case PacketKind.REPORT:
-                for letter in self._to[name].report(packet, now):
+                for message in self._to[name].report(packet, now):
                     self.counters.acknowledged += 1
-                    self._acknowledged(name, letter.first, letter.last)
-            case PacketKind.LETTER:
-                self._letter(name, packet, now)
+                    self._acknowledged(name, message.first, message.last)
+            case PacketKind.MESSAGE:
+                self._message(name, packet, now)
             case PacketKind.UNLISTED:
                 if self._to[name].calls(packet):  # otherwise it was said to an earlier process
                     self._unlisted(name)
 
-    def _letter(self, name: str, packet: Packet, now: float) -> None:
+    def _message(self, name: str, packet: Packet, now: float) -> None:
         incoming = self._from[name]
         if not incoming.knows(packet):
             self._replies += [(name, reply) for reply in incoming.stale(packet, now)]
@@ -209,12 +209,12 @@ class UdpPeers:
         self.counters.full += verdict is Arrival.BEYOND
         if verdict is not Arrival.NEW:
             return
-        letter = unpack_message(packet.body, BOUNDS)
-        if letter.sender != name:
-            raise PacketError("forged", f"a letter of {letter.sender} from {name}")
-        incoming.expect(packet.number, letter.receipt)
+        message = unpack_message(packet.body, BOUNDS)
+        if message.sender != name:
+            raise PacketError("forged", f"a message of {message.sender} from {name}")
+        incoming.expect(packet.number, message.receipt)
         self.counters.received += 1
-        self._received(letter)
+        self._received(message)
 
     def _refuse(self, kind: str, why: Exception) -> None:
         self.counters.refuse(kind)
@@ -222,7 +222,7 @@ class UdpPeers:
 
 
 WINDOW: Final = 512
-"""Letters on the way to one receiver: 0.7 MB."""
+"""Messages on the way to one receiver: 0.7 MB."""
 
 BUFFER: Final = 1 << 20
 """Bytes that the system is asked to hold for a process that is busy with something else."""
@@ -260,7 +260,7 @@ class UdpTransport:
         name: this agent, one of *agents*.
         agents: all of them, with the addresses that they listen at.
         key: what they share, 16 bytes or more.
-        window: letters on the way to one receiver; all agents have to agree on it.
+        window: messages on the way to one receiver; all agents have to agree on it.
         unlisted: told of an agent whose list does not have this one.
 
     Raises:
@@ -283,7 +283,7 @@ class UdpTransport:
             name, list(self._others), key, window, self._hand_on, self._tell, unlisted
         )
         self.counters: MessageCounters = self._exchange.counters
-        self._once = WarnOnce(logger, f"letters over UDP, agent {name}")
+        self._once = WarnOnce(logger, f"messages over UDP, agent {name}")
         self._places: dict[str, Any] = {}
         self._socket: asyncio.DatagramTransport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -383,17 +383,17 @@ class UdpTransport:
             wire.sendto(datagram, self._places[to])
 
     def room(self, to: str) -> int:
-        """How many letters `send` takes for *to*."""
+        """How many messages `send` takes for *to*."""
         return self._exchange.room(to)
 
-    def send(self, to: str, letter: PackedMessage) -> bool:
-        """Take *letter* for *to*, if there is room."""
-        taken = self._exchange.send(to, letter)
+    def send(self, to: str, message: PackedMessage) -> bool:
+        """Take *message* for *to*, if there is room."""
+        taken = self._exchange.send(to, message)
         self._soon()
         return taken
 
     def acknowledge(self, receipt: Acknowledgement) -> None:
-        """The rows of that letter are kept."""
+        """The rows of that message are kept."""
         if self._loop is not None:
             self._exchange.acknowledge(receipt, self._loop.time())
             self._soon()
@@ -403,7 +403,7 @@ class UdpTransport:
         self._exchange.withdraw(to)
 
     async def close(self, seconds: float = 5.0) -> None:
-        """Send what is to be said of letters that are kept, and close the socket."""
+        """Send what is to be said of messages that are kept, and close the socket."""
         self._received = self._acknowledged = None
         self._rest()
         if self._looking is not None:
@@ -451,9 +451,9 @@ class UdpTransport:
                 self._socket.sendto(answer, source)
             self._soon()
 
-    def _hand_on(self, letter: Message) -> None:
+    def _hand_on(self, message: Message) -> None:
         if self._received is not None:
-            self._received(letter)
+            self._received(message)
 
     def _tell(self, to: str, first: int, last: int) -> None:
         if self._acknowledged is not None:

@@ -1,4 +1,4 @@
-"""The datagrams in which letters and what is said about them travel over UDP.
+"""The datagrams in which messages and what is said about them travel over UDP.
 
 ====== ==================================================================================
 bytes  what, in network order
@@ -6,10 +6,10 @@ bytes  what, in network order
 2, 1   ``SD`` and the version
 1      kind: `PacketKind`
 8      who sends it: BLAKE2b of the name
-8      call: drawn by the sender of letters for each of its connections
-8      answer: what the receiver of letters gave for this call; zeros in a ``HELLO``
-8      number of the letter within the connection, from 0; 0 where there is none
-n      body: a letter, or a `ReceiptReport`
+8      call: drawn by the sender of messages for each of its connections
+8      answer: what the receiver of messages gave for this call; zeros in a ``HELLO``
+8      number of the message within the connection, from 0; 0 where there is none
+n      body: a message, or a `ReceiptReport`
 16     keyed BLAKE2b (RFC 7693) of all before, under the key of this direction of this pair
 ====== ==================================================================================
 
@@ -17,26 +17,27 @@ All agents share one key; that of a direction is derived from it and the names o
 datagram counts at the agent for which it was made, and nowhere else. A genuine datagram that is
 played back says a call and an answer that are over, see `receiving`.
 
-What one sender's letters have come to, over UDP: which have arrived, and which are kept.
+What one sender's messages have come to, over UDP: which have arrived, and which are kept.
 
 A connection is known by what its sender drew for it, the *call*, and by what this process made of
 the call, the *answer*. An answer is a keyed hash of the call and of how many connections there were
 from this sender, so it is good until the next connection begins and in no other process: whoever
 plays back what was sent before names a connection that is over. Nothing is remembered of a call
-until its answer comes back with a letter.
+until its answer comes back with a message.
 
 ``now`` is an argument, in seconds. Invariant: what is kept has arrived.
 
-Letters on their way to one receiver over UDP: what is sent when, and when again.
+Messages on their way to one receiver over UDP: what is sent when, and when again.
 
 A connection begins when the receiver has answered a ``HELLO``, and lasts until the receiver says
-that it knows it no more. Within it letters are numbered. A letter is *unheard* until a report says
-that it has arrived, then only waited for until a report says that it is *kept*. An unheard letter
+that it knows it no more. Within it messages are numbered. A message is *unheard* until a report
+says that it has arrived, then only waited for until a report says that it is *kept*. An unheard
+message
 is sent again when three later ones have arrived, or after a time that follows the round trips (RFC
 6298); how many may be unheard at once grows with what arrives and is halved by losses (RFC 5681).
 
 Everything is decided here and nothing done: ``now`` is an argument, in seconds, and packets are
-returned. Invariant: every letter that was put and is not kept is waiting or flying.
+returned. Invariant: every message that was put and is not kept is waiting or flying.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _MAGIC: Final = b"SD"
 _HEAD: Final = struct.Struct(">2sBB8s8s8sQ")
 _REPORT: Final = struct.Struct(">QQH")
 _MAC: Final = 16
-_PURPOSE: Final = b"suite letters 01"
+_PURPOSE: Final = b"suite messages 1"
 
 OVERHEAD: Final = _HEAD.size + _MAC
 """Bytes of a datagram besides its body."""
@@ -90,12 +91,12 @@ class PacketKind(IntEnum):
     """What a datagram is."""
 
     HELLO = 1
-    """The sender of letters asks for a connection."""
+    """The sender of messages asks for a connection."""
 
     WELCOME = 2
     """Its receiver answers."""
 
-    LETTER = 3
+    MESSAGE = 3
     REPORT = 4
     """The receiver says what it has, and what it keeps."""
 
@@ -117,16 +118,16 @@ class Packet(NamedTuple):
 
 
 class ReceiptReport(NamedTuple):
-    """What a receiver says of a connection's letters: it holds everything, so any can be lost."""
+    """What a receiver says of a connection's messages: it holds everything, so any can be lost."""
 
     heard: int
-    """All letters below this number have arrived."""
+    """All messages below this number have arrived."""
 
     heard_beyond: int
-    """Bit *i* is letter *heard* + *i*."""
+    """Bit *i* is message *heard* + *i*."""
 
     kept: int
-    """All letters below this number are kept."""
+    """All messages below this number are kept."""
 
     kept_beyond: int
 
@@ -145,16 +146,16 @@ class ReceiptReport(NamedTuple):
         return cls(heard, int.from_bytes(beyond, "little"), kept, int.from_bytes(rest, "little"))
 
     def has_heard(self, number: int) -> bool:
-        """Whether that letter has arrived."""
+        """Whether that message has arrived."""
         return number < self.heard or bool(self.heard_beyond >> (number - self.heard) & 1)
 
     def has_kept(self, number: int) -> bool:
-        """Whether that letter is kept."""
+        """Whether that message is kept."""
         return number < self.kept or bool(self.kept_beyond >> (number - self.kept) & 1)
 
     @property
     def highest(self) -> int:
-        """The highest letter that has arrived; -1 for none."""
+        """The highest message that has arrived; -1 for none."""
         return self.heard + self.heard_beyond.bit_length() - 1
 
 
@@ -187,7 +188,7 @@ class PacketSealer:
 
     Args:
         name: the agent that it is for.
-        others: those it exchanges letters with.
+        others: those it exchanges messages with.
         key: what all of them share, `KEY_MIN` bytes or more.
 
     Raises:
@@ -244,7 +245,7 @@ class PacketSealer:
     def _unknown(self, datagram: bytes, sender: bytes, packet: Packet) -> PacketError:
         """Of an agent that is not listed: if it has the key it may learn that, in no more bytes."""
         why = f"a datagram of an agent that is not {_LISTED}"
-        asks = packet.kind in (PacketKind.HELLO, PacketKind.LETTER)
+        asks = packet.kind in (PacketKind.HELLO, PacketKind.MESSAGE)
         if not (asks and _genuine(datagram, _mac_of(self._secret, sender, self._own))):
             return PacketError("unknown", why)
         mac = _mac_of(self._secret, self._own, sender)
@@ -277,15 +278,15 @@ def _bits(number: int) -> bytes:
 REPORT_DELAY: Final = 0.01
 """Seconds for which a report waits for more to say."""
 
-REPORT_LETTERS: Final = 8
-"""Letters of which a report does not wait longer."""
+REPORT_MESSAGES: Final = 8
+"""Messages of which a report does not wait longer."""
 
 STALE_PAUSE: Final = 0.05
-"""Seconds between two answers to letters of connections that are over."""
+"""Seconds between two answers to messages of connections that are over."""
 
 
 class Arrival(Enum):
-    """What a letter is to the connection that it came by."""
+    """What a message is to the connection that it came by."""
 
     NEW = auto()
     REPEATED = auto()
@@ -313,7 +314,7 @@ class NumberSet:
 
 
 class PairReceiver:
-    """The letters of one sender, of which *window* may be unkept at a time.
+    """The messages of one sender, of which *window* may be unkept at a time.
 
     Args:
         secret: random bytes that no other process has.
@@ -334,7 +335,7 @@ class PairReceiver:
         self._report_at: float | None = None
 
     def hello(self, packet: Packet) -> Packet:
-        """The answer to somebody who wants to send letters."""
+        """The answer to somebody who wants to send messages."""
         answer = self._answer if packet.call == self._call else self._answer_to(packet.call)
         return Packet(PacketKind.WELCOME, packet.call, answer)
 
@@ -349,29 +350,30 @@ class PairReceiver:
         return True
 
     def stale(self, packet: Packet, now: float) -> list[Packet]:
-        """What to say about a letter of an unknown connection: now and then, that it is unknown."""
+        """What to say about a message of an unknown connection: now and then, that it is unknown.
+        """
         if now < self._stale_at + STALE_PAUSE:
             return []
         self._stale_at = now
         return [Packet(PacketKind.STALE, packet.call, packet.answer)]
 
     def arrived(self, number: int, now: float) -> Arrival:
-        """Take note of a letter."""
+        """Take note of a message."""
         if number >= self._kept.below + self._window:
             return Arrival.BEYOND
         self._unreported += 1
-        self._report_by(now if self._unreported >= REPORT_LETTERS else now + REPORT_DELAY)
+        self._report_by(now if self._unreported >= REPORT_MESSAGES else now + REPORT_DELAY)
         if number in self._heard:
             return Arrival.REPEATED
         self._heard.add(number)
         return Arrival.NEW
 
     def expect(self, number: int, receipt: Acknowledgement) -> None:
-        """A letter that arrived is kept once `keep` is called with *receipt*."""
+        """A message that arrived is kept once `keep` is called with *receipt*."""
         self._unkept.setdefault(receipt, []).append(number)
 
     def keep(self, receipt: Acknowledgement, now: float) -> bool:
-        """It is kept; False for a letter that came by another connection, or was kept before."""
+        """It is kept; False for a message that came by another connection, or was kept before."""
         numbers = self._unkept.pop(receipt, ())
         for number in numbers:
             self._kept.add(number)
@@ -412,20 +414,20 @@ MOST_WAIT: Final = 10.0
 """Seconds, at most: how late it is noticed that a receiver is back."""
 
 FIRST_PROBE, MOST_PROBE = 2.0, 30.0
-"""Seconds without news until a letter that has arrived is sent again, to get a report of it."""
+"""Seconds without news until a message that has arrived is sent again, to get a report of it."""
 
 REORDERED: Final = 3
-"""How many later letters arrive before one is taken for lost."""
+"""How many later messages arrive before one is taken for lost."""
 
 FIRST_BURST, LEAST_BURST = 16.0, 2.0
-"""Letters that may be unheard at first, and at least."""
+"""Messages that may be unheard at first, and at least."""
 
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """A letter that is not kept yet."""
+    """A message that is not kept yet."""
 
-    letter: PackedMessage
+    message: PackedMessage
     number: int = -1  # within the connection; -1: not sent over it
     sent: float = 0.0  # when it was sent last
     tries: int = 0  # over any connection
@@ -446,12 +448,12 @@ class RetryTimer:
 
     @property
     def seconds(self) -> float:
-        """Until a letter of which nothing was heard is sent again."""
+        """Until a message of which nothing was heard is sent again."""
         usual = self.trip + 4 * self._deviation if self.trip else FIRST_WAIT
         return min(max(usual, LEAST_WAIT) * self._factor, MOST_WAIT)
 
     def took(self, seconds: float) -> None:
-        """A letter that was sent once was reported after *seconds*."""
+        """A message that was sent once was reported after *seconds*."""
         if not self.trip:
             self.trip, self._deviation = seconds, seconds / 2
         else:
@@ -468,7 +470,7 @@ class RetryTimer:
 
 
 class PairSender:
-    """The letters for one receiver, *window* of them at most.
+    """The messages for one receiver, *window* of them at most.
 
     Args:
         draw: random bytes, as `os.urandom`.
@@ -480,17 +482,17 @@ class PairSender:
         self._window = window
         self._draw = draw
         self._counters = counters
-        self._letters: dict[tuple[int, int], InFlight] = {}
+        self._messages: dict[tuple[int, int], InFlight] = {}
         self._begin()
 
     def __len__(self) -> int:
-        return len(self._letters)
+        return len(self._messages)
 
     def _begin(self) -> None:
-        """Begin a connection: all letters wait, as if none had been sent."""
+        """Begin a connection: all messages wait, as if none had been sent."""
         self._call = self._draw(8)
         self._answer = NONE
-        self._waiting = deque(self._letters.values())
+        self._waiting = deque(self._messages.values())
         for flight in self._waiting:
             flight.number = -1
         self._flying: dict[int, InFlight] = {}  # in the order of their numbers
@@ -508,30 +510,30 @@ class PairSender:
         return packet.call == self._call
 
     def room(self) -> int:
-        """How many letters `put` takes."""
-        return self._window - len(self._letters)
+        """How many messages `put` takes."""
+        return self._window - len(self._messages)
 
-    def put(self, letter: PackedMessage) -> bool:
-        """Take *letter*, unless there is no room. One that is here already is here once."""
-        key = letter.first, letter.last
-        if key in self._letters:
+    def put(self, message: PackedMessage) -> bool:
+        """Take *message*, unless there is no room. One that is here already is here once."""
+        key = message.first, message.last
+        if key in self._messages:
             return True
-        if len(self._letters) >= self._window:
+        if len(self._messages) >= self._window:
             return False
-        flight = self._letters[key] = InFlight(letter)
+        flight = self._messages[key] = InFlight(message)
         self._waiting.append(flight)
         return True
 
     def clear(self) -> int:
-        """Forget all letters and the connection; how many letters there were."""
-        count = len(self._letters)
-        self._letters.clear()
+        """Forget all messages and the connection; how many messages there were."""
+        count = len(self._messages)
+        self._messages.clear()
         self._begin()
         return count
 
     def wake(self) -> float | None:
         """When `due` has something to send if nothing happens before; None: never."""
-        if not self._letters:
+        if not self._messages:
             return None
         if self._unheard:
             return next(iter(self._unheard.values())).sent + self._wait.seconds
@@ -539,7 +541,7 @@ class PairSender:
 
     def due(self, now: float) -> list[Packet]:
         """What is to be sent now; it counts as sent."""
-        if not self._letters:
+        if not self._messages:
             return []
         if self._answer == NONE:
             return self._hello(now)
@@ -558,7 +560,7 @@ class PairSender:
         return packets
 
     def welcome(self, packet: Packet) -> None:
-        """The receiver answered: letters may go."""
+        """The receiver answered: messages may go."""
         if packet.call == self._call and self._answer == NONE:
             self._answer = packet.answer
             self._wait.news()
@@ -575,7 +577,7 @@ class PairSender:
             self._begin()
 
     def report(self, packet: Packet, now: float) -> list[PackedMessage]:
-        """Take in what the receiver says; the letters that it keeps, and that are forgotten here.
+        """Take in what the receiver says; the messages that it keeps, and that are forgotten here.
 
         Raises:
             PacketError: it is no report.
@@ -614,7 +616,7 @@ class PairSender:
         flight.sent = now
         flight.tries += 1
         return Packet(
-            PacketKind.LETTER, self._call, self._answer, flight.number, flight.letter.data
+            PacketKind.MESSAGE, self._call, self._answer, flight.number, flight.message.data
         )
 
     def _overdue(self, now: float) -> None:
@@ -626,7 +628,7 @@ class PairSender:
             self._wait.fruitless()
 
     def _miss(self, report: ReceiptReport, now: float) -> None:
-        """Let be sent again what later letters have overtaken."""
+        """Let be sent again what later messages have overtaken."""
         until = now - 1.25 * self._wait.trip
         lost = [
             flight
@@ -668,10 +670,10 @@ class PairSender:
         self._kept = report.kept, report.kept_beyond
         done = []
         for number in [number for number in self._flying if report.has_kept(number)]:
-            letter = self._flying.pop(number).letter
+            message = self._flying.pop(number).message
             self._unheard.pop(number, None)
-            del self._letters[letter.first, letter.last]
-            done.append(letter)
+            del self._messages[message.first, message.last]
+            done.append(message)
         if done:
             self._probe = FIRST_PROBE
         return done

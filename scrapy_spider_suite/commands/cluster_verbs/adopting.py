@@ -182,7 +182,7 @@ async def _of_packs(call: Invocation) -> Row:
 
 def _facts(found: AdoptionResult) -> Row:
     return {
-        "parcels": found.parcels, "hosts": found.hosts, "urls": found.urls, "links": found.links,
+        "files": found.files, "hosts": found.hosts, "urls": found.urls, "links": found.links,
         "unread": found.unread,
     }  # fmt: skip
 

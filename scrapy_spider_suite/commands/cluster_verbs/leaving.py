@@ -34,7 +34,7 @@ def _member(line: all_agents.CrawlConnection, name: str) -> Member:
 
 
 def _held(overview: ClusterOverview, row: Member) -> int:
-    return int((overview.tokens.holders == row.number).sum())
+    return int((overview.holders.holders == row.number).sum())
 
 
 # drain
@@ -184,7 +184,10 @@ def _release(call: Invocation) -> int:
 async def _released(call: Invocation) -> Row:
     async with all_agents.connect(call) as line:
         overview = line.overview
-        facts: Row = {"crawl": line.place.crawl, "units": int((overview.tokens.holders == 0).sum())}
+        facts: Row = {
+            "crawl": line.place.crawl,
+            "units": int((overview.holders.holders == 0).sum()),
+        }
         if call.options.dry_run:
             return {"dry_run": True, **facts}
         confirm(call, f"Let others take {counted(facts['units'], 'unit')} that nobody claims?")

@@ -40,7 +40,7 @@ def _run(call: Invocation) -> int:
         rows = [row for row in rows if row["agent"] not in gone or row["holds"]]
     call.table(rows, _COLUMNS)
     if not call.json:
-        nobodys = int((overview.tokens.holders == 0).sum())
+        nobodys = int((overview.holders.holders == 0).sum())
         ended = "; the crawl has ended" if overview.ended else ""
         print(f"\n{counted(len(rows), 'agent')}, epoch {overview.view.epoch}; "
               f"{_percent(nobodys)} % of the ring is held by nobody{ended}")  # fmt: skip
@@ -55,7 +55,7 @@ async def _look(call: Invocation) -> ClusterOverview:
 def agent_rows(overview: ClusterOverview) -> list[Row]:
     """What is known of each agent. *share* and *holds* are percents of the ring, the part that it
     should have and the one that it has; *heard* and *lease* are seconds, ago and left."""
-    held = Counter(overview.tokens.holders.tolist())
+    held = Counter(overview.holders.holders.tolist())
     owned = _owned(overview)
     return [_row(row, overview, held[row.number], owned) for row in overview.view.rows]
 
@@ -106,7 +106,7 @@ def _was_there(row: Member, overview: ClusterOverview) -> bool:
     who is dead and holds some has ended afterwards.
     """
     if row.state is MemberState.DEAD:
-        return bool((overview.tokens.holders == row.number).any())
+        return bool((overview.holders.holders == row.number).any())
     return row.state in _HERE and row.missing(overview.now)
 
 

@@ -53,7 +53,7 @@ def facts(overview: ClusterOverview, subject: str) -> Row:
     unit = assignment.unit(name, url)
     members = overview.view.members
     owner = OwnerTable.of(assignment, members).owner(unit) if members else None
-    holder = overview.view.numbers.get(int(overview.tokens.holders[unit]))
+    holder = overview.view.numbers.get(int(overview.holders.holders[unit]))
     return {
         "host": name, "unit": unit, "owner": owner,
         "holder": None if holder is None else holder.name,

@@ -38,7 +38,7 @@ import msgspec
 from backports import zstd
 
 from scrapy_spider_suite.cluster.messages import LEVEL, decompress
-from scrapy_spider_suite.cluster.redis_server import RedisServer, load_script, prefix_of
+from scrapy_spider_suite.cluster.redis_server import RedisKeys, RedisServer, load_script
 from scrapy_spider_suite.cluster.registry import TIMEOUT
 from scrapy_spider_suite.errors import AgentCallError, MessageError, RegistryError
 from scrapy_spider_suite.runtime.tasks import WarnOnce
@@ -204,7 +204,7 @@ class CallKeys:
     name."""
 
     def __init__(self, crawl: str) -> None:
-        self._prefix = prefix_of(crawl)
+        self._prefix = RedisKeys(crawl).prefix
 
     def calls(self, agent: str) -> str:
         """What is asked of *agent*."""

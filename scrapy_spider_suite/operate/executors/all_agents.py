@@ -161,7 +161,7 @@ def holders(overview: ClusterOverview, there: Mapping[str, MemberRecord]) -> Who
     """Who holds a URL, and so knows what became of it; if that one is not *there*, anybody."""
     assignment = assignment_in(overview)
     names = {number: row.name for number, row in overview.view.numbers.items()}
-    holders = overview.tokens.holders.tolist()
+    holders = overview.holders.holders.tolist()
     most = max([*names, *holders])
     return _whose(assignment, [names.get(number, "") for number in range(most + 1)], holders, there)
 

@@ -26,14 +26,14 @@ from scrapy_spider_suite.store.rocks_store import RocksStore
 
 
 @pytest.mark.parametrize(
-    ("kind", "courier", "seen"),
+    ("kind", "file_transport", "seen"),
     [
         ("ring", "tcp", "trie"), ("ring", "folder", "sieve"), ("host-parity", "folder", "trie"),
         ("url-sum", "tcp", "trie"),
     ],
 )  # fmt: skip
 def test_agents_come_and_go(
-    tmp_path: Path, kind: str, courier: str, seen: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: str, file_transport: str, seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two join one, the first leaves: all that it knows is with the others in the end.
 
@@ -51,7 +51,7 @@ def test_agents_come_and_go(
     monkeypatch.setattr(Receiver, "_take", unread)
 
     async def test() -> None:
-        agents = Handing.of(web, load_assignment(kind), tmp_path, 3, courier, seen)
+        agents = Handing.of(web, load_assignment(kind), tmp_path, 3, file_transport, seen)
         names = names_of(agents)
         await agents.begin(names[0])
         agents.crawls[names[0]].seed("http://h0.t/0", "http://h1.t/0")
@@ -70,9 +70,9 @@ def test_agents_come_and_go(
             assert isinstance(crawl.frontier.store, RocksStore)
             assert list(wrong_rows(crawl.frontier.store)) == []
         facts = [handover.facts for handover in agents.handovers.values()]
-        given = sum(each.get("given_parcels", 0) for each in facts)
-        assert given == sum(each.get("got_parcels", 0) for each in facts) > 1
-        assert not [path for path in tmp_path.rglob("*.parcel") if path.is_file()]
+        given = sum(each.get("sent_files", 0) for each in facts)
+        assert given == sum(each.get("received_files", 0) for each in facts) > 1
+        assert not [path for path in tmp_path.rglob("*.handover") if path.is_file()]
         assert not list((tmp_path / names[0] / "out").iterdir())
         await agents.close()
 
@@ -142,7 +142,7 @@ def test_what_nobody_could_take_goes_on_here(
         agents.change(one, two, three)
         again = agents.handovers[three]
         await agents.crawl(lambda: agents.now > 30.0)
-        await agents.slowly(lambda: again.facts.get("given_called_off", 0) > 0)
+        await agents.slowly(lambda: again.facts.get("sent_called_off", 0) > 0)
         then = agents.now
         await agents.crawl(lambda: agents.now > then + 15.0)
         lost = agents.registry.holders == agents.registry.numbers[one]
@@ -156,21 +156,21 @@ def test_what_nobody_could_take_goes_on_here(
 
 def _full_disk(agents: Handing, name: str) -> list[str]:
     """Hand-overs of that agent cannot write, until what is returned is empty."""
-    work = agents.handovers[name].inbox._moving
-    flush, disk = work.hands.flush, ["full"]
+    work = agents.handovers[name].inbox._context
+    flush, disk = work.flush, ["full"]
 
     def flushed() -> None:
         if disk:
             raise StoreWriteError("no space is left")
         flush()
 
-    work.hands = work.hands._replace(flush=flushed)
+    work.flush = flushed
     return disk
 
 
-@pytest.mark.parametrize("courier", ["tcp", "folder"])
+@pytest.mark.parametrize("file_transport", ["tcp", "folder"])
 def test_an_agent_whose_disk_is_full_keeps_nothing_from_being_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, courier: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_transport: str
 ) -> None:
     """It joins, and cannot take what it owns: that goes on where it is. It takes it later."""
     monkeypatch.setattr(rotation, "_COMING", 2)
@@ -180,8 +180,8 @@ def test_an_agent_whose_disk_is_full_keeps_nothing_from_being_fetched(
     web = trees(20, 25, 20)
 
     async def test() -> None:
-        agents = Handing.of(web, load_assignment("ring"), tmp_path, 2, courier)
-        if courier == "folder":
+        agents = Handing.of(web, load_assignment("ring"), tmp_path, 2, file_transport)
+        if file_transport == "folder":
             agents.make = lambda name: FolderTransport(
                 tmp_path / "shared", "crawl", name, look=0.01, silence=0.3
             )
@@ -192,10 +192,10 @@ def test_an_agent_whose_disk_is_full_keeps_nothing_from_being_fetched(
         disk = _full_disk(agents, two)
         agents.change(one, two)
         giving = agents.handovers[one]
-        await agents.slowly(lambda: giving.facts.get("given_called_off", 0) > 0)
+        await agents.slowly(lambda: giving.facts.get("sent_called_off", 0) > 0)
         shares, fetched = agents.shares[one], len(agents.crawls[one].urls)
         for url in agents.crawls[one].urls:
-            assert not shares.elsewhere(url.split("/")[2], url)
+            assert not shares.is_held_elsewhere(url.split("/")[2], url)
 
         def goes_on() -> bool:
             late = agents.crawls[one].urls[fetched:]

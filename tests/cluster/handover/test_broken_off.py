@@ -12,7 +12,7 @@ from support.handover_sides import Side, drain, label, units_of
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.handover.dump import HostDump
 from scrapy_spider_suite.cluster.handover.handover import Handover
-from scrapy_spider_suite.cluster.handover.handover_context import handover_context
+from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
 from scrapy_spider_suite.cluster.handover.load import HostLoad
 from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
@@ -35,7 +35,7 @@ def sides(folder: Path) -> tuple[Side, Side]:
 def broken_off(folder: Path) -> Side:
     """The taker's next run, after a kill within the merge."""
     giver, taker = sides(folder)
-    drain(HostDump(handover_context(giver.frontier, giver.store), UNITS_OF, giver.clock).pack(
+    drain(HostDump(giver.context(), UNITS_OF).pack(
         folder / "parcel", label()))  # fmt: skip
     taking = merge(taker, folder / "parcel")
     for _ in taking.take():
@@ -50,9 +50,7 @@ def broken_off(folder: Path) -> Side:
 
 def merge(side: Side, path: Path) -> HostLoad:
     """Of the parcel at *path*."""
-    return HostLoad(
-        handover_context(side.frontier, side.store), UNITS_OF, side.clock, path, label()
-    )
+    return HostLoad(side.context(), UNITS_OF, path, label())
 
 
 def test_each_url_waits_once(tmp_path: Path) -> None:
@@ -79,14 +77,14 @@ def test_nothing_is_fetched_before(tmp_path: Path) -> None:
 
     async def test() -> None:
         handover = Handover(
-            handover_context(side.frontier, side.store), shares,
-            FolderTransport(tmp_path / "shared", "crawl", "b"), tmp_path / "out", side.clock,
+            HandoverContext(side.frontier, side.store, shares, side.clock),
+            FolderTransport(tmp_path / "shared", "crawl", "b"), tmp_path / "out",
             give=lambda units, to, epoch: None,  # type: ignore[arg-type, return-value]
-            look=nothing, changed=lambda: None,
+            look=nothing,
         )  # fmt: skip
-        assert np.all(shares.giving)
+        assert np.all(shares.in_transfer)
         running = asyncio.ensure_future(handover.run("crawl"))
-        while np.any(shares.giving):
+        while np.any(shares.in_transfer):
             await asyncio.sleep(0.01)
         side.check()
         running.cancel()

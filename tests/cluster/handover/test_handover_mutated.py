@@ -20,7 +20,7 @@ from support.handover_sides import Side, drain, label, units_of
 from support.virtual_crawl import WALL, entry
 
 from scrapy_spider_suite.cluster.handover.dump import ROWS
-from scrapy_spider_suite.cluster.handover.handover_context import drain_sieve, handover_context
+from scrapy_spider_suite.cluster.handover.handover_context import drain_sieve
 from scrapy_spider_suite.cluster.handover.handover_file import (
     HandoverLabel,
     HandoverReader,
@@ -50,7 +50,7 @@ def honest(folder: Path, *, sieve: bool) -> list[Item]:
     a = Side(folder, sieve=sieve)
     for page in range(12):
         a.put(HOST, page, STATES[page % 4])
-    drain(drain_sieve(handover_context(a.frontier, a.store), a.clock))
+    drain(drain_sieve(a.context()))
     key, url = state_key(HOST, "http://h0.t/1"), b"http://h0.t/1"
     cookie = Cookie(
         0, "a", "1", None, False, HOST, True, False, "/", True, False, None, True, None, None, {}
@@ -70,8 +70,8 @@ def honest(folder: Path, *, sieve: bool) -> list[Item]:
         WALL + 60.0, History(WALL, 9.0, 1.0, (5.0,)), 1e-4, Validators('"tag"'), b"d", 1, host=HOST,
         packed=PackedBody("http://h0.t/1", WALL, "sha1:x"), row=row_of(entry("http://h0.t/1")),
     )  # fmt: skip
-    hands = handover_context(a.frontier, a.store)
-    hands.revisits.take_over(key, plan, waits=True)
+    hands = a.context()
+    hands.plans.take_over(key, plan, waits=True)
     a.frontier.set_address(hands.workbench.hosts[HOST], "10.0.0.1", "10.0.0.1", 1e18, a.now)
     hands.workbench.addresses["10.0.0.1"].next_fetch = a.now + 40.0
     path = folder / "parcel"

@@ -21,7 +21,6 @@ from support.virtual_crawl import WALL, entry
 
 import scrapy_spider_suite
 from scrapy_spider_suite.cluster.handover.dump import unfinished_dumps as begun
-from scrapy_spider_suite.cluster.handover.handover_context import handover_context
 from scrapy_spider_suite.cluster.handover.handover_file import (
     HandoverReader,
     HandoverWriter,
@@ -272,7 +271,7 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
     a.put(host, 2, "pending")
     record = a.store.record(host)
     assert record is not None
-    hands = handover_context(a.frontier, a.store)
+    hands = a.context()
     resident = hands.workbench.hosts[host]
     a.frontier.residents.set_crawl_delay(resident, 9.0)
     resident.record.failures, resident.record.attempts, resident.record.entered = 2, 4, 3
@@ -293,7 +292,7 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
         a.clock()[1] + 60.0, History(WALL), 1e-4, Validators(), b"d", host=host,
         row=row_of(entry(url)),
     )  # fmt: skip
-    hands.revisits.take_over(key, plan, waits=True)
+    hands.plans.take_over(key, plan, waits=True)
     b.store.kv("lastmod").put(key, b"\0\0\0\x09")
     b.store.kv("cookies").put(COOKIES, pack_cookies([cookie("h0.t", "both", "old")]))
     b.frontier.admission.schedule([entry("http://h0.t/3")], b.now)
@@ -311,10 +310,10 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
     kept = b.store.kv("cookies").get(COOKIES)
     assert kept is not None
     assert {c.name: c.value for c in unpack_cookies(kept, 0.0)} == {"mine": "1", "both": "1"}
-    taker = handover_context(b.frontier, b.store)
+    taker = b.context()
     assert taker.revisits.get(key) == plan
     assert taker.revisits.next_due() == pytest.approx(plan.due, abs=1e-3)
-    assert not len(hands.revisits)
+    assert not len(hands.plans)
     here = taker.workbench.hosts[host]
     assert (here.record.failures, here.record.attempts, here.crawl_delay) == (2, 4, 9.0)
     assert here.record.entered == 3
@@ -333,7 +332,7 @@ def test_what_waits_for_a_rule_waits_by_the_rules_of_the_taker(tmp_path: Path) -
     a, b = Side(tmp_path / "a"), Side(tmp_path / "b")
     a.put("h0.t", 1, "pending")
     b.put("h0.t", 2, "pending")
-    hands = handover_context(a.frontier, a.store)
+    hands = a.context()
     hands.residents.leave(hands.workbench.hosts["h0.t"], a.now)
     record = hands.residents.records.touch("h0.t")
     record.next_fetch, record.why = NEVER, "blocked (h0.t, an operator)"

@@ -17,7 +17,7 @@ from support.handover_sides import Side, drain, hand_over, label, units_of
 from support.virtual_crawl import WALL, entry
 
 from scrapy_spider_suite.cluster.handover import fingerprints
-from scrapy_spider_suite.cluster.handover.handover_context import drain_sieve, handover_context
+from scrapy_spider_suite.cluster.handover.handover_context import drain_sieve
 from scrapy_spider_suite.cluster.handover.handover_file import (
     DROPPED,
     PRINTS,
@@ -43,7 +43,7 @@ CUTS = ("", "pack", "called off", "back", "take", "forget")
 
 def settle(side: Side) -> None:
     """Have nothing wait for the sieve any more."""
-    drain(drain_sieve(handover_context(side.frontier, side.store), side.clock))
+    drain(drain_sieve(side.context()))
     side.frontier.flush()
 
 
@@ -56,9 +56,9 @@ def link(side: Side, *urls: str, seed: bool = False) -> None:
 
 def end(side: Side, url: str, *, done: bool) -> None:
     """A page that is pending is fetched, or fails."""
-    hands, host = handover_context(side.frontier, side.store), url.split("/")[2]
+    hands, host = side.context(), url.split("/")[2]
     (queued,) = [each for each in side.store.rows(host, b"", 1_000) if each.url == url]
-    assert hands.rework.remove(queued)
+    assert hands.edits.remove(queued)
     event, status = (Event.SUCCESS, 200) if done else (Event.TIMEOUT, 0)
     record = hands.residents.records.touch(host)
     hands.states.conclude(queued, record, event, status, WALL)
@@ -317,8 +317,8 @@ def test_between_a_sieve_and_none(tmp_path: Path) -> None:
         b.store.sieve = SieveIndex(tmp_path / "b" / "sieve", b.store.kv("sieve"))
         b.frontier.states.use_sieve(active=False)
 
-    hands = handover_context(b.frontier, b.store)._replace(open_sieve=open_sieve)
-    drain(HostLoad(hands, units, b.clock, path, label()).take())
+    hands = b.context(open_sieve)
+    drain(HostLoad(hands, units, path, label()).take())
     assert [state_of(b, url) for url in urls] == ["done"] * 3 + ["pending"]
     assert (b.frontier.counters.done, b.store.has_row(entry(urls[0]).identity)) == (3, False)
     b.put("h1.t", 1, "done")
@@ -340,7 +340,7 @@ def test_a_dropped_host_is_new_elsewhere_too(tmp_path: Path) -> None:
     done(a, *urls)
     assert a.store.sieve is not None
     a.store.sieve.forget_host("h0.t")
-    handover_context(a.frontier, a.store).rework.forget_host("h0.t", a.now)
+    a.context().edits.forget_host("h0.t", a.now)
     a.frontier.states.cache.clear()
     done(a, urls[0])
     hand_over(a, b, tmp_path)

@@ -15,7 +15,6 @@ from scrapy_spider_suite.cluster.assignment import Member, load_assignment
 from scrapy_spider_suite.cluster.handover.handover_context import (
     ForeignUnits,
     HandoverContext,
-    handover_context,
 )
 from scrapy_spider_suite.cluster.handover.handover_file import HandoverLabel
 from scrapy_spider_suite.cluster.handover.load import HostLoad
@@ -48,18 +47,19 @@ class At:
         drain(giver.giving(units_of("ring")).pack(self.path, label()))
         giver.close()
         self.side = Side(self.folder / "b")
-        self.shares = Ownership(load_assignment("ring"), "b")
-        self.shares.settle(1, [Member("b")])
-        self.shares.hold_own()
-        hands = handover_context(self.side.frontier, self.side.store)
-        work = HandoverContext(hands, self.shares, self.side.clock, lambda: None)
-        work.crawl = "crawl"
-        self.taker = Receiver(work, ForeignUnits(self.shares))
+        self.ownership = Ownership(load_assignment("ring"), "b")
+        self.ownership.set_members(1, [Member("b")])
+        self.ownership.hold_own()
+        work = HandoverContext(
+            self.side.frontier, self.side.store, self.ownership, self.side.clock
+        )
+        work.crawl_id = "crawl"
+        self.taker = Receiver(work, ForeignUnits(self.ownership))
 
     @property
     def held(self) -> int:
         """How many units nobody may fetch."""
-        return int(self.shares.giving.sum())
+        return int(self.ownership.in_transfer.sum())
 
     async def take(self) -> None:
         """Take the parcel."""

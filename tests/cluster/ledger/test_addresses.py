@@ -34,7 +34,7 @@ class Process:
         for address in addresses:
             self.book.standing(address)
         asked = self.book.question(self.era)
-        states, news = await self.registry.meet(asked)
+        states, news = await self.registry.ask_addresses(asked)
         if self.era != self.registry.answer.era:
             self.book.again()
         self.era = self.registry.answer.era
@@ -191,7 +191,7 @@ def test_who_has_stopped_is_waited_for_until_its_last_delay_is_over(in_town: InT
         a, b = await process(town, "a"), await process(town, "b")
         await a.ask(HERE)
         assert await b.ask(HERE) == [AddressSharing.ASK]
-        await a.registry.rest(lambda: 10.0)
+        await a.registry.announce_stop(lambda: 10.0)
         assert await b.ask(HERE) == [AddressSharing.ASK]
         town.wait(10)
         assert await b.ask(HERE, THERE) == [AddressSharing.ALONE, AddressSharing.ALONE]
@@ -232,8 +232,8 @@ def test_who_has_all_units_back_waits_for_nobody(in_town: InTown) -> None:
 
     async def test(town: Town) -> None:
         a, b = await process(town, "a"), await process(town, "b")
-        tokens = await a.registry.tokens()
-        await b.registry.rest()
+        tokens = await a.registry.holders()
+        await b.registry.announce_stop()
         town.restarted()
         assert await a.ask(HERE) == [AddressSharing.ASK]
         assert await a.ask(HERE) == [AddressSharing.ASK]
@@ -286,7 +286,7 @@ def test_no_two_are_alone_whatever_they_do(in_town: InTown) -> None:
                     each.busy.discard(address)
                     each.book.keep([a for a in addresses if a != address])
                 case 1:  # nobody hears the answer
-                    await each.registry.meet(each.book.question(each.era))
+                    await each.registry.ask_addresses(each.book.question(each.era))
                 case 2 if each.book.standing(address) is AddressSharing.ALONE:
                     each.busy.add(address)
                 case 3:

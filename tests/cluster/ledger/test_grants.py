@@ -129,7 +129,7 @@ def test_processes_are_polite_together_whatever_is_lost(seed: int) -> None:
         for one, two in pairwise(fetches):
             assert two[0] >= one[1] + max(one[2], two[2]) - 1e-9
         assert len({fetch[3].name for fetch in fetches}) == 3
-    assert all(process.grants.figures.failures for process in town.processes)
+    assert all(process.grants.counters.failures for process in town.processes)
     assert sum(map(len, town.fetched.values())) > 60
 
 
@@ -170,7 +170,7 @@ def test_a_grant_that_is_not_used_is_returned(how: str) -> None:
     assert due is not None
     assert due <= WINDOW
     answer(grants, ledger, due)
-    assert grants.figures.returned == 2
+    assert grants.counters.returned == 2
     other = Grants("b" * 16, timeout=TIMEOUT)
     other.ready(NEEDS, due)
     answer(other, ledger, due)
@@ -191,9 +191,9 @@ def test_a_visit_that_goes_on_has_its_grant_renewed() -> None:
     assert grants.ready(NEEDS, WINDOW + 1, visit) == WINDOW + 1
     within = grants.start(NEEDS, WINDOW + 1, visit)
     grants.end(within, WINDOW + 2)
-    assert grants.figures.ended == 0
+    assert grants.counters.ended == 0
     grants.end(visit, WINDOW + 3)
-    assert grants.figures.ended == 2
+    assert grants.counters.ended == 2
     answer(grants, ledger, WINDOW + 3)
     assert ledger.accounts["host a"].ended == (WINDOW + 3) * 1000 + 10**9 + 1
 
@@ -221,7 +221,7 @@ def test_what_a_ledger_has_lost_is_said_again() -> None:
     fresh = Memory()
     grants.postpone("host c", 50.0)
     answer(grants, fresh, 1.0)
-    assert grants.figures.losses == 1
+    assert grants.counters.losses == 1
     answer(grants, fresh, 1.0)
     assert fresh.accounts["host a"].due >= (1 + TIMEOUT) * 1000 + 10**9
 

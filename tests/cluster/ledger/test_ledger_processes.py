@@ -60,7 +60,7 @@ def test_a_redis_that_is_killed_stops_what_is_shared_and_nothing_else(
         running = asyncio.create_task(lending.run())
         grants.ready([Need("host a", 1.0)], lending._clock())
         lending.poke()
-        while not grants.figures.refused:  # it has just begun, and may have lost something too
+        while not grants.counters.refused:  # it has just begun, and may have lost something too
             await asyncio.sleep(0.01)
         server.kill()
         now = lending._clock()

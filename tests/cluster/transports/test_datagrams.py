@@ -1,4 +1,4 @@
-"""Tests of letters over UDP on real sockets; what is decided there is tested with the exchange."""
+"""Tests of messages over UDP on real sockets; what is decided there is tested with the exchange."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.message_transport_contract import Agent, TransportContract, letter_of, until
+from support.message_transport_contract import Agent, TransportContract, message_of, until
 from support.udp_ports import KEY, free_addresses
 
 from scrapy_spider_suite.cluster.messages import Message
@@ -30,7 +30,7 @@ class TestDatagrams(TransportContract):
         return UdpTransport(name, self.addresses, KEY, window=24)
 
     def test_what_strangers_send(self, both: Any, caplog: pytest.LogCaptureFixture) -> None:
-        """It is refused and counted with one line for each kind, and letters go on."""
+        """It is refused and counted with one line for each kind, and messages go on."""
 
         async def test(a: Agent, b: Agent) -> None:
             await b.start()
@@ -47,10 +47,10 @@ class TestDatagrams(TransportContract):
         caplog.set_level(logging.WARNING)
         both(test)
         assert [record.message for record in caplog.records if "refused" in record.message] == [
-            "letters over UDP, agent b: refused a datagram that is none of an agent's (said once; "
+            "messages over UDP, agent b: refused a datagram that is none of an agent's (said once; "
             "further ones are counted)",
-            "letters over UDP, agent b: refused a datagram of 20000 bytes (said once; further ones "
-            "are counted)",
+            "messages over UDP, agent b: refused a datagram of 20000 bytes (said once; further "
+            "ones are counted)",
         ]
 
 
@@ -140,7 +140,7 @@ def test_a_name_that_is_not_known_yet(
         came: list[Message] = []
         names.places = {"one.lan": [place]}
         await a.start(print, print)
-        assert a.send("b", letter_of("a", b"row", bounds=a.bounds))
+        assert a.send("b", message_of("a", b"row", bounds=a.bounds))
         await until(lambda: names.asked["two.lan"] > 2)
         names.places["two.lan"] = [other]
         await b.start(came.append, print)
@@ -167,16 +167,16 @@ def test_an_agent_comes_back_at_another_address(
         a, b = (UdpTransport(name, AGENTS, KEY) for name in "ab")
         await a.start(came.append, print)
         await b.start(came.append, print)
-        assert a.send("b", letter_of("a", b"row", bounds=a.bounds))
+        assert a.send("b", message_of("a", b"row", bounds=a.bounds))
         await until(lambda: came)
         a.acknowledge(came[0].receipt)
         await b.close(0)
         names.places["two.lan"] = [new]
         again = UdpTransport("b", AGENTS, KEY)
         await again.start(came.append, print)
-        assert again.send("a", letter_of("b", b"back", bounds=a.bounds))  # a has to answer it
+        assert again.send("a", message_of("b", b"back", bounds=a.bounds))  # a has to answer it
         await until(lambda: len(came) == 3)
-        assert {letter.sender for letter in came[1:]} == {"a", "b"}
+        assert {message.sender for message in came[1:]} == {"a", "b"}
         await a.close(0)
         await again.close(0)
 
@@ -194,7 +194,7 @@ def test_one_of_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
         a = UdpTransport("a", AGENTS, KEY)
         await a.start(print, print)
         names.places["two.lan"] = [other, used]
-        assert a.send("b", letter_of("a", b"row", bounds=a.bounds))
+        assert a.send("b", message_of("a", b"row", bounds=a.bounds))
         await until(lambda: names.asked["two.lan"] > 2)
         assert a._places["b"] == used
         await a.close(0)

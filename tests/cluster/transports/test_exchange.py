@@ -1,4 +1,4 @@
-"""Tests of letters over UDP in virtual time, on a network that loses, doubles and delays."""
+"""Tests of messages over UDP in virtual time, on a network that loses, doubles and delays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.message_transport_contract import letter_of
+from support.message_transport_contract import message_of
 
 from scrapy_spider_suite.cluster.messages import Message, MessagePacker, PackedMessage
 from scrapy_spider_suite.cluster.transports.udp import BOUNDS, UdpPeers
@@ -53,9 +53,9 @@ class Node:
         )  # fmt: skip
         self.packer = MessagePacker(self.name, self.incarnation, SMALL)
 
-    def received(self, letter: Message) -> None:
+    def received(self, message: Message) -> None:
         """Its rows are kept later."""
-        self.unkept.append(letter)
+        self.unkept.append(message)
         connections = sum(node.incarnation for node in self.world.nodes.values())
         assert len(self.unkept) <= self.world.window * connections
 
@@ -65,9 +65,9 @@ class Node:
 
     def keep(self) -> None:
         """Now, and it says so."""
-        for letter in self.unkept:
-            self.kept.update(letter.rows)
-            self.exchange.acknowledge(letter.receipt, self.world.now)
+        for message in self.unkept:
+            self.kept.update(message.rows)
+            self.exchange.acknowledge(message.receipt, self.world.now)
         self.unkept.clear()
 
     def acknowledged(self, to: str, first: int, last: int) -> None:
@@ -84,10 +84,10 @@ class Node:
                 if whose == to and number not in self.on_the_way
             ]
             while rows and self.exchange.room(to):
-                letter = self.packer.pack(rows[:20], 1)
-                assert self.exchange.send(to, letter)
-                self.on_the_way |= {number for number, _ in rows[: letter.rows]}
-                del rows[: letter.rows]
+                message = self.packer.pack(rows[:20], 1)
+                assert self.exchange.send(to, message)
+                self.on_the_way |= {number for number, _ in rows[: message.rows]}
+                del rows[: message.rows]
 
 
 class World:
@@ -206,7 +206,7 @@ def test_nothing_is_lost(seed: int, restarts: int, loss: float) -> None:
 
 
 def test_a_good_network() -> None:
-    """Without losses nothing is sent twice, and what is sent is little more than the letters."""
+    """Without losses nothing is sent twice, and what is sent is little more than the messages."""
     world = World("ab", 1, window=64)
     world.write("a", "b", 800)
     world.run(world.all_told)
@@ -268,7 +268,7 @@ def test_who_does_not_answer() -> None:
 
 
 def test_a_report_that_is_lost() -> None:
-    """The sender asks by sending a letter again: what is kept is told in the end."""
+    """The sender asks by sending a message again: what is kept is told in the end."""
     world = World("ab", 4)
     world.write("a", "b", 3)
     a, b = world.nodes["a"], world.nodes["b"]
@@ -284,10 +284,10 @@ def test_a_report_that_is_lost() -> None:
 def test_who_keeps_nothing_is_sent_no_more() -> None:
     """The window holds on both sides; whoever sends beyond it has to send again."""
     world = World("ab", 5, window=8)
-    greedy = UdpPeers("a", ["b"], KEY, 32, lambda letter: None, lambda *_: None, print)
+    greedy = UdpPeers("a", ["b"], KEY, 32, lambda message: None, lambda *_: None, print)
     world.nodes["a"].exchange = greedy
     for number in range(1, 33):
-        assert greedy.send("b", letter_of("a", b"%d" % number, bounds=BOUNDS, first=number))
+        assert greedy.send("b", message_of("a", b"%d" % number, bounds=BOUNDS, first=number))
     b = world.nodes["b"]
     world.run(lambda: len(b.unkept) == 8 and b.exchange.counters.full > 20, keep=HOUR)
     world.run(lambda: greedy.room("b") == 32)
@@ -301,8 +301,8 @@ class Pair:
     """The exchange of b, and what a and others can make."""
 
     def __init__(self) -> None:
-        self.letters: list[Message] = []
-        self.b = UdpPeers("b", ["a", "c"], KEY, 16, self.letters.append, lambda *_: None, print)
+        self.messages: list[Message] = []
+        self.b = UdpPeers("b", ["a", "c"], KEY, 16, self.messages.append, lambda *_: None, print)
         self.a = PacketSealer("a", ["b", "c"], KEY)
 
     def answers(self) -> list[Packet]:
@@ -310,33 +310,33 @@ class Pair:
         return [self.a.open(datagram)[1] for to, datagram in self.b.due(1e9) if to == "a"]
 
     def connect(self, call: bytes) -> Packet:
-        """Begin a connection; what its letters have to say."""
+        """Begin a connection; what its messages have to say."""
         self.b.take(self.a.seal("b", Packet(PacketKind.HELLO, call)), 1.0)
         (welcome,) = [packet for packet in self.answers() if packet.kind is PacketKind.WELCOME]
         assert welcome.call == call
-        return Packet(PacketKind.LETTER, call, welcome.answer)
+        return Packet(PacketKind.MESSAGE, call, welcome.answer)
 
-    def seal(self, packet: Packet, number: int, letter: PackedMessage) -> bytes:
-        """A letter over that connection."""
-        return self.a.seal("b", packet._replace(number=number, body=letter.data))
+    def seal(self, packet: Packet, number: int, message: PackedMessage) -> bytes:
+        """A message over that connection."""
+        return self.a.seal("b", packet._replace(number=number, body=message.data))
 
 
 def test_replayed() -> None:
     """A genuine datagram of a connection that is over, or of none, is not taken."""
     pair = Pair()
     first = pair.connect(b"one     ")
-    old = [pair.seal(first, n, letter_of("a", b"x", bounds=BOUNDS, first=n + 1)) for n in (0, 1)]
+    old = [pair.seal(first, n, message_of("a", b"x", bounds=BOUNDS, first=n + 1)) for n in (0, 1)]
     pair.b.take(old[0], 1.0)
     pair.b.take(old[0], 1.0)
     assert pair.b.counters.repeated == 1
     second = pair.connect(b"two     ")
     pair.b.take(old[1], 1.0)  # the first connection holds until the second is used
     assert pair.b.counters.received == 2
-    pair.b.take(pair.seal(second, 0, letter_of("a", b"y", bounds=BOUNDS)), 1.0)
+    pair.b.take(pair.seal(second, 0, message_of("a", b"y", bounds=BOUNDS)), 1.0)
     for again in (*old, *old):
         pair.b.take(again, 2.0)
     assert pair.b.counters.replayed == 4
-    assert [letter.rows for letter in pair.letters] == [(b"x",), (b"x",), (b"y",)]
+    assert [message.rows for message in pair.messages] == [(b"x",), (b"x",), (b"y",)]
     kinds = [packet.kind for packet in pair.answers()]
     assert kinds.count(PacketKind.STALE) == 1
     # The hello of the first connection, played back, leads to another connection of its name.
@@ -347,14 +347,14 @@ def test_replayed() -> None:
     other.b.take(old[0], 1.0)
     assert pair.b.counters.replayed == 5
     assert other.b.counters.replayed == 1
-    assert not other.letters
+    assert not other.messages
 
 
 def test_what_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     """Each is counted under its name, and said once."""
     pair = Pair()
     link = pair.connect(b"12345678")
-    good = pair.seal(link, 0, letter_of("a", b"x", bounds=BOUNDS))
+    good = pair.seal(link, 0, message_of("a", b"x", bounds=BOUNDS))
     caplog.set_level(logging.WARNING)
     bad = {
         "forged": [
@@ -362,12 +362,12 @@ def test_what_is_refused(caplog: pytest.LogCaptureFixture) -> None:
             good[:40] + bytes([good[40] ^ 1]) + good[41:],
             PacketSealer("a", ["b"], b"another key of the same length  ").seal("b", link),
             pair.a.seal("c", link),  # for another agent
-            pair.seal(link, 1, letter_of("c", b"x", bounds=BOUNDS)),  # of another agent
+            pair.seal(link, 1, message_of("c", b"x", bounds=BOUNDS)),  # of another agent
         ],
         "unknown": [PacketSealer("x", ["b"], KEY).seal("b", link)],
         "malformed": [
             b"", b"SD", bytes(100), good[:20],
-            pair.a.seal("b", link._replace(number=2, body=b"no letter")),
+            pair.a.seal("b", link._replace(number=2, body=b"no message")),
             pair.a.seal("b", Packet(PacketKind.REPORT, bytes(8))),
             pair.a.seal("b", Packet(9, bytes(8))),  # type: ignore[arg-type]
         ],
@@ -378,26 +378,26 @@ def test_what_is_refused(caplog: pytest.LogCaptureFixture) -> None:
             for datagram in datagrams:
                 pair.b.take(datagram, 1.0)
     counters = pair.b.counters
-    # Two came as letters of a connection: they were refused once, and were repetitions then.
+    # Two came as messages of a connection: they were refused once, and were repetitions then.
     assert counters.forged == 3 * 5 - 2
     assert counters.unknown == 3
     assert counters.malformed == 3 * 7 - 2
     assert counters.oversized == 3
     assert counters.repeated == 4
     assert len(caplog.records) == 4
-    assert not pair.letters
+    assert not pair.messages
     pair.b.take(good, 1.0)
-    assert [letter.rows for letter in pair.letters] == [(b"x",)]
+    assert [message.rows for message in pair.messages] == [(b"x",)]
 
 
 def stranger(call: bytes, key: bytes = KEY) -> tuple[UdpPeers, list[str]]:
     """Agent x, which has b on its list, and whose list has no x, as it hears."""
     heard: list[str] = []
     x = UdpPeers(
-        "x", ["b"], key, 16, lambda letter: None, lambda *_: None, heard.append,
+        "x", ["b"], key, 16, lambda message: None, lambda *_: None, heard.append,
         lambda count: call * count,
     )  # fmt: skip
-    assert x.send("b", letter_of("x", b"row", bounds=BOUNDS))
+    assert x.send("b", message_of("x", b"row", bounds=BOUNDS))
     return x, heard
 
 
@@ -436,13 +436,13 @@ def test_damaged(junk: bytes, place: int, change: int) -> None:
     """No datagram that is not genuine does anything, and none raises."""
     pair = Pair()
     link = pair.connect(b"12345678")
-    good = pair.seal(link, 0, letter_of("a", b"some row or other", bounds=BOUNDS))
+    good = pair.seal(link, 0, message_of("a", b"some row or other", bounds=BOUNDS))
     place %= len(good)
     damaged = good[:place] + bytes([good[place] ^ change]) + good[place + 1 :]
     for datagram in (junk, damaged, good[:place], good + junk if junk else b""):
         pair.b.take(datagram, 1.0)
     assert pair.b.counters.refused == 4
-    assert not pair.letters
+    assert not pair.messages
 
 
 def test_late_answers() -> None:

@@ -31,11 +31,11 @@ class TestFolders(Couriers):
 
     def part(self, folder: Path, of: HandoverLabel) -> Path:
         """In the folder of the receiver."""
-        return folder / "crawl" / quoted_name(of.receiver) / f"{of.parcel}.part"
+        return folder / "crawl" / quoted_name(of.receiver) / f"{of.file_id}.part"
 
     def whole(self, folder: Path, of: HandoverLabel) -> Path:
         """Beside it."""
-        return self.part(folder, of).with_suffix(".parcel")
+        return self.part(folder, of).with_suffix(".handover")
 
 
 def test_crawls_in_one_folder_do_not_meet(tmp_path: Path) -> None:
@@ -45,18 +45,18 @@ def test_crawls_in_one_folder_do_not_meet(tmp_path: Path) -> None:
 
     async def test() -> None:
         boxes = [Box(), Box()]
-        couriers = [
+        file_transports = [
             FolderTransport(tmp_path / "shared", crawl, name, look=0.01)
             for crawl in ("one", "two") for name in ("a", "b")
         ]  # fmt: skip
         try:
-            for courier, box in zip(couriers[1::2], boxes, strict=True):
-                await courier.start(box)
-            await insist(couriers[0], path, of, "")
+            for file_transport, box in zip(file_transports[1::2], boxes, strict=True):
+                await file_transport.start(box)
+            await insist(file_transports[0], path, of, "")
             assert [len(box.taken) for box in boxes] == [1, 0]
         finally:
-            for courier in couriers:
-                await courier.close()
+            for file_transport in file_transports:
+                await file_transport.close()
 
     asyncio.run(test())
 

@@ -1,4 +1,4 @@
-"""Tests of letters through Redis Streams, on a real server that is emptied, filled and killed."""
+"""Tests of messages through Redis Streams, on a real server that is emptied, filled and killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from backports import zstd
-from support.message_transport_contract import Agent, TransportContract, letter_of, rows_of, until
+from support.message_transport_contract import Agent, TransportContract, message_of, rows_of, until
 from support.redis_servers import RedisServer
 from support.stream_agents import INBOX, RECEIPTS, StreamsAgents
 
@@ -35,7 +35,7 @@ class TestStreams(StreamsAgents, TransportContract):
 
     @pytest.mark.parametrize("lost", ["stream", "group", "receipts", "everything"])
     def test_what_is_lost(self, both: Any, lost: str) -> None:
-        """Streams and groups that are deleted under both are made anew, and letters sent again."""
+        """Streams and groups that are deleted under both are made anew, and messages sent again."""
 
         async def test(a: Agent, b: Agent) -> None:
             await b.start()
@@ -117,7 +117,7 @@ class TestBadStreams(StreamsAgents):
     def refused(
         self, both: Any, caplog: pytest.LogCaptureFixture
     ) -> Callable[[Callable[[Any], None]], tuple[Any, list[str]]]:
-        """Do something to the server between letters; what agent b counted then and was logged."""
+        """Do something to the server between messages; what agent b counted then and was logged."""
 
         def during(harm: Callable[[Any], None]) -> tuple[Any, list[str]]:
             found = []
@@ -139,11 +139,11 @@ class TestBadStreams(StreamsAgents):
 
         return during
 
-    def test_entries_that_are_no_letters(self, refused: Any) -> None:
+    def test_entries_that_are_no_messages(self, refused: Any) -> None:
         """Of any kind: one line, counted, removed."""
 
         def harm(client: Any) -> None:
-            for bad in ({"x": "y"}, {"letter": b"junk"}, {"letter": b"", "more": b""}):
+            for bad in ({"x": "y"}, {"message": b"junk"}, {"message": b"", "more": b""}):
                 for _ in range(5):
                     client.xadd(INBOX, bad)
             client.xadd(RECEIPTS, {"receipts": b"\x01b1234"})
@@ -154,8 +154,8 @@ class TestBadStreams(StreamsAgents):
         assert a.malformed == 2
         assert len(lines) == 2
         assert (
-            "letters through Redis, agent b: refused an entry of the inbox that is no letter (said "
-            "once; further ones are counted)"
+            "messages through Redis, agent b: refused an entry of the inbox that is no message "
+            "(said once; further ones are counted)"
         ) in lines
 
     def test_bombs(self, refused: Any) -> None:
@@ -163,21 +163,21 @@ class TestBadStreams(StreamsAgents):
 
         def harm(client: Any) -> None:
             bomb = zstd.compress(bytes(64 << 20))
-            client.xadd(INBOX, {"letter": _HEAD.pack(b"SL", 1, 1, 1, 1, 1, 1, 1) + b"a" + bomb})
-            client.xadd(INBOX, {"letter": bytes((1 << 20) + 1)})
+            client.xadd(INBOX, {"message": _HEAD.pack(b"SL", 1, 1, 1, 1, 1, 1, 1) + b"a" + bomb})
+            client.xadd(INBOX, {"message": bytes((1 << 20) + 1)})
 
         (_, b), lines = refused(harm)
         assert b.oversized >= 2
         assert len(lines) == 1
 
     def test_forged_sender(self, both: Any) -> None:
-        """A letter of an agent that is none is handed on as any: that is not for a carrier to say;
+        """A message of an agent that is none is handed on as any: that is not for a carrier to say;
         its receipt harms nobody."""
 
         async def test(a: Agent, b: Agent) -> None:
             await b.start()
             with self.server.client() as client:
-                client.xadd(INBOX, {"letter": letter_of("nobody", b"x", bounds=BOUNDS).data})
+                client.xadd(INBOX, {"message": message_of("nobody", b"x", bounds=BOUNDS).data})
             a.write("b", [b"one"])
             await self.settle(a, b)
             await until(lambda: len(b.kept) == 2, b.keep)
@@ -206,7 +206,7 @@ class TestBadStreams(StreamsAgents):
         assert all(f"another type under our name ({key})" in line for line in lines)
 
     def test_what_nobody_foresaw(self, both: Any, caplog: pytest.LogCaptureFixture) -> None:
-        """It is said once, with its traceback, and letters go on."""
+        """It is said once, with its traceback, and messages go on."""
 
         async def test(a: Agent, b: Agent) -> None:
             post, errors = a.transport._posts.due, [KeyError("never"), KeyError("ever")]
@@ -234,7 +234,7 @@ class TestBadStreams(StreamsAgents):
         async def test(a: Agent, b: Agent) -> None:
             rows = rows_of(30)
             a.write("b", rows)
-            a.packer = MessagePacker("a", 1, BOUNDS._replace(packed=90))  # a letter for each
+            a.packer = MessagePacker("a", 1, BOUNDS._replace(packed=90))  # a message for each
             counters = a.transport.counters
             await until(lambda: counters.full >= 8, a.post)
             with self.server.client() as client:
@@ -246,7 +246,7 @@ class TestBadStreams(StreamsAgents):
         both(test)
 
     def test_out_of_memory(self, both: Any, caplog: pytest.LogCaptureFixture) -> None:
-        """Letters wait until there is memory again."""
+        """Messages wait until there is memory again."""
 
         async def test(a: Agent, b: Agent) -> None:
             await b.start()
@@ -280,7 +280,7 @@ class TestServers(StreamsAgents):
 
     @pytest.mark.parametrize("kind", ["durable", "forgetful"])
     def test_killed(self, both: Any, kind: str) -> None:
-        """It is killed while letters are on their way, and what it held is gone or not."""
+        """It is killed while messages are on their way, and what it held is gone or not."""
 
         async def test(a: Agent, b: Agent) -> None:
             await b.start()
@@ -301,7 +301,7 @@ class TestServers(StreamsAgents):
         both(test)
 
     def test_paused(self, both: Any) -> None:
-        """It stands still: letters are taken as far as there is room, and closing takes an end."""
+        """It stands still: messages are taken as far as there is room, and closing takes an end."""
 
         async def test(a: Agent, b: Agent) -> None:
             await b.start()

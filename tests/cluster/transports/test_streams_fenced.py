@@ -50,7 +50,7 @@ class TestFenced(StreamsAgents):
                 self.server.url, "crawl", AgentLease(60), incarnation=incarnation
             )
             self.registries[key] = registry
-        await self.registries[key].join(Candidate(name=name, job=job, seat=job, grace=900.0))
+        await self.registries[key].join(Candidate(name=name, job=job, folder=job, grace=900.0))
 
     async def remove(self, name: str) -> None:
         """As an operator does with one that is dead."""
@@ -132,7 +132,7 @@ class TestFenced(StreamsAgents):
         ids=str,
     )  # fmt: skip
     def test_who_is_no_member(self, both: Any, row: dict[str, Any] | None) -> None:
-        """By the row of the agent in Redis; as soon as it is one again its letters go."""
+        """By the row of the agent in Redis; as soon as it is one again its messages go."""
 
         async def test(a: Agent, b: Agent) -> None:
             known = StreamsAgents.rows(self)

@@ -39,11 +39,11 @@ class TestTcp(Couriers):
 
     def part(self, folder: Path, of: HandoverLabel) -> Path:
         """In the folder of the receiver."""
-        return folder / quoted_name(of.receiver) / f"{quoted_name(of.sender)}.{of.parcel}.part"
+        return folder / quoted_name(of.receiver) / f"{quoted_name(of.sender)}.{of.file_id}.part"
 
     def whole(self, folder: Path, of: HandoverLabel) -> Path:
         """Beside it."""
-        return self.part(folder, of).with_suffix(".parcel")
+        return self.part(folder, of).with_suffix(".handover")
 
 
 Test = Callable[[TcpTransport, TcpTransport, Box], Awaitable[None]]
@@ -65,9 +65,9 @@ def two(folder: Path, test: Test) -> None:
     asyncio.run(both())
 
 
-def refused(courier: TcpTransport) -> int:
+def refused(file_transport: TcpTransport) -> int:
     """What came to it and was not what an agent says."""
-    counters = courier.counters
+    counters = file_transport.counters
     return counters.forged + counters.malformed + counters.oversized
 
 
