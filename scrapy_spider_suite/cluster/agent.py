@@ -1,19 +1,4 @@
-"""What an agent says of itself to people: ``scrapy cluster ls`` shows it.
-
-An agent that owes too much to others pauses: while they, or Redis, are away its outbox grows.
-
-What waits there lies on the disk, where nothing else bounds it but SUITE_MIN_FREE. Messages come
-and go in the pause, no more seeds are read, and what is under way ends: so there may be some rows
-more
-than the bound.
-
-This crawl as one agent of several: what the core, the scheduler and the gate ask (``cluster``).
-
-Made before the frontier, which asks it whose a URL is; at work from the opening of the scheduler to
-its close.
-
-A crawl among others: it takes part first, and fetches nothing, nor takes anything in, before.
-"""
+"""One agent of a crawl: its mode, its mailbox, and what the scheduler and the gate ask of it."""
 
 from __future__ import annotations
 
@@ -64,11 +49,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SECONDS: Final = 10.0
-"""Over which the rate of pages is told."""
+"""Over which the rate of pages is measured."""
 
 
 class AgentFacts:
-    """Those of the agent of *crawl*, whose job lies at *path*."""
+    """What ``scrapy cluster ls`` shows of an agent."""
 
     def __init__(self, crawl: Crawl, path: str, outbox: Outbox) -> None:
         self._crawl = crawl
@@ -79,7 +64,6 @@ class AgentFacts:
     def now(
         self, *, paused: bool, skew: float | None
     ) -> dict[str, str | int | float | None]:  # fmt: skip
-        """As of this moment."""
         crawl = self._crawl
         frontier, phases = crawl.frontier, crawl.policy_file.policy.phases
         # Of what is done some comes, and goes, with its hosts.
@@ -101,7 +85,7 @@ class PageRate:
         self._seen: list[tuple[float, int]] = []
 
     def of(self, now: float, fetched: int) -> float:
-        """The rate, where *fetched* pages have been fetched at *now*."""
+        """Return the rate, given that *fetched* pages had been fetched at *now*."""
         self._seen.append((now, fetched))
         while len(self._seen) > 2 and now - self._seen[1][0] >= _SECONDS:
             self._seen.pop(0)
@@ -110,16 +94,18 @@ class PageRate:
 
 
 OUTBOX_ROWS = 10_000_000
-"""The crawl pauses while so many rows wait for other agents, 0.1 to 0.8 KB of the disk each."""
+"""At this many rows for other agents the crawl pauses; a row takes 0.1 to 0.8 KB of disk."""
 OUTBOX_FULL = "the outbox"
-"""Why the scheduler is paused, among its other reasons."""
+"""The reason of that pause."""
 _LOOK = 1.0
-"""Seconds between two looks whether it goes on."""
+"""Seconds between two checks of a full outbox."""
 
 
 def outbox_is_full(crawl: Crawl, scheduler: CrawlControl | None, outbox: Outbox) -> bool:
-    """Whether nothing may be fetched, since *outbox* is full: then *scheduler* pauses until a tenth
-    of `OUTBOX_ROWS` is free again."""
+    """Whether nothing may be fetched because *outbox* is full.
+
+    *scheduler* pauses until a tenth of `OUTBOX_ROWS` is free again.
+    """
     if scheduler is None or len(outbox) < OUTBOX_ROWS:
         return False
     if OUTBOX_FULL not in scheduler.pauses:
@@ -151,17 +137,17 @@ def _look(crawl: Crawl, scheduler: CrawlControl, outbox: Outbox) -> None:
 
 
 _DISK = 0.25
-"""Seconds between two looks at whether a store writes again that could not."""
+"""Seconds between two tries to write to a store that failed."""
 _PORTIONS = 0.01
-"""Seconds between two portions of what is looked at again."""
+"""Seconds between two portions of re-admitted rows."""
 _SOON = 5.0
 """Seconds for which a host waits that this agent may not visit now."""
 _CACHE = 4
-"""Of `seen_cache`, the part that remembers what was sent to others."""
+"""The share of `seen_cache` that remembers URLs sent to others."""
 _DONE = ("finished", "waiting")
-"""Reasons for which all agents end."""
+"""Finish reasons with which all agents end."""
 def make_agent(crawl: Crawl) -> Agent | None:
-    """The agency of *crawl*; None where it crawls alone. Raises `SettingsError`."""
+    """Return the agent of *crawl*; None if it crawls alone. Raises `SettingsError`."""
     if not crawl.settings.cluster or not is_crawl(crawl.crawler):
         return None
     if crawl.job is None:
@@ -170,13 +156,12 @@ def make_agent(crawl: Crawl) -> Agent | None:
 
 
 class Agent:
-    """One agent, of the *job* of *crawl*.
+    """One agent, made before the frontier, which asks `routing` for the owner of a URL.
 
     Attributes:
-        name: of this agent.
-        crawl: the name of the crawl.
-        phasing: the phases of all agents, where each has a part of every host.
-        only_waiting: nothing is left here but hosts that wait for longer than SUITE_MAX_WAIT.
+        phasing: the phases of all agents, where each agent has a part of every host.
+        only_waiting: the hosts that are left wait for longer than SUITE_MAX_WAIT.
+        services: made when the agent joins in mode ``peers``.
     """
 
     def __init__(self, crawl: Crawl, job: Job) -> None:
@@ -204,7 +189,7 @@ class Agent:
     # Life
 
     async def open(self, scheduler: CrawlControl) -> None:
-        """Take part. Raises `ClusterError`, `SettingsError`, `OSError`."""
+        """Join the crawl. Raises `ClusterError`, `SettingsError`, `OSError`."""
         self._scheduler = scheduler
         if self.phasing is not None:
             self.phasing.check()
@@ -247,14 +232,15 @@ class Agent:
         return self._mailbox is not None and self._mailbox.send_notice(to, message)
 
     async def written(self) -> None:
-        """`Crawl.written`, also while the crawl is being stopped: others are told of it."""
+        """Wait until the store is written, also while the crawl is being stopped."""
         await self.crawl.written()
         while self.crawl.store.dirty:
             await asyncio.sleep(_DISK)
             await self.crawl.written()
 
     async def close(self, reason: str = "") -> None:
-        """Stop, for that *reason*; the others know that this agent will be back."""
+        """Stop for that *reason*; the other agents expect this one back unless the crawl is over.
+        """
         if self._looking is not None:
             self._looking.cancel()
         if self._mailbox is not None:
@@ -265,7 +251,7 @@ class Agent:
     # What changes
 
     def changed(self) -> None:
-        """Others own, or hold, what they did not before."""
+        """Ownership or holders changed: re-address the outbox, hold hosts back or admit them."""
         elsewhere, by_host = self.ownership.is_held_elsewhere, self.assignment.by_host
         self.crawl.frontier.leases.foreign.set_rule(elsewhere, by_host=by_host)
         if self.phasing is not None:
@@ -275,7 +261,6 @@ class Agent:
         self._look_on()
 
     def _look_on(self) -> None:
-        """Have what is free by now looked for in portions."""
         self.crawl.wake()
         if self._looking is None and self.crawl.frontier.leases.foreign.busy:
             self._looking = asyncio.get_running_loop().call_later(_PORTIONS, self._go_on)
@@ -286,13 +271,13 @@ class Agent:
         self._look_on()
 
     def over(self, reason: str) -> None:
-        """The crawl is over; or this agent has to end, for that *reason*."""
+        """Stop: the crawl is over (""), or for that *reason*."""
         if self._scheduler is not None and (reason or self.only_waiting):
             self._scheduler.stop(reason or "waiting")
         self.crawl.wake()
 
     def set_receiving(self, on: bool) -> None:
-        """Take URLs of others, or none: see `Mail.hear`."""
+        """See `Mailbox.set_receiving`."""
         if self._mailbox is not None:
             self._mailbox.set_receiving(on)
 
@@ -300,23 +285,23 @@ class Agent:
 
     @property
     def ended(self) -> bool:
-        """Whether the crawl is over, everywhere."""
+        """Whether the crawl is over for all agents."""
         return self._mode is not None and self._mode.ended
 
     def may_fetch(self) -> bool:
-        """Whether a fetch may be started: nobody else can hold before its end what is here."""
+        """Whether a fetch may start: its host cannot get another holder before its end."""
         may = self._mode is not None and self._mode.may_fetch()
         return may and not outbox_is_full(self.crawl, self._scheduler, self.routing.outbox)
 
     def may_read_seeds(self) -> bool:
-        """Whether seeds of others may be put into their messages."""
+        """Whether the outbox has room for seeds of other agents."""
         return not outbox_is_full(self.crawl, self._scheduler, self.routing.outbox)
 
     def refuse_fetch(self, request: Request, lease: Lease | None, delay: float) -> None:
-        """Raise `HostExcluded` if this agent may not send *request* now, since another one may hold
-        its host before *delay* seconds after the fetch are over.
+        """Raise `HostExcluded` if *request* may not be sent now.
 
-        What has no visit may go to a host of another agent only by a ledger that all share.
+        Another agent may hold the host before *delay* seconds after the fetch are over. A request
+        without a visit may go to a host of another agent only with a shared ledger.
         """
         until = time.time() + _SOON
         if self._mode is None or not self._mode.may_fetch(delay):
@@ -335,7 +320,7 @@ class Agent:
             )
 
     def drain(self) -> None:
-        """Hand over everything, then end."""
+        """Hand over all hosts, then end."""
         if self._mode is not None:
             self._mode.drain()
 
@@ -346,33 +331,31 @@ class Agent:
 
     def is_foreign(self, url: str) -> bool:
         """Whether another agent owns *url*."""
-        return self.shares.owner(host_of(url), url) != self.name
+        return self.ownership.owner(host_of(url), url) != self.name
 
     @property
     def owns(self) -> bool:
-        """Whether this agent is the owner of anything: one that leaves is of nothing."""
+        """Whether this agent owns any unit; an agent that leaves owns none."""
         return bool(self.ownership.own.any())
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of the job is left in its files, for this agent or for others, and
-        nothing more is waited for."""
+        """Whether nothing of the job is left in its files, and no more is expected."""
         return not (self._left or self.crawl.stays_open)
 
     @property
     def _left(self) -> bool:
-        """Whether anything of the job is left in its files."""
         frontier = self.crawl.frontier
         return bool(frontier.pending or frontier.states.in_sieve or len(self.routing.outbox))
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is left to do here, and nothing is waited for."""
+        """Whether there is nothing to do, and no more is expected."""
         return self.at_rest and not self.crawl.stays_open
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing is left to do here: one that leaves waits for nothing more."""
+        """Whether there is nothing to do now."""
         scheduler, mailbox = self._scheduler, self._mailbox
         if scheduler is None or mailbox is None:
             return False
@@ -382,7 +365,7 @@ class Agent:
         return done and mailbox.idle and self.ownership.settled
 
     def post(self) -> Heartbeat:
-        """What this agent says of itself, with each heartbeat."""
+        """Return what the next heartbeat says."""
         outbox, counters = self.routing.outbox, self.crawl.frontier.counters
         taken, idle = 0 if self._mailbox is None else self._mailbox.taken, self.idle
         return Heartbeat(
@@ -411,16 +394,16 @@ class Agent:
 
 
 Partners: TypeAlias = "list[SharedLimits | Agent]"
-"""What leads to others: the ledger, and the agents."""
+"""The ledger, and the agent."""
 
 _PATIENCE = 1.0
-"""Seconds for which tasks that were cancelled are waited for, and other crawls of the process."""
+"""Seconds for which cancelled tasks, and other crawls of the process, are waited for."""
 
 
 async def join_cluster(others: Partners, scheduler: CrawlControl) -> None:
-    """Open *others* one after the other.
+    """Open *others* one after the other; nothing is fetched before.
 
-    Raises the `SuiteError` that says why that is refused; under a command, ends the process.
+    Raises the `SuiteError` of a refusal; under a command, ends the process.
     """
     opening = asyncio.ensure_future(_open(others, scheduler))
     closed = asyncio.Event()
@@ -454,7 +437,6 @@ async def _open(others: Partners, scheduler: CrawlControl) -> None:
 async def _give_up(
     opening: asyncio.Future[None], others: Partners, scheduler: CrawlControl, reason: str
 ) -> None:
-    """Leave everything as it was."""
     scheduler.abandon()
     opening.cancel()
     for each in others:
@@ -463,22 +445,21 @@ async def _give_up(
 
 
 def _by_deferreds() -> bool:
-    """Whether Scrapy waits for its engine by a Deferred (`CrawlerProcess`): that would tell of a
-    cancellation with a traceback, as of an error for which nobody cares."""
+    """Whether Scrapy awaits its engine by a Deferred (`CrawlerProcess`), which logs a cancellation
+    as an error with a traceback."""
     names = (getattr(task.get_coro(), "__name__", "") for task in asyncio.all_tasks())
     return "open_spider_async" in names
 
 
 async def _all_ended() -> None:
-    """Let all tasks of the crawl end: asyncio tells of those that end with the process."""
     if left := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(left, timeout=_PATIENCE)
 
 
 @contextmanager
 def _before_shutdown(what: Callable[[], Coroutine[Any, Any, None]]) -> Iterator[None]:
-    """Within it, have the reactor do *what* before it stops: Scrapy's engine cannot be stopped
-    while it opens a crawl, so it would stop in the midst of it."""
+    """Within the context the reactor runs *what* before it stops: Scrapy's engine cannot be stopped
+    while it opens a crawl."""
     if "twisted.internet.reactor" not in sys.modules:
         yield
         return

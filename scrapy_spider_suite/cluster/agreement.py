@@ -1,18 +1,9 @@
-"""Phases for agents of which each has a part of every host (KSpider, §2.2; K1-K8).
+"""What all agents of a crawl must share: fixed settings, and phases (KSpider, §2.2; K1-K8).
 
-Where URLs are assigned and not hosts, no agent alone can keep a host's delay. So at each time each
-agent has another phase, a part of the hosts, and swaps it by the clock on its wall for the next,
-without a message: of *n* phases, the agent whose name is the *i*-th has phase (i + t // T) mod n.
-There have to be as many phases as agents (K5), and at the end of each a guard in which no fetch
-begins, as long as a fetch and a delay may last and as clocks may differ. Delays that are longer
-than that, and back-offs, are known to the ledger, which grants the next fetch from a host whoever
-makes it; it also bridges the moments in which agents do not agree on how many they are.
-
-Which phase this agent has, where every agent has a part of every host (`cluster.phasing`).
-
-What the agents of one crawl have to agree on: the settings that a job fixes, and the ledger.
-
-So a crawl is upgraded, or has its other settings changed, agent by agent.
+With an assignment of URLs each agent has a part of every host, so no agent alone can keep a delay.
+Each agent has one phase at a time: of *n* phases the *i*-th agent has (i + t // T) mod n. There
+must be a phase for each agent (K5), and a guard at its end that covers a fetch, a delay and clock
+skew. The ledger keeps longer delays and back-offs.
 """
 
 from __future__ import annotations
@@ -42,12 +33,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TELLS: Final = 0.5
-"""Seconds by which clocks may always differ: by less than that nobody can say. The ledger keeps a
-host's delay all the same."""
+"""Seconds by which clocks may always differ; the ledger keeps a host's delay all the same."""
 
 
 def agent_rank(name: str, names: Collection[str]) -> int | None:
-    """The number of the agent *name* among *names*, from 0; None if it is none of them (K2)."""
+    """Return the number of the agent *name* among *names*, from 0; None if it is missing (K2)."""
     return sorted(names).index(name) if name in names else None
 
 
@@ -56,10 +46,10 @@ class PhaseTerms:
     """What is set for the phases of one agent; durations are seconds.
 
     Attributes:
-        assignment: that of URLs, by the name of its setting's value.
-        timeout: as long as a fetch may last.
-        delay: the longest that is set for a host or an address.
-        ledger: whether there is one.
+        assignment: the value of SUITE_ASSIGNMENT.
+        timeout: the longest fetch.
+        delay: the longest delay of a host or an address.
+        ledger: a ledger is set.
     """
 
     assignment: str
@@ -71,12 +61,11 @@ class PhaseTerms:
 
     @property
     def skew(self) -> float:
-        """Seconds by which each clock may be off: what the guard leaves, for two of them."""
+        """Seconds by which each of two clocks may be off, by what the guard leaves."""
         return min(SKEW_MAX, max(_TELLS, (self.guard - self.timeout - self.delay) / 2))
 
     def check(self, agents: int = 1) -> None:
-        """Raise `SettingsError` if *agents* cannot keep any host's delay by them; its one line
-        names the settings.
+        """Raise `SettingsError`, which names the setting, if *agents* cannot keep a host's delay.
         """
         whose = f"with SUITE_ASSIGNMENT = {self.assignment!r}"
         if not self.ledger:
@@ -99,7 +88,7 @@ class PhaseTerms:
 
 
 class AgentPhase:
-    """The phases of the agent of *ownership*, whose assignment is one of URLs."""
+    """The phase of an agent whose assignment is one of URLs."""
 
     def __init__(self, crawl: Crawl, ownership: Ownership) -> None:
         self._crawl = crawl
@@ -108,17 +97,16 @@ class AgentPhase:
         crawl.crawler.signals.connect(self._check_settings, settings_changing)
 
     def check(self, names: tuple[str, ...] = ()) -> None:
-        """Raise `SettingsError` if the phases are none for this agent and those with *names*."""
+        """Raise `SettingsError` if this agent and those with *names* cannot each have a phase."""
         names = (*names, self._ownership.name)
         self.terms.check(len(set(names)))
 
     @property
     def terms(self) -> PhaseTerms:
-        """What is set."""
         return _terms(self._crawl, self._crawl.settings)
 
     def changed(self) -> None:
-        """There may be other agents: each has the phase of its rank by name."""
+        """Members changed: take the phase of this agent's rank."""
         table, policy = self._ownership.table, self._crawl.policy_file.policy
         names = [] if table is None else [member.name for member in table.members]
         node = agent_rank(self._ownership.name, names)
@@ -148,13 +136,13 @@ def _terms(crawl: Crawl, settings: SuiteSettings) -> PhaseTerms:
 
 
 _OF_PHASES = ("phases", "phase_seconds")
-"""Where every agent has a part of every host, they have to agree on which of them has it when."""
+"""Fields that must be equal where each agent has a part of every host."""
 _LONGEST = 300
-"""Characters of a setting's value, in which agents are compared; of longer ones the hash."""
+"""Characters of a value that are compared; of longer values the hash is."""
 
 
 def shared_settings(settings: SuiteSettings, assignment: Assignment) -> dict[str, str]:
-    """The settings in which the agents of a crawl have to agree, by name, as text."""
+    """Return the settings that must be equal for all agents, by name, as text."""
     fixed = {
         setting_name(name): _short(shown_value(getattr(settings, name)))
         for name, declared in DECLARATIONS.items() if declared.kind is SettingKind.FIXED
@@ -168,10 +156,8 @@ def shared_settings(settings: SuiteSettings, assignment: Assignment) -> dict[str
 
 
 def _ledger(where: RedisUrl | Path | None) -> str:
-    """What tells a ledger from others: a file serves one machine, whatever has its name elsewhere.
-
-    By two of them agents could visit one address at a time.
-    """
+    """Return what tells a ledger from others: a file serves one machine, whatever has its name
+    elsewhere."""
     if not isinstance(where, Path):
         return shown_value(None if where is None else str(where))
     with suppress(OSError):
@@ -182,7 +168,6 @@ def _ledger(where: RedisUrl | Path | None) -> str:
 
 
 def _short(text: str) -> str:
-    """*text*, or what tells it from others."""
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}… ({xxh3_64_hexdigest(text.encode())})"

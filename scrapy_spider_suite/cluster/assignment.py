@@ -1,27 +1,13 @@
-"""Units, agents, and who should hold what: the shape of every assignment function (U8).
+"""Units, members and owners: which agent should hold which part of a crawl (U8).
 
-A *unit* is a number from 0 to 65,535, the smallest part of a crawl that moves from agent to agent.
-An assignment function says once for all which unit a URL lies in, and for each membership who owns
-each unit. Every agent computes the same table from the same members, so nobody has to send it.
+A *unit*, 0 to 65,535, is the smallest part of a crawl that moves between agents. An assignment
+function maps URLs to units once for all, and for each membership units to owners. All agents
+compute the same table from the same members.
 
-The seeds' assignment functions: sums of characters, modulo the number of agents (K1-K3, T8).
-
-The agents are numbered as their names are sorted (K2), and are all alike: there are no weights.
-Another number of agents moves nearly everything, of n + 1 agents n / (n + 1) of it.
-
-The ring: consistent hashing over slots, with weights (U8; BUbiNG §4.1).
-
-Every agent has points on a circle of 64 bits, in proportion to its weight, at places that nothing
-but its name decides on. A slot lies on the same circle, and belongs to the agent whose point comes
-next. So an agent that joins takes slots from all the others, and one that leaves gives them its
-own; nothing else would have to move.
-
-But slots are few: since they fall to anybody by chance, shares differ by 1/sqrt(slots of an agent),
-which is 3 % with 64 agents, and 8 % for the largest of them, however many points there are.
-Therefore who has more than its share and `SLACK` hands the rest to those who have less than theirs:
-with 64 agents a few slots in a thousand, which may move again when the agents change.
-
-Assignment functions by their names: the suite's, and a project's own by its dotted path (U8).
+`Ring` is consistent hashing over slots, with weights (U8; BUbiNG §4.1). With few slots shares
+differ by chance, 1/sqrt(slots of an agent); so agents above their share and `SLACK` give slots to
+the others. `UrlSum` and `HostParity` are the seeds' functions: sums of characters, modulo the
+number of agents (K1-K3, T8), without weights; a new agent moves n / (n + 1) of the crawl.
 """
 
 from __future__ import annotations
@@ -55,8 +41,7 @@ class Member(NamedTuple):
     """An agent of a crawl.
 
     Attributes:
-        name: distinct among the agents.
-        weight: its part of the crawl, beside those of the others; `LIGHTEST` to `HEAVIEST`.
+        weight: its share beside the others, `LIGHTEST` to `HEAVIEST`.
     """
 
     name: str
@@ -64,9 +49,9 @@ class Member(NamedTuple):
 
 
 class Assignment(Protocol):
-    """Which unit a URL lies in, and who owns which unit.
+    """Maps URLs to units, and units to owners.
 
-    Both depend on nothing but their arguments: on no process, no call before, no hash seed.
+    Both depend on their arguments alone: on no process, no earlier call, no hash seed.
 
     Attributes:
         by_host: all URLs of a host lie in one unit.
@@ -75,22 +60,22 @@ class Assignment(Protocol):
     by_host: bool
 
     def unit(self, host: str, url: str) -> int:
-        """The unit, from 0 to 65,535, of *url*, whose host is *host*."""
+        """Return the unit, 0 to 65,535, of *url*, whose host is *host*."""
         ...
 
     def table(self, members: Sequence[Member]) -> Owners:
-        """The owner of each unit as an index into *members*, which are sorted by their names.
+        """Return the owner of each unit as an index into *members*, which are sorted by name.
 
-        Raises `SettingsError` for members that the function has no answer for.
+        Raises `SettingsError` for members that the function cannot serve.
         """
         ...
 
 
 class OwnerTable:
-    """Who should hold each unit, for one membership; never changed.
+    """The owner of each unit for one membership; immutable.
 
     Attributes:
-        members: sorted by their names.
+        members: sorted by name.
         owners: for each unit the index of its owner in *members*, read-only.
     """
 
@@ -105,26 +90,25 @@ class OwnerTable:
 
     @classmethod
     def of(cls, assignment: Assignment, members: Iterable[Member]) -> OwnerTable:
-        """What *assignment* makes of *members*, in whatever order they come.
+        """Return the table that *assignment* makes of *members*, in any order.
 
-        Takes milliseconds, more for agents that it never saw. Raises `ValueError` if there are no
-        members, two of a name, or one with a weight out of bounds, and what *assignment* raises.
+        Takes milliseconds, more for new agents. Raises `ValueError` without members, for two of a
+        name, or for a weight out of bounds, and what *assignment* raises.
         """
         known = _checked(members)
         return cls(known, assignment.table(known))
 
     def owner(self, unit: int) -> str:
-        """The name of the agent that should hold *unit*."""
+        """Return the name of the owner of *unit*."""
         return self.members[int(self.owners[unit])].name
 
     def counts(self) -> dict[str, int]:
-        """How many units each agent owns, by its name."""
+        """Return how many units each agent owns, by name."""
         counts = np.bincount(self.owners, minlength=len(self.members)).tolist()
         return {member.name: n for member, n in zip(self.members, counts, strict=True)}
 
 
 def _checked(members: Iterable[Member]) -> tuple[Member, ...]:
-    """*members* by their names, which nothing but their characters decides on."""
     known = tuple(sorted(members))
     if not 1 <= len(known) <= UNITS:
         raise ValueError(f"{counted(len(known), 'agent')}: expected 1 to {UNITS:,}")
@@ -139,26 +123,23 @@ def _checked(members: Iterable[Member]) -> tuple[Member, ...]:
 _FOLDED: Final = 55_440
 """Below 65,536, and a multiple of each number up to 12, and of 14, 15, 16, 18, 20, 21, 22, 24, …"""
 _BEYOND: Final = 1 << 62
-"""More than any sum, so that the remainder is the sum."""
+"""More than any sum: the remainder is the sum."""
 
 
 class UrlSum:
     """`Assignment` of URLs: the sum of all characters (KSpider, figure 2).
 
-    A sum of 65,536 or more, of a URL of 520 characters at the least, is no unit. It is taken modulo
-    55,440 first. With up to 12 agents, and any other number that divides 55,440, that leaves it
-    with the agent of the paper; with other numbers it may be another, and is always the same.
+    A sum of 65,536 or more (520 characters at least) is taken modulo 55,440 first. With a number of
+    agents that divides 55,440 (all up to 12) the agent is that of the paper.
     """
 
     by_host = False
 
     def unit(self, host: str, url: str) -> int:
-        """See `Assignment`."""
         total = node_of(url, _BEYOND)
         return total if total < UNITS else total % _FOLDED
 
     def table(self, members: Sequence[Member]) -> Owners:
-        """See `Assignment`."""
         return _remainders("url-sum", members)
 
 
@@ -171,11 +152,9 @@ class HostParity:
     by_host = True
 
     def unit(self, host: str, url: str) -> int:
-        """See `Assignment`."""
         return terminal_of(host, UNITS)
 
     def table(self, members: Sequence[Member]) -> Owners:
-        """See `Assignment`."""
         return _remainders("host-parity", members)
 
 
@@ -188,33 +167,31 @@ def _remainders(name: str, members: Sequence[Member]) -> Owners:
 
 
 POINTS: Final = 4_096
-"""Of an agent with weight 1."""
+"""On the circle, of an agent with weight 1."""
 SLACK: Final = 0.04
-"""Of its share, by which an agent may own more or less."""
+"""The part of its share by which an agent may own more or less."""
 
 _PLACES: Final = np.arange(UNITS, dtype=np.uint64) << np.uint64(48)
-"""Of the slots on the circle: a slot is the first 16 bits of a hash of 64."""
+"""Of the slots on the circle: a slot is the first 16 bits of a 64-bit hash."""
 
 Points = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.int64]
 
 
 class Ring:
-    """`Assignment` of hosts, by their slots, in proportion to weights."""
+    """`Assignment` of hosts by their slots, in proportion to weights."""
 
     by_host = True
 
     def unit(self, host: str, url: str) -> int:
-        """See `Assignment`: the slot of *host*."""
         return slot_of(host)
 
     def table(self, members: Sequence[Member]) -> Owners:
-        """See `Assignment`."""
         return leveled_owners(nearest_owners(members), [member.weight for member in members])
 
 
 def nearest_owners(members: Sequence[Member]) -> Owners:
-    """For each slot whose point on the circle comes next."""
+    """Return for each slot the owner of the next point on the circle."""
     points = [ring_points(name, max(1, round(POINTS * weight))) for name, weight in members]
     owners = np.repeat(np.arange(len(members), dtype=np.uint16), [len(each) for each in points])
     circle = np.concatenate(points)
@@ -225,7 +202,7 @@ def nearest_owners(members: Sequence[Member]) -> Owners:
 
 
 def leveled_owners(owners: Owners, weights: Sequence[float]) -> Owners:
-    """*owners*, of whom each has its share of the slots by *weights*, and `SLACK` more or less."""
+    """Return *owners* with each agent's share within `SLACK` of its *weights*."""
     aims, counts = _aims(owners, weights)
     by_owner = np.argsort(owners, kind="stable")
     ranks = np.arange(UNITS) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -237,7 +214,6 @@ def leveled_owners(owners: Owners, weights: Sequence[float]) -> Owners:
 
 
 def _aims(owners: Owners, weights: Sequence[float]) -> tuple[Counts, Counts]:
-    """How many slots each agent is to own, and how many it has."""
     shares = np.array(weights) * (UNITS / sum(weights))
     least = np.floor(shares * (1 - SLACK)).astype(np.int64)
     most = np.ceil(shares * (1 + SLACK)).astype(np.int64)
@@ -254,7 +230,7 @@ def _aims(owners: Owners, weights: Sequence[float]) -> tuple[Counts, Counts]:
 
 @lru_cache(maxsize=1_024)
 def ring_points(name: str, count: int) -> Points:
-    """The places of an agent's points, ascending; the fewer of one are among the more of it."""
+    """Return an agent's points, ascending; fewer points are a subset of more points."""
     ring = uhashring.HashRing({name: {"vnodes": count}}, hash_fn=_place)
     points = np.sort(np.fromiter(ring.ring, dtype=np.uint64, count=ring.size))
     points.setflags(write=False)
@@ -277,21 +253,18 @@ _MEMBERSHIPS: Final = [
 
 
 def load_assignment(name: str) -> Assignment:
-    """The assignment function that is called *name*: one of `ASSIGNMENTS`, or a class at a dotted
-    path.
+    """Return the assignment function *name*: one of `ASSIGNMENTS`, or a class at a dotted path.
 
-    A class of a project's own is made without arguments, and tried on a sample. Raises
-    `SettingsError` if there is none, or if it is not what `Assignment` asks for.
+    A project's class is made without arguments and tried on a sample. Raises `SettingsError`.
     """
     kind = ASSIGNMENTS.get(name)
     return ProjectAssignment(name) if kind is None else kind()
 
 
 def fingerprint(assignment: Assignment) -> str:
-    """16 hexadecimal digits of what *assignment* makes of a sample.
+    """Return 16 hexadecimal digits of what *assignment* makes of a sample.
 
-    Agents that have another function, or another release of a project's own, have other digits; so
-    have those of a function that no two processes agree on.
+    Another function, another release of it, or one that differs by process has other digits.
     """
     digest = xxhash.xxh3_64(np.array(_units(assignment), dtype=">u2").tobytes())
     for members in _MEMBERSHIPS:
@@ -300,10 +273,7 @@ def fingerprint(assignment: Assignment) -> str:
 
 
 class ProjectAssignment:
-    """`Assignment` by a project's class, of which everything is checked.
-
-    Whatever goes wrong in it, also later, is raised as `SettingsError`.
-    """
+    """`Assignment` by a project's class; every result is checked, every fault a `SettingsError`."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -314,7 +284,6 @@ class ProjectAssignment:
         self._try()
 
     def unit(self, host: str, url: str) -> int:
-        """See `Assignment`."""
         try:
             unit = operator.index(self._own.unit(host, url))
         except Exception as error:  # a project's code may raise anything
@@ -324,7 +293,6 @@ class ProjectAssignment:
         return unit
 
     def table(self, members: Sequence[Member]) -> Owners:
-        """See `Assignment`."""
         what = f"table() of {counted(len(members), 'member')}"
         try:
             owners = np.asarray(self._own.table(members))
@@ -353,7 +321,6 @@ class ProjectAssignment:
             self._fail(f"{found.__name__}()", error)
 
     def _try(self) -> None:
-        """See that a second one agrees with the first, and URLs of one host with each other."""
         units, tables = _units(self), [self.table(members) for members in _MEMBERSHIPS]
         self._own = self._made()
         again = [self.table(members) for members in _MEMBERSHIPS]
@@ -371,7 +338,6 @@ class ProjectAssignment:
 
 
 def _units(assignment: Assignment) -> list[int]:
-    """The units of the sample, URLs of a host together."""
     return [
         assignment.unit(host, f"https://{host}/{path}") for host in _HOSTS for path in _PATHS
     ]

@@ -1,35 +1,15 @@
-"""Agents of a list meet: those that disagree on the list, the fixed settings or the release part,
-and those whose clocks do.
+"""Mode ``lan``: a fixed list of agents that exchange messages over UDP, and nothing else (K21).
 
-Each asks all others as it begins, and fetches once one that agrees has answered: who agrees with
-one agrees with all. Where nobody answers within `HANDSHAKE_SECONDS` seconds it goes on alone, since
-on a LAN who is away is waited for; rows carry `Greeting.digest`, so no others come from elsewhere.
-Of two
-that disagree one ends: whose `Seniority` is lower, then the later by name. A standing only ever
-rises, and who has to end has no say any more, so it is never both. Where the list of the one does
-not have the other, it is that one, if it has only begun.
+Each agent owns and holds its part for the life of the crawl; a missing agent is waited for.
 
-Each message says when it was sent, by its sender's clock, and which one it answers: between that
-question and its answer that clock was read, so within these bounds it is known how far it is off,
-however long either took. Agents have met when each has had an answer of the other.
+`Handshake`: each agent asks all others, and fetches once one that agrees has answered, or alone
+after `HANDSHAKE_SECONDS`. Of two that disagree the one of lower `Seniority` ends, then the later
+name. Questions and answers carry send times, which bound how far the clocks are apart.
 
-An agent of a list that is started again after the whole crawl has ended, with the mark of that.
-
-It may be alone: the others have gone for good. So it does not wait for them if it has nothing to
-do, but says that to those that it meets (`LATE`), who may be as late, or crawl: then they say that
-the crawl goes on. Where it goes on the mark goes, and the agent is one as any other.
-
-One agent among the others of a fixed list, which exchange messages over UDP, and only that (K21).
-
-Who is on the list owns and holds its part for the life of the crawl: an agent that is gone is
-waited for. The first of the list by name finds out that the crawl is over: in rounds, of which two
-one after the other have to say the same (Mattern, Distributed Computing 2, 1987, 161-175).
-
-Whoever hears that it is over writes that down before it says so, and goes when the first has noted
-it; the first stays until all have said so. So an agent that is killed in between ends when it is
-back, whoever is gone by then. What it is started again for after that is up to `late`.
-
-What an agent of a LAN is made of: the others are those of a list (`cluster.lan`).
+Rounds: the first agent by name finds the end, when two rounds in a row report the same (Mattern,
+Distributed Computing 2, 1987, 161-175). Each agent writes the end down before it confirms it, so
+one that is killed ends when it is back. `LateStart`: an agent started after the end waits only to
+hear whether the crawl goes on.
 """
 
 from __future__ import annotations
@@ -66,31 +46,31 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SendMessage = Callable[[str, Sequence[Any]], bool]
-"""Sends a message to an agent, if there is room for it."""
+"""Sends a message to an agent if there is room."""
 
 MEET, AGREE, REFUSE = range(200, 203)
-"""What a message is: what do you go by? I agree; we do not. All say what the sender goes by."""
+"""Kinds of messages: a question, agreement, refusal. All carry the sender's terms."""
 
 HANDSHAKE_SECONDS: Final = 2.0
-"""Seconds for which an answer is waited for before anything is fetched."""
+"""Seconds for which an answer is awaited before the first fetch."""
 
 _AGAIN: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Seconds between two questions; messages are sent again anyhow, and who begins asks itself."""
+"""Seconds between two questions; transports resend anyhow."""
 _PAUSE: Final = 0.25
-"""Seconds between two questions to who speaks and is not met."""
+"""Seconds between two questions to an agent that speaks and has not been met."""
 _LATE: Final = 16
 """Messages to each other agent whose times are remembered."""
 _BYTES: Final = 6_000
-"""Of all values in a message: a message of one row has 8 KiB at most."""
+"""Of all values in a message, which has 8 KiB at most."""
 _JOB: Final = b"job:"
-"""Under which, with its name, an agent keeps what job another one has."""
+"""Prefix of the key that holds the job of another agent."""
 _CLOCK, _LIST = "clock", "list"
 _OTHERS: Final = (
     "agent {} has another list, other fixed settings or another release, and all agents of a crawl "
     "need the same: {}"
 )
 _MET: Final = b"met"
-"""There if this job has ever met another agent that agreed."""
+"""Key that exists once this job has met an agent that agrees."""
 
 
 class Seniority(IntEnum):
@@ -99,22 +79,23 @@ class Seniority(IntEnum):
     BEGINS = 0
     ALONE = 1
     MET = 2
-    """Its job has met others, in an earlier process."""
+    """In an earlier process of the job."""
 
     AMONG = 3
-    """It has met others."""
+    """In this process."""
 
 
 class Handshake:
-    """Of the agent *name*, whose directory is *job*, with the *others* of its list.
+    """Of an agent with the *others* of its list.
 
-    *terms* is what they have to agree on besides the list, as text; *kv* is this agent's; *tell*
-    sends a message; *over* is told ``refused`` if this agent has to end after `meet`. Clocks may
-    differ by *skew* seconds; *wall* reads the one here.
+    Args:
+        terms: shared settings besides the list, as text.
+        tell: sends a message.
+        skew: seconds by which clocks may differ.
 
     Attributes:
-        met: those that agree.
-        digest: the same for agents that agree, 64 bits.
+        met: agents that agree.
+        digest: 64 bits, equal for agents that agree.
     """
 
     def __init__(
@@ -138,7 +119,7 @@ class Handshake:
         self._said: dict[str, str] = {}  # why another one was refused
 
     async def meet(self) -> None:
-        """Wait for one that agrees. Raises `JoinRefusedError`: one does not."""
+        """Wait for an agent that agrees. Raises `JoinRefusedError`: one disagrees."""
         if not self._others:
             self._answered.set()
         with suppress(TimeoutError):
@@ -155,7 +136,7 @@ class Handshake:
         self._begins = False
 
     async def ask(self) -> None:
-        """Ask those that have not been met."""
+        """Ask the agents that have not been met."""
         for wait in _AGAIN:
             for other in self._others:
                 if other not in self.met:
@@ -163,21 +144,20 @@ class Handshake:
             await asyncio.sleep(wait)
 
     def greet(self, other: str, kind: int = MEET, asked: float = 0.0) -> None:
-        """Say to *other* what this agent goes by; it is the answer to what it said when it was
-        *asked* there."""
+        """Send this agent's terms to *other*, in answer to its message of the time *asked*."""
         wall = self._wall()
         self._asked.setdefault(other, deque(maxlen=_LATE)).append((wall, boottime()))
         said = [kind, self._terms, int(self._standing), self._job, wall, asked, self._skew]
         self._tell(other, said)
 
     def wonder(self, other: str) -> None:
-        """Ask *other*, who has spoken and is not met; not for each of many messages in a row."""
+        """Ask *other*, which speaks and has not been met; not for each message in a row."""
         said = self._asked.get(other)
         if not said or boottime() - said[-1][1] > _PAUSE:
             self.greet(other)
 
     def heard(self, sender: str, message: Sequence[Any]) -> None:
-        """Take in a *message*. Raises `ValueError` or `TypeError`: it is none."""
+        """Take a *message*. Raises `ValueError` or `TypeError` for invalid ones."""
         kind, terms, standing, job, wall, asked, skew = message
         if not isinstance(terms, dict) or not isinstance(job, str):
             raise TypeError(f"no terms from {sender}")
@@ -211,7 +191,7 @@ class Handshake:
         self.greet(sender, REFUSE, wall)
 
     def unlisted(self, by: str) -> None:
-        """The list of agent *by* does not have this one: they cannot speak to each other."""
+        """The list of agent *by* lacks this agent: the two cannot talk."""
         why = (
             f"agent {by} runs with another list, on which agent {self._name} is not, and all "
             "agents of a crawl need the same SUITE_AGENTS"
@@ -225,14 +205,12 @@ class Handshake:
             logger.warning("%s: this one runs already, and goes on; stop one of the two", why)
 
     def _took(self, sender: str, asked: float) -> float | None:
-        """Seconds since this process has said to *sender* what was *asked* then."""
         said = dict(self._asked.get(sender, ()))
         return boottime() - said[asked] if asked in said else None
 
     def _off(self, wall: float, took: float, kind: int, skew: float) -> float | None:
-        """By how many seconds, at least, a clock is ahead that said *wall* in an answer that *took*
-        so long; None if it is off by *skew* at most, unless the other one has found otherwise.
-        """
+        """Return by how many seconds, at least, a clock is ahead that said *wall* in an answer that
+        *took* so long; None within *skew*, unless the other agent found otherwise."""
         now = self._wall()
         ahead, behind = wall - now, now - took - wall
         if max(ahead, behind) > skew:
@@ -256,12 +234,11 @@ class Handshake:
         return Seniority.BEGINS if self._begins else Seniority.ALONE
 
     def _yields(self, standing: Seniority, sender: str) -> bool:
-        """Whether it is this agent that ends."""
         own = self._standing
         return own < standing or (own == standing and self._name > sender)
 
     def _agrees(self, sender: str, kind: int, job: str, wall: float, *, answers: bool) -> None:
-        """*sender* does; that is enough if it *answers* what was asked here, by now."""
+        """*sender* agrees; met if it *answers* a question of this process."""
         if answers:
             self._said.pop(sender, None)
             self._meets(sender, job)
@@ -295,7 +272,7 @@ class Handshake:
 
 
 def _cut(text: str, most: int) -> str:
-    """*text*, or what tells it from others within *most* bytes."""
+    """Return *text*, or a part and its hash, within *most* bytes."""
     data = text.encode("utf-8", "backslashreplace")
     if len(data) <= most:
         return data.decode()
@@ -303,7 +280,6 @@ def _cut(text: str, most: int) -> str:
 
 
 def _difference(here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    """In which settings the two differ."""
     return "; ".join(
         f"{name} is {here.get(name, 'unset')} here and {there.get(name, 'unset')} there"
         for name in sorted(here.keys() | there.keys()) if here.get(name) != there.get(name)
@@ -311,20 +287,22 @@ def _difference(here: Mapping[str, str], there: Mapping[str, str]) -> str:
 
 
 ENDED: Final = b"ended"
-"""Under which an agent keeps that it has closed after the end."""
+"""Key that exists once the agent has closed after the end."""
 
 ARRIVAL_SECONDS: Final = 15.0
-"""Seconds for which others may be on their way; and after which one that has said nothing of
-itself is gone."""
+"""Seconds for which others may still arrive; and after which a silent agent counts as gone."""
 _LOOK: Final = 0.25
 
 
 class LateStart:
-    """Of an agent with *others*, of which *met* have been met; *kv* is this agent's, *post* says
-    what it does, and *say* tells those that were met whether it is idle.
+    """An agent that is started after the end.
+
+    Args:
+        met: the others that were met.
+        say: tells them whether this agent is idle.
 
     Attributes:
-        late: the crawl had ended when this agent was started, and does not go on.
+        late: the crawl had ended at the start of this agent, and does not go on.
     """
 
     def __init__(
@@ -337,7 +315,7 @@ class LateStart:
         self._idle: dict[str, tuple[bool, float]] = {}  # what others said last, and when
 
     def mark(self) -> None:
-        """The crawl has ended, and this agent closes."""
+        """Note the end, as this agent closes."""
         self._kv.put(ENDED, b"")
 
     def forget(self) -> None:
@@ -371,21 +349,21 @@ class LateStart:
 
 
 ASK, POST, END, NOTED, LATE, ON = range(100, 106)
-"""What a message is: what do you say in this round? this; the crawl is over (and from others: I
-know); I have noted that you know; it was over when I was started, and I am idle, or not; it goes
-on. More are in `greeting`, without which none counts."""
+"""Kinds of messages: question of a round; its answer; the crawl is over; the confirmation is noted;
+this agent started late, and is idle or not; the crawl goes on. They count after a handshake only.
+"""
 
 OVER: Final = b"over"
-"""Under which an agent keeps that the crawl is over; the first of them, who knows it."""
+"""Key that holds that the crawl is over; at the first agent, which agents know it."""
 
 _BEAT: Final = 1.0
 _LAST: Final = 15.0
-"""Seconds for which an agent that knows that the crawl is over waits for the first to note it; and
-after which the first says who does not answer."""
+"""Seconds for which an agent waits for the first to note the end; then the first names who is
+missing."""
 
 
 class _RoundReport(NamedTuple):
-    """What an agent said in a round; *incarnation* is that of its process."""
+    """What an agent reports in a round."""
 
     incarnation: int
     round: int
@@ -396,15 +374,9 @@ class _RoundReport(NamedTuple):
 
 
 class LanMode(MessageRules):
-    """The agent of *ownership* among *names*, all of those on the list.
+    """Mode ``lan`` of an agent among *names*, the whole list.
 
-    *terms* are the settings in which they have to agree, *job* is whose directory it is; *kv* is
-    this agent's, and *written* makes durable what it holds. Clocks may differ by *skew* seconds;
-    *wall* reads the one here. The other arguments are those of `peer.Peer`. Messages of others are
-    given to `heard`; *tell* is to be set before `start`.
-
-    Attributes:
-        ended: the crawl is over: all agents are idle.
+    *tell* is to be set before `start`. Clocks may differ by *skew* seconds.
     """
 
     listens = True
@@ -444,14 +416,14 @@ class LanMode(MessageRules):
         self._asking: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Own, and hold, what is this agent's."""
+        """Own and hold this agent's part."""
         # A list has no epochs: what stands in each message for one says what its sender goes by.
         self._ownership.set_members(self._greeting.digest, [Member(name) for name in self._names])
         self._ownership.hold_own()
         self._changed()
 
     def start(self) -> None:
-        """Ask the others from now on, if that is this agent's business; and who they are."""
+        """Begin the handshakes, and the rounds if this agent leads them."""
         self._asking = logged_task(self._greeting.ask(), "greetings")
         if self._late.late:
             if not self._post().left:
@@ -463,7 +435,7 @@ class LanMode(MessageRules):
             self._task = logged_task(self._follow(), "rounds")
 
     async def meet(self) -> None:
-        """Wait, not for long, for one that agrees. Raises `JoinRefusedError`: one does not."""
+        """Wait shortly for an agent that agrees. Raises `JoinRefusedError`: one disagrees."""
         await self._greeting.meet()
 
     def takes(self, message: Message) -> bool:
@@ -481,11 +453,11 @@ class LanMode(MessageRules):
         return False
 
     def agrees(self, to: str) -> bool:
-        """Whether the agent *to* is known to agree with this one: others keep nothing of it."""
+        """Whether the agent *to* agrees with this one; others keep no rows of it."""
         return to in self._greeting.met
 
     def unlisted(self, by: str) -> None:
-        """The list of agent *by* does not have this one."""
+        """See `Handshake.unlisted`."""
         self._greeting.unlisted(by)
 
     async def close(self, *, over: bool = False) -> None:
@@ -499,21 +471,20 @@ class LanMode(MessageRules):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def may_fetch(self, delay: float = 0.0) -> bool:
-        """Always: nobody else ever holds what is here."""
+        """Always: hosts never move."""
         return True
 
     def drain(self) -> None:
-        """Nobody takes what this agent has: the list is what it is."""
+        """Refused: the list is fixed."""
         logger.error("with SUITE_CLUSTER = 'lan' the list of agents is fixed: this one stays")
 
     @property
     def busy(self) -> bool:
-        """Never: everybody keeps what he has."""
+        """Never: hosts never move."""
         return False
 
     @property
     def stats(self) -> dict[str, int | float]:
-        """See `Members`."""
         return {"cluster/agents": len(self._names), "cluster/round": self._round}
 
     @property
@@ -552,7 +523,6 @@ class LanMode(MessageRules):
         self._said.clear()
 
     async def _tell_all(self) -> None:
-        """Say that it is over until all others know: who is away hears of it when it is back."""
         until, wait = asyncio.get_running_loop().time() + _LAST, _BEAT / 4
         await self._note()
         while left := [name for name in self._others if name not in self._noted]:
@@ -567,7 +537,6 @@ class LanMode(MessageRules):
                 await self._note()
 
     async def _note(self) -> None:
-        """Write down that it is over, and let those go who know."""
         self._kv.put(OVER, "\n".join(sorted(self._know)).encode())
         know = set(self._know)
         await self._written()
@@ -576,7 +545,6 @@ class LanMode(MessageRules):
         self._noted |= know
 
     async def _follow(self) -> None:
-        """Write down that it is over, and say so until the first agent has noted it."""
         self._found = True
         self._late.forget()
         await self._note()
@@ -589,7 +557,7 @@ class LanMode(MessageRules):
         self._end()
 
     def _goes_on(self) -> None:
-        """An earlier process heard that it is over; by now it is another crawl of this job."""
+        """Forget an end that an earlier process heard of: the crawl of the job goes on."""
         if self._task is not None:
             self._task.cancel()
         self._over_before = self._found = False
@@ -599,7 +567,6 @@ class LanMode(MessageRules):
             self._task = logged_task(self._lead(), "rounds")
 
     async def _rest(self) -> None:
-        """End, since all have ended, unless there is more to do."""
         if not await self._late.goes_on():
             self._end()
             return
@@ -624,7 +591,7 @@ class LanMode(MessageRules):
     # What others say
 
     def heard(self, sender: str, message: Sequence[Any]) -> None:
-        """Take in a *message* of another agent. Raises `ValueError` or `TypeError`: it is none."""
+        """Take a *message*. Raises `ValueError` or `TypeError` for invalid ones."""
         kind, *rest = message
         leads, late = self._leads, self._late.late
         if kind in (MEET, AGREE, REFUSE):
@@ -663,7 +630,6 @@ class LanMode(MessageRules):
             raise ValueError(f"no message has the number {kind!r} from {sender}")
 
     def _hears(self, sender: str) -> None:
-        """*sender* knows that it is over; so it thought in an earlier process, if it is not."""
         known = self._found and sender in self._noted
         if known or (self._late.late and self.ended):  # it had noted all before
             self.tell(sender, [NOTED])
@@ -671,7 +637,6 @@ class LanMode(MessageRules):
             self._know.add(sender)
 
     def _hears_late(self, sender: str, *, idle: bool) -> None:
-        """*sender* knew that it was over when it was started."""
         if self._late.late:
             self._late.heard(sender, idle=idle)
         elif not self._found:
@@ -707,7 +672,7 @@ def make_lan_mode(agent: Agent, context: AgentContext) -> tuple[LanMode, UdpTran
 
 
 def listed_agents(settings: SuiteSettings) -> dict[str, Address]:
-    """Those of the list. Raises `SettingsError`: it is none."""
+    """Return the agents of the list. Raises `SettingsError`."""
     try:
         return parse_agents(settings.agents)
     except ValueError as error:
@@ -715,8 +680,10 @@ def listed_agents(settings: SuiteSettings) -> dict[str, Address]:
 
 
 def check_agent_names(kv: KV, names: Iterable[str]) -> None:
-    """Raise `SettingsError` if the agents of the list are not those that the job began with, as
-    *kv* keeps them: nothing is handed over, so what is another's by now would stay for ever."""
+    """Raise `SettingsError` if the list differs from the one the job began with, kept in *kv*.
+
+    Hosts do not move, so rows of another agent would stay for ever.
+    """
     given = "\n".join(sorted(names)).encode()
     known = kv.get(b"names") or given
     if known != given:

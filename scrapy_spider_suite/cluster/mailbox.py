@@ -1,13 +1,7 @@
-"""Which rows of other agents' outboxes are here already: of each sender intervals of numbers.
+"""Messages of one agent: rows from its outbox to others, and from others into its frontier.
 
-Messages come at least once. That a URL comes twice does no harm, but a request that is not to be
-filtered would be fetched twice. So each row is noted in the batch in which what it holds is kept: a
-receiver that dies within a message takes the rest of it when it comes again, and no more.
-
-The messages of one agent: from its outbox to others, and from others into its frontier.
-
-A row leaves the outbox when its receiver has it on disk. What comes is on disk before its sender is
-told. Both go on a portion at a time, while the crawl goes on.
+A row leaves the outbox once its receiver has it on disk. Messages may come twice, so each row is
+noted in the batch that keeps its content: a forced request is not fetched twice.
 """
 
 from __future__ import annotations
@@ -40,15 +34,15 @@ logger = logging.getLogger(__name__)
 
 _INTERVAL: Final = struct.Struct(">QQ")
 _MOST: Final = 256
-"""Intervals of a sender; of rows before those that are known nothing is."""
+"""Intervals of a sender; earlier ones are forgotten."""
 _SENDERS: Final = 500
-"""Of which the intervals are in memory, some 30 KB each at most: anybody may make up names."""
+"""Whose intervals are in memory, 30 KB each at most: names can be made up."""
 _GAP: Final = 10_000
-"""Numbers that a message may leave out: a sender that was killed leaves out a thousand."""
+"""Numbers that a message may leave out; a killed sender leaves out a thousand."""
 
 
 class ReceivedRows:
-    """The intervals in *kv*, which change with the next batch of the store."""
+    """Numbers of received rows, as intervals by sender in *kv*."""
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
@@ -59,17 +53,16 @@ class ReceivedRows:
         return self.has(message.sender, message.first, message.last)
 
     def has(self, sender: str, first: int, last: int) -> bool:
-        """Whether the rows of *sender* from *first* to *last* have come."""
         return any(each[0] <= first and last <= each[1] for each in self._known(sender))
 
     def add(self, message: Message) -> None:
-        """The rows of *message* are here, or will be with the next batch."""
+        """Note the rows of *message*, with the next batch."""
         if message.last - message.first < len(message.rows) + _GAP:
             self.put(message.sender, message.first, message.last)
         # Otherwise no agent sends that; it would hide what is sent later.
 
     def put(self, sender: str, first: int, last: int) -> None:
-        """The rows of *sender* from *first* to *last* are here, or will be with the next batch."""
+        """Note the rows of *sender* from *first* to *last*, with the next batch."""
         known = self._known(sender)
         if known and known[-1][1] + 1 == first:
             known[-1] = known[-1][0], last
@@ -98,17 +91,17 @@ class ReceivedRows:
 BEAT: Final = 0.5
 """Seconds in which rows for a message gather."""
 _PORTION: Final = 100
-"""Rows, or URLs, that are handled between two turns of the loop: some milliseconds."""
+"""Rows, or URLs, between two turns of the loop: some milliseconds."""
 _MESSAGES_AT_ONCE: Final = 8
-"""Messages that are made durable at once."""
+"""Messages made durable at once."""
 _SPARE: Final = 32
-"""Messages to one receiver for which there is room when rows have taken the rest: for messages."""
+"""Room for notices to one receiver, beside rows."""
 _UNPACKED: Final = 8
-"""Bytes that may be read for each of a message: rows are packed to a fifth or so."""
+"""Bytes of rows read for each byte of a message: they are packed to a fifth."""
 
 
 class MessageRules:
-    """Which agents a mailbox talks to: with all, and about rows alone.
+    """Whom a mailbox talks to; by default to all, and rows only.
 
     Attributes:
         listens: notices are expected.
@@ -117,7 +110,7 @@ class MessageRules:
     listens = False
 
     def heard(self, sender: str, message: Sequence[Any]) -> None:
-        """Take a notice. Raises `ValueError` or `TypeError`: it is none."""
+        """Take a notice. Raises `ValueError` or `TypeError` for invalid ones."""
         raise ValueError("no messages are expected")
 
     def takes(self, message: Message) -> bool:
@@ -125,22 +118,21 @@ class MessageRules:
         return True
 
     def agrees(self, to: str) -> bool:
-        """Whether rows may be sent to the agent *to*; otherwise they wait in the outbox."""
+        """Whether rows may go to the agent *to*; otherwise they wait in the outbox."""
         return True
 
 
 class Mailbox:
-    """One per agent; *ownership* says who there is.
+    """Exchanges the messages of one agent.
 
-    *written* makes durable what was said, and waits while that cannot be done. Each call of *clock*
-    is the time of the frontier. *news* is told when URLs have come, *heard* what an agent has sent
-    by `tell`. Messages that *takes* does not want stay with their senders; rows go to those of whom
-    *agrees* is true, and otherwise wait in the outbox.
+    Args:
+        clock: the time of the frontier.
+        news: called when URLs have come.
 
     Attributes:
-        unread: rows that came and could not be read.
-        too_large: rows that fit into no message; the URLs in them are not fetched.
-        taken: rows that came and are kept.
+        unread: received rows that could not be read.
+        too_large: rows that fit into no message; their URLs are not fetched.
+        taken: received rows that are kept.
     """
 
     def __init__(
@@ -180,7 +172,7 @@ class Mailbox:
             self._tasks.append(logged_task(step(), "messages"))
 
     async def close(self) -> None:
-        """Stop; what was not acknowledged is sent again by the next run."""
+        """Stop; unacknowledged rows are sent again by the next run."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -188,19 +180,18 @@ class Mailbox:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is owed to anybody, and nothing came that is not on disk."""
+        """Whether no row waits for others, and all received rows are on disk."""
         return not (len(self._outbox) or self._messages or self._kept)
 
     @property
     def counters(self) -> dict[str, int]:
-        """Those of the transport, and its own."""
         own = {"rows_taken": self.taken, "unread": self.unread, "too_large": self.too_large}
         return self.transport.counters.as_dict() | own
 
     def send_notice(self, to: str, notice: Sequence[Any]) -> bool:
-        """Send *notice* to the agent *to*, if there is room; it may get lost with either process.
+        """Send *notice* to the agent *to* if there is room; it may be lost with either process.
 
-        Rows on their way to one that agrees no more are taken back: it never acknowledges them.
+        Rows under way to an agent that no longer agrees are withdrawn: it never acknowledges them.
         """
         if to in self._next and not self._rules.agrees(to):
             self._withdraw(to)
@@ -209,14 +200,14 @@ class Mailbox:
         return self.transport.send(to, self._packer.pack([row], self._ownership.epoch))
 
     def set_receiving(self, on: bool) -> None:
-        """Take what comes, or let it lie: then whoever has sent it keeps it."""
+        """Accept messages, or leave them with their senders."""
         if on:
             self._open.set()
         else:
             self._open.clear()
 
     def readdress_outbox(self) -> None:
-        """Others own what they owned not before: see to whom rows of the outbox are to go."""
+        """Ownership changed: re-address the outbox."""
         self._routing.reroute(self._ownership.owner)
         self._due.set()
 
@@ -260,10 +251,7 @@ class Mailbox:
         await asyncio.sleep(0)
 
     def _keep_row(self, sender: str, number: int, row: bytes) -> int:
-        """`_schedule_row`, and note that it has come in the batch that keeps what it holds.
-
-        Links are noted after the last of them: that some are looked up twice does no harm.
-        """
+        """Schedule the row, and note it in the same batch; links are noted after the last one."""
         entries = self._entries(row)
         if len(entries) == 1:
             self._known.put(sender, number, number)
@@ -273,7 +261,6 @@ class Mailbox:
         return len(entries)
 
     def _hear_notice(self, message: Message) -> None:
-        """It is from no outbox, but what another agent said by `tell`."""
         self.transport.acknowledge(message.receipt)
         for row in message.rows:
             try:
@@ -286,14 +273,12 @@ class Mailbox:
                 self._once.say("unread", f"a notice of {message.sender}: {error}")
 
     def _schedule_row(self, row: bytes) -> int:
-        """Have what *row* holds pending, or on its way to whom it belongs to by now; how many URLs
-        that are."""
         entries = self._entries(row)
         self._frontier.admission.schedule(entries, self._clock(), came=True)
         return len(entries)
 
     def _entries(self, row: bytes) -> list[Entry]:
-        """What *row* holds; one that cannot be read is counted, and holds nothing."""
+        """Return the entries of *row*; an unreadable row is counted, and has none."""
         try:
             return list(unpack_rows([row]))
         except MessageError as error:
@@ -329,7 +314,6 @@ class Mailbox:
                     await self._send_to(to)
 
     def _owns_units(self, to: str) -> bool:
-        """Whether *to* is another agent that owns anything, or nobody is."""
         table = self._ownership.table
         if table is None:
             return True
@@ -355,7 +339,6 @@ class Mailbox:
             await asyncio.sleep(0)
 
     def _next_rows(self, to: str) -> list[tuple[int, bytes]]:
-        """What comes next for *to*, about as much as a message may hold."""
         bounds = self.transport.bounds
         left = min(bounds.raw, _UNPACKED * bounds.packed)
         found: list[tuple[int, bytes]] = []
@@ -369,7 +352,7 @@ class Mailbox:
         return found
 
     async def _readdress(self, to: str) -> None:
-        """Have others, or this agent, take what *to* was to have: it owns nothing any more."""
+        """Schedule the rows for *to*, which owns nothing any more, here or for others."""
         self._withdraw(to)
         while rows := list(islice(self._outbox.rows(to), _PORTION)):
             for number, row in rows:

@@ -1,19 +1,11 @@
-"""The lease of an agent: how long it may go on without a word from Redis, and by whose clock.
+"""Members of a crawl as Redis keeps them, refusals, the lease of an agent, clock skew. Pure.
 
-Redis counts a lease from when it hears of the agent, the agent from before it spoke: so the agent's
-end is the earlier one. Nobody takes what an agent holds before the end that Redis knows; the agent
-starts no fetch that may last longer, nor one whose host, or address, may be fetched from again only
-after that: whoever takes it knows nothing of what was fetched, and begins at once.
+Redis counts a lease from when it hears of the agent, the agent from before it spoke, so its end is
+the earlier one. The agent starts no fetch that may outlast the lease, nor one whose host or address
+needs its delay after it. Time is read from ``CLOCK_BOOTTIME`` and from the wall clock: a frozen
+virtual machine may notice by one of them only; the later one decides.
 
-Time is read twice, by a clock that goes on in sleep (``CLOCK_BOOTTIME``) and by the wall's, for a
-virtual machine that was frozen knows of it by one of them, if at all; whichever is further decides.
-
-Members of a crawl as Redis keeps them, what it answers, and what it refuses: the pure part.
-
-All that comes from Redis was written by others: it is decoded into these types, with bounds, and
-what does not fit is an error.
-
-What tells a folder of a running machine from all others.
+Answers of Redis are decoded into bounded types; anything else is an error.
 """
 
 from __future__ import annotations
@@ -37,14 +29,14 @@ from scrapy_spider_suite.runtime.clock import boot_id
 from scrapy_spider_suite.settings.suite import SuiteSettings
 
 DRIFT: Final = 500e-6
-"""Seconds by second that a clock errs at most: as far as adjtimex(2) lets NTP slew it."""
+"""Seconds a second that a clock errs at most: as far as adjtimex(2) lets NTP slew it."""
 
 SLACK: Final = 1.0
 """Seconds between the check of a lease and the first byte on the wire."""
 
 
 SPARE: Final = 30.0
-"""Seconds that a lease lasts beyond the longest fetch and delay: it is renewed every five."""
+"""Seconds of a lease beyond the longest fetch and delay: it is renewed every five."""
 
 _RENEWAL: Final = SPARE / 2
 """Seconds within which it is renewed, if anything answers."""
@@ -52,9 +44,7 @@ _RENEWAL: Final = SPARE / 2
 
 @dataclass(frozen=True, slots=True)
 class ClockSkew:
-    """How far this machine's wall clock is behind that of Redis, in seconds.
-
-    The truth lies *bound* around *offset*: half of what the question took.
+    """Seconds by which this machine's wall clock is behind Redis, within *bound*: half of the call.
     """
 
     offset: float
@@ -70,11 +60,7 @@ class ClockSkew:
 
 
 class AgentLease:
-    """What one process knows of its lease.
-
-    Args:
-        timeout: seconds that a fetch may last.
-    """
+    """What a process knows of its lease; *timeout* is the longest fetch in seconds."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -83,9 +69,9 @@ class AgentLease:
         self._length = 0.0  # of the longest that was granted
 
     def renewed(self, sent: float, wall: float, granted: float | None) -> None:
-        """It was granted for *granted* seconds, None for ever, to who asked at *sent* and *wall*.
+        """Granted for *granted* seconds, None: for ever, to a call sent at *sent* and *wall*.
 
-        The end that is known never comes earlier by this.
+        Never shortens the lease.
         """
         seconds = math.inf if granted is None else granted
         self._margin = 0.0 if granted is None else SLACK + 2 * DRIFT * seconds
@@ -94,19 +80,17 @@ class AgentLease:
         self._wall_end = max(self._wall_end, wall + seconds)
 
     def dropped(self) -> None:
-        """It is over: another process has it, or nobody."""
+        """The lease is lost."""
         self._end = self._wall_end = -math.inf
 
     def live(self, now: float, wall: float) -> bool:
-        """Nobody else can have been given what this agent holds."""
+        """Whether nobody else can hold this agent's units."""
         return now < self._end - self._margin and wall < self._wall_end - self._margin
 
     def may_fetch(self, now: float, wall: float, delay: float = 0.0) -> bool:
-        """A fetch that is started now ends before the lease does, also by the clock of Redis, and
-        *delay* seconds after it are over.
+        """Whether a fetch started now, and *delay* seconds after it, end before the lease.
 
-        Of a delay for which a lease is too short counts as much as there is room for: otherwise
-        nothing were ever fetched there.
+        Of a delay longer than the lease counts what fits: otherwise nothing would be fetched there.
         """
         ahead = self._timeout + self._margin
         if delay:
@@ -114,12 +98,12 @@ class AgentLease:
         return now < self._end - ahead and wall < self._wall_end - ahead
 
     def seconds(self, now: float, wall: float) -> float:
-        """How long fetches may still be started, unless it is renewed; below 0 when not at all."""
+        """Seconds for which fetches may start without renewal; below 0: none may."""
         return min(self._end - now, self._wall_end - wall) - self._timeout - self._margin
 
 
 PROTOCOL: Final = 1
-"""What agents of one crawl have to agree on: scripts, rows, messages, files of hand-over."""
+"""Version of scripts, rows, messages and hand-over files; equal for all agents."""
 
 HEARTBEAT: Final = 5.0
 """Seconds between two renewals of a lease."""
@@ -131,7 +115,7 @@ SKEW_MAX: Final = 60.0
 """Seconds by which the clocks of an agent and of Redis may differ."""
 
 FACTS_MAX: Final = 4_096
-"""Bytes of what an agent says of itself, as JSON."""
+"""Bytes of an agent's facts as JSON."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=10**14)]  # Lua writes numbers of 14 digits
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
@@ -141,37 +125,37 @@ _Weight = Annotated[float, msgspec.Meta(ge=LIGHTEST, le=HEAVIEST)]
 
 
 class MemberState(StrEnum):
-    """Of a member: whether it owns units, and whether it may hold some."""
+    """Whether a member owns units, and may hold some."""
 
     ACTIVE = "active"
     LEAVING = "leaving"
-    """It owns nothing any more, and hands over what it holds."""
+    """Owns nothing, and hands over."""
 
     LEFT = "left"
     DEAD = "dead"
-    """Its lease ended: others may take what it holds."""
+    """Its lease ended: others may take its units."""
 
     REMOVED = "removed"
-    """An operator has sent it away; what it holds may be taken when its lease is over."""
+    """By an operator; others may take its units when the lease is over."""
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A member, as of its last heartbeat. Times are Redis's, in milliseconds since 1970."""
+    """A member as of its last heartbeat. Times are Redis's, in milliseconds since 1970."""
 
     name: _Name
     number: _Number
-    """Given once to a job; by it `holders` knows the agent."""
+    """Given once to a job; holders are known by it."""
 
     incarnation: Annotated[str, msgspec.Meta(max_length=16)]
-    """16 hexadecimal digits drawn by each process; empty when it has said that it stops."""
+    """16 hexadecimal digits of the process; empty after it stopped."""
 
     weight: _Weight
     address: _Text
-    """Where its files of hand-over are to be had."""
+    """Where it receives hand-over files."""
 
     state: MemberState
     ends: _Count
-    """Of its lease; 0 if it has no end."""
+    """Of its lease; 0: never."""
 
     heard: _Count
     idle: bool
@@ -179,12 +163,12 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     received: _Count
 
     def missing(self, now: float) -> bool:
-        """No process of it has spoken of late, by Redis's time *now* in seconds."""
+        """Whether it was silent too long at *now*, Redis's time in seconds."""
         return not self.incarnation or now - self.heard / 1000 > SILENCE
 
 
 class Membership(NamedTuple):
-    """The members of an epoch; the same for every agent that knows the epoch."""
+    """The members of an epoch."""
 
     epoch: int
     rows: tuple[MemberRecord, ...]
@@ -192,62 +176,61 @@ class Membership(NamedTuple):
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Those who own units, for `tables.Table.of`; also who is missing."""
+        """The owners of units, missing ones included."""
         return tuple(Member(r.name, r.weight) for r in self.rows if r.state is MemberState.ACTIVE)
 
     @property
     def numbers(self) -> dict[int, MemberRecord]:
-        """Each by its number."""
+        """Members by number."""
         return {row.number: row for row in self.rows}
 
     def row(self, name: str) -> MemberRecord | None:
-        """The member of that name."""
         return next((row for row in self.rows if row.name == name), None)
 
 
 class Holders(NamedTuple):
-    """Who holds what."""
+    """Which member holds which unit."""
 
     holders: Units
-    """The number of the holder of each unit; 0 if nobody holds it."""
+    """The number of each unit's holder; 0: nobody."""
 
     at: float
-    """Redis's time in seconds: when this was so."""
+    """Redis's time of this state in seconds."""
 
     epoch: int
     era: int
     moves: int
     claims: float
-    """Redis's time in seconds, until which what nobody holds is kept for who held it."""
+    """Redis's time in seconds until which free units are kept for their former holders."""
 
 
 class RegistryAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a script answers. Times are in milliseconds since 1970."""
+    """What a script answers. Times are milliseconds since 1970."""
 
     code: _Text
     now: _Count
     id: _Text = ""
-    """Of the crawl: drawn when it began."""
+    """Of the crawl: drawn at its beginning."""
 
     epoch: _Count = 0
-    """Grows whenever others own what they owned not before: the time when they began to."""
+    """Grows with each change of owners: the time of the change."""
 
     version: _Count = 0
-    """Grows whenever anything of a member changes that others have to know."""
+    """Grows with each change of a member."""
 
     era: _Count = 0
-    """Grows when Redis has lost, or may have lost, who holds what: all have to claim it again."""
+    """Grows when Redis may have lost the holders: all claim them again."""
 
     moves: _Count = 0
-    """Grows whenever units change their holders."""
+    """Grows with each change of holders."""
 
     claims: _Count = 0
-    """Until when what nobody holds is kept for who held it before."""
+    """Until when free units are kept for their former holders."""
 
     round: _Count = 0
     ended: bool = False
     members: list[MemberRecord] | None = None
-    """All of them, if the caller knows another version."""
+    """All, if the caller knows another version."""
 
     ends: _Count = 0
     state: MemberState = MemberState.ACTIVE
@@ -262,49 +245,44 @@ class RegistryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     news: list[_Text] | dict[str, str] = []
 
     def view(self) -> Membership | None:
-        """The members, if they are in it."""
         if self.members is None:
             return None
         return Membership(self.epoch, tuple(sorted(self.members, key=lambda row: row.name)))
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent that wants to take part.
-
-    Raises:
-        ValueError: a name, weight or number that no agent can have.
-    """
+    """An agent that wants to join. Raises `ValueError`: invalid name, weight or number."""
 
     name: str
     job: str
-    """Drawn for its job directory, and kept in it."""
+    """Drawn for the job directory."""
 
     folder: str
-    """What is the same only for the same directory on the same running machine, whose lock then
-    proves that an earlier process of the name is gone."""
+    """Unique for a directory on a running machine, whose lock proves that an earlier process is
+    gone."""
 
     grace: float | None
-    """Seconds of its lease, None for ever: the same for all agents."""
+    """Seconds of the lease, None: for ever; equal for all agents."""
 
     weight: float = 1.0
     address: str = ""
     fixed: Mapping[str, str] = {}
-    """Settings in which all agents have to agree, by name, as text."""
+    """Shared settings by name, as text."""
 
     id: str = ""
-    """Of the crawl that the job is part of; empty for a new job."""
+    """Of the job's crawl; empty for a new job."""
 
     number: int = 0
-    """That the job had in it; 0 for a new job."""
+    """Of the job in the crawl; 0 for a new job."""
 
     idle: bool = False
-    """Nothing is left of the job that it could do: it may be that the crawl is over."""
+    """Nothing is left of the job."""
 
     most: int = 0
-    """Agents that there may be, this one included; 0: any number."""
+    """Most agents, this one included; 0: any number."""
 
     skew: float = SKEW_MAX
-    """Seconds by which its clock may differ from that of Redis."""
+    """Seconds by which its clock may differ from Redis's."""
 
     def __post_init__(self) -> None:
         encode_name(self.name)
@@ -316,19 +294,18 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"a lease of {self.grace} s: expected more than {SILENCE:g} s")
 
     def terms(self) -> str:
-        """The fixed settings, the length of the lease among them, in the only form there is."""
+        """Return the shared settings and the lease in canonical form."""
         grace = "forever" if self.grace is None else f"{self.grace:g}"
         fixed = {**self.fixed, "SUITE_AGENT_GRACE": grace}
         return msgspec.json.encode(fixed, order="sorted").decode()
 
 
 class Heartbeat(NamedTuple):
-    """What an agent says of itself with each heartbeat, all of it at one moment.
+    """What an agent says of itself at one moment.
 
-    It is idle when it has nothing to fetch, to send, to receive, to hand over or to take: nothing
-    waits, and every row that it sent is acknowledged. *sent* and *received* are the rows exchanged
-    with the members of *epoch*, each counted once. *activity* grows whenever it ceases to be idle.
-    Something is *left* for one that is not idle when its files say so, and not only as it starts.
+    *idle*: nothing to fetch, send, receive or hand over, and every sent row is acknowledged.
+    *sent*, *received*: rows exchanged with the members of *epoch*, each once. *activity* grows when
+    it stops being idle. *left*: not idle, by its files.
     """
 
     epoch: int
@@ -337,28 +314,28 @@ class Heartbeat(NamedTuple):
     received: int
     activity: int
     facts: Mapping[str, str | int | float | None] = {}
-    """For people: ``scrapy cluster ls`` shows them."""
+    """Shown by ``scrapy cluster ls``."""
 
     left: bool = False
 
 
 def decode_answer(data: bytes) -> RegistryAnswer:
-    """What a script answered. Raises `ValueError` (msgspec's) if it is not what scripts answer."""
+    """Return a script's answer. Raises `ValueError` (msgspec's) for an invalid one."""
     return msgspec.json.decode(data, type=RegistryAnswer)
 
 
 def encode_units(units: Units) -> bytes:
-    """Units as scripts take them: ascending, two bytes each, in network order."""
+    """Return units for scripts: ascending, two bytes each, network order."""
     return np.unique(units).astype(">u2").tobytes()
 
 
 def decode_units(data: bytes) -> Units:
-    """Units, or numbers of holders, as scripts give them."""
+    """Return units, or numbers of holders, from scripts."""
     return np.frombuffer(data, ">u2").astype(np.uint16)
 
 
 def join_refusal(answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
-    """One line on why *candidate*, whose wall clock said *wall*, cannot join."""
+    """Return one line on why *candidate*, with the wall clock *wall*, cannot join."""
     return _REFUSALS.get(answer.code, _unknown)(answer, candidate, wall)
 
 
@@ -367,8 +344,7 @@ def _unknown(answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
 
 
 def clock_refusal(behind: float, most: float) -> str:
-    """One line on a clock that is so many seconds *behind* that of Redis; empty if that is *most*,
-    or less."""
+    """Return one line on a clock *behind* Redis by more than *most* seconds; otherwise ""."""
     if abs(behind) <= most:
         return ""
     by = ", by SUITE_PHASE_GUARD" if most < SKEW_MAX else ""
@@ -438,11 +414,11 @@ GONE: Final = {
     "removed": ("this agent was removed from the crawl", False),
     "late": ("this call was overtaken by a later one", True),
 }
-"""Why a process may not write, by the code of a script, and whether it may join again."""
+"""Why a process may not write, by a script's code, and whether it may join again."""
 
 
 def folder_identity(folder: Path) -> str:
-    """What only the same *folder* on the same running machine has. Raises `OSError`."""
+    """Return what only the same *folder* on the same running machine has. Raises `OSError`."""
     status = folder.stat()
     try:
         boot = boot_id()
@@ -452,7 +428,7 @@ def folder_identity(folder: Path) -> str:
 
 
 class AddressQuestion(NamedTuple):
-    """One call: see ``meet.lua``."""
+    """See ``meet.lua``."""
 
     new: list[str]
     gone: list[str]
@@ -460,12 +436,11 @@ class AddressQuestion(NamedTuple):
     mine: list[str]
     complete: bool
     known: int
-    """The era, as of the last answer."""
+    """The era of the last answer."""
 
 
 def refuse_short_lease(s: SuiteSettings, delay: float) -> None:
-    """Raise `SettingsError` if a fetch, and *delay* seconds after it, might outlast the lease that
-    the agent has when it begins: as the crawl begins, since a profile has a DOWNLOAD_TIMEOUT."""
+    """Raise `SettingsError` if a fetch and *delay* seconds might outlast a lease."""
     fetch = s.project.longest_fetch
     least = fetch + delay + SPARE
     if s.agent_grace is not None and s.agent_grace < least:

@@ -1,9 +1,6 @@
-"""Messages: rows of an agent's outbox on their way to another agent, as bytes and back.
+"""The message format, and the protocol of message transports.
 
-A message holds rows that are all for one receiver; *first* and *last* are the numbers that its
-first and its last row have in the outbox of the sender, which numbers its rows once and for good.
-What a
-row says is nothing to this module: it is bytes, and stays bytes.
+A message holds rows for one receiver, numbered by the sender's outbox.
 
 ======== ==========================================================
 bytes    what, in network order
@@ -11,25 +8,16 @@ bytes    what, in network order
 2        ``SL``
 1        version: `VERSION`
 1        length of the sender's name
-8        incarnation of the sender: drawn by each of its processes
-8        epoch in which it was packed
-8, 8     first, last
-2        how many rows
+8        incarnation of the sender: drawn by each process
+8        epoch of packing
+8, 8     first, last number
+2        number of rows
 n        the sender's name (UTF-8)
-the rest a Zstandard frame (RFC 8878) of a msgpack array of the rows
+the rest a Zstandard frame (RFC 8878) of a msgpack array of rows
 ======== ==========================================================
 
-What is unpacked came from elsewhere: every length is checked before it is used, a frame is
-decompressed as far as `Bounds.raw` and no further, and nothing in it is more than bytes.
-
-What carries messages between agents: the protocol that Redis Streams and UDP both follow.
-
-A message that `Transport.send` has taken is sent again until its receiver says that it is kept, or
-until it is withdrawn or the transport is closed. It arrives at least once, and perhaps more often:
-who receives messages has to bear that, which is easy with URLs. It is acknowledged to the sender
-only after the receiver's `Transport.acknowledge`, which the receiver calls once its rows are on
-disk. What a process had taken and was not acknowledged is lost to it with the process; it is still
-in the outbox, from where it is sent again, perhaps in other messages.
+Input is not trusted: lengths are checked before use. A transport sends a message again until its
+receiver has acknowledged it, or it is withdrawn: it arrives at least once.
 """
 
 from __future__ import annotations
@@ -55,7 +43,7 @@ ROWS_MAX: Final = 10_000
 """Rows of one message."""
 
 LEVEL: Final = 3
-"""Of Zstandard: higher ones take twice the time or more for a twentieth less."""
+"""Of Zstandard: higher ones take twice the time for a twentieth less."""
 
 _MAGIC: Final = b"SL"
 _HEAD: Final = struct.Struct(">2sBBQQQQH")
@@ -68,20 +56,20 @@ _LEARN: Final = 0.25
 
 
 class MessageLimits(NamedTuple):
-    """How large messages may be, in bytes; both sides have to agree on them."""
+    """Largest messages in bytes; equal on both sides."""
 
     packed: int
-    """A message of several rows."""
+    """Of several rows."""
 
     alone: int
-    """A message of one row, which nothing can divide."""
+    """Of one row."""
 
     raw: int
-    """The rows of a message, decompressed."""
+    """The rows, decompressed."""
 
 
 class Acknowledgement(NamedTuple):
-    """What of whom is acknowledged."""
+    """Which rows of which sender are kept."""
 
     sender: str
     incarnation: int
@@ -90,17 +78,15 @@ class Acknowledgement(NamedTuple):
 
 
 class PackedMessage(NamedTuple):
-    """A message as bytes."""
+    """A message as bytes, with the number of its rows."""
 
     data: bytes
     first: int
     last: int
     rows: int
-    """How many rows it holds."""
-
 
 class Message(NamedTuple):
-    """A message as it was received."""
+    """A received message."""
 
     sender: str
     incarnation: int
@@ -111,17 +97,14 @@ class Message(NamedTuple):
 
     @property
     def receipt(self) -> Acknowledgement:
-        """By which it is acknowledged."""
         return Acknowledgement(self.sender, self.incarnation, self.first, self.last)
 
 
 class MessagePacker:
-    """Cuts rows into messages that are as full as *bounds* let them be.
-
-    How far the rows can be compressed is known from the messages before.
+    """Packs rows into messages as full as *bounds* allow; learns the compression ratio.
 
     Raises:
-        ValueError: *sender* is no name for an agent.
+        ValueError: *sender* is no valid name.
     """
 
     def __init__(self, sender: str, incarnation: int, bounds: MessageLimits) -> None:
@@ -132,11 +115,10 @@ class MessagePacker:
         self._compressor = zstd.ZstdCompressor(level=LEVEL)
 
     def pack(self, rows: Sequence[tuple[int, bytes]], epoch: int) -> PackedMessage:
-        """A message with as many of *rows*, (number, row) from the lowest, as fit from the first
-        on.
+        """Return a message with as many of *rows*, (number, row) ascending, as fit.
 
         Raises:
-            MessageTooLargeError: the first row does not fit, even alone.
+            MessageTooLargeError: the first row does not fit alone.
             ValueError: there is no row.
         """
         count = self._guess(rows)
@@ -155,7 +137,6 @@ class MessagePacker:
         return PackedMessage(data, rows[0][0], rows[count - 1][0], count)
 
     def _guess(self, rows: Sequence[tuple[int, bytes]]) -> int:
-        """How many of *rows* are likely to fit."""
         if not rows:
             raise ValueError("a message without rows")
         bounds = self._bounds
@@ -177,7 +158,6 @@ class MessagePacker:
         )
 
     def _message(self, rows: Sequence[tuple[int, bytes]], epoch: int) -> tuple[bytes, int]:
-        """The message, and the bytes of its rows before they were compressed."""
         raw: bytes = msgpack.packb([row for _, row in rows])
         head = _HEAD.pack(
             _MAGIC, VERSION, len(self._name), self._incarnation, epoch, rows[0][0], rows[-1][0],
@@ -188,11 +168,11 @@ class MessagePacker:
 
 
 def unpack_message(data: bytes, bounds: MessageLimits) -> Message:
-    """The message that *data* is.
+    """Return the message in *data*.
 
     Raises:
-        MessageError: it is none, or one of another version.
-        MessageTooLargeError: it is larger than *bounds* allow, or would be.
+        MessageError: invalid, or another version.
+        MessageTooLargeError: larger than *bounds*.
     """
     if len(data) > max(bounds.packed, bounds.alone):
         raise MessageTooLargeError(f"a message of {len(data)} bytes")
@@ -209,14 +189,14 @@ def unpack_message(data: bytes, bounds: MessageLimits) -> Message:
 
 
 def pack_acknowledgements(receiver: str, receipts: Iterable[Acknowledgement]) -> bytes:
-    """What *receiver* keeps of one sender's messages, as bytes."""
+    """Return what *receiver* keeps of one sender's messages, as bytes."""
     name = encode_name(receiver)
     numbers = [_RECEIPT.pack(*receipt[1:]) for receipt in receipts]
     return b"".join((bytes([len(name)]), name, *numbers))
 
 
 def unpack_acknowledgements(data: bytes) -> tuple[str, list[tuple[int, int, int]]]:
-    """Who keeps messages, and of each incarnation, first and last. Raises `MessageError`."""
+    """Return receiver and (incarnation, first, last). Raises `MessageError`."""
     end = 1 + data[0] if data else 0
     name, numbers = data[1:end], data[end:]
     if not numbers or len(numbers) % _RECEIPT.size:
@@ -225,7 +205,7 @@ def unpack_acknowledgements(data: bytes) -> tuple[str, list[tuple[int, int, int]
 
 
 def encode_name(name: str) -> bytes:
-    """The name of an agent as bytes. Raises `ValueError`: it is none."""
+    """Return an agent's name as bytes. Raises `ValueError` for an invalid one."""
     data = name.encode("utf-8", "surrogatepass")
     if not (name.isprintable() and 0 < len(data) <= NAME_MAX):
         raise ValueError(f"{name!r} is no name for an agent: 1 to {NAME_MAX} printable bytes")
@@ -233,7 +213,7 @@ def encode_name(name: str) -> bytes:
 
 
 def decode_name(data: bytes) -> str:
-    """The name of an agent. Raises `MessageError`: it is none."""
+    """Return an agent's name. Raises `MessageError` for an invalid one."""
     try:
         name = data.decode("utf-8")
         encode_name(name)
@@ -243,11 +223,11 @@ def decode_name(data: bytes) -> str:
 
 
 def decompress(frame: bytes, limit: int, what: str = "a message") -> bytes:
-    """What *frame* holds, *limit* bytes at most; an error speaks of it as *what*.
+    """Return the content of *frame*, *limit* bytes at most; errors call it *what*.
 
     Raises:
-        MessageError: it cannot be decompressed, or something follows it.
-        MessageTooLargeError: it holds more.
+        MessageError: invalid, or with a tail.
+        MessageTooLargeError: larger.
     """
     decompressor = zstd.ZstdDecompressor(options=_OPTIONS)
     try:
@@ -262,7 +242,6 @@ def decompress(frame: bytes, limit: int, what: str = "a message") -> bytes:
 
 
 def _rows(raw: bytes, count: int) -> tuple[bytes, ...]:
-    """The *count* rows in *raw*."""
     try:
         rows = msgpack.unpackb(
             raw, use_list=False, max_array_len=count, max_map_len=0, max_ext_len=0, max_str_len=0
@@ -275,122 +254,78 @@ def _rows(raw: bytes, count: int) -> tuple[bytes, ...]:
 
 
 OnMessage = Callable[[Message], None]
-"""Called with each message, in the loop's thread; must not raise."""
+"""Called with each message in the loop's thread; must not raise."""
 
 OnAcknowledged = Callable[[str, int, int], None]
-"""Called with receiver, first and last of a message that was taken from here; must not raise."""
+"""Called with receiver, first and last number of a sent message; must not raise."""
 
 
 @dataclass(slots=True)
 class MessageCounters:
-    """What a transport has done since it was made; each is for ``suite/messages/...`` in the stats.
-    """
+    """Counters of a transport, ``suite/messages/...`` in the stats (docs/stats.md)."""
 
     taken: int = 0
-    """Messages to be sent."""
-
     rows: int = 0
-    """Rows in them."""
-
     bytes: int = 0
-    """Bytes of them."""
-
     sent: int = 0
-    """Times that a message was put on the wire."""
-
     resent: int = 0
-    """Of these, not for the first time."""
-
     acknowledged: int = 0
-    """Messages that their receivers keep."""
-
     withdrawn: int = 0
-    """Messages that were taken back."""
-
     received: int = 0
-    """Messages handed on, some of them twice."""
-
     repeated: int = 0
-    """Messages that came again and were not handed on again."""
-
     receipts: int = 0
-    """Messages that were acknowledged to their senders."""
-
     full: int = 0
-    """Times that a message had to wait because there was no room for it."""
-
     failed: int = 0
-    """Times that the server or the network failed; it is tried again."""
-
     remade: int = 0
-    """Streams or connections that had to be made anew because the other side had lost them."""
-
     forged: int = 0
-    """Refused: not from who it says, or with another key."""
-
     replayed: int = 0
-    """Refused: a datagram of a connection that is over, genuine or not."""
-
     malformed: int = 0
-    """Refused: not what it should be."""
-
     oversized: int = 0
-    """Refused: too large, packed or unpacked."""
-
     unknown: int = 0
-    """Refused: from an agent that is not on the list."""
-
     def took(self, message: PackedMessage) -> None:
-        """*message* is to be sent."""
+        """Count a *message* to be sent."""
         self.taken += 1
         self.rows += message.rows
         self.bytes += len(message.data)
 
     def refuse(self, kind: str) -> None:
-        """Something was refused: *kind* is one of the last five."""
+        """Count a refusal; *kind* is one of the last five."""
         setattr(self, kind, getattr(self, kind) + 1)
 
     @property
     def refused(self) -> int:
-        """What came and was refused, whatever the reason."""
+        """All refusals."""
         return self.forged + self.replayed + self.malformed + self.oversized + self.unknown
 
     def as_dict(self) -> dict[str, int]:
-        """Each by its name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 class MessageTransport(Protocol):
-    """Carries messages; belongs to one event loop and is used in its thread only."""
+    """Carries messages; used in the thread of one event loop."""
 
     bounds: MessageLimits
-    """What messages it can carry: for `messages.Packer`."""
-
     counters: MessageCounters
 
     async def start(self, received: OnMessage, acknowledged: OnAcknowledged) -> None:
-        """Begin to send and to receive. Raises `OSError`: there is no socket for it."""
+        """Begin to send and receive. Raises `OSError`."""
 
     def room(self, to: str) -> int:
-        """How many messages `send` takes for the agent *to* now; 0 for one that is not known."""
+        """Return how many messages `send` takes for *to*; 0 for an unknown agent."""
 
     def send(self, to: str, message: PackedMessage) -> bool:
-        """Take a message for *to*; False if there is no room. One that is on its way is not
-        doubled.
-
-        There is room again as messages are acknowledged.
-        """
+        """Take a message for *to*, once; False without room. Acknowledgements make room."""
 
     def acknowledge(self, receipt: Acknowledgement) -> None:
-        """The rows of a message that was received are kept: its sender may forget them."""
+        """The rows are on disk: the sender may forget them."""
 
     def withdraw(self, to: str) -> None:
-        """Forget what is on its way to *to*: it may arrive, but nobody will be told."""
+        """Forget messages under way to *to*; they may arrive unreported."""
 
     async def close(self, seconds: float = 5.0) -> None:
-        """Stop; what is acknowledged already is brought to the senders within *seconds*.
+        """Stop; acknowledgements are sent within *seconds*. No callback is called after that.
 
-        Nothing is received from the call on, no callback called. It never raises; twice is once.
+        Never raises; idempotent.
         """
 
 

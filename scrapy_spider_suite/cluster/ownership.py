@@ -1,7 +1,7 @@
-"""What of a crawl is this agent's: who owns each unit, and who holds it, as far as is known here.
+"""Which units this agent owns and holds.
 
-The owner of a unit is who should have it, by the members of an epoch; its holder is who may fetch
-it, by what stands in Redis. Where both are not the same a hand-over is due (``agents.registry``).
+The owner of a unit follows from the members of an epoch; its holder, which may fetch, stands in
+Redis. Where they differ a hand-over is due.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ _NOBODY: Final = 0
 
 
 class Ownership:
-    """Of the agent *name*, where *assignment* says which unit a URL lies in.
-
-    To begin with it owns everything and holds nothing.
+    """Units of the agent *name*; at first it owns all and holds none.
 
     Attributes:
-        epoch: that of the members.
-        table: who owns what; None while no member owns anything.
-        in_transfer: for each unit whether it is being handed over, so that nobody fetches it.
-        number: this agent's among the holders; 0 while it has none.
+        epoch: of the members.
+        table: the owners; None while no member owns anything.
+        in_transfer: units being handed over, which nobody fetches.
+        number: of this agent among the holders; 0: none.
     """
 
     def __init__(self, assignment: Assignment, name: str) -> None:
@@ -46,10 +44,9 @@ class Ownership:
     # What is known
 
     def table_of(self, members: Iterable[Member]) -> OwnerTable | None:
-        """Who owns what if those are the members; None if there are none.
+        """Return the owners for *members*; None without members.
 
-        Takes up to 0.2 s with many that are new, and may be called in a thread. Raises
-        `SettingsError`: the assignment has no answer for them.
+        Takes up to 0.2 s for many new members; may run in a thread. Raises `SettingsError`.
         """
         members = tuple(members)
         return OwnerTable.of(self.assignment, members) if members else None
@@ -57,9 +54,9 @@ class Ownership:
     def set_members(
         self, epoch: int, members: Iterable[Member], table: OwnerTable | None = None
     ) -> bool:  # fmt: skip
-        """Those are the *members* of *epoch*; whether others own what they owned not before.
+        """Set the *members* of *epoch*; return whether owners changed.
 
-        *table* is what `table_of` made of them, if it was asked. Raises as that does.
+        *table* saves calling `table_of`. Raises the same.
         """
         before, self.epoch = self._names, epoch
         self.table = table or self.table_of(members)
@@ -69,28 +66,27 @@ class Ownership:
         return self._names != before
 
     def set_membership(self, members: Membership, table: OwnerTable | None = None) -> bool:
-        """`settle`, by the *view* that Redis has of them."""
+        """Set the members that Redis has; return whether owners changed."""
         self._rows = members.numbers
         return self.set_members(members.epoch, members.members, table)
 
     def update_members(self, members: Membership) -> None:
-        """Nobody owns anything else, but who was away may be back, at another address."""
+        """Update records of members; owners stay."""
         self._rows = members.numbers
 
     def set_number(self, number: int) -> None:
-        """This agent has that *number* among the holders; what another had under it is not its."""
+        """Set this agent's number among the holders; another number drops the holders."""
         if number != self.number:
             self._holders = np.zeros(UNITS, np.uint16)
         self.number = number
         self.refresh()
 
     def set_holders(self, holders: Holders) -> None:
-        """These are the holders."""
         self._holders = holders.holders
         self.refresh()
 
     def hold_own(self) -> None:
-        """Everybody holds what he owns, as where no membership ever changes."""
+        """Hold the own units, as in a fixed membership."""
         self.number = 1
         mine = np.array([name == self.name for name in self._names])
         self._holders = mine.astype(np.uint16)
@@ -104,14 +100,14 @@ class Ownership:
 
     @property
     def mine(self) -> npt.NDArray[np.bool_]:
-        """For each unit whether this agent holds it."""
+        """The units this agent holds, as a mask."""
         if self.number == _NOBODY:
             return np.zeros(UNITS, np.bool_)
         return np.equal(self._holders, self.number)
 
     @property
     def own(self) -> npt.NDArray[np.bool_]:
-        """For each unit whether this agent owns it."""
+        """The units this agent owns, as a mask."""
         if self.table is None:
             return np.ones(UNITS, np.bool_)
         names = [member.name for member in self.table.members]
@@ -121,11 +117,11 @@ class Ownership:
 
     @property
     def settled(self) -> bool:
-        """Whether this agent holds what it owns, and nothing else."""
+        """Whether this agent holds exactly its own units."""
         return bool(np.array_equal(self.mine, self.own))
 
     def owner(self, host: str, url: str) -> str:
-        """The agent that is to have *url* of *host*."""
+        """Return the owner of *url* of *host*."""
         return self._names[self.assignment.unit(host, url)]
 
     def is_held_elsewhere(self, host: str, url: str) -> bool:
@@ -133,7 +129,7 @@ class Ownership:
         return not self._free[self.assignment.unit(host, url)]
 
     def units_of_others(self) -> dict[int, Units]:
-        """The units that others own, by the number of the owner: they are to have them."""
+        """Return the units of other owners by their number."""
         if self.table is None:
             return {}
         numbers = {row.name: number for number, row in self._rows.items()}
@@ -145,11 +141,11 @@ class Ownership:
         return found
 
     def record(self, number: int) -> MemberRecord | None:
-        """The member with that number."""
+        """Return the member with that number."""
         return self._rows.get(number)
 
     def free(self) -> Units:
-        """The units that this agent owns and nobody holds who may still fetch them, it seems."""
+        """Return own units whose holder is gone."""
         gone = [_NOBODY] + [
             number for number, row in self._rows.items()
             if row.state in (MemberState.DEAD, MemberState.LEFT, MemberState.REMOVED)

@@ -1,10 +1,6 @@
-"""One agent among the others of its crawl in Redis: heartbeats, what changes, the end.
+"""Mode ``peers``: agents that meet in Redis; heartbeats, joining, claims, the end.
 
-Everything that Redis says goes to `shares`; what the crawl does with it is its own business. Redis
-may be away for as long as the lease lasts, and longer: the agent goes on with what it has while it
-may, then starts no fetch, and goes on when Redis is back.
-
-An agent whose crawl meets in Redis: its membership, its hand-overs, and who asks it what.
+While Redis is away the agent goes on until its lease is nearly over, then starts no fetch.
 """
 
 from __future__ import annotations
@@ -57,37 +53,34 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WHILE_IDLE: Final = 1.0
-"""Seconds between heartbeats of an agent that has nothing to do: the end takes two rounds."""
+"""Seconds between heartbeats of an idle agent: the end takes two rounds."""
 PATIENCE: Final = 30.0
-"""Seconds for which Redis is asked when an agent starts, while `_PASSES` is the answer."""
+"""Seconds for which a starting agent asks Redis again, after one of `_PASSES`."""
 _PASSES: Final = ("away", "ending")
-"""Why an agent that starts cannot take part yet: Redis is away; the others are about to close."""
+"""Passing refusals: Redis is away; the others are closing."""
 _LONG: Final = 1e9
-"""Seconds of a lease without an end, for the stats."""
+"""Seconds of an endless lease in the stats."""
 _FIRST, _MOST = 0.5, 5.0
-"""Seconds until a Redis that failed is asked again: at first, and at most."""
+"""Seconds until a failed Redis is asked again: at first, and at most."""
 
 
 def no_time() -> float:
-    """No seconds: nothing is under way."""
     return 0.0
 
 
 class MemberHeartbeat:
-    """What *candidate* says that this agent is, in *registry*.
+    """Keeps an agent a member of *registry*.
 
     Args:
-        changed: called when this agent owns or holds other units than before.
-        post: what the agent says of itself, with each heartbeat.
-        idle: whether it has nothing to do, as of now.
-        over: called once, when the crawl has ended everywhere, or with the reason why this agent
-            has to end: ``removed``, ``replaced``, ``drained``, ``refused``.
-        hear: see `Mail.hear`; an agent that has gone takes nothing any more.
+        candidate: makes what joins.
+        idle: whether the agent has nothing to do.
+        joined: called after each joining.
+        hear: see `Mailbox.set_receiving`.
 
     Attributes:
-        ended: the crawl is over: all agents are idle.
-        away: what is wrong with Redis; empty while it answers.
-        moved: units that this agent took, since nobody held them any more.
+        ended: the crawl is over.
+        away: why Redis cannot be used; empty if it can.
+        moved: free units that this agent took.
     """
 
     def __init__(
@@ -113,10 +106,10 @@ class MemberHeartbeat:
     # Life
 
     async def open(self) -> None:
-        """Take part, and learn who holds what.
+        """Join, and learn the holders.
 
         Raises:
-            JoinRefusedError: it must not, as it is, or not within `PATIENCE` seconds.
+            JoinRefusedError: refused, or not within `PATIENCE` seconds.
             RegistryError: Redis cannot be used, or not within `PATIENCE` seconds.
         """
         until, wait, told = time.monotonic() + PATIENCE, _FIRST, False
@@ -139,11 +132,11 @@ class MemberHeartbeat:
                 wait = min(_MOST, 2 * wait)
 
     def start(self) -> None:
-        """Send heartbeats from now on."""
         self._task = logged_task(self._run(), "heartbeats")
 
     async def close(self, quiet: Callable[[], float] = no_time) -> None:
-        """Stop, and say that this agent will be back; *quiet* is that of `Registry.rest`."""
+        """Stop, and announce that the agent will be back; *quiet*: see
+        `AgentRegistry.announce_stop`."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -152,21 +145,20 @@ class MemberHeartbeat:
         await self.registry.close()
 
     def poke(self) -> None:
-        """Something has happened that others should hear of now."""
+        """Send a heartbeat now."""
         self._poked.set()
 
     def may_fetch(self, delay: float = 0.0) -> bool:
-        """See `Members`."""
         return self.registry.lease.may_fetch(boottime(), time.time(), delay)
 
     def drain(self) -> None:
-        """Hand over everything, then end."""
+        """Hand over all hosts, then end."""
         self._draining = True
         self.poke()
 
     @property
     def facts(self) -> dict[str, int | float]:
-        """What there is to say, by names for the stats."""
+        """Figures by the names of stats."""
         view, skew = self.registry.view, self.registry.skew
         seconds = self.registry.lease.seconds(boottime(), time.time())
         return {
@@ -215,8 +207,8 @@ class MemberHeartbeat:
                 self._over("")
 
     def _look_at_clock(self) -> None:
-        """Leases bear a clock that is set while the agent runs; phases, and times in logs, do not.
-        """
+        """Warn of a clock set while the agent runs: phases and log times depend on it, leases do
+        not."""
         skew = self.registry.skew
         why = "" if skew is None else clock_refusal(skew.offset, self._skew)
         if why and not self._clock_off:
@@ -224,7 +216,6 @@ class MemberHeartbeat:
         self._clock_off = bool(why)
 
     async def _again(self, error: FencedError) -> bool:
-        """This process is not the member any more: join again, if that is of use."""
         if not error.again:
             if self.registry.answer.code == MemberState.LEFT:
                 self._drained()  # no answer came when it left
@@ -269,7 +260,7 @@ class MemberHeartbeat:
     # What changes
 
     async def _learn(self, *, anew: bool = False) -> None:
-        """Ask who holds what if that may have changed since it was asked; take what is free."""
+        """Update members and holders if they may have changed; take free units."""
         registry, ownership = self.registry, self._ownership
         other = ownership.epoch != registry.view.epoch
         if other:
@@ -302,7 +293,6 @@ class MemberHeartbeat:
         self._changed()
 
     async def _claim(self, known: Holders) -> None:
-        """Redis has lost who holds what: say what this agent held."""
         mine = self._held.nonzero()[0].astype("u2")  # it may have had another number then
         if len(mine):
             claimed = await self.registry.claim(mine, known.at)
@@ -321,13 +311,12 @@ class MemberHeartbeat:
         self._changed()
 
     async def look(self) -> None:
-        """Ask anew who holds what: this agent has given something away. Raises as `Registry`."""
+        """Update the holders. Raises as the registry does."""
         await self._look()
 
     # Going
 
     async def _drain(self) -> None:
-        """One step of it."""
         row = self.registry.row
         self._hear(True)  # it is a member still, as the heartbeat said
         if row is not None and row.state is MemberState.ACTIVE and not await self.registry.leave():
@@ -361,17 +350,13 @@ def _reason(text: str) -> str:
 
 
 HANDOVER_FOLDER = "handover"
-"""In the job directory, for files that go and that come."""
+"""In the job directory, for hand-over files."""
 _AGAIN = 1.0
-"""Seconds after which hand-overs go on that a process had to leave that was not the member."""
+"""Seconds until hand-overs resume after the process was fenced."""
 
 
 class PeersMode:
-    """The `cluster.members.Members` of *agency*, a process with that *incarnation*.
-
-    Raises:
-        ValueError: the crawl has no name for Redis, or there is no such URL.
-    """
+    """Mode ``peers`` of *agency*. Raises `ValueError`: invalid crawl name or URL."""
 
     def __init__(self, agency: Agent, context: AgentContext) -> None:
         crawl, job = agency.crawl, agency.job
@@ -406,14 +391,12 @@ class PeersMode:
     # Life
 
     async def open(self) -> None:
-        """See `Members`."""
         await self._peer.open()
 
     async def meet(self) -> None:
-        """See `ClusterMode`: members have met in Redis."""
+        ...
 
     def start(self) -> None:
-        """See `Members`."""
         self._peer.start()
         self._tasks = [
             logged_task(self._hand_over(), "hand-overs"),
@@ -428,7 +411,6 @@ class PeersMode:
         return None if limits is None else limits.addresses
 
     async def close(self, *, over: bool = False) -> None:
-        """See `Members`."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -450,7 +432,6 @@ class PeersMode:
     # Joining
 
     async def _candidate(self) -> Candidate:
-        """What joins: with an address at which files are taken already."""
         if self._file_transport is None:
             await self._receive()
         agency, job = self._agency, self._job
@@ -479,7 +460,7 @@ class PeersMode:
         self._file_transport = file_transport
 
     def _open_sieve(self) -> None:
-        """Have a sieve whatever SUITE_SEEN_STORE is: another agent has one, and hands it over."""
+        """Open a sieve whatever SUITE_SEEN_STORE is: another agent hands one over."""
         crawl = self._agency.crawl
         self._job.open_seen(replace(crawl.settings, seen_store="sieve"))
         crawl.frontier.states.use_sieve(active=crawl.settings.seen_store == "sieve")
@@ -518,25 +499,20 @@ class PeersMode:
 
     @property
     def ended(self) -> bool:
-        """See `Members`."""
         return self._peer.ended
 
     @property
     def busy(self) -> bool:
-        """See `Members`."""
         return self._handover is None or self._handover.busy
 
     def may_fetch(self, delay: float = 0.0) -> bool:
-        """See `Members`."""
         return self._peer.may_fetch(delay)
 
     def drain(self) -> None:
-        """See `Members`."""
         self._peer.drain()
 
     @property
     def stats(self) -> dict[str, int | float]:
-        """See `Members`."""
         found: dict[str, Any] = {f"cluster/{n}": v for n, v in self._peer.facts.items()}
         if self._handover is not None:
             found |= {f"handover/{n}": v for n, v in self._handover.facts.items()}
@@ -551,7 +527,7 @@ class PeersMode:
 
 
 def own_address(url: str) -> str:
-    """The address of this machine from which it reaches *url*; takes a look-up of its name."""
+    """Return this machine's address towards *url*; looks its name up."""
     parts = urlsplit(url)
     with suppress(OSError, ValueError):
         place = parts.hostname or "127.0.0.1", parts.port or 6379

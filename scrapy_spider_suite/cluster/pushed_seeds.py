@@ -1,20 +1,9 @@
-"""Seeds that others push to Redis, taken by one taker at a time and lost by none.
+"""Seeds that others push to Redis while the crawl runs, as with scrapy-redis; none is lost.
 
-They go from where they were pushed to a list of the taker's own, in one step, and are removed from
-there when the taker has stored them. Whoever is killed between the two finds them there again, and
-tells by their mark whether they are those that it has stored already.
-
-What a message of the list of seeds says, where a spider has no reading of its own.
-
-The meaning is scrapy-redis's: a URL, or a JSON object with ``url``, ``method``, ``meta`` and, under
-any other name, a field of a form. Nothing in it is ever run.
-
-Seeds that others push to Redis while the crawl runs, as with scrapy-redis.
-
-A batch is taken when the crawl has room for it, made requests of in slices, and removed from Redis
-once the job has it; with it the job stores which batch that was and how far it has come, so that
-after a kill no message is missing and none is taken twice. All of it is asynchronous: the blocking
-calls of scrapy-redis's spiders are put out of use.
+One step moves a batch to a list of the taker, from where it is removed once stored. The job stores
+the batch's mark and progress, so after a kill no message is missing or repeated. A message is a URL
+or a JSON object (``url``, ``method``, ``meta``, form fields), as in scrapy-redis; its spiders'
+blocking calls are disabled.
 """
 
 from __future__ import annotations
@@ -49,9 +38,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LONGEST: Final = 1 << 20
-"""Bytes of a message; of a longer one comes one byte more than that, and the rest is dropped."""
+"""Bytes of a message; longer ones are cut to one byte more."""
 _ENOUGH: Final = 4 << 20
-"""Bytes of messages after which no more are taken at once."""
+"""Bytes of messages in a batch."""
 _TAKE, _STORED, _COUNT = load_script("take"), load_script("stored"), load_script("count")
 
 
@@ -63,10 +52,9 @@ class SeedBatch(NamedTuple):
 
 
 class PushedList:
-    """What is pushed to *key*: a ``list`` (left end first), ``set`` or ``zset`` (highest first).
+    """The seeds at *key*: a ``list`` (left end first), ``set`` or ``zset`` (highest first).
 
-    *taker* names whoever takes it, also after a restart, and nobody else. All that asks Redis
-    raises `RegistryError`.
+    *taker* is a name that only this job uses. Methods raise `RegistryError`.
     """
 
     def __init__(self, server: RedisServer, key: str, kind: str, taker: str) -> None:
@@ -76,10 +64,7 @@ class PushedList:
         self.taken_key = f"{key}:taken:{taker}"
 
     async def take(self, count: int) -> SeedBatch | None:
-        """Take *count* messages at most; None if there are none.
-
-        The same as before, if those were not removed.
-        """
+        """Take up to *count* messages; None without any. Unremoved messages come again."""
         found = await self._server.run(
             _TAKE, [self.key, self.taken_key], self._kind, str(count), str(_ENOUGH), str(LONGEST),
             uuid.uuid4().hex,
@@ -87,15 +72,14 @@ class PushedList:
         return SeedBatch(found[0], found[1:]) if found else None
 
     async def remove(self, mark: bytes) -> None:
-        """Remove what was taken with *mark*."""
+        """Remove the batch with *mark*."""
         await self._server.run(_STORED, [self.taken_key], mark)
 
     async def count(self, key: str) -> int:
-        """How many entries the list or sorted set *key* has; 0 for anything else."""
+        """Return the length of the list or sorted set *key*; 0 for anything else."""
         return int((await self._server.run(_COUNT, [key]))[0])
 
     async def close(self) -> None:
-        """Let go of the server."""
         await self._server.close()
 
 
@@ -103,10 +87,7 @@ _WEB = ("http://", "https://")
 
 
 def read_request(text: str) -> Request | None:
-    """The request of the JSON object *text*; None if it is no such object.
-
-    Raises `ValueError` if what it says makes no request.
-    """
+    """Return the request of the JSON object *text*; None if it is none. Raises `ValueError`."""
     if not text.lstrip().startswith("{"):
         return None
     try:
@@ -128,10 +109,9 @@ def _field(value: Any) -> str | list[str]:
 
 
 def checked_requests(made: object) -> list[Request]:
-    """The requests that ``make_request_from_data()`` of a spider has *made*: one, several, none.
+    """Return the requests that a spider's ``make_request_from_data()`` has *made*.
 
-    Raises `ValueError` for one that is none of the web: a message is no way to files of this
-    machine.
+    Raises `ValueError` for other than web requests: messages must not reach local files.
     """
     if made is None:
         return []
@@ -149,7 +129,7 @@ def checked_requests(made: object) -> list[Request]:
 _LOOK = 0.5
 """Seconds between two looks for messages."""
 _AWAY = 5.0
-"""Longest time, in seconds, between two looks while Redis cannot be used."""
+"""Most seconds between two looks while Redis cannot be used."""
 _ANSWER = 10.0
 """Seconds that Redis has to answer."""
 _IN_MEMORY = 10_000
@@ -159,9 +139,9 @@ _TOLD = 5  # bad messages of a run that are logged
 
 
 def pushed_seeds(crawl: Crawl, plant: ScheduleSeeds) -> PushedSeeds | None:
-    """The seeds that are pushed for the spider of *crawl*, if it takes such: it has a `redis_key`.
+    """Return the pushed seeds of *crawl*; None if its spider has no `redis_key`.
 
-    *plant* makes those pending that are mere URLs. Raises `SettingsError`.
+    *plant* schedules plain URLs. Raises `SettingsError`.
     """
     crawler = crawl.crawler
     spider = crawler.spider
@@ -172,12 +152,10 @@ def pushed_seeds(crawl: Crawl, plant: ScheduleSeeds) -> PushedSeeds | None:
 
 
 class PushedSeeds:
-    """One per crawl.
-
-    Stats: ``suite/redis/taken``, ``suite/redis/bad``, ``suite/redis/away``.
+    """Stats: ``suite/redis/taken``, ``suite/redis/bad``, ``suite/redis/away``.
 
     Attributes:
-        busy: whether messages that were taken are yet to become requests.
+        busy: messages are to become requests.
     """
 
     def __init__(self, crawl: Crawl, key: PushedSeedsKey, plant: ScheduleSeeds) -> None:
@@ -202,7 +180,7 @@ class PushedSeeds:
         self.busy = False
 
     def begin(self) -> None:
-        """Take what is pushed, until `stop`."""
+        """Take seeds until `stop`."""
         crawler = self._crawl.crawler
         self._crawl.seeds.awaited = True
         self._read = _take_over(crawler)
@@ -210,7 +188,7 @@ class PushedSeeds:
         self._task = asyncio.ensure_future(self._run())
 
     def stop(self) -> None:
-        """Take no more; what is not stored comes again in another run of the job."""
+        """Stop; unstored messages come again in another run of the job."""
         if self._task is not None:
             self._task.cancel()
 
@@ -244,7 +222,6 @@ class PushedSeeds:
 
     @property
     def _has_room(self) -> bool:
-        """Whether there is a place for more: what waits is little, or must wait for its hosts."""
         crawl = self._crawl
         engine, pending = crawl.crawler.engine, crawl.frontier.pending
         if engine is None or engine.paused:
@@ -257,7 +234,6 @@ class PushedSeeds:
         return pending < crawl.settings.project.most_requests or wait is None or wait > 0
 
     async def _take(self) -> bool:
-        """Take a batch; whether there was one."""
         if self._first:
             await self._tell_of_requests()
             self._first = False
@@ -285,7 +261,6 @@ class PushedSeeds:
             )  # fmt: skip
 
     async def _store(self, taken: SeedBatch) -> bool:
-        """Make requests of what was *taken* and the job does not have; whether it has all."""
         crawl = self._crawl
         if taken.mark != self._mark:
             self._mark, self._done = taken.mark, 0
@@ -321,7 +296,6 @@ class PushedSeeds:
             crawl.seeds.pushed = False
 
     def _read_message(self, message: bytes) -> Seed | Sequence[Request]:
-        """What *message* asks for. Raises anything."""
         if self._read is not None:
             text = message.decode(self._key.encoding) if self._key.decoded else message
             return checked_requests(self._read(text))
@@ -376,7 +350,6 @@ class PushedSeeds:
         self._lost = ""
 
     def _mind_idleness(self) -> None:
-        """See whether there was nothing to do for longer than is to be waited for more."""
         crawl, limit = self._crawl, self._key.max_idle
         if crawl.frontier.pending:
             self._active = crawl.now()
@@ -387,11 +360,9 @@ class PushedSeeds:
 
 
 def _take_over(crawler: Crawler) -> Any:
-    """Put out of use how the spider itself asks Redis; return what reads a message for it, if any.
+    """Disable how scrapy-redis's spider asks Redis; return its reader of messages, if any.
 
-    scrapy-redis's spiders ask in blocking calls, at their start and whenever they are idle, and
-    drop what they have taken if they are killed. All of it goes through two attributes, which they
-    set; a method of that name is the project's own.
+    It asks in blocking calls through two attributes, and loses messages when killed.
     """
     spider: Any = crawler.spider
     if "fetch_data" in vars(spider):
@@ -404,10 +375,8 @@ def _take_over(crawler: Crawler) -> Any:
 
 
 def _no_data(key: str, number: int) -> Sequence[bytes]:
-    """Stands for a batch of messages: the suite takes them."""
     return ()
 
 
 def _no_size(key: str) -> int:
-    """Stands for the number of messages."""
     return 0

@@ -1,9 +1,6 @@
-"""The Lua scripts of `registry` and others, each atomic in Redis; they lie in ``lua/``.
+"""One Redis server: scripts, time-outs, errors of one line, names of keys. Loads without redis-py.
 
-One Redis server, asked with a time-out: whatever goes wrong is a `RegistryError` of one line.
-
-Nothing is asked twice by itself: a script that was not answered may have run, and its caller knows
-what that means. Nothing blocks the event loop.
+No call is repeated: an unanswered script may have run. Scripts lie in ``lua/``; each is atomic.
 """
 
 from __future__ import annotations
@@ -36,12 +33,10 @@ def _read(name: str) -> str:
 
 
 WORLD: Final = _read("world")
-"""Where scripts get the time from. It is text and no argument, so that no caller can set it."""
+"""Where scripts get the time from; text, so that no caller can set it."""
 
 
 class Script(NamedTuple):
-    """One script."""
-
     text: str
     sha: str
     """By which Redis knows it."""
@@ -53,22 +48,22 @@ def _script(text: str) -> Script:
 
 
 def load_script(name: str) -> Script:
-    """The script *name*, which needs nothing of the registry's."""
+    """Return the script *name*, which needs no shared code."""
     return _script(_read(name))
 
 
 def load_timed_script(name: str) -> Script:
-    """The script *name*, which is told the time and the run of the server, and nothing else."""
+    """Return the script *name*, which gets the time and the server's run."""
     return _script(WORLD + _read(name))
 
 
 def load_fenced_script(name: str) -> Script:
-    """The script *name*, which does nothing for a process that is not the member any more."""
+    """Return the script *name*, which does nothing unless the process is the member."""
     return _script(WORLD + _read("rows") + _read("fence") + _read(name))
 
 
 def load_registry_scripts() -> dict[str, Script]:
-    """All scripts of the registry by their names."""
+    """Return the scripts of the registry by name."""
     common = WORLD + _read("rows") + _read("common")
     return {name: _script(common + _read(name)) for name in NAMES}
 
@@ -76,8 +71,7 @@ def load_registry_scripts() -> dict[str, Script]:
 T = TypeVar("T")
 
 LOST: Final = (OSError, TimeoutError, RuntimeError)
-"""What goes wrong with connections, beside the client's own errors; the last is uvloop's word for
-one that the system gave up while nobody used it, and that the client writes to all the same."""
+"""Connection errors beside the client's own; the last is uvloop's, for a dead idle connection."""
 
 _PASSWORD: Final = re.compile(r"\b(NOAUTH|WRONGPASS|Authentication|password)\b", re.IGNORECASE)
 _SAYS: Final = (
@@ -88,14 +82,14 @@ _SAYS: Final = (
 
 
 def server_place(url: str) -> str:
-    """Where *url* leads, without a password."""
+    """Return *url* without a password."""
     parts = urlsplit(url)
     port = f":{parts.port}" if parts.port else ""
     return f"{parts.hostname or ''}{port}{parts.path}"
 
 
 def require_redis(user: str) -> None:
-    """Raise `SettingsError`, which names the setting *user*, if redis-py is not installed."""
+    """Raise `SettingsError`, which names the setting *user*, without redis-py."""
     if not HAS_REDIS:
         raise SettingsError(
             f"{user} needs a client for Redis: pip install 'scrapy-spider-suite[redis]'"
@@ -107,10 +101,7 @@ def _away() -> tuple[type[BaseException], ...]:
 
 
 def connect(url: str, timeout: float) -> Any:
-    """A client for *url* that gives up after *timeout* seconds, and does not try again by itself.
-
-    Raises `ValueError`: there is no such URL.
-    """
+    """Return a client for *url* with a time-out and without retries. Raises `ValueError`."""
     return Redis.from_url(
         url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0),
         protocol=2,
@@ -118,7 +109,7 @@ def connect(url: str, timeout: float) -> Any:
 
 
 def require_client(url: str, shown: object) -> None:
-    """Raise `SettingsError`, in which *url* is *shown*, if there can be no client for it."""
+    """Raise `SettingsError`, which shows *shown*, if no client can be made for *url*."""
     try:
         connect(url, 1.0).connection_pool.make_connection()  # which does not connect yet
     except Exception as error:  # whatever redis-py finds wrong with it
@@ -126,10 +117,8 @@ def require_client(url: str, shown: object) -> None:
 
 
 def redis_error(error: Exception, where: str, key: str = "") -> RegistryError:
-    """What went wrong with the server at *where*, as the one error that callers know.
-
-    *key* is what was asked about; without it an error that does not name its key has none.
-    """
+    """Return an error of the server at *where* as `RegistryError`; *key* is named if the error
+    names none."""
     text = " ".join(str(error).split()) or "no answer in time"
     # For redis-py a wrong password is a connection that failed; it will be wrong the next time too.
     if isinstance(error, _away()) and not _PASSWORD.search(text):
@@ -143,7 +132,7 @@ def redis_error(error: Exception, where: str, key: str = "") -> RegistryError:
 
 
 def end_if_cancelled() -> None:
-    """Raise `CancelledError` if the running task was cancelled: redis-py may have swallowed it."""
+    """Raise `CancelledError` if the task was cancelled: redis-py may swallow it."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
@@ -153,11 +142,11 @@ class RedisServer:
     """Runs scripts in one Redis.
 
     Args:
-        url: as redis-py takes it: ``redis://``, ``rediss://`` or ``unix://``.
-        timeout: seconds that a call may take, connecting included.
+        url: ``redis://``, ``rediss://`` or ``unix://``.
+        timeout: seconds of a call, connecting included.
 
     Raises:
-        ValueError: there is no such URL.
+        ValueError: invalid URL.
     """
 
     def __init__(self, url: str, timeout: float) -> None:
@@ -166,15 +155,13 @@ class RedisServer:
         self._client = connect(url, timeout)
 
     async def run(self, script: Script, keys: Sequence[str], *arguments: str | bytes) -> list[Any]:
-        """What *script* answers. Raises `RegistryError`; it may have run all the same."""
+        """Run *script*. Raises `RegistryError`; it may have run all the same."""
         key = keys[0] if len(keys) == 1 else ""
         return await self._asked(self._run(script, keys, *arguments), key)
 
     async def evicting(self) -> str:
-        """What to tell if it throws keys away when it is full; empty if it does not.
-
-        Raises `RegistryError`.
-        """
+        """Return a complaint if the server evicts keys when full; otherwise "". Raises
+        `RegistryError`."""
         memory: dict[str, Any] = await self._asked(self._client.info("memory"))
         policy = memory.get("maxmemory_policy", "noeviction")
         if not memory.get("maxmemory", 0) or policy == "noeviction":
@@ -183,11 +170,11 @@ class RedisServer:
                 f"{policy}, expected noeviction")  # fmt: skip
 
     async def types(self, keys: Sequence[str]) -> list[str]:
-        """What is under each of *keys*. Raises `RegistryError`."""
+        """Return the types of *keys*. Raises `RegistryError`."""
         return [(await self._asked(self._client.type(key))).decode() for key in keys]
 
     async def names(self, pattern: str) -> list[str]:
-        """The keys that fit *pattern*, a glob. Raises `RegistryError`."""
+        """Return the keys that match the glob *pattern*. Raises `RegistryError`."""
         return await self._asked(self._scan(pattern))
 
     async def _scan(self, pattern: str) -> list[str]:
@@ -197,13 +184,13 @@ class RedisServer:
         ]
 
     async def agreed(self, key: str, value: str) -> str:
-        """What stands under *key*: *value*, if nothing did. Raises `RegistryError`."""
+        """Return the value of *key*, set to *value* if missing. Raises `RegistryError`."""
         await self._asked(self._client.set(key, value, nx=True), key)
         found = await self._asked(self._client.get(key), key)
         return value if found is None else found.decode("utf-8", "replace")
 
     async def close(self) -> None:
-        """Close its connections; never raises."""
+        """Close the connections; never raises."""
         try:
             async with asyncio.timeout(self._timeout):
                 await self._client.aclose()
@@ -233,10 +220,10 @@ _CRAWL: Final = re.compile(r"[\w.:-]{1,100}")
 
 
 class RedisKeys:
-    """The names of all keys of *crawl*. Raises `ValueError`: no crawl can have that name."""
+    """The names of all keys of *crawl*. Raises `ValueError` for an invalid name."""
 
     FIRST: ClassVar = "suite:{*}:crawl"
-    """A glob that the first key of every crawl fits."""
+    """Glob of the first key of every crawl."""
 
     def __init__(self, crawl: str) -> None:
         if not _CRAWL.fullmatch(crawl):
@@ -247,16 +234,14 @@ class RedisKeys:
         self.secret = f"{self.prefix}secret"
 
     def inbox(self, agent: str) -> str:
-        """The stream of messages for *agent*."""
         return f"{self.prefix}inbox:{agent}"
 
     def receipts(self, agent: str) -> str:
-        """The stream of receipts for messages of *agent*."""
         return f"{self.prefix}receipts:{agent}"
 
     @classmethod
     def crawl_of(cls, key: str) -> str:
-        """The crawl whose first key *key* is; "" if there is none."""
+        """Return the crawl whose first key is *key*; "" if none."""
         before, after = cls.FIRST.split("*")
         name = key.removeprefix(before).removesuffix(after)
         return name if _CRAWL.fullmatch(name) and RedisKeys(name).crawl == key else ""

@@ -1,17 +1,9 @@
-"""The keys of a crawl in Redis, and the scripts that work on them: what everybody asks through.
+"""The registry of a crawl in Redis: what an agent, and what an operator, asks of it.
 
-What an operator asks and orders in the registry of a crawl: for ``scrapy cluster``.
-
-The membership of a crawl and who holds which unit, in Redis: what one agent does there.
-
-Each unit has one *holder* at any time, and it alone fetches what lies in it. Who should hold it,
-the *owner*, follows from the members of an epoch; a unit changes its holder only here, in scripts
-that look at the epoch and at who holds it (``lua/``). Every call carries the number and incarnation
-of the agent and a number of its own, so that nothing is written by a process that is not the member
-any more, or by a call that was held up and overtaken.
-
-Redis is not believed to remember: when it was restarted, or lost anything, a new *era* begins, in
-which nobody holds anything until the agents have claimed what they know that they hold.
+Each unit has one *holder*, which alone fetches there; the *owner* should hold it. Holders change
+only in scripts that check epoch and holder (``lua/``). Calls carry number, incarnation and a
+serial, so a stale process, or an overtaken call, writes nothing. After a restart or loss of Redis a
+new *era* begins: nobody holds anything until agents claim their units.
 """
 
 from __future__ import annotations
@@ -56,7 +48,7 @@ from scrapy_spider_suite.runtime.clock import boottime
 from scrapy_spider_suite.runtime.text import counted
 
 TIMEOUT: Final = 5.0
-"""Seconds that a call may take."""
+"""Seconds of a call."""
 
 _TYPES: Final = {
     "crawl": "string", "members": "hash", "facts": "hash", "holders": "string",
@@ -65,11 +57,7 @@ _TYPES: Final = {
 
 
 class RegistryClient:
-    """Asks the scripts of one crawl: what `registry.Registry` and `office.Office` have in common.
-
-    Raises:
-        ValueError: there is no such URL, or a crawl cannot have that name.
-    """
+    """Calls the registry's scripts for one crawl. Raises `ValueError`: invalid URL or name."""
 
     def __init__(self, url: str, crawl: str, *, timeout: float = TIMEOUT) -> None:
         keys = RedisKeys(crawl)
@@ -80,13 +68,12 @@ class RegistryClient:
         self._secret = keys.secret
 
     async def close(self) -> None:
-        """Close its connections; never raises."""
+        """Close the connections; never raises."""
         await self._server.close()
 
     async def _ask(
         self, script: str, given: dict[str, Any], more: bytes = b""
     ) -> tuple[RegistryAnswer, bytes]:
-        """What *script* answers. Raises `RegistryError`."""
         given["silence"] = round(SILENCE * 1000)
         text = msgspec.json.encode(given)
         try:
@@ -105,7 +92,7 @@ class RegistryClient:
         return RegistryError(text, "damaged")
 
     async def _name_key(self, error: RegistryError) -> None:
-        """Raise *error* with the key that is meant."""
+        """Raise *error* with the key that has another type."""
         found = await self._server.types([*self._types])
         for (key, expected), type_ in zip(self._types.items(), found, strict=True):
             if type_ not in (expected, "none"):
@@ -133,19 +120,16 @@ class ClusterOverview(NamedTuple):
 
     view: Membership
     facts: dict[str, dict[str, Any]]
-    """What each agent says of itself, by its name."""
+    """Of each agent, by name."""
 
     holders: Holders
     ended: bool
     fixed: dict[str, str]
-    """The settings in which all agents agree, as text."""
+    """Shared settings as text."""
 
 
 async def list_crawls(url: str, *, timeout: float = TIMEOUT) -> list[str]:
-    """The names of the crawls in the Redis at *url*, sorted.
-
-    Raises `RegistryError`, and `ValueError`: there is no such URL.
-    """
+    """Return the names of the crawls at *url*, sorted. Raises `RegistryError`, `ValueError`."""
     server = RedisServer(url, timeout)
     try:
         found = await server.names(RedisKeys.FIRST)
@@ -155,10 +139,10 @@ async def list_crawls(url: str, *, timeout: float = TIMEOUT) -> list[str]:
 
 
 class ClusterAdmin(RegistryClient):
-    """The crawl *crawl* in the Redis at *url*. All its calls raise `RegistryError`."""
+    """An operator's view of *crawl* at *url*. Methods raise `RegistryError`."""
 
     async def overview(self) -> ClusterOverview | None:
-        """The crawl; None if there is none of that name."""
+        """Return the crawl; None if there is none of that name."""
         answer, data = await self._ask("look", {"facts": True})
         view = answer.view()
         if answer.code != "ok":
@@ -175,11 +159,10 @@ class ClusterAdmin(RegistryClient):
             raise self._damaged(error) from error
 
     async def remove(self, name: str, *, dead: bool = False) -> None:
-        """Have others own what the agent *name* does.
+        """Give the units of agent *name* to other owners, when its lease is over.
 
-        They may take it when its lease is over; at once if it is *dead*, which means that its
-        process is known to be gone. Raises `ClusterError`: there is no such agent, or its lease
-        has no end and it is not dead.
+        At once if *dead*: its process is known to be gone. Raises `ClusterError`: no such agent, or
+        an endless lease without *dead*.
         """
         code = await self._order("remove", target=name, dead=dead)
         if code == "unknown":
@@ -190,17 +173,14 @@ class ClusterAdmin(RegistryClient):
             )
 
     async def release(self) -> None:
-        """Let the owners take what nobody holds, after Redis lost who held it.
+        """Let owners take free units after a loss of Redis, once all former holders are there.
 
-        All agents that held something must be there. Raises `ClusterError`: no such crawl.
+        Raises `ClusterError`: no such crawl.
         """
         await self._order("release")
 
     async def forget(self) -> None:
-        """Remove the crawl, and the messages of its agents, from Redis.
-
-        Raises `ClusterError`: an agent of it runs.
-        """
+        """Delete the crawl from Redis. Raises `ClusterError`: an agent of it runs."""
         answer, _ = await self._ask("order", {"order": "forget"})
         if answer.code == "busy":
             raise ClusterError(f"{answer.name} is at work on the crawl: stop it first")
@@ -213,7 +193,6 @@ class ClusterAdmin(RegistryClient):
 
 
 def _facts(answer: RegistryAnswer) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What agents say; what is not what they say is left out."""
     flat = answer.facts if isinstance(answer.facts, list) else []
     for name, text in zip(flat[::2], flat[1::2], strict=False):
         try:
@@ -228,46 +207,42 @@ CHUNK: Final = 4_096
 
 
 class Joined(NamedTuple):
-    """How an agent was taken."""
+    """The result of joining."""
 
     number: int
     id: str
-    """Of the crawl: for the job, with `number`."""
+    """Of the crawl."""
 
     kept: bool
-    """It is back before its lease ended: nobody took what it holds."""
+    """Back before the lease ended: nobody took its units."""
 
 
 class MovedUnits(NamedTuple):
-    """What became of units that were to change their holder."""
+    """The result of a change of holders."""
 
     units: Units
-    """Those that are held now by the one who was to hold them."""
+    """Held now by the target."""
 
     why: str
-    """Why there are none: ``epoch`` (it is another one) or ``target`` (no active member);
-    otherwise empty."""
+    """Why there are none: ``epoch`` or ``target``; otherwise empty."""
 
 
 class AgentRegistry(RegistryClient):
-    """One process of an agent in the registry of its crawl. Calls wait for each other.
+    """One process of an agent in the registry. Calls wait for each other.
 
-    All of them raise `RegistryError` when Redis cannot be used, after *timeout* seconds at most:
-    what was asked for may have been done, or not; the answer to any later call settles it. Those
-    of a member raise `FencedError` when the process is not the member any more.
+    Methods raise `RegistryError` if Redis cannot be used: the call may have run; the next answer
+    tells. Those of a member raise `FencedError` when the process is the member no more.
 
     Args:
-        url: of Redis.
-        crawl: its name there.
         lease: told of each renewal.
-        incarnation: of this process, 64 bits drawn at random.
-        clock, wall: seconds, as of `boottime` and since 1970.
+        incarnation: 64 random bits of the process.
+        clock, wall: seconds of `boottime`, and since 1970.
 
     Attributes:
-        view: the members, as of the last answer.
-        answer: the last answer, for epoch, era, moves and whether the crawl has ended.
-        skew: between the clocks of this machine and of Redis.
-        lapses: how often it was granted a lease that had none, or none any more.
+        view: the members as of the last answer.
+        answer: the last answer.
+        skew: between this machine's clock and Redis's.
+        lapses: leases granted after one had ended.
     """
 
     def __init__(
@@ -293,14 +268,14 @@ class AgentRegistry(RegistryClient):
 
     @property
     def row(self) -> MemberRecord | None:
-        """This agent's own, as of `view`."""
+        """This agent's record."""
         return self.view.row(self._who.get("name", ""))
 
     async def join(self, candidate: Candidate) -> Joined:
-        """Take part, or take part again.
+        """Join, or join again.
 
         Raises:
-            JoinRefusedError: it must not, as it is.
+            JoinRefusedError: refused.
         """
         if evicting := await self._server.evicting():
             raise JoinRefusedError(f"SUITE_REDIS_URL: {evicting}", "eviction")
@@ -327,15 +302,10 @@ class AgentRegistry(RegistryClient):
         return Joined(answer.number, answer.id, answer.kept)
 
     def _may_be_right(self, most: float) -> bool:
-        """Whether this machine's clock may differ by no more than *most*, by what the last call
-        took."""
         return self.skew is not None and abs(self.skew.offset) - self.skew.bound <= most
 
     async def renew(self, post: Callable[[], Heartbeat]) -> RegistryAnswer:
-        """A heartbeat: renew the lease, and say what *post* returns at that moment.
-
-        When the answer has another epoch, `view` is another one.
-        """
+        """Renew the lease with what *post* returns; updates `view` in a new epoch."""
         async with self._one:
             said = post()
             given = {
@@ -347,14 +317,11 @@ class AgentRegistry(RegistryClient):
             return (await self._own("renew", given, facts if len(facts) <= FACTS_MAX else b"{}"))[0]
 
     async def leave(self) -> bool:
-        """Own nothing any more, and begin to hand over; False if there is nobody to take it."""
+        """Give up ownership before a hand-over of all; False: there is no other agent."""
         return await self._go("leaving") != "alone"
 
     async def finish_leaving(self) -> bool:
-        """Be gone, after `leave`; False if it still holds anything.
-
-        Who asks once more, since no answer came, has left all the same.
-        """
+        """End the membership after `leave`; False if units are left. Idempotent."""
         try:
             if await self._go("left") == "holds":
                 return False
@@ -365,16 +332,16 @@ class AgentRegistry(RegistryClient):
         return True
 
     async def announce_stop(self, quiet: Callable[[], float] = lambda: 0.0) -> None:
-        """Say that this process stops, and that the agent will be back: so it may be, at once.
+        """Announce that this process stops, and the agent will be back at once.
 
-        From the call on it may fetch nothing; *quiet* says in how many seconds what it has begun is
-        over, and the delay of every address that it was at.
+        Nothing may be fetched from now on; *quiet* returns the seconds until all fetches, and the
+        delays of their addresses, are over.
         """
         self.lease.dropped()
         await self._go("resting", quiet=round(max(0.0, quiet()) * 1000))
 
     async def holders(self) -> Holders:
-        """Who holds what."""
+        """Return the holders of all units."""
         async with self._one:
             answer, data = await self._call("look", {})
             if answer.code != "ok":
@@ -382,7 +349,7 @@ class AgentRegistry(RegistryClient):
             return self._holders(answer, data)
 
     async def secret(self) -> str:
-        """What the agents of the crawl know and nobody without access to its Redis."""
+        """Return the secret of the crawl's agents, which its Redis keeps."""
         async with self._one:
             found = await self._server.agreed(self._secret, secrets.token_hex(16))
         if len(found.encode()) < SHARED_KEY_MIN:
@@ -393,7 +360,7 @@ class AgentRegistry(RegistryClient):
         return found
 
     async def ask_addresses(self, asked: AddressQuestion) -> tuple[list[int], list[str]]:
-        """Which addresses others fetch from, too: see `addresses.AddressBook`, and ``meet.lua``."""
+        """Ask which addresses others fetch from: see `AddressBook`, and ``meet.lua``."""
         async with self._one:
             answer, _ = await self._own("meet", asked._asdict())
         states, news = [int(each) for each in answer.states], list(answer.news)
@@ -403,20 +370,18 @@ class AgentRegistry(RegistryClient):
         return states, news
 
     async def give(self, units: Units, to: int, epoch: int) -> MovedUnits:
-        """Have the member with the number *to* hold *units*, which this agent held, and fetches no
-        more.
-        """
+        """Make the member *to* holder of *units*, which this agent held and fetches no more."""
         return await self._move(units, {"how": "give", "to": to, "epoch": epoch})
 
     async def seize(self, units: Units, epoch: int) -> MovedUnits:
-        """Hold *units*, of which this agent is the owner in *epoch*, and whose holder is dead."""
+        """Hold *units*, which this agent owns in *epoch*, and whose holder is dead."""
         return await self._move(units, {"how": "seize", "epoch": epoch})
 
     async def claim(self, units: Units, at: float) -> MovedUnits:
-        """Hold *units* again, which this agent was seen to hold *at* a time, in another era.
+        """Hold *units* again, which this agent held *at* that time in another era.
 
-        *at* is that of `Tokens`. An agent whose lease has not lapsed since gets what nobody else
-        claimed. Another one gets nothing before `Tokens.claims`: it may have been taken from it.
+        Without a lapse of the lease it gets what nobody else claimed; otherwise nothing before
+        `Holders.claims`.
         """
         return await self._move(units, {"how": "claim", "at": round(at * 1000)}, at)
 
@@ -441,7 +406,6 @@ class AgentRegistry(RegistryClient):
     async def _own(
         self, script: str, given: dict[str, Any], more: bytes = b""
     ) -> tuple[RegistryAnswer, bytes]:
-        """`_call` as the member that this process is. Raises `FencedError`."""
         if not self._who:
             raise FencedError("this process has not joined", again=True)
         answer, data = await self._call(script, given | self._who, more)
@@ -452,7 +416,6 @@ class AgentRegistry(RegistryClient):
     async def _call(
         self, script: str, given: dict[str, Any], more: bytes = b""
     ) -> tuple[RegistryAnswer, bytes]:
-        """Ask, and learn from the answer what it tells of the lease, the clocks and the members."""
         self._calls += 1
         era, version = self._version
         given |= {

@@ -1,17 +1,8 @@
-"""What other agents are to have: rows in the database until they say that they keep them (K21).
+"""The owner of each URL; rows for other agents wait in the outbox (K2, K21).
 
-A row goes in with the commit of the page that led there, so that a kill finds each URL on disk: in
-the outbox or with its owner. Rows of one receiver are numbered through for the life of the job,
-with a gap from run to run. They begin anywhere, and gaps are of any length: so the rows of a
-directory that was lost, or of an earlier state of one, and those of the next of the same agent
-have other numbers.
-
-Rows of queues that another agent has made: read as `records` reads them, and not believed.
-
-Whose a URL is: this agent's, or another's, to whom it goes through the outbox (K2, K21).
-
-Whatever comes into the frontier comes by here: links of pages, redirects, requests that a spider
-made, and what other agents have sent, which goes on to whom it belongs to by now.
+A row is stored with the commit of the page that led there. Rows for one receiver are numbered for
+the life of the job, from a random start and with random gaps between runs, so rows of a lost
+directory have other numbers. Rows of other agents are not trusted.
 """
 
 from __future__ import annotations
@@ -34,20 +25,20 @@ from scrapy_spider_suite.urls.normalize import host_of
 
 _NUMBER: Final = struct.Struct(">Q")
 FIRST_ROW_NUMBER: Final = 1 << 32
-"""The lowest number of a row: lower ones are for messages that come from no outbox."""
+"""The lowest number of a row; lower ones are notices."""
 _BITS: Final = 62
 _AHEAD: Final = 1_000
-"""Numbers that are set aside at a time: a run that is killed leaves some of them unused."""
+"""Numbers reserved at a time; a killed run leaves some unused."""
 _GAP_BITS: Final = 40
 _ROW, _NEXT = b"r", b"n"
 
 
 class Outbox:
-    """The rows in *kv*, by the names of their receivers. Raises `JobDamagedError`.
+    """The rows in *kv* by receiver. Raises `JobDamagedError`.
 
     Attributes:
-        put_in: rows that were put in or were there, since it was made.
-        dropped: rows that were dropped.
+        put_in: rows put in, or there at the start.
+        dropped: rows dropped.
     """
 
     def __init__(self, kv: KV) -> None:
@@ -66,16 +57,15 @@ class Outbox:
         self.put_in = len(self)
 
     def __len__(self) -> int:
-        """How many rows wait, or are on their way."""
         return self._all
 
     @property
     def receivers(self) -> dict[str, int]:
-        """How many rows each receiver is to have; none without any."""
+        """Rows waiting by receiver."""
         return dict(self._waiting)
 
     def put(self, to: str, row: bytes) -> None:
-        """Let *to* have *row*; part of the store's next batch."""
+        """Add *row* for *to*, with the store's next batch."""
         number = self._next.get(to) or FIRST_ROW_NUMBER + secrets.randbits(_BITS)
         if number >= self._set_aside.get(to, 0):
             self._set_aside[to] = number + _AHEAD
@@ -86,13 +76,13 @@ class Outbox:
         self.put_in += 1
 
     def rows(self, to: str, since: int = 0) -> Iterator[tuple[int, bytes]]:
-        """The rows for *to*, those of the moment, numbered *since* or higher, in order."""
+        """Yield rows for *to* from number *since* on, in order."""
         prefix = _prefix(to)
         for key, row in self._kv.items(prefix, _NUMBER.pack(since)):
             yield _number(key[len(prefix) :]), row
 
     def drop(self, to: str, first: int, last: int) -> int:
-        """*to* keeps the rows from *first* to *last*: forget them; how many there were."""
+        """Delete the rows from *first* to *last*; return how many."""
         prefix, dropped = _prefix(to), 0
         for number, _ in self.rows(to, first):
             if number > last:
@@ -129,9 +119,9 @@ def _number(data: bytes) -> int:
 
 
 def unpack_foreign_row(host: object, row: object, mark: object = "") -> Entry:
-    """The entry of *host* in the *row* of another agent's queue, with its *mark*.
+    """Return the entry of *host* in another agent's queue *row*, with its *mark*.
 
-    Raises `ValueError`, or what `unpack_row` does: there is none that could have been stored there.
+    Raises `ValueError`, or what `unpack_row` raises, for invalid rows.
     """
     if not isinstance(host, str) or "\0" in host or not isinstance(row, bytes):
         raise ValueError(f"{str(host)[:100]!r} has no such row")
@@ -154,29 +144,29 @@ def unpack_foreign_row(host: object, row: object, mark: object = "") -> Entry:
 
 
 _A_ROW: Final = 50
-"""Links of a row, at most: a message holds whole rows."""
+"""Links of a row."""
 _ROW_BYTES: Final = 4_000
-"""Bytes of them, unless it is one: with where they came from they fit into the largest datagram."""
+"""Bytes of a row with several links: fits the largest datagram."""
 _LINKS, _ENTRY = range(2)
 # Plain integers: operators of flags are Python code.
 _START, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
 _WEB: Final = ("http://", "https://")
 
 OwnerOf = Callable[[str, str], str]
-"""The name of the agent that is to have a URL: of its host, and itself."""
+"""Returns the owner of a URL: host, URL."""
 
 
 class OwnerRouter:
-    """Keeps what is *own*, the name of this agent, and puts all else into *outbox*.
+    """Keeps URLs of the agent *own*; puts all others into *outbox*.
 
-    *owner* says whose a URL is; with *by_host* it goes by the host alone. Of *cache* URLs that
-    were sent last none is sent again, but where what failed gets another chance when a link leads
-    there (*anyway*). With *shared_seeds* every agent is given all of them, and those of others are
-    nobody's business here; where a seed redirects to is.
+    Args:
+        owner: returns the owner of a URL; with *by_host* by the host alone.
+        cache: bytes of recently sent URLs, which are not sent again.
+        shared_seeds: each agent gets all seeds, so those of others are dropped.
 
     Attributes:
-        spared: URLs that were not sent, since they had been.
-        foreign_seeds: seeds that others are given, too.
+        spared: URLs not sent again.
+        foreign_seeds: dropped seeds of others.
     """
 
     def __init__(
@@ -193,12 +183,12 @@ class OwnerRouter:
         self._sent = FingerprintCache(cache)
 
     def reroute(self, owner: OwnerOf) -> None:
-        """Others own other URLs from now on: what was sent to them may be wanted once more."""
+        """Owners changed: sent URLs may be sent again."""
         self._owner = owner
         self._sent.clear()
 
     def own_links(self, way: LinkOrigin, keys: list[bytes], *, anyway: bool = False) -> list[bytes]:
-        """Those of *keys*, state keys of links that came by *way*, that stay here."""
+        """Return the *keys* of links that stay here; *anyway* sends known ones again, too."""
         own: list[bytes] = []
         others: dict[str, list[bytes]] = {}
         prefix, owner = b"\0\0\0", ""  # no host has such a key, whatever its slot
@@ -218,18 +208,18 @@ class OwnerRouter:
         return own
 
     def owns(self, entry: Entry) -> bool:
-        """Whether *entry* is this agent's to fetch; a file is, which is no URL of the web."""
+        """Whether *entry* is this agent's, or no URL of the web."""
         return not self.other(entry)
 
     def other(self, entry: Entry) -> str:
-        """The agent whose *entry* is; "" if that is this one."""
+        """Return the owner of *entry*; "" if that is this agent."""
         owner = self._owner(entry.host, entry.url)
         return "" if owner == self.own or not entry.url.startswith(_WEB) else owner
 
     def keeps(self, entry: Entry, *, given: bool = False, anyway: bool = False) -> bool:
-        """Whether *entry* stays here; if not it is on its way. One that is volatile must stay.
+        """Whether *entry* stays here; otherwise it is in the outbox. Volatile entries stay.
 
-        It is *given* if it did not come of a page or a message, but of what this agent was given.
+        *given*: it came from what this agent was given, not from a page or a message.
         """
         owner = self._owner(entry.host, entry.url)
         if owner == self.own:
@@ -250,7 +240,6 @@ class OwnerRouter:
 
 
 def _rows_of(keys: list[bytes]) -> Iterator[list[bytes]]:
-    """The *keys* of a row, row by row."""
     row: list[bytes] = []
     size = 0
     for key in keys:
@@ -264,9 +253,9 @@ def _rows_of(keys: list[bytes]) -> Iterator[list[bytes]]:
 
 
 def unpack_rows(rows: Iterable[bytes]) -> Iterator[Entry]:
-    """What the *rows* of another agent's outbox hold. Raises `MessageError` if that is nothing.
+    """Yield the entries in *rows* of another agent's outbox. Raises `MessageError`.
 
-    Nothing in them is believed: the identity of a link is made anew of its host and URL.
+    Identities of links are computed anew.
     """
     for row in rows:
         try:

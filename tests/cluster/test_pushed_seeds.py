@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from scrapy.utils.test import get_crawler
 
+from scrapy_spider_suite.cluster import pushed_seeds
 from scrapy_spider_suite.cluster.pushed_seeds import PushedSeeds, SeedBatch
 from scrapy_spider_suite.settings.scrapy_redis import PushedSeedsKey
 from scrapy_spider_suite.settings.values import RedisUrl
@@ -59,7 +60,7 @@ def test_messages_are_work(monkeypatch: pytest.MonkeyPatch) -> None:
     were seeds, or their pages came at once."""
     clock, source = [0.0], Source()
     crawl = crawl_without_requests(clock)
-    monkeypatch.setattr(PushedSeeds, "_at", lambda *_: source)
+    monkeypatch.setattr(pushed_seeds, "PushedList", lambda *_: source)
     key = PushedSeedsKey("seeds", "list", 1, "utf-8", decoded=False, max_idle=IDLE, requests="")
     seeds = PushedSeeds(crawl, key, lambda planted: 0)
     seeds._read = lambda message: None  # the spider's own

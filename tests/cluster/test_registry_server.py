@@ -71,7 +71,7 @@ def test_other_keys_of_another_type_are_named(in_town: InTown) -> None:
         prefix = town.keys[0].removesuffix("crawl")
         town.client.set(f"{prefix}addresses", "mine")
         with pytest.raises(RegistryError, match=r"a string under suite:\{web\}:addresses"):
-            await a.meet(AddressQuestion(["10.0.0.1"], [], [], [], True, 0))
+            await a.ask_addresses(AddressQuestion(["10.0.0.1"], [], [], [], True, 0))
         town.client.rpush(f"{prefix}secret", "mine")
         with pytest.raises(RegistryError, match=r"another type under our name \(.*:secret\)"):
             await a.secret()

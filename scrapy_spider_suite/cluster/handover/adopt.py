@@ -1,8 +1,7 @@
-"""What a dead agent had goes to those who own it by now: out of its job directory, or, where its
-disk is lost, as far as its packs tell.
+"""Gives a dead agent's directory, or its packs, to the owners.
 
-Both go in files, through the file_transport that the agents use among each other, as data of units
-that the sender does not hold: see `handover`. Both bear to be done twice.
+Both use the agents' transport of hand-over files, for units that the sender does not hold. Both are
+idempotent.
 """
 
 from __future__ import annotations
@@ -45,16 +44,16 @@ from scrapy_spider_suite.urls.hosts import host_of_any
 logger = logging.getLogger(__name__)
 
 PATIENCE: Final = 120.0
-"""Seconds in which nothing gets on, after which whoever adopts is told so."""
+"""Seconds without progress after which an adoption fails."""
 
 PACKED_URLS: Final = 200_000
-"""URLs of a file that is made of packs."""
+"""URLs of a file made of packs."""
 
 _BEAT: Final = 1.0
 _ROWS: Final = 200
 
 FetchMembership = Callable[[], Awaitable[Membership]]
-"""The members by now, as `office.Office` has them."""
+"""Returns the current members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +61,8 @@ class AdoptionResult:
     """What went to others.
 
     Attributes:
-        links: rows of the outbox that were put back, to go along.
-        unread: rows of it that could not be read.
+        links: rows of the outbox that were put back into the queues, to go along.
+        unread: rows of the outbox that could not be read.
     """
 
     files: int
@@ -79,21 +78,20 @@ async def adopt_directory(
     crawl: str, view: FetchMembership, say: Callable[[str], None] = logger.info,
     patience: float = PATIENCE,
 ) -> AdoptionResult:  # fmt: skip
-    """Give all that lies in *store*, which is held like by a crawl, to its owners.
+    """Give all hosts of *store*, which is locked as by a crawl, to their owners.
 
     Args:
-        frontier: of the job, which nobody fetches for.
-        ownership: of the dead agent: new, by its name.
-        file_transport: of its name; it need not have been started, but where receipts are files.
-        folder: in the job directory, for files.
+        frontier: of the job.
+        ownership: new, by the name of the dead agent.
+        file_transport: by that name; started only where receipts are files.
+        folder: in the job directory, for hand-over files.
         crawl: the id of the crawl.
-        say: told how far it is.
+        say: told the progress.
 
     Raises:
-        ClusterError: the agent is still a member, or nobody is there to take what it had.
-        TransportError: nothing has got on for *patience* seconds, or nothing that was not called
-        off afterwards; what has gone is gone.
-        JobError: the job knows its URLs by fingerprints, and those of units do not lie together.
+        ClusterError: the agent is still a member, or there is no other agent.
+        TransportError: no progress for *patience* seconds; what has gone is gone.
+        JobError: URLs are known by fingerprints, and those of a unit do not lie together.
     """
     await _update_members(ownership, view)
 
@@ -101,7 +99,7 @@ async def adopt_directory(
         raise ClusterError(f"{ownership.name} holds units: it is not dead")
 
     async def look() -> None:
-        """Nothing is held here."""
+        ...
 
     offset = frontier.wall_offset
     context = HandoverContext(
@@ -134,8 +132,8 @@ async def _update_members(ownership: Ownership, view: FetchMembership) -> None:
 
 
 async def _requeue_outbox(frontier: Frontier, outbox: Outbox) -> tuple[int, int]:
-    """Put what was for other agents into the queues here: it goes with them, to whom owns it by
-    now. How many rows there were, and how many could not be read."""
+    """Put rows for other agents into the queues here; return how many, and how many were
+    unreadable."""
     links = unread = 0
     for to in outbox.receivers:
         while rows := list(islice(outbox.rows(to), _ROWS)):
@@ -158,7 +156,7 @@ def _now(frontier: Frontier) -> float:
 
 
 class _StallClock:
-    """How long nothing of *handover* has got on; what was called off has not."""
+    """Measures how long *handover* has made no progress; called-off files are none."""
 
     def __init__(self, handover: Handover) -> None:
         self._handover = handover
@@ -167,16 +165,14 @@ class _StallClock:
         self.begin()
 
     def begin(self) -> None:
-        """It is not for want of a taker if anything is called off now."""
         self._taken = self._moved = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """So long."""
         return time.monotonic() - max(self._taken, self._moved)
 
     def look(self) -> bool:
-        """Whether anything more was taken since the last time."""
+        """Return whether anything more was sent since the last call."""
         now, off, before = time.monotonic(), "sent_called_off", self._facts
         facts, progress = self._handover.facts, self._handover.progress
         if progress != self._progress:
@@ -214,9 +210,9 @@ async def _until_empty(
 
 
 def states_in_packs(folder: Path, agent: str) -> Iterator[tuple[str, str, UrlState]]:
-    """Host, URL and state of each page that *agent* has packed in *folder*.
+    """Yield host, URL and state of each page that *agent* has packed in *folder*.
 
-    Robots.txt, and answers that said nothing of a page, are none. Raises `OSError`.
+    Skips robots.txt and answers that say nothing of a page. Raises `OSError`.
     """
     ending = f"-{plain_name(agent)}.warc."
     for pack in sorted(path for path in folder.iterdir() if is_pack(path) and ending in path.name):
@@ -234,10 +230,10 @@ async def adopt_packs(
     view: FetchMembership,
     patience: float = PATIENCE,
 ) -> AdoptionResult:  # fmt: skip
-    """Have the owners know what the agent of *ownership*, whose disk is lost, has fetched.
+    """Tell the owners what the agent of *ownership*, whose disk is lost, has fetched.
 
-    As its packs in *folder* say; its queues are lost (see `lost_urls`). Args, and what is raised,
-    are those of `adopt_directory`.
+    Its packs in *folder* say so; its queues are lost (see `lost_urls`). Arguments and errors are
+    those of `adopt_directory`.
     """
     await _update_members(ownership, view)
     out.mkdir(parents=True, exist_ok=True)
@@ -268,7 +264,7 @@ def _write(
     ownership: Ownership,
     numbers: frozenset[int],
 ) -> int:  # fmt: skip
-    """A file of those states that lie in the units of *numbers*; how many there are."""
+    """Write a file of those states that lie in the units of *numbers*; return how many."""
     count, unit = 0, ownership.assignment.unit
     with HandoverWriter(path, label) as writer:
         for host, url, state in portion:
@@ -298,10 +294,9 @@ async def _deliver(
 
 
 def lost_urls(facts: Mapping[str, str | int | float | None], found: int) -> int:
-    """How many URLs are lost with the disk of an agent, of which *found* were in its packs.
+    """Return how many URLs are lost with an agent's disk, of which *found* were in its packs.
 
-    *facts* are what it last said of itself (`office.Overview.facts`): what has happened since then
-    is not in them.
+    *facts* are its last ones (`ClusterOverview.facts`); later changes are not in them.
     """
     known = (facts.get(name) for name in ("pending", "done", "failed"))
     return max(0, int(sum(n for n in known if isinstance(n, int | float))) - found)

@@ -1,15 +1,8 @@
-"""The side of a hand-over that gives: all that a job keeps of the hosts of some units, in a file.
+"""The sending side of a hand-over: all rows of the hosts of some units, into a file.
 
-What its caller sees to, in this order: the new owner is known to `Routing`, so that whatever comes
-for the units from then on goes there; `Holding` holds them back; then `pack`. When the other side
-has said that it keeps all of it, `forget`; if the hand-over is called off, `keep`. Which of the two
-is to come after a kill only the caller knows; `unfinished_dumps` names the files of which neither
-was done.
-
-All of these go on a portion at a time, while the crawl of everything else goes on.
-
-What comes behind a hand-over, at the side that gave: forgetting what went, or keeping it after
-all.
+Order of calls: the router knows the new owner, the units are held back, then `HostDump.pack`; then
+`DumpSettlement.forget` once the receiver keeps the file, or `keep` if the hand-over is called off.
+`unfinished_dumps` lists the files without either, after a kill. All of it goes on in portions.
 """
 
 from __future__ import annotations
@@ -58,24 +51,23 @@ from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of
 
 MAPPING: Final = "handover"
-"""The mapping of a job's store that says what was given, and how far what is taken."""
+"""The mapping of a store that lists dumps and progress of loads."""
 DUMPED: Final = b"g"
 ROWS: Final = 100
 """Rows of a portion: some milliseconds."""
 _RANGES: Final = 50
-"""Ranges of keys with nothing in them that are a portion."""
+"""Empty key ranges of a portion."""
 REQUEST_KEY: Final = b"\xff"
-"""Begins what follows the host's key in the state keys of requests, known by their fingerprints."""
+"""Begins, behind the host's key, the state keys of requests known by fingerprint."""
 
 
 class HostDump:
-    """Gives the *units* of the frontier whose parts are *context*.
+    """Writes the rows of *units* to a file. Raises `JobError` for units whose fingerprints do not
+    lie together.
 
     Attributes:
-        counts: how many items of each kind were packed.
-        printed: what of them is in the sieve.
-
-    Raises `JobError` for units whose fingerprints do not lie together.
+        counts: items packed, by kind.
+        printed: the part that is in the sieve.
     """
 
     def __init__(self, context: HandoverContext, units: UnitSet) -> None:
@@ -91,9 +83,9 @@ class HostDump:
     # Packing
 
     def pack(self, path: Path, label: HandoverLabel) -> Steps:
-        """Write all that is kept of the units to *path*, which is there when it is whole.
+        """Write all rows of the units to *path*, which exists once it is whole.
 
-        Raises `OSError`, and what the store does; then `pack` again, or `keep`.
+        Raises `OSError` and the store's errors; then `pack` again, or `keep`.
         """
         self._kv.put(DUMPED + label.file_id.encode(), label.units)
         # It need not be on the medium: who finds it after a kill looks whether it is whole.
@@ -109,7 +101,6 @@ class HostDump:
         new.replace(path)
 
     def _items(self) -> Iterator[Item | bool]:
-        """What goes; in between, whether it waits."""
         yield from self.printed.begin()
         jars = self._jars()
         for host in self.hosts():
@@ -129,7 +120,7 @@ class HostDump:
                 yield [CLOCK, key, address.next_fetch - now + wall]
 
     def _jars(self) -> dict[str, list[bytes]]:
-        """The rows of cookies by their domains: not more than there are jars in memory."""
+        """Return the rows of cookies by domain; no more than there are jars in memory."""
         jars: dict[str, list[bytes]] = {}
         prefix = TRANSFERRED["cookies"].prefix
         for key, _ in self._store.kv("cookies").items(prefix):
@@ -137,7 +128,7 @@ class HostDump:
         return jars
 
     def hosts(self) -> Iterator[str | None]:
-        """The hosts of the units; None between two portions."""
+        """Yield the hosts of the units; None between two portions."""
         for count, (begin, end) in enumerate(self._units.prefixes(), 1):
             after = begin
             while portion := list(islice(self._store.hosts_between(after, end), ROWS)):
@@ -160,9 +151,9 @@ class HostDump:
         yield from self._kept(host)
 
     def park(self, host: str) -> bool:
-        """Have a *host* of which all goes on disk, where nobody admits it; False: not yet.
+        """Move all of *host* to disk, where it is not admitted; False: not yet.
 
-        What is out comes home first, and whatever cannot be stored fails.
+        Leased entries return first; entries that cannot be stored fail.
         """
         context, (now, wall) = self._context, self._context.clock()
         context.trap_stats.save()
@@ -186,7 +177,6 @@ class HostDump:
         return True
 
     def _rows(self, host: str, record: HostRecord) -> Iterator[Item | bool]:
-        """What is pending, in its order."""
         after = record.head
         while rows := self._store.rows(host, after, ROWS):
             for entry in rows:
@@ -199,10 +189,10 @@ class HostDump:
                 after = entry.key
 
     def _waiting(self, host: str, entry: Entry) -> bytes:
-        """The packed state of *entry*, which waits.
+        """Return the packed state of the pending *entry*.
 
-        Of two requests for a URL, a retry most of all, one may be over, and the state is what came
-        of that. It is pending from now on: in a file it is one or the other.
+        Of two requests for a URL one may have ended, which the state then says. It becomes pending:
+        a file holds either a row or a state.
         """
         data = self._store.state(entry.identity)
         if data is None:
@@ -221,7 +211,6 @@ class HostDump:
         return leased and not self._context.foreign.counts_as_leased(entry)
 
     def _states(self, host: str) -> Iterator[Item | bool]:
-        """What is done or failed, also where only the archive says so."""
         for portion in self.states(host):
             for name, state in portion:
                 if state.state is not State.PENDING:
@@ -232,7 +221,7 @@ class HostDump:
                 yield [STATE, host, name, DONE_200]
 
     def states(self, host: str) -> Iterator[list[tuple[bytes, UrlState]]]:
-        """What of the rows of *host* goes, by what follows the host's key, in portions."""
+        """Yield the state rows of *host* that go, by the key behind the host's, in portions."""
         after = b""
         while portion := list(islice(self._store.states(host_key(host), after), ROWS)):
             found = [(name, UrlState.from_bytes(data)) for name, data in portion]
@@ -240,7 +229,6 @@ class HostDump:
             after = portion[-1][0]
 
     def _goes(self, host: str, name: bytes, url: str = "") -> bool:
-        """Whether a URL goes, of which the state key, without the host's, is *name*."""
         if self._units.by_host:
             return True
         if not url and name.startswith(REQUEST_KEY):
@@ -253,7 +241,7 @@ class HostDump:
             yield False
 
     def kept(self, host: str) -> Iterator[list[tuple[str, bytes, bytes]]]:
-        """What else goes of *host*: mapping, key and value of rows, in portions."""
+        """Yield the other rows of *host* that go: mapping, key, value, in portions."""
         for name, part in kinds_by_host():
             kv = self._store.kv(name)
             if part.by is KeyedBy.HOST:
@@ -273,7 +261,7 @@ class HostDump:
                 since = portion[-1][0][len(begin) :] + b"\0"
 
     def _is_kept(self, host: str, begin: bytes, row: tuple[str, bytes, bytes]) -> bool:
-        """Whether a *row* of a URL of *host* goes, whose key is *begin* and what its state key is.
+        """Whether a *row* of a URL of *host* goes; its key is *begin* and the rest of a state key.
         """
         name, key, value = row
         url = ""
@@ -296,7 +284,7 @@ class HostDump:
 
 
 def unfinished_dumps(store: RocksStore) -> dict[str, frozenset[int]]:
-    """The units of each file that was begun in *store*, and neither forgotten nor kept."""
+    """Return the units of each file in *store* that was neither forgotten nor kept."""
     rows = store.kv(MAPPING).items(DUMPED)
     return {key[len(DUMPED) :].decode(): unpack_units(units) for key, units in rows}
 
@@ -309,7 +297,7 @@ _PLAN: Final = b"p"
 
 
 class DumpSettlement:
-    """Ends what `HostDump` began, of the same units."""
+    """Ends what `HostDump` began, for the same units."""
 
     def __init__(self, context: HandoverContext, units: UnitSet) -> None:
         self._context = context
@@ -319,11 +307,10 @@ class DumpSettlement:
         self._giving = HostDump(context, units)
 
     def forget(self, file_id: str) -> Steps:
-        """The receiver of *file* keeps it all: know nothing of it any more.
+        """Delete all rows, since the receiver of the file keeps them; idempotent, also after a
+        kill.
 
-        Done twice, or after a kill, it is as done once. Of robots.txt and cookies, which stay
-        within bounds of their own, and may be of use to other hosts of a site, nothing is removed.
-        Raises what the store does.
+        Robots.txt and cookies stay: they are bounded, and of use to other hosts of a site.
         """
         yield from self._giving.printed.forget()
         for host in self._giving.hosts():
@@ -335,7 +322,7 @@ class DumpSettlement:
         self._end(file_id)
 
     def keep(self, file_id: str) -> Steps:
-        """The hand-over of *file* is called off: let hosts be admitted again."""
+        """Admit the hosts again, since the hand-over of the file is called off."""
         for host in self._giving.hosts():
             if host is None:
                 yield False
@@ -396,13 +383,11 @@ class DumpSettlement:
             yield False
 
     def _is_empty(self, host: str) -> bool:
-        """Whether nothing of *host* stays."""
         left = next(self._store.states(host_key(host)), None)
         return self._units.by_host or (left is None and not self._records.of(host).pending)
 
     def _forget_host(self, host: str) -> Iterator[bool]:
-        """Forget the record of *host*, and before it, which is what a kill in between would leave,
-        what the archive has of it."""
+        """Delete the record of *host*; the archive first, which a kill in between would leave."""
         archive, context = self._store.archive, self._context
         if archive is not None:
             self._context.flush()

@@ -1,15 +1,9 @@
-"""Fingerprints in a hand-over: URLs that are done and have no row, where a job has a sieve.
+"""Fingerprints in a hand-over: URLs that are done and have no row, in jobs with a sieve.
 
-Units are slots there, and fingerprints begin with theirs. What is pending or failed is in the sieve
-as well, and has a row besides: of that the row goes, and no fingerprint. So a fingerprint in a
-file says one thing, whatever comes before or after it, or of the rest: that URL was fetched and
-answered 200.
-
-The same holds in each store at each moment, for what waits for no flush: who has a fingerprint, and
-no row, is done. So what waits is settled before it is packed; the giver forgets fingerprints before
-rows; and the taker, who cannot tell whose they are, adds them to its sieve by a flush, like links
-that it found, and then takes out of its queues what it did not know to be done; unless somebody
-asked for it (`asked`), and it is to be fetched once more.
+Units are slots, and fingerprints begin with their slot. Pending and failed URLs have a row, which
+goes instead. So in a file, as in a store with no flush due, a fingerprint without a row is a URL
+that was fetched with 200. The sender drains the sieve first and forgets fingerprints before rows;
+the receiver adds them by a flush, then unqueues what is done, except for forced entries.
 """
 
 from __future__ import annotations
@@ -57,7 +51,7 @@ from scrapy_spider_suite.store.rows import HostRecord, UrlState
 from scrapy_spider_suite.store.seen_index import DONE_200, SieveIndex
 
 _PIECE: Final = 1 << 17
-"""Fingerprints that are compared with rows at a time: 2 MiB of them."""
+"""Fingerprints compared with rows at a time: 2 MiB."""
 _ITEM: Final = 1 << 10
 """Fingerprints of an item."""
 _KEYS: Final = 500
@@ -65,17 +59,16 @@ _KEYS: Final = 500
 _ROWS: Final = 100
 """Entries of a portion."""
 _OFTEN: Final = 1 << 31
-"""How often a host was dropped is less than that: it is counted on here, in four bytes."""
+"""Exclusive bound of a host's drops, a count of four bytes."""
 
 
 def item_weight(item: Item, width: int) -> int:
-    """How many things an *item* of a file is; of fingerprints, of *width* bytes, it is several.
-    """
+    """Return how many things *item* holds: several for fingerprints, of *width* bytes each."""
     return len(item[2]) // width if item[0] == PRINTS and width else 1
 
 
 class FingerprintDump:
-    """The fingerprints of the *units* that are given away; nothing of it without a sieve."""
+    """The fingerprints of *units*; empty without a sieve."""
 
     def __init__(self, context: HandoverContext, units: UnitSet) -> None:
         self._context = context
@@ -88,7 +81,7 @@ class FingerprintDump:
         return 0 if self._sieved is None else self._sieved.width
 
     def begin(self) -> Iterator[Item | bool]:
-        """What has to come before all else, once nothing of the units waits for the sieve."""
+        """Drain the sieve, then yield the items that precede all others."""
         if self._sieved is None:
             return
         yield from drain_sieve(self._context, self._units.numbers)
@@ -98,7 +91,7 @@ class FingerprintDump:
                 yield [DROPPED, host, times]
 
     def done(self) -> Iterator[Item | bool]:
-        """The fingerprints of what has no row, once all hosts of the units stand still."""
+        """Yield fingerprints without a row, once all hosts of the units stand still."""
         if self._sieved is None:
             return
         slots, sieve = mask_of(self._units.numbers), self._sieved.sieve
@@ -118,7 +111,6 @@ class FingerprintDump:
                 yield [PRINTS, "", data[at : at + step]]
 
     def _of_rows(self, sieved: SieveIndex, first: int, end: int) -> Iterator[Rows]:
-        """The fingerprints of all that has a row in the slots from *first* on, before *end*."""
         for begin, stop in key_ranges(self._units, first, end):
             after = begin
             while keys := [
@@ -128,7 +120,7 @@ class FingerprintDump:
                 after = keys[-1]
 
     def forget(self) -> Steps:
-        """Take them out of the sieve: before rows go, since what has neither is new again."""
+        """Remove them from the sieve, before rows: a URL without both is new again."""
         if self._sieved is not None:
             slots, sieve = mask_of(self._units.numbers), self._sieved.sieve
             yield from with_sieve_locked(self._context, self._sieved, lambda: sieve.removing(slots))
@@ -137,7 +129,6 @@ class FingerprintDump:
 def _read(
     sieve: Sieve, slots: Mask, low: int, high: int, into: list[Rows]
 ) -> Generator[None, None, None]:
-    """Read a piece, the only one of *into*, sorted."""
     pieces = list[Rows]()
     for rows in sieve.rows(slots, low, high):
         pieces.append(rows)
@@ -146,10 +137,7 @@ def _read(
 
 
 class FingerprintLoad:
-    """The fingerprints that come in a file of *units*.
-
-    The store gets a sieve if it has none.
-    """
+    """The fingerprints of a file of *units*; the store gets a sieve if it has none."""
 
     def __init__(self, context: HandoverContext, units: UnitSet) -> None:
         self._context = context
@@ -167,7 +155,7 @@ class FingerprintLoad:
     # Checking, and taking in
 
     def check(self, kind: int, host: str, rest: Sequence[Any]) -> None:
-        """Raise ValueError or TypeError unless that is an item of this module."""
+        """Raise ValueError or TypeError unless the item is valid."""
         (value,) = rest
         if kind == DROPPED:
             if not (isinstance(value, int) and 0 < value < _OFTEN):
@@ -194,8 +182,7 @@ class FingerprintLoad:
             self._context.states.sieve_queue.keep_prints(value)
 
     def relieve(self) -> Steps:
-        """Let what has come so far be known, if there is enough of it; and have `knows` be true of
-        the portion that comes next."""
+        """Flush if enough fingerprints wait, so that `knows` is true for the next portion."""
         sifter = self._context.states.sieve_queue
         if sifter is not None and sifter.full:
             yield from drain_sieve(self._context)
@@ -208,8 +195,7 @@ class FingerprintLoad:
     # When all of it is merged
 
     def finish(self, reader: HandoverReader) -> Steps:
-        """Have all that has come known to the sieve, and be done here, too. Bears to be repeated.
-        """
+        """Have the sieve know all fingerprints, and unqueue what is done; idempotent."""
         if self._store.sieve is None:
             return
         yield from drain_sieve(self._context)
@@ -234,13 +220,11 @@ class FingerprintLoad:
             yield from self._take_out(self._store.sieve, merge_rows(*come))
 
     def _count(self, host: str, theirs: HostRecord) -> None:
-        """Count pages of *host* that are done, of which there is no row to say so."""
         record = self._records.touch(host)
         if theirs.done > record.done:
             self._context.states.count_done(host, record, theirs.done - record.done)
 
     def _take_out(self, sieved: SieveIndex, rows: Rows) -> Steps:
-        """Take what is pending here out of its queue, if it is among *rows*: it is done."""
         slots = slots_of(rows)
         for begin, stop in key_ranges(self._units, int(slots.min()), int(slots.max()) + 1):
             after = begin
@@ -271,7 +255,7 @@ class FingerprintLoad:
 
 
 def key_ranges(units: UnitSet, first: int, end: int) -> Iterator[tuple[bytes, bytes]]:
-    """`Units.prefixes`, as far as they lie in the slots from *first* on, before *end*."""
+    """Return `UnitSet.prefixes` within the slots from *first* to *end*, exclusive."""
     low, high = first.to_bytes(2, "big"), (end - 1).to_bytes(2, "big") + b"\xff"
     for begin, stop in units.prefixes():
         if begin < high and stop > low:

@@ -1,17 +1,10 @@
-"""Hosts go from agent to agent while the crawl goes on: what one of them gives, and what it takes.
+"""Hosts move between agents while the crawl goes on, both ways at once.
 
-What an agent gives to the owner of units that is not itself:
-
-- units that it holds: what it keeps of them in a file, then the units themselves in the registry;
-- units that it does not hold, of which it has something all the same, since it was given up and is
-  back, or since they became another's before they had come: only what it has.
-
-A unit is held back here (`Shares.giving`) from before its file is packed until it is over; in the
-same way while a file is merged. Nothing else stands still, and all of it goes on in portions.
-
-Nothing is forgotten here before the taker has said that it keeps it, and everything bears to be
-done twice: after a kill, or when the members change in between, a file is called off and what was
-in it given anew; what was merged of it at the other end finds its way like all that lies there.
+An agent sends to the owner: units that it holds (the file, then the units in the registry), and
+rows of units that it does not hold. A unit is held back (`Ownership.in_transfer`) from before
+packing, or while a file is merged, until the end. The sender forgets nothing before the receiver
+keeps it. Every step is idempotent: after a kill or a change of members a file is called off and
+made anew.
 """
 
 from __future__ import annotations
@@ -49,32 +42,30 @@ from scrapy_spider_suite.errors import HandoverFileError
 from scrapy_spider_suite.frontier.entries import UNITS
 
 FILE_URLS: Final = 50_000
-"""About how many URLs a file holds, unless one unit has more: so long hosts stand still, and so
-much of a disk is in use."""
+"""URLs of a file, unless one unit has more: bounds standstill of hosts and disk use."""
 
 MAX_PASSES: Final = 8
-"""Most files that all units go in, where each takes a pass over the whole store."""
+"""Most files for all units where each file takes a pass over the store."""
 
 _NONE: Final = HandoverLabel("", "", "", "", b"")
-"""No outgoing."""
+"""A label of no file."""
 
 _LOOK: Final = 1.0
-"""Seconds between two looks at who is to have what, if nothing is heard before."""
+"""Seconds between two checks for due hand-overs."""
 _FIRST, _MOST = 2.0, 60.0
-"""Seconds until something is given again to an agent that could not take it."""
+"""Seconds until a failed receiver is tried again: at first, and at most."""
 
 
 class Handover:
-    """The hand-overs of one agent, both ways; `inbox` is for its *file_transport*.
+    """The hand-overs of one agent, both ways; `inbox` receives for the transport.
 
-    It is made before anything is fetched: what was on its way when a process was killed is held
-    back from then on.
+    Made before anything is fetched: units under way at a kill are held back from then on.
 
     Args:
-        transport: brings hand-over files.
+        transport: sends and receives files.
         folder: of this agent alone, for files that go; made if missing.
         give: `AgentRegistry.give`.
-        look: has the ownership of *context* follow the registry; raises as the registry does.
+        look: updates the holders from the registry; raises as the registry does.
 
     Raises:
         JobError: URLs are known by fingerprints, and those of a unit do not lie together.
@@ -111,26 +102,26 @@ class Handover:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is to be given or taken, or it is not known yet."""
+        """Whether a hand-over is due or under way, or that is not known yet."""
         if self._left or self._tasks or self._looking is not None or self.inbox.at_work:
             return True
         return bool(self._foreign.unknown().any()) or bool(self._due())
 
     @property
     def facts(self) -> dict[str, int]:
-        """What there is to say, by names for the stats."""
+        """Counts by the names of stats."""
         counts = Counter({f"sent_{name}": n for name, n in self._sender.counts.items()})
         counts.update({f"received_{name}": n for name, n in self.inbox.counts.items()})
         return dict(counts)
 
     @property
     def progress(self) -> int:
-        """Another number whenever anything has got on, also in the midst of a outgoing."""
+        """A number that changes with any progress, also within a file."""
         counters = self._counters
         return self._context.runner.portions + counters.bytes_out + counters.signs
 
     def poke(self) -> None:
-        """Others own, or hold, what they did not before: called at once, before anything comes."""
+        """Ownership or holders changed: called at once, before any row comes."""
         self._foreign.note()
         self._sender.note()
         self._poked.set()
@@ -138,10 +129,9 @@ class Handover:
     # Life
 
     async def run(self, crawl: str) -> None:
-        """Give and take, for the crawl with the id *crawl*, until it is cancelled; then once more.
+        """Send and receive until cancelled, for the crawl with the id *crawl*; may run again.
 
-        Raises `FencedError`: this process does not stand for its agent any more; and what a store
-        does that is damaged.
+        Raises `FencedError`: the process is not the member; and errors of a damaged store.
         """
         self._context.crawl_id = crawl
         self.inbox.ready.set()
@@ -165,12 +155,11 @@ class Handover:
             self._left = self._begun()
 
     def _begun(self) -> dict[str, Mask]:
-        """The files that were begun, and did not end."""
         found = unfinished_dumps(self._context.store)
         return {name: unit_mask(units) for name, units in found.items()}
 
     async def _undo(self) -> None:
-        """Call off what an earlier process has begun, and end what it has broken off."""
+        """Call off the files of an earlier process, and end its broken-off merge."""
         if self._broken:
             self._broken = False  # what is marked later is of a merge that goes on
             await self._context.run_durably(self._merged.settle)
@@ -196,7 +185,6 @@ class Handover:
     # What is to go
 
     def _look(self) -> None:
-        """Begin what is due. Raises what went wrong in what was begun before."""
         for number, task in list(self._tasks.items()):
             if task.done():
                 del self._tasks[number]
@@ -213,13 +201,11 @@ class Handover:
                 self._begin(self._sender.give(outgoing), number)
 
     def _due(self) -> dict[int, Mask]:
-        """What each other owner is to have."""
         free = (self._ownership.mine | self._foreign.found) & ~self._ownership.in_transfer
         masks = {number: mask & free for number, mask in self._sender.masks_of_owners().items()}
         return {number: mask for number, mask in masks.items() if mask.any()}
 
     def _portion(self, mask: Mask) -> Mask:
-        """As many of the units as go in one file."""
         counters, units = self._context.states.counters, self._context.units(mask)
         urls = counters.pending + counters.done + counters.failed
         held = max(1, int((self._ownership.mine | self._foreign.found).sum()))
@@ -251,7 +237,6 @@ class Handover:
         self._tasks[number] = task
 
     async def _find(self, unknown: Mask) -> None:
-        """Look which of those units anything lies here of."""
         self._foreign.begin()
         context, found = self._context, np.zeros(UNITS, np.bool_)
         units, unit = context.units(unknown), self._ownership.assignment.unit

@@ -1,18 +1,7 @@
-"""Long work in portions, between which everything else in the loop has its turn.
+"""What the sending and the receiving side share: context, step runner, sieve access, foreign units.
 
-The parts of a frontier that a hand-over works with.
-
-The sieve in a hand-over: what waits for it comes to its end first, and it lies still while it is
-read or changed.
-
-All of it goes on in steps of a generator, which are done in the loop of a crawl; what takes longer
-is done in a thread, for which the steps wait.
-
-What giving and taking hosts have in common: the parts of this agent that both work on.
-
-Of which units of others something lies in a store all the same: nobody else knows that.
-
-Which of what waits is to be fetched whatever other agents know of its URL.
+Long work is a generator of steps, which run in the crawl's loop between other work. Work that takes
+longer runs in a thread, for which the steps wait.
 """
 
 from __future__ import annotations
@@ -46,20 +35,19 @@ from scrapy_spider_suite.store.seen_index import SieveIndex
 from scrapy_spider_suite.store.seen_transfer import SieveQueue, SieveRows, unpack
 
 SLICE: Final = 0.005
-"""Seconds that portions go on without a break, and the last of them a little longer."""
+"""Seconds for which steps run without a break."""
 
 WAIT: Final = 0.05
-"""Seconds until work that waits for something else is looked at again."""
+"""Seconds until waiting work is tried again."""
 
 
 class StepRunner:
-    """Whose work it is, of all that there is: never of more than one at a time.
+    """Runs one job of steps at a time, in at most half of the loop's time.
 
-    It takes half of the time of a loop at most. *between* is called after each slice, and may raise
-    anything.
+    *between* is called after each slice, and may raise anything.
 
     Attributes:
-        portions: how many have been done, but for those that only waited.
+        portions: steps done, except waits.
     """
 
     def __init__(self, between: Callable[[], None] = lambda: None) -> None:
@@ -70,9 +58,9 @@ class StepRunner:
     async def run(
         self, steps: Iterator[bool], goes_on: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Do *steps*, which say whether they wait for something; whether all of them were done.
+        """Run *steps*, which yield whether they wait; return whether all were done.
 
-        It asks *goes_on* before each. Raises what *steps* raise.
+        Checks *goes_on* before each step. Raises what *steps* raise.
         """
         while True:
             async with self._one:
@@ -93,22 +81,21 @@ class StepRunner:
 
 
 Steps = Generator[bool, None, None]
-"""Portions of work; True: it waits for something else."""
+"""Portions of work; True: it waits."""
 Clock = Callable[[], tuple[float, float]]
-"""The time of the frontier, and wall time."""
+"""Returns the time of the frontier, and wall time."""
 
 _ROWS: Final = 10
-"""Rows of links that are looked at in a step; of those that are new one is enough."""
+"""Rows of links checked in a step."""
 _AT_ONCE: Final = 0.004
-"""Seconds for which a step waits for a thread itself: most of what it does takes no longer."""
+"""Seconds for which a step itself waits for a thread."""
 
 
 def drain_sieve(context: HandoverContext, slots: Container[int] | None = None) -> Steps:
-    """Have all links that wait for the sieve by now known to it, and those that are new pending.
+    """Let the sieve decide all links that wait now; new ones become pending.
 
-    With *slots* only if any of them leads to a host there. Others may work at the same, and do:
-    a flush bears to be stepped by several. Raises `StoreWriteError`, and goes on if it is called
-    again.
+    With *slots*, only if a link leads to a host there. Several callers may step one flush. Raises
+    `StoreWriteError`; call again to go on.
     """
     sifter = context.states.sieve_queue
     if sifter is None:
@@ -124,8 +111,7 @@ def drain_sieve(context: HandoverContext, slots: Container[int] | None = None) -
 
 
 def finish_flush(context: HandoverContext) -> Steps:
-    """Have no flush under way, until the next step of whoever asks for it: then, of what has no
-    row, who is known to the sieve is done."""
+    """Finish a flush under way: until the next step a known URL without a row is done."""
     sifter = context.states.sieve_queue
     while sifter is not None and (flush := sifter.under_way) is not None:
         if flush.decided:
@@ -141,7 +127,7 @@ def finish_flush(context: HandoverContext) -> Steps:
 def _waits(
     store: RocksStore, sifter: SieveQueue, slots: Container[int]
 ) -> Generator[bool, None, bool]:
-    """Whether a link that waits leads to a host in *slots*, or is one that did."""
+    """Whether a waiting link leads to a host in *slots*."""
     after = 0
     while rows := list(islice(SieveRows(store).items(max(after, sifter.first)), _ROWS)):
         for number, row in rows:
@@ -156,7 +142,7 @@ def _waits(
 def with_sieve_locked(
     context: HandoverContext, sieved: SieveIndex, work: Callable[[], Generator[Any, None, None]]
 ) -> Steps:
-    """Do the steps that *work* makes, in a thread, while no flush runs or can begin."""
+    """Run the steps of *work* in a thread while no flush runs or can begin."""
     while not sieved.lock():
         flush = sieved.sieve.under_way
         if flush is None or flush.decided:
@@ -171,14 +157,13 @@ def with_sieve_locked(
 
 
 def _run(store: RocksStore, flush: Flush) -> Generator[None, None, None]:
-    """The steps of *flush*, after all that it is about is on the medium."""
     store.sync_log()
     while flush.step():
         yield
 
 
 def run_in_thread(steps: Generator[Any, None, None]) -> Steps:
-    """Do all *steps* in a thread, between which it can be stopped; raises what they raise."""
+    """Run all *steps* in a thread that can be stopped between two; raises what they raise."""
     stop = Event()
 
     def run() -> None:
@@ -202,7 +187,7 @@ BACKLOG: Final = 2_000
 """Operations on the store after which they are written."""
 
 RETRY: Final = 1.0
-"""Seconds until a store that could not write is asked again."""
+"""Seconds until a store that failed to write is tried again."""
 
 Mask = npt.NDArray[np.bool_]
 """For each unit whether it is meant."""
@@ -211,23 +196,21 @@ logger = logging.getLogger("scrapy_spider_suite.cluster.handover.handover")
 
 
 def unit_mask(numbers: frozenset[int]) -> Mask:
-    """Those units."""
     mask = np.zeros(UNITS, np.bool_)
     mask[list(numbers)] = True
     return mask
 
 
 class HandoverContext:
-    """What hand-overs work on: the parts of *frontier*, its *store*, and who owns and holds units.
+    """What hand-overs work on: parts of *frontier*, its *store*, owners and holders of units.
 
     Args:
-        clock: returns the time of the frontier, and wall time.
         changed: called when other units are held back than before.
-        open_sieve: gives the store a sieve; None: the store cannot get one.
+        open_sieve: gives the store a sieve; None: impossible.
 
     Attributes:
-        crawl_id: known before the first hand-over.
-        runner: runs the steps of all hand-overs, one at a time.
+        crawl_id: set before the first hand-over.
+        runner: runs the steps of all hand-overs.
     """
 
     def __init__(
@@ -248,7 +231,7 @@ class HandoverContext:
         self._changed = changed
 
     def units(self, mask: Mask) -> UnitSet:
-        """Those units, as the storage takes them."""
+        """Return the units of *mask* as a set."""
         assignment = self.ownership.assignment
         numbers: list[int] = np.flatnonzero(mask).tolist()
         return UnitSet(
@@ -257,12 +240,12 @@ class HandoverContext:
         )  # fmt: skip
 
     def hold_back(self, mask: Mask) -> None:
-        """Let nobody fetch those units here until they are let go."""
+        """Stop fetches from the units of *mask*, until `release`."""
         self.ownership.in_transfer |= mask
         self._held()
 
     def release(self, mask: Mask) -> None:
-        """Let those units be fetched again, if they are this agent's."""
+        """Allow fetches from the units of *mask* again, if this agent holds them."""
         self.ownership.in_transfer &= ~mask
         self._held()
 
@@ -274,10 +257,10 @@ class HandoverContext:
         self, make: Callable[[], Steps], goes_on: Callable[[], bool] = lambda: True, *,
         tries: int = 0,
     ) -> bool:  # fmt: skip
-        """Do the steps that *make* gives, and make that durable; see `StepRunner.run`.
+        """Run the steps of *make* and write the store; see `StepRunner.run`.
 
-        Where the store cannot write they are made, and done, once more when it can. Raises
-        `StoreWriteError`: it could not *tries* times; 0 is without end.
+        After a failed write they are made and run again. Raises `StoreWriteError` after *tries*
+        failures; 0 is without end.
         """
         failed = 0
         while True:
@@ -302,10 +285,10 @@ class HandoverContext:
 
 
 class ForeignUnits:
-    """What is known of the units that this agent, with *ownership*, neither owns nor holds.
+    """Units that this agent neither owns nor holds.
 
     Attributes:
-        found: units of which something may lie here, and is to go to their owners.
+        found: units with rows here, which go to their owners.
     """
 
     def __init__(self, ownership: Ownership) -> None:
@@ -315,31 +298,31 @@ class ForeignUnits:
         self._ownership = ownership
 
     def come(self, mask: Mask) -> None:
-        """Something comes, or has come, for those units."""
+        """Rows come, or came, for those units."""
         self._clean &= ~mask
         self.found &= ~mask
         self._came |= mask
 
     def gone(self, mask: Mask) -> None:
-        """Nothing of them lies here any more."""
+        """No rows of those units are left."""
         self._clean |= mask
         self.found &= ~mask
 
     def note(self) -> None:
-        """Others are members than before, or hold something else: called before anything comes."""
+        """Members or holders changed: called before any row comes."""
         self.come(self._ownership.own | self._ownership.mine)
 
     def unknown(self) -> Mask:
-        """The units that are to be looked at, as far as nothing is going on with them."""
+        """Return the units to look for in the store."""
         ownership = self._ownership
         return ~(ownership.own | ownership.mine | ownership.in_transfer | self._clean | self.found)
 
     def begin(self) -> None:
-        """The store is looked through from now on."""
+        """A search of the store begins."""
         self._came[:] = False
 
     def looked(self, mask: Mask, found: Mask) -> None:
-        """Of the units of *mask* something was found in those of *found*."""
+        """The search of *mask* has found rows of *found*."""
         self.found |= found & ~self._came
         self._clean |= mask & ~found & ~self._came
 
@@ -352,11 +335,10 @@ _ENDED: Final = frozenset(
 
 
 def is_forced(entry: Entry, state: UrlState) -> bool:
-    """Whether somebody asked for *entry*, which waits, though its URL was known: a spider that said
-    ``dont_filter``, an operator.
+    """Whether a spider (``dont_filter``) or an operator forced *entry*, though its URL was known.
 
-    What ``start()`` yields every agent asks for that begins. So that is none of it, unless *state*
-    says that one was sent, which this one follows (a retry).
+    Entries of ``start()`` are not forced, since each agent makes them, except for a retry of one
+    that *state* says was sent.
     """
     if not entry.flags & _DONT_FILTER:
         return False
@@ -364,8 +346,7 @@ def is_forced(entry: Entry, state: UrlState) -> bool:
 
 
 def restore_revisit(revisits: RevisitPlans, identity: bytes) -> None:
-    """A page is not pending any more, and nobody has visited it: let it wait for its time, if it
-    has a plan."""
+    """Let an unvisited page that left its queue wait for its revisit, if it has a plan."""
     plan = revisits.get(identity)
     if plan is not None and not revisits.waits(identity, plan):
         revisits.forget(identity)
@@ -373,7 +354,7 @@ def restore_revisit(revisits: RevisitPlans, identity: bytes) -> None:
 
 
 def refuse_sieve(context: HandoverContext, units: UnitSet) -> None:
-    """Raise `JobError` where URLs are known by fingerprints that are not those of some units."""
+    """Raise `JobError` if fingerprints of *units* do not lie together."""
     if context.store.sieve is not None and not units.slots:
         raise JobError(
             "with SUITE_SEEN_STORE = 'sieve' hosts can be handed over with "

@@ -1,34 +1,19 @@
-"""Hand-over files: files in which one agent hands what it keeps of some hosts to another.
+"""Hand-over files, their labels and units, and the protocol of their transports.
 
 ======== ==========================================================
 bytes    what, in network order
 ======== ==========================================================
-8        `MAGIC`: what it is, and its version
-4        bytes of the first chunk as it lies here
+8        `MAGIC`: type and version
+4        bytes of the first chunk as stored
 4        bytes of it decompressed
-8        xxh3 of the bytes as they lie here, seeded with the place at which they begin
+8        xxh3 of the bytes as stored, seeded with their offset
 n        the chunk: a Zstandard frame (RFC 8878) of a msgpack array
 ...      likewise, chunk after chunk
 ======== ==========================================================
 
-The first chunk is the `HandoverLabel`, the last one is empty; every other is a list of items, which
-are lists of a number and what belongs to it. So a file that was cut is noticed, and where its
-intact
-part ends is known: a transfer goes on from there.
-
-A file came from elsewhere: no length is used unchecked, and nothing in it is more than data.
-
-Some units of a crawl: which hosts and URLs lie in them, and where to find those in a store.
-
-What brings files from agent to agent: the protocol that TCP and a shared folder both follow.
-
-A file (`storage.files`) may hold gigabytes, and each end may be killed at any time. So it goes
-on where its intact part ends, the giver keeps it until the taker says that all of it is in its own
-store, and whoever is offered one that he has taken already only says so. Offer and receipt travel
-the same way as the file: a hand-over that is under way needs no server.
-
-Whatever comes was written by others: ids and names are checked before any becomes part of a path,
-and what is in a file is the business of `storage.taking`, which believes none of it either.
+The first chunk is the label, the last one is empty, all others are lists of items. So a cut is
+noticed, and a transfer resumes at the end of the intact part. Input is not trusted: every length is
+checked before use.
 """
 
 from __future__ import annotations
@@ -55,32 +40,29 @@ from scrapy_spider_suite.frontier.entries import UNITS
 
 MAGIC: Final = b"SUITE-H\1"
 CHUNK: Final = 1 << 16
-"""Bytes of items, decompressed, from which on a chunk is full."""
+"""Bytes of items, decompressed, at which a chunk is full."""
 RAW_MAX: Final = 64 << 20
-"""Most bytes of a chunk, decompressed: a chunk, and one request of a spider in its largest form."""
+"""Most bytes of a chunk, decompressed: a chunk, and one request of a spider."""
 
 _HEAD: Final = struct.Struct(">IIQ")
 _LEVEL: Final = 3
 _OPTIONS: Final[Mapping[int, int]] = {zstd.DecompressionParameter.window_log_max: 23}
 
 HOST, ROW, STATE, KEPT, CLOCK, SIEVE, DROPPED, PRINTS = range(8)
-"""What an item is: a host's record, a pending URL, one that is done or failed, a row of a mapping,
-the clock of an address; the bits of all fingerprints that come, how often a host was dropped, some
-fingerprints."""
+"""Kinds of items: host record, pending URL, done or failed URL, row of a mapping, clock of an
+address; bits of the fingerprints, drops of a host, fingerprints."""
 
 Item = list[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class HandoverLabel:
-    """What a file is.
+    """Identifies a file.
 
     Attributes:
-        file_id: another one each time that hosts are packed; its id: another one each time that
-        anything is packed. crawl: the id of the crawl.
-        sender: the agent that gives.
-        receiver: the agent that takes.
-        units: what is handed over, as `units.packed` has it.
+        file_id: new with each packing.
+        crawl: the id of the crawl.
+        units: see `pack_units`.
     """
 
     file_id: str
@@ -102,7 +84,7 @@ class HandoverWriter:
         self._chunk(msgpack.packb([getattr(label, each.name) for each in fields(HandoverLabel)]))
 
     def put(self, item: Item) -> bool:
-        """Add *item*; whether a chunk was written for it."""
+        """Add *item*; return whether a chunk was written."""
         data = msgpack.packb(item)
         self._items.append(data)
         self._size += len(data)
@@ -125,12 +107,11 @@ class HandoverWriter:
         self._at += _HEAD.size + len(frame)
 
     def finish(self) -> None:
-        """Nothing more comes."""
         self._cut()
         self._chunk(msgpack.packb([]))
 
     def close(self) -> None:
-        """Let go of the file; it is to be removed unless it was finished."""
+        """Close the file; an unfinished one is to be removed."""
         self._file.close()
 
     def __enter__(self) -> HandoverWriter:
@@ -143,12 +124,10 @@ class HandoverWriter:
 
 
 class HandoverReader:
-    """Reads the file at *path*. Raises `HandoverFileError`: it is none, here and in all that
-    follows.
+    """Reads the file at *path*. All methods raise `HandoverFileError` for invalid content.
 
     Attributes:
-        label: what it says it is.
-        first: where its first items begin.
+        first: offset of the first items.
     """
 
     def __init__(self, path: Path) -> None:
@@ -167,7 +146,7 @@ class HandoverReader:
             raise
 
     def chunk(self, at: int) -> tuple[list[Item], int]:
-        """The items of the chunk at *at*, and where the next one begins; none: it is the last."""
+        """Return the items of the chunk at *at*, and the next offset; no items: the end."""
         items, end = self._chunk(at)
         if not all(isinstance(item, list) and item for item in items):
             raise HandoverFileError(f"{self.path} holds what no agent writes, at byte {at}")
@@ -176,14 +155,12 @@ class HandoverReader:
         return items, end
 
     def chunks(self) -> Iterator[tuple[list[Item], int]]:
-        """All of them, from the first to the last."""
         items, at = self.chunk(self.first)
         while items:
             yield items, at
             items, at = self.chunk(at)
 
     def _chunk(self, at: int) -> tuple[list[Any], int]:
-        """The array at *at*, and where the next chunk begins."""
         self._file.seek(at)
         head = self._file.read(_HEAD.size)
         if len(head) < _HEAD.size:
@@ -201,7 +178,6 @@ class HandoverReader:
         return _array(_raw(frame, size), f"{self.path}, at byte {at}"), at + _HEAD.size + packed
 
     def close(self) -> None:
-        """Let go of the file."""
         self._file.close()
 
     def __enter__(self) -> HandoverReader:
@@ -212,11 +188,7 @@ class HandoverReader:
 
 
 def intact_length(path: Path) -> int:
-    """How many bytes of the file at *path*, from its begin on, need not be sent again.
-
-    All of them if it is whole: then `HandoverReader` reads to its end. Takes as long as reading it
-    does.
-    """
+    """Return how many bytes of the file at *path* need not be sent again; reads them all."""
     try:
         with HandoverReader(path) as reader:
             at = reader.first
@@ -237,7 +209,6 @@ def _next(reader: HandoverReader, at: int) -> tuple[bool, int]:
 
 
 def _raw(frame: bytes, size: int) -> bytes:
-    """What *frame* holds, if that is *size* bytes; else nothing, which is no array."""
     decompressor = zstd.ZstdDecompressor(options=_OPTIONS)
     try:
         raw = decompressor.decompress(frame, size + 1)
@@ -264,14 +235,14 @@ def _label_of_row(path: Path, row: list[Any]) -> HandoverLabel:
 
 
 UnitFunction = Callable[[str, str], int]
-"""The unit of a URL: of its host, and itself."""
+"""The unit of a host and URL."""
 
 
 class UnitSet:
-    """The *units* of an assignment, whose function is *unit*.
+    """The *units* of an assignment with the function *unit*.
 
-    With *by_host* it goes by the host alone; with *slots* the unit is the slot of the host, so that
-    what is kept of a unit lies together.
+    With *by_host* the host alone decides; with *slots* the unit is the host's slot, so that its
+    rows lie together.
     """
 
     def __init__(
@@ -286,15 +257,14 @@ class UnitSet:
         return f"<Units: {len(self.numbers):,}>"
 
     def has_host(self, host: str) -> bool:
-        """Whether all URLs of *host* lie in them; where that goes by URL, whether some may."""
+        """Whether the URLs of *host* lie here; where URLs decide, whether some may."""
         return not self.by_host or self._unit(host, f"https://{host}/") in self.numbers
 
     def has(self, host: str, url: str) -> bool:
-        """Whether *url* of *host* lies in them."""
         return self._unit(host, url) in self.numbers
 
     def prefixes(self) -> Iterator[tuple[bytes, bytes]]:
-        """Where keys that begin with a slot may lie: from the first key on, before the second."""
+        """Yield the key ranges of the units: first key, exclusive last key."""
         if not self.slots:
             yield b"", b"\xff" * 3
             return
@@ -307,14 +277,14 @@ class UnitSet:
 
 
 def pack_units(units: Iterable[int]) -> bytes:
-    """*units* as a bit for each."""
+    """Return *units* as a bitmap."""
     bits = np.zeros(UNITS, bool)
     bits[list(units)] = True
     return np.packbits(bits).tobytes()
 
 
 def unpack_units(data: bytes) -> frozenset[int]:
-    """What `pack_units` packed. Raises `HandoverFileError` for anything else."""
+    """Reverse `pack_units`. Raises `HandoverFileError`."""
     if len(data) != UNITS // 8:
         raise HandoverFileError("units that are none")
     found = np.flatnonzero(np.unpackbits(np.frombuffer(data, np.uint8)))
@@ -322,133 +292,110 @@ def unpack_units(data: bytes) -> frozenset[int]:
 
 
 PIECE: Final = 1 << 16
-"""Bytes that are sent at a time."""
+"""Bytes sent at a time."""
 
 RESERVE: Final = 64 << 20
-"""Bytes of a disk that a file leaves free, besides as many as it has itself: it is merged."""
+"""Bytes of a disk that stay free, besides the size of the file, which is merged."""
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class FileReceiver(Protocol):
-    """What takes the files that come."""
+    """Takes the files that come."""
 
     def kept(self, label: HandoverLabel) -> bool:
-        """Whether all of that file is in the store, on disk, already.
-
-        Raises `TransportError`: that cannot be said now.
-        """
+        """Whether all of the file is in the store on disk. Raises `TransportError`: unknown now."""
 
     async def take(self, label: HandoverLabel, path: Path) -> None:
-        """Have all of the file at *path*, which is whole, in the store, on disk.
+        """Merge the whole file at *path* into the store on disk; resumes after a cancellation.
 
-        If it is cancelled, the next call goes on. Raises `HandoverFileError`: it cannot be taken,
-        now or later; `TransportError`: not now.
+        Raises `HandoverFileError`: never possible; `TransportError`: not now.
         """
 
 
 @dataclass
 class FileCounters:
-    """What a file_transport has done since it was made. Bytes are those of files.
+    """Counters of a transport; bytes are those of files.
 
     Attributes:
-        signs: how often a taker was heard of that is at work.
+        signs: signs of life of receivers at work.
     """
 
     delivered: int = 0
-    """Hand-over files of which the other side has said that it keeps them."""
-
     received: int = 0
-    """Hand-over files that are kept here."""
-
     resumed: int = 0
-    """Hand-over files that went on where a transfer had broken off, either way."""
-
     bytes_out: int = 0
     bytes_in: int = 0
     broken: int = 0
-    """Connections that were cut, or on which nothing came."""
-
     forged: int = 0
-    """Refused: without the key, or not what its sender had sent."""
-
     malformed: int = 0
-    """Refused: not what it should be."""
-
     oversized: int = 0
-    """Refused: larger than agreed."""
-
     crowded: int = 0
-    """Refused: too many connections at once, or no room on the disk."""
-
     bad: int = 0
-    """Hand-over files that cannot be taken, given or received."""
-
     def __post_init__(self) -> None:
         self.signs = 0
         self._sent: Counter[str] = Counter()
 
     def sent(self, label: HandoverLabel) -> int:
-        """How far that file has gone out, however often, until it is withdrawn."""
+        """Return how far the file has gone out, until it is withdrawn."""
         return self._sent[label.file_id]
 
     def send(self, label: HandoverLabel, at: int, size: int) -> None:
-        """So many bytes of it go out, from byte *at* on."""
+        """Count *size* bytes sent from offset *at*."""
         self.bytes_out += size
         self._sent[label.file_id] = max(self._sent[label.file_id], at + size)
 
     def withdraw(self, label: HandoverLabel) -> None:
-        """Nobody asks for that file any more."""
         self._sent.pop(label.file_id, None)
 
     def refuse(self, kind: str) -> None:
-        """Something was refused: *kind* is the name of a counter."""
+        """Count a refusal; *kind* is the name of a counter."""
         setattr(self, kind, getattr(self, kind) + 1)
 
     def as_dict(self) -> dict[str, int]:
-        """Each by its name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 class FileTransport(Protocol):
-    """Brings files, several at once; belongs to one event loop and is used in its thread only."""
+    """Sends and receives several files at once; used in the thread of one event loop.
+
+    Either end may be killed: a transfer resumes at the intact part, and the sender keeps a file
+    until the receiver has it in its store. A file offered twice is acknowledged again.
+    """
 
     counters: FileCounters
     throttle: Throttle
 
     @property
     def address(self) -> str:
-        """Where others bring theirs, once it has started; for the row of a member."""
+        """Where other agents send files, once started; for the member's record."""
 
     async def start(self, inbox: FileReceiver) -> None:
-        """Begin to receive; what an earlier process has not taken is. Raises `OSError`."""
+        """Begin to receive, also what an earlier process left. Raises `OSError`."""
 
     async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
-        """Bring the file at *path* to its receiver, at *address*; return once that keeps it.
+        """Send the file at *path* to *address*; return once the receiver keeps it.
 
-        Raises `TransportError`: it is to be tried again later; `HandoverFileError`: the receiver
-        cannot take it, now or later. May be cancelled.
+        Raises `TransportError`: try again later; `HandoverFileError`: refused for good. May be
+        cancelled.
         """
 
     def withdraw(self, label: HandoverLabel) -> None:
-        """Nobody calls `deliver` for that file any more: what lies about of it is removed.
-
-        If it was not delivered, it may have arrived all the same.
-        """
+        """Remove what is left of a file that is not delivered again; it may have arrived."""
 
     async def close(self) -> None:
-        """Stop. It never raises; twice is once."""
+        """Stop. Never raises; idempotent."""
 
 
 class Throttle:
-    """Lets *rate* bytes a second through; any number of them with 0."""
+    """Limits output to *rate* bytes a second; 0: unlimited."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
         self._free = 0.0
 
     def wait(self, size: int, now: float) -> float:
-        """How many seconds to wait, at time *now*, before *size* bytes go; they count as gone."""
+        """Return the seconds to wait at *now* before *size* bytes go, and count them."""
         if not self.rate:
             return 0.0
         begin = max(now, self._free)
@@ -457,9 +404,7 @@ class Throttle:
 
 
 def decode_label(row: Sequence[Any]) -> HandoverLabel:
-    """The label that *row* holds. Raises `HandoverFileError` unless it is one that an agent can
-    write.
-    """
+    """Return the label in *row*. Raises `HandoverFileError` for invalid ones."""
     if [type(each) for each in row] != [str, str, str, str, bytes]:
         raise HandoverFileError("a hand-over file without a label")
     label = HandoverLabel(*row)
@@ -477,7 +422,7 @@ def decode_label(row: Sequence[Any]) -> HandoverLabel:
 
 
 def read_label(path: Path) -> HandoverLabel:
-    """The label of the file at *path*, checked. Raises `HandoverFileError`."""
+    """Return the checked label of the file at *path*. Raises `HandoverFileError`."""
     if path.is_symlink() or not path.is_file():
         raise HandoverFileError(f"{path.name} is no file")
     with HandoverReader(path) as reader:
@@ -486,14 +431,14 @@ def read_label(path: Path) -> HandoverLabel:
 
 
 def quoted_name(name: str) -> str:
-    """*name* as part of a path, whatever is in it."""
+    """Return *name* as a safe part of a path."""
     return quote(name, safe="").replace(".", "%2E")
 
 
 def intact_prefix(path: Path, label: HandoverLabel, size: int) -> int:
-    """How much of the file *label* of *size* bytes lies at *path*, where it goes on; 0 is none.
+    """Return the intact bytes of file *label* at *path*, and cut off the rest.
 
-    What is not intact is cut off. Takes as long as reading it does. Raises `OSError`.
+    Reads all of it. Raises `OSError`.
     """
     at = 0
     if path.is_file() and not path.is_symlink():
@@ -509,7 +454,7 @@ def intact_prefix(path: Path, label: HandoverLabel, size: int) -> int:
 
 
 def check_room(folder: Path, size: int) -> None:
-    """Raise `TransportError` unless a file of which *size* bytes are to come finds room there."""
+    """Raise `TransportError` unless the disk has room for *size* more bytes of a file."""
     system = os.statvfs(folder)
     free = system.f_bavail * system.f_frsize
     if free < 2 * size + RESERVE:
@@ -517,5 +462,5 @@ def check_room(folder: Path, size: int) -> None:
 
 
 def error_text(error: BaseException) -> str:
-    """What *error* says, as others are told."""
+    """Return *error* as one short line."""
     return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,20 +1,12 @@
-"""URLs that wait at the taker of a file, and of which the file says more.
+"""The receiving side of a hand-over: a file is checked, then merged.
 
-A row is found by walking over the queue of its host, so what becomes of it is put off until all of
-the file is merged. What was asked for stays, whatever came. Of two rows that ask for the same one
-stays: that of the giver, unless only the other was asked for.
+Rows that come meanwhile are stored, and not fetched. Of a URL known on both sides the further state
+counts (done, failed, pending), of two pending ones the sender's, of clocks the later. A forced
+entry stays pending: a second fetch is better than none. Pending URLs of which the file says more
+are marked, and decided by a walk over the queue after the merge (`Conflicts`).
 
-The side of a hand-over that takes: what another agent has given, checked, then merged.
-
-Whatever comes for the units meanwhile is stored as ever; `Holding` keeps it from being fetched
-until all is here. So URLs may be known on both sides: the further state counts (done, failed,
-pending), of two that are pending that of the giver, who knew it first; later clocks count. But what
-was asked for (`asked`) is to be fetched, whatever is known of it, and is pending in the end: rather
-once more, where a hand-over that was called off has left something of it elsewhere, than not at
-all.
-
-Each portion is one batch with the place in the file that it ends at. So a kill in the middle leaves
-half of it, known to be that, and merging goes on there; once it is done, merging does nothing.
+Each portion is one batch with its position in the file, so a merge resumes after a kill; a finished
+merge does nothing.
 """
 
 from __future__ import annotations
@@ -65,12 +57,12 @@ from scrapy_spider_suite.store.rows import COUNT_MAX, HostRecord, UrlState, unpa
 from scrapy_spider_suite.store.seen_index import DONE_200
 
 WriteState = Callable[[str, bytes, UrlState], None]
-"""Writes, of a host, under a state key, that a URL is done or failed."""
+"""Writes the final state of a URL: host, state key, state."""
 
 _CONFLICT: Final = b"d"
 _UNTIL: Final = struct.Struct(">Q")
 _ROW, _FORCED, _REPLACES, _STATE = b"r", b"a", b"i", b"s"
-"""What came: a row, one that was asked for, one instead of which another stays; a state."""
+"""What came: a row; a forced row; a row that replaces another one; a state."""
 _UNTRIED: Final = UrlState(State.PENDING)
 
 
@@ -78,9 +70,8 @@ class ConflictMark(NamedTuple):
     """What came for a URL that was pending.
 
     Attributes:
-        until: the sequence number of the last row that was here by then.
-        kind: see above.
-        data: a state, packed; or a digest of what a row asks for.
+        until: sequence number of the last row that was here then.
+        data: a packed state, or the digest of a row's request.
     """
 
     until: int
@@ -88,12 +79,11 @@ class ConflictMark(NamedTuple):
     data: bytes
 
     def to_bytes(self) -> bytes:
-        """As a row holds it."""
         return _UNTIL.pack(self.until) + self.kind + self.data
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ConflictMark:
-        """Read it back. Raises `JobDamagedError`."""
+        """Raises `JobDamagedError`."""
         at = _UNTIL.size
         try:
             return cls(_UNTIL.unpack_from(data)[0], data[at : at + 1], data[at + 1 :])
@@ -102,7 +92,7 @@ class ConflictMark(NamedTuple):
 
 
 class Conflicts:
-    """The marks of a store; *write* writes states that were put off."""
+    """The marks of a store; *write* writes deferred states."""
 
     def __init__(self, context: HandoverContext, write: WriteState) -> None:
         self._context = context
@@ -113,15 +103,15 @@ class Conflicts:
 
     @property
     def left(self) -> bool:
-        """Whether any mark has not come to its end."""
+        """Whether any mark is left."""
         return next(self._kv.items(_CONFLICT), None) is not None
 
     def row(self, entry: Entry, state: UrlState) -> None:
-        """*entry*, which is about to come, with *state*, waits here already."""
+        """*entry*, with *state*, comes though its URL is pending here."""
         self._mark(entry.identity, _FORCED if is_forced(entry, state) else _ROW, _digest(entry))
 
     def state(self, key: bytes, theirs: UrlState) -> None:
-        """What waits here under this state key is done or failed, as *theirs* says."""
+        """A URL that is pending here is done or failed, as *theirs* says."""
         self._mark(key, _STATE, theirs.to_bytes())
 
     def _mark(self, key: bytes, kind: bytes, data: bytes) -> None:
@@ -131,7 +121,7 @@ class Conflicts:
     # When all of it is merged
 
     def end(self, since: int) -> Iterator[bool]:
-        """Have every mark come to its end; all rows of the file have numbers behind *since*."""
+        """Decide all marks; rows of the file have numbers behind *since*."""
         while (first := next(self._kv.items(_CONFLICT), None)) is not None:
             prefix = first[0][: first[0].index(b"\0", len(_CONFLICT) + 2) + 1]
             host = prefix[len(_CONFLICT) + 2 : -1].decode()
@@ -147,7 +137,7 @@ class Conflicts:
                 yield False
 
     def _walk(self, host: str, since: int) -> Generator[bool, None, bool]:
-        """Go over the queue of *host*; whether that has to be done once more."""
+        """Walk over the queue of *host*; return whether to walk again."""
         after, again = self._records.of(host).head, False
         while entries := self._store.rows(host, after, ROWS):
             for entry in entries:
@@ -160,7 +150,7 @@ class Conflicts:
         return again
 
     def _judge(self, entry: Entry, mark: ConflictMark, since: int) -> bool:
-        """Take out a marked *entry*, or leave it; whether the queue is to be gone over again."""
+        """Unqueue a marked *entry*, or leave it; return whether to walk again."""
         early = sequence_of(entry.key) <= mark.until
         if mark.kind == _STATE:
             data = self._store.row(entry.identity)
@@ -198,7 +188,7 @@ class Conflicts:
 
 
 def _digest(entry: Entry) -> bytes:
-    """What *entry* asks for, as far as its identity does not say it."""
+    """Return the digest of what *entry* asks for beyond its identity."""
     return xxhash.xxh3_64_digest(entry.payload or b"")
 
 
@@ -209,7 +199,6 @@ _END: Final = -1
 
 
 def _check_record(record: HostRecord) -> None:
-    """Raise `ValueError` for numbers that are beyond all that an agent writes."""
     sane = record.next_fetch <= NEVER and 0.0 <= record.crawl_delay < LATEST
     numbers = (record.pending, record.done, record.failed, record.attempts)
     if not sane or max(numbers) > COUNT_MAX:
@@ -217,7 +206,7 @@ def _check_record(record: HostRecord) -> None:
 
 
 def _check_kept(host: str, name: str, key: bytes, value: bytes) -> None:
-    """Raise anything for what is no row of a mapping that goes with *host*."""
+    """Raise anything unless the row belongs to a mapping that goes with *host*."""
     part = kind_of_row(name, key, host)
     if part is None or type(value) is not bytes:
         raise ValueError(f"no row of {str(name)[:100]!r} that goes with {host!r}")
@@ -229,8 +218,8 @@ def _check_kept(host: str, name: str, key: bytes, value: bytes) -> None:
 
 
 class LoadPosition(NamedTuple):
-    """How far a file is taken: the chunk to go on with, and how many of its items are; *since*
-    is the sequence number of the last row that was here before."""
+    """How far a file is merged: chunk offset, items of it; *since* is the last earlier sequence
+    number."""
 
     at: int
     items: int
@@ -238,10 +227,10 @@ class LoadPosition(NamedTuple):
 
 
 class HostLoad:
-    """Takes the file at *path*, which *label* says is to come, into the frontier of *context*.
+    """Merges the file at *path* into the frontier of *context*.
 
     Attributes:
-        counts: how many items of each kind were merged.
+        counts: merged items by kind.
     """
 
     def __init__(
@@ -261,13 +250,11 @@ class HostLoad:
 
     @property
     def done(self) -> bool:
-        """Whether all of it is here, on disk: the giver may forget it."""
+        """Whether all of it is on disk: the sender may forget it."""
         return self._place(0).at == _END
 
     def take(self) -> Steps:
-        """Check the file, all of it, then merge it. Raises `HandoverFileError`: nothing was
-        changed.
-        """
+        """Check the whole file, then merge it. Raises `HandoverFileError`: nothing was changed."""
         if not self.done:
             with HandoverReader(self._path) as reader:
                 if self._kv.get(self._key) is None:
@@ -282,13 +269,11 @@ class HostLoad:
 
     @property
     def broken_off(self) -> bool:
-        """Whether a merge, of whatever file, was broken off, and has left URLs that wait twice:
-        nothing may be fetched before `settle` is through."""
+        """Whether a broken-off merge has left marks: nothing may be fetched before `settle`."""
         return self._twice.left
 
     def settle(self) -> Steps:
-        """See to those URLs: it may be that nobody goes on with that merge. Raises what the store
-        does."""
+        """Decide those marks, since their merge may never go on."""
         rows = (msgpack.unpackb(data) for _, data in self._kv.items(_LOADED))
         since = [LoadPosition(*map(int, row)).since for row in rows if row[0] != _END]
         yield from self._twice.end(min(since, default=self._context.states.counters.sequence))
@@ -330,7 +315,7 @@ class HostLoad:
             yield False
 
     def _check_item(self, kind: int, host: str, *rest: Any) -> None:
-        """Raises anything unless that is an item, of a host of the units."""
+        """Raise anything unless the item is valid, and of a host of the units."""
         if kind == CLOCK:
             (wall,) = rest
             if not (isinstance(host, str) and -LATEST < wall < 1e12):
@@ -432,7 +417,6 @@ class HostLoad:
                 context.states.counters.dead_hosts += theirs.dead == Event.HOST_DEAD.value
 
     def _known(self, key: bytes) -> bytes | None:
-        """What is known of a URL here, also by its fingerprint."""
         row = self._store.row(key)
         return DONE_200 if row is None and self._printed.knows(key) else row
 
@@ -458,8 +442,7 @@ class HostLoad:
             self._write_state(host, key, theirs)
 
     def _write_state(self, host: str, key: bytes, theirs: UrlState) -> None:
-        """A URL, which does not wait here, is done or failed, as *theirs* says: if that is further.
-        """
+        """Write the final state *theirs* of a URL that is not pending, if it is further."""
         record, data = self._records.touch(host), self._known(key)
         if data is not None:
             mine = UrlState.from_bytes(data)

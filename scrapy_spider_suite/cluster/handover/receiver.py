@@ -1,4 +1,4 @@
-"""The side of a hand-over that takes, as an agent at work."""
+"""Merges the files that come."""
 
 from __future__ import annotations
 
@@ -33,19 +33,17 @@ from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.runtime.text import counted
 
 MAX_TRIES: Final = 5
-"""Times that a store may fail to write before a file is put off: its giver fetches meanwhile."""
+"""Failed writes of the store after which a file is postponed."""
 
 MAX_POSTPONED: Final = 4
-"""Hand-over files that were put off, after which no others are taken: each of them lies on this
-disk.
-"""
+"""Postponed files, each on this disk, after which no others are accepted."""
 
 
 class Receiver:
-    """A `file_transport.Inbox` that merges what comes into the frontier of *context*.
+    """A `FileReceiver` that merges into the frontier of *context*.
 
     Attributes:
-        at_work: how many files are being taken.
+        at_work: files being merged.
         counts: files, hosts, urls, bytes.
     """
 
@@ -60,7 +58,6 @@ class Receiver:
         self._late: set[str] = set()  # those of them that could not be taken of late
 
     def kept(self, label: HandoverLabel) -> bool:
-        """See `file_transport.Inbox`."""
         if not self.ready.is_set():
             raise TransportError("this agent has only just begun")
         self._check(label)
@@ -79,7 +76,6 @@ class Receiver:
         return False
 
     async def take(self, label: HandoverLabel, path: Path) -> None:
-        """See `file_transport.Inbox`."""
         await self.ready.wait()
         self._check(label)
         context, mask = self._context, unit_mask(unpack_units(label.units))
@@ -137,7 +133,7 @@ class Receiver:
         )  # fmt: skip
 
     async def _on_the_medium(self) -> None:
-        """The other side forgets it all: also a power failure must leave it here."""
+        """Sync the store: the sender forgets the rows, so they must survive a power failure."""
         for tries in range(MAX_TRIES, 0, -1):
             try:
                 await asyncio.to_thread(self._context.store.sync_log)
@@ -156,7 +152,7 @@ class Receiver:
         )  # fmt: skip
 
     async def _nothing_is_out(self, mask: Mask) -> None:
-        """Wait until nothing of the units is being fetched, where that goes by host."""
+        """Wait until no host of the units is being fetched, if hosts decide."""
         units, fronts = self._context.units(mask), self._context.residents.fronts
         while units.by_host and any(map(units.has_host, fronts.hosts_leased())):
             await asyncio.sleep(WAIT)

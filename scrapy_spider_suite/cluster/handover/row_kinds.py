@@ -1,4 +1,4 @@
-"""Which rows of a job go along when its hosts go to another agent, and how two are merged."""
+"""Which rows of a job go along when its hosts move, and how two values are merged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scrapy_spider_suite.urls.normalize import host_of
 
 
 class KeyedBy(Enum):
-    """What the keys of a mapping begin with, behind the prefix of its part."""
+    """What a key begins with, behind the prefix of its kind."""
 
     IDENTITY = auto()
     HOST = auto()
@@ -31,16 +31,17 @@ class KeyedBy(Enum):
 
 
 Merge = Callable[[bytes | None, bytes], bytes | None]
-"""What is kept of two values: the own one, and that of another agent; None: the own one.
+"""Returns the new value of the own and the other agent's value; None: no change.
 
-Raises anything if the other is no value."""
+Raises anything for an invalid value.
+"""
 
 _MOST: Final = 1e12
-"""No count of an agent is as large, and no time (wall)."""
+"""Exclusive bound of counts and wall times."""
 
 
 class RowKind(NamedTuple):
-    """Rows of a mapping that go: whose keys begin with *prefix*, found *by* what follows it."""
+    """Rows of a mapping that go: keys begin with *prefix*, then *by*."""
 
     by: KeyedBy
     merge: Merge
@@ -62,7 +63,6 @@ def _word(mine: bytes | None, theirs: bytes) -> bytes | None:
 
 
 def _greater(mine: bytes | None, theirs: bytes) -> bytes | None:
-    """Of two numbers of four bytes."""
     struct.unpack(">I", theirs)
     return theirs if mine is None or theirs > mine else None
 
@@ -113,7 +113,7 @@ def _robots(mine: bytes | None, theirs: bytes) -> bytes | None:
 
 
 def _cookies(mine: bytes | None, theirs: bytes) -> bytes | None:
-    """Both; of two of a name those of the other agent, which has talked to the host last."""
+    """Merge both jars; the other agent's cookie wins, since it met the host last."""
     met = {
         (cookie.domain, cookie.path, cookie.name): cookie
         for packed in (mine, theirs) if packed is not None
@@ -131,17 +131,17 @@ TRANSFERRED: Final = {
     "sitemaps": RowKind(KeyedBy.IDENTITY, _word),
     "sitemap_counts": RowKind(KeyedBy.HOST, _greater),
 }
-"""The mappings that go, each with its only part."""
+"""Mappings that go, each with its one kind."""
 
 SHARED_MAPPINGS: Final = {
     "revisits": (RowKind(KeyedBy.IDENTITY, _plan, b"p"), RowKind(KeyedBy.HOST, _claims, b"c")),
     "traps": (RowKind(KeyedBy.HOST, _traps), RowKind(KeyedBy.HOST, _short)),
 }
-"""Those with more than one: plans and claims; grounds, and the URLs that stand for pages."""
+"""Mappings with several kinds: revisit plans and claims; trap evidence and session URLs."""
 
 
 def kind_of_row(name: str, key: bytes, host: str) -> RowKind | None:
-    """The part of mapping *name* that a row of *host* under *key* belongs to; None: it is none."""
+    """Return the kind of a row of *host* under *key* in mapping *name*; None: of none."""
     parts = (TRANSFERRED[name],) if name in TRANSFERRED else SHARED_MAPPINGS.get(name, ())
     for part in parts:
         if key.startswith(part.prefix) and _is_of(part, key[len(part.prefix) :], host):
@@ -151,7 +151,6 @@ def kind_of_row(name: str, key: bytes, host: str) -> RowKind | None:
 
 
 def _is_of(part: RowKind, rest: bytes, host: str) -> bool:
-    """Whether the *rest* of a key names *host*."""
     if part.by is KeyedBy.IDENTITY:
         return rest.startswith(host_key(host)) and len(rest) > len(host_key(host))
     if part.by is KeyedBy.ORIGIN:
@@ -162,7 +161,7 @@ def _is_of(part: RowKind, rest: bytes, host: str) -> bool:
 
 
 def robots_origin(key: bytes) -> str:
-    """The origin of a row of robots.txt, behind the byte of its bucket."""
+    """Return the origin of a robots.txt row, behind its bucket byte."""
     return key[1:].decode() + "/"
 
 
@@ -170,7 +169,7 @@ _values = ValueCodec()
 
 
 def cookie_domain(key: bytes) -> str:
-    """The domain of a row of cookies, without its prefix; "": it is none."""
+    """Return the domain of a cookie row without prefix; "" for an invalid one."""
     try:
         found = _values.loads(key)
     except CodecError:
@@ -180,7 +179,7 @@ def cookie_domain(key: bytes) -> str:
 
 
 def kinds_by_host() -> Iterator[tuple[str, RowKind]]:
-    """Where rows are found by a host's name alone."""
+    """Yield mappings and kinds that are found by a host's name alone."""
     for name, parts in (
         *((name, (part,)) for name, part in TRANSFERRED.items()),
         *SHARED_MAPPINGS.items(),

@@ -1,4 +1,4 @@
-"""The side of a hand-over that gives: one file, from its packing to its end."""
+"""Sends one file, from packing to its end."""
 
 from __future__ import annotations
 
@@ -36,43 +36,42 @@ from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.runtime.text import counted
 
 SILENCE: Final = 30.0
-"""Seconds in which nothing more of a file goes, after which it is called off: its hosts are
-fetched here."""
+"""Seconds without progress after which a file is called off."""
 
 _LOOK: Final = 1.0
-"""Seconds between two looks at whether a file is still to go."""
+"""Seconds between two checks of whether a file is still wanted."""
 
 GiveUnits = Callable[[Numbers, int, int], Awaitable[MovedUnits]]
-"""`registry.Registry.give`."""
+"""`AgentRegistry.give`."""
 
 
 @dataclass(slots=True, eq=False)
 class OutgoingFile:
-    """What is to go to the member *number*."""
+    """A file for the member *number*."""
 
     label: HandoverLabel
     path: Path
     number: int
     mask: Mask
     size: int = 0
-    """Bytes that the receiver has said it keeps."""
+    """Bytes that the receiver keeps."""
 
     stale: bool = False
-    """This agent has become the owner of some of it since: more may have come here."""
+    """This agent owns some of the units again: more rows may have come."""
 
     begun: float = field(default_factory=time.perf_counter)
     counts: Counter[int] = field(default_factory=Counter)
 
 
 class Sender:
-    """Gives files of the frontier of *context*.
+    """Sends files of the frontier of *context*.
 
     Args:
-        give: has another agent hold units.
-        look: has `Shares` know who holds what by now. Both raise as `Registry` does.
+        give: `AgentRegistry.give`.
+        look: updates the holders. Both raise as the registry does.
 
     Attributes:
-        counts: files, units, hosts, urls, bytes; and how many were called_off.
+        counts: files, units, hosts, urls, bytes, called_off.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class Sender:
     # Who is to have what
 
     def masks_of_owners(self) -> dict[int, Mask]:
-        """The units of each other owner, by its number."""
+        """Return the units of each other owner, by its number."""
         ownership = self._context.ownership
         epoch, found = self._owner_masks
         if epoch != ownership.epoch:
@@ -105,14 +104,14 @@ class Sender:
         return found
 
     def is_wanted(self, outgoing: OutgoingFile) -> bool:
-        """Whether its receiver is still the owner of some of it, and all of that is in it."""
+        """Whether the receiver still owns some of the units, and the file is complete."""
         if outgoing.stale:
             return False
         owned = self.masks_of_owners().get(outgoing.number)
         return owned is not None and bool((owned & outgoing.mask).any())
 
     def note(self) -> None:
-        """Others are members than before: called before anything can come for their units."""
+        """Members changed: called before any row of their units comes."""
         own = self._context.ownership.own
         for outgoing in self._open:
             outgoing.stale = outgoing.stale or bool((own & outgoing.mask).any())
@@ -120,7 +119,7 @@ class Sender:
     # One file
 
     async def give(self, outgoing: OutgoingFile) -> bool:
-        """From its packing to its end; False: it was called off, or cannot go now."""
+        """Pack, send and settle one file; False: called off, or not possible now."""
         self._open.append(outgoing)
         try:
             self._context.hold_back(outgoing.mask)
@@ -133,12 +132,11 @@ class Sender:
             self._open.remove(outgoing)
 
     def let_go(self) -> None:
-        """What was dropped in the middle has been called off."""
+        """Release the units of cancelled files."""
         self._context.release(self._dropped)
         self._dropped[:] = False
 
     async def _pack(self, outgoing: OutgoingFile) -> bool:
-        """Whether it is packed."""
         context = self._context
         units = context.units(outgoing.mask)
 
@@ -156,7 +154,6 @@ class Sender:
             return False
 
     async def _bring(self, outgoing: OutgoingFile) -> bool:
-        """Whether the receiver keeps it; or there is nothing in it."""
         if self._is_empty(outgoing):
             return True
         logger.info(
@@ -168,17 +165,15 @@ class Sender:
         return await self._deliver(outgoing)
 
     async def call_off(self, outgoing: OutgoingFile) -> None:
-        """What an earlier process has begun does not go on: more may have come since."""
+        """Call off a file of an earlier process: more rows may have come since."""
         await self._end(outgoing, kept=False)
 
     def _is_empty(self, outgoing: OutgoingFile) -> bool:
-        """Whether nothing in it is of use to anybody."""
         counts = outgoing.counts
         whole = self._context.ownership.assignment.by_host
         return not (_urls(outgoing) or (whole and counts[HOST] + counts[KEPT]))
 
     async def _deliver(self, outgoing: OutgoingFile) -> bool:
-        """Whether the receiver keeps it."""
         loop, counters = asyncio.get_running_loop(), self._file_transport.counters
         heard, sent, wait = loop.time(), counters.sent(outgoing.label), _LOOK
         while self.is_wanted(outgoing):
@@ -201,7 +196,6 @@ class Sender:
         return False
 
     async def _try(self, outgoing: OutgoingFile) -> bool:
-        """Bring it, while it is wanted."""
         row = self._context.ownership.record(outgoing.number)
         if row is None:
             return False
@@ -222,7 +216,6 @@ class Sender:
     # What comes of it
 
     async def _end(self, outgoing: OutgoingFile, *, kept: bool) -> bool:
-        """The receiver keeps it, or it is called off; whether the units are gone."""
         context = self._context
         ownership, mask = context.ownership, outgoing.mask
         if kept:
@@ -243,7 +236,6 @@ class Sender:
         return bool(goes.any())
 
     async def _forget(self, outgoing: OutgoingFile, goes: Mask) -> None:
-        """Forget it, unless this agent is to have some of it again: then more comes in."""
         context = self._context
         done = await context.run_durably(
             lambda: self._settlement(goes).forget(outgoing.label.file_id),
@@ -259,7 +251,7 @@ class Sender:
         return DumpSettlement(context, context.units(mask))
 
     async def _transfer_units(self, outgoing: OutgoingFile) -> None:
-        """Have the receiver hold what this agent holds of it, as far as that is its by now."""
+        """Have the registry make the receiver holder of the file's units that it owns."""
         ownership, wait = self._context.ownership, _LOOK / 4
         while not outgoing.stale:
             owned = self.masks_of_owners().get(outgoing.number, np.zeros(UNITS, np.bool_))

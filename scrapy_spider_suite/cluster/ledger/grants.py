@@ -1,17 +1,10 @@
-"""What `grants` keeps of each grant, here or asked for. Times are seconds of its clock.
+"""The grants of one process: what to ask for, to hold, to return and to report to the ledger.
 
-What a process owes the ledger: ends of fetches, grants it returns, and wishes that it heard.
+Pure: ``now`` is in seconds of a clock that goes on in sleep. A caller asks `ready`, then calls
+`start` at once; `outgoing` gives the next batch, `answered` or `failed` take the result.
 
-They are kept until the ledger has them, within bounds. Times are seconds of `grants`.
-
-What one process knows of its grants: which keys need one, what to ask for, and what to return.
-
-Pure: ``now`` is an argument, seconds of a clock that nobody sets and that goes on in sleep. Who
-decides what is fetched next asks `ready` and calls `start`, both at once and without waiting;
-`outgoing` gives what is to be sent to the ledger, and `answered` or `failed` takes what came of it.
-
-Invariant: between `start` and `end` this process holds a grant for each key of the fetch,
-which was in its window as the fetch was started.
+Invariant: between `start` and `end` the process has a grant for each key of the fetch, which was in
+its window at the start.
 """
 
 from __future__ import annotations
@@ -37,7 +30,7 @@ from scrapy_spider_suite.cluster.ledger.rate_ledger import (
 
 
 class Need(NamedTuple):
-    """A fetch has to do with this key, and *delay* seconds have to pass there before and after."""
+    """A key of a fetch; *delay* seconds must pass there before and after it."""
 
     key: str
     delay: float
@@ -45,7 +38,7 @@ class Need(NamedTuple):
 
 @dataclass(slots=True)
 class GrantCounters:
-    """What was done so far, in numbers of keys."""
+    """Counts of keys."""
 
     asked: int = 0
     granted: int = 0
@@ -55,18 +48,18 @@ class GrantCounters:
     calls: int = 0
     failures: int = 0
     losses: int = 0
-    """Times that the ledger had lost what it knew."""
+    """Times that the ledger had lost its state."""
 
 
 @dataclass(slots=True)
 class Grant:
-    """A grant: fetches may start from *opens* to *closes*; *out* are those that were."""
+    """Fetches may start from *opens* to *closes*; *out* have started."""
 
     serial: int
     opens: float
     closes: float
     asked: float
-    """The delay that it was granted for."""
+    """The delay it was granted for."""
     out: int = 0
     ended: float = -1.0
     delay: float = 0.0
@@ -81,20 +74,20 @@ class GrantRequest:
     again: float
     """When to ask."""
     wanted: float
-    """When somebody last asked for them here."""
+    """When it was last wanted here."""
     queued: bool = False
     in_flight: bool = False
     maybe: bool = False
-    """They may have been granted without our knowledge."""
+    """The ledger may have granted them; its answer was lost."""
 
 
 OUTBOX_MAX: Final = 100_000
-"""Of each kind, for a ledger that is away. An end that is dropped makes others wait until its grant
-runs out; of a wish they do not hear."""
+"""Most entries of each kind while the ledger is away. A lost end delays others until the grant
+expires; a lost wish is not heard."""
 
 
 class EndedGrant(NamedTuple):
-    """A grant is over: its fetch ended at *ended*, or it was not used (below 0)."""
+    """A grant whose fetch ended at *ended*, or was not used (below 0)."""
 
     key: str
     serial: int
@@ -103,10 +96,10 @@ class EndedGrant(NamedTuple):
 
 
 class LedgerOutbox:
-    """The oldest are portion first.
+    """Ended grants and wishes that the ledger has not heard of; the oldest go first.
 
     Attributes:
-        dropped: those that were too many.
+        dropped: entries over the bound.
     """
 
     def __init__(self) -> None:
@@ -118,28 +111,28 @@ class LedgerOutbox:
         return len(self._ended) + len(self._wishes)
 
     def end(self, key: str, serial: int, ended: float, delay: float) -> None:
-        """A fetch ended, and *delay* seconds run from there."""
+        """A fetch ended; *delay* seconds run from there."""
         self._ended.append(EndedGrant(key, serial, ended, delay))
         self._bound()
 
     def give_back(self, key: str, serial: int) -> None:
-        """A grant that was not used, or may have been given."""
+        """A grant was not used."""
         self._ended.append(EndedGrant(key, serial, -1.0, 0.0))
         self._bound()
 
     def wish(self, key: str, until: float) -> None:
-        """Nobody is to fetch there before *until*."""
+        """Nobody should fetch there before *until*."""
         self._wishes[key] = max(until, self._wishes.get(key, until))
         self._bound()
 
     def take(self, room: int) -> OutboxPortion:
-        """Up to *room* of them, to be sent."""
+        """Return up to *room* entries to be sent."""
         ended = tuple(self._ended.popleft() for _ in range(min(room, len(self._ended))))
         keys = list(self._wishes)[: room - len(ended)]
         return OutboxPortion(ended, tuple((key, self._wishes.pop(key)) for key in keys))
 
     def put_back(self, portion: OutboxPortion) -> None:
-        """They may not have been heard."""
+        """The portion may not have been heard."""
         self._ended.extendleft(reversed(portion.ended))
         for key, until in portion.wishes:
             self.wish(key, until)
@@ -156,7 +149,7 @@ class LedgerOutbox:
 
 @dataclass(frozen=True, slots=True)
 class OutboxPortion:
-    """What `Debts.take` gave."""
+    """Entries taken from the outbox."""
 
     ended: tuple[EndedGrant, ...] = ()
     wishes: tuple[tuple[str, float], ...] = ()
@@ -167,7 +160,7 @@ class OutboxPortion:
     def lines(
         self, now: float
     ) -> tuple[tuple[FetchEnd, ...], tuple[ReturnedGrant, ...], tuple[DelayWish, ...]]:
-        """As they are written into a batch that is sent *now*."""
+        """Return the lines of a batch that is sent *now*."""
         ends = tuple(
             FetchEnd(key, serial, min(int((now - ended) * 1000), WISH_MAX), whole_millis(delay))
             for key, serial, ended, delay in self.ended if ended >= 0
@@ -180,20 +173,20 @@ class OutboxPortion:
 
 
 def whole_millis(seconds: float) -> int:
-    """Whole milliseconds, not less than *seconds*, within what a ledger takes."""
+    """Return milliseconds, rounded up, within the bounds of a ledger."""
     whole = int(seconds * 1000)
     return min(max(0, whole + (whole < seconds * 1000)), WISH_MAX)
 
 
 PATIENCE: Final = 1.0
-"""Seconds after which to ask again for what the ledger was asked, if no news came."""
+"""Seconds until an unanswered question is asked again."""
 
 SLACK: Final = 1.0
-"""Seconds between `start` and the first byte on the wire, as in `cluster.membership`."""
+"""Seconds between `start` and the first byte on the wire."""
 
 
 class SentBatch(NamedTuple):
-    """What `outgoing` gave, for `answered` or `failed`."""
+    """A batch on its way."""
 
     batch: LedgerBatch
     asks: tuple[tuple[str, ...], ...]
@@ -201,12 +194,12 @@ class SentBatch(NamedTuple):
 
 
 class Grants:
-    """The grants of one process. All times and spans are seconds.
+    """The grants of one process; times are seconds.
 
     Args:
-        process: 16 hexadecimal digits, drawn at random for each process.
-        timeout: how long a fetch may last.
-        window: how long a grant may lie here before its fetch starts.
+        process: 16 random hexadecimal digits.
+        timeout: the longest fetch.
+        window: how long a grant may wait here for its fetch.
         ahead: how long before its time a grant is given.
     """
 
@@ -229,11 +222,10 @@ class Grants:
     # Fetches
 
     def ready(self, needs: Iterable[Need], now: float, within: Collection[Need] = ()) -> float:
-        """When a fetch with *needs* may start: at once if that is not after *now*; otherwise ask
-        again then, and not before unless `answered` has news, or a fetch here ended.
+        """Return when a fetch with *needs* may start; asks for missing grants.
 
-        What is missing is asked for: who asks as a fetch ends has the next grant in time. A fetch
-        *within* another, for which that waits, shares the keys that were taken for it.
+        If that is after *now*, ask again then, or once `answered` has news or a fetch here ended. A
+        fetch *within* another one shares its keys.
         """
         missing, at = [], now
         for need in needs:
@@ -250,8 +242,7 @@ class Grants:
         return max(at, self._ask(tuple(missing), now)) if missing else at
 
     def awaits(self, needs: Iterable[Need], now: float) -> bool:
-        """Whether the ledger was asked for what a fetch with *needs* lacks, and has yet to answer.
-        """
+        """Whether the ledger has still to answer a request for *needs*."""
         keys = tuple(need.key for need in needs)
         grants = ((key, self._grants.get(key)) for key in keys)
         missing = tuple(key for key, grant in grants if grant is None or grant.closes <= now)
@@ -261,9 +252,7 @@ class Grants:
     def start(
         self, needs: Iterable[Need], now: float, within: Collection[Need] = ()
     ) -> tuple[Need, ...]:
-        """A fetch is started: what has to be ended or cancelled later, empty if nothing is shared.
-
-        Raises `ValueError` if it is not `ready`.
+        """Start a fetch; pass the result to `end` or `cancel`. Raises `ValueError` if not `ready`.
         """
         taken = tuple(needs)
         for need in taken:
@@ -284,12 +273,12 @@ class Grants:
             self._over(need.key, grant)
 
     def cancel(self, taken: Iterable[Need]) -> None:
-        """The fetch touched no wire."""
+        """The fetch sent nothing."""
         for need in taken:
             self._over(need.key, self._grants[need.key])
 
     def drop(self, needs: Iterable[Need]) -> None:
-        """Nobody here wants to fetch there now: return what is here, and do not ask any more."""
+        """Return unused grants for *needs*, and withdraw requests."""
         keys = tuple(need.key for need in needs)
         self._forget(keys)
         for key in keys:
@@ -298,7 +287,7 @@ class Grants:
                 self._give_back(key, grant)
 
     def close(self) -> None:
-        """Return all that no fetch is out for."""
+        """Return all unused grants."""
         for keys in list(self._requests):
             self._forget(keys)
         for key, grant in list(self._grants.items()):
@@ -306,19 +295,19 @@ class Grants:
                 self._give_back(key, grant)
 
     def postpone(self, key: str, until: float) -> None:
-        """Nobody, here or elsewhere, is to fetch there before *until*."""
+        """Nobody, here or elsewhere, should fetch there before *until*."""
         self.outbox.wish(key, until)
 
     # The ledger
 
     def due(self, now: float) -> float | None:
-        """Seconds until `outgoing` has something, 0.0 for at once, None if nothing is known of."""
+        """Return the seconds until `outgoing` has a batch; None: unknown."""
         if self._queue or self.outbox:
             return 0.0
         return max(0.0, self._agenda[0][0] - now) if self._agenda else None
 
     def outgoing(self, now: float) -> SentBatch | None:
-        """What is to be sent now, if there is anything; one at a time."""
+        """Return the next batch, if there is one; one at a time."""
         self._tidy(now)
         portion = self.outbox.take(BATCH)
         room, asks = BATCH - len(portion), []
@@ -334,10 +323,7 @@ class Grants:
         return SentBatch(self._batch(portion, asks, now), tuple(asks), portion)
 
     def answered(self, sent: SentBatch, reply: LedgerReply, asked: float, now: float) -> set[str]:
-        """The ledger was *asked* at a time, and its *reply* is here *now*.
-
-        Returns the keys for which `ready` may say something else than before.
-        """
+        """Take the *reply* to a batch sent at *asked*; return the keys whose `ready` may change."""
         if self._era and reply.era != self._era:
             self._lost(now)
         self._era, self._longest = reply.era, max(self._longest, reply.longest)
@@ -349,7 +335,7 @@ class Grants:
         return {key for keys in sent.asks for key in keys}
 
     def failed(self, sent: SentBatch) -> None:
-        """No answer came: all of it is to be sent again. What was granted here holds."""
+        """No answer came: send all of it again. Grants that were given hold."""
         self.counters.failures += 1
         self.outbox.put_back(sent.portion)
         for keys in sent.asks:
@@ -449,7 +435,7 @@ class Grants:
                     self.outbox.give_back(key, request.serial)
 
     def _tidy(self, now: float) -> None:
-        """Return grants whose windows have closed, and forget what nobody asks for any more."""
+        """Return grants whose windows have closed, and forget requests that nobody wants."""
         while self._agenda and self._agenda[0][0] <= now:
             _, serial, keys = heappop(self._agenda)
             grant = self._grants.get(keys[0])
@@ -467,7 +453,7 @@ class Grants:
                 heappush(self._agenda, (max(idle, now + self._window), serial, keys))
 
     def _lost(self, now: float) -> None:
-        """The ledger does not know any more what is out: nobody is to fetch there meanwhile."""
+        """The ledger has lost which fetches are out: postpone others there meanwhile."""
         self.counters.losses += 1
         for key, grant in self._grants.items():
             if grant.out:

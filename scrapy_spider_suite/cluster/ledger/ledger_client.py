@@ -1,10 +1,7 @@
-"""Carries what `grants` wants to a ledger and back, and says when the ledger is away.
+"""Exchanges grants with a ledger, and makes one politeness for several processes.
 
-Hosts and addresses from which other processes fetch, too: one politeness for all of them.
-
-Before a fetch begins this process has a grant of the ledger for its host and for its address
-(`agents.ledger`): visits wait for it in the workbench (`storage.permits`), everything else in the
-queue for the wire (`crawl.wire`), and the gate begins no fetch without it.
+A fetch needs a grant for its host and address: visits wait in the workbench (`frontier.permits`),
+other requests at the gate.
 """
 
 from __future__ import annotations
@@ -47,23 +44,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SOONEST, LATEST = 0.25, 10.0
-"""Seconds until a ledger that failed is asked again: the first time, and after many."""
+"""Seconds until a failed ledger is asked again: at first, and at most."""
 
 PAUSE: Final = 0.005
-"""Seconds between calls, in which what is to be said gathers."""
+"""Seconds between calls, to gather lines."""
 
 
 class LedgerClient:
-    """Keeps *grants* and *ledger* in touch while `run` runs.
+    """Exchanges *grants* with *ledger* while `run` runs.
 
     Args:
-        clock: that of all times of *grants*.
-        news: told the keys for which `Grants.ready` may say something else.
+        news: told the keys whose `Grants.ready` may have changed.
 
     Attributes:
-        failures: calls that failed so far.
-        away: why the last one did, empty if it did not.
-        damaged: keys under which the ledger has what no ledger wrote, as of late; a few of them.
+        failures: failed calls.
+        away: why the last call failed; empty if it did not.
+        damaged: some keys under which the ledger has foreign data.
     """
 
     def __init__(
@@ -84,11 +80,11 @@ class LedgerClient:
         self._changed = asyncio.Event()
 
     def poke(self) -> None:
-        """`grants` was asked or told something."""
+        """There is something to send."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Go on until closed, or cancelled."""
+        """Run until closed or cancelled."""
         wait = SOONEST
         while await self._awaited():
             try:
@@ -100,7 +96,7 @@ class LedgerClient:
                 wait = min(LATEST, 2 * wait)
 
     async def leave(self, needs: Sequence[Need], within: Collection[Need] = ()) -> tuple[Need, ...]:
-        """Wait until a fetch with *needs* may start, and start it; for what has no visit."""
+        """Wait until a fetch without a visit may start, and start it."""
         while True:
             now = self._clock()
             at = self.grants.ready(needs, now, within)
@@ -115,15 +111,13 @@ class LedgerClient:
                 pass
 
     def end(self, taken: Iterable[Need]) -> None:
-        """A fetch that was started ended now."""
+        """A started fetch ended now."""
         self.grants.end(taken, self._clock())
         self.poke()
         self._tell()
 
     async def close(self) -> None:
-        """Return what is not used and say what is owed, in one more call for each batch; never
-        raises. What is out is held until its grant runs out. `run` ends by itself.
-        """
+        """Return unused grants and send what is left; never raises. `run` ends by itself."""
         self._closed = True
         self.poke()
         self.grants.close()
@@ -135,7 +129,6 @@ class LedgerClient:
         await self._ledger.close()
 
     async def _awaited(self) -> bool:
-        """Return once there is something to send, False once it is closed."""
         while not self._closed and (due := self.grants.due(self._clock())) != 0.0:
             self._wake.clear()
             try:
@@ -146,7 +139,6 @@ class LedgerClient:
         return not self._closed
 
     async def _call(self) -> bool:
-        """One call, if there is anything to be said. Raises `LedgerError`."""
         async with self._one:
             return await self._called()
 
@@ -171,7 +163,6 @@ class LedgerClient:
         return True
 
     def _tell(self) -> None:
-        """Wake all that wait."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -197,25 +188,22 @@ T = TypeVar("T")
 NO_GATE: Final = "SUITE_RATE_LEDGER needs the downloader of the suite: remove DOWNLOADER"
 
 LEDGER_NAME: Final = "shared"
-"""Of the ledger in a Redis: crawls that name the same Redis share it."""
+"""Of the ledger in a Redis, which all its crawls share."""
 
 _LEDGER: Final = "SUITE_RATE_LEDGER"
 _REDIS: Final = "SUITE_REDIS_URL"
-"""The setting that names the ledger: of agents it lies where they meet."""
+"""The setting that names the ledger of agents in mode ``peers``."""
 
 _UNKNOWN: Final = 1.0
-"""Seconds until a host is looked at again for which nobody can say more before."""
+"""Seconds until a host is looked at again while nothing more is known."""
 
 _PASSES: Final = frozenset({"away", "memory"})
-"""What goes by: the crawl begins all the same, and waits for it."""
+"""Errors of a ledger for which a crawl waits."""
 
 TakenNeeds = tuple[Need, ...]
 
 def make_shared_limits(crawl: Crawl, settings: SuiteSettings) -> SharedLimits | None:
-    """What *crawl* needs to fetch politely with others by *settings*; None if it fetches alone.
-
-    Raises `SettingsError`: that is no place for a ledger.
-    """
+    """Return the limits that *crawl* shares; None if it fetches alone. Raises `SettingsError`."""
     if settings.rate_ledger is not None:
         return SharedLimits(crawl, _ledger(settings.rate_ledger, LEDGER_NAME, _LEDGER))
     if crawl.agent is None or settings.cluster != "peers" or settings.redis_url is None:
@@ -237,13 +225,13 @@ def _ledger(where: RedisUrl | Path, name: str, setting: str) -> RateLedger:
 
 
 class SharedLimits:
-    """Those of one crawl. It is a `storage.permits.Lender`.
+    """The limits that one crawl shares; a `frontier.permits.Lender`.
 
-    Stats: ``suite/ledger/…``, in numbers of keys (`agents.asking.Figures`).
+    Stats: ``suite/ledger/…``, in numbers of keys (`GrantCounters`).
 
     Attributes:
-        addresses: with *agents*, which share no hosts, knows the addresses that they do; otherwise
-            None, and every host and address is shared.
+        addresses: with *agents*, which share addresses alone; otherwise None, and all hosts and
+        addresses are shared.
     """
 
     def __init__(self, crawl: Crawl, ledger: RateLedger, *, agents: bool = False) -> None:
@@ -265,14 +253,12 @@ class SharedLimits:
 
     @property
     def away(self) -> bool:
-        """Whether the ledger does not answer, and nothing can be fetched without it."""
+        """Whether nothing can be fetched, since the ledger does not answer."""
         return bool(self._client.away) and self.addresses is None
 
     async def open(self, control: CrawlControl) -> None:
-        """Ask the ledger for the first time. Raises `SettingsError`: it will never do.
-
-        One that is away now may come back, and is waited for.
-        """
+        """Ask the ledger for the first time. Raises `SettingsError`: it is unusable; waits if it is
+        away."""
         if control.gate is None:
             raise SettingsError(NO_GATE)
         self._crawl.frontier.leases.permits.source = self
@@ -290,7 +276,7 @@ class SharedLimits:
                 logger.warning("%s: %s; nothing is fetched until it answers", setting, error)
 
     async def close(self) -> None:
-        """Return what is not used, and say what is owed."""
+        """Return unused grants and send what is left."""
         if self._closed:
             return
         self._closed = True
@@ -312,7 +298,6 @@ class SharedLimits:
     # Fetches
 
     def pause(self, host: HostState, address: AddressState) -> float:
-        """See `storage.permits.Lender`."""
         self._asked = now = boottime()
         if self._is_unknown(address):
             return _UNKNOWN
@@ -324,28 +309,24 @@ class SharedLimits:
         return max(_UNKNOWN, at - now) if self._passes_by(needs) else at - now
 
     def awaits(self, host: HostState, address: AddressState) -> bool:
-        """See `storage.permits.Lender`."""
         if self.addresses is not None and self._is_unknown(address):
             return self.addresses.will_say(address)
         needs = self._needs(host, address)
         return not self._passes_by(needs) and self.grants.awaits(needs, self._asked)
 
     def drop(self, host: HostState, address: AddressState) -> None:
-        """See `storage.permits.Lender`."""
         self.grants.drop(self._needs(host, address))
         self._client.poke()
 
     def begin(self, host: HostState, address: AddressState) -> TakenNeeds:
-        """Begin a fetch for which `pause` was 0.0 in this turn of the loop, the last time it was
-        called; what is returned has to be given to `end`.
-        """
+        """Begin a fetch for which `pause` was just 0.0; pass the result to `end`."""
         taken = self.grants.start(self._needs(host, address), self._asked)
         if taken and self.addresses is not None:
             self.addresses.begun(address)
         return taken
 
     def end(self, taken: TakenNeeds, host: HostState, address: AddressState) -> None:
-        """The fetch has just ended; the next is asked for, if it could begin right away."""
+        """The fetch ended; ask for the next grant if its fetch could begin at once."""
         now = boottime()
         self.grants.end(taken, now)
         if (host.front or host.more) and max(host.gap(), address.delay) <= NEAR:
@@ -353,7 +334,7 @@ class SharedLimits:
         self._client.poke()
 
     async def bounded(self, transfer: Coroutine[Any, Any, T]) -> T:
-        """Await *transfer*; cut it off once its grant could run out."""
+        """Await *transfer*; cut it off before its grant could expire."""
         try:
             async with asyncio.timeout(self._longest) as limit:
                 return await transfer
@@ -364,9 +345,10 @@ class SharedLimits:
             raise DownloadTimeoutError(text) from None
 
     def heard(self, host: HostState, health: Health) -> None:
-        """An answer of *host*, or its silence, said so of it. A pause that it asked for is one for
-        all who fetch there. That it does not answer may be because of where this process is; it
-        holds for agents of which each has a part of the host.
+        """Share a pause that *host* asked for.
+
+        Silence of a host may be due to the place of this process; it is shared by agents of which
+        each has a part of the host.
         """
         if self.addresses is not None:
             return  # nobody else has the host
@@ -382,13 +364,11 @@ class SharedLimits:
     # News
 
     def _news(self, keys: set[str]) -> None:
-        """Let those look again who wait for one of *keys*."""
         kinds = [key.partition(" ") for key in keys]
         hosts = {name for kind, _, name in kinds if kind == "host"}
         self._look_again(hosts, {name for kind, _, name in kinds if kind != "host"})
 
     def _met(self, addresses: set[str]) -> None:
-        """More is known of *addresses*: let those look again who wait there."""
         if addresses:
             self._look_again(set(), addresses)
 
@@ -403,17 +383,15 @@ class SharedLimits:
     # What is shared
 
     def _is_unknown(self, address: AddressState) -> bool:
-        """Whether it is not known yet if other agents fetch at *address*, too."""
         if self.addresses is None or not _is_paced(address):
             return False
         return self.addresses.standing(address) in (AddressSharing.NEW, AddressSharing.ASK)
 
     def _passes_by(self, needs: TakenNeeds) -> bool:
-        """Whether who lacks one of *needs* is not worth a place, since the ledger is away."""
         return self.addresses is not None and bool(needs and self._client.away)
 
     def _needs(self, host: HostState, address: AddressState) -> TakenNeeds:
-        """What a fetch has to do with: an address only where one is promised anything."""
+        """Return the keys of a fetch; an address only if it is paced."""
         whole = self.addresses is None
         need = (Need(host_grant_key(host.key), host.gap()),) if whole else ()
         if not _is_paced(address):
@@ -427,5 +405,4 @@ class SharedLimits:
 
 
 def _is_paced(address: AddressState) -> bool:
-    """Whether anything is promised to *address* itself."""
     return bool(address.numeric and address.concurrency)

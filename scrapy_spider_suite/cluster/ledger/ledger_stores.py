@@ -1,14 +1,10 @@
-"""The ledger in a file that the processes of one machine share: an SQLite database.
+"""The rate ledger in an SQLite file, for the processes of a machine, and in Redis.
 
-A call is one transaction, in a thread of its own. SQLite's locks are the kernel's and end with
-their process, and what was half written when it was killed is left out by the next; nothing waits
-for the disk, except as the log is folded into the database now and then.
+File: a call is one transaction in a thread. Kernel locks end with their process. The clock is
+``CLOCK_BOOTTIME``; it restarts with the machine, and so does the ledger. Not for network file
+systems.
 
-The clock is ``CLOCK_BOOTTIME``, which nobody sets, and which goes on while the machine sleeps. It
-begins anew with the machine, and so does the ledger: no fetch outlived that. File systems that lie
-on other machines are no place for it.
-
-The ledger in Redis: one script, Redis's time, and keys that are gone when nothing needs them.
+Redis: one script, Redis's time, and keys that expire.
 """
 
 from __future__ import annotations
@@ -41,16 +37,15 @@ from scrapy_spider_suite.runtime.clock import boot_id
 from scrapy_spider_suite.runtime.files import lock_file
 
 _SPARE: Final = 16
-"""Accounts that are over, and are removed with a call, beside as many as it has keys: there are
-never many more than those that are needed."""
+"""Expired accounts removed with a call, beside as many as its keys."""
 
 _LOCK: Final = ".lock"
-"""Ends the name of the file that is locked while the database is opened."""
+"""Suffix of the file that is locked while the database is opened."""
 _POLL: Final = 0.05
-"""Seconds between two looks whether it is free."""
+"""Seconds between two tries to lock it."""
 
 _OURS: Final = 0x53554C31
-"""SQLite's mark of whose database it is."""
+"""SQLite's application id."""
 _TABLES: Final = f"""
 PRAGMA journal_mode = wal;
 PRAGMA application_id = {_OURS};
@@ -64,17 +59,16 @@ DELETE FROM accounts WHERE key IN (SELECT key FROM accounts WHERE over <= ? ORDE
 
 
 def _boottime_ms() -> int:
-    """Milliseconds since the machine began, those of its sleep included."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 class FileLedger:
-    """`ledger.Ledger` in the file *path*, whose folder exists.
+    """`RateLedger` in the file *path*, whose folder exists.
 
     Args:
         timeout: seconds for which other processes are waited for.
-        clock: milliseconds, as of `boottime_ms`.
-        run: as of `boot_id`.
+        clock: milliseconds of ``CLOCK_BOOTTIME``.
+        run: see `boot_id`.
     """
 
     def __init__(
@@ -91,12 +85,11 @@ class FileLedger:
         self.where = f"the ledger {path}"
 
     async def settle(self, batch: LedgerBatch) -> LedgerReply:
-        """See `ledger.Ledger`. Raises `ValueError` too: that is no batch."""
+        """See `RateLedger`. Raises `ValueError` for invalid batches."""
         check_batch(batch)
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._settle, batch)
 
     async def close(self) -> None:
-        """See `ledger.Ledger`."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown()
 
@@ -141,7 +134,7 @@ class FileLedger:
             raise self._said(error) from error
 
     def _opened(self) -> sqlite3.Connection:
-        """The database that has the path's name now: one that was removed is nobody else's."""
+        """Return the database that has the path's name now; a removed file is reopened."""
         if self._file is not None and self._seen() != self._inode:
             self._close()
         if self._file is None:
@@ -198,7 +191,7 @@ class FileLedger:
 
 
 class _Accounts:
-    """The accounts of one call, read as they are needed; None for those that are damaged."""
+    """The accounts of one call, read when needed; None for damaged ones."""
 
     def __init__(self, file: sqlite3.Connection, now: int) -> None:
         self._file = file
@@ -206,7 +199,6 @@ class _Accounts:
         self.accounts: dict[str, Account | None] = {}
 
     def account(self, key: str) -> Account | None:
-        """What is known of *key*."""
         if key not in self.accounts:
             row = self._file.execute("SELECT row FROM accounts WHERE key = ?", (key,)).fetchone()
             try:
@@ -217,7 +209,6 @@ class _Accounts:
         return self.accounts[key]
 
     def write(self, keep: float) -> None:
-        """Write all of them back, if there is anything to be known."""
         known = [(key, each) for key, each in self.accounts.items() if each is not None]
         rows = [(key, each.expires(keep), each.pack()) for key, each in known]
         over = [(key,) for key, expires, _ in rows if expires <= self._now]
@@ -231,17 +222,14 @@ _NAME: Final = re.compile(r"[\w.:-]{1,100}")
 
 
 class RedisLedger:
-    """`ledger.Ledger` under ``suite:ledger:{NAME}`` in one Redis.
-
-    A host of 20 characters takes some 250 bytes there, for as long as a delay.
+    """`RateLedger` under ``suite:ledger:{NAME}`` in one Redis, 250 bytes a host.
 
     Args:
-        url: of Redis.
-        name: of the ledger: crawls that use the same are polite together.
-        timeout: seconds that a call may take.
+        name: crawls that use the same name are polite together.
+        timeout: seconds of a call.
 
     Raises:
-        ValueError: there is no such URL, or a ledger cannot have that name.
+        ValueError: invalid URL or name.
     """
 
     def __init__(self, url: str, name: str, timeout: float = 5.0) -> None:
@@ -254,7 +242,7 @@ class RedisLedger:
         self.where = f"Redis at {self._server.where}"
 
     async def settle(self, batch: LedgerBatch) -> LedgerReply:
-        """See `ledger.Ledger`. Raises `ValueError` too: that is no batch."""
+        """See `RateLedger`. Raises `ValueError` for invalid batches."""
         check_batch(batch)
         keys = batch.all_keys()
         data = pack_batch(batch, {key: index for index, key in enumerate(keys)})
@@ -273,7 +261,6 @@ class RedisLedger:
             raise LedgerError(text, "damaged") from error
 
     async def close(self) -> None:
-        """See `ledger.Ledger`."""
         await self._server.close()
 
     def _named(self, error: RegistryError) -> str:

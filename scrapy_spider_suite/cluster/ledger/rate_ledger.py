@@ -1,24 +1,13 @@
-"""The ledger: one politeness for several processes, about hosts and addresses that they share.
+"""The rate ledger: one politeness for several processes, about shared hosts and addresses.
 
-A *key* is a host or an address. Who wants to fetch there asks for a *grant*: leave to start one
-fetch within a window of time. Nobody else gets one for that key until the holder has said when its
-fetch ended, and then a delay runs from that end (promise 1); or until the grant has run out, at the
-end of its window and as long after as a fetch may last, so that a holder that was killed blocks a
-key no longer than that. Delays may differ: who asks waits for its own after anybody's end, and for
-that of who fetched. A wish (Retry-After, a back-off) that one of them heard holds for all.
+A *key* is a host or an address. A *grant* allows one fetch to start within a window. No other grant
+is given for the key until its holder reports the end of the fetch, from which a delay runs (promise
+1), or until the grant expires: the window and the longest fetch later. Each process waits its own
+delay after any end, and the delay of the process that fetched. A wish (Retry-After, back-off) holds
+for all.
 
-Two implementations: `ledger_redis.RedisLedger` and `ledger_file.FileLedger`, a file that the
-processes of one machine share. Both decide in one way (`accounts`, ``lua/ledger.lua``).
-What a process does with it is in `grants`, without a clock or a connection, and in `lending`.
-
-Times are whole milliseconds, and none is a time of day: the two clocks of a ledger and of a process
-need not agree. What a process says lies so long ago, what it is told so far ahead of when its call
-was answered.
-
-What the ledger knows of a key, and what it says to who asks; ``lua/ledger.lua`` does the same.
-
-Pure: the time is an argument, in milliseconds of whatever clock the ledger has. Times of 0 mean
-never.
+The rules here and in ``lua/ledger.lua`` are the same. Times are whole milliseconds, relative to the
+answer of a call: ages in a batch, offsets in a reply. 0 means never.
 """
 
 from __future__ import annotations
@@ -43,25 +32,25 @@ BATCH: Final = 500
 """Lines of one call; some milliseconds of Redis's time."""
 
 WISH_MAX: Final = round(LONGEST_WISH * 1000)
-"""Milliseconds that a delay or a wish may have."""
+"""Milliseconds of a delay or a wish, at most."""
 
 HOLD_MAX: Final = 86_400_000
-"""Milliseconds that a fetch may last."""
+"""Milliseconds of a fetch, at most."""
 
 
 NOBODY: Final = "0" * 16
-"""The process that there is none of."""
+"""No process."""
 
 _PROCESS: Final = re.compile(r"[0-9a-f]{16}")
 
 
 def host_grant_key(host: str) -> str:
-    """The key of a host, by the name under which it is paced."""
+    """Return the key of a host by its pacing name."""
     return _bounded(f"host {host}")
 
 
 def address_grant_key(address: str) -> str:
-    """The key of an address in its usual spelling."""
+    """Return the key of an address in its usual spelling."""
     return _bounded(f"address {address}")
 
 
@@ -81,24 +70,22 @@ class FetchEnd(NamedTuple):
 
 
 class ReturnedGrant(NamedTuple):
-    """A grant that was not used, or that may have been given without the caller's knowledge."""
+    """A grant that was not used, or may have been given unnoticed."""
 
     key: str
     serial: int
 
 
 class DelayWish(NamedTuple):
-    """Nobody is to fetch for the next *wait*."""
+    """Nobody should fetch for the next *wait*."""
 
     key: str
     wait: int
 
 
 class LedgerLine(NamedTuple):
-    """One key of an `Ask`. *serial* is that of the grant: the caller's own number, never used
-    twice. Whoever asks again with it, because no answer came or because its visit goes on, has the
-    same grant, and its window anew.
-    """
+    """One key of a request. *serial* is the caller's unique number of the grant; asking again with
+    it renews the window of the same grant."""
 
     key: str
     serial: int
@@ -106,12 +93,11 @@ class LedgerLine(NamedTuple):
 
 
 class LedgerBatch(NamedTuple):
-    """One call: what ended and what was returned come first, and can be asked for at once.
+    """One call; ends and returned grants are applied before requests.
 
-    *process* are 16 hexadecimal digits, drawn at random; *era* is that of the last reply (0: none
-    yet). *longest* is the longest delay that the caller knows of, its own or told. A grant has a
-    *window* in which a fetch may start, and runs out *hold* after it. It is given up to *ahead*
-    before it begins.
+    *process*: 16 random hexadecimal digits. *era*: that of the last reply (0: none). *longest*: the
+    longest delay known. A grant has a *window* for the start of a fetch, expires *hold* after it,
+    and is given up to *ahead* early.
     """
 
     process: str
@@ -124,20 +110,18 @@ class LedgerBatch(NamedTuple):
     returns: tuple[ReturnedGrant, ...] = ()
     wishes: tuple[DelayWish, ...] = ()
     asks: tuple[tuple[LedgerLine, ...], ...] = ()
-    """Each is answered for all its keys or none."""
+    """Each is granted for all its keys or none."""
 
     def all_keys(self) -> list[str]:
-        """Every key in it, once."""
+        """Return every key once."""
         asked = (line for ask in self.asks for line in ask)
         lines: Iterable[Any] = chain(self.ends, self.returns, self.wishes, asked)
         return list(dict.fromkeys(line.key for line in lines))
 
 
 class LedgerAnswer(NamedTuple):
-    """To one ask: fetches may start from *opens* to *closes* after now; or ask again in *wait*.
-
-    It is granted if *closes* is not 0.
-    """
+    """Granted if *closes* is not 0: start from *opens* to *closes* after now; otherwise ask in
+    *wait*."""
 
     opens: int = 0
     closes: int = 0
@@ -145,12 +129,8 @@ class LedgerAnswer(NamedTuple):
 
 
 class LedgerReply(NamedTuple):
-    """What the ledger says to a batch.
-
-    *era*: another one means that the ledger may have lost what it knew. *longest* is the longest
-    delay that anybody asked for. *damaged* are keys under which is what no ledger wrote: nothing is
-    granted there until it is removed.
-    """
+    """*era* changes when the ledger may have lost its state. *longest*: the longest delay asked
+    for. *damaged*: keys with foreign data, where nothing is granted."""
 
     era: int
     longest: int
@@ -159,26 +139,26 @@ class LedgerReply(NamedTuple):
 
 
 class RateLedger(Protocol):
-    """Where grants are kept."""
+    """Keeps grants."""
 
     where: str
-    """For messages, without a password."""
+    """For log lines, without a password."""
 
     async def settle(self, batch: LedgerBatch) -> LedgerReply:
-        """Do all of *batch* at one instant, and answer.
+        """Apply *batch* at one instant, and answer.
 
-        Raises `LedgerError`: the ledger cannot be used now; what was asked for may have been done.
-        Sending it again does no harm.
+        Raises `LedgerError`: not usable now; the batch may have been applied. Sending it again is
+        safe.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of it; never raises."""
+        """Close; never raises."""
         ...
 
 
 def check_batch(batch: LedgerBatch) -> None:
-    """Raise `ValueError` if *batch* is none that a ledger takes."""
+    """Raise `ValueError` for an invalid batch."""
     spans = [line.delay for ask in batch.asks for line in ask]
     spans += [wish.wait for wish in batch.wishes] + [end.delay for end in batch.ends]
     spans += [end.ago for end in batch.ends] + [batch.longest]
@@ -193,7 +173,7 @@ def check_batch(batch: LedgerBatch) -> None:
 
 
 class RedisReply(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """What comes from Redis, before it is believed."""
+    """What comes from Redis, unchecked."""
 
     era: int
     longest: int
@@ -202,7 +182,7 @@ class RedisReply(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 def pack_batch(batch: LedgerBatch, indexes: dict[str, int]) -> bytes:
-    """*batch* for Lua, with the number of each key in place of it."""
+    """Return *batch* for Lua, with numbers in place of keys."""
 
     def numbered(lines: Any) -> list[list[Any]]:
         return [[indexes[line.key], *line[1:]] for line in lines]
@@ -215,7 +195,7 @@ def pack_batch(batch: LedgerBatch, indexes: dict[str, int]) -> bytes:
 
 
 def unpack_reply(data: bytes, batch: LedgerBatch, keys: list[str]) -> LedgerReply:
-    """What Lua answered to *batch*. Raises `ValueError`: it is no answer."""
+    """Return Lua's answer to *batch*. Raises `ValueError` for an invalid one."""
     said = msgspec.msgpack.decode(data, type=RedisReply)
     spans = [span for answer in said.answers for span in answer]
     bound = 2 * WISH_MAX + 2 * HOLD_MAX
@@ -233,18 +213,17 @@ def unpack_reply(data: bytes, batch: LedgerBatch, keys: list[str]) -> LedgerRepl
 
 MAGIC: Final = b"L1"
 KEEP_MAX: Final = 3_600_000
-"""An end is remembered for the longest delay that anybody asked for, and no longer than an hour for
-those who did not fetch: a single host with a delay of a day would have every key kept for a day."""
+"""An end is remembered for the longest delay asked for, at most an hour for others than the
+fetcher."""
 
 CLAIM_SLACK: Final = 250
-"""How late who is next may come back before another is."""
+"""How late the next process may return before another one gets the key."""
 
 DAMAGED_WAIT: Final = 60_000
-"""When to ask again for what is damaged."""
+"""When to ask again for a damaged key."""
 
 SOONEST, LATEST = 50, 2_000
-"""When to ask again for what somebody holds: half a delay, within these bounds. Who comes before
-the delay is over loses nothing of it."""
+"""Bounds of when to ask again for a held key: half a delay."""
 
 _RECORD: Final = struct.Struct(">2s8d16s16s")
 _MARKER: Final = struct.Struct(">2s4d40s")
@@ -252,10 +231,10 @@ _FUTURE: Final = 2 * (WISH_MAX + HOLD_MAX)
 
 
 class Account(Struct):
-    """What is known of one key.
+    """The state of one key.
 
-    *due*: nobody before it, for the delay of who fetched, or a wish. *until*: when the grant of
-    *holder* runs out, whose fetches take *delay*. *claimant* is next, until *claimed*.
+    *due*: nobody before it, by the fetcher's delay or a wish. *until*: when the grant of *holder*
+    expires, whose fetches need *delay*. *claimant* is next, until *claimed*.
     """
 
     ended: float = 0
@@ -270,7 +249,6 @@ class Account(Struct):
     claimant: str = NOBODY
 
     def pack(self) -> bytes:
-        """As it is stored."""
         return _RECORD.pack(
             MAGIC, self.ended, self.due, self.opens, self.closes, self.until, self.delay,
             self.serial, self.claimed, self.holder.encode(), self.claimant.encode(),
@@ -278,7 +256,7 @@ class Account(Struct):
 
     @classmethod
     def unpack(cls, data: object, now: int) -> Account:
-        """Raises `ValueError`: it was not written by a ledger."""
+        """Raises `ValueError` for foreign data."""
         if not isinstance(data, bytes) or len(data) != _RECORD.size:
             raise ValueError("no account")
         magic, *numbers, holder, claimant = _RECORD.unpack(data)
@@ -291,15 +269,15 @@ class Account(Struct):
         return cls(*(*numbers, holder.decode(), claimant.decode()))
 
     def has(self, process: str, serial: int, now: int) -> bool:
-        """Is that the grant that has not run out?"""
+        """Whether the process holds that unexpired grant."""
         return self.held(now) and self.holder == process and self.serial == serial
 
     def held(self, now: int) -> bool:
-        """Has somebody a grant that has not run out?"""
+        """Whether an unexpired grant exists."""
         return self.holder != NOBODY and self.until > now
 
     def expires(self, keep: float) -> float:
-        """When nothing of it is needed any more, if ends are to be known for *keep*."""
+        """Return when the account may be removed, if ends are kept for *keep*."""
         held = self.until + max(self.delay, keep) if self.holder != NOBODY else 0
         ended = self.ended + keep if self.ended else 0
         return max(self.due, ended, held, self.claimed)
@@ -311,18 +289,17 @@ class Account(Struct):
         self.drop(process, end.serial)
 
     def drop(self, process: str, serial: int) -> None:
-        """A grant is over, if it is still that one."""
+        """End the grant if it is that one."""
         if self.holder == process and self.serial == serial:
             self.holder = NOBODY
             self.opens = self.closes = self.until = self.delay = self.serial = 0
 
 
 class LedgerMarker(Struct):
-    """What is known of all keys.
+    """The state of all keys.
 
-    *run*: of the server, or of the machine. Nothing is granted before *quiet*, after a loss. A key
-    of which nothing is known may have seen the end of a fetch at *floor*. *longest* is the longest
-    delay so far.
+    *run*: of the server or machine. After a loss nothing is granted before *quiet*; an unknown key
+    may have seen a fetch end at *floor*. *longest*: the longest delay so far.
     """
 
     era: float = 0
@@ -337,13 +314,12 @@ class LedgerMarker(Struct):
         return min(self.longest, KEEP_MAX)
 
     def pack(self) -> bytes:
-        """As it is stored."""
         run = self.run.encode().ljust(40)
         return _MARKER.pack(MAGIC, self.era, self.quiet, self.floor, self.longest, run)
 
     @classmethod
     def unpack(cls, data: object) -> LedgerMarker:
-        """Raises `ValueError`: it was not written by a ledger."""
+        """Raises `ValueError` for foreign data."""
         if not isinstance(data, bytes) or len(data) != _MARKER.size:
             raise ValueError("no ledger")
         magic, *numbers, run = _MARKER.unpack(data)
@@ -356,10 +332,10 @@ class LedgerMarker(Struct):
 def updated_marker(
     marker: LedgerMarker | None, batch: LedgerBatch, now: int, run: str, uptime: int
 ) -> LedgerMarker:
-    """The marker as of a call at *now*, *uptime* after the server or the machine began its *run*.
+    """Return the marker for a call at *now*, *uptime* after the *run* began.
 
-    An era ends when it cannot be known what was lost: in another run, or when the marker is gone.
-    Then fetches may be out of which nothing is known, until a grant and a delay have passed.
+    A new era begins when losses are possible: in another run, or without a marker. Then unknown
+    fetches may be out until a grant and a delay have passed.
     """
     span = batch.window + batch.hold + batch.longest
     if marker is None or marker.run != run:
@@ -380,7 +356,7 @@ def updated_marker(
 def apply_batch(
     account_of: Callable[[str], Account | None], batch: LedgerBatch, marker: LedgerMarker, now: int
 ) -> tuple[LedgerAnswer, ...]:
-    """Do *batch* to the accounts of its keys, None for damaged ones, and answer what it asks."""
+    """Apply *batch* to the accounts of its keys, None for damaged ones, and answer its requests."""
     for end in batch.ends:
         if (account := account_of(end.key)) is not None:
             account.end(batch.process, end, now)
@@ -408,7 +384,6 @@ def _asked(
     batch: LedgerBatch,
     now: int,
 ) -> LedgerAnswer:
-    """The answer to *lines*, whose *accounts* are changed with it."""
     process, opens, claimed, waits = batch.process, float(now), False, []
     for account, line in zip(accounts, lines, strict=True):
         wait = 0.0
@@ -443,7 +418,7 @@ def _asked(
 
 
 def _free(account: Account, delay: int, marker: LedgerMarker) -> float:
-    """When who has a delay of *delay* may fetch, where nobody holds a grant."""
+    """Return when a process with *delay* may fetch if nobody holds a grant."""
     at = max(account.due, marker.quiet)
     if marker.floor:
         at = max(at, marker.floor + min(delay, KEEP_MAX))
@@ -455,10 +430,9 @@ def _free(account: Account, delay: int, marker: LedgerMarker) -> float:
 
 
 def _claim(accounts: Sequence[Account], process: str, until: float, claimed: bool) -> None:
-    """Make *process* the next at those keys, unless another is at one of its own: two who wait
-    for each other would wait for good. A claim lasts until it is to ask again; a key that is free
-    long before the others is not claimed, since nobody would fetch there meanwhile.
-    """
+    """Make *process* the next at those keys, unless another claims one of them: two that wait for
+    each other would wait for ever. A claim lasts until the next request; keys free long before the
+    others are not claimed."""
     for account in accounts:
         if not claimed:
             account.claimant, account.claimed = process, until + CLAIM_SLACK

@@ -1,19 +1,11 @@
-"""Which addresses an agent has for itself, and which others fetch from, too: the deciding part.
+"""Which addresses an agent uses alone, and which other agents fetch from, too.
 
-Hosts of several agents may live at one address, whose delay holds for all of them. A ledger keeps
-it (`ledger`), but costs a call for each fetch, and stops with its server. So only those addresses
-go by it that need it. An agent asks about each address once, before its first fetch there; who
-fetched there alone until then is told, and only when it has said that it goes by the ledger, too,
-is the other one told that it may begin.
-
-An agent that hears nothing any more goes on alone where it was alone, for as long as its lease
-lasts: whoever comes to one of its addresses waits for its word until then. It does so also if the
-server has lost what it knew meanwhile: nobody is alone anywhere anew before all that was held is
-claimed, or a lease is over, and all have said again where they are.
-
-Which addresses of an agent's hosts other agents of its crawl fetch from, too.
-
-The book itself is `agents.addresses`; here it is kept in touch with Redis and with the workbench.
+Hosts of several agents may share an address, whose delay holds for all. The ledger keeps it, at a
+call for each fetch; so only shared addresses use it. An agent asks about an address before its
+first fetch there; an agent alone there is told, and the new one waits until it goes by the ledger.
+An agent that is cut off stays alone where it was until its lease ends. After a loss of Redis nobody
+becomes alone anywhere before all units are claimed, or a lease has passed, and all agents have
+named their addresses.
 """
 
 from __future__ import annotations
@@ -38,26 +30,26 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ADDRESSES_PER_CALL: Final = 500
-"""Addresses of one call; some milliseconds of Redis's time."""
+"""Some milliseconds of Redis's time."""
 
 
 class AddressSharing(IntEnum):
-    """Of an address, for this agent; the first three are what ``meet.lua`` answers."""
+    """Of an address, for this agent; ``meet.lua`` answers the first three."""
 
     ASK = 0
-    """It has to ask again: somebody may fetch there who does not know of this agent yet."""
+    """Ask again: another agent there may not know of this one."""
 
     ALONE = 1
     SHARED = 2
     NEW = 3
-    """It was not asked about yet."""
+    """Not asked yet."""
 
 
 class AddressBook:
     """The addresses that one process fetches from.
 
-    *quiet* says whether nothing without a ledger is under way at an address, and its delay has run
-    off since.
+    *quiet* returns whether no fetch without the ledger is under way at an address, and its delay is
+    over.
     """
 
     def __init__(self, quiet: Callable[[str], bool]) -> None:
@@ -74,11 +66,10 @@ class AddressBook:
         return len(self._known)
 
     def count(self, standing: AddressSharing) -> int:
-        """How many have that *standing*."""
         return sum(each is standing for each in self._known.values())
 
     def standing(self, address: str) -> AddressSharing:
-        """Of *address*, which is asked about with the next call if it was not."""
+        """Return the sharing of *address*; asks about a new one with the next call."""
         found = self._known.get(address)
         if found is None:
             self._gone.discard(address)
@@ -87,7 +78,7 @@ class AddressBook:
         return found
 
     def is_told(self, address: str) -> bool:
-        """Whether others wait for word that *address* goes by the ledger here, too."""
+        """Whether others wait for this agent to use the ledger at *address*."""
         return address in self._told
 
     def _ask(self, address: str) -> None:
@@ -107,15 +98,14 @@ class AddressBook:
                 self._gone.add(address)
 
     def forget(self) -> None:
-        """Others may have thought that this agent was gone: everything has to be asked anew."""
+        """Ask about all addresses again: others may have thought that this agent was gone."""
         self._complete = False
         self._mine.clear()
         for address in self._known:
             self._ask(address)
 
     def again(self) -> None:
-        """The server has lost what it knew, and nobody thought that this agent was gone: it goes on
-        where it was, and says so; where it was not yet, it has to ask anew."""
+        """The server has lost its state: report the known addresses, ask about the others."""
         self._complete = False
         self._told.clear()  # whoever waits is heard of again
         for address, standing in self._known.items():
@@ -125,7 +115,7 @@ class AddressBook:
                 self._ask(address)
 
     def question(self, known: int) -> AddressQuestion:
-        """What to ask next, in the era *known*."""
+        """Return the next question, in the era *known*."""
         new = list(islice(self._open, ADDRESSES_PER_CALL))
         heard = [
             address for address in islice(self._told, ADDRESSES_PER_CALL) if self._quiet(address)
@@ -142,7 +132,7 @@ class AddressBook:
     def answered(
         self, asked: AddressQuestion, states: Sequence[int], news: Sequence[str]
     ) -> set[str]:
-        """To *asked* came *states* and *news*; return the addresses of which more is known now."""
+        """Take the answer to *asked*; return the addresses of which more is known now."""
         self._complete = self._complete or asked.complete
         self._gone.difference_update(asked.gone)
         self._told.difference_update(asked.heard)
@@ -168,16 +158,16 @@ class AddressBook:
 
 
 _LOOK: Final = 1.0
-"""Seconds between two questions; so long, or twice, another agent waits for this one's word."""
+"""Seconds between two questions; for one or two of them another agent waits for this one."""
 _GATHER: Final = 0.02
 """Seconds in which addresses for a question gather."""
 _KEEP: Final = 30.0
-"""Seconds between two looks at which addresses are left."""
+"""Seconds between two checks of which addresses are left."""
 _TROUBLE: Final = "trouble"
 
 
 class SharedAddresses:
-    """Of the agent of *crawl*; *news* is told the addresses of which more is known."""
+    """The addresses of the agent of *crawl*; *news* is told those of which more is known."""
 
     def __init__(self, crawl: Crawl, news: Callable[[set[str]], None]) -> None:
         self._away = False
@@ -191,18 +181,17 @@ class SharedAddresses:
         self._kept = 0.0
 
     def standing(self, address: AddressState) -> AddressSharing:
-        """Of *address*: whether others fetch there."""
         found = self._book.standing(address.key)
         if found is AddressSharing.NEW:
             self._asked.set()
         return found
 
     def will_say(self, address: AddressState) -> bool:
-        """Whether the standing of *address* is known in a moment."""
+        """Whether the sharing of *address* is known in a moment."""
         return not self._away and self._book.standing(address.key) is AddressSharing.NEW
 
     def quiet_in(self) -> float:
-        """Seconds until all that was begun is over, and the delay of every address."""
+        """Return the seconds until all fetches, and the delays of all addresses, are over."""
         crawl = self._crawl
         longest = crawl.settings.project.longest_fetch
         addresses = crawl.frontier.workbench.addresses.values()
@@ -210,17 +199,16 @@ class SharedAddresses:
         return max(crawl.frontier.residents.clocks.over() - crawl.now(), *wires, 0.0)
 
     def forget(self) -> None:
-        """Others may have thought that this agent is gone: all has to be asked anew."""
+        """See `AddressBook.forget`."""
         self._book.forget()
         self._asked.set()
 
     def counts(self) -> dict[str, int]:
-        """How many addresses there are, and how many of them are shared."""
+        """Return how many addresses there are, and how many are shared."""
         return {"addresses": len(self._book), "shared": self._book.count(AddressSharing.SHARED)}
 
     def begun(self, address: AddressState) -> None:
-        """A fetch by the ledger is about to begin at *address*, alone there: those without it are
-        over, and its delay."""
+        """A fetch by the ledger begins at *address*; fetches without it are over there."""
         if not address.wire and self._book.is_told(address.key):
             self._by_ledger.add(address.key)
 
@@ -235,7 +223,7 @@ class SharedAddresses:
         return frontier.residents.clocks.next_fetch(key) <= self._crawl.now()
 
     async def run(self, registry: AgentRegistry) -> None:
-        """Ask, and hear, until it is cancelled."""
+        """Ask until cancelled."""
         while True:
             try:
                 await self._ask(registry)

@@ -1,32 +1,19 @@
-"""Reading a Redis stream as the one consumer of its one group, whatever becomes of either.
+"""Messages through Redis streams.
 
-Messages that are to be put into inboxes on a server, and those that lie there: what is due when.
-
-``now`` is an argument, in seconds. Invariant: a message that was put and is neither acknowledged
-nor cleared comes up in `Posts.due` again and again.
-
-Messages through Redis Streams.
-
-=============================== =================================================================
+=============================== =====================================================
 key                             what
-=============================== =================================================================
-``suite:{CRAWL}:inbox:NAME``    messages for agent NAME, one an entry, in the field ``message``
-``suite:{CRAWL}:receipts:NAME`` what others say that they keep, in the field ``receipts``
-=============================== =================================================================
+=============================== =====================================================
+``suite:{CRAWL}:inbox:NAME``    messages for agent NAME, one an entry
+``suite:{CRAWL}:receipts:NAME`` acknowledgements for agent NAME
+=============================== =====================================================
 
-Each is read by its agent alone, as the one consumer of one group, whatever process it is: what a
-process took and did not acknowledge is still pending for the next one, which reads that first. An
-entry is removed once its message is kept. The sender looks now and then whether a message that was
-not acknowledged still lies in the inbox, and puts it there again if not, so a stream, a group, a
-receipt or a server's whole memory may be lost: messages then come twice.
+Each agent reads its streams as the one consumer of one group: entries that a process took and did
+not acknowledge stay pending for the next one. The sender checks now and then whether a message
+still lies in the inbox, and puts it there again; so streams, groups or the whole memory may be
+lost. Scripts write only for the current member (``lua/fence.lua``). A full inbox takes no messages;
+a failing server is asked less and less often. Input is not trusted.
 
-What is written is written by scripts that look whether the process is still the one that stands for
-the agent (``lua/fence.lua``). One that was stopped while others took its place may still read, and
-takes nothing away: what it has read stays pending, and nobody is told that it is kept.
-
-A full inbox takes no messages, so a slow or absent agent fills the server up to a bound; a server
-that is away, out of memory or has something else under a key is asked again, less and less often.
-What stands in a stream is data of strangers: see `messages`.
+`SendQueue` invariant: a message that is neither acknowledged nor cleared comes up in `due` again.
 """
 
 from __future__ import annotations
@@ -68,23 +55,23 @@ from scrapy_spider_suite.runtime.tasks import WarnOnce, retry_forever
 logger = logging.getLogger(__name__)
 
 _LOST: Final = "NOGROUP", "UNBLOCKED"
-"""How a server's error begins when stream or group are gone: the second in some releases,
-to a client that waited."""
+"""How errors begin when stream or group are gone; the second for a waiting client in some releases.
+"""
 
 GROUP: Final = "agents"
 CONSUMER: Final = "agent"
 
 StreamEntry = tuple[bytes, dict[bytes, bytes]]
-"""Its name in the stream, and its fields; none for one that was removed while it was pending."""
+"""Name and fields; no fields if it was removed while pending."""
 
 
 class GroupReader:
-    """Reads the stream under *key*.
+    """Reads the stream under *key* as the one consumer of its group.
 
     Args:
-        timeout: seconds for which an answer is waited for.
-        block: seconds for which the server waits for something to come, less than *timeout*.
-        pending: whether an entry is pending until it is acknowledged, or forgotten once it is read.
+        timeout: seconds of a call.
+        block: seconds for which the server waits, less than *timeout*.
+        pending: entries are pending until acknowledged.
     """
 
     def __init__(
@@ -96,16 +83,14 @@ class GroupReader:
         self._block = int(1000 * block)
         self._pending = pending
         self.made = 0
-        """How often the group was made: more than once if it was lost."""
+        """How often the group was made."""
 
     async def read(self, count: int, after: str | bytes = ">") -> list[StreamEntry]:
-        """Up to *count* entries that were never read, once there are some; or none after *block*.
-
-        With a name of an entry for *after*, those that are pending behind it; ``0`` for all.
+        """Return up to *count* new entries, or none after *block*; with *after* the pending ones
+        behind it.
 
         Raises:
-            RedisError, OSError, TimeoutError: the server failed, or has something else under the
-                key.
+            RedisError, OSError, TimeoutError: the server failed, or the key has another type.
         """
         try:
             async with asyncio.timeout(self._timeout):
@@ -125,7 +110,6 @@ class GroupReader:
         return list(_entries(answer))
 
     async def _make(self) -> None:
-        """Make the group, and the stream, so that all that is in it is read."""
         try:
             async with asyncio.timeout(self._timeout):
                 await self._client.xgroup_create(self._key, GROUP, id="0", mkstream=True)
@@ -136,7 +120,6 @@ class GroupReader:
 
 
 def _entries(answer: Any) -> Iterator[StreamEntry]:
-    """The entries in *answer*, which has other shapes under RESP3 and in newer clients."""
     streams = answer.values() if isinstance(answer, dict) else [each[1] for each in answer or ()]
     for entries in streams:
         for entry in entries:
@@ -145,10 +128,10 @@ def _entries(answer: Any) -> Iterator[StreamEntry]:
 
 
 FIRST_PAUSE, MOST_PAUSE = 0.25, 10.0
-"""Seconds until a message that was not taken is offered again: at first, and at most."""
+"""Seconds until a refused message is offered again: at first, and at most."""
 
 MOST_CHECK: Final = 600.0
-"""Seconds between two looks whether a message still lies where it was put, at most."""
+"""Most seconds between two checks of a message in an inbox."""
 
 
 @dataclass(slots=True, eq=False)
@@ -158,10 +141,10 @@ class QueuedMessage:
     to: str
     message: PackedMessage
     entry: bytes = b""
-    """Where it lies; empty while it was put nowhere."""
+    """Where it lies; empty: nowhere."""
 
     when: float = 0.0
-    """When to put it somewhere, or to look whether it still lies there."""
+    """When to put it, or to check whether it lies there."""
 
     pause: float = FIRST_PAUSE
     check: float = 0.0
@@ -171,9 +154,8 @@ class SendQueue:
     """The messages for all receivers.
 
     Args:
-        window: messages to one receiver that may be on their way.
-        check: seconds until it is looked for the first time whether a message still lies there;
-            twice as long each further time.
+        window: messages under way to one receiver.
+        check: seconds until the first check of a message in an inbox; doubled each time.
     """
 
     def __init__(self, window: int, check: float) -> None:
@@ -189,11 +171,10 @@ class SendQueue:
         return sum(map(len, self._posts.values()))
 
     def room(self, to: str) -> int:
-        """How many messages `put` takes for *to*."""
         return self._window - len(self._posts.get(to, ()))
 
     def put(self, to: str, message: PackedMessage) -> bool:
-        """Take *message*, unless there is no room. One that is here already is here once."""
+        """Take *message*, once; False without room."""
         posts = self._posts.setdefault(to, {})
         key = message.first, message.last
         if key not in posts:
@@ -203,7 +184,7 @@ class SendQueue:
         return True
 
     def due(self, now: float, most: int) -> list[QueuedMessage]:
-        """The first *most* messages that it is time for."""
+        """Return the first *most* due messages."""
         found = []
         for post in self:
             if post.when <= now:
@@ -213,27 +194,27 @@ class SendQueue:
         return found
 
     def wake(self) -> float | None:
-        """When there is something due; None: never."""
+        """Return when a message is due; None: never."""
         return min((post.when for post in self), default=None)
 
     def lies(self, post: QueuedMessage, entry: bytes, now: float) -> bool:
-        """It lies at *entry*: look again later. Whether it is somewhere else than it was."""
+        """The message lies at *entry*; return whether that is new."""
         moved = entry != post.entry
         post.check = self._check if moved else min(2 * post.check, MOST_CHECK)
         post.entry, post.when, post.pause = entry, now + post.check, FIRST_PAUSE
         return moved
 
     def refused(self, post: QueuedMessage, now: float) -> None:
-        """It was not taken: offer it again later."""
+        """The message was not taken: offer it again later."""
         post.when = now + post.pause
         post.pause = min(2 * post.pause, MOST_PAUSE)
 
     def acknowledged(self, to: str, first: int, last: int) -> bool:
-        """Its receiver keeps it. False: it is not here, or not any more."""
+        """Forget the message; False if it is unknown."""
         return self._posts.get(to, {}).pop((first, last), None) is not None
 
     def clear(self, to: str) -> int:
-        """Forget the messages for *to*; how many they were."""
+        """Forget the messages for *to*; return how many."""
         return len(self._posts.pop(to, ()))
 
 
@@ -241,21 +222,21 @@ BOUNDS: Final = MessageLimits(48 << 10, 1 << 20, 1 << 20)
 """Messages of some 1,500 URLs."""
 
 BATCH: Final = 16
-"""Messages that are put into inboxes by one message to the server."""
+"""Messages put into inboxes by one call."""
 
 RECEIPTS: Final = 200
-"""Receipts that are sent, and entries of receipts that are read, by one."""
+"""Receipts sent, or read, by one call."""
 
 RECEIPTS_MAX: Final = 10_000
-"""Entries of receipts that nobody has read: older ones are forgotten, as receipts may be."""
+"""Unread receipts; older ones are forgotten."""
 
 _FENCED: Final = -1
-"""What a script answers that has done nothing, as this process is not the member any more."""
+"""Answer of a script that did nothing, since the process is not the member."""
 
 _TROUBLE: Final = (RedisError, *LOST)
 
 _Asked = tuple[str, str, tuple[Any, ...]]
-"""The name of a script, the key that it is about, and what else it is given."""
+"""Name of a script, its key, its arguments."""
 
 
 class StreamLimits(NamedTuple):
@@ -281,18 +262,13 @@ class StreamLimits(NamedTuple):
 
 
 class RedisStreams:
-    """A `transport.Transport` over a Redis server.
+    """A `MessageTransport` over a Redis server, with three connections.
 
-    Args:
-        url: of the server, as redis-py takes it; three connections are made to it.
-        crawl: what the crawl's keys are named by.
-        name: this agent.
-        incarnation: of its process, by which it has joined: without that nothing is written.
-            Receipts for another one's messages do not count, since the rows of a directory that is
-            lost may have had the same numbers.
+    *incarnation* is that of the joined process; acknowledgements for other ones do not count, since
+    a lost directory may have had the same numbers.
 
     Raises:
-        ValueError: there is no such URL, or *name* is no name.
+        ValueError: invalid URL or name.
     """
 
     bounds = BOUNDS
@@ -327,7 +303,7 @@ class RedisStreams:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, received: OnMessage, acknowledged: OnAcknowledged) -> None:
-        """Begin to send and to receive; a server that is away is asked until it is there."""
+        """Begin; a server that is away is asked again."""
         self._received, self._acknowledged = received, acknowledged
         for step, key in (
             (self._write, ""), (self._read_messages, self._inbox),
@@ -338,11 +314,9 @@ class RedisStreams:
             self._tasks.append(asyncio.create_task(work))
 
     def room(self, to: str) -> int:
-        """How many messages `send` takes for *to*."""
         return self._posts.room(to)
 
     def send(self, to: str, message: PackedMessage) -> bool:
-        """Take *message* for *to*, if there is room."""
         before = len(self._posts)
         if not self._posts.put(to, message):
             return False
@@ -352,7 +326,6 @@ class RedisStreams:
         return True
 
     def acknowledge(self, receipt: Acknowledgement) -> None:
-        """The rows of that message are kept."""
         entries = self._handed.pop(receipt, None)
         if entries is not None:
             self._done |= dict.fromkeys(entries)
@@ -361,11 +334,11 @@ class RedisStreams:
             self._work.set()
 
     def withdraw(self, to: str) -> None:
-        """Forget what is on its way to *to*; what lies in its inbox lies there."""
+        """Forget messages under way to *to*; those in its inbox stay there."""
         self.counters.withdrawn += self._posts.clear(to)
 
     async def close(self, seconds: float = 5.0) -> None:
-        """Stop; tell senders within *seconds* what is kept."""
+        """Stop; send acknowledgements within *seconds*."""
         self._received = self._acknowledged = None
         tasks, self._tasks = self._tasks, []
         await _end(tasks)
@@ -379,9 +352,7 @@ class RedisStreams:
                 await self._client.aclose()
 
     def _failed(self, error: Exception, key: str = "") -> str:
-        """Count it and say so; what kind of trouble it is, "" if it is no trouble of the server.
-
-        *key* is where something was to be read or written.
+        """Count and log an error about *key*; return its kind, "" for one that is not the server's.
         """
         self.counters.failed += 1
         if isinstance(error, FencedError):
@@ -396,7 +367,6 @@ class RedisStreams:
     # Writing
 
     async def _write(self) -> None:
-        """Wait until there is something to write, and write it."""
         now = asyncio.get_running_loop().time()
         when = 0.0 if self._kept or self._done else self._posts.wake()
         with suppress(TimeoutError):
@@ -407,7 +377,6 @@ class RedisStreams:
         await self._post()
 
     async def _tell(self) -> None:
-        """Remove entries whose messages are kept, and tell their senders."""
         done, kept = list(self._done)[:RECEIPTS], self._kept[:RECEIPTS]
         asked: list[_Asked] = [("drop", self._inbox, (GROUP, *done))] if done else []
         for sender in dict.fromkeys(receipt.sender for receipt in kept):
@@ -425,7 +394,6 @@ class RedisStreams:
             self._space.set()
 
     async def _post(self) -> None:
-        """Put messages into inboxes, and look whether others still lie there."""
         clock = asyncio.get_running_loop().time
         posts = self._posts.due(clock(), BATCH)
         if posts:
@@ -447,8 +415,6 @@ class RedisStreams:
             self._posts.refused(post, now)
 
     async def _ask(self, asked: Iterable[_Asked]) -> list[Any]:
-        """The answers of scripts; those that the server refuses are counted. Raises `FencedError`.
-        """
         members, *who = self._fence
         pipe, keys = self._client.pipeline(transaction=False), []
         for name, key, given in asked:
@@ -467,7 +433,6 @@ class RedisStreams:
     # Reading
 
     async def _read_messages(self) -> None:
-        """Hand on what lies in the inbox, as far as there is space for what is not kept yet."""
         while (space := self._unkept - len(self._handed) - len(self._done)) <= 0:
             self._space.clear()
             await self._space.wait()
@@ -505,7 +470,6 @@ class RedisStreams:
         return unpack_message(fields[b"message"], BOUNDS)
 
     async def _read_receipts(self) -> None:
-        """Let go of what others keep."""
         entries = await self._receipts.read(RECEIPTS)
         for _, fields in entries:
             try:
@@ -533,7 +497,7 @@ class RedisStreams:
 
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """End *tasks*, whatever it takes."""
+    """Cancel *tasks* until they end."""
     # Until Python 3.12 wait_for(), which redis-py sends with, may swallow a cancellation.
     left = set(tasks)
     while left:

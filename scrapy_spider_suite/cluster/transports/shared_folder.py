@@ -1,18 +1,17 @@
-"""Hand-over files over a folder that all agents share, on a network file system for one.
+"""Hand-over files over a folder that all agents share.
 
-Below it each crawl has a folder, and in that each agent, named by what they are called:
+Below a folder for each crawl and agent:
 
 =================== ============================================================
-``ID.part``         a file that is being written, by its giver
-``ID.handover``       one that is whole
-``ID.taking``       one that its taker is at work on, and removes: half of it may be merged
-``ID.kept``         the receipt for a file that this agent gave: the label
-``ID.refused``      or why it cannot be taken
+``ID.part``         a file being written by its sender
+``ID.handover``     a whole file
+``ID.taking``       a file its receiver is merging
+``ID.kept``         the receipt for a file of this agent
+``ID.refused``      why a file of this agent was refused
 =================== ============================================================
 
-Everything but a part appears by a renaming, so that nobody reads what is half there. Who may write
-to the folder is for its owner to say: there is no key. What is in the files is checked all the
-same.
+All but parts appear by renaming. There is no key: the folder's owner decides who may write. Content
+is checked all the same.
 """
 
 from __future__ import annotations
@@ -45,30 +44,29 @@ from scrapy_spider_suite.runtime.tasks import WarnOnce, logged_task
 logger = logging.getLogger(__name__)
 
 LOOK: Final = 1.0
-"""Seconds between two looks for what has come."""
+"""Seconds between two looks for files."""
 
 SILENCE: Final = 60.0
-"""Seconds after which a taker that has touched nothing counts as away."""
+"""Seconds after which a silent receiver counts as away."""
 
 AGAIN: Final = 60.0
-"""Most seconds until what could not be taken is taken, if it can be by then."""
+"""Most seconds until a failed file is tried again."""
 
 OLD: Final = 7 * 86_400.0
-"""Seconds after which what nobody has asked for any more is removed."""
+"""Seconds after which left-overs are removed."""
 
 _PART, _WHOLE, _TAKING, _KEPT, _REFUSED = ".part", ".handover", ".taking", ".kept", ".refused"
 _TEXT: Final = 1_000
 _AT_ONCE: Final = 16
-"""Pieces that are written in one go in another thread: 1 MiB."""
+"""Pieces written in one go in a thread: 1 MiB."""
 
 
 class FolderTransport:
-    """A `file_transport.Courier` of the agent *name* over the shared *folder*; *rate* as of
-    `TcpTransport`.
+    """A `FileTransport` of the agent *name* over the shared *folder*.
 
     Args:
-        crawl: files of another one are never met.
-        look: seconds between two looks for what has come.
+        rate: see `Throttle`.
+        look: seconds between two looks for files.
     """
 
     def __init__(
@@ -89,11 +87,9 @@ class FolderTransport:
 
     @property
     def address(self) -> str:
-        """See `file_transport.Courier`: nobody needs one."""
         return ""
 
     async def start(self, inbox: FileReceiver) -> None:
-        """See `file_transport.Courier`."""
         await asyncio.to_thread(self._own.mkdir, parents=True, exist_ok=True)
         await asyncio.to_thread(_remove_old, self._own)
         self._inbox = inbox
@@ -103,7 +99,6 @@ class FolderTransport:
         ]  # fmt: skip
 
     async def close(self) -> None:
-        """See `file_transport.Courier`. Folders in which nothing lies are removed."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -119,7 +114,6 @@ class FolderTransport:
     # Giving
 
     async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
-        """See `file_transport.Courier`."""
         try:
             if not await self._answered(label):
                 await self._bring(path, label)
@@ -144,7 +138,7 @@ class FolderTransport:
             await asyncio.sleep(self._look)
 
     async def _answered(self, label: HandoverLabel) -> bool:
-        """Whether the receiver keeps the file. Raises `HandoverFileError`: it cannot."""
+        """Whether the receiver keeps the file. Raises `HandoverFileError`: it refused."""
         kept, refused = (self._own / f"{label.file_id}{end}" for end in (_KEPT, _REFUSED))
         text = await asyncio.to_thread(_read, refused)
         if text is not None:
@@ -172,7 +166,6 @@ class FolderTransport:
         await asyncio.to_thread(_finish, part, whole)
 
     def withdraw(self, label: HandoverLabel) -> None:
-        """See `file_transport.Courier`."""
         self.counters.withdraw(label)
         self._seen.pop(label.file_id, None)
         mine = [self._own / f"{label.file_id}{end}" for end in (_KEPT, _REFUSED)]
@@ -181,7 +174,6 @@ class FolderTransport:
                 path.unlink()
 
     def _there(self, label: HandoverLabel) -> tuple[Path, ...]:
-        """Where it may lie as a whole."""
         return self._place(label, _WHOLE), self._place(label, _TAKING)
 
     def _place(self, label: HandoverLabel, end: str) -> Path:
@@ -199,7 +191,6 @@ class FolderTransport:
             await asyncio.sleep(self._look)
 
     async def _lying(self) -> list[Path]:
-        """What is whole here, as far as that can be seen."""
         try:
             paths = await asyncio.to_thread(_whole_in, self._own)
         except OSError as error:
@@ -209,7 +200,6 @@ class FolderTransport:
         return paths
 
     async def _touch_all(self) -> None:
-        """Let givers see that this agent is there, whatever it is at work on."""
         while True:
             for path in await self._lying():
                 if self._shows(path.stem):
@@ -218,16 +208,12 @@ class FolderTransport:
             await asyncio.sleep(self._silence / 6)
 
     def _shows(self, stem: str) -> bool:
-        """Whether the giver of that file is to wait: not if it could not be taken of late.
-
-        Unless this agent has been at work on it for a while since.
-        """
+        """Whether to touch the file, so that its sender waits: not after a recent failure."""
         taken, since = self._at
         long = asyncio.get_running_loop().time() - since > self._silence / 2
         return stem not in self._later or (taken == stem and long)
 
     async def _try(self, path: Path) -> None:
-        """Take what lies at *path*; if that cannot be, it stays there, and its turn comes again."""
         loop = asyncio.get_running_loop()
         begin, (until, wait) = loop.time(), self._later.get(path.stem, (0.0, 0.0))
         if begin < until:
@@ -255,7 +241,6 @@ class FolderTransport:
             )  # fmt: skip
 
     async def _take(self, path: Path) -> None:
-        """Take what lies at *path*, and say so. Raises `TransportError`: it cannot be taken now."""
         assert self._inbox is not None
         try:
             label = await asyncio.to_thread(read_label, path)
@@ -293,13 +278,12 @@ class FolderTransport:
 
 
 def _whole_in(folder: Path) -> list[Path]:
-    """The files in *folder* that are whole. Raises `OSError`."""
     folder.mkdir(parents=True, exist_ok=True)
     return sorted(path for path in folder.iterdir() if path.suffix in (_WHOLE, _TAKING))
 
 
 def _touched(*paths: Path) -> int:
-    """When the taker has last touched one of *paths*, in units of its own; 0: none is there."""
+    """Return when a receiver last touched one of *paths*, in ns; 0: none exists."""
     last = 0
     for path in paths:
         with suppress(FileNotFoundError):
@@ -308,7 +292,6 @@ def _touched(*paths: Path) -> int:
 
 
 def _remove_old(folder: Path) -> None:
-    """Receipts, and what was never finished, that have outlived whoever wanted them."""
     oldest = time.time() - OLD
     for path in folder.iterdir():
         with suppress(OSError):
@@ -318,7 +301,7 @@ def _remove_old(folder: Path) -> None:
 
 
 def _read(path: Path) -> str | None:
-    """What *path* says, if it is a file; fit to be shown. Raises `OSError`."""
+    """Return the printable text of *path*, if it is a file. Raises `OSError`."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -331,7 +314,6 @@ def _read(path: Path) -> str | None:
 
 
 def _copy(path: Path, to: Path, at: int, size: int) -> None:
-    """Let *size* bytes of *path* from *at* on be the end of *to*. Raises `OSError`."""
     with path.open("rb") as file, to.open("ab") as part:
         if part.tell() != at:
             raise OSError(f"another one writes to {to.name}")

@@ -1,24 +1,19 @@
-"""A TCP connection between two agents that share a key: who has it not gets nothing said.
+"""Hand-over files over authenticated TCP, one connection each; a spool of whole files.
 
 ====== ===========================================================================
 bytes  what, in network order
 ====== ===========================================================================
-8, 32  from the caller: `MAGIC`, and what it drew
-8, 32  from the other: likewise
-32     its proof: keyed BLAKE2b (RFC 7693) of its role and of both draws
+8, 32  from the caller: `MAGIC`, and a random draw
+8, 32  from the other side: likewise
+32     its proof: keyed BLAKE2b (RFC 7693) of its role and both draws
 32     from the caller: its own proof
-4, 1   then frames, both ways: bytes of the body, and the `FrameKind`
+4, 1   then frames, both ways: bytes of the body, `FrameKind`
 n      body: at most `FRAME_MAX` bytes
-16     keyed BLAKE2b of the frame's number in its direction, from 0, and of the frame
+16     keyed BLAKE2b of the frame's number in its direction, from 0, and the frame
 ====== ===========================================================================
 
-The keys of both directions are derived from the shared key and both draws. So a frame that was made
-for another connection, direction or place is noticed, as is one that was changed, left out or sent
-twice. What goes over the wire can be read by others, though.
-
-Hand-over files that have come over TCP as a whole: they lie here until they are taken.
-
-Hand-over files over TCP, from agent to agent, each a connection of its own (see `channel`).
+Keys of both directions derive from the shared key and both draws, so forged, moved, lost or
+repeated frames are noticed. Content is not encrypted.
 """
 
 from __future__ import annotations
@@ -68,7 +63,7 @@ SILENCE: Final = 30.0
 """Seconds without a byte after which a connection counts as cut."""
 
 HANDSHAKE_SECONDS: Final = 10.0
-"""Seconds that proving oneself may take."""
+"""Seconds for the proofs."""
 
 _DRAW: Final = 32
 _PROOF: Final = 32
@@ -80,43 +75,41 @@ _CALLER, _CALLED = b"caller", b"called"
 
 
 class FrameKind(IntEnum):
-    """What a frame is."""
-
     OFFER = 1
-    """The giver has a file: its label, and its size."""
+    """The sender's label and size of a file."""
 
     AT = 2
-    """The taker wants it, from that byte on."""
+    """The receiver wants it from that byte on."""
 
     DATA = 3
     KEPT = 4
-    """The taker keeps all of it."""
+    """The receiver keeps all of it."""
 
     WAIT = 5
-    """The taker is at work."""
+    """The receiver is at work."""
 
     LATER = 6
-    """The taker cannot take it now, and says why."""
+    """Not now, with the reason."""
 
     REFUSED = 7
-    """The taker cannot take it at all, and says why."""
+    """Never, with the reason."""
 
 
 _KINDS: Final = frozenset(FrameKind)
 
 
 class ChannelFrame(NamedTuple):
-    """A frame that is genuine."""
+    """A genuine frame."""
 
     kind: FrameKind
     body: bytes
 
 
 class ChannelError(Exception):
-    """A connection that is of no use any more; never leaves this package.
+    """A connection is unusable; stays in this module.
 
     Attributes:
-        kind: the counter of `FileCounters` that it belongs to.
+        kind: the counter of `FileCounters`.
     """
 
     def __init__(self, kind: str, why: str) -> None:
@@ -125,8 +118,7 @@ class ChannelError(Exception):
 
 
 class ChannelKey:
-    """The *key* that agents share, as this package uses it. Raises `ValueError`: it is too short.
-    """
+    """Proofs and seals of the shared *key*. Raises `ValueError`: too short."""
 
     def __init__(self, key: bytes) -> None:
         if len(key) < SHARED_KEY_MIN:
@@ -136,20 +128,17 @@ class ChannelKey:
         self._key = blake2b(key, person=_PURPOSE).digest()
 
     def proof(self, role: bytes, draws: bytes) -> bytes:
-        """What only who has the key can say."""
+        """Return the proof of *role*."""
         return blake2b(b"proof " + role + draws, key=self._key, digest_size=_PROOF).digest()
 
     def seal(self, role: bytes, draws: bytes) -> Callable[[bytes], bytes]:
-        """Signs the frames of who has that *role*."""
+        """Return the function that signs frames of *role*."""
         key = blake2b(b"frames " + role + draws, key=self._key, digest_size=32).digest()
         return lambda data: blake2b(data, key=key, digest_size=_MAC).digest()
 
 
 class SealedChannel:
-    """A connection on which both sides have proved that they have the key.
-
-    All of it raises `ChannelError`.
-    """
+    """A connection of two sides that have proved the key. Methods raise `ChannelError`."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
@@ -163,7 +152,7 @@ class SealedChannel:
         self._sent = self._received = 0
 
     async def send(self, kind: FrameKind, body: bytes = b"") -> None:
-        """Send a frame; returns when there is room for another."""
+        """Send a frame; returns when there is room."""
         head = _HEAD.pack(len(body), kind)
         mac = self._seal(_NUMBER.pack(self._sent) + head + body)
         self._sent += 1
@@ -174,7 +163,7 @@ class SealedChannel:
         await self._writer.drain()
 
     async def receive(self) -> ChannelFrame:
-        """The next frame."""
+        """Return the next frame."""
         head = await within(self._silence, self._reader.readexactly(_HEAD.size))
         size, kind = _HEAD.unpack(head)
         if size > FRAME_MAX:
@@ -193,7 +182,7 @@ async def open_channel(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: ChannelKey,
     silence: float = SILENCE,
 ) -> SealedChannel:  # fmt: skip
-    """A channel to whom one has connected to. Raises `ChannelError`."""
+    """Return the channel of an outgoing connection. Raises `ChannelError`."""
     mine = os.urandom(_DRAW)
     writer.write(MAGIC + mine)
     data = await within(HANDSHAKE_SECONDS, reader.readexactly(len(MAGIC) + _DRAW + _PROOF))
@@ -209,7 +198,7 @@ async def accept_channel(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: ChannelKey,
     silence: float = SILENCE,
 ) -> SealedChannel:  # fmt: skip
-    """A channel to who has connected. Raises `ChannelError`."""
+    """Return the channel of an incoming connection. Raises `ChannelError`."""
     data = await within(HANDSHAKE_SECONDS, reader.readexactly(len(MAGIC) + _DRAW))
     mine = os.urandom(_DRAW)
     draws = _draw_in(data) + mine
@@ -228,7 +217,7 @@ def _draw_in(greeting: bytes) -> bytes:
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:
-    """What *work* comes to. Raises `ChannelError` if that takes longer, or the line is cut."""
+    """Await *work*. Raises `ChannelError` after *seconds*, or if the line is cut."""
     try:
         async with asyncio.timeout(seconds):
             return await work
@@ -241,18 +230,14 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
 
 
 AGAIN: Final = 60.0
-"""Seconds until what could not be taken is taken, if nobody offers it before."""
+"""Seconds until a failed file is merged again, unless it is offered before."""
 
 _WHOLE = ".handover"
 
 
 class Spool:
-    """What lies in *folder*, which is of one agent alone; *counters* are those of its
-    file_transport.
-
-    Once half of a file is merged its hosts stand still here. So it is taken also if nobody asks
-    for it any more.
-    """
+    """Whole files in *folder*, which are merged even if nobody offers them again: the hosts of a
+    half-merged file stand still."""
 
     def __init__(self, folder: Path, counters: FileCounters) -> None:
         self._folder = folder
@@ -263,7 +248,7 @@ class Spool:
         self._closed = False
 
     def open(self, inbox: FileReceiver) -> None:
-        """Take what lies here, and from now on what comes. Raises `OSError`."""
+        """Merge the files that lie here, and those that come. Raises `OSError`."""
         self._inbox = inbox
         for path in sorted(self._folder.glob(f"*{_WHOLE}")):
             try:
@@ -275,7 +260,7 @@ class Spool:
             self._begin(label, path)
 
     async def close(self) -> None:
-        """Stop; what is not taken stays here."""
+        """Stop; unmerged files stay."""
         self._closed = True
         for timer in self._again.values():
             timer.cancel()
@@ -285,16 +270,15 @@ class Spool:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def kept(self, label: HandoverLabel) -> bool:
-        """See `Inbox.kept`."""
         assert self._inbox is not None
         return self._inbox.kept(label)
 
     def place(self, label: HandoverLabel) -> Path:
-        """Where that file is to lie."""
+        """Return the path of a file."""
         return self._folder / f"{quoted_name(label.sender)}.{label.file_id}{_WHOLE}"
 
     def take(self, label: HandoverLabel) -> asyncio.Task[None]:
-        """Have it taken: what raises as `Inbox.take` does, but nothing that nobody foresaw."""
+        """Merge a file; the task raises as `FileReceiver.take`."""
         return self._takes.get(label.file_id) or self._begin(label, self.place(label))
 
     def _begin(self, label: HandoverLabel, path: Path) -> asyncio.Task[None]:
@@ -332,24 +316,24 @@ class Spool:
 
 
 MOST: Final = 64
-"""Connections of other agents at once, and as many of those of whom it is not known yet."""
+"""Connections of proved agents, and as many unproved ones."""
 
 _BUSY: Final = 5.0
-"""Seconds after which a taker that is at work says so."""
+"""Seconds between two signs of life of a receiver at work."""
 _AT: Final = struct.Struct(">Q")
 _PART: Final = ".part"
 
 
 class TcpTransport:
-    """A `file_transport.Courier` over TCP.
+    """A `FileTransport` over TCP.
 
     Args:
-        host: where others reach this agent, a name or an address.
-        port: 0 for any that is free.
-        key: what all agents share, 16 bytes or more.
-        folder: of this agent alone, for what comes; made if it is not there.
-        rate: bytes a second that go out, 0 for any number.
-        listen: the address to listen at, if it is not that of *host*: "" for all of this machine.
+        host: where others reach this agent.
+        port: 0: any free one.
+        key: shared by all agents, 16 bytes or more.
+        folder: of this agent alone, for files that come; made if missing.
+        rate: see `Throttle`.
+        listen: the address to listen at, if not *host*; "": all.
 
     Raises:
         ValueError: the key is too short.
@@ -375,19 +359,16 @@ class TcpTransport:
 
     @property
     def address(self) -> str:
-        """See `file_transport.Courier`: ``HOST:PORT``."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{self._port}"
 
     async def start(self, inbox: FileReceiver) -> None:
-        """See `file_transport.Courier`."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._server = await asyncio.start_server(self._connected, self._listen, self._port)
         self._port = self._server.sockets[0].getsockname()[1]
         self._landing.open(inbox)
 
     async def close(self) -> None:
-        """See `file_transport.Courier`."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -398,15 +379,12 @@ class TcpTransport:
         await self._landing.close()
 
     def withdraw(self, label: HandoverLabel) -> None:
-        """See `file_transport.Courier`: a receiver removes what it has of one when another one
-        comes.
-        """
+        """The receiver removes an unfinished file when another one comes."""
         self.counters.withdraw(label)
 
     # Giving
 
     async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
-        """See `file_transport.Courier`."""
         try:
             connection = await _connection(address)
             async with _closing(connection[1]):
@@ -478,7 +456,6 @@ class TcpTransport:
         task.add_done_callback(served)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a connection. Never raises, unless it is cancelled."""
         async with _closing(writer):
             try:
                 line = await accept_channel(reader, writer, self._secret, self._silence)
@@ -490,8 +467,7 @@ class TcpTransport:
                 logger.exception("hand-over: an agent was not served; report this")
 
     def _admit(self) -> None:
-        """The connection of this task is of who has the key. Raises `ChannelError`: too many are.
-        """
+        """Count this task's connection as proved. Raises `ChannelError`: too many."""
         own = asyncio.current_task()
         assert own is not None
         self._unproved.pop(own, None)
@@ -515,7 +491,7 @@ class TcpTransport:
             await line.send(FrameKind.KEPT)
 
     async def _alone(self, file_id: str) -> None:
-        """Whoever offers a file again has no use for the connection before."""
+        """Cancel an earlier connection for the same file."""
         own = asyncio.current_task()
         others = [task for task, known in self._serving.items() if known == file_id]
         for task in others:
@@ -537,7 +513,6 @@ class TcpTransport:
     async def _fetch(
         self, line: SealedChannel, label: HandoverLabel, size: int, path: Path
     ) -> None:
-        """Have all of the file at *path*. Raises `HandoverFileError`: it is none."""
         for old in self._folder.glob(f"{quoted_name(label.sender)}.*{_PART}"):
             if old != path:
                 old.unlink(missing_ok=True)
@@ -559,7 +534,7 @@ class TcpTransport:
         raise HandoverFileError("it is damaged, or another one than was offered")
 
     async def _waiting(self, line: SealedChannel, work: Awaitable[Any]) -> Any:
-        """What *work* comes to; meanwhile the other side is told to wait."""
+        """Await *work*, and send signs of life meanwhile."""
         task = asyncio.ensure_future(work)
         try:
             while not (await asyncio.wait([task], timeout=min(_BUSY, self._silence / 3)))[0]:
@@ -585,7 +560,6 @@ async def _closing(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
 
 
 async def _connection(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to *address*. Raises `ChannelError`; `TransportError`: there can be none."""
     try:
         host, port = endpoint(address, whole=True)
         return await within(HANDSHAKE_SECONDS, asyncio.open_connection(host, port))
@@ -616,13 +590,12 @@ def _number(frame: ChannelFrame, most: int) -> int:
 
 
 def _text(frame: ChannelFrame) -> str:
-    """What the other side says, fit to be shown."""
     text = frame.body[:300].decode("utf-8", "replace")
     return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def _is_whole(path: Path, label: HandoverLabel, size: int) -> bool:
-    """Whether the file at *path* is that one, all of it. Raises `OSError`."""
+    """Whether the file at *path* is all of *label*. Raises `OSError`."""
     if path.stat().st_size != size or intact_length(path) != size:
         return False
     try:

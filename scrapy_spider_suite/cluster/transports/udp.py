@@ -1,13 +1,7 @@
-"""All messages of one agent over UDP, to and from a fixed list of agents: the deciding part.
+"""Messages over UDP between a fixed list of agents, without a server (K21).
 
-`sending` and `receiving` decide for each pair; here a datagram finds its pair, or is refused and
-counted. ``now`` is an argument, in seconds of a clock that never goes back.
-
-Messages over UDP between the agents of a local network, without a server (K21).
-
-"The URLs are pack together and send out as a UDP packet. The scheduler of the communicator takes
-care of timeouts and data retransmission" (KSpider). The agents are listed, each with its address,
-and share a key; what they decide is in `exchange`, here are the socket and the clock.
+`UdpPeers` decides to which pair a datagram belongs, or refuses and counts it; ``now`` is in seconds
+of a clock that never goes back. `UdpTransport` has socket and clock.
 """
 
 from __future__ import annotations
@@ -56,23 +50,21 @@ BOUNDS: Final = MessageLimits(COMMON_MAX - OVERHEAD, DATAGRAM_MAX - OVERHEAD, 1 
 """A message is a datagram."""
 
 _QUESTIONS: Final = (PacketKind.HELLO, PacketKind.WELCOME, PacketKind.MESSAGE)
-"""What is answered where it arrives, by anything but a hello."""
+"""Packets that are answered on arrival by anything but a hello."""
 
 
 class UdpPeers:
-    """Datagrams in, messages out, and the other way round.
+    """Datagrams in, messages out, and back.
 
     Args:
-        name: this agent.
-        others: those with whom it exchanges messages.
-        key: what all of them share, 16 bytes or more.
-        window: messages to one receiver that may be on the way: taken and not known to be kept. All
-            agents have to agree on it.
-        unlisted: told of an agent whose list does not have this one.
+        others: the other agents.
+        key: shared by all, 16 bytes or more.
+        window: messages under way to one receiver; equal for all agents.
+        unlisted: told of an agent whose list lacks this one.
         draw: random bytes, as `os.urandom`.
 
     Raises:
-        ValueError: the key is too short, or a name is none.
+        ValueError: the key is too short, or a name is invalid.
     """
 
     def __init__(
@@ -98,11 +90,10 @@ class UdpPeers:
         self._once = WarnOnce(logger, f"messages over UDP, agent {name}")
 
     def room(self, to: str) -> int:
-        """How many messages `send` takes for *to*."""
         return self._to[to].room() if to in self._to else 0
 
     def send(self, to: str, message: PackedMessage) -> bool:
-        """Take *message*, if there is room."""
+        """Take *message*; False without room."""
         if to not in self._to:
             return False
         outgoing = self._to[to]
@@ -113,18 +104,17 @@ class UdpPeers:
         return taken
 
     def withdraw(self, to: str) -> None:
-        """Forget the messages for *to*."""
         if to in self._to:
             self.counters.withdrawn += self._to[to].clear()
 
     def acknowledge(self, receipt: Acknowledgement, now: float) -> None:
-        """The rows of that message are kept."""
+        """The rows are kept."""
         sender = self._from.get(receipt.sender)
         if sender is not None and sender.keep(receipt, now):
             self.counters.receipts += 1
 
     def wake(self) -> float | None:
-        """When `due` has something, if nothing happens before."""
+        """Return when `due` has something; None: never."""
         if self._replies:
             return 0.0
         times = [outgoing.wake() for outgoing in self._to.values()]
@@ -132,7 +122,7 @@ class UdpPeers:
         return min((time for time in times if time is not None), default=None)
 
     def due(self, now: float) -> list[tuple[str, bytes]]:
-        """Datagrams to be sent now, with the agents that they are for; they count as sent."""
+        """Return datagrams to be sent now, with their receivers."""
         packets, self._replies = self._replies, []
         for name, outgoing in self._to.items():
             packets += [(name, packet) for packet in outgoing.due(now)]
@@ -144,16 +134,16 @@ class UdpPeers:
         return [(name, self._sealer.seal(name, packet)) for name, packet in packets]
 
     def silent(self, since: float) -> list[str]:
-        """Those that have not answered what they were sent at *since*, or before, and after it."""
+        """Return agents that have answered nothing since *since*."""
         return [name for name, when in self._unanswered.items() if when <= since]
 
     def moved(self, name: str) -> None:
-        """That agent has another address: what waits for it need not wait for longer."""
+        """The agent has another address: send waiting messages now."""
         self._unanswered.pop(name, None)
         self._to[name].is_back()
 
     def reports(self) -> list[tuple[str, bytes]]:
-        """What there is to report, without waiting for more."""
+        """Return all reports, without waiting for more."""
         return [
             (name, self._sealer.seal(name, packet))
             for name, incoming in self._from.items()
@@ -161,7 +151,7 @@ class UdpPeers:
         ]
 
     def take(self, datagram: bytes, now: float) -> bytes:
-        """Take in a datagram, whatever it is; what to answer to where it came from, or nothing."""
+        """Take any datagram; return the datagram to answer with, or nothing."""
         try:
             name, packet = self._sealer.open(datagram)
             self._take(name, packet, now)
@@ -222,13 +212,13 @@ class UdpPeers:
 
 
 WINDOW: Final = 512
-"""Messages on the way to one receiver: 0.7 MB."""
+"""Messages under way to one receiver: 0.7 MB."""
 
 BUFFER: Final = 1 << 20
-"""Bytes that the system is asked to hold for a process that is busy with something else."""
+"""Bytes of the socket's buffers."""
 
 LOOK: Final = 5.0
-"""Seconds without an answer after which the address of an agent is looked up again."""
+"""Seconds without an answer after which an address is looked up again."""
 
 Address = tuple[str, int]
 
@@ -237,7 +227,7 @@ def parse_agents(texts: Iterable[str]) -> dict[str, Address]:
     """Return name and address of each agent in *texts*: ``NAME=HOST:PORT``, IPv6 in brackets.
 
     Raises:
-        ValueError: one is not that, or a name or an address comes twice.
+        ValueError: invalid, or a name or an address twice.
     """
     agents: dict[str, Address] = {}
     for text in texts:
@@ -254,17 +244,17 @@ def parse_agents(texts: Iterable[str]) -> dict[str, Address]:
 
 
 class UdpTransport:
-    """A `transport.Transport` over UDP.
+    """A `MessageTransport` over UDP.
 
     Args:
         name: this agent, one of *agents*.
-        agents: all of them, with the addresses that they listen at.
-        key: what they share, 16 bytes or more.
-        window: messages on the way to one receiver; all agents have to agree on it.
-        unlisted: told of an agent whose list does not have this one.
+        agents: all of them, with their addresses.
+        key: shared by all, 16 bytes or more.
+        window: see `UdpPeers`.
+        unlisted: see `UdpPeers`.
 
     Raises:
-        ValueError: *name* is not one of *agents*, a name is none, or the key is too short.
+        ValueError: *name* is unlisted or invalid, or the key is too short.
     """
 
     bounds = BOUNDS
@@ -294,10 +284,7 @@ class UdpTransport:
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self, received: OnMessage, acknowledged: OnAcknowledged) -> None:
-        """Listen at the own address. Raises `OSError`: it is not to be had, or its name not known.
-
-        Those whose names are not known are looked up again from time to time.
-        """
+        """Listen at the own address; unknown names are looked up again. Raises `OSError`."""
         self._loop = asyncio.get_running_loop()
         self._received, self._acknowledged = received, acknowledged
         try:
@@ -313,7 +300,6 @@ class UdpTransport:
         self._pump()
 
     def _bound(self, family: int, own: Any) -> socket.socket:
-        """A socket at the address *own*. Raises `OSError`, which says what to do about it."""
         raw = socket.socket(family, socket.SOCK_DGRAM)
         try:
             raw.setblocking(False)
@@ -335,7 +321,6 @@ class UdpTransport:
         )
 
     async def _find(self, address: Address, family: int = 0) -> tuple[int, list[Any]]:
-        """The family of *address*, and what it may be, as the system wants it. Raises `OSError`."""
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(*address, family=family, type=socket.SOCK_DGRAM)
@@ -345,7 +330,6 @@ class UdpTransport:
         return family, [each[4] for each in found if each[0] == family]
 
     async def _look(self, family: int) -> None:
-        """Look up, from time to time, who is not known or has not answered for long."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(LOOK)
@@ -356,7 +340,6 @@ class UdpTransport:
         await asyncio.gather(*(self._look_up_one(other, family) for other in others))
 
     async def _look_up_one(self, other: str, family: int) -> None:
-        """It may be the first time, or another address by now."""
         address = self._others[other]
         try:
             _, places = await self._find(address, family)
@@ -378,32 +361,27 @@ class UdpTransport:
             self._soon()
 
     def _send(self, wire: asyncio.DatagramTransport, to: str, datagram: bytes) -> None:
-        """To where *to* is, if that is known."""
         if to in self._places:
             wire.sendto(datagram, self._places[to])
 
     def room(self, to: str) -> int:
-        """How many messages `send` takes for *to*."""
         return self._exchange.room(to)
 
     def send(self, to: str, message: PackedMessage) -> bool:
-        """Take *message* for *to*, if there is room."""
         taken = self._exchange.send(to, message)
         self._soon()
         return taken
 
     def acknowledge(self, receipt: Acknowledgement) -> None:
-        """The rows of that message are kept."""
         if self._loop is not None:
             self._exchange.acknowledge(receipt, self._loop.time())
             self._soon()
 
     def withdraw(self, to: str) -> None:
-        """Forget what is on its way to *to*."""
         self._exchange.withdraw(to)
 
     async def close(self, seconds: float = 5.0) -> None:
-        """Send what is to be said of messages that are kept, and close the socket."""
+        """Send the last reports, and close the socket."""
         self._received = self._acknowledged = None
         self._rest()
         if self._looking is not None:
@@ -422,19 +400,16 @@ class UdpTransport:
             await asyncio.wait_for(self._ended.wait(), max(seconds, 1.0))
 
     def _soon(self) -> None:
-        """Look what is to be sent, once whoever is at work now has done."""
         if self._turn is None and self._socket is not None and self._loop is not None:
             self._turn = self._loop.call_soon(self._pump)
 
     def _rest(self) -> None:
-        """Let nothing call `_pump`."""
         for handle in (self._turn, self._timer):
             if handle is not None:
                 handle.cancel()
         self._turn = self._timer = None
 
     def _pump(self) -> None:
-        """Send what is due, and come back when there is more."""
         self._rest()
         if self._socket is None or self._loop is None or self._paused:
             return
@@ -460,19 +435,15 @@ class UdpTransport:
             self._acknowledged(to, first, last)
 
     def _failed(self, error: Exception) -> None:
-        """Nobody listens there, or there is no way: that is what sending again is for."""
         self.counters.failed += 1
         self._once.say("failed", f"a datagram could not be sent: {error}")
 
     def _pause(self, paused: bool) -> None:
-        """The system takes no more for now; or it does again."""
         self._paused = paused
         self._soon()
 
 
 class _Socket(asyncio.DatagramProtocol):
-    """The side of it that asyncio calls."""
-
     def __init__(self, owner: UdpTransport) -> None:
         self._owner = owner
 

@@ -1,43 +1,29 @@
-"""The datagrams in which messages and what is said about them travel over UDP.
+"""The UDP protocol without I/O: datagrams, and sender and receiver of a pair.
 
 ====== ==================================================================================
 bytes  what, in network order
 ====== ==================================================================================
 2, 1   ``SD`` and the version
-1      kind: `PacketKind`
-8      who sends it: BLAKE2b of the name
-8      call: drawn by the sender of messages for each of its connections
-8      answer: what the receiver of messages gave for this call; zeros in a ``HELLO``
-8      number of the message within the connection, from 0; 0 where there is none
+1      `PacketKind`
+8      the sender: BLAKE2b of its name
+8      call: drawn by the sender for each connection
+8      answer: given by the receiver for this call; zeros in a ``HELLO``
+8      number of the message in the connection, from 0; 0 where there is none
 n      body: a message, or a `ReceiptReport`
-16     keyed BLAKE2b (RFC 7693) of all before, under the key of this direction of this pair
+16     keyed BLAKE2b (RFC 7693) of all before, with the key of this direction of the pair
 ====== ==================================================================================
 
-All agents share one key; that of a direction is derived from it and the names of both ends, so a
-datagram counts at the agent for which it was made, and nowhere else. A genuine datagram that is
-played back says a call and an answer that are over, see `receiving`.
+The key of a direction derives from the shared key and both names. An answer is a keyed hash of the
+call and of the number of connections: replayed datagrams belong to ended connections, and an
+unanswered call leaves no state.
 
-What one sender's messages have come to, over UDP: which have arrived, and which are kept.
+Messages are numbered in a connection. An *unheard* message is sent again when three later ones have
+arrived, or after a time that follows the round trips (RFC 6298); the burst of unheard messages
+grows with arrivals and is halved by losses (RFC 5681). Then the report that it is *kept* is
+awaited.
 
-A connection is known by what its sender drew for it, the *call*, and by what this process made of
-the call, the *answer*. An answer is a keyed hash of the call and of how many connections there were
-from this sender, so it is good until the next connection begins and in no other process: whoever
-plays back what was sent before names a connection that is over. Nothing is remembered of a call
-until its answer comes back with a message.
-
-``now`` is an argument, in seconds. Invariant: what is kept has arrived.
-
-Messages on their way to one receiver over UDP: what is sent when, and when again.
-
-A connection begins when the receiver has answered a ``HELLO``, and lasts until the receiver says
-that it knows it no more. Within it messages are numbered. A message is *unheard* until a report
-says that it has arrived, then only waited for until a report says that it is *kept*. An unheard
-message
-is sent again when three later ones have arrived, or after a time that follows the round trips (RFC
-6298); how many may be unheard at once grows with what arrives and is halved by losses (RFC 5681).
-
-Everything is decided here and nothing done: ``now`` is an argument, in seconds, and packets are
-returned. Invariant: every message that was put and is not kept is waiting or flying.
+``now`` is in seconds. Invariants: every message that was put and is not kept waits or flies; a kept
+message has arrived.
 """
 
 from __future__ import annotations
@@ -77,10 +63,10 @@ OVERHEAD: Final = _HEAD.size + _MAC
 """Bytes of a datagram besides its body."""
 
 COMMON_MAX: Final = 1_400
-"""Bytes of a datagram that fits an Ethernet frame, behind a tunnel too: no larger one but alone."""
+"""Bytes of a datagram of several rows: fits an Ethernet frame, also in a tunnel."""
 
 DATAGRAM_MAX: Final = 8_192
-"""Bytes of the largest datagram: what is longer is refused unread."""
+"""Bytes of the largest datagram; longer ones are refused unread."""
 
 
 _LISTED: Final = "on the list: SUITE_AGENTS may differ there"
@@ -88,28 +74,24 @@ _DIFFER: Final = "SUITE_CLUSTER_KEY or SUITE_AGENTS may differ there"
 
 
 class PacketKind(IntEnum):
-    """What a datagram is."""
-
     HELLO = 1
-    """The sender of messages asks for a connection."""
+    """The sender asks for a connection."""
 
     WELCOME = 2
-    """Its receiver answers."""
+    """The receiver answers."""
 
     MESSAGE = 3
     REPORT = 4
-    """The receiver says what it has, and what it keeps."""
+    """See `ReceiptReport`."""
 
     STALE = 5
-    """The receiver does not know the connection (any more)."""
+    """The receiver does not know the connection."""
 
     UNLISTED = 6
-    """The receiver has another list, on which the sender is not."""
+    """The receiver's list lacks the sender."""
 
 
 class Packet(NamedTuple):
-    """A datagram, taken apart."""
-
     kind: PacketKind
     call: bytes
     answer: bytes = NONE
@@ -118,27 +100,27 @@ class Packet(NamedTuple):
 
 
 class ReceiptReport(NamedTuple):
-    """What a receiver says of a connection's messages: it holds everything, so any can be lost."""
+    """Which messages of a connection have arrived, and are kept; complete, so any report may be
+    lost."""
 
     heard: int
-    """All messages below this number have arrived."""
+    """All below this number have arrived."""
 
     heard_beyond: int
     """Bit *i* is message *heard* + *i*."""
 
     kept: int
-    """All messages below this number are kept."""
+    """All below this number are kept."""
 
     kept_beyond: int
 
     def pack(self) -> bytes:
-        """As the body of a datagram."""
         heard = _bits(self.heard_beyond)
         return _REPORT.pack(self.heard, self.kept, len(heard)) + heard + _bits(self.kept_beyond)
 
     @classmethod
     def unpack(cls, body: bytes) -> ReceiptReport:
-        """Of the body of a datagram. Raises `PacketError`: it is none."""
+        """Raises `PacketError` for an invalid body."""
         if len(body) < _REPORT.size:
             raise PacketError("malformed", "a report that is too short")
         heard, kept, length = _REPORT.unpack_from(body)
@@ -146,24 +128,22 @@ class ReceiptReport(NamedTuple):
         return cls(heard, int.from_bytes(beyond, "little"), kept, int.from_bytes(rest, "little"))
 
     def has_heard(self, number: int) -> bool:
-        """Whether that message has arrived."""
         return number < self.heard or bool(self.heard_beyond >> (number - self.heard) & 1)
 
     def has_kept(self, number: int) -> bool:
-        """Whether that message is kept."""
         return number < self.kept or bool(self.kept_beyond >> (number - self.kept) & 1)
 
     @property
     def highest(self) -> int:
-        """The highest message that has arrived; -1 for none."""
+        """The highest arrived message; -1: none."""
         return self.heard + self.heard_beyond.bit_length() - 1
 
 
 class PacketError(Exception):
-    """A datagram that is refused; never leaves this package.
+    """A refused datagram; stays in this package.
 
     Attributes:
-        kind: the counter of `MessageCounters` that it belongs to.
+        kind: the counter of `MessageCounters`.
     """
 
     def __init__(self, kind: str, why: str) -> None:
@@ -172,10 +152,10 @@ class PacketError(Exception):
 
 
 class UnlistedAgentError(PacketError):
-    """A genuine datagram of an agent that is not listed here.
+    """A genuine datagram of an unlisted agent.
 
     Attributes:
-        answer: the datagram that says so to whoever sent it.
+        answer: the datagram that tells the sender.
     """
 
     def __init__(self, why: str, answer: bytes) -> None:
@@ -184,15 +164,14 @@ class UnlistedAgentError(PacketError):
 
 
 class PacketSealer:
-    """Makes datagrams of packets, and packets of genuine datagrams.
+    """Seals and opens datagrams of an agent.
 
     Args:
-        name: the agent that it is for.
-        others: those it exchanges messages with.
-        key: what all of them share, `KEY_MIN` bytes or more.
+        others: the other agents.
+        key: shared by all, `SHARED_KEY_MIN` bytes or more.
 
     Raises:
-        ValueError: the key is too short, or a name is none.
+        ValueError: the key is too short, or a name is invalid.
     """
 
     def __init__(self, name: str, others: Collection[str], key: bytes) -> None:
@@ -209,7 +188,7 @@ class PacketSealer:
         self._in = {sender: _mac_of(secret, sender, own) for sender in self._names}
 
     def seal(self, to: str, packet: Packet) -> bytes:
-        """The datagram for *to*."""
+        """Return the datagram for *to*."""
         return self._sealed(packet, self._out[to].copy())
 
     def _sealed(self, packet: Packet, mac: blake2b) -> bytes:
@@ -220,11 +199,11 @@ class PacketSealer:
         return b"".join((head, body, mac.digest()))
 
     def open(self, datagram: bytes) -> tuple[str, Packet]:
-        """Who sent it, and what it is.
+        """Return sender and packet.
 
         Raises:
-            StrangerError: it is genuine, but for its sender, who is not known.
-            PacketError: it is malformed, oversized, forged, or from somebody who is not known.
+            UnlistedAgentError: genuine, but of an unlisted agent.
+            PacketError: malformed, oversized, forged or unknown.
         """
         if len(datagram) > DATAGRAM_MAX:
             raise PacketError("oversized", f"a datagram of {len(datagram)} bytes")
@@ -243,7 +222,7 @@ class PacketSealer:
         return self._names[sender], Packet(PacketKind(kind), call, answer, number, body)
 
     def _unknown(self, datagram: bytes, sender: bytes, packet: Packet) -> PacketError:
-        """Of an agent that is not listed: if it has the key it may learn that, in no more bytes."""
+        """Return the error for an unlisted agent: with the key it learns so, in no more bytes."""
         why = f"a datagram of an agent that is not {_LISTED}"
         asks = packet.kind in (PacketKind.HELLO, PacketKind.MESSAGE)
         if not (asks and _genuine(datagram, _mac_of(self._secret, sender, self._own))):
@@ -261,12 +240,10 @@ def _genuine(datagram: bytes, mac: blake2b) -> bool:
 
 
 def _identity(name: str) -> bytes:
-    """How *name* is written in a datagram."""
     return blake2b(encode_name(name), digest_size=8).digest()
 
 
 def _mac_of(secret: bytes, sender: bytes, receiver: bytes) -> blake2b:
-    """A hash with the key for what goes from *sender* to *receiver*."""
     key = blake2b(sender + receiver, key=secret, digest_size=32, person=_PURPOSE).digest()
     return blake2b(key=key, digest_size=_MAC)
 
@@ -276,26 +253,24 @@ def _bits(number: int) -> bytes:
 
 
 REPORT_DELAY: Final = 0.01
-"""Seconds for which a report waits for more to say."""
+"""Seconds for which a report waits for more."""
 
 REPORT_MESSAGES: Final = 8
-"""Messages of which a report does not wait longer."""
+"""Messages after which a report does not wait."""
 
 STALE_PAUSE: Final = 0.05
-"""Seconds between two answers to messages of connections that are over."""
+"""Seconds between two answers to messages of ended connections."""
 
 
 class Arrival(Enum):
-    """What a message is to the connection that it came by."""
-
     NEW = auto()
     REPEATED = auto()
     BEYOND = auto()
-    """Its sender has more on the way than was agreed; it will come again."""
+    """Beyond the agreed window; it will come again."""
 
 
 class NumberSet:
-    """Numbers that are marked: all below `below`, and some beyond."""
+    """All numbers below `below`, and some beyond."""
 
     def __init__(self) -> None:
         self.below = 0
@@ -305,7 +280,6 @@ class NumberSet:
         return number < self.below or bool(self.beyond >> (number - self.below) & 1)
 
     def add(self, number: int) -> None:
-        """Mark *number*."""
         if number >= self.below:
             self.beyond |= 1 << (number - self.below)
             ones = (~self.beyond & (self.beyond + 1)).bit_length() - 1
@@ -314,10 +288,7 @@ class NumberSet:
 
 
 class PairReceiver:
-    """The messages of one sender, of which *window* may be unkept at a time.
-
-    Args:
-        secret: random bytes that no other process has.
+    """The messages of one sender, with *window* unkept ones; *secret* is random, of this process.
     """
 
     def __init__(self, window: int, secret: bytes) -> None:
@@ -335,12 +306,12 @@ class PairReceiver:
         self._report_at: float | None = None
 
     def hello(self, packet: Packet) -> Packet:
-        """The answer to somebody who wants to send messages."""
+        """Return the answer to a hello."""
         answer = self._answer if packet.call == self._call else self._answer_to(packet.call)
         return Packet(PacketKind.WELCOME, packet.call, answer)
 
     def knows(self, packet: Packet) -> bool:
-        """Whether *packet* is of the connection that holds; one that was answered begins thus."""
+        """Whether *packet* is of the current connection; an answered one begins with it."""
         if (packet.call, packet.answer) == (self._call, self._answer) != (NONE, NONE):
             return True
         if packet.answer != self._answer_to(packet.call):
@@ -350,15 +321,14 @@ class PairReceiver:
         return True
 
     def stale(self, packet: Packet, now: float) -> list[Packet]:
-        """What to say about a message of an unknown connection: now and then, that it is unknown.
-        """
+        """Return the answer to a message of an unknown connection, if one is due."""
         if now < self._stale_at + STALE_PAUSE:
             return []
         self._stale_at = now
         return [Packet(PacketKind.STALE, packet.call, packet.answer)]
 
     def arrived(self, number: int, now: float) -> Arrival:
-        """Take note of a message."""
+        """Note a message."""
         if number >= self._kept.below + self._window:
             return Arrival.BEYOND
         self._unreported += 1
@@ -369,11 +339,11 @@ class PairReceiver:
         return Arrival.NEW
 
     def expect(self, number: int, receipt: Acknowledgement) -> None:
-        """A message that arrived is kept once `keep` is called with *receipt*."""
+        """The message is kept once `keep` is called with *receipt*."""
         self._unkept.setdefault(receipt, []).append(number)
 
     def keep(self, receipt: Acknowledgement, now: float) -> bool:
-        """It is kept; False for a message that came by another connection, or was kept before."""
+        """Return False for a message of another connection, or one kept before."""
         numbers = self._unkept.pop(receipt, ())
         for number in numbers:
             self._kept.add(number)
@@ -382,11 +352,10 @@ class PairReceiver:
         return bool(numbers)
 
     def wake(self) -> float | None:
-        """When there is something to report."""
         return self._report_at
 
     def due(self, now: float) -> list[Packet]:
-        """The report, if it is time for one; it counts as sent."""
+        """Return the report if one is due."""
         if self._report_at is None or now < self._report_at:
             return []
         self._report_at = None
@@ -399,28 +368,27 @@ class PairReceiver:
         self._report_at = when if self._report_at is None else min(when, self._report_at)
 
     def _answer_to(self, call: bytes) -> bytes:
-        """What makes a connection of *call*."""
         text = call + self._connections.to_bytes(8, "big")
         return blake2b(text, key=self._secret, digest_size=8).digest()
 
 
 FIRST_WAIT: Final = 0.25
-"""Seconds until something is sent again, while nothing is known of the round trip."""
+"""Seconds until a resend while the round trip is unknown."""
 
 LEAST_WAIT: Final = 0.2
-"""Seconds, at least: the loop of a process that crawls may be late by that."""
+"""Least seconds until a resend: a busy loop may be late by that."""
 
 MOST_WAIT: Final = 10.0
-"""Seconds, at most: how late it is noticed that a receiver is back."""
+"""Most seconds until a resend: how late a returned receiver is noticed."""
 
 FIRST_PROBE, MOST_PROBE = 2.0, 30.0
-"""Seconds without news until a message that has arrived is sent again, to get a report of it."""
+"""Seconds without news until an arrived message is sent again, to get a report."""
 
 REORDERED: Final = 3
-"""How many later messages arrive before one is taken for lost."""
+"""Later arrivals after which a message counts as lost."""
 
 FIRST_BURST, LEAST_BURST = 16.0, 2.0
-"""Messages that may be unheard at first, and at least."""
+"""Unheard messages at first, and at least."""
 
 
 @dataclass(slots=True, eq=False)
@@ -434,12 +402,11 @@ class InFlight:
 
 
 def _order(flight: InFlight) -> float:
-    """Which goes first: by number, then those that have none, as they came."""
     return flight.number if flight.number >= 0 else math.inf
 
 
 class RetryTimer:
-    """How long to wait for a report: the smoothed round trip and four times its deviation."""
+    """The resend time: the smoothed round trip and four times its deviation."""
 
     def __init__(self) -> None:
         self.trip = 0.0
@@ -448,12 +415,12 @@ class RetryTimer:
 
     @property
     def seconds(self) -> float:
-        """Until a message of which nothing was heard is sent again."""
+        """Until an unheard message is sent again."""
         usual = self.trip + 4 * self._deviation if self.trip else FIRST_WAIT
         return min(max(usual, LEAST_WAIT) * self._factor, MOST_WAIT)
 
     def took(self, seconds: float) -> None:
-        """A message that was sent once was reported after *seconds*."""
+        """A message sent once was reported after *seconds*."""
         if not self.trip:
             self.trip, self._deviation = seconds, seconds / 2
         else:
@@ -461,7 +428,7 @@ class RetryTimer:
             self.trip += (seconds - self.trip) / 8
 
     def fruitless(self) -> None:
-        """It was waited for nothing: wait for twice as long."""
+        """Double the time."""
         self._factor = min(2 * self._factor, 1 << 10)
 
     def news(self) -> None:
@@ -470,11 +437,7 @@ class RetryTimer:
 
 
 class PairSender:
-    """The messages for one receiver, *window* of them at most.
-
-    Args:
-        draw: random bytes, as `os.urandom`.
-    """
+    """The messages for one receiver, *window* at most; *draw* gives random bytes."""
 
     def __init__(
         self, window: int, draw: Callable[[int], bytes], counters: MessageCounters
@@ -489,7 +452,6 @@ class PairSender:
         return len(self._messages)
 
     def _begin(self) -> None:
-        """Begin a connection: all messages wait, as if none had been sent."""
         self._call = self._draw(8)
         self._answer = NONE
         self._waiting = deque(self._messages.values())
@@ -506,15 +468,14 @@ class PairSender:
         self._timer = 0.0  # when to say HELLO, or to probe
 
     def calls(self, packet: Packet) -> bool:
-        """Whether *packet* is about this connection, as it is now."""
+        """Whether *packet* is about the current connection."""
         return packet.call == self._call
 
     def room(self) -> int:
-        """How many messages `put` takes."""
         return self._window - len(self._messages)
 
     def put(self, message: PackedMessage) -> bool:
-        """Take *message*, unless there is no room. One that is here already is here once."""
+        """Take *message*, once; False without room."""
         key = message.first, message.last
         if key in self._messages:
             return True
@@ -525,14 +486,14 @@ class PairSender:
         return True
 
     def clear(self) -> int:
-        """Forget all messages and the connection; how many messages there were."""
+        """Forget all messages and the connection; return how many."""
         count = len(self._messages)
         self._messages.clear()
         self._begin()
         return count
 
     def wake(self) -> float | None:
-        """When `due` has something to send if nothing happens before; None: never."""
+        """Return when `due` has something; None: never."""
         if not self._messages:
             return None
         if self._unheard:
@@ -540,7 +501,7 @@ class PairSender:
         return self._timer
 
     def due(self, now: float) -> list[Packet]:
-        """What is to be sent now; it counts as sent."""
+        """Return packets to be sent now."""
         if not self._messages:
             return []
         if self._answer == NONE:
@@ -566,7 +527,7 @@ class PairSender:
             self._wait.news()
 
     def is_back(self) -> None:
-        """The receiver has said something: what waits for it need not wait for longer."""
+        """The receiver spoke: send waiting messages now."""
         self._wait.news()
         self._timer = 0.0
 
@@ -577,10 +538,7 @@ class PairSender:
             self._begin()
 
     def report(self, packet: Packet, now: float) -> list[PackedMessage]:
-        """Take in what the receiver says; the messages that it keeps, and that are forgotten here.
-
-        Raises:
-            PacketError: it is no report.
+        """Take a report; return the kept messages, which are forgotten here. Raises `PacketError`.
         """
         report = ReceiptReport.unpack(packet.body)
         if (packet.call, packet.answer) != (self._call, self._answer):
@@ -601,7 +559,6 @@ class PairSender:
         return [Packet(PacketKind.HELLO, self._call)]
 
     def _has_number(self, flight: InFlight) -> bool:
-        """Number it, if the receiver can tell so many apart."""
         if flight.number < 0:
             if self._flying and self._number - next(iter(self._flying)) >= self._window:
                 return False
@@ -620,7 +577,6 @@ class PairSender:
         )
 
     def _overdue(self, now: float) -> None:
-        """Let what was waited for too long be sent again."""
         wait = self._wait.seconds
         lost = [flight for flight in self._unheard.values() if flight.sent + wait <= now]
         if lost:
@@ -628,7 +584,6 @@ class PairSender:
             self._wait.fruitless()
 
     def _miss(self, report: ReceiptReport, now: float) -> None:
-        """Let be sent again what later messages have overtaken."""
         until = now - 1.25 * self._wait.trip
         lost = [
             flight
@@ -648,7 +603,6 @@ class PairSender:
             self._calm = now + self._wait.trip
 
     def _hear(self, report: ReceiptReport, now: float) -> None:
-        """Let go of what has arrived."""
         for number in [number for number in self._unheard if report.has_heard(number)]:
             flight = self._unheard.pop(number)
             if flight.tries == 1:
@@ -664,7 +618,6 @@ class PairSender:
             )
 
     def _keep(self, report: ReceiptReport) -> list[PackedMessage]:
-        """Forget what is kept."""
         if (report.kept, report.kept_beyond) == self._kept:
             return []
         self._kept = report.kept, report.kept_beyond

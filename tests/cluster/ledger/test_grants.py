@@ -228,9 +228,9 @@ def test_what_a_ledger_has_lost_is_said_again() -> None:
 
 def test_debts_are_bounded() -> None:
     """The oldest are dropped, and counted."""
-    debts = LedgerOutbox()
+    outbox = LedgerOutbox()
     for number in range(OUTBOX_MAX + 3):
-        debts.end(f"host {number}", number, 0.0, 1.0)
-    debts.put_back(debts.take(500))
-    assert (len(debts), debts.dropped) == (OUTBOX_MAX, 3)
-    assert debts.take(1).debts[0].key == "host 3"
+        outbox.end(f"host {number}", number, 0.0, 1.0)
+    outbox.put_back(outbox.take(500))
+    assert (len(outbox), outbox.dropped) == (OUTBOX_MAX, 3)
+    assert outbox.take(1).ended[0].key == "host 3"

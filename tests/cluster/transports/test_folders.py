@@ -82,11 +82,11 @@ def test_what_others_put_there_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "shared" / "crawl" / "b"
     folder.mkdir(parents=True)
     secret = write(tmp_path / "secret", label("p5"), 1)
-    (folder / "p1.parcel").write_bytes(b"nothing")
-    write(folder / "p2.parcel", label("p3"), 1)
-    write(folder / "p4.parcel", HandoverLabel("p4", "crawl", "\n", "b", label().units), 1)
-    (folder / "p5.parcel").symlink_to(secret)
-    os.mkfifo(folder / "p6.parcel")
+    (folder / "p1.handover").write_bytes(b"nothing")
+    write(folder / "p2.handover", label("p3"), 1)
+    write(folder / "p4.handover", HandoverLabel("p4", "crawl", "\n", "b", label().units), 1)
+    (folder / "p5.handover").symlink_to(secret)
+    os.mkfifo(folder / "p6.handover")
     old = folder / "p7.kept"
     old.write_text("x")
     os.utime(old, (0, 0))
@@ -188,7 +188,7 @@ def test_a_file_that_cannot_be_taken_is_in_nobodys_way(tmp_path: Path) -> None:
     """Nor one that cannot be touched: a folder lies where it is to be."""
     folder = tmp_path / "shared" / "crawl" / "b"
     (folder / "p0.taking").mkdir(parents=True)
-    write(folder / "p0.parcel", label("p0"), 1)
+    write(folder / "p0.handover", label("p0"), 1)
     path = write(tmp_path / "out", label("p1"), 1)
 
     async def test(a: FolderTransport, b: FolderTransport, box: Box) -> None:

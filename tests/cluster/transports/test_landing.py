@@ -54,7 +54,7 @@ def test_what_nobody_foresaw_is_an_error_in_the_log(
         with pytest.raises(TransportError, match="b: an error in taking it: too large"):
             await a.deliver(path, of, b.address)
         (said,) = errors()
-        assert "parcel p1 cannot be taken" in said
+        assert "hand-over file p1 cannot be merged" in said
         await insist(a, path, of, b.address)
         assert box.taken == {"p1": path.read_bytes()}
         assert a.counters.bytes_out == path.stat().st_size
@@ -85,7 +85,7 @@ def test_nothing_is_taken_after_the_end(tmp_path: Path, monkeypatch: pytest.Monk
     """Neither what was put off, nor what is at that moment: the next process takes it."""
     monkeypatch.setattr(tcp, "AGAIN", 0.1)
     of = [label(f"p{number}") for number in range(2)]
-    paths = [write(tmp_path / each.parcel, each, 2) for each in of]
+    paths = [write(tmp_path / each.file_id, each, 2) for each in of]
     take = Box.take
 
     async def ends(box: Box, of: HandoverLabel, path: Path) -> None:
@@ -120,7 +120,7 @@ def test_who_has_not_the_key_keeps_nobody_out(
     """However many connect and say nothing: the oldest of them go, and no agent."""
     monkeypatch.setattr("scrapy_spider_suite.cluster.transports.tcp.MOST", 2)
     of = [label(f"p{number}") for number in range(3)]
-    paths = [write(tmp_path / each.parcel, each, 1) for each in of]
+    paths = [write(tmp_path / each.file_id, each, 1) for each in of]
 
     async def test(a: TcpTransport, b: TcpTransport, box: Box) -> None:
         async def silent() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
