@@ -187,11 +187,11 @@ def test_every_stat_is_documented_and_the_other_way_round() -> None:
             - {"events", "pending", "seconds", "sequence", "traps"},
         ),
         (
-            "mail",
+            "messages",
             {field.name for field in dataclasses.fields(MessageCounters)}
             | {"rows_taken", "spared", "too_large", "unread", "waiting"},
         ),
-        ("file_transport", {field.name for field in dataclasses.fields(FileCounters)}),
+        ("handover_transport", {field.name for field in dataclasses.fields(FileCounters)}),
         ("calls", {field.name for field in dataclasses.fields(ListenerCounters)}),
     ],
 )

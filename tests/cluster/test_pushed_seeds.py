@@ -50,7 +50,7 @@ def crawl_without_requests(clock: list[float]) -> Any:
         now=lambda: clock[-1], pushed=False, settings=SimpleNamespace(redis_url=RedisUrl(
             "redis://a.example"
         )),
-        stopping=False, awaits_seeds=True, wake=lambda: None, written=written,
+        stopping=False, seeds=SimpleNamespace(awaited=True), wake=lambda: None, written=written,
         store=SimpleNamespace(kv=lambda name: kvs.setdefault(name, MemoryKV()), dirty=False),
     )  # fmt: skip
 

@@ -88,7 +88,11 @@ class Town:
     async def _join(self, name: str) -> None:
         registry = AgentRegistry(self.server.url, self.crawl, AgentLease(180.0))
         candidate = Candidate(
-            name=name, job=f"job of {name}", folder=f"folder of {name}", grace=900.0, fixed=self._fixed
+            name=name,
+            job=f"job of {name}",
+            folder=f"folder of {name}",
+            grace=900.0,
+            fixed=self._fixed,
         )
         await registry.join(candidate)
         self._registries[name] = registry
