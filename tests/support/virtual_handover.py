@@ -158,7 +158,9 @@ class Handing(Agents):
         assert isinstance(frontier.store, RocksStore)
 
         def changed() -> None:
-            frontier.leases.foreign.set_rule(shares.is_held_elsewhere, by_host=self.assignment.by_host)
+            frontier.leases.foreign.set_rule(
+                shares.is_held_elsewhere, by_host=self.assignment.by_host
+            )
 
         async def look() -> None:
             shares.set_holders(self.registry.tokens)

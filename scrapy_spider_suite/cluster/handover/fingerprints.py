@@ -114,7 +114,9 @@ class FingerprintDump:
         for begin, stop in key_ranges(self._units, first, end):
             after = begin
             while keys := [
-                key for key, _ in islice(self._context.store.states(b"", after), _KEYS) if key < stop
+                key
+                for key, _ in islice(self._context.store.states(b"", after), _KEYS)
+                if key < stop
             ]:
                 yield rows_of(sieved.prints(keys), sieved.width)
                 after = keys[-1]
