@@ -131,7 +131,6 @@ class Addon:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Addon:
-        """Make the add-on of *crawler*."""
         return cls(crawler)
 
     @classmethod

@@ -176,7 +176,6 @@ class PoliteDownloader(Downloader):
                 self.slots.pop(key, None)
 
     async def _download(self, slot: Slot, request: Request) -> Response:
-        """See Scrapy's downloader, which says by a signal that *request* has left."""
         self._entered.discard(request)
         return await super()._download(slot, request)
 
@@ -261,7 +260,6 @@ class PoliteDownloader(Downloader):
             self.active.add(request)
 
     def _has_to_wait(self, host: HostState, address: AddressState) -> bool:
-        """Whether there is no leave for a fetch there, or none any more."""
         sharing = self.crawl.rates
         return sharing is not None and sharing.pause(host, address) > 0
 

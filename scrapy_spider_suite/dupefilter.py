@@ -90,7 +90,6 @@ class StoredDupeFilter(BaseDupeFilter):
         self._log_damage()
 
     def _open_files(self, settings: SuiteSettings) -> None:
-        """Open the files of the last run that ended in order."""
         if self._temporary is not None:
             self._open(settings)
             return

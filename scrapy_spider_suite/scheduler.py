@@ -146,7 +146,6 @@ class FrontierScheduler(BaseScheduler):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> FrontierScheduler:
-        """Build it for *crawler*."""
         return cls(crawler)
 
     # Life

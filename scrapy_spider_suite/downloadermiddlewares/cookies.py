@@ -63,7 +63,7 @@ class HostCookiesMiddleware(CookiesMiddleware):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build it for *crawler*. Raises `NotConfigured` if ``COOKIES_ENABLED`` is off."""
+        """Raises `NotConfigured` if ``COOKIES_ENABLED`` is off."""
         if not crawler.settings.getbool("COOKIES_ENABLED"):
             raise NotConfigured
         middleware = cls(crawler.settings.getbool("COOKIES_DEBUG"), stats=crawler.stats)
@@ -122,7 +122,6 @@ class HostCookiesMiddleware(CookiesMiddleware):
         return request.meta.get("cookiejar"), registered_domain(host.rstrip("."))
 
     def _open(self, key: JarKey) -> list[Cookie]:
-        """Give the jar of *key* to Scrapy's code; return its cookies."""
         row = self._rows.get(key)
         cookies = [] if row is None else unpack_cookies(row, time.time())
         jar = self.jars[key[0]] = CookieJar()
@@ -131,7 +130,6 @@ class HostCookiesMiddleware(CookiesMiddleware):
         return cookies
 
     def _close(self, key: JarKey, before: list[Cookie], *, changed: bool) -> None:
-        """Pack the open jar, the newest cookie last."""
         jar = self.jars.pop(key[0])
         if not changed:
             self._rows.move_to_end(key)

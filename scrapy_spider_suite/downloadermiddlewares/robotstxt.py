@@ -1,9 +1,8 @@
 """robots.txt by RFC 9309, for any Scrapy project.
 
-Replaces Scrapy's ``RobotsTxtMiddleware`` with the same settings, meta key, stats and signal.
-What differs: 429, 5xx and no answer mean that nothing is allowed for now (Scrapy allows
-everything), other errors mean that everything is (Scrapy obeys the body of a 404), rules expire,
-what is kept is bounded, and at most 500 KiB of a robots.txt are read.
+Replaces Scrapy's ``RobotsTxtMiddleware`` with the same settings, meta key, stats and signal. 429,
+5xx and no answer allow nothing for now (Scrapy: everything); other errors allow everything (Scrapy
+obeys the body of a 404). Rules expire, and at most 500 KiB of a robots.txt are read.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ _PARSERS_MAX = 1000  # parsers of a project's own class that are kept, one for e
 
 
 class RulesParser(RobotParser):
-    """`RobotsRules` as Scrapy's interface wants them, for receivers of ``robots_parsed``."""
+    """`RobotsRules` behind Scrapy's interface, for receivers of ``robots_parsed``."""
 
     def __init__(self, rules: RobotsRules) -> None:
         self.rules = rules
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, robotstxt_body: bytes) -> Self:
-        """Parse a body without an origin, which RFC 9309 does not need."""
+        """Parse a body; its origin is unknown."""
         return cls(judge_robots("", 200, robotstxt_body, now=0.0))
 
     def allowed(self, url: str | bytes, user_agent: str | bytes) -> bool:
@@ -63,10 +62,9 @@ class RobotsMiddleware:
     (a class other than Scrapy's default decides what is allowed by the body of a 2xx answer).
     Meta: ``dont_obey_robotstxt``. Only http and https URLs have a robots.txt; all others pass.
 
-    Stats: ``robotstxt/forbidden`` as Scrapy's middleware; ``robotstxt/unavailable``: requests
-    refused because nothing is allowed for now; those of `RobotsService`. Signal: ``robots_parsed``
-    (Scrapy 2.18), with the request that had the robots.txt fetched, or the robots.txt's own if
-    `RobotsService.fetch` was called without one.
+    Stats: ``robotstxt/forbidden``, ``robotstxt/unavailable`` (nothing is allowed for now), and
+    those of `RobotsService`. Signal: ``robots_parsed`` (Scrapy 2.18), with the request that had the
+    robots.txt fetched, or the request for it.
     """
 
     DOWNLOAD_PRIORITY = DOWNLOAD_PRIORITY
@@ -83,23 +81,16 @@ class RobotsMiddleware:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build it for *crawler*.
-
-        Raises:
-            NotConfigured: the project does not obey robots.txt, and has no file of exceptions.
-        """
+        """Raises `NotConfigured`: robots.txt is not obeyed, and there is no overrides file."""
         obeys = crawler.settings.getbool("ROBOTSTXT_OBEY")
         if not obeys and suite_settings(crawler).overrides is None:
             raise NotConfigured  # without a message, as Scrapy's own: it is no news
         return cls(crawler)
 
     async def process_request(self, request: Request) -> None:
-        """Let *request* pass, after fetching its robots.txt if need be.
+        """Raise `RobotsForbidden` or `RobotsUnavailable` unless *request* is allowed.
 
-        Raises:
-            RobotsForbidden: robots.txt does not allow it.
-            RobotsUnavailable: nothing is allowed for now.
-            SuiteError, CannotResolveHostError: as `RobotsService.fetch`.
+        Raises `SuiteError`, `CannotResolveHostError` as `RobotsService.fetch`.
         """
         robots = self.service
         if request.meta.get("dont_obey_robotstxt") or not robots.obeys(request.url):
@@ -116,7 +107,6 @@ class RobotsMiddleware:
             raise RobotsForbidden("Forbidden by robots.txt")
 
     def _parser(self, rules: RobotsRules) -> RobotParser:
-        """The parser for *rules*: the project's own class, if it has one."""
         if self._parser_class is None or rules.verdict is not RobotsVerdict.RULES:
             return RulesParser(rules)
         known = self._parsers.get(rules.origin)
@@ -135,14 +125,10 @@ class RobotsMiddleware:
 
 
 def _foreign_parser(crawler: Crawler) -> type[RobotParser] | None:
-    """Return the project's own ``ROBOTSTXT_PARSER``, or None if it left Scrapy's default.
-
-    It is tried once, so that one whose library is missing stops the start.
-    """
     parser_class: type[RobotParser] = load_object(crawler.settings["ROBOTSTXT_PARSER"])
     if parser_class is ProtegoRobotParser:
         return None
-    parser_class.from_crawler(crawler, b"")
+    parser_class.from_crawler(crawler, b"")  # if its library is missing, the start fails
     return parser_class
 
 

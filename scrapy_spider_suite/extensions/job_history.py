@@ -201,7 +201,6 @@ def _digest_of_names(texts: list[str]) -> dict[str, Any]:
 
 
 def _contents(path: Path, kind: SourceKind) -> dict[str, Any]:
-    """Size and digest of a file; {} for a URL or a pipe."""
     if kind is not SourceKind.FILE or not path.is_file():
         return {}
     try:

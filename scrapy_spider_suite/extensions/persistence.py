@@ -105,8 +105,6 @@ class _Jars(Protocol):
 
 
 class _JarRows:
-    """Packed cookies by jar key, as rows below *prefix*."""
-
     def __init__(self, kv: KV, prefix: bytes) -> None:
         self._kv = kv
         self._prefix = prefix
@@ -144,8 +142,6 @@ class _JarRows:
 
 
 class _ScrapyJars:
-    """Scrapy's jars: live objects that do not tell when they change."""
-
     def __init__(self, middleware: CookiesMiddleware, kv: KV) -> None:
         self._jars = middleware.jars
         self._rows = _JarRows(kv, b"jar\0")
@@ -188,8 +184,6 @@ class _ScrapyJars:
 
 
 class _HostJars:
-    """The suite's jars: packed, and with a set of the changed ones."""
-
     def __init__(self, middleware: HostCookiesMiddleware, kv: KV) -> None:
         self._middleware = middleware
         self._rows = _JarRows(kv, b"host\0")

@@ -173,7 +173,6 @@ class ProgressLine:
             self._status.start()
 
     def _is_wanted(self, record: logging.LogRecord) -> bool:
-        """Whether *record* is no line of Scrapy's own LogStats of this crawl."""
         if getattr(record, "spider", None) is not self._crawler.spider:
             return True
         return type(self._crawler.get_extension(LogStats)) is not LogStats

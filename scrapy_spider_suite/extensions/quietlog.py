@@ -132,7 +132,6 @@ class QuietLog:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> QuietLog:
-        """Make the extension."""
         return cls(crawler)
 
     def opened(self) -> None:
@@ -169,8 +168,6 @@ class QuietLog:
 
 
 class _Filter(logging.Filter):
-    """Removes tracebacks of network errors; decides once per record for all handlers."""
-
     def __init__(self) -> None:
         super().__init__()
         self._folding = LineFolding()

@@ -487,7 +487,6 @@ def _lock_folder(folder: Path) -> int:
 
 
 def _cut_torn_line(file: int) -> int:
-    """Cut a torn last line off *file*; return the size left."""
     size = os.fstat(file).st_size
     tail_at = max(0, size - 2 * LINE_MAX)
     tail = os.pread(file, size - tail_at, tail_at)

@@ -41,7 +41,6 @@ class PageFilterMiddleware:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> PageFilterMiddleware:
-        """Make the middleware."""
         return cls(crawler)
 
     def process_spider_input(self, response: Response) -> None:

@@ -32,7 +32,6 @@ class PageParentMiddleware:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> PageParentMiddleware:
-        """Make the middleware."""
         return cls(crawler)
 
     @property
@@ -103,8 +102,6 @@ class PageParentMiddleware:
 
 
 class _StartItems:
-    """The items of ``start()`` in the pipelines: it has not ended before them."""
-
     def __init__(self, crawler: Crawler) -> None:
         self.any = False
         self._out = 0
