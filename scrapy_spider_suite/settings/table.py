@@ -450,7 +450,7 @@ class SettingsTable:
         page="revisits.md",
     )
     revisit_weight: float = setting(
-        ORDER, v.share(), 0.2, FREE,
+        ORDER, v.number(0.0, 1.0), 0.2, FREE,
         "The share of all fetches for pages that are due again, while new pages wait.",
         page="revisits.md",
     )

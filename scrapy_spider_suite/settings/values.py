@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -58,6 +59,15 @@ _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 TRUTH_VALUES = {"1": True, "true": True, "0": False, "false": False}
 """The spellings of True and False, in lower case."""
 _MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]+/(\*|[a-z0-9!#$&^_.+-]+)")
+_HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*", re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z0-9_.]{0,64}")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/]")
+_RELATIVE = re.compile(r"(file|local)://(?!/)")
+_URL_PASSWORD = re.compile(r"://[^/@]*:(?!\d+/)[^@]*@")  # with a / in it, too
+_SECRET = 16
+_SCHEMES = ("redis://", "rediss://", "unix://")
+_USER = re.compile(r"//.*@")
+_PASSWORD = re.compile(r"(password=)[^&]*")
 _LEVELS = logging.getLevelNamesMapping()
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
@@ -78,7 +88,7 @@ class ValueType:
 
 
 def boolean() -> ValueType:
-    """Return the type of True and False, spelled as Scrapy's own settings allow."""
+    """Return the type of True and False, spelled as in Scrapy's settings."""
 
     def parse(raw: object) -> bool:
         return _lookup(TRUTH_VALUES, str(raw).lower())
@@ -116,11 +126,6 @@ def duration(low: float = 0.0) -> ValueType:
         return check_range(seconds, low, None)
 
     return ValueType(parse, f"a number of seconds >= {low:g}, or one like 10m, 2h, 7d", "seconds")
-
-
-def share() -> ValueType:
-    """Return the type of a part of a whole: a float from 0 to 1, both included."""
-    return number(0.0, 1.0)
 
 
 def number(low: float, high: float) -> ValueType:
@@ -225,40 +230,40 @@ def _folder(raw: object) -> Path:
     return path
 
 
+def _list_of(parse_item: Callable[[str], object], allowed: str) -> ValueType:
+    def parse(raw: object) -> tuple[object, ...]:
+        return tuple(parse_item(item) for item in split_texts(raw))
+
+    return ValueType(parse, allowed)
+
+
+def _matched(pattern: re.Pattern[str], item: str) -> str:
+    if not pattern.fullmatch(item):
+        raise ValueError(item)
+    return item
+
+
 def texts() -> ValueType:
     """Return the type of a list of texts without control characters."""
+    return _list_of(_printable, "a list of texts such as 'seeds.txt.gz, example.com'")
 
-    def parse(raw: object) -> tuple[str, ...]:
-        items = split_texts(raw)
-        if not all(item.isprintable() for item in items):
-            raise ValueError(raw)
-        return items
 
-    return ValueType(parse, "a list of texts such as 'seeds.txt.gz, example.com'")
+def _printable(item: str) -> str:
+    if not item.isprintable():
+        raise ValueError(item)
+    return item
 
 
 def media_types() -> ValueType:
     """Return the type of a list of media types in lower case, with ``*`` for any part."""
-
-    def parse(raw: object) -> tuple[str, ...]:
-        types = tuple(item.lower() for item in split_texts(raw))
-        if not all(_MEDIA_TYPE.fullmatch(item) for item in types):
-            raise ValueError(raw)
-        return types
-
-    return ValueType(parse, "a list of media types such as 'text/*, application/xhtml+xml'")
+    allowed = "a list of media types such as 'text/*, application/xhtml+xml'"
+    return _list_of(lambda item: _matched(_MEDIA_TYPE, item.lower()), allowed)
 
 
 def dotted_paths() -> ValueType:
     """Return the type of a list of import paths such as ``project.items.Book``."""
-
-    def parse(raw: object) -> tuple[str, ...]:
-        paths = split_texts(raw)
-        if not all(_DOTTED.fullmatch(path) for path in paths):
-            raise ValueError(raw)
-        return paths
-
-    return ValueType(parse, "a list of import paths such as 'project.items.Book'")
+    allowed = "a list of import paths such as 'project.items.Book'"
+    return _list_of(partial(_matched, _DOTTED), allowed)
 
 
 def parameters() -> ValueType:
@@ -302,9 +307,9 @@ def import_path() -> ValueType:
     """Return the type of an import path such as ``project.scores.score``; empty for none."""
 
     def parse(raw: object) -> str:
-        if not isinstance(raw, str) or (raw and not _DOTTED.fullmatch(raw)):
+        if not isinstance(raw, str):
             raise ValueError(raw)
-        return raw
+        return _matched(_DOTTED, raw) if raw else ""
 
     return ValueType(parse, "an import path such as 'project.scores.score'")
 
@@ -387,17 +392,10 @@ def split_texts(raw: object) -> tuple[str, ...]:
     return tuple(text for text in texts if text)
 
 
-_HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*", re.IGNORECASE)
-
-
 def name_servers() -> ValueType:
     """Return the type of a list of name servers, read as (numeric address, port) pairs."""
-
-    def parse(raw: object) -> tuple[tuple[str, int], ...]:
-        return tuple(_address_and_port(item) for item in split_texts(raw))
-
     allowed = "a list of IP addresses with or without a port, such as '127.0.0.1:5353'"
-    return ValueType(parse, allowed)
+    return _list_of(_address_and_port, allowed)
 
 
 def hosts_or_networks() -> ValueType:
@@ -436,16 +434,13 @@ def _host_or_network(item: str) -> str:
     return name
 
 
-_NAME = re.compile(r"[A-Za-z0-9_.]{0,64}")
-
-
 def name() -> ValueType:
-    """Return the type of a name that files may bear; empty for none."""
+    """Return the type of a name that files may have; empty for none."""
 
     def parse(raw: object) -> str:
-        if not isinstance(raw, str) or not _NAME.fullmatch(raw):
+        if not isinstance(raw, str):
             raise ValueError(raw)
-        return raw
+        return _matched(_NAME, raw)
 
     return ValueType(parse, "at most 64 letters, digits, '_' and '.'")
 
@@ -459,11 +454,6 @@ def line() -> ValueType:
         return raw.strip()
 
     return ValueType(parse, "a text in one line")
-
-
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/]")
-_RELATIVE = re.compile(r"(file|local)://(?!/)")
-_URL_PASSWORD = re.compile(r"://[^/@]*:(?!\d+/)[^@]*@")  # with a / in it, too
 
 
 def remote_folder() -> ValueType:
@@ -497,8 +487,6 @@ def remote_folder() -> ValueType:
 
 ASSIGNMENTS = ("ring", "url-sum", "host-parity")
 """Assignment functions that have names."""
-
-_SECRET = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -587,9 +575,6 @@ def redis_or_file() -> ValueType:
     return ValueType(parse, f"{url.allowed}, or the path of a file in a folder that exists")
 
 
-_SCHEMES = ("redis://", "rediss://", "unix://")
-_USER = re.compile(r"//.*@")
-_PASSWORD = re.compile(r"(password=)[^&]*")
 # Parameters of scrapy-redis's client that are no part of a server's address.
 CLIENT_PARAMETERS = frozenset({
     "decode_responses", "encoding", "encoding_errors", "redis_cls", "retry_on_timeout",
