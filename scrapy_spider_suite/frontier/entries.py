@@ -15,7 +15,7 @@ import xxhash
 from msgspec import Struct
 
 UNITS: Final = 1 << 16
-"""Slots, and units of assignment and hand-over, of which the slots are one kind."""
+"""Slots; also the number of units of assignment and hand-over."""
 
 
 def slot_of(host: str) -> int:
@@ -120,16 +120,16 @@ def sequence_of(key: bytes) -> int:
 
 
 def order_key(priority: int, sequence: int) -> bytes:
-    """Ten bytes that sort by falling *priority*, then by rising *sequence*.
+    """Ten bytes that sort by falling *priority* (31 bits), then by rising *sequence*.
 
-    Priorities beyond 31 bits are clamped. Raises `OverflowError` after 2**48 entries.
+    Raises `OverflowError` after 2**48 entries.
     """
     inverted = 0x80000000 - max(-0x7FFFFFFF, min(0x7FFFFFFF, priority))
     return inverted.to_bytes(4, "big") + sequence.to_bytes(6, "big")
 
 
 PATH_MAX = 120
-"""Bytes of a path in a key; URLs that agree on so many come as they were found."""
+"""Bytes of a path in a key."""
 LONGEST = 4 + 1 + 2 + PATH_MAX + 1 + 6
 Score = Callable[[Entry], float]
 
@@ -205,7 +205,7 @@ BREADTH_FIRST = BreadthFirst()
 
 
 def _leaf(url: str, sweep: int) -> bytes:
-    """Sweep and path: of a path that is cut short the byte above all others is cut off, too."""
+    """Sweep and path; a path that is cut short loses the byte above all others, too."""
     start = url.find("/", 8)
     path = url[max(0, start) :].encode()
     path = path + _ABOVE if len(path) <= PATH_MAX else path[:PATH_MAX]

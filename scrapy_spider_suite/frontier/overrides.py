@@ -27,10 +27,7 @@ class Hours:
 
     @classmethod
     def parse(cls, text: str) -> Hours:
-        """Read ranges separated by commas; one that ends before it begins goes over midnight.
-
-        Raises `ValueError`.
-        """
+        """Read ranges separated by commas; they may cross midnight. Raises `ValueError`."""
         parts: list[tuple[float, float]] = []
         for word in text.split(","):
             begin, end = _range(word)
@@ -68,7 +65,7 @@ def _range(word: str) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who said something, and of whom: *source* is a file with its line, or a command."""
+    """The *source* of a rule (file with line, or a command), and its pattern."""
 
     subject: str
     source: str
@@ -170,10 +167,8 @@ class Overrides:
 
     @classmethod
     def parse(cls, lines: Iterable[str], source: str) -> Overrides:
-        """Read rules; *source* names the file in errors.
-
-        Raises `SettingsError`, with the line's number, for anything that is not a rule, and for
-        a second rule for the same subject.
+        """Read rules; *source* names the file in errors. Raises `SettingsError` with the line's
+        number.
         """
         rules = cls()
         for number, line in enumerate(lines, 1):
@@ -215,11 +210,11 @@ class Overrides:
         return self._lines.get(subject)
 
     def for_host(self, host: str) -> Override | None:
-        """What holds for *host* by its name, each field by the closest rule that names it."""
+        """The override of *host*: each field by the closest rule that names it."""
         return _merged(self._lines.of_host(host))
 
     def for_address(self, address: str) -> Override | None:
-        """What holds for a numeric *address*, each field by the narrowest range that names it."""
+        """The override of a numeric *address*: each field by the narrowest range that names it."""
         return _merged(self._lines.of_address(address))
 
 

@@ -44,7 +44,7 @@ class PermitSource(Protocol):
         ...
 
     def drop(self, host: HostState, address: AddressState) -> None:
-        """No fetch starts there now, though there was leave for it: others may have it."""
+        """No fetch starts there now: others may have the leave."""
 
 
 class VisitPermits:
@@ -72,7 +72,7 @@ class VisitPermits:
         return self.source is not None and (self.source.away or len(self._held) >= _MOST)
 
     def acquire(self, now: float) -> Visit | None:
-        """The next visit: one for which there is leave, or one that needs it (see `check`)."""
+        """The next visit: one that has leave, or one that needs it (see `check`)."""
         while self._agenda and self._agenda[0][0] <= now:
             visit = heappop(self._agenda)[2]
             if self._held.get(visit.host.key) is visit:
@@ -104,7 +104,7 @@ class VisitPermits:
         self._leaving = None
 
     def news(self, hosts: Collection[str], addresses: Collection[str], now: float) -> None:
-        """There may be leave for *hosts*, and for those of *addresses*: they are looked at next."""
+        """There may be leave for *hosts* and hosts at *addresses*: examine them next."""
         for key in {*hosts, *(self._at.get(each, "") for each in addresses)}:
             visit = self._held.get(key)
             if visit is not None:

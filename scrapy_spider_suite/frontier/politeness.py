@@ -50,7 +50,7 @@ class BandwidthLimit:
 
 
 LONGEST_WISH = 14 * 86400.0
-"""Seconds; whoever asks for more has made a mistake, or a wish that outlives the crawl."""
+"""Seconds; a longer Retry-After is a mistake, or outlives the crawl."""
 
 
 @dataclass(frozen=True, slots=True)

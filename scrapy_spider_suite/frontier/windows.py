@@ -41,7 +41,7 @@ class Window:
 
     @property
     def room(self) -> float:
-        """How many hosts may still enter before it moves; who has left makes no room."""
+        """How many hosts may still enter before the window moves."""
         return self.columns - self._entered
 
     @property
@@ -70,7 +70,7 @@ class Window:
         self._owing.discard(host)
 
     def next_row(self, having: Iterable[str]) -> bool:
-        """Begin another row with the hosts *having* a leaf; False if it has to move on."""
+        """Begin another row with the hosts *having* a leaf; False if the window has to move."""
         self._row += 1
         self._owing = set(having) if self._row < self.rows else set()
         return bool(self._owing)
@@ -84,7 +84,7 @@ class Window:
 
 
 _PORTION = 1_000
-"""Hosts that are let go at a time, some 5 us each."""
+"""Hosts that are let go at a time."""
 
 
 class HostWindow:
@@ -120,7 +120,7 @@ class HostWindow:
             self._release_host(host)
 
     def has(self, host: HostState) -> bool:
-        """Whether *host* is in the window, and not merely in memory until its pages are done."""
+        """Whether *host* is in the window."""
         return host.key in self._window.hosts
 
     def hosts(self) -> list[HostState]:
@@ -129,7 +129,7 @@ class HostWindow:
         return [hosts[key] for key in self._window.hosts if key in hosts]
 
     def pass_over(self, now: float) -> None:
-        """Wait no longer for hosts that have nothing left, or must wait longer than their delay."""
+        """Wait no longer for hosts that have nothing left, or wait longer than their delay."""
         for key in self._window.owing:
             host = self._workbench.hosts.get(key)
             if host is None:
@@ -139,7 +139,7 @@ class HostWindow:
                 host.held = True
 
     def row_over(self) -> bool:
-        """Begin the next row if this one is over; True if that was the last, and it is to move."""
+        """Begin the next row if this one is over; True if the window is to move."""
         if not self._window.over:
             return False
         hosts = self.hosts()
@@ -163,7 +163,7 @@ class HostWindow:
         self.step()
 
     def step(self) -> bool:
-        """Let some more hosts go for which a row has begun; whether there are others."""
+        """Release some more hosts of a row that has begun; whether there are others."""
         for _ in range(min(_PORTION, len(self._going))):
             host = self._going.pop()
             if self._workbench.hosts.get(host.key) is host:
@@ -171,7 +171,7 @@ class HostWindow:
         return bool(self._going)
 
     def next_in(self, now: float) -> float | None:
-        """Seconds until a host that is held now could be visited again; None if none is."""
+        """Seconds until a held host could be visited; None if none is held."""
         held = [host.ready_at() for host in self.hosts() if host.held and host.front]
         return max(0.0, min(held) - now) if held else None
 

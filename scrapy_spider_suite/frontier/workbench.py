@@ -75,7 +75,7 @@ class AddressState:
         return not self.waiting and (not self.concurrency or self.out < self.concurrency)
 
     def sweep(self) -> None:
-        """Drop the records of hosts that do not count, where there are too many of them."""
+        """Drop records that do not count, where there are too many of them."""
         if len(self.heap) > SPARE * self.hosts + SLACK:
             self.heap = [item for item in self.heap if item[2].recorded == item[1]]
             heapify(self.heap)
@@ -133,7 +133,7 @@ class HostState(Struct, eq=False, gc=False):
         self.next_fetch = max(self.next_fetch, now + self.gap())
 
     def ready_at(self) -> float:
-        """When it may be visited: its clock has run out, and no exclusion holds it any more."""
+        """When it may be visited: the later of its clock and its exclusion."""
         if self.exclusion is None:
             return self.next_fetch
         return max(self.next_fetch, self.excluded_until)
@@ -199,7 +199,7 @@ class Workbench:
         self.offer(host)
 
     def displace(self, host: HostState) -> None:
-        """Take *host* off its address; it is not handed out until it is placed again."""
+        """Take *host* off its address; it is not handed out until `place`."""
         address = host.address
         host.recorded = None
         if address is None:
@@ -215,7 +215,7 @@ class Workbench:
         del self.hosts[host.key]
 
     def forget_addresses(self, now: float) -> Iterator[AddressState]:
-        """Drop the addresses that nobody uses and whose clock has run out, yielding each."""
+        """Drop unused addresses whose clock has run out, yielding each."""
         for address in list(self.addresses.values()):
             used = address.hosts or address.out or address.wire
             awaited = address.booked or address.waiting
@@ -226,7 +226,7 @@ class Workbench:
     # Hand out and take back
 
     def offer(self, host: HostState) -> None:
-        """Put *host* on the heaps if it could be visited; call after anything changed for it."""
+        """Put *host* on the heaps if it could be visited; call after any change of it."""
         address = host.address
         if address is None or not host.front or not host.free():
             return
@@ -235,7 +235,7 @@ class Workbench:
         self.offer_address(address)
 
     def offer_address(self, address: AddressState) -> None:
-        """Put *address* on the heap if it could be visited; call after anything freed it."""
+        """Put *address* on the heap if it could be visited; call after it was freed."""
         if not address.heap or not address.free():
             return
         key = max(address.next_fetch, address.heap[0][0])
@@ -245,7 +245,7 @@ class Workbench:
                 self._sweep()
 
     def acquire(self, now: float) -> Visit | None:
-        """Return leave to visit the host that has waited longest, or nothing before its time."""
+        """A visit of the host that has waited longest; None before its time."""
         address = self._top()
         if address is None or address.recorded is None or address.recorded > now:
             return None
@@ -283,7 +283,7 @@ class Workbench:
         self.offer_address(visit.address)
 
     def refund(self, visit: Visit) -> None:
-        """Undo the clocks that *visit*, which touched no wire, started; later settings stay."""
+        """Undo the clocks that *visit* started without touching the wire; later settings stay."""
         host, address = visit.host, visit.address
         if host.next_fetch == visit.started[0] > visit.clocks[0]:
             host.next_fetch, host.fetched = visit.clocks[:2]
@@ -292,7 +292,7 @@ class Workbench:
             address.next_fetch, address.fetched = visit.clocks[2:]
 
     def cancel(self, visit: Visit) -> None:
-        """Take back a visit that was acquired just now and does not go: no delay began to run."""
+        """Return a visit that was acquired just now: no delay began to run."""
         self.reserve(visit)
         self.release(visit)
 
@@ -308,7 +308,7 @@ class Workbench:
         host.recorded = None  # it may have been put back with a later time
 
     def claim(self, visit: Visit, now: float) -> Visit | None:
-        """The visit for which *visit* kept a place; None if it cannot leave any more."""
+        """The visit for which *visit* kept a place; None if it cannot leave."""
         host, address = visit.host, visit.address
         host.out -= 1
         address.out -= 1
@@ -388,7 +388,7 @@ class Workbench:
     # Another policy
 
     def set_pace(self, host: HostState, pace: Pace, now: float) -> None:
-        """Let *host* have another pace; a wait that is nothing but its delay is measured anew."""
+        """Change the pace of *host*; a wait that is only its delay is measured anew."""
         ready_at = host.ready_at()
         if pace.concurrency > host.concurrency == 1 and host.out:
             host.start_clock(now)  # nobody knows any more when what is out began
@@ -406,13 +406,13 @@ class Workbench:
         self.offer_address(address)
 
     def set_exclusion(self, host: HostState, exclusion: Exclusion | None, until: float) -> None:
-        """Keep *host* from being visited until *until*, whatever its clock says; None: no more."""
+        """Exclude *host* until *until*; None: include it again."""
         ready_at = host.ready_at()
         host.exclusion, host.excluded_until = exclusion, until
         self._moved(host, ready_at)
 
     def _moved(self, host: HostState, ready_at: float) -> None:
-        """See to the invariant where a host, ready at *ready_at* before, may be ready sooner."""
+        """Keep the invariant for a host that may be ready sooner than *ready_at*."""
         if host.ready_at() < ready_at and host.recorded_at > host.ready_at():
             host.recorded = None
             if host.address is not None:
@@ -468,9 +468,8 @@ class Workbench:
         return None
 
     def _key_of(self, address: AddressState) -> float | None:
-        """When *address* may be visited: the later of its clock and its first host's.
-
-        *behind*, it is no later than that.
+        """When *address* may be visited: the later of its clock and its first host's; a lower bound
+        if *behind*.
         """
         if not address.free():
             return None
@@ -551,7 +550,7 @@ class UnresolvedHosts:
         self.later.clear()
 
     def next_in(self, now: float) -> float | None:
-        """Seconds until one that was put aside may be visited; None if none has anything queued."""
+        """Seconds until a deferred host with a queue may be visited; None if there is none."""
         return min(
             (host.ready_at() - now for host in self.later.values() if host.front), default=None
         )
@@ -579,7 +578,7 @@ class Departure:
             self._address.departing += 1
 
     def gone(self, now: float) -> None:
-        """Its bytes are out at *now*: the delays run from here, not from where it began."""
+        """Its bytes are out at *now*: the delays run from here."""
         self.release()
         for place in (self._host, self._address):
             if place.concurrency != 1:
@@ -598,7 +597,8 @@ class Departure:
 def departure(
     host: HostState, address: AddressState, freed: Callable[[], None]
 ) -> Departure | None:
-    """Return that of a transfer to *host* at *address*; None where no delay runs from the start."""
+    """The departure of a transfer to *host* at *address*; None where delays do not run from starts.
+    """
     by_host = host.concurrency > 1 and host.gap()
     by_address = address.concurrency != 1 and address.delay
     return Departure(host, address, freed) if by_host or by_address else None

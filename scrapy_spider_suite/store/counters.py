@@ -76,7 +76,7 @@ class Counters:
 
 
 _CACHE = 20_000
-"""Rows in memory; when there are more, all are forgotten, and read again as they are needed."""
+"""Rows in memory; when there are more, all are dropped."""
 _FAMILY = "domains"
 _ROW = struct.Struct(">QQ")
 
@@ -113,7 +113,7 @@ class DomainCounts:
         return found
 
     def count(self, host: str, *, hosts: int = 0, pages: int = 0) -> None:
-        """Add so many to the domain of *host* (fewer than 0: take away), in the next batch."""
+        """Add *hosts* and *pages* to the domain of *host*, in the next batch."""
         domain = registered_domain(host)
         old = self._of(domain)
         new = self._known[domain] = Domain(max(0, old.hosts + hosts), max(0, old.pages + pages))
@@ -142,7 +142,7 @@ class DomainCounts:
 
 
 def domain_row(store: Store, host: str) -> tuple[str, Domain]:
-    """The registered domain of *host*, and what the job in *store* has had of it."""
+    """The registered domain of *host* and its counts in *store*."""
     domain = registered_domain(host)
     return domain, _read(domain, store.kv(_FAMILY).get(domain.encode()))
 

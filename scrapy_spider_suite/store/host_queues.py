@@ -31,9 +31,9 @@ from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.host_patterns import PatternKind
 
 LATEST = 30 * 86400.0
-"""No stored time is believed to be further ahead than this (a clock that was set back)."""
+"""No stored time is believed to be further ahead (a clock that was set back)."""
 GRAIN = 1e-6
-"""Seconds that are added where wall time becomes monotonic time: more than a double loses."""
+"""Seconds added where wall time becomes monotonic time, more than a double loses."""
 NEVER = 4e12
 """The end (wall) of a exclusion that has none."""
 _CLOCK = struct.Struct(">d")
@@ -50,10 +50,6 @@ class AddressClocks:
         self._policy = policy
         self._floor = floor
         self._stored: dict[str, float] = {}
-
-    def begin_anew(self, now: float) -> None:
-        """Let addresses that come from now on count as fetched at *now*."""
-        self._floor = now
 
     def load(self, now: float, wall: float) -> None:
         """Take over the clocks of an earlier run. Raises `JobDamagedError`."""
@@ -76,7 +72,7 @@ class AddressClocks:
             clocks.put(key.encode(), _CLOCK.pack(next_fetch + wall_offset))
 
     def not_before(self, pacing_key: str, next_fetch: float) -> None:
-        """Let the address paced under *pacing_key* not be visited before *next_fetch*."""
+        """The address paced under *pacing_key* is not visited before *next_fetch*."""
         state = self._addresses.get(pacing_key)
         if state is not None:
             state.next_fetch = max(state.next_fetch, next_fetch)
@@ -119,7 +115,7 @@ class AddressClocks:
 
 
 def seconds_until_due(record: HostRecord, gap: float, wall: float) -> float:
-    """Seconds until the host with *record*, whose visits are *gap* apart, may be visited again."""
+    """Seconds until the host with *record* may be visited again; *gap* is its delay."""
     wait = record.next_fetch - wall + GRAIN
     if wait >= LATEST or waits_for_rule(record.why):
         wait = min(wait, gap)  # a exclusion is looked at anew
@@ -127,7 +123,7 @@ def seconds_until_due(record: HostRecord, gap: float, wall: float) -> float:
 
 
 def load_clock(host: HostState, now: float, wall: float, floor: float | None) -> None:
-    """Set the clock of a host that comes into memory by its record; *floor* as in `Residents`."""
+    """Set the clock of a host by its record; *floor* as in `Residents`."""
     record: HostRecord = host.record
     wait = seconds_until_due(record, host.gap(), wall)
     host.next_fetch, host.fetched = now + max(0.0, wait), now + wait - host.gap()
@@ -148,7 +144,7 @@ def note_clock(host: HostState, wall_offset: float) -> None:
 
 
 _FRONT = 8
-"""Entries of one host in memory; a front grows to twice as many before it is cut."""
+"""Entries of one host in memory; a front is cut at twice as many."""
 _NONE: Set[bytes] = frozenset()
 
 
@@ -263,7 +259,7 @@ def before(key: bytes) -> bytes:
 
 
 _CACHE = 20_000
-"""Records of hosts that are not resident, kept so that links to them need no look-up."""
+"""Records of hosts that are not resident."""
 
 
 class HostRecords:
@@ -343,7 +339,7 @@ _EVERY = 1.0
 """Seconds between the beginnings of two counts, at least."""
 
 _Kind = tuple[WaitReason, int]
-"""The reason of hosts, and the seconds of the spans of time by which they are counted."""
+"""A reason, and the seconds of the spans by which it is counted."""
 _PAST: _Kind = (WaitReason.MEMORY, 0)
 """Of the hosts whose time has come."""
 
@@ -469,7 +465,7 @@ class WaitCounts:
         self._began = -math.inf
 
     def step(self, now: float, wall: float) -> None:
-        """Look at the next portion of the hosts in memory; call a few times a second."""
+        """Count the next portion of the hosts in memory; call a few times a second."""
         if not self._left:
             if now - self._began < _EVERY:
                 return
@@ -507,7 +503,7 @@ RESIDENT = 1e13
 EXCLUDED_BAND = 1e12
 """What is added to the times of hosts that wait for a rule."""
 FAR_AHEAD = 30.0
-"""A host that must wait longer (seconds) makes room, and is not brought into memory yet."""
+"""Seconds; a host that must wait longer makes room, and is not brought into memory yet."""
 _STEP, _STEPS = 1e-3, 1_000
 """Seconds for which a host goes ahead in its next phase for each phase that it missed; steps at
 most.
@@ -558,7 +554,7 @@ class WaitingList:
         return True
 
     def put_off(self, key: str, record: HostRecord, wall: float) -> bool:
-        """Let a host that is due wait for its next phase, if it missed one; whether it did."""
+        """Let a due host wait for its next phase, if it missed one; whether it did."""
         phases, due = self._policy.phases, record.due
         if phases is None or due is None:
             return False
@@ -570,12 +566,12 @@ class WaitingList:
         return True
 
     def is_far(self, key: str, wall: float) -> bool:
-        """Whether the phase of a host is so far off that it need not be in memory (K8)."""
+        """Whether a host's phase is far off (K8)."""
         phases = self._policy.phases
         return phases is not None and phases.opens(key, wall) - wall >= FAR_AHEAD
 
     def leave(self, key: str, record: HostRecord) -> None:
-        """Take a host off the list, if it is on it; its record says why it waited until then."""
+        """Take a host off the list, if it is on it; its record keeps the reason."""
         if record.due is not None:
             self._store.delete_due(record.due, key)
             if record.due < RESIDENT:
@@ -598,7 +594,7 @@ class WaitingList:
         return min(waits, default=None)
 
     def due(self, room: int, wall: float) -> list[str]:
-        """Up to *room* hosts that may be visited now, or so soon that they are wanted in memory."""
+        """Up to *room* hosts that may be visited now, or soon."""
         if room <= 0 or self.earliest > wall + FAR_AHEAD:
             return []
         found: list[str] = []
@@ -619,8 +615,7 @@ class WaitingList:
         return math.inf
 
     def rows(self, since: float, after: str, limit: int) -> list[tuple[float, str]]:
-        """Up to *limit* hosts and what they are due at, from *since* and the host after *after* on.
-        """
+        """Up to *limit* hosts with their times, behind the host *after* at *since*."""
         return self._store.due(limit, since, after)
 
     def bring_forward(self, key: str, record: HostRecord, wall: float) -> bool:
@@ -637,12 +632,12 @@ class WaitingList:
     # Rules
 
     def excluded(self, since: float, after: str, limit: int) -> list[tuple[float, str]]:
-        """Up to *limit* hosts that wait for a rule, from *since* and the host after *after* on."""
+        """`rows` of hosts that wait for a rule."""
         rows = self.rows(max(since, EXCLUDED_BAND), after, limit)
         return [row for row in rows if row[0] < RESIDENT]
 
     def update_rule(self, key: str, record: HostRecord, wall: float) -> bool:
-        """Let a host that waits for a rule wait as the rules are now; False if that is the same."""
+        """Let a host wait by the rules of now; False if nothing changed."""
         before = replace(record)
         self._apply_rule(key, record, wall)
         if (record.next_fetch, record.why) == (before.next_fetch, before.why):
@@ -682,5 +677,5 @@ class WaitingList:
 
 
 def due_time(due: float) -> float:
-    """The time (wall) at which a host that is not in memory, and stands under *due*, is due."""
+    """The wall time of a host that stands under *due*."""
     return due - EXCLUDED_BAND if due >= EXCLUDED_BAND else due

@@ -143,7 +143,7 @@ class Store(Protocol):
         """Set the record of *host*."""
 
     def records(self, after: str = "") -> Iterator[tuple[str, HostRecord]]:
-        """All hosts and their records, in an order of the store; those beyond *after* if given."""
+        """All hosts and their records, beyond *after* if given."""
 
     def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
         """Up to *limit* waiting hosts and times (wall) from *since* on, earliest first, then by

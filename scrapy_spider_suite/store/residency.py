@@ -35,7 +35,7 @@ HELD = 300.0
 """Seconds until it is examined again whether a host on disk is still held back."""
 
 IsForeign = Callable[[str, str], bool]
-"""Whether a URL may not be fetched here: its host, and the URL ("" if hosts decide)."""
+"""Whether a URL may not be fetched here: by host and URL ("" if hosts decide)."""
 
 
 def crawl_delay(policy: Policy, host: HostState) -> float:
@@ -155,7 +155,7 @@ class Residents:
     def bring_in(
         self, key: str, record: HostRecord, now: float, *, more: bool, expected: bool = False
     ) -> HostState:
-        """Make a host resident; with *more*, its rows are on disk, or an entry is *expected*."""
+        """Make a host resident; with *more*, it has rows on disk; *expected*: an entry follows."""
         wall = now + self.records.wall_offset
         pace = self.policy.of_host(key)
         delay = max(pace.delay, self.policy.start_delay)
@@ -183,7 +183,7 @@ class Residents:
         self.records.changed(key, record)
 
     def leave(self, host: HostState, now: float) -> None:
-        """Take an idle host out of memory; its rows on disk wait there for its time."""
+        """Move an idle host to disk, where it waits for its time."""
         record: HostRecord = host.record
         self.fronts.set_head(host)
         note_clock(host, self.records.wall_offset)
@@ -221,17 +221,8 @@ class Residents:
         host.crawl_delay = crawl_delay(self.policy, host)
         host.concurrency = 1 if host.crawl_delay else self.policy.of_host(host.key).concurrency
 
-    def resolve_again(self, now: float) -> None:
-        """Have the names of all resident hosts resolved before their next visits.
-
-        Their new addresses begin with the delay of a fresh fetch.
-        """
-        self.clocks.begin_anew(now)
-        for host in self.workbench.hosts.values():
-            host.resolved_until = min(host.resolved_until, now)
-
     def retire(self, key: str) -> None:
-        """A host has nothing pending: if it is not in memory, it leaves the waiting list."""
+        """A host has nothing pending: it leaves the waiting list, if it is not in memory."""
         if self.workbench.hosts.get(key) is None:
             self.waiting.leave(key, self.records.touch(key))
 
@@ -254,7 +245,7 @@ class Residents:
 
 
 _PORTION = 200
-"""Hosts that are examined at a time, some 10 us each."""
+"""Hosts that are examined at a time."""
 
 
 class ReleasedHosts:
@@ -349,7 +340,7 @@ class HostHealth:
         self._records.save()
 
     def no_address(self, host: HostState, event: Event, now: float) -> None:
-        """The name of *host* has no address: give the host up, or have it resolved again later."""
+        """The name of *host* has no address: give it up, or resolve it again later."""
         if OUTCOMES[event].state is State.FAILED:
             host.record.dead = event.value
             self.give_up(host.key, event, now)

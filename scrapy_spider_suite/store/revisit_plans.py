@@ -222,7 +222,7 @@ class RevisitPlans:
             self._unindex(identity, plan)
 
     def missed(self, identity: bytes, now: float) -> RevisitPlan | None:
-        """A visit has found no page: another one is planned, unless it was the last in vain."""
+        """A visit has found no page: plan another, unless it was the last one."""
         before = self.get(identity)
         if before is None:
             return None
@@ -255,7 +255,7 @@ class RevisitPlans:
             raise JobDamagedError(f"a row of the revisits is damaged ({error!r})") from error
 
     def claim(self, identity: bytes, lastmod: float, now: float) -> bool:
-        """A sitemap says that a page changed at *lastmod*: whether it is due at once for that."""
+        """Whether a page is due at once, since a sitemap says that it changed at *lastmod*."""
         plan = self.get(identity)
         if plan is None:
             return False

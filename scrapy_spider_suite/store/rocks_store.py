@@ -167,7 +167,7 @@ class PendingWrites:
         self._size = 0
 
     def __len__(self) -> int:
-        """How many keys wait (one that changed twice counts twice, and a KiB as much as a key)."""
+        """Waiting changes; a KiB counts as much as a key."""
         return self._size
 
     def set(self, family: str, key: bytes, value: bytes | None, group: bytes = b"") -> None:
@@ -189,7 +189,7 @@ class PendingWrites:
     def over(
         self, disk: Iterator[Row], family: str, start: bytes, group: bytes = b""
     ) -> Iterator[Row]:
-        """The rows of *disk*, which begins at *start*, as they will be after the next batch."""
+        """The rows of *disk* from *start* on, as after the next batch."""
         changes = self._families.get(family, {}).get(group)
         if not changes:
             return disk
@@ -197,7 +197,7 @@ class PendingWrites:
         return _newest(mine, disk)
 
     def everywhere(self, disk: Iterator[Row], family: str) -> Iterator[Row]:
-        """All rows of a family, over all groups, as they will be after the next batch."""
+        """All rows of a family, as after the next batch."""
         groups = self._families.get(family, {}).values()
         return _newest(sorted(item for changes in groups for item in changes.items()), disk)
 
@@ -296,7 +296,7 @@ class Database:
             self._db.close()
 
     def resize(self, memory: int) -> None:
-        """Let caches and buffers have *memory* bytes (what a full table needs stays as it is)."""
+        """Give caches and buffers *memory* bytes."""
         self._tuning.resize(memory)
 
     def sync(self, *, power_safe: bool) -> None:
@@ -319,7 +319,7 @@ class Database:
         return len(self._pending)
 
     def flush(self) -> None:
-        """See `Store`. What could not be written is kept and tried again with the next flush."""
+        """See `Store`. What could not be written waits for the next flush."""
         if not self._pending:
             return
         if self.damage:
@@ -494,7 +494,7 @@ class RocksStore(Database):
     # URLs
 
     def state(self, key: bytes) -> bytes | None:
-        """See `Store`. What a flush of the sieve has met and has no row is done."""
+        """See `Store`. A URL in the sieve without a row is done."""
         state = self.row(key)
         if state is not None or self.sieve is None:
             return state
@@ -505,12 +505,12 @@ class RocksStore(Database):
             raise
 
     def row(self, key: bytes) -> bytes | None:
-        """The packed state under a state key, in a row or in the archive; whatever a sieve says."""
+        """The packed state in a row or in the archive, whatever the sieve says."""
         state = self._get("states", key)
         return state if state is not None or self.archive is None else self.archive.get(key)
 
     def has_row(self, key: bytes) -> bool:
-        """Whether the URL with this state key has a row, and is not only in the archive."""
+        """Whether the URL has a row, and is not only in the archive."""
         return self._get("states", key) is not None
 
     def put_state(self, key: bytes, value: bytes) -> None:

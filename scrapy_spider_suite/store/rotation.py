@@ -17,9 +17,9 @@ from scrapy_spider_suite.store.residency import Residents, crawl_delay
 from scrapy_spider_suite.store.rows import HostRecord
 
 _PORTION = 1_000
-"""Hosts and addresses in memory that are updated at a time (some 10 µs each)."""
+"""Hosts and addresses in memory that are updated at a time."""
 _ON_DISK = 200
-"""Hosts on disk that are examined at a time (some 20 µs each)."""
+"""Hosts on disk that are examined at a time."""
 
 
 class PolicyUpdate:
@@ -84,7 +84,7 @@ class PolicyUpdate:
         return rows[-1] if len(rows) == limit else None
 
     def check(self, visit: Visit, now: float) -> bool:
-        """Cancel a visit whose host is excluded, or has the pace of an older policy; False then."""
+        """Cancel a visit whose host is excluded or has an old pace; False then."""
         host, address = visit.host, visit.address
         revision = self._policy.revision
         behind = host.revision != revision or address.revision != revision
@@ -141,7 +141,7 @@ _TURN = 16
 _GOING = 50
 """Hosts that make room at a time."""
 _EXAMINED = 1_000
-"""Hosts that are examined for that at a time, some 1 to 2 us each."""
+"""Hosts that are examined for that at a time."""
 _LEAVING = 200
 """Hosts that leave at a time when a window moves."""
 _COMING = 25
@@ -168,13 +168,11 @@ class Rotation:
     # Visits
 
     def begin_visit(self, host: HostState) -> None:
-        """A visit of *host* begins: with a window it is the only one in its row."""
+        """A visit of *host* begins: with a window the only one in its row."""
         host.held = self._window is not None
 
     def after_visit(self, host: HostState, now: float, *, visited: bool = True) -> None:
-        """Refill the front, or make room for hosts that wait on disk.
-
-        Not *visited*: the robots.txt of the host has to be fetched first.
+        """Refill the front, or make room for hosts on disk. Not *visited*: robots.txt comes first.
         """
         host.turns += 1
         if self._window is not None:
@@ -238,12 +236,12 @@ class Rotation:
         self._records.save()
 
     def step(self, now: float) -> bool:
-        """Let some hosts make room, and bring some in; whether there may be more of either."""
+        """Let some hosts make room, and bring some in; whether there may be more."""
         more = self._make_room(now)
         return self.admit(now) or more
 
     def admit(self, now: float) -> bool:
-        """Bring in some hosts that wait on disk; whether there may be more of them, and room."""
+        """Bring in some hosts from disk; whether there may be more, and room."""
         residents, window, wall = self._residents, self._window, self._wall(now)
         if self._leaving is not None and window is not None:
             self._advance(window, now)

@@ -15,7 +15,7 @@ from scrapy_spider_suite.frontier.outcomes import Event, State
 
 FORMAT = 1
 COUNT_MAX = 1 << 31
-"""Of anything of a host: more is not counted, whatever an agent says that gave it."""
+"""The greatest count of a host."""
 POLICY_MAX = 15
 """The greatest number of a referrer policy for which a row has room."""
 
@@ -54,7 +54,7 @@ class HostRecord(Struct, eq=False, gc=False):
     head: bytes = b""
 
     def to_bytes(self) -> bytes:
-        """Pack the record (some 50 bytes)."""
+        """Pack the record."""
         numbers = (self.pending, self.done, self.failed, self.attempts)
         entered = 0 if self.entered is None else min(self.entered + 1, _ENTERED_MAX)
         return (
@@ -95,7 +95,7 @@ class HostRecord(Struct, eq=False, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class UrlState:
-    """What is kept about one URL: its state, why, how often it was tried, and its last status."""
+    """One URL: state, reason, attempts, last status."""
 
     state: State
     event: Event | None = None

@@ -27,7 +27,7 @@ from scrapy_spider_suite.store.rows import UrlState
 ARCHIVE_FOLDER: Final = "seen"
 """Beside the database, in the job's ``suite`` folder."""
 DONE_200: Final = UrlState(State.DONE, Event.SUCCESS, 1, 200).to_bytes()
-"""The state of every URL in the archive: when it was fetched the fetch log knows."""
+"""The state of every URL in the archive."""
 _MEMORY: Final = 16 << 20
 _COPIED: Final = "fresh-*"
 """Files that grow; all others never change, and may be linked."""
@@ -65,7 +65,7 @@ class Archive:
         self.urls.add(url for url in map(_url_of, keys) if url is not None)
 
     def of_host(self, host: str) -> Iterator[bytes]:
-        """What follows the host's key in the state key of each URL of *host*, in no order."""
+        """The rest of the state key of each URL of *host*, in no order."""
         for prefix in _prefixes(host):
             yield from map(encode, self.urls.iter(prefix))
 
@@ -78,7 +78,7 @@ class Archive:
         self.urls.sync()
 
     def poll(self) -> bool:
-        """Do a step of upkeep, if one is due and nobody holds it; whether more is under way."""
+        """Do a step of upkeep, if one is due; whether more is under way."""
         return not self._locked and self.urls.poll()
 
     @property
@@ -96,9 +96,8 @@ class Archive:
         self._locked = False
 
     def copy(self, target: Path) -> None:
-        """Copy all files to the new folder *target*, to the medium; for a thread, while it is held.
-
-        Raises `StoreWriteError`.
+        """Copy all files to the new folder *target*; for a thread, while locked. Raises
+        `StoreWriteError`.
         """
         try:
             target.mkdir(parents=True)
@@ -145,10 +144,7 @@ def _prefixes(host: str) -> Iterator[str]:
 
 
 def link(path: Path, target: Path) -> None:
-    """Give *path*, which never changes, another name, *target*; on another file system, a copy.
-
-    Raises `OSError`.
-    """
+    """Link *path*, which never changes, to *target*, or copy it. Raises `OSError`."""
     try:
         os.link(path, target)
     except OSError:
@@ -198,11 +194,11 @@ class SieveIndex:
         return cls(folder, dropped, bits=manifest.words * 64, readonly=readonly)
 
     def has(self, key: bytes) -> bool:
-        """Whether a flush has met the URL with this state key; a read or two of the disk."""
+        """Whether a flush has met the URL with this state key; reads the disk."""
         return self.sieve.has(fingerprint(self._key(key), self._width))
 
     def keep(self, keys: Iterable[bytes]) -> None:
-        """Let the URLs with these state keys wait, whose rows are written with the next batch."""
+        """Offer the URLs with these state keys; their rows come with the next batch."""
         self.sieve.offer_prints((), self.prints(keys))
 
     def prints(self, keys: Iterable[bytes]) -> bytes:
@@ -254,9 +250,8 @@ class SieveIndex:
         return self._locked
 
     def copy(self, target: Path) -> None:
-        """Copy all files to the new folder *target*, to the medium; for a thread, while it is held.
-
-        Raises `StoreWriteError`.
+        """Copy all files to the new folder *target*; for a thread, while locked. Raises
+        `StoreWriteError`.
         """
         try:
             target.mkdir(parents=True)

@@ -42,9 +42,7 @@ _SAID: Final = 20
 
 
 class Archiver:
-    """Moves what `Archive.takes`, of the *store*, to *archive*, in passes.
-
-    Only what is durable may move: *flush* is called before each portion.
+    """Moves rows that `Archive.takes` to *archive*, in passes; *flush* comes before each portion.
     """
 
     def __init__(
@@ -63,7 +61,7 @@ class Archiver:
         return len(self._archive.urls)
 
     def step(self, *, moving: bool = True) -> bool:
-        """Do a portion of upkeep, and with *moving* of a pass; whether there is more to do."""
+        """Do a portion of upkeep, and with *moving* of a pass; whether there is more."""
         try:
             busy = self._archive.poll()
             self._say(self._archive.urls.trouble)
@@ -75,7 +73,7 @@ class Archiver:
             return False
 
     def begin(self) -> bool:
-        """Begin a last pass, over all rows; False where too few pages are done for one."""
+        """Begin a last pass over all rows; False where too few pages are done."""
         if self._counters.done < _LEAST:
             return False
         self._after = b""
@@ -131,7 +129,7 @@ def make_archiver(
 
 
 def archived(store: RocksStore, host: str) -> Iterator[bytes]:
-    """What follows the host's key in the state keys of URLs of *host* that have no row any more."""
+    """The rest of the state keys of *host*'s archived URLs without rows."""
     if store.archive is not None:
         prefix = host_key(host)
         for name in store.archive.of_host(host):
@@ -158,7 +156,7 @@ def bring_back(store: RocksStore, host: str) -> Iterator[bool]:
 
 
 class Lockable(Protocol):
-    """What lies beside the database, and is to lie still while something is done with both."""
+    """Files beside the database that can be locked."""
 
     def lock(self) -> bool:
         """Change nothing until `unlock`; False: it cannot be held now."""
@@ -168,7 +166,7 @@ class Lockable(Protocol):
 
 
 def while_locked(what: Lockable | None, work: Generator[Any, None, T]) -> Generator[Any, None, T]:
-    """Do *work* while *what*, if there is it, is held; True: it waits for something else."""
+    """Do *work* while *what*, if given, is locked; True: it waits."""
     if what is None:
         return (yield from work)
     while not what.lock():
@@ -180,7 +178,7 @@ def while_locked(what: Lockable | None, work: Generator[Any, None, T]) -> Genera
 
 
 _A_ROW: Final = 200
-"""Links of a row: what is new of it is scheduled before anyone else has a turn again."""
+"""Links of a row."""
 
 
 class LinkOrigin(NamedTuple):
@@ -263,7 +261,7 @@ class SieveQueue:
             self._keep(new[start : start + _A_ROW], *way)
 
     def concluded(self, key: bytes, state: bytes) -> bool:
-        """A URL is done or failed, as its packed *state* says: whether that needs no row."""
+        """Whether a URL with this last *state* needs no row."""
         if not self.active or not needs_no_row(key, state):
             return False
         # Before a verdict is handed out the URL may be new in it: then its row must be there.
@@ -368,7 +366,7 @@ class SieveQueue:
     # Dropping
 
     def forget(self, host: str, belongs: Callable[[str], bool], limit: int) -> Iterator[int]:
-        """Drop links to those URLs of *host* that *belong*; how many, of *limit* rows each step."""
+        """Drop links to URLs of *host* that *belong*; how many, of *limit* rows each step."""
         prefix, at = host_key(host), 0
         while rows := list(islice(self._rows.items(max(at, self._at)), limit)):
             gone = 0

@@ -32,11 +32,11 @@ AT_ONCE: Final = 16
 _FEW: Final = 4
 """For the sake of the whole crawl."""
 _EACH: Final = 1
-"""Pages of one host that are read at a time: what they bring is known before the next is."""
+"""Pages of one host that are read at a time."""
 _LOOKED_AT: Final = 200
-"""Hosts that are looked at at a time: it costs a look into the store for most."""
+"""Hosts that are examined at a time."""
 _PATIENCE: Final = (16, 256)
-"""Fetches between two turns for the sake of the whole crawl, while they bring no host to life."""
+"""Fetches between two turns for the whole crawl: least, most."""
 
 
 class PageDemand:
@@ -70,8 +70,7 @@ class PageDemand:
             self._low[host] = None
 
     def sifted(self, in_sieve: int) -> None:
-        """So many links wait for the sieve: a host whose links do is not read on until they went.
-        """
+        """*in_sieve* links wait: hosts with such links are read on when they are gone."""
         if in_sieve < self._in_sieve:
             self._low.update(dict.fromkeys(self._served))
             self._served.clear()
@@ -159,11 +158,11 @@ NAME: Final = "unextracted"
 _OF_HOST, _BY_AGE, _COUNT, _FOLDER = b"h", b"n", b"c", b"f"
 _NUMBER = struct.Struct(">Q")
 _HEADS: Final = 20_000
-"""Hosts of which it is remembered where their rows begin: before that lie remains of others."""
+"""Hosts whose first row is remembered: before it lie deleted rows."""
 
 
 class UnreadPage(NamedTuple):
-    """A page whose links are to be read. *place*: where it is stored, in words of whoever did."""
+    """A page whose links are to be read; *place*: where it is stored."""
 
     number: int
     entry: Entry
@@ -203,7 +202,7 @@ class UnreadPages:
         self._kv.put(_OF_HOST + _digest(entry.host) + _NUMBER.pack(number), row)
 
     def remove(self, page: UnreadPage) -> bool:
-        """The links of *page* are known, or given up; False if it is not here any more."""
+        """The links of *page* are known, or given up; False if it is gone."""
         number, host = _NUMBER.pack(page.number), _digest(page.entry.host)
         if self._kv.get(_BY_AGE + number) is None:
             return False

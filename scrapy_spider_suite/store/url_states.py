@@ -29,7 +29,7 @@ class SeedRow:
 
 
 def note_seed(store: Store, entry: Entry) -> None:
-    """Put into the store's next batch that *entry* is a seed; of one that is, all is kept."""
+    """Note a seed in the next batch, unless it is noted."""
     kv = store.kv(_FAMILY)
     if kv.get(entry.identity) is None:
         kv.put(entry.identity, _row(entry.url, ""))
@@ -47,7 +47,7 @@ def is_mark(text: str) -> bool:
 
 
 def write_seed_note(store: Store, entry: Entry) -> None:
-    """Put the mark of *entry* into the store's next batch; a seed that has a tag keeps it."""
+    """Write the note of *entry* in the next batch; the first tag stays."""
     kv = store.kv(_FAMILY)
     _, tag, guessed = _read(kv.get(entry.identity) or b"")
     new, guessed_now = _parts(entry.seed_note)
@@ -110,13 +110,13 @@ class SchemeGuesses:
         self._store = store
 
     def is_wrong(self, entry: Entry, event: Event) -> bool:
-        """Whether *event* is how https did not answer for *entry*, where it was only a guess."""
+        """Whether *event* shows that https was the wrong guess for *entry*."""
         if event not in _NO_ANSWER or not entry.url.startswith("https:"):
             return False
         return is_guessed(self._store, entry.identity)
 
     def other_scheme(self, entry: Entry) -> Entry:
-        """The same page by http, to be scheduled in the place of *entry*, with its tag."""
+        """The same page by http, with the tag of *entry*."""
         url = f"http:{entry.url.removeprefix('https:')}"
         other = self.entry_of(normalize(url) or url)  # port 80 is no more to be named
         other.seed_note = mark_of(seed_tag(self._store, entry.identity) or "", guessed=False)
@@ -155,7 +155,7 @@ class UrlStates:
         self._volatile_known: set[bytes] = set()
 
     def use_sieve(self, *, active: bool) -> None:
-        """Have links go through the sieve of the store, if it has one, or no longer."""
+        """Send links through the store's sieve, if it has one, or no longer."""
         if self.sieve_queue is None:
             self.sieve_queue = make_sieve_queue(
                 self._store, self.cache, self.counters, active=active
@@ -165,7 +165,7 @@ class UrlStates:
 
     @property
     def in_sieve(self) -> int:
-        """Links that wait for the sieve; when it knows them, those that are new are pending."""
+        """Links that wait for the sieve."""
         return 0 if self.sieve_queue is None else self.sieve_queue.waiting
 
     def known(self, identity: bytes) -> bool:
@@ -183,7 +183,7 @@ class UrlStates:
         self._volatile_known.discard(identity)
 
     def add_pending(self, entry: Entry, record: HostRecord) -> None:
-        """Write a new pending *entry* of the host with *record*, and give it its order key."""
+        """Write a new pending *entry* and give it its order key."""
         if not record.counted:
             record.counted = True
             self.domains.count(entry.host, hosts=1)
@@ -245,7 +245,7 @@ class UrlStates:
             self.on_refused(entry.identity, wall)
 
     def uncount(self, host: str, record: HostRecord, state: UrlState) -> None:
-        """A URL of *host*, with *record*, is no longer done or failed, as *state* says it was."""
+        """A URL of *host* is no longer done or failed, as *state* says."""
         name = state.state.value
         if state.state is State.PENDING or state.event is None:
             return
@@ -272,7 +272,7 @@ class UrlStates:
             self._give_key(entry, record.head, tried=entry.attempts > 0)
 
     def import_state(self, key: bytes, host: str, record: HostRecord, state: UrlState) -> None:
-        """Write that a URL of *host*, with *record*, is done or failed, as another agent found."""
+        """Write that a URL of *host* is done or failed, as another agent found."""
         self._end(key, state.to_bytes())
         self.cache.add(key)
         if state.event is not None:
@@ -347,10 +347,7 @@ _ROW = struct.Struct(">I")
 
 
 def note_lastmod(store: Store, identity: bytes, when: int) -> None:
-    """Put into the next batch that a page changed at *when*, in seconds since the epoch.
-
-    *when* lies from 1970 to 2105.
-    """
+    """Note in the next batch that a page changed at *when* (wall seconds, 1970 to 2105)."""
     store.kv(_LASTMOD).put(identity, _ROW.pack(when))
 
 

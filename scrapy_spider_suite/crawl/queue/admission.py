@@ -65,7 +65,7 @@ class RetryFailed:
         return bool(self._parts.policy.retry_failed_after)
 
     def due(self, identity: bytes, wall: float) -> UrlState | None:
-        """The state of a URL that failed and may be tried again; None for any other."""
+        """The state of a URL that failed and may be tried again, or None."""
         policy = self._parts.policy
         after = policy.retry_failed_after
         if not after:
@@ -76,7 +76,7 @@ class RetryFailed:
         return state if state.event in policy.retry_failed else None
 
     def freed(self, identity: bytes, url: str, host: str) -> UrlState | None:
-        """The state of the normal *url* if it failed in a trap, and lies in none any more."""
+        """The state of *url* if it failed in a trap that is none any more."""
         if not self._parts.traps.frees(url, host):
             return None
         state = self._failed(identity)
@@ -88,10 +88,7 @@ class RetryFailed:
         return state if state is not None and state.state is State.FAILED else None
 
     def retry(self, entry: Entry, wall: float) -> bool:
-        """Make *entry*, which is known, new again; False if it is not due.
-
-        A host that was given up is revived with the first URL that failed for that reason.
-        """
+        """Make the known *entry* new again; False if it is not due. Revives its host, if needed."""
         state = self.due(entry.identity, wall)
         state = state or self.freed(entry.identity, entry.url, entry.host)
         if state is None:
@@ -136,7 +133,7 @@ class StoredPageLinks:
         self.demand = PageDemand(self.waiting, self._records.left)
 
     def concluded(self, lease: Lease, event: Event) -> None:
-        """The URL of *lease* is over, in the batch that says so; its links may come later."""
+        """The URL of *lease* is over; its links may come later."""
         place = b""
         if lease.stored is not None:
             with suppress(ValueError):  # it could not be written, and its host was given up
@@ -148,10 +145,7 @@ class StoredPageLinks:
         self.demand.host_shrank(lease.entry.host)
 
     def finish(self, page: UnreadPage, lease: Lease, now: float) -> bool:
-        """Admit the links that *lease*, made for *page*, has brought.
-
-        False, and nothing is admitted, if the page was dropped meanwhile.
-        """
+        """Admit the links of *lease*, made for *page*; False if the page was dropped."""
         here = page in self.waiting
         if here:
             children = (each.host for each in lease.children)
@@ -193,9 +187,9 @@ class StoredPageLinks:
 
 
 _SPILL: Final = 1_000
-"""Children of an unfinished page that are held in memory; beyond it they are stored early."""
+"""Children of an unfinished page in memory; beyond it they are stored early."""
 _BACKLOG: Final = 10_000
-"""Operations that may wait for the next batch before it is written ahead of its time."""
+"""Operations that may wait for the next batch."""
 # A plain integer: operators of flags are Python code.
 _DONT_FILTER = int(Flag.DONT_FILTER)
 
@@ -308,7 +302,7 @@ class Admission:
         return False
 
     def sift(self, now: float) -> Iterator[None]:
-        """Make pending what a flush of the sieve has found new, some links with each step."""
+        """Make pending what a flush of the sieve found new, some links with each step."""
         queue = self._states.sieve_queue
         if queue is None or not isinstance(self._store, RocksStore):
             return

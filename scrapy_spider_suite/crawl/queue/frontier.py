@@ -97,10 +97,9 @@ class Frontier(QueueParts):
     def set_address(
         self, host: HostState, address: str, pacing_key: str, until: float, now: float
     ) -> None:
-        """*host* lives at *address*, which is paced under *pacing_key*, until time *until*.
+        """Place *host* at *address*, paced under *pacing_key*, until *until*.
 
-        An empty *address*: the host has none of its own (a proxy, or a slot that a spider named);
-        only the clock of the host counts then.
+        An empty *address*: only the clock of the host counts (a proxy, or a spider's slot).
         """
         host.connect_to = address
         host.resolved_until = until
@@ -127,9 +126,8 @@ class Frontier(QueueParts):
         return None if self.leases.full else self.leases.permits.wait(now)
 
     def next_visit_in(self, now: float) -> float | None:
-        """Seconds until any host may be visited, in memory or on disk; None if nothing is queued.
-
-        Infinite where all hosts that are left wait for a rule to go.
+        """Seconds until any host may be visited; None if nothing is queued, infinite if all wait
+        for a rule.
         """
         waits = [self.leases.permits.wait(now), self.rotation.next_due_in(now)]
         known = [wait for wait in waits if wait is not None]
@@ -167,10 +165,7 @@ class UrlEdits:
         return list(islice(self._store.records(after), limit))
 
     def urls(self, host: str, after: bytes, limit: int) -> list[tuple[bytes, UrlState]]:
-        """Up to *limit* URLs of *host* that have rows, beyond *after*: key without the host's.
-
-        `bring_back` gives all URLs of a host rows.
-        """
+        """Up to *limit* URLs of *host* with rows, beyond *after*: rest of the key, and state."""
         rows = islice(self._store.states(host_key(host), after), limit)
         return [(name, UrlState.from_bytes(data)) for name, data in rows]
 

@@ -172,7 +172,7 @@ class BudgetCheck:
 
 
 def return_entries(visit: Visit, keep: int = 0) -> None:
-    """Return all but the first *keep* entries of a visit that has not begun to the front."""
+    """Return all but the first *keep* entries of a new visit to the front."""
     for entry in visit.entries[keep:]:
         heappush(visit.host.front, (entry.key, entry))
     del visit.entries[keep:]
@@ -409,10 +409,7 @@ _AT_ONCE = 500
 
 
 class TrapCheck:
-    """Fails URLs that waited for what has turned out to be a trap, or not to exist.
-
-    A mined URL that is given up is forgotten, so that a link can still bring it.
-    """
+    """Fails URLs that lie in a trap; forgets mined URLs that are given up."""
 
     def __init__(self, parts: QueueParts) -> None:
         self._parts = parts
@@ -494,7 +491,7 @@ class Leases:
 
     @property
     def full(self) -> bool:
-        """Whether the job has all pages that it may have, or will if every lease succeeds."""
+        """Whether the job will have all its pages if every lease succeeds."""
         return self._budget.left_of_job(self.out) <= 0
 
     def acquire(self, now: float) -> list[Lease]:
@@ -518,7 +515,7 @@ class Leases:
         return []
 
     def lease_unvisited(self, key: str) -> Lease | None:
-        """Lease a URL of a resident host without a visit: it is to fail, and not to be fetched."""
+        """Lease a URL of a resident host without a visit: it is to fail."""
         host = self._workbench.hosts.get(key)
         if host is None or not host.front:
             return None
@@ -547,10 +544,7 @@ class Leases:
         self, lease: Lease, now: float, retry_after: float | None = None,
         heard: Event | None = None,
     ) -> None:  # fmt: skip
-        """The visit of *lease*, if it has one, is over: its host may be visited again, in time.
-
-        *heard* is what happened on the wire, where that is not the event of *lease* itself.
-        """
+        """The visit of *lease* is over; *heard*: what happened on the wire, if not its event."""
         visit = lease.visit
         if visit is None:
             return
@@ -562,10 +556,7 @@ class Leases:
 
 
 class PageVersion(NamedTuple):
-    """What a visit has found: the *digest* of the body; *unchanged*: the server said so (304).
-
-    *when* is wall time in seconds.
-    """
+    """What a visit found at *when* (wall): *digest* of the body; *unchanged*: a 304."""
 
     when: float
     digest: bytes

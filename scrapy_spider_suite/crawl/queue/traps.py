@@ -48,7 +48,7 @@ from scrapy_spider_suite.urls.url_spaces import (
 logger = logging.getLogger(__name__)
 
 _SUSPECTS = 20_000
-"""Domains of which it is counted how many hosts said the same; beyond that all are forgotten."""
+"""Domains that are counted; beyond that all are forgotten."""
 _FARMS = 100_000
 """Farms that are remembered, the last ones."""
 _FARM = b"."
@@ -99,7 +99,7 @@ class DuplicateDomains:
 
 FAMILY = "traps"
 _MOST = 2_000
-"""Grounds in memory, 100 KiB each at the very most; when there are more, all are read again."""
+"""Host statistics in memory, 100 KiB each at most."""
 _CACHE = 50_000
 """Hosts of which it is remembered that nothing is known."""
 
@@ -141,7 +141,7 @@ class TrapStats:
         return ground
 
     def report(self, host: str, found: TrapRefusal | None, limits: TrapLimits) -> None:
-        """Log that *found*, if anything, is a trap on *host* from now on: once a host and kind."""
+        """Log that *found* is a trap on *host*: once a host and kind."""
         if found is None or [*self.learn(host).closed.values()].count(found.trap) > 1:
             return
         if found.trap is Trap.NUMBERS and not limits.numbers:
@@ -184,12 +184,12 @@ class TrapStats:
 
 
 def page_rows(host: str) -> bytes:
-    """What begins the keys of the rows of *host* that say which URL stands for a page."""
+    """The key prefix of the rows that say which URL stands for a page of *host*."""
     return host.encode() + b"\0"
 
 
 def pack(ground: HostTrapStats) -> bytes:
-    """The stored form of *ground*, some 20 bytes a space."""
+    """The stored form of *ground*."""
     closed = {key: trap.value for key, trap in ground.closed.items()}
     packed: bytes = msgpack.packb([ground.counts, closed, ground.mined])
     return packed
@@ -270,7 +270,7 @@ class UrlMiner:
         return bool(entry.flags & _SPECULATIVE) and self._misses(entry.host, entry.url)
 
     def concluded(self, entry: Entry, event: Event) -> None:
-        """*entry*, if it was mined, is done or failed for *event*: go on there, or stop."""
+        """Learn from the end of *entry*, if it was mined."""
         told = _TOLD.get(event)
         if told is None or not entry.flags & _SPECULATIVE:
             return
@@ -296,7 +296,7 @@ class SessionUrls:
         return session if session is not None and ground.is_empty_session(session.name) else None
 
     def other(self, url: str, host: str) -> str | None:
-        """The page of the normal *url* on *host*, path and query, if another URL stands for it."""
+        """The page of *url*, if another URL stands for it."""
         session = self.session(url, host)
         known = None if session is None else self._kv.get(_key(host, session))
         return None if session is None or known in (None, _short(url)) else session.page
@@ -310,7 +310,7 @@ class SessionUrls:
                 self._kv.put(key, _short(url))
 
     def concluded(self, entry: Entry, event: Event) -> None:
-        """*entry* has ended with *event*: if it is no page, another URL may stand for it."""
+        """If *entry* was no page, another URL may stand for its page."""
         if event is not Event.REPLACED and OUTCOMES[event].state is State.DONE:
             return
         session = self.session(entry.url, entry.host)
@@ -329,17 +329,17 @@ def _key(host: str, session: Session) -> bytes:
 
 
 _FEW = 1_000
-"""URLs of a host, and of a folder, below which no folder has too large a share."""
+"""URLs of a host and folder below which no share is too large."""
 BEHIND = 1 << 24
 """What a crowded folder takes off the priority of what lies in it."""
 LAST = BEHIND << 2
-"""What URLs lose whose pages differ in numbers alone: they come after those of crowded folders."""
+"""The priority that URLs in a space of numbers lose."""
 _REOPENED = 10_000
 """Hosts of which it is remembered that something was opened again; beyond that none is."""
 _SAMPLED = (Trap.QUERY, Trap.SESSIONS)
 """Traps of which a few URLs are let through, to see whether they still are."""
 _CALM = 64
-"""Pages of a host after which, if nothing is wrong with them, only some are compared."""
+"""Pages of a host after which only some are compared."""
 _ONE_IN = 4
 """Pages of such a host of which one is compared with the others."""
 _LEAST_LINKS = 2
@@ -406,7 +406,7 @@ class Traps:
         return found or (bool(self._farms) and registered_domain(host) in self._farms)
 
     def refuses(self, url: str, host: str, year: int) -> TrapRefusal | None:
-        """Why a link to the normal *url* on *host* is not followed in *year*; None if it is."""
+        """Why a link to *url* on *host* is not followed in *year*; None if it is."""
         limits = self._policy.traps
         trap = trap_of_url(url, limits, year)
         if trap is not None:
@@ -443,8 +443,7 @@ class Traps:
         return None
 
     def numbered(self, url: str, ground: HostTrapStats | None) -> str | None:
-        """The space of *url* on *ground* whose pages differ in numbers alone; None: there is none.
-        """
+        """The space of *url* whose pages differ in numbers alone, or None."""
         if ground is None or not ground.closed or not self._policy.traps.same:
             return None
         return ground.same_space(url, Trap.NUMBERS)
@@ -486,7 +485,7 @@ class Traps:
         return self.closed(url, host)
 
     def frees(self, url: str, host: str) -> bool:
-        """Whether the normal *url* on *host*, which failed in a trap, lies in none any more."""
+        """Whether *url*, which failed in a trap, lies in none any more."""
         return host in self.reopened and self.closed(url, host) is None
 
     # Learning
@@ -629,7 +628,7 @@ class Traps:
         return ground
 
     def sent_on(self, entry: Entry, target: str) -> None:
-        """*entry* leads on to *target*: many that lead to the same are no pages of their own."""
+        """*entry* redirects to *target*: many redirects to one target are a trap."""
         limit, host = self._policy.traps.same, entry.host
         url = normalize(entry.url) if limit else None  # a spider's may be spelt otherwise
         if url is None or _path_of(target) == _path_of(url):
