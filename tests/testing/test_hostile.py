@@ -154,7 +154,10 @@ def test_slow_answers_come_in_pieces(web: FakeWeb) -> None:
     host = "slow-head.hostile.test"
     with socket.create_connection(web.directory.endpoint(host), timeout=5) as client:
         client.sendall(request(host))
-        assert [client.recv(100) for _ in range(4)] == [b"H", b"T", b"T", b"P"]
+        first = client.recv(100)
+    # A busy machine may hand over several pieces at once, but never the whole head.
+    assert b"HTTP/1.1 200".startswith(first[:12])
+    assert b"\r\n\r\n" not in first
 
 
 def test_redirects_that_do_not_end(web: FakeWeb, ask: Ask) -> None:
