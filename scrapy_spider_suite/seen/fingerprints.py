@@ -295,6 +295,7 @@ class SortedFile:
 
 class SortedWriter:
     """Raises `OSError`."""
+
     def __init__(self, path: Path, words: int) -> None:
         self.path = path
         self.rows = 0
