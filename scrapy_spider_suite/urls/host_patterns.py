@@ -138,38 +138,38 @@ class PatternTable(Generic[V]):
     def __iter__(self) -> Iterator[HostPattern]:
         return iter(self._values)
 
-    def get(self, subject: HostPattern) -> V | None:
-        return self._values.get(subject)
+    def get(self, pattern: HostPattern) -> V | None:
+        return self._values.get(pattern)
 
-    def put(self, subject: HostPattern, value: V) -> None:
-        self._values[subject] = value
-        if subject.network is not None:
-            version, length, number = _place(subject.network)
+    def put(self, pattern: HostPattern, value: V) -> None:
+        self._values[pattern] = value
+        if pattern.network is not None:
+            version, length, number = _place(pattern.network)
             self._ranges[version].setdefault(length, {})[number] = value
             self._lengths[version] = sorted(self._ranges[version], reverse=True)
-        if subject.kind is PatternKind.PREFIX:
-            self._prefixes.setdefault(subject.host, {})[subject.text] = value
-        elif subject.kind is not PatternKind.RANGE:
-            self._names[subject.text] = value
+        if pattern.kind is PatternKind.PREFIX:
+            self._prefixes.setdefault(pattern.host, {})[pattern.text] = value
+        elif pattern.kind is not PatternKind.RANGE:
+            self._names[pattern.text] = value
 
-    def remove(self, subject: HostPattern) -> V | None:
-        value = self._values.pop(subject, None)
+    def remove(self, pattern: HostPattern) -> V | None:
+        value = self._values.pop(pattern, None)
         if value is None:
             return None
-        if subject.network is not None:
-            version, length, number = _place(subject.network)
+        if pattern.network is not None:
+            version, length, number = _place(pattern.network)
             by_number = self._ranges[version][length]
             del by_number[number]
             if not by_number:
                 del self._ranges[version][length]
                 self._lengths[version].remove(length)
-        if subject.kind is PatternKind.PREFIX:
-            prefixes = self._prefixes[subject.host]
-            del prefixes[subject.text]
+        if pattern.kind is PatternKind.PREFIX:
+            prefixes = self._prefixes[pattern.host]
+            del prefixes[pattern.text]
             if not prefixes:
-                del self._prefixes[subject.host]
-        elif subject.kind is not PatternKind.RANGE:
-            del self._names[subject.text]
+                del self._prefixes[pattern.host]
+        elif pattern.kind is not PatternKind.RANGE:
+            del self._names[pattern.text]
         return value
 
     def of_host(self, host: str) -> Iterator[V]:
@@ -225,20 +225,20 @@ def _place(network: Network) -> tuple[int, int, int]:
     return network.version, network.prefixlen, int(network.network_address)
 
 
-def _network(subject: str) -> Network | None:
-    """The range in *subject*; an IPv4 address inside IPv6 as IPv4.
+def _network(pattern: str) -> Network | None:
+    """The range in *pattern*; an IPv4 address inside IPv6 as IPv4.
 
     Raises `ValueError` for a carrier as a whole.
     """
     try:
-        network = ipaddress.ip_network(subject.strip("[]"), strict=False)
+        network = ipaddress.ip_network(pattern.strip("[]"), strict=False)
     except ValueError:
         return None
     if not isinstance(network, ipaddress.IPv6Network):
         return network
     inner = embedded_network(network)
     if inner is not None and not inner.prefixlen:
-        raise ValueError(f"{subject!r} stands for all of IPv4: if that is meant, write 0.0.0.0/0")
+        raise ValueError(f"{pattern!r} stands for all of IPv4: if that is meant, write 0.0.0.0/0")
     return inner or network
 
 

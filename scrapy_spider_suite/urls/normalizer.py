@@ -78,12 +78,12 @@ class SpellingRules:
     def _add(self, words: list[str]) -> None:
         if not words:
             return
-        subject = HostPattern.parse(words[0])
-        if subject.kind in (PatternKind.PREFIX, PatternKind.RANGE):
+        pattern = HostPattern.parse(words[0])
+        if pattern.kind in (PatternKind.PREFIX, PatternKind.RANGE):
             raise ValueError(f"{words[0]!r} is no host or .domain")
-        if self._rules.get(subject) is not None:
-            raise ValueError(f"{subject} has a rule already")
-        self._rules.put(subject, _parsed(words[1:]))
+        if self._rules.get(pattern) is not None:
+            raise ValueError(f"{pattern} has a rule already")
+        self._rules.put(pattern, _parsed(words[1:]))
 
     def __len__(self) -> int:
         return len(self._rules)
