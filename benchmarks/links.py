@@ -120,9 +120,9 @@ def each(function: Callable[[list[str]], object], lists: Lists) -> Callable[[], 
 def normalizers() -> Iterable[tuple[str, Normalizer]]:
     """The normaliser as it is by default, and with everything on."""
     yield "options: none", Normalizer()
-    yield "options: all", Normalizer(RewriterTable(SpellingOptions.of(OPTION_WORDS, ["ref"])))
+    general = SpellingOptions.from_words(OPTION_WORDS, ["ref"])
+    yield "options: all", Normalizer(RewriterTable(general))
     rules = SpellingRules([".elsewhere.test index=no"])
-    general = SpellingOptions.of(OPTION_WORDS, ["ref"])
     yield "options: all, and a rule", Normalizer(RewriterTable(general, rules))
 
 

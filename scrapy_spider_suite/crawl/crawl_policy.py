@@ -139,7 +139,7 @@ def make_normalizer(
     """
     if settings.profile != "broad":
         return Normalizer()
-    general = SpellingOptions.of(settings.normal_form, settings.drop_parameters)
+    general = SpellingOptions.from_words(settings.normal_form, settings.drop_parameters)
     plugin = None
     if settings.normalizer:
         plugin = GuardedNormalizer(_load(settings.normalizer), settings.normalizer, stats)

@@ -228,11 +228,11 @@ class SeedIntake:
         self._before = (0.0, 0)
 
     async def take(self, texts: Iterable[str]) -> list[str]:
-        """Take the seeds that *texts* name (see `Source.of`); return the errors of their lists.
+        """Take the seeds that *texts* name (see `Source.parse`); return the errors of their lists.
 
         Ends early when the crawl does. Raises `SettingsError` for a file that is not there.
         """
-        sources = [(text, Source.of(text)) for text in texts]
+        sources = [(text, Source.parse(text)) for text in texts]
         wrong, crawl = [], self._crawl
         given = [source for _, source in sources if source.kind is SourceKind.SEED]
         if given:

@@ -184,7 +184,7 @@ def _digests(texts: Iterable[str]) -> list[dict[str, Any]]:
     single = []
     for text in texts:
         try:
-            source = Source.of(text)
+            source = Source.parse(text)
         except SettingsError:  # it was there when the job was begun
             found.append({"source": text, "missing": True})
             continue

@@ -42,7 +42,7 @@ class SpellingOptions:
     keep: tuple[str, ...] | None = None  # drop all other parameters; None keeps all
 
     @classmethod
-    def of(cls, words: Iterable[str], drop: Iterable[str] = ()) -> SpellingOptions:
+    def from_words(cls, words: Iterable[str], drop: Iterable[str] = ()) -> SpellingOptions:
         on: dict[str, Any] = {word.replace("-", "_"): True for word in words}
         return cls(**on, drop=tuple(parameter_names(drop)))
 

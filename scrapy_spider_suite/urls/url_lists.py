@@ -135,13 +135,13 @@ class Source(NamedTuple):
     tag: str = ""
 
     @classmethod
-    def of(cls, text: str) -> Source:
+    def parse(cls, text: str) -> Source:
         """The source that *text* names: a URL, a host name, a file, or ``@`` and a file or a
         URL; a tag after it.
 
         Raises `SettingsError` if a file is missing.
         """
-        line = _SeedLine.of(text.strip())
+        line = _SeedLine.parse(text.strip())
         name = line.text
         if name.startswith("@"):
             if _SCHEME.match(name, 1):
@@ -175,7 +175,7 @@ class _SeedLine(NamedTuple):
     tag: str
 
     @classmethod
-    def of(cls, text: str) -> _SeedLine:
+    def parse(cls, text: str) -> _SeedLine:
         if "#" not in text:
             return cls(text, "")
         comment = 0 if text[0] == "#" else -1
@@ -232,7 +232,7 @@ class SeedLines:
         whole = raw.decode(encoding, "replace").strip()
         if not whole:
             return None
-        text, tag = _SeedLine.of(whole)
+        text, tag = _SeedLine.parse(whole)
         if not text:
             self._directive(whole, tag)
             return None
@@ -259,7 +259,7 @@ class SeedLines:
 def check_sources(sources: Iterable[str]) -> None:
     """Raises `SettingsError` if a file of *sources* is missing."""
     for source in sources:
-        Source.of(source)
+        Source.parse(source)
 
 
 def read_lines(sources: Iterable[str], user_agent: str) -> Iterator[str]:
@@ -267,7 +267,7 @@ def read_lines(sources: Iterable[str], user_agent: str) -> Iterator[str]:
 
     Remote ones are downloaded as *user_agent*. Raises `SettingsError`.
     """
-    for source in [Source.of(text) for text in sources]:
+    for source in [Source.parse(text) for text in sources]:
         yield f"{ORIGIN}{source.name}\t{source.tag}"
         if source.kind is SourceKind.SEED:
             yield source.name

@@ -213,11 +213,11 @@ def test_sources(tmp_path: Path) -> None:
     """An @ tells a list from a seed."""
     path = tmp_path / "a.test"
     path.touch()
-    assert Source.of("https://a.test/l.gz") == (SourceKind.SEED, "https://a.test/l.gz", "")
-    source = Source.of("@https://a.test/l.gz #tag=x")
+    assert Source.parse("https://a.test/l.gz") == (SourceKind.SEED, "https://a.test/l.gz", "")
+    source = Source.parse("@https://a.test/l.gz #tag=x")
     assert source == (SourceKind.REMOTE, "https://a.test/l.gz", "x")
-    assert Source.of(f"@{path}") == Source.of(str(path)) == (SourceKind.FILE, str(path), "")
-    assert Source.of("a.test #tag=x") == (SourceKind.SEED, "a.test", "x")
+    assert Source.parse(f"@{path}") == Source.parse(str(path)) == (SourceKind.FILE, str(path), "")
+    assert Source.parse("a.test #tag=x") == (SourceKind.SEED, "a.test", "x")
 
 
 def test_a_file_that_cannot_be_read_is_said_so(

@@ -23,7 +23,7 @@ from scrapy_spider_suite.urls.scope import Scope
 
 DATA = Path(__file__).parent.parent / "data" / "urls"
 REAL = (DATA / "real_urls.txt").read_text(encoding="utf-8").splitlines()
-ALL = SpellingOptions.of(OPTION_WORDS, ["ref", "x_*"])
+ALL = SpellingOptions.from_words(OPTION_WORDS, ["ref", "x_*"])
 RULES = (
     "www.a.test  www=yes query-order=yes",
     ".a.test     index=yes keep=b,c_*",
@@ -79,7 +79,7 @@ def test_each_option(word: str, url: str, rewritten: str | None) -> None:
     """What it rewrites (None: nothing), and that it is what the others leave alone."""
     url = normalize("http://a.test/") + url  # type: ignore[operator]
     expected = url if rewritten is None else f"http://a.test/{rewritten}"
-    assert Rewriter(SpellingOptions.of([word])).rewrite(url) == expected
+    assert Rewriter(SpellingOptions.from_words([word])).rewrite(url) == expected
     assert Rewriter(SpellingOptions()).rewrite(url) == url
 
 
@@ -98,13 +98,13 @@ def test_each_option(word: str, url: str, rewritten: str | None) -> None:
 )
 def test_www(host: str, bare: str) -> None:
     """It goes where what remains is a name that somebody has."""
-    rewriter = Rewriter(SpellingOptions.of(["www"]))
+    rewriter = Rewriter(SpellingOptions.from_words(["www"]))
     assert rewriter.rewrite(f"https://{host}/www.x") == f"https://{bare}/www.x"
 
 
 def test_names_of_parameters() -> None:
     """As they stand in normal URLs, whatever their case; a star stands for any ending."""
-    drop = SpellingOptions.of((), ["Ref", "a[b]", "é", "src_*"])
+    drop = SpellingOptions.from_words((), ["Ref", "a[b]", "é", "src_*"])
     url = normalize("http://a.test/?REF=1&a[b]=2&%C3%A9=3&SRC_x&ref2&c")
     assert url is not None
     assert Rewriter(drop).rewrite(url) == "http://a.test/?ref2&c"
@@ -127,7 +127,7 @@ def test_the_closest_rule_decides_each_field() -> None:
             "c.b.a.test tracking=yes keep=x", "",
         ]
     )  # fmt: skip
-    general = SpellingOptions.of(["tracking", "www"], ["ref"])
+    general = SpellingOptions.from_words(["tracking", "www"], ["ref"])
     assert len(rules) == 3
     assert rules.of_host("d.test", general) == general
     of_a = SpellingOptions(www=True, drop=("q",))
@@ -169,7 +169,8 @@ def test_a_shorter_host_has_its_own_rules() -> None:
 
 
 def _normalizers() -> list[Normalizer]:
-    general = [SpellingOptions(), ALL, *(SpellingOptions.of([word]) for word in OPTION_WORDS)]
+    single = [SpellingOptions.from_words([word]) for word in OPTION_WORDS]
+    general = [SpellingOptions(), ALL, *single]
     tables = [*map(RewriterTable, general), RewriterTable(ALL, SpellingRules(RULES))]
     return [*map(Normalizer, tables)]
 

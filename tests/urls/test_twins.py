@@ -169,7 +169,8 @@ def test_counts_stop() -> None:
 def test_a_rule_and_a_twin() -> None:
     """A site that insists on www. against a rule: the evidence has the last word."""
     twins = Twins(MemoryKV())
-    normalizer = Normalizer(RewriterTable(SpellingOptions.of(["www", "index"])), twins=twins)
+    options = SpellingOptions.from_words(["www", "index"])
+    normalizer = Normalizer(RewriterTable(options), twins=twins)
     assert normalizer.is_plain is False
     assert normalizer(f"{WS}/index.html") == f"{S}/"
     redirects(twins, S, WS, 2)
