@@ -68,7 +68,7 @@ class Clocks:
 
         for step, owner, name in [
             ("wire", http1, "_sent"), ("fetched", PagePacks, "fetched"),
-            ("settled", PagePacks, "settled"), ("let go", PagePacks, "_let_go"),
+            ("settled", PagePacks, "settled"), ("let go", PagePacks, "_settle_written"),
             ("pulse", PagePacks, "pulse"), ("commit", Commit, "_commit"),
             ("writer", PackWriter, "_run"),
         ]:  # fmt: skip

@@ -297,7 +297,7 @@ class PoliteDownloader(Downloader):
         caps = self.parts.visits.caps
         try:
             revisits = self.parts.revisits
-            with caps.bounded(request, lease), revisits.asking(request, lease):
+            with caps.bounded(request, lease), revisits.conditional(request, lease):
                 transfer = self._fetched(request, slot)
                 if sharing is not None:
                     transfer = sharing.bounded(transfer)

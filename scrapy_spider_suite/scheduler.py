@@ -195,7 +195,7 @@ class FrontierScheduler(BaseScheduler):
         self._add_pushed_seeds()
         if self.gate is None:
             ForeignDownloader(crawl, visits, engine.downloader)
-        self._faults = PageFaults(crawl, self.hold_still)
+        self._faults = PageFaults(crawl, self.pause_until_writable)
         crawler.signals.connect(self._idle, signals.spider_idle)
         others: Partners = [each for each in (self._limits, self._agent) if each]
         return deferred_from_coro(self._begin_among(others)) if others else self._begin()
@@ -413,9 +413,9 @@ class FrontierScheduler(BaseScheduler):
         """Write all changes, or pause the crawl until that is possible."""
         self._maintenance.flush()
 
-    def hold_still(self, why: str) -> None:
+    def pause_until_writable(self, why: str) -> None:
         """Pause until the disk can be written again."""
-        self._maintenance.hold_still(why)
+        self._maintenance.pause_until_writable(why)
 
     # The end
 

@@ -66,5 +66,5 @@ def test_a_warning_once_the_crawl_goes_out(
     """Not for one's own machine and network, not with a contact, and never twice."""
     introduction = ContactWarning(agent)
     for address in addresses:
-        introduction.goes_to(address)
+        introduction.check_address(address)
     assert [agent in record.getMessage() for record in caplog.records] == [True] * warnings

@@ -119,7 +119,7 @@ class Engine(Protocol):
     def flush_soon(self) -> None:
         """Write all changes once this turn of the loop is over."""
 
-    def hold_still(self, why: str) -> None:
+    def pause_until_writable(self, why: str) -> None:
         """Pause, since nothing can be written because of *why*, until writing works again."""
 
     def has_work(self) -> bool:

@@ -187,7 +187,7 @@ class DeferredLinks:
         if now >= self._hurried + _HURRY:
             self._hurried = now
             for each in self._packs:
-                each.hurry()
+                each.flush_if_idle()
 
     def _choose(self, *, starving: bool) -> list[UnreadPage]:
         frontier, demand = self._crawl.frontier, self._pages.demand

@@ -242,12 +242,12 @@ class FinishedFetch(NamedTuple):
 
 FetchObserver = Callable[[FinishedFetch], None]
 
-_witnesses: WeakKeyDictionary[Crawler, list[FetchObserver]] = WeakKeyDictionary()
+_observers: WeakKeyDictionary[Crawler, list[FetchObserver]] = WeakKeyDictionary()
 
 
-def add_fetch_observer(crawler: Crawler, witness: FetchObserver) -> None:
-    """Call *witness*, which must not raise, after every fetch of *crawler*."""
-    _witnesses.setdefault(crawler, []).append(witness)
+def add_fetch_observer(crawler: Crawler, observer: FetchObserver) -> None:
+    """Call *observer*, which must not raise, after every fetch of *crawler*."""
+    _observers.setdefault(crawler, []).append(observer)
 
 
 async def observed(
@@ -257,8 +257,8 @@ async def observed(
     transfer: Coroutine[object, object, Response],
 ) -> Response:
     """Await *transfer*, the fetch of *request*; call the observers."""
-    witnesses = _witnesses.get(crawler)
-    if witnesses is None:
+    observers = _observers.get(crawler)
+    if observers is None:
         return await transfer
     began = time.monotonic()
     response: Response | None = None
@@ -272,8 +272,8 @@ async def observed(
     finally:
         seconds = time.monotonic() - began
         fetched = FinishedFetch(request, lease, response, error, time.time(), seconds)
-        for witness in witnesses:
-            witness(fetched)
+        for observer in observers:
+            observer(fetched)
 
 
 class AddressComparison:

@@ -253,7 +253,7 @@ class LinkFollower:
         found = lease.likeness
         return found is not None and found.repeats and not self._crawl.settings.follow_duplicates
 
-    def pass_on(self, lease: Lease, response: Response, links: list[str]) -> list[str]:
+    def give_sitemap_links(self, lease: Lease, response: Response, links: list[str]) -> list[str]:
         """Give the wanted *links* of a sitemap to the lease; return them.
 
         Hooks of the spider that fail are left out, for a sitemap is no page.
@@ -369,14 +369,14 @@ class SitemapLinks:
         self._revisits = revisits
         self._stats = crawl.crawler.stats
         crawl.translator.read_sitemap = self.read
-        crawl.translator.note_sitemap = self.redirected
+        crawl.translator.note_sitemap = self.note_redirect
         self.make_follower: Callable[[], LinkFollower] | None = None
         """Makes what passes links on; None without the spider middleware that follows them."""
         self._reading = asyncio.Semaphore(_AT_ONCE)
 
     # Found
 
-    def heard(self, rules: RobotsRules, record: HostRecord) -> None:
+    def schedule_named(self, rules: RobotsRules, record: HostRecord) -> None:
         """Schedule the sitemaps that the robots.txt of a host with *record* names."""
         mode = self._crawl.settings.sitemaps
         if mode == "off" or not self._crawl.broad or self.make_follower is None:
@@ -427,7 +427,7 @@ class SitemapLinks:
             url_states.write_voucher_count(store, voucher, before + len(made))
         return made
 
-    def redirected(self, identity: bytes, voucher: str) -> None:
+    def note_redirect(self, identity: bytes, voucher: str) -> None:
         """Note the target, with this state key, of a redirected sitemap of *voucher*."""
         if not self._crawl.frontier.states.known(identity):  # else it stays the page that it is
             url_states.note_sitemap(self._crawl.store, identity, voucher)
@@ -481,7 +481,7 @@ class SitemapLinks:
     ) -> None:
         if not pages:
             return
-        kept = follower.pass_on(lease, response, list(pages))
+        kept = follower.give_sitemap_links(lease, response, list(pages))
         self._stats.inc_value("suite/sitemap/urls", len(pages))
         self._stats.inc_value("suite/sitemap/followed", len(kept))
         for url in kept:

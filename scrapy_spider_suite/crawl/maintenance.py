@@ -472,9 +472,9 @@ class Maintenance:
             write(now)
         except StoreWriteError as error:
             if not self.end_if_damaged():
-                self.hold_still(str(error))
+                self.pause_until_writable(str(error))
 
-    def hold_still(self, why: str) -> None:
+    def pause_until_writable(self, why: str) -> None:
         """Pause the crawl, since nothing can be written; try again every few seconds."""
         self._disk.hold(why)
 
@@ -489,7 +489,7 @@ class Maintenance:
             if crawl.outside.waiting:
                 self.cut = True
             self._parts.preparation.cancel()
-            self._parts.visits.put_back_what_was_not_begun()
+            self._parts.visits.put_back_waiting()
             crawl.frontier.leases.permits.release_all()
         if gate is None:
             return

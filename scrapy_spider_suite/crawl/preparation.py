@@ -65,7 +65,7 @@ class ContactWarning:
         self._user_agent = user_agent
         self._missing = not has_contact(user_agent)
 
-    def goes_to(self, address: str) -> None:
+    def check_address(self, address: str) -> None:
         """A host at the numeric *address* is to be visited."""
         if self._missing and special_kind(ipaddress.ip_address(address)) is None:
             self._missing = False
@@ -171,7 +171,7 @@ class HostPreparation:
         # After failures, another of its addresses may answer.
         address = addresses[host.record.failures % len(addresses)]
         if self._introduction is not None:
-            self._introduction.goes_to(address)
+            self._introduction.check_address(address)
         now = crawl.now()
         crawl.frontier.set_address(
             host, address, address_key(address), now + expires_in, now
@@ -258,7 +258,7 @@ class HostPreparation:
             key = host_of(rules.origin)
             host = frontier.residents.visitor(key, now)
             self._keep_to(host, rules.origin)
-            self._sitemaps.heard(rules, host.record)
+            self._sitemaps.schedule_named(rules, host.record)
 
     def _keep_to(self, host: HostState, url: str) -> None:
         frontier = self._crawl.frontier

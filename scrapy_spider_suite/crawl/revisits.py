@@ -199,7 +199,7 @@ class Revisits:
             lease.plan = plan if there else replace(plan, packed=None)
 
     @contextmanager
-    def asking(self, request: Request, lease: Lease | None) -> Iterator[None]:
+    def conditional(self, request: Request, lease: Lease | None) -> Iterator[None]:
         """Within it *request* is conditional, where that is possible."""
         fields = {} if lease is None else self._conditions(request, lease)
         for name, value in fields.items():

@@ -79,7 +79,7 @@ class SeedList:
     def __init__(self, store: Store, plant: ScheduleSeeds, lines: SeedLines, name: str) -> None:
         self.at = 0
         """Bytes of the text that were taken, to the end of a line."""
-        self.sown = SeedCounts()
+        self.counts = SeedCounts()
         self.ended = False
         self._lists, self._bad = store.kv(_LISTS), bad_seed_table(store)
         self._plant = plant
@@ -107,7 +107,7 @@ class SeedList:
         self.at, self.ended = kept["at"], kept["ended"]
         lines = self._lines
         lines.origin, lines.tag, lines.line = kept["lines"]
-        self.sown = SeedCounts(**kept["sown"])
+        self.counts = SeedCounts(**kept["counts"])
         return True
 
     def save(self) -> None:
@@ -116,7 +116,7 @@ class SeedList:
         kept = {
             "of": self._of, "at": self.at, "ended": self.ended,
             "lines": [lines.origin, lines.tag, lines.line],
-            "sown": asdict(self.sown),
+            "counts": asdict(self.counts),
         }  # fmt: skip
         self._lists.put(self._key, msgpack.packb(kept))
 
@@ -157,26 +157,26 @@ class SeedList:
             if isinstance(read, Seed):
                 seeds.append(read)
             elif read is not None:
-                note_bad_seed(self._bad, self._key, self.sown, read)
-        self.sown.lines += len(piece)
-        self.sown.seeds += len(seeds)
+                note_bad_seed(self._bad, self._key, self.counts, read)
+        self.counts.lines += len(piece)
+        self.counts.seeds += len(seeds)
         if seeds:
-            self.sown.new += self._plant(seeds)
+            self.counts.new += self._plant(seeds)
 
 
 def bad_seed_table(store: Store) -> KV:
     return store.kv(_BAD)
 
 
-def note_bad_seed(kept: KV, key: bytes, sown: SeedCounts, bad: BadLine) -> None:
-    """Count *bad* in *sown*; keep it for the list *key*, if there is room."""
-    if len(sown.first_bad) < _SHOWN:
-        sown.first_bad.append(str(bad))
-    if sown.bad < _KEPT:
+def note_bad_seed(kept: KV, key: bytes, counts: SeedCounts, bad: BadLine) -> None:
+    """Count *bad* in *counts*; keep it for the list *key*, if there is room."""
+    if len(counts.first_bad) < _SHOWN:
+        counts.first_bad.append(str(bad))
+    if counts.bad < _KEPT:
         # By its number, so that a line that is seen twice is kept once.
-        row = key + b"\0" + sown.bad.to_bytes(4, "big")
+        row = key + b"\0" + counts.bad.to_bytes(4, "big")
         kept.put(row, msgpack.packb([bad.origin, bad.line, bad.text, bad.why]))
-    sown.bad += 1
+    counts.bad += 1
 
 
 def bad_seed_lines(store: Store) -> Iterator[BadLine]:
@@ -251,17 +251,17 @@ class SeedIntake:
 
     async def _take_given(self, sources: Sequence[Source]) -> None:
         lines = (f"{s.name} #tag={s.tag}" if s.tag else s.name for s in sources)
-        sower = self._sower(_GIVEN, "")
-        self._begin(sower)
-        sower.feed("\n".join(lines).encode())
-        sower.end_of_text()
-        await self._work(sower, None)
-        sower.forget()
+        seed_list = self._seed_list(_GIVEN, "")
+        self._begin(seed_list)
+        seed_list.feed("\n".join(lines).encode())
+        seed_list.end_of_text()
+        await self._work(seed_list, None)
+        seed_list.forget()
         if not self._crawl.stopping:
-            self._say_end(sower)
+            self._say_end(seed_list)
 
     async def _take_list(self, source: Source) -> None:
-        sower = self._sower(source.name, source.tag)
+        seed_list = self._seed_list(source.name, source.tag)
         if source.kind is SourceKind.REMOTE:
             # Kept until it was read to its end; not downloaded again after that.
             path, of = self._place(source.name), [0, 0]
@@ -269,33 +269,34 @@ class SeedIntake:
             path = Path(source.name)
             status = path.stat()
             of = [status.st_size, status.st_mtime_ns]
-        resumed = sower.resume(of)
-        if sower.ended:
+        resumed = seed_list.resume(of)
+        if seed_list.ended:
             logger.info("%s: read to its end by an earlier run", source.name)
             return
         if source.kind is SourceKind.REMOTE and not path.exists():
             await self._fetch(source.name, path)
         if resumed:
-            logger.info("%s: goes on after %s", source.name, counted(sower.sown.lines, "line"))
-        self._begin(sower)
-        async with aclosing(iterate_in_thread(lambda: _read(path, sower.at))) as blocks:
+            lines = counted(seed_list.counts.lines, "line")
+            logger.info("%s: goes on after %s", source.name, lines)
+        self._begin(seed_list)
+        async with aclosing(iterate_in_thread(lambda: _read(path, seed_list.at))) as blocks:
             async for block, share in blocks:
-                sower.feed(block)
-                await self._work(sower, share)
+                seed_list.feed(block)
+                await self._work(seed_list, share)
                 if self._crawl.stopping:
                     return
-        sower.end_of_text()
-        await self._work(sower, 1.0)
+        seed_list.end_of_text()
+        await self._work(seed_list, 1.0)
         if self._crawl.stopping:
             return
-        sower.ended = True
-        sower.save()
+        seed_list.ended = True
+        seed_list.save()
         await self._crawl.written()
         if source.kind is SourceKind.REMOTE:
             path.unlink(missing_ok=True)
-        self._say_end(sower)
+        self._say_end(seed_list)
 
-    def _sower(self, name: str, tag: str) -> SeedList:
+    def _seed_list(self, name: str, tag: str) -> SeedList:
         lines = SeedLines(name, tag, normal=self._crawl.normalizer)
         return SeedList(self._crawl.store, self._plant, lines, name)
 
@@ -321,15 +322,15 @@ class SeedIntake:
 
     # Slices
 
-    async def _work(self, sower: SeedList, share: float | None) -> None:
+    async def _work(self, seed_list: SeedList, share: float | None) -> None:
         crawl, turns = self._crawl, self._turns
-        while sower.more and not crawl.stopping:
-            sower.take()
-            if turns.is_over or not sower.more:
-                sower.save()
+        while seed_list.more and not crawl.stopping:
+            seed_list.take()
+            if turns.is_over or not seed_list.more:
+                seed_list.save()
                 await crawl.written()
                 await turns.yield_turn()
-                self._tell(sower, share)
+                self._tell(seed_list, share)
                 while self._is_full() and not crawl.stopping:
                     await asyncio.sleep(_ROOM)
 
@@ -341,48 +342,48 @@ class SeedIntake:
 
     # What is said of it
 
-    def _begin(self, sower: SeedList) -> None:
-        now, sown = time.monotonic(), sower.sown
-        self._counted = (sown.lines, sown.seeds, sown.new, sown.bad)
-        self._before = (now, sown.lines)
+    def _begin(self, seed_list: SeedList) -> None:
+        now, counts = time.monotonic(), seed_list.counts
+        self._counted = (counts.lines, counts.seeds, counts.new, counts.bad)
+        self._before = (now, counts.lines)
         self._tell_at = now + _TELL
 
-    def _count(self, sower: SeedList) -> None:
-        sown, stats = sower.sown, self._crawl.crawler.stats
-        counts = (sown.lines, sown.seeds, sown.new, sown.bad)
+    def _count(self, seed_list: SeedList) -> None:
+        counts, stats = seed_list.counts, self._crawl.crawler.stats
+        numbers = (counts.lines, counts.seeds, counts.new, counts.bad)
         for name, count, before in zip(
-            ("lines", "taken", "new", "bad"), counts, self._counted, strict=True
+            ("lines", "taken", "new", "bad"), numbers, self._counted, strict=True
         ):
             stats.inc_value(f"suite/seeds/{name}", count - before)
-        self._counted = counts
+        self._counted = numbers
 
-    def _tell(self, sower: SeedList, share: float | None) -> None:
+    def _tell(self, seed_list: SeedList, share: float | None) -> None:
         now = time.monotonic()
         if now < self._tell_at:
             return
-        self._count(sower)
-        sown, (then, lines) = sower.sown, self._before
-        rate = (sown.lines - lines) / (now - then)
+        self._count(seed_list)
+        counts, (then, lines) = seed_list.counts, self._before
+        rate = (counts.lines - lines) / (now - then)
         of_file = "" if share is None else f", {share:.1%} of the file"
         # Whole, so that the quiet log does not take one for a repetition of the last one.
         logger.info(
-            f"{sower.name}: {counted(sown.seeds, 'seed')} of {counted(sown.lines, 'line')}, "
-            f"{rate:,.0f}/s{of_file}"
+            f"{seed_list.name}: {counted(counts.seeds, 'seed')} of "
+            f"{counted(counts.lines, 'line')}, {rate:,.0f}/s{of_file}"
         )
-        self._before, self._tell_at = (now, sown.lines), now + _TELL
+        self._before, self._tell_at = (now, counts.lines), now + _TELL
 
-    def _say_end(self, sower: SeedList) -> None:
-        self._count(sower)
-        sown = sower.sown
-        seeds = counted(sown.seeds, "seed")
-        logger.info("%s: %s, %s of them new", sower.name, seeds, f"{sown.new:,}")
-        if sown.bad:
+    def _say_end(self, seed_list: SeedList) -> None:
+        self._count(seed_list)
+        counts = seed_list.counts
+        seeds = counted(counts.seeds, "seed")
+        logger.info("%s: %s, %s of them new", seed_list.name, seeds, f"{counts.new:,}")
+        if counts.bad:
             logger.warning(
                 "%s: %s left out, the first: %s; all of them: "
                 "scrapy frontier report bad-seeds",
-                sower.name,
-                counted(sown.bad, "line is no seed and was", "lines are no seeds and were"),
-                "; ".join(sown.first_bad),
+                seed_list.name,
+                counted(counts.bad, "line is no seed and was", "lines are no seeds and were"),
+                "; ".join(counts.first_bad),
             )  # fmt: skip
 
 

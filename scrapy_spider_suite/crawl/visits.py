@@ -381,7 +381,7 @@ class Visits:
                 crawl.rates.heard(visit.host, OUTCOMES[heard].health)
             self._say_why(visit.host)
 
-    def put_back_what_was_not_begun(self) -> None:
+    def put_back_waiting(self) -> None:
         """Put all waiting leases back into their queues: the crawl stops."""
         for lease in (*self.ready, *(x for rest in self.bursts.values() for x in rest)):
             lease.visit = None

@@ -99,7 +99,7 @@ def test_cut_anywhere(seed: int) -> None:
     bad = [(b.line, b.why) for b in bad_seed_lines(field.store)]
     assert bad == [(line, b.why) for line, b in expected if not isinstance(b, Seed)]  # type: ignore[attr-defined]
     assert [why for _, why in bad][1] == f"longer than {LONGEST} bytes"
-    sown = sower.sown
+    sown = sower.counts
     assert (sown.lines, sown.seeds, sown.bad) == (TEXT.count(b"\n") + 1, 73, 3)
     assert sown.first_bad[0] == "list:4 'no seed': neither a URL nor a host name"
 
@@ -112,7 +112,7 @@ def test_another_file_of_the_same_name_begins_anew() -> None:
     sower.save()
     assert field.sower().ended
     other = field.sower(of=(1, 3))
-    assert (other.at, other.ended, other.sown.seeds) == (0, False, 0)
+    assert (other.at, other.ended, other.counts.seeds) == (0, False, 0)
 
 
 def test_what_is_kept_of_bad_lines_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +120,9 @@ def test_what_is_kept_of_bad_lines_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sowing, "_KEPT", 8)
     field = Field(b"no seed\n" * 50)
     sower = sow(field, random.Random(1), dies=0.0)
-    assert sower.sown.bad == 50
+    assert sower.counts.bad == 50
     assert [bad.line for bad in bad_seed_lines(field.store)] == list(range(1, 9))
-    assert len(sower.sown.first_bad) == 5
+    assert len(sower.counts.first_bad) == 5
 
 
 def test_seeds_with_tags_and_guesses_in_a_frontier() -> None:

@@ -94,7 +94,7 @@ class CommitLog(Protocol):
     def unpause(self, why: str) -> None:
         """Withdraw the reason *why*."""
 
-    def hold_still(self, why: str) -> None:
+    def pause_until_writable(self, why: str) -> None:
         """Nothing can be written, because of *why*: pause until that may have changed."""
 
 
@@ -106,7 +106,7 @@ class FrontierLog:
         self.crawler = crawl.crawler
         self._engine = engine
         self.pause, self.unpause = engine.pause, engine.unpause
-        self.hold_still = engine.hold_still
+        self.pause_until_writable = engine.pause_until_writable
 
     @property
     def settings(self) -> SuiteSettings:
@@ -177,7 +177,7 @@ class PlainLog:
         if self.crawler.engine is not None and not self._pauses:
             self.crawler.engine.unpause()
 
-    def hold_still(self, why: str) -> None:
+    def pause_until_writable(self, why: str) -> None:
         if self._timer is None:
             logger.error("%s: the crawl pauses until it can be written", why)
         else:

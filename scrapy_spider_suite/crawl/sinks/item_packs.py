@@ -393,7 +393,7 @@ class ItemPacks:
         self._log.written(held)
 
     def _cannot_write(self, error: Exception) -> None:
-        self._log.hold_still(f"cannot write items in {self._folder}: {error}")
+        self._log.pause_until_writable(f"cannot write items in {self._folder}: {error}")
 
     async def finish(self) -> None:
         """Write everything. Pages whose items cannot be written are fetched again."""

@@ -133,7 +133,7 @@ class LinkCountSink:
             try:
                 self._store.flush()
             except StoreWriteError as error:
-                self._log.hold_still(str(error))
+                self._log.pause_until_writable(str(error))
 
     async def finish(self) -> None:
         self.pulse()

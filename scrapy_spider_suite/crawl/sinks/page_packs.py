@@ -466,9 +466,9 @@ class PagePacks:
         # Asked afterwards: the loop may have taken what was there before.
         if len(self._written) == 1:
             with suppress(RuntimeError):  # the loop is closed: nobody waits
-                self._loop.call_soon_threadsafe(self._let_go)
+                self._loop.call_soon_threadsafe(self._settle_written)
 
-    def _let_go(self) -> None:
+    def _settle_written(self) -> None:
         failure, leases = "", []
         while self._written:
             batch = self._written.popleft()
@@ -486,7 +486,7 @@ class PagePacks:
             if batch.lease is not None:
                 leases.append(batch.lease)
         if failure:
-            self._log.hold_still(failure)
+            self._log.pause_until_writable(failure)
         self._log.written(leases)
 
     def _failed(self, batch: _PackJob) -> None:
@@ -512,7 +512,7 @@ class PagePacks:
         self._keep_up()
         self._retry()
         self._closed.pulse()
-        self.hurry()
+        self.flush_if_idle()
 
     def _keep_up(self) -> None:
         behind = self._writer.backlog > (BACKLOG_MAX // 2 if self._behind else BACKLOG_MAX)
@@ -522,7 +522,7 @@ class PagePacks:
             self._log.unpause(_PACKS)
         self._behind = behind
 
-    def hurry(self) -> None:
+    def flush_if_idle(self) -> None:
         """Write what waits, if the crawl has nothing else to do."""
         if self._log.waits:
             self._writer.flush()
@@ -542,7 +542,7 @@ class PagePacks:
         self._retry()
         with suppress(Exception):  # whatever has ended its thread: everybody was told
             await asyncio.wrap_future(self._writer.flush())
-        self._let_go()
+        self._settle_written()
         if self._again:
             logger.error(
                 "%s lost: packing failed", counted(len(self._again), "answer is", "answers are")

@@ -67,7 +67,7 @@ def add(site: JobTarget, action: Action) -> Work:
     take = seed_scheduler(site.frontier, site.now, priority, given=lambda: False)
 
     def plant(seeds: Sequence[Seed]) -> int:
-        sower.sown.sent += sum(site.is_others(seed.url) for seed in seeds)
+        sower.counts.sent += sum(site.is_others(seed.url) for seed in seeds)
         return take(seeds)
 
     sower = SeedList(site.store, plant, SeedLines("URLs", normal=site.normal), f"add {action.id}")
@@ -75,7 +75,7 @@ def add(site: JobTarget, action: Action) -> Work:
         sower.save()
         yield
     sower.forget()
-    sown = sower.sown
+    sown = sower.counts
     others = f", {sown.sent} went to other agents" if sown.sent else ""
     said = f"{counted(sown.seeds, 'URL')} taken, {sown.new:,} new{others}"
     if sown.bad:
@@ -194,7 +194,7 @@ def _listed(
         yield
     yield from _move_listed(site, progress, ahead)
     sower.forget()
-    return sower.sown
+    return sower.counts
 
 
 def _move_listed(

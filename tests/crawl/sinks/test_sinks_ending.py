@@ -167,11 +167,12 @@ def test_a_commit_that_meets_what_nobody_can_read(tmp_path: Path) -> None:
 
     its_crawl: Any = SimpleNamespace(
         crawler=get_crawler(), settings=None, store=store, now=lambda: 0.0,
-        wake=lambda: woken.append(1), frontier=SimpleNamespace(unhold=unhold),
+        wake=lambda: woken.append(1),
+        frontier=SimpleNamespace(commit=SimpleNamespace(unhold=unhold)),
     )  # fmt: skip
     nothing: Any = lambda *why: None  # noqa: E731
     scheduler: Any = SimpleNamespace(
-        pause=nothing, unpause=nothing, hold_still=nothing, flush_soon=nothing
+        pause=nothing, unpause=nothing, pause_until_writable=nothing, flush_soon=nothing
     )
     FrontierLog(its_crawl, scheduler).written([object()])  # type: ignore[list-item]
     assert store.damage == "a row of the revisits is damaged"
@@ -238,6 +239,6 @@ class Drained(deque[Any]):
 def test_what_is_written_is_told_whenever_the_loop_has_looked(tmp_path: Path) -> None:
     """In the writer's thread: it may be held up between any two steps."""
     loop = Mock()
-    packing: Any = SimpleNamespace(_written=Drained(["earlier"]), _loop=loop, _let_go=None)
+    packing: Any = SimpleNamespace(_written=Drained(["earlier"]), _loop=loop, _settle_written=None)
     PagePacks._told(packing, object())  # type: ignore[arg-type]
     loop.call_soon_threadsafe.assert_called_once_with(None)
