@@ -120,8 +120,7 @@ class FingerprintCache:
     def resize(self, size: int) -> None:
         """Change *size*, and keep the fingerprints used last, as far as they fit.
 
-        No fingerprint is looked at: a smaller table has the younger halves of the sets that become
-        one, a larger one each set several times, of which one is asked and the others age.
+        A smaller table has the younger halves of merged sets, a larger one each set several times.
         """
         sets, now = _sets(size), self._mask + 1
         if sets == now:

@@ -251,9 +251,9 @@ class SortedFile:
         return b""
 
     def chunks(self, low: int = 0, high: int = TOP) -> Iterator[Rows]:
-        """The sorted rows whose first words are at least *low* and less than *high*, in pieces.
+        """The sorted rows from first word *low* to before *high*, in pieces.
 
-        Rows of one first word are in one piece, with at least one row of the next if there is one.
+        Rows of one first word are in one piece.
         """
         block = max(0, bisect_left(self._firsts, low) - 1)
         rest = no_rows(self.words)

@@ -156,10 +156,9 @@ class Ranges:
         self, catalogue: Catalogue, built: Mapping[int, int] | None = None,
         verify: bool | None = True,
     ) -> None:  # fmt: skip
-        """Become what *catalogue* says. *verify*: see `Segment`.
+        """Become what *catalogue* says. *verify*: see `Segment`. *built*: see `SegmentBuild`.
 
-        *built* has, by the first id of each range that was built, the number of its frozen tables
-        that are in its segments now. Raises `StoreWriteError`; nothing has changed then.
+        Raises `StoreWriteError`; nothing has changed then.
         """
         old = {part.row.low: part for part in self.all}
         known = {s.row.name: s for part in self.all for s in part.segments}

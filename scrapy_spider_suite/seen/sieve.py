@@ -45,8 +45,8 @@ Item = str | bytes
 class WaitingLog:
     """The log of waiting items in *folder*; *decided* is the number after the last decided item.
 
-    A file has the items between two flushes; its name is the number of its first item. Opening cuts
-    off a torn end. *first* is the number of the oldest item, *next* that of the next one.
+    A file has the items between two flushes, and the number of its first item as its name. *first*
+    is the number of the oldest item, *next* that of the next one.
     """
 
     def __init__(self, folder: Path, decided: int = 0) -> None:

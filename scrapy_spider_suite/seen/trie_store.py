@@ -227,10 +227,8 @@ class TrieStore:
         return self._state.fresh + held
 
     def id(self, url: str) -> int:
-        """The id of *url*, from 1 to 2**64 - 1, for the life of the store.
-
-        A URL that is removed and added again gets the same id, unless it is a twin (see
-        `url_keys`). Raises `UnknownUrlError`.
+        """The id of *url*, from 1 to 2**64 - 1, for the life of the store. Raises
+        `UnknownUrlError`.
         """
         key = encode(url)
         ident = self._ident(key)
@@ -251,10 +249,10 @@ class TrieStore:
         return key.decode("utf-8", "surrogatepass")
 
     def iter(self, prefix: str = "") -> Iterator[str]:
-        """The URLs that begin with *prefix*, in no order.
+        """The URLs that begin with *prefix*, in no order; quick with a whole host in it.
 
-        With a whole host in it (``http://host/``) only the host's range is read. A URL that is
-        added or removed meanwhile may be yielded or not, every other one exactly once.
+        A URL that is added or removed meanwhile may be yielded or not, every other one exactly
+        once.
         """
         start = encode(prefix)
         low, high = UrlIds.span(start)
@@ -294,9 +292,9 @@ class TrieStore:
     def add(self, urls: Iterable[str]) -> list[str]:
         """Add *urls*, all or none; return the new ones, in order, each once.
 
-        A kill of the process loses none of them; a power failure may lose the last seconds unless
-        `flush` or `sync` was called. Raises ValueError if one is longer than 65,535 bytes,
-        `StoreWriteError`, `JobError` if the store is read only.
+        A kill loses none of them; a power failure may lose the last seconds before `flush` or
+        `sync`. Raises ValueError for more than 65,535 bytes, `StoreWriteError`, `JobError` if the
+        store is read only.
         """
         self._check_writable()
         new: dict[int, tuple[bytes, str]] = {}
@@ -386,10 +384,11 @@ class TrieStore:
         self._upkeep.rebuild(lows, lambda part: True)
 
     def remove(self, prefix: str) -> int:
-        """Remove all URLs that begin with *prefix*; return their number.
+        """Remove all URLs that begin with *prefix*; return their number, in time in proportion
+        to it.
 
-        Takes time in proportion to it; disk space is freed when the ranges are built anew. Raises
-        `StoreWriteError`, `JobDamagedError` if a range must be repaired first; nothing is removed.
+        Raises `StoreWriteError`, `JobDamagedError` if a range must be repaired first; nothing is
+        removed.
         """
         self._check_writable()
         self._upkeep.settle()

@@ -45,7 +45,7 @@ def refresh_target(content: str) -> str | None:
 
 
 def parse_directives(directives: str) -> RobotsDirectives:
-    """The directives in the ``content`` of a robots ``meta``; ``none`` means both."""
+    """The directives of a robots ``meta``; ``none`` means both."""
     words = frozenset(_SEPARATORS.split(directives.lower()))
     none = "none" in words
     return RobotsDirectives(none or "noindex" in words, none or "nofollow" in words)
@@ -264,10 +264,7 @@ class MarkupReader:
             self._canonical = self._resolved(found.get(b"href", b""))
 
     def _set_base(self, value: bytes | None) -> str | None:
-        """Use the first base that has a *value* from here on; return it if it is late.
-
-        A base that is not http or https is ignored: nothing below it could be fetched.
-        """
+        """Use the first base that has a *value* and is http or https; return it if it is late."""
         if self._has_base or value is None:
             return None
         self._has_base = True
@@ -313,8 +310,7 @@ _TEXT: Final = re.compile(rb"<a\b[^<>]*>([^<]+)", re.I)
 def extract_edges(body: bytes, page: PageContext) -> tuple[PageLinks, list[Edge]]:
     """The result of `extract`, and the page's edges in document order, the canonical one last.
 
-    An edge occurs once for each kind; it is nofollow if all its links are, or the page is. There
-    are at most four times *max_links*. Never raises.
+    An edge occurs once for each kind, at most four times *max_links* in all. Never raises.
     """
     reader = _EdgeReader(body, page)
     reader.read()

@@ -66,8 +66,7 @@ class PatternKind(StrEnum):
 class HostPattern(NamedTuple):
     """One pattern in its one spelling: equal ones mean the same.
 
-    *host*: the host, or the host of a prefix, or the domain without its dot; "" for a range.
-    *network* is set for ranges and addresses.
+    *host* is "" for a range, a domain without its dot; *network* is set for ranges and addresses.
     """
 
     kind: PatternKind
@@ -79,8 +78,7 @@ class HostPattern(NamedTuple):
     def parse(cls, text: str) -> HostPattern:
         """Read ``example.org``, ``.example.org``, ``192.0.2.0/24``, ``192.0.2.7`` or a URL prefix.
 
-        Case, a final dot, the host bits of a range and the spelling of international names do not
-        matter. Raises `ValueError` with the fault.
+        The spelling of names and the host bits of a range do not matter. Raises `ValueError`.
         """
         if "://" in text:
             return cls._prefix(text)

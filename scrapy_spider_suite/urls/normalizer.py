@@ -174,11 +174,7 @@ class _Names:
 
 
 class Rewriter:
-    """Rewrites normal URLs by *options*. Idempotent; the result is normal.
-
-    It looks first for what an option needs (a query, a semicolon, ``www.``), so that other URLs
-    cost some tenths of a microsecond.
-    """
+    """Rewrites normal URLs by *options*. Idempotent; the result is normal."""
 
     __slots__ = ("_dropped", "_index", "_kept", "_query", "_sessions", "_sorts", "_www")
 
@@ -302,8 +298,8 @@ Plugin = Callable[[str], str | None]
 class Normalizer:
     """Calling it gives the normal form of a URL. Never raises, as long as *plugin* does not.
 
-    *twins* may be set and learn at any time. A URL within *scope* never gets a host beyond it: a
-    crawl of ``www.example.com`` alone would end there.
+    A URL within *scope* never gets a host beyond it: a crawl of ``www.example.com`` alone would
+    end.
     """
 
     __slots__ = ("_plugin", "_rules", "changed", "scope", "twins")
@@ -376,9 +372,8 @@ class Normalizer:
         return url
 
     def is_own_spelling(self, url: str, target: str) -> bool:
-        """Whether *url* redirects to another spelling of itself.
+        """Whether *url* redirects to another spelling of itself. Both are plain normal.
 
-        Then *target* is fetched as it is, under an identity of its own, or the page would never be
-        had. Both are plain normal.
+        Then *target* is fetched as it is, or the page would never be had.
         """
         return not self.is_plain and url != target and self.respell(url) == self.respell(target)

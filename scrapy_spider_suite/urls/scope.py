@@ -29,9 +29,8 @@ _REMEMBERED: Final = 50_000
 class Scope:
     """The limits of one crawl; None, empty or 0 for none.
 
-    A domain allows itself and every host below it; case, a final dot, and the form of an
-    international name do not matter. An entry that is a URL or has a port allows nothing, as in
-    Scrapy.
+    A domain allows itself and every host below it. An entry that is a URL or has a port allows
+    nothing, as in Scrapy.
     """
 
     __slots__ = ("_anywhere", "_decided", "_depth_limit", "_domains", "_url_length_limit")

@@ -282,10 +282,11 @@ class HostTrapStats:
     def count_page(
         self, url: str, limit: int, *, same: bool, exactly: bool | None = None
     ) -> TrapRefusal | None:  # fmt: skip
-        """Count a page at *url* that says the *same* as an earlier one, or something new.
+        """Count a page at *url* that says the *same* as an earlier one (*exactly*: its numbers,
+        too), or not.
 
-        Not *exactly*: its numbers differ. Returns the new trap, if any: a space where *limit* more
-        pages said the same than new ones make up for, `NEW_PAGE_WEIGHT` each.
+        Returns the new trap, if *limit* more pages of a space said the same than new ones make up
+        for.
         """
         if not same and self.counts.get("sent"):
             for space in spaces(url):
@@ -319,9 +320,8 @@ class HostTrapStats:
     ) -> bool:
         """Count a page at *path* whose query, of these *names*, combines known values.
 
-        *worth*: how many vain ones it makes up for, 0 for nothing new. *onward*: only more queries
-        of the path were. Returns whether the combinations are closed now: *limit* more were in vain
-        than others make up for.
+        *worth*: how many vain ones it makes up for. *onward*: it led to more queries of the path.
+        Returns whether the combinations are closed now: *limit* more were in vain.
         """
         own = _set_of(path, names)
         self.add("judged", own, 1)

@@ -52,9 +52,8 @@ class EvidenceRows(Protocol):
 class TwinEvidence:
     """The evidence for the forms of one site: counts that stop at 255.
 
-    *cells*: four by four, from form to form, the weight of redirects, and on the diagonal the pages
-    that a form answered itself; then the numbers of equal, and of differing, pages of each two
-    forms.
+    *cells*: four by four, the weight of redirects from form to form, and own answers on the
+    diagonal; then equal and differing pages of each two forms.
     """
 
     __slots__ = ("cells",)

@@ -22,10 +22,7 @@ _NUMBER: Final = re.compile(r"(?<![%0-9])(?<!%[0-9A-F])[0-9]+")
 
 
 def ancestors(url: str) -> list[str]:
-    """The folders above the normal *url*, the closest first (bottom-up, T13).
-
-    Of ``http://h/video/clips/`` these are ``http://h/video/`` and ``http://h/``.
-    """
+    """The folders above the normal *url*, the closest first (bottom-up, T13)."""
     path = url.partition("?")[0]
     root = path.index("/", 8) + 1
     found = []
@@ -39,7 +36,6 @@ def siblings(url: str) -> list[str]:
     """The URLs with one number in the path of the normal *url* one more or less, the last first
     (T14).
 
-    Of ``http://h/pics1/Page1.html``: ``http://h/pics1/Page2.html``, ``http://h/pics2/Page1.html``.
     Leading zeros stay; there is no page 0 before page 1; a URL with a query has none.
     """
     if "?" in url:
@@ -115,8 +111,8 @@ _SESSION: Final = re.compile(
 def spaces(url: str) -> Iterator[str]:
     """The spaces of the normal *url*, each once, the narrowest first.
 
-    Its pattern (numbers and tokens replaced, of the query the names), all queries of its path, two
-    folders, the host. URLs with a query have spaces of their own.
+    They are its pattern, all queries of its path, two folders, the host; for URLs with a query
+    their own.
     """
     yield from dict.fromkeys(_spaces(url))
 

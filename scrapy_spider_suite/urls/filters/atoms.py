@@ -116,8 +116,8 @@ def _latin_1() -> re2.Options:
 def has_repeats(path: str, times: int) -> bool:
     """Whether a sequence of segments of *path* occurs *times* times in a row.
 
-    Takes microseconds: segments are numbers, each bit of them is one long integer, and a period is
-    tried on all places at once.
+    In microseconds: each bit of the segments' numbers is one long integer, and all places are tried
+    at once.
     """
     segments = path.strip("/").split("/")
     count = len(segments)

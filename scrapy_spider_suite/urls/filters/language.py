@@ -248,8 +248,7 @@ class Filter:
     ) -> tuple[bool | None, list[AtomResult]]:
         """Whether *url* is wanted, and the answers of the atoms that decided it.
 
-        *known*: the facts in *subject* (None: all of the stage). The answer is None where it
-        depends on other facts (Kleene's three values).
+        The answer is None where it depends on facts that are not *known* (Kleene's three values).
         """
         facts = KNOWN[self.stage] if known is None else frozenset(known)
         return self._judge(self.node, url, subject, facts)
