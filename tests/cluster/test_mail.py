@@ -210,7 +210,7 @@ def test_who_dies_within_a_letter_takes_the_rest_of_it(
             return found
 
         monkeypatch.setattr("scrapy_spider_suite.cluster.mailbox._PORTION", 1)
-        monkeypatch.setattr(b.frontier, "schedule", dies)
+        monkeypatch.setattr(b.frontier.admission, "schedule", dies)
         a.post.deliver()
         await until(lambda: b.mail._tasks[0].done())
         b.frontier.flush()

@@ -203,8 +203,6 @@ def test_at_no_moment_a_url_is_neither_queued_nor_over(tmp_path: Path) -> None:
     ended(a, b)
 
 
-def test_what_an_earlier_release_has_noted_is_read() -> None:
-    """No more than how far a queue is meant."""
-    assert ConflictMark.from_bytes((7).to_bytes(8, "big")) == ConflictMark(7, b"r", b"")
+def test_a_mark_is_read_back() -> None:
     mark = ConflictMark(1 << 40, b"s", b"\0" * 9)
     assert ConflictMark.from_bytes(mark.to_bytes()) == mark

@@ -78,6 +78,7 @@ STAYS = {
     "control": "what was asked of this agent",
     "counters": "follow what goes",
     "domains": "follow what goes",
+    "fresh": "links that wait for the sieve, which is drained first",
     "handover": "what was handed over, and taken",
     "items": "files that this agent has written",
     "links": "counts of pages that this agent has fetched; a report adds them up",
@@ -142,7 +143,8 @@ def test_every_mapping_is_classified() -> None:
     others = {module.rpartition(".")[2] for module, name in found if name is None}
     # Those go over a list of names, or are the tables' own.
     allowed = {
-        "job_directory", "duplicate_pages", "dropping", "answering", "sweeping", "dump", "load",
+        "job_directory", "duplicate_pages", "drop", "answering", "sweeping", "dump", "load",
+        "job_redaction",
     }  # fmt: skip
     assert others <= allowed
     assert (plain | {PAYLOADS, STRUCTURES}) - known == set()
@@ -282,7 +284,7 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
         ("seeds", key): f"{url}\ntag".encode(), ("lastmod", key): b"\0\0\0\7",
         ("sitemaps", key): b"h1.t", ("sitemap_counts", b"h0.t"): b"\0\0\0\2",
         ("traps", host.encode() + b"\0" + bytes(8)): bytes(8),
-        ("traps", host.encode()): msgpack.packb([{"query": {1: 2}}, {}, {}, 3]),
+        ("traps", host.encode()): msgpack.packb([{"query": {1: 2}}, {}, 3]),
         ("cookies", COOKIES): pack_cookies([cookie("h0.t", "mine"), cookie("h0.t", "both")]),
         ("robots", ROBOTS): ROBOTS_ROW,
     }  # fmt: skip
@@ -311,8 +313,8 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
     assert kept is not None
     assert {c.name: c.value for c in unpack_cookies(kept, 0.0)} == {"mine": "1", "both": "1"}
     taker = b.context()
-    assert taker.revisits.get(key) == plan
-    assert taker.revisits.next_due() == pytest.approx(plan.due, abs=1e-3)
+    assert taker.plans.get(key) == plan
+    assert taker.plans.next_due() == pytest.approx(plan.due, abs=1e-3)
     assert not len(hands.plans)
     here = taker.workbench.hosts[host]
     assert (here.record.failures, here.record.attempts, here.crawl_delay) == (2, 4, 9.0)

@@ -35,7 +35,7 @@ class At:
     folder: Path
     path: Path = field(init=False)
     side: Side = field(init=False)
-    shares: Ownership = field(init=False)
+    ownership: Ownership = field(init=False)
     taker: Receiver = field(init=False)
     known: dict[str, str] = field(init=False)
 
@@ -109,7 +109,7 @@ def test_what_nobody_foresaw_is_said_and_tried_again(
                     await at.take()
         said = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
         assert len(said) == 2
-        assert all("p1 of a was not taken" in text and str(error.args[-1]) in text for text in said)
+        assert all("p1 from a was not merged" in text and str(error.args[-1]) in text for text in said)
         await at.check()
 
     run(tmp_path, test)
@@ -131,6 +131,7 @@ def test_a_disk_that_is_full_puts_a_parcel_off(
             raise StoreWriteError("no space is left")
 
     async def test(at: At) -> None:
+        at.side.store.kv("agent").put(b"number", b"1")
         assert at.side.store.dirty
         with monkeypatch.context() as patch:
             patch.setattr(RocksStore, method, full)
@@ -181,7 +182,7 @@ def test_what_is_put_off_fills_no_disk(tmp_path: Path, monkeypatch: pytest.Monke
             assert not at.taker.kept(each)
             with pytest.raises(TransportError):
                 await at.taker.take(each, at.path)
-        with pytest.raises(TransportError, match=f"{MAX_POSTPONED} parcels that came before"):
+        with pytest.raises(TransportError, match=f"{MAX_POSTPONED} hand-over files that came before"):
             at.taker.kept(last)
         assert not at.taker.kept(others[0])
         monkeypatch.setattr(Receiver, "_take", taken)
