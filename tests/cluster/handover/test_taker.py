@@ -109,7 +109,9 @@ def test_what_nobody_foresaw_is_said_and_tried_again(
                     await at.take()
         said = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
         assert len(said) == 2
-        assert all("p1 from a was not merged" in text and str(error.args[-1]) in text for text in said)
+        assert all(
+            "p1 from a was not merged" in text and str(error.args[-1]) in text for text in said
+        )
         await at.check()
 
     run(tmp_path, test)
@@ -182,7 +184,9 @@ def test_what_is_put_off_fills_no_disk(tmp_path: Path, monkeypatch: pytest.Monke
             assert not at.taker.kept(each)
             with pytest.raises(TransportError):
                 await at.taker.take(each, at.path)
-        with pytest.raises(TransportError, match=f"{MAX_POSTPONED} hand-over files that came before"):
+        with pytest.raises(
+            TransportError, match=f"{MAX_POSTPONED} hand-over files that came before"
+        ):
             at.taker.kept(last)
         assert not at.taker.kept(others[0])
         monkeypatch.setattr(Receiver, "_take", taken)
