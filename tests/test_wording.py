@@ -33,7 +33,7 @@ ALLOWED = {
     "{value!r} times": "1 is no error",
     "{size:,} instructions": "more than the limit",
     "{plan.misses} times": "once is said otherwise",
-    "{len(self._late)} parcels": "as many as the limit",
+    "{len(self._late)} hand-over files": "as many as the limit",
 }
 """Other plurals that stay, with the reason."""
 
