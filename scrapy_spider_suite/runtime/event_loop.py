@@ -141,7 +141,6 @@ class GcTuning:
             gc.collect()
 
     def stop(self) -> None:
-        """Restore the settings, unless another crawl runs."""
         if self in self._running:
             self._running.discard(self)
             if not self._running:

@@ -49,7 +49,7 @@ def write_all(file: int | BinaryIO | BytesIO | FileIO, data: bytes | bytearray) 
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace the content of *path* with *data*, durably. Raises `OSError`; nothing has changed."""
+    """Replace the content of *path*, durably, or raise `OSError`."""
     with replacing_file(path) as new:
         new.write_bytes(data)
 

@@ -9,5 +9,4 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 
 def printable(text: str) -> str:
-    """*text* on one line, with escapes for unprintable characters."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

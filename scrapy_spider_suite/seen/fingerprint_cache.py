@@ -49,7 +49,6 @@ class FingerprintCache:
         self.misses = 0
 
     def add(self, key: bytes) -> bool:
-        """Remember *key*; return whether it was unknown."""
         return bool(self.new((key,)))
 
     def knows(self, key: bytes) -> bool:
@@ -64,7 +63,6 @@ class FingerprintCache:
         return True
 
     def new(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Remember *keys*; return the unknown ones, in their order."""
         table, mask, digest = self._table, self._mask, _digest
         if not table:
             return self._all(keys)

@@ -41,7 +41,6 @@ def item_key(item: str | bytes) -> bytes:
 
 
 def fingerprint(key: bytes, width: int) -> bytes:
-    """The fingerprint of *key*, of 8 or 16 bytes."""
     return (key[:2] if len(key) > 1 else key.ljust(2, b"\0")) + _digest(key)[: width - 2]
 
 
@@ -84,7 +83,6 @@ def rank_of(rows: Rows, word: int) -> int:
 
 
 def rows_between(rows: Rows, low: int, high: int) -> Rows:
-    """The sorted *rows* whose first words are at least *low* and less than *high*."""
     return rows[rank_of(rows, low) : rank_of(rows, high)]
 
 
@@ -119,7 +117,6 @@ def sorted_and_unique(batch: Rows, length: int) -> Iterator[tuple[Rows, Places]]
 
 
 def are_among(rows: Rows, asked: Rows) -> Mask:
-    """A mask of those *asked* rows that are among the sorted *rows*."""
     return _find(rows, asked)[0]
 
 

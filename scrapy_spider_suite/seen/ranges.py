@@ -55,7 +55,6 @@ class Range:
         return handle
 
     def may_find(self, hash_: int) -> bool:
-        """Whether a table has an id with these 48 lowest bits."""
         if self.open_table.has_hash(hash_):
             return True
         # A generator costs more than to see that there is nothing to look into.
@@ -78,7 +77,6 @@ class Range:
         self.count = self.open_table.count + frozen
 
     def inherit(self, tables: Sequence[tuple[FreshTable, Ids]]) -> None:
-        """Use the *tables* of the range that this one was cut from."""
         found = [(table, int(self._mine(ids).sum())) for table, ids in tables]
         self.frozen_tables = tuple(table for table, count in found if count)
         self.count = sum(count for _, count in found)

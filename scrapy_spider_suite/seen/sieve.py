@@ -251,7 +251,6 @@ class Flush:
         self._sieve.under_way = None
 
     def abandon(self) -> None:
-        """Stop, and remove the files written; the items wait on."""
         if self._merge is not None:
             self._merge.abandon()
             self._merge = None
@@ -273,8 +272,6 @@ CAPACITY = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SieveStatistics:
-    """The size of a sieve."""
-
     known: int  # fingerprints on disk
     waiting: int  # undecided items
     bits: int  # of a fingerprint
@@ -351,7 +348,7 @@ class Sieve:
         return self.waiting >= self.capacity
 
     def offer(self, items: Iterable[Item]) -> None:
-        """Let *items* wait. Raises `StoreWriteError`; none of them waits then."""
+        """Let *items* wait, all or none. Raises `StoreWriteError`."""
         listed = list(items)
         self.offer_prints(listed, fingerprints(listed, self._width))
 
@@ -395,7 +392,6 @@ class Sieve:
         return found
 
     def add(self, items: Iterable[Item]) -> list[Item]:
-        """`offer` and `flush`: for few calls with many items."""
         self.offer(items)
         return self.flush()
 
@@ -419,7 +415,7 @@ class Sieve:
         return len(self.parts)
 
     def spans(self, slots: Mask, most: int) -> list[tuple[int, int]]:
-        """Ranges that have all fingerprints of *slots*, some *most* or fewer in each."""
+        """Ranges with all fingerprints of *slots*, some *most* in each."""
         return list(self.parts.spans(slots, most))
 
     def rows(self, slots: Mask, low: int, high: int) -> Iterator[Rows]:

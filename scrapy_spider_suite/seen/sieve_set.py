@@ -48,7 +48,7 @@ class SieveSet:
         return [item for item in items if self.add_one(item)]
 
     def add_one(self, item: Item) -> bool:
-        """Add *item*; return whether it is new. Raises `StoreWriteError`; it is not added then."""
+        """Add *item*, and return whether it is new, or raise `StoreWriteError`."""
         key = item_key(item)
         if not self.cache.add(key):
             return False
@@ -130,7 +130,6 @@ class SieveSet:
         return self._sieve.stats()
 
     def close(self) -> None:
-        """Stop a merge and close the files; items in memory are in the log."""
         self._closing = True
         if self._thread is not None:
             self._thread.join()
@@ -176,7 +175,6 @@ class Checkpoint:
             raise StoreWriteError(f"{self._path}: {error.strerror}") from error
 
     def drop(self) -> None:
-        """Drop the checkpoint: the run has ended in order."""
         if self._files.exists():
             self._files.replace(self._unfinished)  # at once, whenever the process is killed
             shutil.rmtree(self._unfinished, ignore_errors=True)

@@ -85,7 +85,7 @@ class SetManifest:
         return cls(row["words"], row["generation"], parts, counts, row["notes"])
 
     def write(self, folder: Path) -> None:
-        """Replace the manifest of *folder*, durably. Raises `OSError`; nothing has changed then."""
+        """Replace the manifest of *folder*, durably, or raise `OSError`."""
         row = {
             "format": _FORMAT, "words": self.words, "generation": self.generation,
             "parts": self.parts, "counts": self.counts.astype("<u4").tobytes(),
@@ -281,7 +281,6 @@ class SetMerge:
         self._manifest.parts.append((low, names[0], names[1] or name))
 
     def _name_bases(self, low: int, written: list[tuple[int, str]]) -> None:
-        """Note new bases; an empty range falls to the part before."""
         if written:
             written[0] = (low, written[0][1])
         elif not low:
@@ -415,7 +414,7 @@ class SortedSet:
                         yield rows[slots[slots_of(rows)]]
 
     def spans(self, slots: Mask, most: int) -> Iterator[tuple[int, int]]:
-        """Ranges of first words that have all fingerprints of *slots*, some *most* in each."""
+        """See `Sieve.spans`."""
         begin = end = count = 0
         for slot in np.flatnonzero(slots & (self.manifest.counts > 0)).tolist():
             number = int(self.manifest.counts[slot])
@@ -465,7 +464,6 @@ class SortedSet:
         merge.conclude(self.manifest.notes)
 
     def check(self) -> list[str]:
-        """Read everything; return a line for each damaged file."""
         for _ in range(_ATTEMPTS):
             try:
                 for file in self.files:

@@ -424,7 +424,6 @@ class TrieStore:
         return check_store(self._upkeep, repair)
 
     def close(self) -> None:
-        """Stop a build and close all files; fresh URLs are in the log."""
         self._upkeep.cancel()
         self._log.close()
         self._unlock()

@@ -63,13 +63,9 @@ class StoreState:
 class TrieUpkeep:
     """Adds rows to the log and the ranges of a store, and has segments built.
 
-    *limit* is the number of fresh rows that memory may hold, *split* the number of URLs of a range.
-
-    Invariants: one build at a time; a replaced file is deleted only after a power failure cannot
-    bring it back (the next build, or `rebuild`, syncs the folder first).
-
-    Attributes:
-        trouble: why the last build failed, until one succeeds.
+    *limit*: fresh rows that memory may hold. *split*: URLs of a range. Invariants: one build at a
+    time; a replaced file is deleted only after the folder was synced. *trouble* is why the last
+    build failed.
     """
 
     def __init__(self, state: StoreState, *, limit: int, split: int) -> None:
@@ -385,7 +381,6 @@ def remove_urls(upkeep: TrieUpkeep, start: bytes, parts: Sequence[Range]) -> int
 
 
 def fresh_keys(part: Range, prefix: bytes, log: FreshLog) -> Iterator[tuple[bytes, int]]:
-    """The fresh URLs of a range that begin with *prefix*, and their handles."""
     ids, handles = part.rows()
     low, high = UrlIds.span(prefix)
     near = handles[(ids >= np.uint64(low)) & (ids <= np.uint64(high - 1))]

@@ -192,7 +192,6 @@ class FreshTable:
         return -1
 
     def has_hash(self, hash_: int) -> bool:
-        """Whether there is an id with these 48 lowest bits."""
         keys, _, mask = self._parts[hash_ >> _PART_SHIFT & (PARTS - 1)]
         at = hash_ & mask
         while held := keys[at]:

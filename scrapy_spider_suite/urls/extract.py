@@ -243,7 +243,6 @@ class MarkupReader:
             self._too_long += 1
 
     def _add_reference(self, href: str) -> str | None:
-        """Add the link *href*; return its normal form, None if it is unusable or too long."""
         self._found += 1
         url = self._resolver.resolve(href)
         if isinstance(url, str):
@@ -275,7 +274,6 @@ class MarkupReader:
         return base if self._found or self._canonical else None
 
     def _meta(self, found: dict[bytes, bytes]) -> None:
-        """Read a ``meta``: robots directives of all, the refresh of the first."""
         content = found.get(b"content")
         if not content or len(content) > self._max_raw:
             return

@@ -171,7 +171,7 @@ class PatternTable(Generic[V]):
         return value
 
     def of_host(self, host: str) -> Iterator[V]:
-        """The values for *host* by name: its own, then those of ever shorter domains."""
+        """The values for *host* by name, the longest first."""
         names = self._names
         if not names:
             return

@@ -150,22 +150,22 @@ def _spelled(sign: bytes) -> bytes:
 
 
 def node_of(url: str, nodes: int) -> int:
-    """The node, from 0, for *url* (KSpider, figure 2)."""
+    """From 0 (KSpider, figure 2)."""
     return _bucket(url.encode(), nodes)
 
 
 def phase_of(host: str, phases: int) -> int:
-    """The phase, from 0, for *host* (KSpider, figure 4)."""
+    """From 0 (KSpider, figure 4)."""
     return _bucket(host.encode(), phases)
 
 
 def terminal_of(host: str, terminals: int) -> int:
-    """The terminal, from 0, for *host* (Tarantula, equation 1)."""
+    """From 0 (Tarantula, equation 1)."""
     return _bucket(host.encode()[::2], terminals)
 
 
 def thread_of(host: str, threads: int) -> int:
-    """The thread of its terminal, from 0, for *host* (Tarantula, equation 2)."""
+    """From 0, in its terminal (Tarantula, equation 2)."""
     return _bucket(host.encode()[1::2], threads)
 
 
@@ -176,7 +176,6 @@ def _bucket(text: bytes, count: int) -> int:
 
 
 def is_on_host(url: str, host: str) -> bool:
-    """Whether *url* is on *host*, which may be ``*.example.com``."""
     name = host_of_any(url)
     if host.startswith("*."):
         return name == host[2:] or name.endswith(host[1:])

@@ -283,14 +283,12 @@ def _from_meta(body: bytes) -> str | None:
 
 
 def _usable(name: str | None) -> str | None:
-    """*name*, if a page can be written in it (not base64, idna, EBCDIC, …)."""
     if name in ("utf-16", "utf-32"):
         name += "-le"
     return name if name in _PLAIN_ENCODINGS or name in _WIDE or name in _ESCAPED else None
 
 
 def _byte_order(name: str, body: bytes) -> str:
-    """*name*, a wide encoding, with the byte order in which *body* begins with ASCII."""
     return name[:-2] + ("be" if body[:1] == b"\0" else "le")
 
 

@@ -243,7 +243,6 @@ def _without_visit(url: str) -> str:
 
 
 def _without_www(url: str) -> str:
-    """*url* without ``www.``, unless the rest of its host is a public suffix."""
     while url.startswith(_WWW):
         head, _, rest = url.partition("www.")
         host = host_of(head + rest)
@@ -337,7 +336,6 @@ class Normalizer:
         return list(found)
 
     def respell(self, url: str) -> str | None:
-        """The normal form of a plain normal *url*."""
         url = self._settled(url)
         if self._plugin is not None:
             found = self._plugin(url)

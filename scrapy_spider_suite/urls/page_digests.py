@@ -39,7 +39,7 @@ _HALVINGS: Final = tuple(_halvings())
 
 
 def sha1_of(body: bytes) -> bytes:
-    """SHA-1 of *body*, 20 bytes; `warc_digest` makes it a ``WARC-Payload-Digest``."""
+    """20 bytes; `warc_digest` makes them a ``WARC-Payload-Digest``."""
     return hashlib.sha1(body, usedforsecurity=False).digest()
 
 
@@ -151,8 +151,6 @@ def _shown(body: bytes) -> Iterator[bytes]:
 
 
 class RecentNumbers:
-    """Remembers some million recent numbers in 8 MiB."""
-
     def __init__(self, slots: int = _SLOTS) -> None:
         self._slots = slots
         self._table: array[int] | None = None

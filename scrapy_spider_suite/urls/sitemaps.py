@@ -131,7 +131,6 @@ def _mended(data: bytes) -> bytes:
 
 
 def _elements(data: bytes) -> Iterator[etree._Element]:
-    """The elements of *data* as they end; broken ones are mended, or left out."""
     parser = etree.XMLPullParser(
         events=("end",), recover=True, resolve_entities=False, no_network=True, load_dtd=False,
         huge_tree=False, remove_comments=True, remove_pis=True,

@@ -222,7 +222,6 @@ class HostTrapStats:
         self.mined = 0
 
     def __len__(self) -> int:
-        """The amount of evidence; 0 need not be stored."""
         return sum(map(len, self.counts.values())) + len(self.closed) + self.mined
 
     # Asking
@@ -373,7 +372,6 @@ class HostTrapStats:
         return self.counts.get(kind, {}).get(space_key(kind, space), 0)
 
     def add(self, kind: str, space: str, change: int) -> int:
-        """Change a count of a *kind*, and return it; it is dropped at 0."""
         key, counts = space_key(kind, space), self.counts.setdefault(kind, {})
         count = counts.get(key, 0) + change
         if count <= 0:

@@ -37,8 +37,6 @@ _MARKS: Final = 0xFF
 
 
 class EvidenceRows(Protocol):
-    """A durable map of bytes; writes go into the batch of the crawl."""
-
     def put(self, key: bytes, value: bytes) -> None:
         ...
 
@@ -69,7 +67,6 @@ class TwinEvidence:
         return self.cells[form * 4 + other]
 
     def own(self, form: int) -> int:
-        """The pages that *form* answered itself, and that no twin had."""
         return self.cells[form * 5]
 
     def equal(self, form: int, other: int) -> int:
@@ -137,7 +134,7 @@ class Twins:
         return url if to is None else to + url[end:]
 
     def redirected(self, url: str, target: str, *, permanent: bool) -> None:
-        """Count a redirect of *url* to *target*, if that is the same path in another form."""
+        """Count a redirect, if it is to the same path in another form."""
         site, form, rest = _parts(url)
         to_site, to_form, to_rest = _parts(target)
         if site and site == to_site and form != to_form and rest == to_rest:
@@ -162,8 +159,6 @@ class Twins:
             self._compare(site, form, seen, same if equal else 0)
 
     def _compare(self, site: str, form: int, seen: int, same: int) -> None:
-        """Count a page of *form*: the forms *seen* had one of that path, those of *same* this one.
-        """
         evidence = self._of(site)
         if not same:
             evidence.add(form * 5, 1)

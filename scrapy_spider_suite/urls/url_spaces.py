@@ -85,7 +85,6 @@ class QueryOrders:
 
 
 def sorted_query(url: str) -> str:
-    """The normal *url* with the parameters of its query in one order."""
     path, _, query = url.partition("?")
     return f"{path}?{'&'.join(sorted(query.split('&')))}"
 
@@ -152,10 +151,6 @@ def sorted_names(parameters: list[str]) -> tuple[str, ...]:
 
 
 class Session(NamedTuple):
-    """A session id in a URL: its *page* (path and query without it), the parameter's *name*, and
-    the *token*.
-    """
-
     page: str
     name: str
     token: str

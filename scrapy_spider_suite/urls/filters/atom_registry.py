@@ -134,7 +134,6 @@ class FilterPage:
 
     @property
     def languages(self) -> list[str]:
-        """The declared languages, in lower case (RFC 9110 §8.5, HTML ``lang``)."""
         said = self.content_language
         if not said:
             found = _LANG.search(self.body, 0, _HEAD)
@@ -180,10 +179,7 @@ Make = Callable[[str, FilterInputs], Test]
 
 @dataclass(frozen=True, slots=True)
 class AtomKind:
-    """One kind of atom: ``Name(argument)`` as *usage*, an *example*, the *meaning* in words.
-
-    *needs*: the facts that it uses.
-    """
+    """``Name(argument)`` as *usage*, an *example*, the *meaning*, and the facts that it *needs*."""
 
     usage: str
     example: str

@@ -27,10 +27,8 @@ class Countries:
 
     @classmethod
     def parse(cls, lines: Iterable[str], source: str) -> Countries:
-        """Read ``network,country`` or ``first,last,country`` lines; *source* names the file.
-
-        Quotes, ``#`` lines and empty lines are ignored. Raises `SettingsError` with the line's
-        number.
+        """Read ``network,country`` or ``first,last,country`` lines. Raises `SettingsError` with
+        the number.
         """
         countries, numbers = cls(), dict[str, int]()
         for number, line in enumerate(lines, 1):
