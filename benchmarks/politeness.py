@@ -28,7 +28,6 @@ from support.crawls import crawl
 from support.polite_crawls import FULL, SMALL, Size, elsewhere, pages_of
 
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess, gaps
-from scrapy_spider_suite.testing.arrivals import seconds_of
 from scrapy_spider_suite.testing.loopback import address_text
 
 _SCRAPYS_ROBOTS = {"scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": 100}
@@ -43,6 +42,11 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
     images: int = 0
     keeps_crawl_delay: bool = True
+
+
+def seconds_of(arrivals: list[Arrival]) -> float:
+    """Seconds from the first request to the last answer."""
+    return max(each.end for each in arrivals) - min(each.start for each in arrivals)
 
 
 def _report(name: str, size: Size, arrivals: list[Arrival]) -> None:

@@ -7,9 +7,8 @@
     "filename": "news-20261122101458-00001-a.warc.lzo", "start": 8230, "size": 6543,
     "metadata": [14773, 910]}
 
-A reader reads *length* bytes at *offset*. In a grouped pack the record is the *size* bytes from
-*start* on, decompressed. *metadata* locates the page's links: start and size in grouped packs,
-offset and length in other packs. Timestamps are 14 digits, UTC.
+In a grouped pack the record is *size* bytes from *start* on, decompressed. *metadata* locates the
+page's links: start and size, or in other packs offset and length. Timestamps: 14 digits, UTC.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def _append(pack: PackFile, bundle: CaptureRecords) -> None:
 def export_files(
     packs: Packs, selection: Selection, folder: Path, progress: Callable[[int], object]
 ) -> ExportResult:
-    """Write the body of each selected page to ``HOST/NAME``, and the list ``pages.jsonl``.
+    """Write each body to ``HOST/NAME``, and the list ``pages.jsonl``.
 
     Existing files are replaced; no path leaves *folder*. Raises `OSError`.
     """

@@ -88,8 +88,8 @@ def _located(pack: Path) -> Iterator[Located]:
 
 @contextmanager
 def lock_indexes(folder: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Keep others from merging, redacting and removing in *folder*; yields False if another process
-    has the lock, unless it shall *wait*. Raises `OSError`.
+    """Lock merging, redacting and removing in *folder*; yields False if another process has the
+    lock. Raises `OSError`.
     """
     with (folder / "merging.lock").open("wb") as lock:
         yield lock_file(lock, wait=wait)
@@ -113,7 +113,7 @@ class IndexRun(NamedTuple):
 
 
 class FolderIndex:
-    """The index of a folder, open packs included. Finds packs that are added later.
+    """The index of a folder, open packs and later ones included.
 
     *damage* names unreadable lines.
     """
@@ -204,9 +204,9 @@ class FolderIndex:
 
 
 def index_runs(folder: Path, known: dict[Path, IndexRun] | None = None) -> list[IndexRun]:
-    """Return the files that together are the index of the closed packs.
+    """Return the files that together index the closed packs, without parts of an interrupted merge.
 
-    Parts of an interrupted merge are left out; covered indexes are not opened. Raises `OSError`.
+    Raises `OSError`.
     """
     names = [path for path in folder.iterdir() if path.name.endswith(INDEX)]
     found = [_known(path, known) for path in names if path.name.startswith(_MERGED)]
@@ -331,8 +331,9 @@ def is_indexed(pack: Path) -> bool:
 
 
 def repair_indexes(folder: Path) -> int:
-    """Make the missing and damaged indexes of closed packs; remove merged ones that cover them or
-    are damaged. Return the number made. Raises `OSError`.
+    """Make missing and damaged indexes; remove merged ones that cover them or are damaged.
+
+    Return the number made. Raises `OSError`.
     """
     with lock_indexes(folder, wait=True):
         closed = sorted(

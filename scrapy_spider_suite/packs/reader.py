@@ -119,7 +119,7 @@ class Page:
     def original(self) -> Page | None:
         """The page that a revisit refers to, or None.
 
-        If its record was never written (disk full), a later version with the same digest.
+        If that record was never written (disk full), a later equal version.
         """
         if not self.is_revisit:
             return None
@@ -183,10 +183,9 @@ PAGE_KINDS = frozenset({"response", "revisit", "resource"})
 
 
 def open_packs(*paths: str | Path, limit: int = RECORD_MAX) -> Packs:
-    """Open packs: files, and folders of them.
+    """Open files and folders. *limit*: decompressed bytes of a page; a larger page is damage.
 
-    *limit*: decompressed bytes of one page; a larger page is damage. Raises `PackError`: neither
-    pack nor folder.
+    Raises `PackError`: neither pack nor folder.
     """
     found = [Path(path) for path in paths]
     for path in found:

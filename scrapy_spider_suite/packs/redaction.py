@@ -284,7 +284,7 @@ class _RecordFilter:
         self._pattern = target.pattern()
         self._gone: set[str] = set()
 
-    def take(self, record: Record) -> Record | None:
+    def filter_record(self, record: Record) -> Record | None:
         accepts = self.target.accepts
         if accepts(record.url):
             self.receipt.pages += record.kind in PAGE_KINDS
@@ -332,7 +332,7 @@ def _changes(path: Path, keep: _RecordFilter) -> bool:
     for part in scan(path):
         if isinstance(part, RecordGroup):
             for record, _ in part.records():
-                found |= keep.take(record) is not record
+                found |= keep.filter_record(record) is not record
     return found
 
 
@@ -375,7 +375,7 @@ def _header(form: Container, old: BinaryIO) -> bytes:
 
 def _group(form: Container, old: BinaryIO, group: RecordGroup, keep: _RecordFilter) -> bytes:
     before = [record for record, _ in group.records()]
-    after = [record for record in map(keep.take, before) if record is not None]
+    after = [record for record in map(keep.filter_record, before) if record is not None]
     if len(after) == len(before) and all(map(operator.is_, after, before)):
         old.seek(group.offset)
         return old.read(group.length)

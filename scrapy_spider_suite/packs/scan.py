@@ -116,10 +116,10 @@ def first_group_offset(form: Container, file: BinaryIO) -> int:
 def scan_from(
     form: Container, file: BinaryIO, offset: int, limit: int = RECORD_MAX
 ) -> Iterator[RecordGroup | Damage]:
-    gathering = _GroupScanner(limit)
+    scanner = _GroupScanner(limit)
     for frame in form.frames(file, offset, limit):
-        yield from gathering.take(frame)
-    yield from gathering.finish()
+        yield from scanner.add_frame(frame)
+    yield from scanner.finish()
 
 
 class _GroupScanner:
@@ -132,7 +132,7 @@ class _GroupScanner:
         self._offset = self._end = 0
         self._why = ""
 
-    def take(self, frame: PackFrame) -> Iterator[RecordGroup | Damage]:
+    def add_frame(self, frame: PackFrame) -> Iterator[RecordGroup | Damage]:
         if frame.problem:
             self._spoil(frame.offset, frame.problem)
             self._end = frame.end

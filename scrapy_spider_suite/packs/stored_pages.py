@@ -78,10 +78,10 @@ class StoredPageFinder:
             self._folders = [folder, *self._folders]
 
     def find(self, stored: StoredPage) -> Page:
-        """Return the page; by the index if it has moved (redaction).
+        """Return the page, by the index if it has moved.
 
-        Raises `PackError` (not in the packs, or damaged) and `OSError` (a folder is unreadable,
-        perhaps for a time).
+        Raises `PackError` (not there, or damaged) and `OSError` (a folder is unreadable, perhaps
+        for a time).
         """
         if stored.location is None:
             raise PackError(f"{stored.url} is in no pack yet")
@@ -125,9 +125,7 @@ class StoredPageFinder:
 
 
 class GroupCache:
-    """Reads records and keeps the last groups, up to *most* bytes: pages of one group are read at
-    about the same time.
-    """
+    """Reads records and keeps the last groups, up to *most* bytes."""
 
     def __init__(self, most: int = _KEPT) -> None:
         self._most = most

@@ -1,4 +1,4 @@
-"""The arrival log: a line for each request that the in-vitro web got; gaps; the best schedule.
+"""The arrival log: a line for each request that the in-vitro web got; gaps between requests.
 
 A line has seven fields, separated by tabs::
 
@@ -135,8 +135,9 @@ class QueryLog:
 
 
 def read_arrivals(path: Path | str) -> Iterator[Arrival]:
-    """Yield the arrivals in the order of their ends, also while the log is written; an incomplete
-    last line is ignored. Raises OSError, and ValueError for a bad line.
+    """Yield the complete lines, by end, also while the log is written.
+
+    Raises OSError and ValueError.
     """
     with open(path, encoding="utf-8", newline="\n") as lines:
         for line in lines:
@@ -146,10 +147,9 @@ def read_arrivals(path: Path | str) -> Iterator[Arrival]:
 
 @dataclass
 class Gaps:
-    """Seconds between requests to one host or address. *values*: in order.
+    """Seconds between requests. *smallest*: infinite for one request.
 
-    *smallest*: infinite for one request. *pair*: the arrivals around it. Negative: a request began
-    before an earlier answer ended.
+    *pair*: the arrivals around it. Negative: a request began before an earlier answer ended.
     """
 
     values: list[float] = field(default_factory=list)
@@ -184,52 +184,3 @@ def _gaps(ordered: list[Arrival]) -> Gaps:
         if arrival.end > latest.end:
             latest = arrival
     return found
-
-
-Pause = Callable[[Arrival], float]
-"""Seconds that a host must rest after a fetch."""
-
-
-@dataclass(slots=True)
-class _Chain:
-    steps: list[tuple[float, float]]
-    left: float
-    ready: float = 0.0
-
-
-def optimal_seconds(arrivals: Iterable[Arrival], pause: Pause, address_delay: float) -> float:
-    """Return the duration of an optimal schedule of *arrivals*.
-
-    The slowest address counts; there the ready host with most work left goes first.
-    """
-    chains: dict[str, dict[str, list[Arrival]]] = {}
-    for arrival in sorted(arrivals):
-        chains.setdefault(arrival.address, {}).setdefault(arrival.host, []).append(arrival)
-    return max((_schedule(each, pause, address_delay) for each in chains.values()), default=0.0)
-
-
-def seconds_of(arrivals: Iterable[Arrival]) -> float:
-    """Return the seconds from the first request to the last answer."""
-    known = list(arrivals)
-    return max(each.end for each in known) - min(each.start for each in known)
-
-
-def _chain(fetches: list[Arrival], pause: Pause) -> _Chain:
-    steps = [(each.end - each.start, pause(each)) for each in reversed(fetches)]
-    return _Chain(steps, sum(map(sum, steps)) - steps[0][1])
-
-
-def _schedule(hosts: dict[str, list[Arrival]], pause: Pause, delay: float) -> float:
-    waiting = [_chain(fetches, pause) for fetches in hosts.values()]
-    free = now = 0.0
-    while waiting:
-        now = max(free, min(chain.ready for chain in waiting))
-        ready = [chain for chain in waiting if chain.ready <= now]
-        chain = max(ready, key=lambda each: each.left)
-        service, rest = chain.steps.pop()
-        now += service
-        chain.left -= service + rest
-        chain.ready, free = now + rest, now + delay
-        if not chain.steps:
-            waiting.remove(chain)
-    return now

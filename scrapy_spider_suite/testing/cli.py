@@ -1,6 +1,6 @@
-"""The command line of the in-vitro web, ``scrapy fakeweb`` and ``python -m …testing``.
+"""The command line of the in-vitro web, made from the knobs of `config`.
 
-Options are made from the knobs of `config`; a bad value gives one line and exit code 2.
+A bad value gives one line and exit code 2.
 """
 
 from __future__ import annotations
@@ -122,8 +122,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """One-line errors, without the usage."""
-
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"fakeweb: {message}\n")
 
@@ -158,7 +156,6 @@ class _Run:
         self._parent = os.getppid()
 
     async def run(self) -> int:
-        """Serve until a signal, the time or the parent ends it."""
         over = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):

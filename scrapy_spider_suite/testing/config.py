@@ -1,8 +1,4 @@
-"""Every knob of the in-vitro web, declared once, and what a started web says of itself.
-
-The command line, the JSON handed to a child process, and the checks are made from the fields of
-`FakeWebConfig`.
-"""
+"""Every knob of the in-vitro web, declared once, and what a started web says of itself."""
 
 from __future__ import annotations
 
@@ -126,7 +122,7 @@ TRAIT_KINDS = {
 
 @dataclass(frozen=True)
 class FakeWebConfig:
-    """The in-vitro web and its answers. The graph depends on the fields up to ``overrides`` alone.
+    """The in-vitro web. The graph depends on the fields up to ``overrides`` alone.
 
     Durations are seconds, shares 0 to 1. Raises `SettingsError`.
     """
@@ -282,10 +278,7 @@ def _check_override(host: int, traits: Mapping[str, float], hosts: int) -> None:
 
 @dataclass(frozen=True)
 class Ready:
-    """A started web. *ports*: one HTTP port, or the port of each address in turn.
-
-    *notes*: lines for people.
-    """
+    """A started web. *ports*: one, or one for each address. *notes*: lines for people."""
 
     ports: tuple[int, ...]
     dns_port: int

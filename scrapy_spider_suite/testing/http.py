@@ -40,9 +40,9 @@ class BadRequest(ValueError):
 
 
 class Request(NamedTuple):
-    """One request. *path*: *target* without the query. *host*: lower case, no port.
+    """*path*: *target* without the query. *host*: lower case, no port. *body*: bytes to skip.
 
-    *body*: bytes to skip. *tags*, *since*: of a conditional request. *codings*: Accept-Encoding.
+    *tags*, *since*: conditions. *codings*: Accept-Encoding.
     """
 
     method: str
@@ -177,7 +177,7 @@ class WriterConnection(Protocol):
 
 
 class AnswerWriter:
-    """Writes an answer as raw bytes, with pauses. *keep*: the connection may be reused.
+    """Writes raw bytes, with pauses. *keep*: the connection may be reused.
 
     *status*: claimed by the first bytes. *acted*: time of the last action, 0 after a pause.
     """

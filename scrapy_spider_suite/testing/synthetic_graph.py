@@ -1,14 +1,13 @@
 """The synthetic web as pure functions of (seed, host, page): no sockets, no state, no files.
 
-Each page's draws are SHAKE-128 of its three numbers, so any page can be computed at any time, in
-any process. Hosts form a tree: host *i*'s children are 16 *i* + 1 … 16 *i* + 16; pages of a host
-form a tree: page *n*'s children are *b* *n* + 1 … *b* *n* + *b*. Every page links to its children,
-every ``/`` also to the ``/`` of its host's children; random links fill a page up to its degree.
-``/`` is page 0, ``/3.html`` its fourth child, ``/3/0.html`` that one's first. Invariants:
+A page's draws are SHAKE-128 of its three numbers. Host *i*'s children are hosts 16 *i* + 1 … 16 *i*
++ 16; page *n*'s children are pages *b* *n* + 1 … *b* *n* + *b* of its host. Every page links to its
+children, every ``/`` also to the ``/`` of its host's children; random links fill the degree. ``/``
+is page 0, ``/3/0.html`` its fourth child's first. Invariants:
 
-* every page of a host can be reached from its ``/``: only leaves answer anything but 200;
-* every host can be reached from host 0 under robots.txt: only leaves of the host tree have a
-  failing robots.txt, and no rule covers a ``/``.
+* all pages of a host can be reached from its ``/``: only leaves answer anything but 200;
+* all hosts can be reached from host 0 under robots.txt: only leaf hosts have a failing one, and no
+  rule covers a ``/``.
 """
 
 from __future__ import annotations

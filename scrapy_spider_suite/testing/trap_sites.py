@@ -1,21 +1,19 @@
-"""Six traps, and three ordinary sites that look like traps: functions of seed, host and path.
+"""Six traps, and three sites that look like traps: functions of seed, host and path.
 
 The ``/`` of each trap leads into it and to real pages, ``/page/1.html`` and so on. A real page says
-something that no other page says; sorted lists, combined facets, forms and comparisons are not
-real.
+something that no other page says.
 
-===========================  ==================================================================
-``calendar-trap.test``       empty months and days, both ways
-``facets-trap.test``         a search with six facets of four values, in any order
-``sessions-trap.test``       a shop whose every link has another session id
-``mirror-trap.test``         folders that hold themselves: ``/mirror/a/b/a/c/…``
-``lost-trap.test``           a page below ``/lost/`` for every path that says it is missing
-``*.farm-trap.test``         a host for every name, each linking to others
-``forum-site.test``          boards and threads of many pages, lists sorted in six ways, members
-``shop-site.test``           department lists of ten; facets alone lead to most products
-``wiki-site.test``           articles with edit, history and old revisions; every tenth article
-                             is named by an old revision only
-===========================  ==================================================================
+======================  =============================================================
+``calendar-trap.test``  empty months and days, both ways
+``facets-trap.test``    a search with six facets of four values, in any order
+``sessions-trap.test``  a shop whose every link has another session id
+``mirror-trap.test``    folders that hold themselves: ``/mirror/a/b/a/c/…``
+``lost-trap.test``      200 for every path below ``/lost/``, with a page that says 404
+``*.farm-trap.test``    a host for every name, each linking to others
+``forum-site.test``     boards and threads of many pages, lists sorted in six ways
+``shop-site.test``      lists of ten; facets alone lead to most products
+``wiki-site.test``      edit, history, old revisions: every tenth article needs one
+======================  =============================================================
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scrapy_spider_suite.testing import Arrival, FakeWebConfig, Ready
-from scrapy_spider_suite.testing.arrivals import optimal_seconds, seconds_of
+from support.best_schedule import optimal_seconds, seconds_of
 from support.crawls import web_settings
 
 TOLERANCE = 0.002

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from support.best_schedule import optimal_seconds, seconds_of
 
-from scrapy_spider_suite.testing.arrivals import Arrival, optimal_seconds, seconds_of
+from scrapy_spider_suite.testing import Arrival
 
 
 def _fetch(host: str, address: str, start: float, service: float = 0.5) -> Arrival:

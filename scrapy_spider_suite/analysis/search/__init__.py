@@ -62,8 +62,8 @@ WAIT = 600.0
 
 
 def hide_texts(folder: Path, *, host: str = "", url: str = "") -> None:
-    """Let no search find pages of *host* (``*.example.com``: with all below it) or *url*; their
-    bytes stay. Raises `SearchBusyError` and `OSError`.
+    """Hide pages of *host* (``*.example.com``: with all below) or *url* from searches; their bytes
+    stay. Raises `SearchBusyError` and `OSError`.
     """
     if _usable(folder):
         from scrapy_spider_suite.analysis.search.index_follower import hide
@@ -82,7 +82,6 @@ def remove_texts(folder: Path, accepts: Callable[[str, str], bool]) -> None:
 
 
 def _usable(folder: Path) -> bool:
-    """Whether there is an index. One that cannot be read here is removed as a whole."""
     place = IndexPlace(folder)
     if not place.exists():
         return False

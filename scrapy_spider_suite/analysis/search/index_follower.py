@@ -277,7 +277,7 @@ class IndexBatch:
         """
         for path in self._packs.files():
             try:
-                self._pack(path)
+                self._index_pack(path)
             except FileNotFoundError:  # it was closed just now, or taken away
                 self.progress.more |= closed_path(path).exists()
         if self._made is not None:
@@ -299,14 +299,14 @@ class IndexBatch:
         full = progress.pages + progress.gone >= PAGES_MAX
         return full or self._text > BATCH_TEXT_MAX or self._due()
 
-    def _pack(self, path: Path) -> None:
+    def _index_pack(self, path: Path) -> None:
         name, file = closed_path(path).name, file_identity(path.stat())
         cursor = self._cursors.get(name)
         if cursor is not None and self._unchanged.get(name) == (cursor, file):
             return
         reading = PackTail(path)
         try:
-            after = self._go_on(cursor or PackCursor(name), path, reading)
+            after = self._read_pack(cursor or PackCursor(name), path, reading)
         finally:
             reading.close()
         if after != cursor:
@@ -317,7 +317,7 @@ class IndexBatch:
         else:
             self.progress.behind += reading.size - after.offset
 
-    def _go_on(self, cursor: PackCursor, path: Path, reading: PackTail) -> PackCursor:
+    def _read_pack(self, cursor: PackCursor, path: Path, reading: PackTail) -> PackCursor:
         if cursor.offset and reading.tail(cursor.offset) != cursor.tail:
             self.revive(self._change.remove_pack(cursor.name), cursor.name)
             cursor = PackCursor(cursor.name)
@@ -347,9 +347,9 @@ class IndexBatch:
         if found.records[0][0].kind not in PAGE_KINDS:
             return
         entry = cdxj.entries_for(found.records, closed_path(path).name)[0]
-        self._take(page_of(self._packs, closed_path(path), found.records), entry)
+        self._index_page(page_of(self._packs, closed_path(path), found.records), entry)
 
-    def _take(self, page: Page, entry: IndexEntry) -> bool:
+    def _index_page(self, page: Page, entry: IndexEntry) -> bool:
         what = state_of(entry)
         if what is PageState.NOTHING:
             return False
@@ -381,7 +381,7 @@ class IndexBatch:
         """Index the versions of *urls* in other packs than *name*."""
         for url in urls:
             for page, entry in self._packs.versions(url):
-                if entry.filename != name and self._take(page, entry):
+                if entry.filename != name and self._index_page(page, entry):
                     break
 
 
@@ -432,27 +432,28 @@ class IndexFollower:
                 done.rebuilt = str(error)
                 return done
 
-    def rebuild(self, told: Callable[[IndexProgress], object], wait: float = 0.0) -> None:
-        """Make the index anew, with the old documents of uploaded packs; the old index serves until
-        then. *told* is called for each batch. Raises `SearchError` (no pack is here) and as `step`.
+    def rebuild(self, report: Callable[[IndexProgress], object], wait: float = 0.0) -> None:
+        """Make the index anew, with the old documents of uploaded packs.
+
+        *report* is called for each batch. Raises `SearchError` (no pack is here) and as `step`.
         """
         with self.place.locked(wait):
             if not self._packs.files():
                 raise SearchError(f"{self.place.packs}: no pack is here: the index of texts cannot "
                                   "be made anew, and stays as it is")  # fmt: skip
             new = self.place.begin()
-            lost = self._keep_away(new)
+            lost = self._copy_uploaded(new)
             if lost:
-                told(IndexProgress(rebuilt=lost))
+                report(IndexProgress(rebuilt=lost))
             more = True
             while more and not self._stop():
                 progress = self._batch(new)
-                told(progress)
+                report(progress)
                 more = progress.more
             if not more:
                 self.place.install()
 
-    def _keep_away(self, new: Path) -> str:
+    def _copy_uploaded(self, new: Path) -> str:
         away = {pack.name for pack, _ in packs_away(self.place.packs)}
         if not away or not self.place.exists():
             return ""
@@ -470,7 +471,7 @@ class IndexFollower:
             return f"{error}, and what it had of packs that are not here ({len(away)}) is lost"
         return ""
 
-    def bring_back(self, urls: Iterable[str], wait: float = 0.0) -> IndexProgress:
+    def index_urls(self, urls: Iterable[str], wait: float = 0.0) -> IndexProgress:
         """Index what the packs still have of *urls*. Raises as `step`."""
         with self.place.locked(wait):
             return self._batch(self.place.current(), urls)
@@ -534,7 +535,7 @@ def rewrite(folder: Path, takes: Callable[[str, str], bool], wait: float) -> Non
             dropped = []
             _clear(place, error)
     follower = IndexFollower(folder)
-    follower.bring_back(dropped, wait)
+    follower.index_urls(dropped, wait)
     while follower.step(wait).more:
         pass
 

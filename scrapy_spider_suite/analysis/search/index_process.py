@@ -100,20 +100,20 @@ _LINES: Final = 20
 class IndexProcess:
     """Indexes the packs in *folder*.
 
-    *told* gets each `IndexProgress` as a dict, *ended* exit code and last line of stderr; both in a
-    thread. Raises `OSError`.
+    *report* gets each `IndexProgress` as a dict, *ended* the exit code and the last line of stderr,
+    both in a thread. Raises `OSError`.
     """
 
     def __init__(
         self,
         folder: Path,
-        told: Callable[[dict[str, Any]], object],
+        report: Callable[[dict[str, Any]], object],
         ended: Callable[[int, str], object],
         *arguments: str,
     ) -> None:
         self._child = start_helper(__name__, str(folder), *arguments, talks=True)
         self.pid = self._child.pid
-        self._told = told
+        self._report = report
         self._ended = ended
         self._words: deque[str] = deque(maxlen=_LINES)
         self._threads = [threading.Thread(target=run, name="index", daemon=True)
@@ -144,7 +144,7 @@ class IndexProcess:
     def _hear(self) -> None:
         for line in self._child.stdout or ():
             with suppress(ValueError):  # the last one was cut off by a kill
-                self._told(json.loads(line))
+                self._report(json.loads(line))
         code = self._child.wait()
         self._threads[0].join()
         for pipe in (self._child.stdin, self._child.stdout, self._child.stderr):
