@@ -45,7 +45,7 @@ SERVED = ("alias.test", "moving.test", "plain.test", "rebind.test", "slow-dns.te
 
 
 @dataclass(frozen=True)
-class DnsAnswer:
+class ZoneAnswer:
     """*aliases*: (name, target) pairs; *v4* and *v6* belong to the last target.
 
     *silent*: no answer. *garbage*: no message.
@@ -83,40 +83,40 @@ class Zone:
         here = (special.serving[0],)
         loop = (("cname-loop.test", "cname-loop-b.test"), ("cname-loop-b.test", "cname-loop.test"))
         self.fixed = {
-            "alias.test": DnsAnswer(v4=here, aliases=(("alias.test", "plain.test"),)),
-            "cname-loop.test": DnsAnswer(aliases=loop),
-            "cname-loop-b.test": DnsAnswer(aliases=loop[::-1]),
-            "garbage.test": DnsAnswer(garbage=True),
-            "hang.test": DnsAnswer(v4=(special.hanging,)),
-            "mapped.test": DnsAnswer(v6=(MAPPED,)),
-            "metadata.test": DnsAnswer(v4=(METADATA,)),
-            "nodata.test": DnsAnswer(),
-            "plain.test": DnsAnswer(v4=here),
-            "private.test": DnsAnswer(v4=(PRIVATE,)),
-            "refused.test": DnsAnswer(v4=(special.refusing,)),
-            "servfail.test": DnsAnswer(SERVFAIL),
-            "slow-dns.test": DnsAnswer(v4=here, delay=SLOW_DNS),
-            "timeout.test": DnsAnswer(silent=True),
-            "ttl0.test": DnsAnswer(v4=here, ttl=0),
+            "alias.test": ZoneAnswer(v4=here, aliases=(("alias.test", "plain.test"),)),
+            "cname-loop.test": ZoneAnswer(aliases=loop),
+            "cname-loop-b.test": ZoneAnswer(aliases=loop[::-1]),
+            "garbage.test": ZoneAnswer(garbage=True),
+            "hang.test": ZoneAnswer(v4=(special.hanging,)),
+            "mapped.test": ZoneAnswer(v6=(MAPPED,)),
+            "metadata.test": ZoneAnswer(v4=(METADATA,)),
+            "nodata.test": ZoneAnswer(),
+            "plain.test": ZoneAnswer(v4=here),
+            "private.test": ZoneAnswer(v4=(PRIVATE,)),
+            "refused.test": ZoneAnswer(v4=(special.refusing,)),
+            "servfail.test": ZoneAnswer(SERVFAIL),
+            "slow-dns.test": ZoneAnswer(v4=here, delay=SLOW_DNS),
+            "timeout.test": ZoneAnswer(silent=True),
+            "ttl0.test": ZoneAnswer(v4=here, ttl=0),
         }
 
-    def look_up(self, name: str) -> DnsAnswer:
+    def look_up(self, name: str) -> ZoneAnswer:
         """Return the answer for *name* (lower case, no trailing dot)."""
         if name in self.fixed:
             return self.fixed[name]
         if name in ("moving.test", "rebind.test"):
             return self._changing(name)
         try:
-            return DnsAnswer(v4=(self._address_of(name),))
+            return ZoneAnswer(v4=(self._address_of(name),))
         except LookupError:
-            return DnsAnswer(NXDOMAIN)
+            return ZoneAnswer(NXDOMAIN)
 
-    def _changing(self, name: str) -> DnsAnswer:
+    def _changing(self, name: str) -> ZoneAnswer:
         asked = self._asked.get(name, 0)
         self._asked[name] = asked + 1
         if name == "moving.test":
-            return DnsAnswer(v4=(self._serving[asked % 2],), ttl=1)
-        return DnsAnswer(v4=(PRIVATE if asked else self._serving[0],), ttl=0)
+            return ZoneAnswer(v4=(self._serving[asked % 2],), ttl=1)
+        return ZoneAnswer(v4=(PRIVATE if asked else self._serving[0],), ttl=0)
 
 
 A, CNAME, SOA, AAAA, ANY = 1, 5, 6, 28, 255
@@ -163,7 +163,7 @@ def parse_query(data: bytes) -> DnsQuery:
     return DnsQuery(number, flags, name, kind, data[_HEADER.size : at + 5])
 
 
-def pack_answer(query: DnsQuery, answer: DnsAnswer, ttl: int) -> bytes:
+def pack_answer(query: DnsQuery, answer: ZoneAnswer, ttl: int) -> bytes:
     """Return the message; *ttl* unless *answer* has its own."""
     ttl = ttl if answer.ttl is None else answer.ttl
     owner = query.name
@@ -230,7 +230,7 @@ class NameServer(asyncio.DatagramProtocol):
             self._transport.sendto(packed, addr)
 
 
-def _outcome(answer: DnsAnswer) -> str:
+def _outcome(answer: ZoneAnswer) -> str:
     if answer.silent or answer.garbage:
         return "nothing" if answer.silent else "garbage"
     return _RCODES[answer.rcode]

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig
-from scrapy_spider_suite.testing.name_server import DnsAnswer, pack_answer, parse_query
+from scrapy_spider_suite.testing.name_server import ZoneAnswer, pack_answer, parse_query
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_a_slow_answer_comes_late(web: FakeWeb, monkeypatch: pytest.MonkeyPatch)
     """Later than a resolver's first try may last."""
     answer = web.names.look_up("slow-dns.test")
     assert answer.delay == 2.0
-    monkeypatch.setitem(web.names.fixed, "slow-dns.test", DnsAnswer(v4=answer.v4, delay=0.05))
+    monkeypatch.setitem(web.names.fixed, "slow-dns.test", ZoneAnswer(v4=answer.v4, delay=0.05))
     began = time.monotonic()
     assert records(resolve(web, "slow-dns.test"))
     assert time.monotonic() - began >= 0.05
@@ -122,7 +122,7 @@ def test_any_datagram_is_a_query_or_refused(data: bytes) -> None:
         query = parse_query(data)
     except ValueError:
         return
-    assert pack_answer(query, DnsAnswer(v4=("127.8.0.1",)), 5)[:2] == data[:2]
+    assert pack_answer(query, ZoneAnswer(v4=("127.8.0.1",)), 5)[:2] == data[:2]
 
 
 def test_a_label_of_any_length_is_packed_or_refused() -> None:

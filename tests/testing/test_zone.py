@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from scrapy_spider_suite.testing import name_server
-from scrapy_spider_suite.testing.name_server import DnsAnswer, SpecialAddresses, Zone
+from scrapy_spider_suite.testing.name_server import SpecialAddresses, Zone, ZoneAnswer
 
 SPECIAL = SpecialAddresses(("127.8.0.1", "127.8.0.2"), "127.8.0.3", "127.8.0.4")
 
@@ -20,9 +20,9 @@ def address_of(name: str) -> str:
 def test_hosts_have_their_address_and_others_none() -> None:
     """NXDOMAIN for what is not there."""
     names = Zone(address_of, SPECIAL)
-    assert names.look_up("h.fake.test") == DnsAnswer(v4=("127.9.9.9",))
-    assert names.look_up("example.com") == DnsAnswer(name_server.NXDOMAIN)
-    assert names.look_up("") == DnsAnswer(name_server.NXDOMAIN)
+    assert names.look_up("h.fake.test") == ZoneAnswer(v4=("127.9.9.9",))
+    assert names.look_up("example.com") == ZoneAnswer(name_server.NXDOMAIN)
+    assert names.look_up("") == ZoneAnswer(name_server.NXDOMAIN)
 
 
 def test_moving_names_move() -> None:
@@ -36,8 +36,8 @@ def test_moving_names_move() -> None:
 def test_rebinding_turns_private() -> None:
     """The attack: a public address while it is checked, a private one when it is used."""
     names = Zone(address_of, SPECIAL)
-    assert names.look_up("rebind.test") == DnsAnswer(v4=("127.8.0.1",), ttl=0)
-    assert names.look_up("rebind.test") == DnsAnswer(v4=("10.0.0.1",), ttl=0)
+    assert names.look_up("rebind.test") == ZoneAnswer(v4=("127.8.0.1",), ttl=0)
+    assert names.look_up("rebind.test") == ZoneAnswer(v4=("10.0.0.1",), ttl=0)
 
 
 def test_every_documented_name_exists() -> None:
