@@ -70,7 +70,7 @@ def timed(work: Callable[[], object]) -> float:
 
 def change(frontier: Frontier, lines: tuple[str, ...], now: float) -> tuple[float, int, float]:
     """The longest step in seconds, the number of portions, and their time in all."""
-    frontier.policy.change(overrides=rules(lines))
+    frontier.policy.update(overrides=rules(lines))
     steps = [timed(lambda: frontier.leases.acquire(now)), timed(lambda: frontier.wait(now))]
     portions = 0
     while frontier.policy_update.busy:

@@ -164,7 +164,7 @@ def cost_of_pages(folder: Path) -> None:
             times.append(time.process_time())
             content_hash(body, f"{site.name}.test")
             times.append(time.process_time())
-            traps.saw(url, f"{site.name}.test", body, links, pages=number)
+            traps.learn_page(url, f"{site.name}.test", body, links, pages=number)
             times.append(time.process_time())
             for what, began, ended in zip(PARTS, times[:-1], times[1:], strict=True):
                 spent[what] += round((ended - began) * 1e9)

@@ -305,7 +305,7 @@ class FrontierScheduler(BaseScheduler):
         entry = crawl.translator.entry(request)
         entry.seed_note = mark
         if lease is not None and entry.hops > lease.entry.hops:
-            crawl.frontier.traps.sent_on(lease.entry, entry.url)
+            crawl.frontier.traps.learn_redirect(lease.entry, entry.url)
         if self._duplicates.filters(request, entry, crawl):
             if mark and (self._is_others(entry) or crawl.frontier.states.known(entry.identity)):
                 # Its agent may not know it, and what is known of it here has no tag yet.

@@ -120,7 +120,7 @@ class AgentPhase:
                 counted(self._crawl.settings.phases, "phase"),
             )  # fmt: skip
         if node != policy.node:
-            policy.change(node=node)
+            policy.update(node=node)
 
     def _check_settings(self, old: SuiteSettings, new: SuiteSettings) -> None:
         _terms(self._crawl, new).check()

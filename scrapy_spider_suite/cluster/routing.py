@@ -20,7 +20,7 @@ from scrapy_spider_suite.seen import FingerprintCache
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.rows import POLICY_MAX, pack_row, unpack_row
 from scrapy_spider_suite.store.seen_transfer import LinkOrigin, entry_of, host_of_state_key, url_of
-from scrapy_spider_suite.store.url_states import is_mark
+from scrapy_spider_suite.store.url_states import is_seed_note
 from scrapy_spider_suite.urls.normalize import host_of
 
 _NUMBER: Final = struct.Struct(">Q")
@@ -137,7 +137,7 @@ def unpack_foreign_row(host: object, row: object, mark: object = "") -> Entry:
         raise ValueError(f"{entry.url[:200]!r} is no URL of {host[:100]!r}")
     if not entry.identity.startswith(tuple(map(host_key, homes))):
         raise ValueError("a URL that is known by another host")
-    if not (isinstance(mark, str) and is_mark(mark)):
+    if not (isinstance(mark, str) and is_seed_note(mark)):
         raise ValueError(f"{str(mark)[:100]!r} is nothing that is known of a seed")
     entry.seed_note = mark
     return entry

@@ -316,7 +316,7 @@ class PolicyFile:
         self.changed, self.address_of = _nobody, _nowhere
 
     def _use(self, rules: Overrides) -> None:
-        self.policy.change(overrides=rules)
+        self.policy.update(overrides=rules)
         number = counted(len(rules), "rule")
         logger.info("now in force: %s of %s", number, self._file.path or "no file")
         self.changed()

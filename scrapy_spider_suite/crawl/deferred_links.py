@@ -140,7 +140,7 @@ class DeferredLinks:
         return StoredPage(
             fetch.url, fetch.time, again=facts is not None and facts.again,
             visited=lease.plan is not None,
-            first=not self._crawl.frontier.residents.records.of(lease.entry.host).done,
+            first=not self._crawl.frontier.residents.records.get(lease.entry.host).done,
         )  # fmt: skip
 
     def is_packed(self, lease: Lease) -> bool:
@@ -177,7 +177,7 @@ class DeferredLinks:
         except RuntimeError as error:  # there is no room for a thread
             self._wait(error)
             for page in pages:
-                self._pages.demand.over(page)
+                self._pages.demand.finish(page)
             return
         self._busy = True
         task.add_done_callback(self._found)
@@ -235,7 +235,7 @@ class DeferredLinks:
         demand = self._pages.demand
         later = isinstance(answer, OSError) and self._tries <= _TRIES
         if answer is None or later or not demand.wants(page):
-            demand.over(page)
+            demand.finish(page)
         elif isinstance(answer, Exception):
             self._lose(page, str(answer) or repr(answer))
         else:

@@ -151,11 +151,11 @@ class TrapFilter:
             return
         url = normalize(lease.entry.url)  # a spider's own request may be spelt otherwise
         if url is not None:
-            pages = frontier.residents.records.of(lease.entry.host).done
+            pages = frontier.residents.records.get(lease.entry.host).done
             if late is not None:  # it is one of them
                 pages = 0 if late.first else max(1, pages - 1)
             repeats = lease.likeness is not None and lease.likeness.of_host
-            self._traps.saw(
+            self._traps.learn_page(
                 url, host_of(url), response.body, links, pages=pages, repeats=repeats
             )
 
@@ -289,7 +289,7 @@ class LinkFollower:
         limit = frontier.policy.host_max_depth
         if not limit:
             return False
-        entered = frontier.residents.records.of(page.host).entered or 0
+        entered = frontier.residents.records.get(page.host).entered or 0
         return page.depth - entered >= limit
 
     def in_scope(self, url: str, depth: int) -> bool:

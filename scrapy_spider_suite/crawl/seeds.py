@@ -26,7 +26,7 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key
 from scrapy_spider_suite.runtime.event_loop import TimeSlices, iterate_in_thread
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.interface import KV, Store
-from scrapy_spider_suite.store.url_states import mark_of
+from scrapy_spider_suite.store.url_states import make_seed_note
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.url_lists import (
     LONGEST,
@@ -194,7 +194,7 @@ def seed_scheduler(
     def plant(seeds: Sequence[Seed]) -> int:
         entries = []
         for seed in seeds:
-            host, mark = host_of(seed.url), mark_of(seed.tag, guessed=seed.guessed)
+            host, mark = host_of(seed.url), make_seed_note(seed.tag, guessed=seed.guessed)
             key = state_key(host, seed.url)
             entries.append(Entry(host, seed.url, key, priority, flags=_START, seed_note=mark))
         return frontier.admission.schedule(entries, now(), given=given())
@@ -470,7 +470,7 @@ class CrawlSeeds:
         new = 0
         for seed in seeds:
             request = Request(seed.url, meta={"is_start_request": True})
-            new += self._enqueue(request, mark_of(seed.tag, guessed=seed.guessed))
+            new += self._enqueue(request, make_seed_note(seed.tag, guessed=seed.guessed))
         return new
 
 

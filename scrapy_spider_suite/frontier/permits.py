@@ -103,7 +103,7 @@ class VisitPermits:
             self.source.drop(visit.host, visit.address)
         self._leaving = None
 
-    def news(self, hosts: Collection[str], addresses: Collection[str], now: float) -> None:
+    def announce(self, hosts: Collection[str], addresses: Collection[str], now: float) -> None:
         """There may be leave for *hosts* and hosts at *addresses*: examine them next."""
         for key in {*hosts, *(self._at.get(each, "") for each in addresses)}:
             visit = self._held.get(key)

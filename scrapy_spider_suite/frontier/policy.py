@@ -141,15 +141,15 @@ class Policy:
 
     # Changing it
 
-    def change(self, **values: Any) -> None:
+    def update(self, **values: Any) -> None:
         """Set fields by name. Raises `AttributeError` for a name that is none."""
         for name, value in values.items():
             setattr(self, name, value)
         if self.phases is not None:
             self.phases = replace(self.phases, node=self.node % self.phases.count)
-        self.changed()
+        self.bump_revision()
 
-    def changed(self) -> None:
+    def bump_revision(self) -> None:
         """Say that a rule or a block was put in or taken out."""
         self.revision += 1
 

@@ -65,7 +65,7 @@ class Window:
         self.hosts.pop(host, None)
         self._owing.discard(host)
 
-    def give(self, host: str) -> None:
+    def mark_visited(self, host: str) -> None:
         """*host* was visited, or passed over."""
         self._owing.discard(host)
 
@@ -115,7 +115,7 @@ class HostWindow:
     def visit_over(self, host: HostState, *, visited: bool) -> None:
         """A visit of *host*, held since it began, is over, or did not take place."""
         if visited:
-            self._window.give(host.key)
+            self._window.mark_visited(host.key)
         else:
             self._release_host(host)
 
@@ -135,7 +135,7 @@ class HostWindow:
             if host is None:
                 self._window.leave(key)
             elif host.idle() and (_gone(host) or host.ready_at() - now > host.gap()):
-                self._window.give(key)
+                self._window.mark_visited(key)
                 host.held = True
 
     def row_over(self) -> bool:

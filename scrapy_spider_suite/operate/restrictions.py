@@ -105,7 +105,7 @@ def apply_blocks(kv: KV, policy: Policy, wall: float) -> float:
         first = min(first, each.until)
     for subject in known.values():
         policy.blocks.remove(subject)
-    policy.changed()
+    policy.bump_revision()
     return first
 
 

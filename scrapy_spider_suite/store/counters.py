@@ -100,7 +100,7 @@ class DomainCounts:
         self._known: dict[str, Domain] = {}
         self._leased: dict[str, int] = {}
 
-    def of(self, host: str) -> Domain:
+    def get(self, host: str) -> Domain:
         """What the job has had of the domain of *host*. Raises `JobDamagedError`."""
         return self._of(registered_domain(host))
 

@@ -89,7 +89,7 @@ class AddressClocks:
             return at
         return max(at, self._floor + self._policy.of_address(pacing_key).delay)
 
-    def over(self) -> float:
+    def all_free_at(self) -> float:
         """When the delay of every address is over, in memory or not."""
         known = [*self._stored.values(), *(each.next_fetch for each in self._addresses.values())]
         if self._floor is not None:
@@ -279,10 +279,10 @@ class HostRecords:
 
     def touch(self, key: str) -> HostRecord:
         """The record of a host, about to be changed; `save` stores it."""
-        record = self._touched[key] = self.of(key)
+        record = self._touched[key] = self.get(key)
         return record
 
-    def of(self, key: str) -> HostRecord:
+    def get(self, key: str) -> HostRecord:
         """The record of a host, to be looked at."""
         host = self._hosts.get(key)
         record: HostRecord = self._known(key) if host is None else host.record
@@ -301,7 +301,7 @@ class HostRecords:
 
     def left(self, key: str) -> int:
         """How many stored URLs of a host are still to be asked for."""
-        return max(0, self.of(key).pending - self._fronts.leased(key))
+        return max(0, self.get(key).pending - self._fronts.leased(key))
 
     def changed(self, key: str, record: HostRecord) -> None:
         """*record*, which somebody holds, has changed; `save` stores it."""

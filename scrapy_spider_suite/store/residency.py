@@ -292,7 +292,7 @@ class ReleasedHosts:
     def _release(self, key: str, wall: float) -> None:
         if self._residents.held_back(key):
             return
-        record = self._records.of(key)
+        record = self._records.get(key)
         if self._waiting.bring_forward(key, record, wall):
             self._records.changed(key, record)
 

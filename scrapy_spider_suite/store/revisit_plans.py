@@ -209,7 +209,7 @@ class RevisitPlans:
         self._put(identity, plan)
         return plan
 
-    def take_over(self, identity: bytes, plan: RevisitPlan, *, waits: bool) -> None:
+    def import_plan(self, identity: bytes, plan: RevisitPlan, *, waits: bool) -> None:
         """Keep another agent's *plan* of a page, unless there is one; not *waits*: it is pending
         already.
         """

@@ -186,7 +186,7 @@ class PendingWrites:
             return False, None
         return True, changes[key]
 
-    def over(
+    def overlay(
         self, disk: Iterator[Row], family: str, start: bytes, group: bytes = b""
     ) -> Iterator[Row]:
         """The rows of *disk* from *start* on, as after the next batch."""
@@ -411,7 +411,7 @@ class Database:
         self, family: str, start: bytes, end: bytes | None = None, group: bytes = b""
     ) -> Iterator[Row]:
         disk = self._on_disk(family, start, end)
-        return self._pending.over(disk, family, start, group)
+        return self._pending.overlay(disk, family, start, group)
 
     def _on_disk(
         self, family: str, start: bytes = b"", end: bytes | None = None

@@ -77,7 +77,7 @@ class PolicyUpdate:
         wall = now + residents.records.wall_offset
         rows = residents.waiting.excluded(since, after, limit)
         for _, key in rows:
-            record = residents.records.of(key)
+            record = residents.records.get(key)
             if residents.waiting.update_rule(key, record, wall):
                 residents.records.changed(key, record)
         residents.records.save()

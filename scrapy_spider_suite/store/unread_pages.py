@@ -42,7 +42,7 @@ _PATIENCE: Final = (16, 256)
 class PageDemand:
     """Chooses among the pages of *waiting*. *left*: how many URLs of a host are to be fetched.
 
-    Invariant: a chosen page is not chosen again before `over`.
+    Invariant: a chosen page is not chosen again before `finish`.
     """
 
     def __init__(self, waiting: UnreadPages, left: Callable[[str], int]) -> None:
@@ -143,7 +143,7 @@ class PageDemand:
         if page.number in self._of_turn:
             self._idle = {host for host in {*hosts} if not self._left(host)}
 
-    def over(self, page: UnreadPage) -> None:
+    def finish(self, page: UnreadPage) -> None:
         """What *page* brought is pending, or it was given up, or is not wanted now."""
         self._out.pop(page.number, None)
         if any(map(self._left, self._idle)):  # a host has come to life

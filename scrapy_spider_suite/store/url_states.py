@@ -35,15 +35,15 @@ def note_seed(store: Store, entry: Entry) -> None:
         kv.put(entry.identity, _row(entry.url, ""))
 
 
-def mark_of(tag: str, *, guessed: bool) -> str:
+def make_seed_note(tag: str, *, guessed: bool) -> str:
     """The mark of an entry whose seed has a *tag*, or whose scheme was *guessed*."""
     return f"{tag}\n{_GUESSED if guessed else ''}".rstrip("\n")
 
 
-def is_mark(text: str) -> bool:
-    """Whether *text* is what `mark_of` makes."""
+def is_seed_note(text: str) -> bool:
+    """Whether *text* is what `make_seed_note` makes."""
     tag, guessed = _parts(text)
-    return text == mark_of(tag, guessed=guessed)
+    return text == make_seed_note(tag, guessed=guessed)
 
 
 def write_seed_note(store: Store, entry: Entry) -> None:
@@ -51,7 +51,7 @@ def write_seed_note(store: Store, entry: Entry) -> None:
     kv = store.kv(_FAMILY)
     _, tag, guessed = _read(kv.get(entry.identity) or b"")
     new, guessed_now = _parts(entry.seed_note)
-    mark = mark_of(tag or new, guessed=guessed or guessed_now)
+    mark = make_seed_note(tag or new, guessed=guessed or guessed_now)
     kv.put(entry.identity, _row(entry.url, mark))
 
 
@@ -59,7 +59,7 @@ def clear_guess(store: Store, identity: bytes) -> None:
     """Let nothing of a seed be guessed any more."""
     kv = store.kv(_FAMILY)
     url, tag, _ = _read(kv.get(identity) or b"")
-    kv.put(identity, _row(url, mark_of(tag, guessed=False)))
+    kv.put(identity, _row(url, make_seed_note(tag, guessed=False)))
 
 
 def is_guessed(store: Store, identity: bytes) -> bool:
@@ -119,7 +119,7 @@ class SchemeGuesses:
         """The same page by http, with the tag of *entry*."""
         url = f"http:{entry.url.removeprefix('https:')}"
         other = self.entry_of(normalize(url) or url)  # port 80 is no more to be named
-        other.seed_note = mark_of(seed_tag(self._store, entry.identity) or "", guessed=False)
+        other.seed_note = make_seed_note(seed_tag(self._store, entry.identity) or "", guessed=False)
         return other
 
     def settle(self, entry: Entry) -> None:

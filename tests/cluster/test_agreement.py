@@ -56,10 +56,10 @@ def test_what_would_not_be_polite_is_refused() -> None:
     phasing.check(("a", "b"))
     with pytest.raises(SettingsError, match="SUITE_PHASES = 3: expected 4 or more"):
         phasing.check(("a", "b", "c"))
-    policy.change(overrides=Overrides.parse(["a.test delay=7", "b.test delay=11"], "rules"))
+    policy.update(overrides=Overrides.parse(["a.test delay=7", "b.test delay=11"], "rules"))
     with pytest.raises(SettingsError, match=r"SUITE_PHASE_GUARD = 30: expected 31 or more"):
         phasing.check()
-    policy.change(overrides=Overrides())
+    policy.update(overrides=Overrides())
     with pytest.raises(SettingsError, match="SUITE_PHASE_GUARD = 30: expected"):
         phasing._check_settings(settings, settings.with_value("host_delay", 90.0))
     phasing._check_settings(settings, settings.with_value("requests_per_visit", 2))

@@ -18,8 +18,8 @@ def test_at_each_time_each_agent_has_another_phase() -> None:
     names = ["c", "a", "b"]
     policies = [Policy(phases=Phases(4, 10.0)) for _ in names]
     for name, policy in zip(names, policies, strict=True):
-        policy.change(node=agent_rank(name, names))
-        policy.change(phases=Phases(4, 10.0))  # another setting changes nothing of it
+        policy.update(node=agent_rank(name, names))
+        policy.update(phases=Phases(4, 10.0))  # another setting changes nothing of it
     seen = [[policy.phases.active(10.0 * turn) for policy in policies] for turn in range(4)]
     assert all(len(set(row)) == 3 for row in seen)
     assert all(sorted(column) == [0, 1, 2, 3] for column in zip(*seen, strict=True))

@@ -62,15 +62,15 @@ def test_by_the_url_alone(made: Made, ask: Ask, path: str, why: str, where: str)
 def test_by_what_was_found(made: Made, ask: Ask) -> None:
     """Which space is closed, and what becomes of what waits in it."""
     limits = TrapLimits(same=3, query=3, sessions=1, hosts=3, permuted=1)
-    made.behind.policy.change(traps=limits)
+    made.behind.policy.update(traps=limits)
     traps, body = made.behind.traps, b"<p>There is nothing here, and there never was anything.</p>"
     for number in range(5):
-        traps.saw(f"http://a.test/cal/{number}", "a.test", body, (), pages=9)
+        traps.learn_page(f"http://a.test/cal/{number}", "a.test", body, (), pages=9)
         made.behind.trap_stats.learn("a.test").combined("/s", ("a", "b"), 3, 0)
         made.behind.trap_stats.learn("a.test").repeated("sid", 1, vain=True)
         made.find(f"http://a.test/p?sid={number:020}")
         host = f"h{number}.farm.test"
-        traps.saw(f"http://{host}/", host, body, (), pages=0)
+        traps.learn_page(f"http://{host}/", host, body, (), pages=0)
     made.find("http://a.test/cal/99")
     made.find("http://a.test/cal/98", flags=Flag.START)
     made.end("http://a.test/list?a=1&b=2", Event.SUCCESS, 200)

@@ -236,7 +236,7 @@ def test_the_normal_form(made: Made, why: Why) -> None:
 
 def test_the_queue_and_the_clock(made: Made, why: Why) -> None:
     """How many come before it, when its host's turn is, and by which rule."""
-    made.behind.policy.change(host=Pace(0.0))
+    made.behind.policy.update(host=Pace(0.0))
     made.end("http://a.test/0", Event.UNAVAILABLE, 503)
     for number in range(1, 4):
         made.find(f"http://a.test/{number}")
@@ -302,7 +302,7 @@ def test_a_paused_crawl(made: Made, why: Why, frontier: Frontier) -> None:
 
 def test_a_host_that_was_given_up(made: Made, why: Why) -> None:
     """For which reason."""
-    made.behind.policy.change(back_off=BackOff(5.0, 3_600.0, dead_after=1))
+    made.behind.policy.update(back_off=BackOff(5.0, 3_600.0, dead_after=1))
     made.end("http://gone.test/", Event.TIMEOUT)
     made.close()
     assert why("http://gone.test/")["reason"] == "host_dead"

@@ -382,7 +382,7 @@ def test_what_traps_are_told(
 ) -> None:
     """Which page was the first of its host; and late nothing of one that was visited again."""
     told: dict[str, int] = {}
-    saw, settle = Traps.saw, DeferredLinks.settle
+    saw, settle = Traps.learn_page, DeferredLinks.settle
 
     def seeing(traps: Traps, url: str, *args: Any, pages: int, **more: Any) -> None:
         told[url.removeprefix(site.url)] = pages
@@ -394,7 +394,7 @@ def test_what_traps_are_told(
         settle(extractor, lease)
         lease.plan = None
 
-    monkeypatch.setattr(Traps, "saw", seeing)
+    monkeypatch.setattr(Traps, "learn_page", seeing)
     monkeypatch.setattr(DeferredLinks, "settle", settling)
     # What a host has is counted at commits: without a delay all may be fetched before the first.
     monkeypatch.setitem(THRESHOLDS, Trap.HOSTS, 10)

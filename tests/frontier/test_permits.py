@@ -87,7 +87,7 @@ class Borrower(Crawl):
         names = [key.split() for key in keys]
         hosts = [name for kind, name in names if kind == "host"]
         addresses = [name for kind, name in names if kind == "address"]
-        self.frontier.leases.permits.news(hosts, addresses, self.now)
+        self.frontier.leases.permits.announce(hosts, addresses, self.now)
         self._send()
 
     # In step with others
@@ -186,7 +186,7 @@ def test_what_is_longer_than_a_guard_passes_on_by_the_ledger() -> None:
     web, ledger, watch = trees(8, PAGES, 8), Memory(), Watch(policies[0])
     town = [Borrower(web, ledger, watch, policy) for policy in policies]
     for node, crawl in enumerate(town):
-        policies[node].change(node=node)
+        policies[node].update(node=node)
         crawl.seed(*all_urls(web, PAGES))
     took = _run(town)
     assert took > 20 * 20.0

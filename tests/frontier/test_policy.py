@@ -189,10 +189,10 @@ def test_what_one_rule_bars() -> None:
 def test_a_change_has_a_new_revision() -> None:
     """Whoever keeps an answer can see that it is old; a name that is none changes nothing."""
     policy = Policy()
-    policy.change(host=Pace(9.0), host_max_pages=3)
+    policy.update(host=Pace(9.0), host_max_pages=3)
     assert (policy.of_host("a.t"), policy.max_pages("a.t"), policy.revision) == (Pace(9.0), 3, 1)
     with pytest.raises(AttributeError):
-        policy.change(hosts=Pace(1.0))
+        policy.update(hosts=Pace(1.0))
     assert policy.revision == 1
 
 

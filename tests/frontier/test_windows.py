@@ -24,11 +24,11 @@ def test_a_place_is_full_until_the_window_moves() -> None:
     window.enter("a")
     window.enter("b")
     assert window.room == 0
-    window.give("a")
+    window.mark_visited("a")
     window.leave("a")
     assert window.room == 0
     assert not window.over
-    window.give("b")
+    window.mark_visited("b")
     assert window.over
     assert not window.next_row(["b"])
     window.move([])
@@ -47,7 +47,7 @@ def test_rows() -> None:
         rows.append(sorted(window.owing))
         for host in having:
             assert not window.over
-            window.give(host)
+            window.mark_visited(host)
         assert window.over
         more = window.next_row({"abc": "ac", "ac": "c", "c": "abc"}[having])
     assert not more  # three rows were all
@@ -60,6 +60,6 @@ def test_a_window_of_hosts_without_leaves_moves_on() -> None:
     """Although it has rows left."""
     window = Window(2, 9)
     window.enter("a")
-    window.give("a")
+    window.mark_visited("a")
     assert not window.next_row([])
     assert repr(window) == "<Window 1 hosts, row 1 of 9>"

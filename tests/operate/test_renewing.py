@@ -110,10 +110,10 @@ def test_what_is_asked_for_is_in_no_trap(site: JobTarget, verb: str) -> None:
     site.frontier.admission.schedule([Entry("a.test", url)], 0.0)
     site.commit()
     [entry] = site.rework.pending("a.test", b"", 5)
-    site.frontier.policy.change(traps=TrapLimits(same=3))
+    site.frontier.policy.update(traps=TrapLimits(same=3))
     for number in range(9):
         page = f"http://a.test/cal/{number}"
-        site.frontier.traps.saw(page, "a.test", b"<p>Nothing." * 9, (), pages=9)
+        site.frontier.traps.learn_page(page, "a.test", b"<p>Nothing." * 9, (), pages=9)
     assert site.frontier.traps.contains(entry)
     assert site.rework.fail(entry, Event.TRAP, 0.0)
     carried_out(site, verb, **({"reason": "trap"} if verb == "retry" else {"pattern": url}))
@@ -123,12 +123,12 @@ def test_what_is_asked_for_is_in_no_trap(site: JobTarget, verb: str) -> None:
 
 def test_what_is_retried_is_open_again(site: JobTarget) -> None:
     """Traps of the hosts that are asked for, and no others; of URLs, those that were meant."""
-    site.frontier.policy.change(traps=TrapLimits(same=3, hosts=3))
+    site.frontier.policy.update(traps=TrapLimits(same=3, hosts=3))
     traps = site.frontier.traps
     for host in ("a.test", "b.test", *(f"h{n}.farm.test" for n in range(6))):
         for number in range(6):
             page = f"http://{host}/calendar/{number}"
-            traps.saw(page, host, b"<p>Nothing." * 9, (), pages=number)
+            traps.learn_page(page, host, b"<p>Nothing." * 9, (), pages=number)
     for host in ("a.test", "b.test"):
         for number in (7, 8):
             entry = Entry(host, f"http://{host}/calendar/{number}")

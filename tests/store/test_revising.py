@@ -74,7 +74,7 @@ def test_a_longer_delay_holds_at_once(store: Store) -> None:
     crawl = Crawl(store, web_of(1), policy)
     crawl.seed(*pages(1, 3))
     crawl.run(fetches=1)
-    policy.change(overrides=rules(".t delay=60"))
+    policy.update(overrides=rules(".t delay=60"))
     crawl.run(fetches=2)
     assert crawl.fetches[1].start == pytest.approx(crawl.fetches[0].end + 60)
 
@@ -87,7 +87,7 @@ def test_a_shorter_delay_ends_a_wait(store: Store) -> None:
     crawl.run(fetches=2)
     host = crawl.frontier.workbench.hosts["h1.t"]
     crawl.frontier.workbench.postpone(host, crawl.now + 9_000, "Retry-After")
-    policy.change(overrides=rules(".t delay=5"))
+    policy.update(overrides=rules(".t delay=5"))
     crawl.run(fetches=3)
     first, again = of(crawl, "h0.t")
     assert first.end + 5 <= again.start < first.end + 7
@@ -101,12 +101,12 @@ def test_an_address_goes_by_its_new_delay(store: Store) -> None:
     crawl = Crawl(store, web_of(50), policy)
     crawl.seed(*pages(50, 1))
     crawl.run(fetches=10)
-    policy.change(overrides=rules("10.0.0.0/16 delay=100"))
+    policy.update(overrides=rules("10.0.0.0/16 delay=100"))
     crawl.run(fetches=12)
     one, two, three = crawl.fetches[9:12]
     assert two.start >= one.end + 100
     assert three.start >= two.end + 100
-    policy.change(overrides=rules("10.0.0.0/16 delay=0.5"))
+    policy.update(overrides=rules("10.0.0.0/16 delay=0.5"))
     crawl.run()
     assert crawl.fetches[12].start < three.end + 3
     assert len(crawl.fetches) == 50
@@ -119,7 +119,7 @@ def test_more_at_a_time_begins_with_a_pause(store: Store) -> None:
     crawl.seed(*pages(1, 3))
     crawl._resolve()
     assert len(crawl.frontier.leases.acquire(0.0)) == 1
-    policy.change(overrides=rules(".t concurrency=2"))
+    policy.update(overrides=rules(".t concurrency=2"))
     crawl.frontier.policy_update.step(10.0)
     assert crawl.frontier.wait(10.0) == 4.0
     assert len(crawl.frontier.leases.acquire(14.0)) == 1
@@ -132,7 +132,7 @@ def test_a_visit_that_does_not_go_costs_no_delay(store: Store) -> None:
     crawl = Crawl(store, web_of(100), policy)
     crawl.seed(*pages(100, 1))
     crawl._resolve()
-    policy.change(overrides=rules(
+    policy.update(overrides=rules(
         "10.0.0.0/16 delay=1 concurrency=4", ".t blocked=yes", "h99.t blocked=no"
     ))  # fmt: skip
     assert [lease.entry.host for lease in crawl.frontier.leases.acquire(0.0)] == ["h99.t"]
@@ -147,7 +147,7 @@ def test_a_blocked_host_waits_until_the_block_is_lifted(store: Store) -> None:
     crawl = Crawl(store, web_of(4, 2), policy)
     crawl.seed(*pages(4, 3))
     crawl.run(fetches=4)
-    policy.change(overrides=rules("h0.t blocked=yes", "10.0.1.0/24 blocked=yes reason=asked"))
+    policy.update(overrides=rules("h0.t blocked=yes", "10.0.1.0/24 blocked=yes reason=asked"))
     crawl.run(until=crawl.now + 1_000)
     assert {host: len(of(crawl, host)) for host in crawl.web.addresses} == {
         "h0.t": 1, "h1.t": 1, "h2.t": 3, "h3.t": 1
@@ -159,7 +159,7 @@ def test_a_blocked_host_waits_until_the_block_is_lifted(store: Store) -> None:
     assert wait_reason(record, WALL + crawl.now) == str(hosts["h3.t"].exclusion)
     assert crawl.frontier.next_visit_in(crawl.now) == math.inf
     began = crawl.now
-    policy.change(overrides=Overrides())
+    policy.update(overrides=Overrides())
     crawl.run(until=began + 1)
     record = store.record("h3.t")
     assert record is not None
@@ -174,7 +174,7 @@ def test_a_block_that_ends(store: Store) -> None:
     policy = polite()
     crawl = Crawl(store, web_of(1), policy)
     policy.blocks.put(HostPattern.parse("10.0.0.1"), Block(Rule("10.0.0.1", "ops"), "", WALL + 500))
-    policy.changed()
+    policy.bump_revision()
     crawl.seed(*pages(1, 1))
     crawl.run(until=100.0)
     assert crawl.frontier.next_visit_in(crawl.now) == pytest.approx(400, abs=1)
@@ -211,7 +211,7 @@ def test_hosts_on_disk_wait_for_a_rule_and_come_back(tmp_path: Path) -> None:
     assert len(barred) > 250
     assert crawl.frontier.next_visit_in(crawl.now) in (math.inf, pytest.approx(4e12, rel=1e-2))
     # Some are let go while it runs, the others by the next run.
-    policy.change(overrides=rules("10.0.128.0/17 blocked=yes", ".t delay=1"))
+    policy.update(overrides=rules("10.0.128.0/17 blocked=yes", ".t delay=1"))
     crawl.run(until=crawl.now + 500)
     assert {fetch.host for fetch in crawl.fetches} == {
         f"h{n}.t" for n in range(300) if n % 200 < 128
@@ -244,7 +244,7 @@ def test_a_host_that_was_blocked_while_it_had_nothing(tmp_path: Path) -> None:
     for record in records.values():
         record.next_fetch, record.why = 4e12, "blocked (.t, rules, line 1)"
     waiting.add("h0.t", records["h0.t"], WALL)
-    policy.change(overrides=rules("h1.t delay=9"))
+    policy.update(overrides=rules("h1.t delay=9"))
     waiting.add("h1.t", records["h1.t"], WALL)
     assert store.due(9) == [(WALL + 9, "h1.t"), (EXCLUDED_BAND + 4e12, "h0.t")]
     assert records["h1.t"].why == ""
@@ -267,7 +267,7 @@ def test_no_change_walks_many_hosts_at_once(line: str, monkeypatch: pytest.Monke
     frontier.admission.schedule((entry(f"http://h{n}.t/0") for n in range(3_000)), 0.0)
     for host in list(frontier.unresolved_hosts(0.0, 10_000)):
         frontier.set_address(host, "10.0.0.1", "10.0.0.1", 1e18, 0.0)
-    policy.change(overrides=rules(line))
+    policy.update(overrides=rules(line))
     now, looks = 1.0, []
     for _ in range(30):
         policy.asked = 0
@@ -386,10 +386,10 @@ def test_rules_that_come_and_go(
     crawl.seed(*pages(40, 6))
     for _ in range(25):
         subjects = random.sample(list(VALUES), random.randrange(len(VALUES)))
-        policy.change(overrides=rules(*(f"{s} {random.choice(VALUES[s])}" for s in subjects)))
+        policy.update(overrides=rules(*(f"{s} {random.choice(VALUES[s])}" for s in subjects)))
         watch.changed()
         crawl.run(until=crawl.now + random.choice([1, 5, 30]))
-    policy.change(overrides=Overrides())
+    policy.update(overrides=Overrides())
     lifted = crawl.now
     crawl.run(until=lifted + 3_700)
     assert sorted(crawl.urls) == sorted(pages(40, 6))
@@ -413,7 +413,7 @@ def test_robots_that_are_ignored_set_no_crawl_delay(store: Store) -> None:
     host = crawl.frontier.workbench.hosts["h0.t"]
     crawl.frontier.residents.set_crawl_delay(host, 50.0)
     assert host.gap() == 4.0
-    policy.change(overrides=Overrides())
+    policy.update(overrides=Overrides())
     crawl.run(until=2.0)
     assert host.gap() == 50.0
 
@@ -428,7 +428,7 @@ def test_the_portion_on_disk_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
         record.next_fetch, record.why = 4e12, "blocked (.t, rules, line 1)"
         frontier.residents.wait_on_disk(f"h{n:02}.t", record, WALL)
     frontier.residents.records.save()
-    policy.change(overrides=rules("h07.t blocked=yes"))
+    policy.update(overrides=rules("h07.t blocked=yes"))
     cursor: tuple[float, str] | None = (EXCLUDED_BAND, "")
     steps = 0
     while cursor is not None:

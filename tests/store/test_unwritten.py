@@ -25,7 +25,7 @@ def test_reads_see_what_the_batch_will_do(
             after[key] = value
     rows = iter(sorted(row for row in disk.items() if row[0] >= start))
     expected = sorted(row for row in after.items() if row[0] >= start)
-    assert list(unwritten.over(rows, "family", start)) == expected
+    assert list(unwritten.overlay(rows, "family", start)) == expected
     everything = unwritten.everywhere(iter(sorted(disk.items())), "family")
     assert list(everything) == sorted(after.items())
     for key, value in dict(writes).items():
@@ -37,7 +37,7 @@ def test_groups_are_walked_over_apart() -> None:
     unwritten = PendingWrites()
     unwritten.set("queue", b"a1", b"1", b"a")
     unwritten.set("queue", b"b1", b"2", b"b")
-    assert list(unwritten.over(iter([]), "queue", b"", b"a")) == [(b"a1", b"1")]
+    assert list(unwritten.overlay(iter([]), "queue", b"", b"a")) == [(b"a1", b"1")]
     assert list(unwritten.everywhere(iter([]), "queue")) == [(b"a1", b"1"), (b"b1", b"2")]
     assert sorted(unwritten) == [("queue", b"a1", b"1"), ("queue", b"b1", b"2")]
     assert len(unwritten) == 2

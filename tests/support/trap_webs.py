@@ -59,7 +59,7 @@ class TrapCrawl(Crawl):
         body = self.body(entry.url)
         links = extract(body, PageContext(entry.url)).links
         lease.links.extend(traps.passed(links, YEAR))
-        traps.saw(entry.url, entry.host, body, links, pages=pages)
+        traps.learn_page(entry.url, entry.host, body, links, pages=pages)
 
     def in_traps(self) -> Counter[str]:
         """How many pages were fetched of each trap."""

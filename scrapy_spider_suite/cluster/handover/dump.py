@@ -144,7 +144,7 @@ class HostDump:
         if self._units.by_host:
             while not self.park(host):
                 yield True
-        record = self._records.of(host)
+        record = self._records.get(host)
         yield [HOST, host, record.to_bytes()]
         yield from self._rows(host, record)
         yield from self._states(host)
@@ -327,7 +327,7 @@ class DumpSettlement:
             if host is None:
                 yield False
                 continue
-            record = self._records.of(host)
+            record = self._records.get(host)
             if record.pending and record.due is None:
                 self._context.residents.waiting.add(host, record, self._context.clock()[1])
                 self._records.changed(host, record)
@@ -362,7 +362,7 @@ class DumpSettlement:
         yield from bring_back(self._store, host)
 
     def _forget_rows(self, host: str) -> Iterator[bool]:
-        after = self._records.of(host).head
+        after = self._records.get(host).head
         while entries := self._store.rows(host, after, ROWS):
             for entry in entries:
                 if self._units.has(host, entry.url):
@@ -384,7 +384,7 @@ class DumpSettlement:
 
     def _is_empty(self, host: str) -> bool:
         left = next(self._store.states(host_key(host)), None)
-        return self._units.by_host or (left is None and not self._records.of(host).pending)
+        return self._units.by_host or (left is None and not self._records.get(host).pending)
 
     def _forget_host(self, host: str) -> Iterator[bool]:
         """Delete the record of *host*; the archive first, which a kill in between would leave."""
@@ -395,7 +395,7 @@ class DumpSettlement:
                 yield True
             archive.remove(host)
         while True:
-            record = self._records.of(host)
+            record = self._records.get(host)
             done, dead = record.done, record.dead
             counted = context.states.counters.events.get(Event.SUCCESS, 0)
             if context.edits.forget_host(host, self._context.clock()[0]):

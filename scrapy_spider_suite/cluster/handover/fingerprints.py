@@ -232,13 +232,13 @@ class FingerprintLoad:
             after = begin
             while hosts := list(islice(self._store.hosts_between(after, stop), _ROWS)):
                 for host in hosts:
-                    if self._records.of(host).pending:
+                    if self._records.get(host).pending:
                         yield from self._take_out_of(host, sieved, rows)
                 after = host_key(hosts[-1]) + b"\0"
                 yield False
 
     def _take_out_of(self, host: str, sieved: SieveIndex, rows: Rows) -> Steps:
-        after = self._records.of(host).head
+        after = self._records.get(host).head
         while entries := self._store.rows(host, after, _ROWS):
             asked = rows_of(sieved.prints(entry.identity for entry in entries), sieved.width)
             for number in np.flatnonzero(are_among(rows, asked)).tolist():

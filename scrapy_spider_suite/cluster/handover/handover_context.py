@@ -350,7 +350,7 @@ def restore_revisit(revisits: RevisitPlans, identity: bytes) -> None:
     plan = revisits.get(identity)
     if plan is not None and not revisits.waits(identity, plan):
         revisits.forget(identity)
-        revisits.take_over(identity, plan, waits=True)
+        revisits.import_plan(identity, plan, waits=True)
 
 
 def refuse_sieve(context: HandoverContext, units: UnitSet) -> None:

@@ -138,7 +138,7 @@ class Conflicts:
 
     def _walk(self, host: str, since: int) -> Generator[bool, None, bool]:
         """Walk over the queue of *host*; return whether to walk again."""
-        after, again = self._records.of(host).head, False
+        after, again = self._records.get(host).head, False
         while entries := self._store.rows(host, after, ROWS):
             for entry in entries:
                 mark = self._kv.get(_CONFLICT + entry.identity)
@@ -455,7 +455,7 @@ class HostLoad:
         if name == "revisits" and key.startswith(_PLAN):
             data = self._store.row(key[1:])
             waits = data is None or UrlState.from_bytes(data).state is not State.PENDING
-            self._context.plans.take_over(key[1:], RevisitPlan.from_bytes(value), waits=waits)
+            self._context.plans.import_plan(key[1:], RevisitPlan.from_bytes(value), waits=waits)
         elif name == "traps" and key == host.encode():
             if self._context.trap_stats.get(host) is None:
                 self._context.trap_stats.change(host, unpack(host, value))

@@ -374,7 +374,7 @@ class SharedLimits:
 
     def _look_again(self, hosts: set[str], addresses: set[str]) -> None:
         crawl = self._crawl
-        crawl.frontier.leases.permits.news(hosts, addresses, crawl.now())
+        crawl.frontier.leases.permits.announce(hosts, addresses, crawl.now())
         gate = None if crawl.engine is None else crawl.engine.gate
         if gate is not None and (hosts or addresses):
             gate.wake(*hosts, *addresses)

@@ -196,7 +196,7 @@ class SharedAddresses:
         longest = crawl.settings.project.longest_fetch
         addresses = crawl.frontier.workbench.addresses.values()
         wires = (longest + each.delay for each in addresses if each.wire)
-        return max(crawl.frontier.residents.clocks.over() - crawl.now(), *wires, 0.0)
+        return max(crawl.frontier.residents.clocks.all_free_at() - crawl.now(), *wires, 0.0)
 
     def forget(self) -> None:
         """See `AddressBook.forget`."""

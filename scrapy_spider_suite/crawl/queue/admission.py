@@ -155,7 +155,7 @@ class StoredPageLinks:
             if self.counting is not None:
                 self.counting.concluded(lease, Event.SUCCESS)
             self.waiting.remove(page)
-        self.demand.over(page)
+        self.demand.finish(page)
         self._admission.relieve()
         return here
 
@@ -169,7 +169,7 @@ class StoredPageLinks:
         here = self.waiting.remove(page)
         if here and lease is not None and self.counting is not None:
             self.counting.concluded(lease, event)
-        self.demand.over(page)
+        self.demand.finish(page)
         data = self._store.state(page.entry.identity) if here else None
         if data is not None:
             state, entry = UrlState.from_bytes(data), page.entry

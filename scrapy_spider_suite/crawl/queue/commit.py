@@ -104,7 +104,7 @@ class RevisitPlanner:
         def wanted(identity: bytes) -> bool:
             host = host_of_state_key(identity)
             if host not in here:
-                here[host] = _PER_HOST if not self._records.of(host).pending else 0
+                here[host] = _PER_HOST if not self._records.get(host).pending else 0
             here[host] -= 1
             return here[host] >= 0
 
@@ -210,7 +210,7 @@ class Commit:
         if state is not State.PENDING:
             # The links come first: there may be so many that a batch is written in between.
             self._admission.spill(lease, now)
-        self._leases.over(entry)
+        self._leases.unlease(entry)
         record = self._records.touch(entry.host)
         record.attempts += tried
         entry.attempts += tried

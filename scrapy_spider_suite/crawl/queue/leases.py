@@ -148,7 +148,7 @@ class BudgetCheck:
     def _left_of_domain(self, host: HostState) -> float:
         domains, left = self._states.domains, self._left_of_host(host)
         if self._policy.domain_max_pages:
-            done = domains.of(host.key).pages + domains.leased(host.key)
+            done = domains.get(host.key).pages + domains.leased(host.key)
             left = min(left, self._policy.domain_max_pages - done)
         return left
 
@@ -534,7 +534,7 @@ class Leases:
             self._residents.fronts.refill(host)
             self._workbench.offer(host)
 
-    def over(self, entry: Entry) -> None:
+    def unlease(self, entry: Entry) -> None:
         """*entry* is no longer leased."""
         self._residents.fronts.unlease(entry)
         self._domains.unlease(entry.host)

@@ -91,10 +91,10 @@ class QueueParts:
         budget = policy.max_pages(host, address)
         if budget and record.done >= budget:
             return Event.BUDGET
-        if policy.domain_max_pages and domains.of(host).pages >= policy.domain_max_pages:
+        if policy.domain_max_pages and domains.get(host).pages >= policy.domain_max_pages:
             return Event.DOMAIN_BUDGET
         hosts = 0 if record.counted else policy.domain_max_hosts
-        return Event.DOMAIN_HOSTS if hosts and domains.of(host).hosts >= hosts else None
+        return Event.DOMAIN_HOSTS if hosts and domains.get(host).hosts >= hosts else None
 
     def release_holder(self, entry: Entry, now: float) -> None:
         """A volatile *entry* is over: the page that led to the entry need not wait for it."""

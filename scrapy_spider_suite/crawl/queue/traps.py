@@ -49,9 +49,9 @@ logger = logging.getLogger(__name__)
 
 _SUSPECTS = 20_000
 """Domains that are counted; beyond that all are forgotten."""
-_FARMS = 100_000
+_DOMAINS_MAX = 100_000
 """Farms that are remembered, the last ones."""
-_FARM = b"."
+_DOMAIN = b"."
 """Begins the key of a farm; no host begins with a dot."""
 
 
@@ -61,7 +61,7 @@ class DuplicateDomains:
     def __init__(self, kv: KV) -> None:
         self._kv = kv
         self._suspects: dict[str, int] = {}
-        self._domains = dict.fromkeys(key[1:].decode() for key, _ in kv.items(_FARM))
+        self._domains = dict.fromkeys(key[1:].decode() for key, _ in kv.items(_DOMAIN))
 
     def __bool__(self) -> bool:
         return bool(self._domains)
@@ -69,7 +69,7 @@ class DuplicateDomains:
     def __contains__(self, domain: str) -> bool:
         return domain in self._domains
 
-    def saw(self, domain: str, limit: int, *, same: bool) -> None:
+    def count_first_page(self, domain: str, limit: int, *, same: bool) -> None:
         """Count the first page of a host: the *same* as another's or not; *limit* same ones close
         *domain*.
         """
@@ -82,10 +82,10 @@ class DuplicateDomains:
             self._suspects.clear()
         self._suspects[domain] = count
         if count >= limit and domain not in self._domains:
-            if len(self._domains) >= _FARMS:
+            if len(self._domains) >= _DOMAINS_MAX:
                 self.forget(next(iter(self._domains)))
             self._domains[domain] = None
-            self._kv.put(_FARM + domain.encode(), b"")
+            self._kv.put(_DOMAIN + domain.encode(), b"")
 
     def forget(self, domain: str) -> bool:
         """*domain* is none, as far as is known; whether it was."""
@@ -93,7 +93,7 @@ class DuplicateDomains:
         if domain not in self._domains:
             return False
         del self._domains[domain]
-        self._kv.delete(_FARM + domain.encode())
+        self._kv.delete(_DOMAIN + domain.encode())
         return True
 
 
@@ -105,7 +105,7 @@ _CACHE = 50_000
 
 
 class TrapStats:
-    """The ground of each host of a job."""
+    """The stats of each host of a job."""
 
     def __init__(self, store: Store) -> None:
         self._kv = store.kv(FAMILY)
@@ -114,7 +114,7 @@ class TrapStats:
         self._touched: set[str] = set()
 
     def get(self, host: str) -> HostTrapStats | None:
-        """The ground of *host*; None if nothing is known of it. Raises `JobDamagedError`."""
+        """The stats of *host*; None if nothing is known of it. Raises `JobDamagedError`."""
         found = self._known.get(host)
         if found is not None or host in self._unknown:
             return found
@@ -127,18 +127,18 @@ class TrapStats:
         return None
 
     def learn(self, host: str) -> HostTrapStats:
-        """The ground of *host*, about to be changed. Raises `JobDamagedError`."""
-        ground = self.get(host)
+        """The stats of *host*, about to be changed. Raises `JobDamagedError`."""
+        stats = self.get(host)
         # One of which nothing is left is false, and is the one that is remembered all the same.
-        return self.change(host, HostTrapStats() if ground is None else ground)
+        return self.change(host, HostTrapStats() if stats is None else stats)
 
-    def change(self, host: str, ground: HostTrapStats) -> HostTrapStats:
-        """*ground* is that of *host*, and changed."""
+    def change(self, host: str, stats: HostTrapStats) -> HostTrapStats:
+        """*stats* is that of *host*, and changed."""
         if host not in self._known:
             self._unknown.discard(host)
-            self._keep(host, ground)
+            self._keep(host, stats)
         self._touched.add(host)
-        return ground
+        return stats
 
     def report(self, host: str, found: TrapRefusal | None, limits: TrapLimits) -> None:
         """Log that *found* is a trap on *host*: once a host and kind."""
@@ -156,19 +156,19 @@ class TrapStats:
                 host, found, found.trap, host,
             )  # fmt: skip
 
-    def _keep(self, host: str, ground: HostTrapStats) -> HostTrapStats:
+    def _keep(self, host: str, stats: HostTrapStats) -> HostTrapStats:
         if len(self._known) >= _MOST:
             self.save()
             self._known.clear()
-        self._known[host] = ground
-        return ground
+        self._known[host] = stats
+        return stats
 
     def save(self) -> None:
         """Put what has changed into the store's next batch."""
         for host in self._touched:
-            ground = self._known[host]
-            if len(ground):
-                self._kv.put(host.encode(), pack(ground))
+            stats = self._known[host]
+            if len(stats):
+                self._kv.put(host.encode(), pack(stats))
             else:
                 self._kv.delete(host.encode())
         self._touched.clear()
@@ -188,27 +188,27 @@ def page_rows(host: str) -> bytes:
     return host.encode() + b"\0"
 
 
-def pack(ground: HostTrapStats) -> bytes:
-    """The stored form of *ground*."""
-    closed = {key: trap.value for key, trap in ground.closed.items()}
-    packed: bytes = msgpack.packb([ground.counts, closed, ground.mined])
+def pack(stats: HostTrapStats) -> bytes:
+    """The stored form of *stats*."""
+    closed = {key: trap.value for key, trap in stats.closed.items()}
+    packed: bytes = msgpack.packb([stats.counts, closed, stats.mined])
     return packed
 
 
 def unpack(host: str, row: bytes) -> HostTrapStats:
     """What `pack` packed for *host*. Raises `JobDamagedError` for anything else."""
-    ground = HostTrapStats()
+    stats = HostTrapStats()
     try:
         counts, closed, mined = msgpack.unpackb(row, strict_map_key=False)
-        ground.counts = {
+        stats.counts = {
             str(kind): {int(key): int(count) for key, count in each.items()}
             for kind, each in counts.items()
         }
-        ground.closed = {int(key): Trap(name) for key, name in closed.items()}
-        ground.mined = int(mined)
+        stats.closed = {int(key): Trap(name) for key, name in closed.items()}
+        stats.mined = int(mined)
     except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
         raise JobDamagedError(f"what is known of traps at {host} is no row ({error})") from error
-    return ground
+    return stats
 
 
 PRIORITY = -1_000
@@ -244,8 +244,8 @@ class UrlMiner:
         """
         for mined in _MINERS[kind]:
             for url in mined(page.url):
-                ground = self._stats.get(page.host)
-                if ground is not None and ground.mined >= most:
+                stats = self._stats.get(page.host)
+                if stats is not None and stats.mined >= most:
                     return
                 if self._misses(page.host, url) or not wanted(url):
                     continue
@@ -259,10 +259,10 @@ class UrlMiner:
                 )  # fmt: skip
 
     def _misses(self, host: str, url: str) -> bool:
-        ground = self._stats.get(host)
-        return ground is not None and (
-            ground.count("missed", guess_folder(url)) >= MISSES_MAX
-            or ground.count("missed", "") >= _MISSES_OF_HOST
+        stats = self._stats.get(host)
+        return stats is not None and (
+            stats.count("missed", guess_folder(url)) >= MISSES_MAX
+            or stats.count("missed", "") >= _MISSES_OF_HOST
         )
 
     def gave_up(self, entry: Entry) -> bool:
@@ -275,9 +275,9 @@ class UrlMiner:
         if told is None or not entry.flags & _SPECULATIVE:
             return
         self.found["hits" if told < 0 else "misses"] += 1
-        ground = self._stats.learn(entry.host)
+        stats = self._stats.learn(entry.host)
         for folder in (guess_folder(entry.url), ""):
-            ground.add("missed", folder, told)
+            stats.add("missed", folder, told)
 
 
 class SessionUrls:
@@ -289,11 +289,11 @@ class SessionUrls:
 
     def session(self, url: str, host: str) -> Session | None:
         """The session id in the normal *url* on *host*, if it makes no difference there."""
-        ground = self._stats.get(host)
-        if ground is None or not ground.closed:
+        stats = self._stats.get(host)
+        if stats is None or not stats.closed:
             return None
         session = session_of(url)
-        return session if session is not None and ground.is_empty_session(session.name) else None
+        return session if session is not None and stats.is_empty_session(session.name) else None
 
     def other(self, url: str, host: str) -> str | None:
         """The page of *url*, if another URL stands for it."""
@@ -371,8 +371,8 @@ class Traps:
         self._orders = QueryOrders()
         self.reopened: set[str] = set()
         """Hosts where something was closed and is not any more, in this run."""
-        self._farms = DuplicateDomains(store.kv(FAMILY))
-        self._stand_ins = SessionUrls(store.kv(FAMILY), stats)
+        self._duplicate_domains = DuplicateDomains(store.kv(FAMILY))
+        self._session_urls = SessionUrls(store.kv(FAMILY), stats)
 
     # Asking
 
@@ -401,9 +401,10 @@ class Traps:
         return kept
 
     def _is_suspect(self, host: str) -> bool:
-        ground = self._stats.get(host)
-        found = ground is not None and bool(ground.closed)
-        return found or (bool(self._farms) and registered_domain(host) in self._farms)
+        stats = self._stats.get(host)
+        found = stats is not None and bool(stats.closed)
+        known = self._duplicate_domains
+        return found or (bool(known) and registered_domain(host) in known)
 
     def refuses(self, url: str, host: str, year: int) -> TrapRefusal | None:
         """Why a link to *url* on *host* is not followed in *year*; None if it is."""
@@ -418,35 +419,35 @@ class Traps:
 
     def closed(self, url: str, host: str) -> TrapRefusal | None:
         """Which trap, known by what was found there, the normal *url* on *host* lies in."""
-        ground = self._stats.get(host)
+        stats = self._stats.get(host)
         refusal = None
-        if ground is not None and ground.closed:
-            refusal = self._by_ground(url, host, ground)
-        if refusal is None and self._farms and self._policy.traps.hosts:
-            refusal = self._farmed(host)
+        if stats is not None and stats.closed:
+            refusal = self._closed_by_stats(url, host, stats)
+        if refusal is None and self._duplicate_domains and self._policy.traps.hosts:
+            refusal = self._on_duplicate_domain(host)
         return refusal
 
-    def _by_ground(self, url: str, host: str, ground: HostTrapStats) -> TrapRefusal | None:
+    def _closed_by_stats(self, url: str, host: str, stats: HostTrapStats) -> TrapRefusal | None:
         limits = self._policy.traps
-        if limits.same and (space := ground.same_space(url)) is not None:
+        if limits.same and (space := stats.same_space(url)) is not None:
             return TrapRefusal(Trap.SAME, space)
-        if limits.numbers and (space := self.numbered(url, ground)) is not None:
+        if limits.numbers and (space := self.numbered(url, stats)) is not None:
             return TrapRefusal(Trap.NUMBERS, space)
-        if limits.sessions and (page := self._stand_ins.other(url, host)) is not None:
+        if limits.sessions and (page := self._session_urls.other(url, host)) is not None:
             return TrapRefusal(Trap.SESSIONS, page)
         if limits.query and "&" in url:
             path, parameters = split_query(url)
-            if ground.combines_in_vain(path, sorted_names(parameters)):
+            if stats.combines_in_vain(path, sorted_names(parameters)):
                 space = f"{url.partition('?')[0]}?"
                 if self._has_values(space, parameters):
                     return TrapRefusal(Trap.QUERY, path)
         return None
 
-    def numbered(self, url: str, ground: HostTrapStats | None) -> str | None:
+    def numbered(self, url: str, stats: HostTrapStats | None) -> str | None:
         """The space of *url* whose pages differ in numbers alone, or None."""
-        if ground is None or not ground.closed or not self._policy.traps.same:
+        if stats is None or not stats.closed or not self._policy.traps.same:
             return None
-        return ground.same_space(url, Trap.NUMBERS)
+        return stats.same_space(url, Trap.NUMBERS)
 
     def _recalls(self, space: str, parameters: list[str]) -> bool:
         return all(self._recent.knows(space, space_key("", each)) for each in parameters)
@@ -455,12 +456,12 @@ class Traps:
         """Whether the normal *url* is followed all the same, to see whether it still is a trap."""
         if refusal.trap not in _SAMPLED:
             return False
-        ground = self._stats.learn(host)
-        return ground.is_sample(url) or ground.sample(url, *refusal)
+        stats = self._stats.learn(host)
+        return stats.is_sample(url) or stats.sample(url, *refusal)
 
-    def _farmed(self, host: str) -> TrapRefusal | None:
+    def _on_duplicate_domain(self, host: str) -> TrapRefusal | None:
         domain = registered_domain(host)
-        if domain not in self._farms:
+        if domain not in self._duplicate_domains:
             return None
         record = self._store.record(host)
         new = record is None or not record.attempts
@@ -475,7 +476,7 @@ class Traps:
             self.met[refusal.trap] += 1
             return True
         if self._policy.traps.sessions:
-            self._stand_ins.claim(entry.url, entry.host)
+            self._session_urls.claim(entry.url, entry.host)
         return False
 
     def waited_in(self, url: str, host: str) -> TrapRefusal | None:
@@ -501,7 +502,7 @@ class Traps:
         if entry.flags & ASKED_FOR or not limits.any:
             return
         if limits.sessions:
-            self._stand_ins.claim(url, host)
+            self._session_urls.claim(url, host)
         if self.numbered(url, self._stats.get(host)) is not None:
             entry.priority -= LAST
             self.met[Trap.NUMBERS] += 1
@@ -525,9 +526,9 @@ class Traps:
     def concluded(self, entry: Entry, event: Event) -> None:
         """*entry* has ended with *event*."""
         if self._policy.traps.sessions:
-            self._stand_ins.concluded(entry, event)
+            self._session_urls.concluded(entry, event)
 
-    def saw(
+    def learn_page(
         self, url: str, host: str, body: bytes, links: Collection[str], *, pages: int,
         repeats: bool = False,
     ) -> None:  # fmt: skip
@@ -548,8 +549,8 @@ class Traps:
                 if same or self._stats.get(host) is not None:
                     digest = content_hash(body, host, numbers=True) if same else 0
                     exactly = same and self._recent.meets(host, digest)
-                    ground = self._stats.learn(host)
-                    found = ground.count_page(url, limits.same, same=same, exactly=exactly)
+                    stats = self._stats.learn(host)
+                    found = stats.count_page(url, limits.same, same=same, exactly=exactly)
                     self._stats.report(host, found, limits)
         if limits.hosts and not pages:
             self._saw_first(host, body, number)
@@ -562,7 +563,7 @@ class Traps:
         number = content_hash(body, host) if number is None else number
         if number:
             same = self._recent.meets(f".{domain}", number)
-            self._farms.saw(domain, self._policy.traps.hosts, same=same)
+            self._duplicate_domains.count_first_page(domain, self._policy.traps.hosts, same=same)
 
     def _is_compared(self, url: str, host: str, pages: int) -> bool:
         """Whether a page is compared with others of its *host*, which costs more than its links.
@@ -571,8 +572,8 @@ class Traps:
         """
         if pages < _CALM:
             return pages >= self._policy.traps.same // 3
-        ground = self._stats.get(host)
-        known = ground is not None and ground.suspects(url)
+        stats = self._stats.get(host)
+        known = stats is not None and stats.suspects(url)
         return known or xxhash.xxh3_64_intdigest(url.encode()) % _ONE_IN == 0
 
     def _saw_query(self, url: str, host: str, body: bytes, links: Collection[str]) -> None:
@@ -591,8 +592,8 @@ class Traps:
             return
         onward = sum(link.startswith(space) for link in links) >= _LEAST_LINKS
         limit, names = self._policy.traps.query, sorted_names(parameters)
-        ground = self._learning(host, fresh=worth > 0)
-        if ground.combined(path, names, limit, worth, onward=onward):
+        stats = self._learning(host, fresh=worth > 0)
+        if stats.combined(path, names, limit, worth, onward=onward):
             self._stats.report(host, TrapRefusal(Trap.QUERY, path), self._policy.traps)
 
     def _leads_on(self, link: str, space: str, host: str) -> bool:
@@ -615,19 +616,19 @@ class Traps:
         if not met(host, space_key("page", session.page)) or not new_id:
             return
         if not fresh or self._stats.get(host) is not None:
-            ground, limit = self._learning(host, fresh=fresh), self._policy.traps.sessions
-            if ground.repeated(session.name, limit, vain=not fresh):
+            stats, limit = self._learning(host, fresh=fresh), self._policy.traps.sessions
+            if stats.repeated(session.name, limit, vain=not fresh):
                 found = TrapRefusal(Trap.SESSIONS, session.page)
                 self._stats.report(host, found, self._policy.traps)
 
     def _learning(self, host: str, *, fresh: bool) -> HostTrapStats:
-        """The ground of *host*, to be told of a page; something may open if it is *fresh*."""
-        ground = self._stats.learn(host)
-        if fresh and ground.closed:
+        """The stats of *host*, to be told of a page; something may open if it is *fresh*."""
+        stats = self._stats.learn(host)
+        if fresh and stats.closed:
             self._reopened(host)
-        return ground
+        return stats
 
-    def sent_on(self, entry: Entry, target: str) -> None:
+    def learn_redirect(self, entry: Entry, target: str) -> None:
         """*entry* redirects to *target*: many redirects to one target are a trap."""
         limit, host = self._policy.traps.same, entry.host
         url = normalize(entry.url) if limit else None  # a spider's may be spelt otherwise
@@ -640,12 +641,12 @@ class Traps:
 
     def reopen(self, host: str) -> bool:
         """Open what is closed on *host* and of its domain; whether anything was."""
-        ground, domain = self._stats.get(host), registered_domain(host)
-        found = ground is not None and bool(ground.closed)
+        stats, domain = self._stats.get(host), registered_domain(host)
+        found = stats is not None and bool(stats.closed)
         if found:
             self._stats.learn(host).reopen()
             self._reopened(host)
-        return self._farms.forget(domain) or found
+        return self._duplicate_domains.forget(domain) or found
 
     def _reopened(self, host: str) -> None:
         if len(self.reopened) >= _REOPENED:

@@ -179,7 +179,7 @@ def _adopt(crawl: Crawl, new: SuiteSettings) -> None:
     """Let everybody go by *new*."""
     old, crawl.settings = crawl.settings, new
     replace_settings(crawl.crawler, new)
-    crawl.frontier.policy.change(**policy_fields(new))
+    crawl.frontier.policy.update(**policy_fields(new))
     crawl.crawler.signals.send_catch_log(
         settings_changed, old=old, new=new, spider=crawl.crawler.spider
     )

@@ -155,7 +155,7 @@ def test_a_page_that_was_due_here_and_is_done_is_due_again(tmp_path: Path, sieve
         WALL - 60.0, History(WALL - 90.0), 1e-4, Validators(), b"d", host="h0.t",
         row=row_of(entry(URL)),
     )  # fmt: skip
-    revisits.take_over(key, plan, waits=False)
+    revisits.import_plan(key, plan, waits=False)
     hand_over(a, b, tmp_path)
     assert b.queues() == {}
     assert revisits.waits(key, plan)

@@ -71,7 +71,7 @@ def honest(folder: Path, *, sieve: bool) -> list[Item]:
         packed=PackedBody("http://h0.t/1", WALL, "sha1:x"), row=row_of(entry("http://h0.t/1")),
     )  # fmt: skip
     hands = a.context()
-    hands.plans.take_over(key, plan, waits=True)
+    hands.plans.import_plan(key, plan, waits=True)
     a.frontier.set_address(hands.workbench.hosts[HOST], "10.0.0.1", "10.0.0.1", 1e18, a.now)
     hands.workbench.addresses["10.0.0.1"].next_fetch = a.now + 40.0
     path = folder / "parcel"

@@ -294,7 +294,7 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
         a.clock()[1] + 60.0, History(WALL), 1e-4, Validators(), b"d", host=host,
         row=row_of(entry(url)),
     )  # fmt: skip
-    hands.plans.take_over(key, plan, waits=True)
+    hands.plans.import_plan(key, plan, waits=True)
     b.store.kv("lastmod").put(key, b"\0\0\0\x09")
     b.store.kv("cookies").put(COOKIES, pack_cookies([cookie("h0.t", "both", "old")]))
     b.frontier.admission.schedule([entry("http://h0.t/3")], b.now)

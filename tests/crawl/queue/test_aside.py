@@ -40,12 +40,12 @@ class Crawl:
     def block(self, subject: HostPattern) -> None:
         """Block *subject*."""
         self.policy.blocks.put(subject, Block(Rule(str(subject), "a test"), "noise"))
-        self.policy.changed()
+        self.policy.bump_revision()
 
     def unblock(self, subject: HostPattern) -> None:
         """Let it be visited again."""
         assert self.policy.blocks.remove(subject)
-        self.policy.changed()
+        self.policy.bump_revision()
 
     def fetched(self, seconds: float) -> list[str]:
         """The paths that are fetched in so many seconds."""

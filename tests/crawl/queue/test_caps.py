@@ -111,7 +111,7 @@ def test_a_raised_budget_goes_on(store: Store) -> None:
     crawl.seed("http://h0.farm.t/0")
     crawl.run()
     assert len(crawl.fetches) == 5
-    crawl.frontier.policy.change(domain_max_pages=8)
+    crawl.frontier.policy.update(domain_max_pages=8)
     crawl.seed(*(f"http://h0.farm.t/{n}" for n in range(1, 9)))
     crawl.run()
     assert len(crawl.fetches) == 8
@@ -150,7 +150,7 @@ def test_a_page_that_is_held_is_a_page_of_the_job(tmp_path: Path) -> None:
     crawl.seed("http://h0.farm.t/0")
     crawl.run(until=30.0)
     assert (crawl.frontier.commit.held, crawl.frontier.counters.done) == (1, 0)
-    crawl.frontier.policy.change(job_max_pages=2)
+    crawl.frontier.policy.update(job_max_pages=2)
     crawl.run(until=60.0)
     assert (crawl.frontier.commit.held, crawl.frontier.counters.done) == (0, 2)
 
@@ -210,7 +210,7 @@ def test_pages_of_the_job(store: Store, burst: int) -> None:
     assert crawl.frontier.pending == 270 - 33
     assert crawl.frontier.leases.acquire(crawl.now) == []
     assert crawl.frontier.wait(crawl.now) is None
-    policy.change(job_max_pages=0)
+    policy.update(job_max_pages=0)
     crawl.run()
     assert len(crawl.fetches) == 270
 

@@ -67,7 +67,7 @@ def test_six_traps_and_three_ordinary_sites() -> None:
 def closed_sessions(guard: Traps) -> None:
     """Have *guard* see that session ids make no difference at a.test."""
     for number in range(4):
-        guard.saw(f"{H}/p?{sid(number)}", "a.test", said("the same"), [H], pages=9)
+        guard.learn_page(f"{H}/p?{sid(number)}", "a.test", said("the same"), [H], pages=9)
 
 
 def test_each_page_is_fetched_with_one_session_id() -> None:
@@ -112,7 +112,8 @@ def test_articles_named_by_tokens_are_no_sessions() -> None:
     """They say something new each; what was taken for sessions is seen again, and opened."""
     guard = traps(sessions=3)
     for number in range(100):
-        guard.saw(f"{H}/p?{sid(number)}", "a.test", said(f"article {'i' * number}"), [H], pages=9)
+        body = said(f"article {'i' * number}")
+        guard.learn_page(f"{H}/p?{sid(number)}", "a.test", body, [H], pages=9)
     assert guard.closed(f"{H}/p?{sid(1)}", "a.test") is None
     stubs = traps(sessions=3)
     closed_sessions(stubs)
@@ -122,7 +123,8 @@ def test_articles_named_by_tokens_are_no_sessions() -> None:
     for number in let:
         assert not stubs.contains(Entry("a.test", f"{H}/p?{sid(number)}")), "at their turn, too"
         assert stubs.closed(f"{H}/p?{sid(7)}", "a.test") is not None or number > 115
-        stubs.saw(f"{H}/p?{sid(number)}", "a.test", said(f"news {'i' * number}"), [H], pages=9)
+        body = said(f"news {'i' * number}")
+        stubs.learn_page(f"{H}/p?{sid(number)}", "a.test", body, [H], pages=9)
     assert stubs.closed(f"{H}/p?{sid(7)}", "a.test") is None
     assert stubs.frees(f"{H}/p?{sid(7)}", "a.test")
 
@@ -136,7 +138,7 @@ def test_pages_of_tables_with_two_parameters() -> None:
     for number in range(400):
         url = f"{H}/book?chapter={number % 20}&part={number // 20}"
         links = [f"{H}/book?chapter={n}&part={number // 20}" for n in range(20)]
-        guard.saw(url, "a.test", said(f"line {'i' * number}"), links, pages=9)
+        guard.learn_page(url, "a.test", said(f"line {'i' * number}"), links, pages=9)
     assert guard.closed(f"{H}/book?chapter=1&part=1", "a.test") is None
 
 
@@ -157,7 +159,7 @@ def test_what_makes_a_combination_more_than_that(more: str, path: str, closed: b
     """Something to see or to read, or a new page; no headline, nor links that know the page."""
     guard = traps(lambda identity: b"show" in identity and b"new" not in identity, query=6, same=4)
     for number in range(9):
-        guard.saw(f"{H}/calendar/{number}", "a.test", said("nothing"), [], pages=9)
+        guard.learn_page(f"{H}/calendar/{number}", "a.test", said("nothing"), [], pages=9)
     for number in range(60):
         url, name = f"{H}/show?board={number % 5}&sort={number // 5 % 5}", "i" * number
         links = [f"{H}/show?board={n}&sort=1" for n in range(5)]
@@ -165,7 +167,7 @@ def test_what_makes_a_combination_more_than_that(more: str, path: str, closed: b
             there = path.format(*[name if path != "/calendar/{}" else number] * 2)
             links.append(there if "://" in there else H + there)
         body = said("a list") + f"<h1>{name}{more}</h1>".format(name).encode()
-        guard.saw(url, "a.test", body, links, pages=9)
+        guard.learn_page(url, "a.test", body, links, pages=9)
     assert bool(guard.closed(f"{H}/show?board=1&sort=2", "a.test")) is closed
 
 
@@ -175,7 +177,7 @@ def test_a_value_of_its_own_is_no_combination() -> None:
     for number in range(60):
         url = f"{H}/show?board={number % 5}&sort={number // 5 % 5}"
         links = [f"{H}/show?board={n}&sort=1" for n in range(5)]
-        guard.saw(url, "a.test", said("a list"), links, pages=9)
+        guard.learn_page(url, "a.test", said("a list"), links, pages=9)
     assert guard.closed(f"{H}/show?board=1&sort=2", "a.test") == (Trap.QUERY, "/show")
     assert guard.closed(f"{H}/show?board=1&sort=99", "a.test") is None
     assert guard.closed(f"{H}/show?board=1", "a.test") is None
@@ -188,8 +190,8 @@ def test_what_failed_in_a_trap_that_is_none_has_another_chance() -> None:
     guard, url = crawl.frontier.traps, "http://lost-trap.test/lost/77"
     for number in range(3):
         page = f"http://lost-trap.test/lost/{number}"
-        guard.saw(page, "lost-trap.test", said("lost"), [], pages=9)
-    guard.saw("http://lost-trap.test/lost/9", "lost-trap.test", said("lost"), [], pages=9)
+        guard.learn_page(page, "lost-trap.test", said("lost"), [], pages=9)
+    guard.learn_page("http://lost-trap.test/lost/9", "lost-trap.test", said("lost"), [], pages=9)
     crawl.seed(url)
     crawl.run(fetches=9)
     state = UrlState.from_bytes(crawl.frontier.store.state(state_key("lost-trap.test", url)) or b"")
@@ -210,12 +212,12 @@ def test_redirects_to_one_page_have_an_end() -> None:
     """From ever new URLs; those that lead to a page each go on, as do those to another scheme."""
     guard = traps(same=5)
     for number in range(5):
-        guard.sent_on(Entry("a.test", f"{H}/out?to={number}"), f"{H}/login")
-        guard.sent_on(Entry("a.test", f"{H}/short/{number}"), f"{H}/page/{number}")
-        guard.sent_on(Entry("a.test", f"{H}/plain/{number}"), f"https://a.test/plain/{number}")
-        guard.sent_on(Entry("a.test", "data:,x"), f"{H}/login")
+        guard.learn_redirect(Entry("a.test", f"{H}/out?to={number}"), f"{H}/login")
+        guard.learn_redirect(Entry("a.test", f"{H}/short/{number}"), f"{H}/page/{number}")
+        guard.learn_redirect(Entry("a.test", f"{H}/plain/{number}"), f"https://a.test/plain/{number}")
+        guard.learn_redirect(Entry("a.test", "data:,x"), f"{H}/login")
     assert guard.closed(f"{H}/out?to=99", "a.test") is None
-    guard.sent_on(Entry("a.test", f"{H}/out?to=5"), f"{H}/login")
+    guard.learn_redirect(Entry("a.test", f"{H}/out?to=5"), f"{H}/login")
     assert guard.closed(f"{H}/out?to=99", "a.test") == (Trap.SAME, "/out?to")
     for path in ("/short/99", "/plain/99", "/out", "/"):
         assert guard.closed(H + path, "a.test") is None
@@ -255,17 +257,17 @@ def test_bodies_are_compared_where_it_may_matter(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "content_hash", counted)
     guard = traps(same=24, hosts=24)
     for number in range(8):
-        guard.saw(f"{H}/{number}", "www.a.test", said("x"), [], pages=number)
+        guard.learn_page(f"{H}/{number}", "www.a.test", said("x"), [], pages=number)
     assert not compared
     for number in range(8, 64):
-        guard.saw(f"{H}/p/{number}", "a.test", said(f"{'i' * number}"), [], pages=number)
+        guard.learn_page(f"{H}/p/{number}", "a.test", said(f"{'i' * number}"), [], pages=number)
     assert len(compared) == 56
     for number in range(64, 464):
-        guard.saw(f"{H}/p/{number}", "a.test", said(f"{'i' * number}"), [], pages=number)
+        guard.learn_page(f"{H}/p/{number}", "a.test", said(f"{'i' * number}"), [], pages=number)
     assert 60 < len(compared) - 56 < 140
     before = len(compared)
     for number in range(464, 664):
-        guard.saw(f"{H}/cal/{number}", "a.test", said("nothing on"), [], pages=number)
+        guard.learn_page(f"{H}/cal/{number}", "a.test", said("nothing on"), [], pages=number)
     assert guard.closed(f"{H}/cal/1", "a.test") == (Trap.SAME, "/cal/0")
     assert len(compared) - before < 200
 
@@ -281,7 +283,7 @@ def test_although_its_link_was_met_a_moment_ago(sift: bool, tmp_path: Path) -> N
     url = f"{origin}/lost/77"
     crawl.on_page = lambda lease: lease.links.append(url)
     for number in (0, 1, 2, 9):
-        guard.saw(f"{origin}/lost/{number}", "lost-trap.test", said("lost"), [], pages=9)
+        guard.learn_page(f"{origin}/lost/{number}", "lost-trap.test", said("lost"), [], pages=9)
     for page in ("/a", "/b"):
         crawl.seed(origin + page)
         crawl.run(fetches=9)

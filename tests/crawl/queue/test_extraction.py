@@ -66,7 +66,7 @@ class OnDemand(Crawl):
             if self.frontier.stored_links.demand.wants(page):
                 self.extract(page)
             else:
-                self.frontier.stored_links.demand.over(page)
+                self.frontier.stored_links.demand.finish(page)
         if not pages:
             super()._wait()
 
@@ -317,7 +317,7 @@ def test_hosts_whose_links_have_left_the_sieve_are_in_demand_again(tmp_path: Pat
     for after in (2, 0):
         [page] = chosen(demand)
         waiting.remove(page)
-        demand.over(page)
+        demand.finish(page)
         assert chosen(demand) == []
         demand.sifted(after + 5)
         assert chosen(demand) == []

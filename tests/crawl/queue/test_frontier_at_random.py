@@ -159,7 +159,7 @@ class AtRandom(RuleBasedStateMachine):
         """By reason, and the minute of the first, as if they were counted anew."""
         residents = self.frontier.residents
         due = [(due_time(when), host) for when, host in self.store.all_due() if when < RESIDENT]
-        rows = [(when, residents.records.of(host)) for when, host in due]
+        rows = [(when, residents.records.get(host)) for when, host in due]
         anew = DiskWaits(MemoryStore(), rows)
         wall = WALL + self.now
         assert set(residents.waiting.counts.counts(wall)) == set(anew.counts(wall))

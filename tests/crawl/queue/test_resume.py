@@ -274,7 +274,7 @@ def counted_anew(crawl: Crawl, wall: float) -> set[WaitCount]:
     """The same by the hosts that there are."""
     records, store = crawl.frontier.residents.records, crawl.frontier.store
     rows = [
-        (due_time(when), records.of(host)) for when, host in store.due(100) if when < RESIDENT
+        (due_time(when), records.get(host)) for when, host in store.due(100) if when < RESIDENT
     ]
     return set(DiskWaits(MemoryStore(), rows).counts(wall))
 

@@ -128,7 +128,7 @@ def test_a_restart_knows_the_traps(tmp_path: Path) -> None:
     for value in ("size=small", "sort=name"):  # the values are learned anew
         url = f"http://facets-trap.test/search?{value}"
         assert again.frontier.traps.closed(list(inside)[2], "facets-trap.test") is None
-        again.frontier.traps.saw(url, "facets-trap.test", b"<p>What there is", [], pages=9)
+        again.frontier.traps.learn_page(url, "facets-trap.test", b"<p>What there is", [], pages=9)
     for url, trap in inside.items():
         refusal = again.frontier.traps.refuses(url, url.split("/")[2], 2026)
         assert refusal is not None
@@ -149,7 +149,7 @@ def test_switched_off_while_it_runs() -> None:
     crawl.seed("http://lost-trap.test/")
     crawl.run(fetches=500)
     assert crawl.frontier.traps.closed("http://lost-trap.test/lost/x", "lost-trap.test")
-    crawl.frontier.policy.change(traps=replace(TIGHT, same=0))
+    crawl.frontier.policy.update(traps=replace(TIGHT, same=0))
     assert crawl.frontier.traps.closed("http://lost-trap.test/lost/x", "lost-trap.test") is None
 
 
@@ -160,7 +160,7 @@ def test_a_folder_that_has_had_its_share_comes_last(
     """Nothing is refused: when the others are done, what is left of the budget is its own."""
     monkeypatch.setattr("scrapy_spider_suite.crawl.queue.traps._FEW", 200)
     crawl = TrapCrawl(MemoryStore(), TrapLimits(prefix=50))
-    crawl.frontier.policy.change(host=Pace(0.1), host_max_pages=budget)
+    crawl.frontier.policy.update(host=Pace(0.1), host_max_pages=budget)
     crawl.on_page = lambda lease: None
     big = [f"http://mirror-trap.test/big/{n}" for n in range(500)]
     small = [f"http://mirror-trap.test/small/{n}" for n in range(150)]
@@ -184,7 +184,7 @@ def test_links_that_were_taken_away_say_nothing_about_queries() -> None:
     def closed_by(links: list[str]) -> bool:
         for number in range(20):
             url = f"http://a.test/s?x={number % 4}&y={number // 4}"
-            traps.saw(url, "a.test", b"<p>A page", links, pages=9)
+            traps.learn_page(url, "a.test", b"<p>A page", links, pages=9)
         return traps.closed("http://a.test/s?x=1&y=2", "a.test") is not None
 
     assert not closed_by([])
@@ -282,7 +282,7 @@ def test_grounds_come_and_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 def test_farms_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest is forgotten, on disk as well."""
-    monkeypatch.setattr("scrapy_spider_suite.crawl.queue.traps._FARMS", 3)
+    monkeypatch.setattr("scrapy_spider_suite.crawl.queue.traps._DOMAINS_MAX", 3)
     store = MemoryStore()
     policy = Policy(traps=TrapLimits(hosts=2))
 
@@ -294,7 +294,7 @@ def test_farms_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for farm in range(5):
         for number in range(4):
             host = f"h{number}.farm{farm}.test"
-            ours.saw(f"http://{host}/", host, body, (), pages=0)
+            ours.learn_page(f"http://{host}/", host, body, (), pages=0)
     for each in (ours, traps()):
         found = [each.closed(f"http://x.farm{n}.test/", f"x.farm{n}.test") for n in range(5)]
         assert found == [None, None, *(TrapRefusal(Trap.HOSTS, f"farm{n}.test") for n in (2, 3, 4))]
@@ -315,5 +315,5 @@ def test_what_somebody_else_has_compared() -> None:
             letters = random.Random(number)
             words = ["".join(letters.choices("abcdefgh", k=5)) for _ in range(60)]
             body = f"<p>{' '.join(words)}".encode()
-            traps.saw(url, "a.test", body, (), pages=9, repeats=repeats)
+            traps.learn_page(url, "a.test", body, (), pages=9, repeats=repeats)
         assert (traps.closed("http://a.test/same/99", "a.test") is not None) is repeats
