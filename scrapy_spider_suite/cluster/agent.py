@@ -96,7 +96,6 @@ class PageRate:
 OUTBOX_ROWS = 10_000_000
 """At this many rows for other agents the crawl pauses; a row takes 0.1 to 0.8 KB of disk."""
 OUTBOX_FULL = "the outbox"
-"""The reason of that pause."""
 _LOOK = 1.0
 """Seconds between two checks of a full outbox."""
 
@@ -228,7 +227,6 @@ class Agent:
         await self._mode.meet()
 
     def send_notice(self, to: str, message: Sequence[Any]) -> bool:
-        """See `Mailbox.send_notice`."""
         return self._mailbox is not None and self._mailbox.send_notice(to, message)
 
     async def written(self) -> None:
@@ -277,7 +275,6 @@ class Agent:
         self.crawl.wake()
 
     def set_receiving(self, on: bool) -> None:
-        """See `Mailbox.set_receiving`."""
         if self._mailbox is not None:
             self._mailbox.set_receiving(on)
 
@@ -320,7 +317,6 @@ class Agent:
             )
 
     def drain(self) -> None:
-        """Hand over all hosts, then end."""
         if self._mode is not None:
             self._mode.drain()
 
@@ -365,7 +361,6 @@ class Agent:
         return done and mailbox.idle and self.ownership.settled
 
     def post(self) -> Heartbeat:
-        """Return what the next heartbeat says."""
         outbox, counters = self.routing.outbox, self.crawl.frontier.counters
         taken, idle = 0 if self._mailbox is None else self._mailbox.taken, self.idle
         return Heartbeat(
@@ -379,7 +374,6 @@ class Agent:
         )  # fmt: skip
 
     def publish(self) -> None:
-        """Set the stats."""
         stats = self.crawl.crawler.stats
         if self._mailbox is not None:
             for name, value in self._mailbox.counters.items():
@@ -394,7 +388,6 @@ class Agent:
 
 
 Partners: TypeAlias = "list[SharedLimits | Agent]"
-"""The ledger, and the agent."""
 
 _PATIENCE = 1.0
 """Seconds for which cancelled tasks, and other crawls of the process, are waited for."""

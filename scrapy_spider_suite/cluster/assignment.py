@@ -99,7 +99,6 @@ class OwnerTable:
         return cls(known, assignment.table(known))
 
     def owner(self, unit: int) -> str:
-        """Return the name of the owner of *unit*."""
         return self.members[int(self.owners[unit])].name
 
     def counts(self) -> dict[str, int]:

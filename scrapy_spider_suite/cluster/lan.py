@@ -82,8 +82,6 @@ class Seniority(IntEnum):
     """In an earlier process of the job."""
 
     AMONG = 3
-    """In this process."""
-
 
 class Handshake:
     """Of an agent with the *others* of its list.
@@ -136,7 +134,6 @@ class Handshake:
         self._begins = False
 
     async def ask(self) -> None:
-        """Ask the agents that have not been met."""
         for wait in _AGAIN:
             for other in self._others:
                 if other not in self.met:
@@ -315,16 +312,13 @@ class LateStart:
         self._idle: dict[str, tuple[bool, float]] = {}  # what others said last, and when
 
     def mark(self) -> None:
-        """Note the end, as this agent closes."""
         self._kv.put(ENDED, b"")
 
     def forget(self) -> None:
-        """The crawl goes on."""
         self.late = False
         self._kv.delete(ENDED)
 
     def heard(self, sender: str, *, idle: bool) -> None:
-        """*sender* is late, too."""
         self._idle[sender] = idle, boottime()
 
     async def goes_on(self) -> bool:
@@ -392,17 +386,17 @@ class LanMode(MessageRules):
         self._ownership = context.ownership
         self._incarnation = context.incarnation
         self._changed, self._post, self._over = context.changed, context.heartbeat, context.over
-        self._greeting = Handshake(
+        self._handshake = Handshake(
             context, self._others, terms, tell=lambda to, message: self.tell(to, message),
             skew=skew, wall=wall,
         )  # fmt: skip
         self._round = 1
         self._said: dict[str, _RoundReport] = {}
         self._before: list[_RoundReport] = []
-        self._strangers: set[str] = set()  # whose messages were not taken
+        self._refused_senders: set[str] = set()  # whose messages were not taken
         kv = self._kv = context.kv
         self._late = LateStart(
-            self._others, self._greeting.met, kv, post=self._post, say=self._say_late
+            self._others, self._handshake.met, kv, post=self._post, say=self._say_late
         )  # fmt: skip
         self._written = context.written
         known = kv.get(OVER)
@@ -416,15 +410,14 @@ class LanMode(MessageRules):
         self._asking: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Own and hold this agent's part."""
         # A list has no epochs: what stands in each message for one says what its sender goes by.
-        self._ownership.set_members(self._greeting.digest, [Member(name) for name in self._names])
+        self._ownership.set_members(self._handshake.digest, [Member(name) for name in self._names])
         self._ownership.hold_own()
         self._changed()
 
     def start(self) -> None:
         """Begin the handshakes, and the rounds if this agent leads them."""
-        self._asking = logged_task(self._greeting.ask(), "greetings")
+        self._asking = logged_task(self._handshake.ask(), "greetings")
         if self._late.late:
             if not self._post().left:
                 logger.warning(HAS_ENDED)
@@ -436,29 +429,28 @@ class LanMode(MessageRules):
 
     async def meet(self) -> None:
         """Wait shortly for an agent that agrees. Raises `JoinRefusedError`: one disagrees."""
-        await self._greeting.meet()
+        await self._handshake.meet()
 
     def takes(self, message: Message) -> bool:
         """Whether the sender of *message* agrees with this agent."""
-        if message.epoch == self._greeting.digest:
-            self._strangers.discard(message.sender)
+        if message.epoch == self._handshake.digest:
+            self._refused_senders.discard(message.sender)
             return True
-        if message.sender in self._others and message.sender not in self._strangers:
-            self._strangers.add(message.sender)
+        if message.sender in self._others and message.sender not in self._refused_senders:
+            self._refused_senders.add(message.sender)
             logger.warning(
                 "agent %s does not take the URLs that agent %s sends: they do not agree on the "
                 "list, the fixed settings or the release", self._ownership.name, message.sender,
             )  # fmt: skip
-            self._greeting.greet(message.sender)
+            self._handshake.greet(message.sender)
         return False
 
     def agrees(self, to: str) -> bool:
         """Whether the agent *to* agrees with this one; others keep no rows of it."""
-        return to in self._greeting.met
+        return to in self._handshake.met
 
     def unlisted(self, by: str) -> None:
-        """See `Handshake.unlisted`."""
-        self._greeting.unlisted(by)
+        self._handshake.unlisted(by)
 
     async def close(self, *, over: bool = False) -> None:
         """Stop; the others wait for this agent, unless it is *over*."""
@@ -475,7 +467,6 @@ class LanMode(MessageRules):
         return True
 
     def drain(self) -> None:
-        """Refused: the list is fixed."""
         logger.error("with SUITE_CLUSTER = 'lan' the list of agents is fixed: this one stays")
 
     @property
@@ -575,7 +566,7 @@ class LanMode(MessageRules):
             await self._lead()
 
     def _say_late(self, idle: bool) -> None:
-        for name in self._greeting.met:
+        for name in self._handshake.met:
             self.tell(name, [LATE, idle])
 
     def _own(self) -> _RoundReport:
@@ -595,9 +586,9 @@ class LanMode(MessageRules):
         kind, *rest = message
         leads, late = self._leads, self._late.late
         if kind in (MEET, AGREE, REFUSE):
-            self._greeting.heard(sender, message)
-        elif sender not in self._greeting.met:
-            self._greeting.wonder(sender)  # it will say that again
+            self._handshake.heard(sender, message)
+        elif sender not in self._handshake.met:
+            self._handshake.wonder(sender)  # it will say that again
         elif kind == ASK and sender == self._first:
             (number,) = rest
             self._round = int(number)

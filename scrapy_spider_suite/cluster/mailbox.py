@@ -200,14 +200,12 @@ class Mailbox:
         return self.transport.send(to, self._packer.pack([row], self._ownership.epoch))
 
     def set_receiving(self, on: bool) -> None:
-        """Accept messages, or leave them with their senders."""
         if on:
             self._open.set()
         else:
             self._open.clear()
 
     def readdress_outbox(self) -> None:
-        """Ownership changed: re-address the outbox."""
         self._routing.reroute(self._ownership.owner)
         self._due.set()
 

@@ -168,20 +168,14 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Membership(NamedTuple):
-    """The members of an epoch."""
-
     epoch: int
     rows: tuple[MemberRecord, ...]
-    """Sorted by name."""
-
     @property
     def members(self) -> tuple[Member, ...]:
-        """The owners of units, missing ones included."""
         return tuple(Member(r.name, r.weight) for r in self.rows if r.state is MemberState.ACTIVE)
 
     @property
     def numbers(self) -> dict[int, MemberRecord]:
-        """Members by number."""
         return {row.number: row for row in self.rows}
 
     def row(self, name: str) -> MemberRecord | None:
@@ -189,8 +183,6 @@ class Membership(NamedTuple):
 
 
 class Holders(NamedTuple):
-    """Which member holds which unit."""
-
     holders: Units
     """The number of each unit's holder; 0: nobody."""
 
@@ -330,7 +322,6 @@ def encode_units(units: Units) -> bytes:
 
 
 def decode_units(data: bytes) -> Units:
-    """Return units, or numbers of holders, from scripts."""
     return np.frombuffer(data, ">u2").astype(np.uint16)
 
 
@@ -436,8 +427,6 @@ class AddressQuestion(NamedTuple):
     mine: list[str]
     complete: bool
     known: int
-    """The era of the last answer."""
-
 
 def refuse_short_lease(s: SuiteSettings, delay: float) -> None:
     """Raise `SettingsError` if a fetch and *delay* seconds might outlast a lease."""

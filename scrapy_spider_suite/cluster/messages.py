@@ -34,13 +34,11 @@ from scrapy_spider_suite.errors import MessageError, MessageTooLargeError
 from scrapy_spider_suite.runtime.text import counted
 
 VERSION: Final = 1
-"""Third byte of each message."""
 
 NAME_MAX: Final = 64
 """Bytes of an agent's name (UTF-8)."""
 
 ROWS_MAX: Final = 10_000
-"""Rows of one message."""
 
 LEVEL: Final = 3
 """Of Zstandard: higher ones take twice the time for a twentieth less."""
@@ -86,8 +84,6 @@ class PackedMessage(NamedTuple):
     rows: int
 
 class Message(NamedTuple):
-    """A received message."""
-
     sender: str
     incarnation: int
     epoch: int
@@ -283,7 +279,6 @@ class MessageCounters:
     oversized: int = 0
     unknown: int = 0
     def took(self, message: PackedMessage) -> None:
-        """Count a *message* to be sent."""
         self.taken += 1
         self.rows += message.rows
         self.bytes += len(message.data)
@@ -294,7 +289,6 @@ class MessageCounters:
 
     @property
     def refused(self) -> int:
-        """All refusals."""
         return self.forged + self.replayed + self.malformed + self.oversized + self.unknown
 
     def as_dict(self) -> dict[str, int]:

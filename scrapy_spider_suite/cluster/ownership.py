@@ -71,7 +71,6 @@ class Ownership:
         return self.set_members(members.epoch, members.members, table)
 
     def update_members(self, members: Membership) -> None:
-        """Update records of members; owners stay."""
         self._rows = members.numbers
 
     def set_number(self, number: int) -> None:
@@ -93,21 +92,18 @@ class Ownership:
         self.refresh()
 
     def refresh(self) -> None:
-        """`in_transfer` has changed."""
         self._free[:] = (self.mine & ~self.in_transfer).astype(np.uint8).tobytes()
 
     # What follows
 
     @property
     def mine(self) -> npt.NDArray[np.bool_]:
-        """The units this agent holds, as a mask."""
         if self.number == _NOBODY:
             return np.zeros(UNITS, np.bool_)
         return np.equal(self._holders, self.number)
 
     @property
     def own(self) -> npt.NDArray[np.bool_]:
-        """The units this agent owns, as a mask."""
         if self.table is None:
             return np.ones(UNITS, np.bool_)
         names = [member.name for member in self.table.members]
@@ -121,7 +117,6 @@ class Ownership:
         return bool(np.array_equal(self.mine, self.own))
 
     def owner(self, host: str, url: str) -> str:
-        """Return the owner of *url* of *host*."""
         return self._names[self.assignment.unit(host, url)]
 
     def is_held_elsewhere(self, host: str, url: str) -> bool:
@@ -141,7 +136,6 @@ class Ownership:
         return found
 
     def record(self, number: int) -> MemberRecord | None:
-        """Return the member with that number."""
         return self._rows.get(number)
 
     def free(self) -> Units:

@@ -145,20 +145,17 @@ class MemberHeartbeat:
         await self.registry.close()
 
     def poke(self) -> None:
-        """Send a heartbeat now."""
         self._poked.set()
 
     def may_fetch(self, delay: float = 0.0) -> bool:
         return self.registry.lease.may_fetch(boottime(), time.time(), delay)
 
     def drain(self) -> None:
-        """Hand over all hosts, then end."""
         self._draining = True
         self.poke()
 
     @property
     def facts(self) -> dict[str, int | float]:
-        """Figures by the names of stats."""
         view, skew = self.registry.view, self.registry.skew
         seconds = self.registry.lease.seconds(boottime(), time.time())
         return {

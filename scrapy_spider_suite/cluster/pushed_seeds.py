@@ -72,7 +72,6 @@ class PushedList:
         return SeedBatch(found[0], found[1:]) if found else None
 
     async def remove(self, mark: bytes) -> None:
-        """Remove the batch with *mark*."""
         await self._server.run(_STORED, [self.taken_key], mark)
 
     async def count(self, key: str) -> int:

@@ -39,8 +39,6 @@ WORLD: Final = _read("world")
 class Script(NamedTuple):
     text: str
     sha: str
-    """By which Redis knows it."""
-
 
 def _script(text: str) -> Script:
     # The digest is Redis's own, and protects nothing.
@@ -63,7 +61,6 @@ def load_fenced_script(name: str) -> Script:
 
 
 def load_registry_scripts() -> dict[str, Script]:
-    """Return the scripts of the registry by name."""
     common = WORLD + _read("rows") + _read("common")
     return {name: _script(common + _read(name)) for name in NAMES}
 
@@ -82,7 +79,6 @@ _SAYS: Final = (
 
 
 def server_place(url: str) -> str:
-    """Return *url* without a password."""
     parts = urlsplit(url)
     port = f":{parts.port}" if parts.port else ""
     return f"{parts.hostname or ''}{port}{parts.path}"

@@ -112,21 +112,13 @@ _Facts = dict[str, str | int | float | bool | None]
 
 
 class ClusterOverview(NamedTuple):
-    """A crawl at one moment."""
-
     id: str
     now: float
-    """By Redis's clock."""
-
     view: Membership
     facts: dict[str, dict[str, Any]]
-    """Of each agent, by name."""
-
     holders: Holders
     ended: bool
     fixed: dict[str, str]
-    """Shared settings as text."""
-
 
 async def list_crawls(url: str, *, timeout: float = TIMEOUT) -> list[str]:
     """Return the names of the crawls at *url*, sorted. Raises `RegistryError`, `ValueError`."""
@@ -207,12 +199,8 @@ CHUNK: Final = 4_096
 
 
 class Joined(NamedTuple):
-    """The result of joining."""
-
     number: int
     id: str
-    """Of the crawl."""
-
     kept: bool
     """Back before the lease ended: nobody took its units."""
 
@@ -221,8 +209,6 @@ class MovedUnits(NamedTuple):
     """The result of a change of holders."""
 
     units: Units
-    """Held now by the target."""
-
     why: str
     """Why there are none: ``epoch`` or ``target``; otherwise empty."""
 
@@ -268,7 +254,6 @@ class AgentRegistry(RegistryClient):
 
     @property
     def row(self) -> MemberRecord | None:
-        """This agent's record."""
         return self.view.row(self._who.get("name", ""))
 
     async def join(self, candidate: Candidate) -> Joined:
@@ -341,7 +326,6 @@ class AgentRegistry(RegistryClient):
         await self._go("resting", quiet=round(max(0.0, quiet()) * 1000))
 
     async def holders(self) -> Holders:
-        """Return the holders of all units."""
         async with self._one:
             answer, data = await self._call("look", {})
             if answer.code != "ok":

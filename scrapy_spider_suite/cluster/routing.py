@@ -61,7 +61,6 @@ class Outbox:
 
     @property
     def receivers(self) -> dict[str, int]:
-        """Rows waiting by receiver."""
         return dict(self._waiting)
 
     def put(self, to: str, row: bytes) -> None:
@@ -144,7 +143,6 @@ def unpack_foreign_row(host: object, row: object, mark: object = "") -> Entry:
 
 
 _A_ROW: Final = 50
-"""Links of a row."""
 _ROW_BYTES: Final = 4_000
 """Bytes of a row with several links: fits the largest datagram."""
 _LINKS, _ENTRY = range(2)
@@ -183,7 +181,6 @@ class OwnerRouter:
         self._sent = FingerprintCache(cache)
 
     def reroute(self, owner: OwnerOf) -> None:
-        """Owners changed: sent URLs may be sent again."""
         self._owner = owner
         self._sent.clear()
 

@@ -425,7 +425,7 @@ def test_who_has_lost_its_directory_is_named(caplog: pytest.LogCaptureFixture) -
 
     async def test() -> None:
         await town.begin(*"abc")
-        await town.until(lambda: all(len(town.agents[n]._greeting.met) == 2 for n in "abc"))
+        await town.until(lambda: all(len(town.agents[n]._handshake.met) == 2 for n in "abc"))
         for job in ("job of b", "another"):
             assert "directory was lost" not in caplog.text
             await town.kill("b")
@@ -433,7 +433,7 @@ def test_who_has_lost_its_directory_is_named(caplog: pytest.LogCaptureFixture) -
                 town.kept["b"] = MemoryKV()
             town.jobs["b"] = job
             await town.begin("b")
-            await town.until(lambda: len(town.agents["b"]._greeting.met) == 2)
+            await town.until(lambda: len(town.agents["b"]._handshake.met) == 2)
         await town.kill(*"abc")
 
     asyncio.run(test())
@@ -469,7 +469,7 @@ def test_what_no_agent_says_is_refused(sender: str, message: list[Any]) -> None:
     async def hear() -> None:
         if message[0] < greeting.MEET:
             town.agents["c"].heard(sender, message)
-        town.agents["c"]._greeting.met |= {"a", "b"}
+        town.agents["c"]._handshake.met |= {"a", "b"}
         assert town.agents["c"].agrees("a")
         with pytest.raises((ValueError, TypeError)):
             town.agents["c"].heard(sender, message)

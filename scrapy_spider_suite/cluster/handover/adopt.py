@@ -53,7 +53,6 @@ _BEAT: Final = 1.0
 _ROWS: Final = 200
 
 FetchMembership = Callable[[], Awaitable[Membership]]
-"""Returns the current members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +106,12 @@ async def adopt_directory(
     )  # fmt: skip
     handover = Handover(context, file_transport, folder, give=give, look=look)
     links, unread = await _requeue_outbox(frontier, Outbox(store.kv("outbox")))
-    giving = asyncio.ensure_future(handover.run(crawl))
+    running = asyncio.ensure_future(handover.run(crawl))
     try:
-        await _until_empty(handover, giving, ownership, view, say, patience)
+        await _until_empty(handover, running, ownership, view, say, patience)
     finally:
-        giving.cancel()
-        await asyncio.gather(giving, return_exceptions=True)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
         frontier.flush()
     facts = handover.facts
     files, hosts, urls = (facts.get(f"sent_{name}", 0) for name in ("files", "hosts", "urls"))
@@ -187,13 +186,13 @@ class _StallClock:
 
 
 async def _until_empty(
-    handover: Handover, giving: asyncio.Future[None], ownership: Ownership, view: FetchMembership,
+    handover: Handover, running: asyncio.Future[None], ownership: Ownership, view: FetchMembership,
     say: Callable[[str], None], patience: float,
 ) -> None:  # fmt: skip
     quiet = _StallClock(handover)
     while handover.busy:
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(giving), _BEAT)
+            await asyncio.wait_for(asyncio.shield(running), _BEAT)
         now = await view()
         if now.epoch != ownership.epoch:
             await _update_members(ownership, view)

@@ -56,7 +56,6 @@ DUMPED: Final = b"g"
 ROWS: Final = 100
 """Rows of a portion: some milliseconds."""
 _RANGES: Final = 50
-"""Empty key ranges of a portion."""
 REQUEST_KEY: Final = b"\xff"
 """Begins, behind the host's key, the state keys of requests known by fingerprint."""
 
@@ -304,7 +303,7 @@ class DumpSettlement:
         self._store = context.store
         self._records = context.residents.records
         self._units = units
-        self._giving = HostDump(context, units)
+        self._dump = HostDump(context, units)
 
     def forget(self, file_id: str) -> Steps:
         """Delete all rows, since the receiver of the file keeps them; idempotent, also after a
@@ -312,8 +311,8 @@ class DumpSettlement:
 
         Robots.txt and cookies stay: they are bounded, and of use to other hosts of a site.
         """
-        yield from self._giving.printed.forget()
-        for host in self._giving.hosts():
+        yield from self._dump.printed.forget()
+        for host in self._dump.hosts():
             if host is None:
                 yield False
             else:
@@ -323,7 +322,7 @@ class DumpSettlement:
 
     def keep(self, file_id: str) -> Steps:
         """Admit the hosts again, since the hand-over of the file is called off."""
-        for host in self._giving.hosts():
+        for host in self._dump.hosts():
             if host is None:
                 yield False
                 continue
@@ -347,7 +346,7 @@ class DumpSettlement:
         yield from self._forget_rows(host)
         yield from self._forget_kept(host)
         prefix = host_key(host)
-        for portion in self._giving.states(host):
+        for portion in self._dump.states(host):
             for name, state in portion:
                 if state.state is State.PENDING:
                     self._store.delete_state(prefix + name)
@@ -374,7 +373,7 @@ class DumpSettlement:
             yield False
 
     def _forget_kept(self, host: str) -> Iterator[bool]:
-        for portion in self._giving.kept(host):
+        for portion in self._dump.kept(host):
             for name, key, _ in portion:
                 if name == "revisits" and key.startswith(_PLAN):
                     self._context.plans.forget(key[len(_PLAN) :])

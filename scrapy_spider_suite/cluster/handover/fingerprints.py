@@ -53,11 +53,9 @@ from scrapy_spider_suite.store.seen_index import DONE_200, SieveIndex
 _PIECE: Final = 1 << 17
 """Fingerprints compared with rows at a time: 2 MiB."""
 _ITEM: Final = 1 << 10
-"""Fingerprints of an item."""
 _KEYS: Final = 500
 """State keys of a portion: some milliseconds."""
 _ROWS: Final = 100
-"""Entries of a portion."""
 _OFTEN: Final = 1 << 31
 """Exclusive bound of a host's drops, a count of four bytes."""
 
@@ -154,7 +152,7 @@ class FingerprintLoad:
         """Bytes of a fingerprint; 0 without a sieve."""
         return 0 if self._store.sieve is None else self._store.sieve.width
 
-    # Checking, and taking in
+    # Checking and merging
 
     def check(self, kind: int, host: str, rest: Sequence[Any]) -> None:
         """Raise ValueError or TypeError unless the item is valid."""
@@ -175,7 +173,6 @@ class FingerprintLoad:
             raise ValueError("fingerprints that lie in no unit that was to be handed over")
 
     def take(self, kind: int, host: str, value: Any) -> None:
-        """Merge an item."""
         if kind == SIEVE and self._store.sieve is None and self._context.open_sieve is not None:
             self._context.open_sieve()
         elif kind == DROPPED and self._store.sieve is not None:

@@ -48,7 +48,6 @@ MAX_PASSES: Final = 8
 """Most files for all units where each file takes a pass over the store."""
 
 _NONE: Final = HandoverLabel("", "", "", "", b"")
-"""A label of no file."""
 
 _LOOK: Final = 1.0
 """Seconds between two checks for due hand-overs."""
@@ -109,7 +108,6 @@ class Handover:
 
     @property
     def facts(self) -> dict[str, int]:
-        """Counts by the names of stats."""
         counts = Counter({f"sent_{name}": n for name, n in self._sender.counts.items()})
         counts.update({f"received_{name}": n for name, n in self.inbox.counts.items()})
         return dict(counts)
@@ -198,7 +196,7 @@ class Handover:
         for number, mask in self._due().items():
             if number not in self._tasks and self._waits.get(number, (0.0, 0.0))[0] <= now:
                 outgoing = self._outgoing_file(number, self._portion(mask))
-                self._begin(self._sender.give(outgoing), number)
+                self._begin(self._sender.send(outgoing), number)
 
     def _due(self) -> dict[int, Mask]:
         free = (self._ownership.mine | self._foreign.found) & ~self._ownership.in_transfer
@@ -224,9 +222,9 @@ class Handover:
         units = pack_units(np.flatnonzero(mask).tolist())
         return HandoverLabel(file_id, self._context.crawl_id, self._ownership.name, receiver, units)
 
-    def _begin(self, giving: Awaitable[bool], number: int) -> None:
+    def _begin(self, sending: Awaitable[bool], number: int) -> None:
         async def work() -> None:
-            if await giving:
+            if await sending:
                 self._waits.pop(number, None)
                 return
             wait = min(_MOST, 2 * self._waits.get(number, (0.0, _FIRST / 2))[1])

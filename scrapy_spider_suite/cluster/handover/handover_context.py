@@ -231,7 +231,6 @@ class HandoverContext:
         self._changed = changed
 
     def units(self, mask: Mask) -> UnitSet:
-        """Return the units of *mask* as a set."""
         assignment = self.ownership.assignment
         numbers: list[int] = np.flatnonzero(mask).tolist()
         return UnitSet(
@@ -298,13 +297,11 @@ class ForeignUnits:
         self._ownership = ownership
 
     def come(self, mask: Mask) -> None:
-        """Rows come, or came, for those units."""
         self._clean &= ~mask
         self.found &= ~mask
         self._came |= mask
 
     def gone(self, mask: Mask) -> None:
-        """No rows of those units are left."""
         self._clean |= mask
         self.found &= ~mask
 
@@ -318,7 +315,6 @@ class ForeignUnits:
         return ~(ownership.own | ownership.mine | ownership.in_transfer | self._clean | self.found)
 
     def begin(self) -> None:
-        """A search of the store begins."""
         self._came[:] = False
 
     def looked(self, mask: Mask, found: Mask) -> None:

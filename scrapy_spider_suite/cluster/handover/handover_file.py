@@ -277,7 +277,6 @@ class UnitSet:
 
 
 def pack_units(units: Iterable[int]) -> bytes:
-    """Return *units* as a bitmap."""
     bits = np.zeros(UNITS, bool)
     bits[list(units)] = True
     return np.packbits(bits).tobytes()
@@ -301,8 +300,6 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class FileReceiver(Protocol):
-    """Takes the files that come."""
-
     def kept(self, label: HandoverLabel) -> bool:
         """Whether all of the file is in the store on disk. Raises `TransportError`: unknown now."""
 
@@ -462,5 +459,4 @@ def check_room(folder: Path, size: int) -> None:
 
 
 def error_text(error: BaseException) -> str:
-    """Return *error* as one short line."""
     return " ".join(str(error).split())[:300] or type(error).__name__

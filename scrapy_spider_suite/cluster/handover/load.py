@@ -171,7 +171,7 @@ class Conflicts:
         if asked:
             goes = same and mark.kind == _FORCED
         else:
-            # A spider's request that the giver had, too, before the one that was asked for.
+            # A spider's request that the sender had, too, before the one that was asked for.
             of_file = mark.kind == _FORCED and sequence_of(entry.key) > since
             goes = not (of_file and entry.payload is not None)
         if goes:
@@ -245,7 +245,7 @@ class HostLoad:
         self._path = path
         self._label = label
         self._kv = context.store.kv(MAPPING)
-        self._twice = Conflicts(context, self._write_state)
+        self._conflicts = Conflicts(context, self._write_state)
         self.counts: Counter[int] = Counter()
 
     @property
@@ -260,7 +260,7 @@ class HostLoad:
                 if self._kv.get(self._key) is None:
                     yield from self._check(reader)
                 yield from self._merge(reader)
-                yield from self._twice.end(self._place(0).since)
+                yield from self._conflicts.end(self._place(0).since)
                 yield from self._printed.finish(reader)
             self._note(LoadPosition(_END, 0))
             self._context.flush()
@@ -270,13 +270,13 @@ class HostLoad:
     @property
     def broken_off(self) -> bool:
         """Whether a broken-off merge has left marks: nothing may be fetched before `settle`."""
-        return self._twice.left
+        return self._conflicts.left
 
     def settle(self) -> Steps:
         """Decide those marks, since their merge may never go on."""
         rows = (msgpack.unpackb(data) for _, data in self._kv.items(_LOADED))
         since = [LoadPosition(*map(int, row)).since for row in rows if row[0] != _END]
-        yield from self._twice.end(min(since, default=self._context.states.counters.sequence))
+        yield from self._conflicts.end(min(since, default=self._context.states.counters.sequence))
 
     # Where
 
@@ -426,7 +426,7 @@ class HostLoad:
         if data is not None:
             mine = UrlState.from_bytes(data)
             if mine.state is State.PENDING:
-                self._twice.row(entry, theirs)
+                self._conflicts.row(entry, theirs)
             elif is_forced(entry, theirs):
                 self._context.states.uncount(host, record, mine)
             else:
@@ -437,7 +437,7 @@ class HostLoad:
     def _take_state(self, host: str, key: bytes, theirs: UrlState) -> None:
         data = self._known(key)
         if data is not None and UrlState.from_bytes(data).state is State.PENDING:
-            self._twice.state(key, theirs)
+            self._conflicts.state(key, theirs)
         else:
             self._write_state(host, key, theirs)
 

@@ -118,13 +118,13 @@ class Receiver:
             counted(int(mask.sum()), "unit"), size,
         )  # fmt: skip
         await self._nothing_is_out(mask)
-        taking = self._load(label, path)
+        load = self._load(label, path)
         try:
-            await self._context.run_durably(taking.take, tries=MAX_TRIES)
+            await self._context.run_durably(load.take, tries=MAX_TRIES)
             await self._on_the_medium()
         except StoreWriteError as error:
             raise TransportError(str(error)) from error
-        counts = taking.counts
+        counts = load.counts
         hosts, urls = counts[HOST], counts[ROW] + counts[STATE] + counts[PRINTS]
         self.counts.update(files=1, hosts=hosts, urls=urls, bytes=size)
         logger.info(

@@ -42,7 +42,6 @@ _LOOK: Final = 1.0
 """Seconds between two checks of whether a file is still wanted."""
 
 GiveUnits = Callable[[Numbers, int, int], Awaitable[MovedUnits]]
-"""`AgentRegistry.give`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -118,7 +117,7 @@ class Sender:
 
     # One file
 
-    async def give(self, outgoing: OutgoingFile) -> bool:
+    async def send(self, outgoing: OutgoingFile) -> bool:
         """Pack, send and settle one file; False: called off, or not possible now."""
         self._open.append(outgoing)
         try:
@@ -132,7 +131,6 @@ class Sender:
             self._open.remove(outgoing)
 
     def let_go(self) -> None:
-        """Release the units of cancelled files."""
         self._context.release(self._dropped)
         self._dropped[:] = False
 
@@ -141,9 +139,9 @@ class Sender:
         units = context.units(outgoing.mask)
 
         def pack() -> HostDump:
-            giving = HostDump(context, units)
-            outgoing.counts = giving.counts
-            return giving
+            dump = HostDump(context, units)
+            outgoing.counts = dump.counts
+            return dump
 
         try:
             return await context.run_durably(

@@ -38,8 +38,6 @@ class Need(NamedTuple):
 
 @dataclass(slots=True)
 class GrantCounters:
-    """Counts of keys."""
-
     asked: int = 0
     granted: int = 0
     refused: int = 0
@@ -72,9 +70,7 @@ class GrantRequest:
     serial: int
     needs: tuple[Need, ...]
     again: float
-    """When to ask."""
     wanted: float
-    """When it was last wanted here."""
     queued: bool = False
     in_flight: bool = False
     maybe: bool = False
@@ -116,7 +112,6 @@ class LedgerOutbox:
         self._bound()
 
     def give_back(self, key: str, serial: int) -> None:
-        """A grant was not used."""
         self._ended.append(EndedGrant(key, serial, -1.0, 0.0))
         self._bound()
 
@@ -126,13 +121,11 @@ class LedgerOutbox:
         self._bound()
 
     def take(self, room: int) -> OutboxPortion:
-        """Return up to *room* entries to be sent."""
         ended = tuple(self._ended.popleft() for _ in range(min(room, len(self._ended))))
         keys = list(self._wishes)[: room - len(ended)]
         return OutboxPortion(ended, tuple((key, self._wishes.pop(key)) for key in keys))
 
     def put_back(self, portion: OutboxPortion) -> None:
-        """The portion may not have been heard."""
         self._ended.extendleft(reversed(portion.ended))
         for key, until in portion.wishes:
             self.wish(key, until)
@@ -149,8 +142,6 @@ class LedgerOutbox:
 
 @dataclass(frozen=True, slots=True)
 class OutboxPortion:
-    """Entries taken from the outbox."""
-
     ended: tuple[EndedGrant, ...] = ()
     wishes: tuple[tuple[str, float], ...] = ()
 
@@ -186,8 +177,6 @@ SLACK: Final = 1.0
 
 
 class SentBatch(NamedTuple):
-    """A batch on its way."""
-
     batch: LedgerBatch
     asks: tuple[tuple[str, ...], ...]
     portion: OutboxPortion
@@ -266,19 +255,16 @@ class Grants:
         return taken
 
     def end(self, taken: Iterable[Need], now: float) -> None:
-        """The fetch ended *now*."""
         for need in taken:
             grant = self._grants[need.key]
             grant.ended, grant.delay = now, max(grant.delay, need.delay)
             self._over(need.key, grant)
 
     def cancel(self, taken: Iterable[Need]) -> None:
-        """The fetch sent nothing."""
         for need in taken:
             self._over(need.key, self._grants[need.key])
 
     def drop(self, needs: Iterable[Need]) -> None:
-        """Return unused grants for *needs*, and withdraw requests."""
         keys = tuple(need.key for need in needs)
         self._forget(keys)
         for key in keys:
@@ -287,7 +273,6 @@ class Grants:
                 self._give_back(key, grant)
 
     def close(self) -> None:
-        """Return all unused grants."""
         for keys in list(self._requests):
             self._forget(keys)
         for key, grant in list(self._grants.items()):

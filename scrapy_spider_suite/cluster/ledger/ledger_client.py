@@ -80,7 +80,6 @@ class LedgerClient:
         self._changed = asyncio.Event()
 
     def poke(self) -> None:
-        """There is something to send."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -111,7 +110,6 @@ class LedgerClient:
                 pass
 
     def end(self, taken: Iterable[Need]) -> None:
-        """A started fetch ended now."""
         self.grants.end(taken, self._clock())
         self.poke()
         self._tell()
@@ -276,7 +274,6 @@ class SharedLimits:
                 logger.warning("%s: %s; nothing is fetched until it answers", setting, error)
 
     async def close(self) -> None:
-        """Return unused grants and send what is left."""
         if self._closed:
             return
         self._closed = True
@@ -286,7 +283,6 @@ class SharedLimits:
         self.publish()
 
     def publish(self) -> None:
-        """Set the stats."""
         stats = self._crawl.crawler.stats
         for name, value in asdict(self.grants.counters).items():
             stats.set_value(f"suite/ledger/{name}", value)

@@ -45,7 +45,6 @@ _POLL: Final = 0.05
 """Seconds between two tries to lock it."""
 
 _OURS: Final = 0x53554C31
-"""SQLite's application id."""
 _TABLES: Final = f"""
 PRAGMA journal_mode = wal;
 PRAGMA application_id = {_OURS};

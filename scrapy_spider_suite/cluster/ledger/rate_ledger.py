@@ -39,7 +39,6 @@ HOLD_MAX: Final = 86_400_000
 
 
 NOBODY: Final = "0" * 16
-"""No process."""
 
 _PROCESS: Final = re.compile(r"[0-9a-f]{16}")
 
@@ -139,8 +138,6 @@ class LedgerReply(NamedTuple):
 
 
 class RateLedger(Protocol):
-    """Keeps grants."""
-
     where: str
     """For log lines, without a password."""
 
@@ -158,7 +155,6 @@ class RateLedger(Protocol):
 
 
 def check_batch(batch: LedgerBatch) -> None:
-    """Raise `ValueError` for an invalid batch."""
     spans = [line.delay for ask in batch.asks for line in ask]
     spans += [wish.wait for wish in batch.wishes] + [end.delay for end in batch.ends]
     spans += [end.ago for end in batch.ends] + [batch.longest]
@@ -173,8 +169,6 @@ def check_batch(batch: LedgerBatch) -> None:
 
 
 class RedisReply(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """What comes from Redis, unchecked."""
-
     era: int
     longest: int
     answers: list[tuple[int, int, int]]
@@ -283,13 +277,11 @@ class Account(Struct):
         return max(self.due, ended, held, self.claimed)
 
     def end(self, process: str, end: FetchEnd, now: int) -> None:
-        """A fetch of *process* ended."""
         at = max(0, now + 1 - end.ago)  # the millisecond has begun: no gap is short of one
         self.ended, self.due = max(self.ended, at), max(self.due, at + end.delay)
         self.drop(process, end.serial)
 
     def drop(self, process: str, serial: int) -> None:
-        """End the grant if it is that one."""
         if self.holder == process and self.serial == serial:
             self.holder = NOBODY
             self.opens = self.closes = self.until = self.delay = self.serial = 0
@@ -310,7 +302,6 @@ class LedgerMarker(Struct):
 
     @property
     def keep(self) -> float:
-        """How long ends are remembered."""
         return min(self.longest, KEEP_MAX)
 
     def pack(self) -> bytes:

@@ -42,8 +42,6 @@ class AddressSharing(IntEnum):
     ALONE = 1
     SHARED = 2
     NEW = 3
-    """Not asked yet."""
-
 
 class AddressBook:
     """The addresses that one process fetches from.
@@ -115,7 +113,6 @@ class AddressBook:
                 self._ask(address)
 
     def question(self, known: int) -> AddressQuestion:
-        """Return the next question, in the era *known*."""
         new = list(islice(self._open, ADDRESSES_PER_CALL))
         heard = [
             address for address in islice(self._told, ADDRESSES_PER_CALL) if self._quiet(address)
@@ -199,7 +196,6 @@ class SharedAddresses:
         return max(crawl.frontier.residents.clocks.all_free_at() - crawl.now(), *wires, 0.0)
 
     def forget(self) -> None:
-        """See `AddressBook.forget`."""
         self._book.forget()
         self._asked.set()
 

@@ -136,13 +136,9 @@ MOST_CHECK: Final = 600.0
 
 @dataclass(slots=True, eq=False)
 class QueuedMessage:
-    """A message on its way."""
-
     to: str
     message: PackedMessage
     entry: bytes = b""
-    """Where it lies; empty: nowhere."""
-
     when: float = 0.0
     """When to put it, or to check whether it lies there."""
 
@@ -184,7 +180,6 @@ class SendQueue:
         return True
 
     def due(self, now: float, most: int) -> list[QueuedMessage]:
-        """Return the first *most* due messages."""
         found = []
         for post in self:
             if post.when <= now:
@@ -214,7 +209,6 @@ class SendQueue:
         return self._posts.get(to, {}).pop((first, last), None) is not None
 
     def clear(self, to: str) -> int:
-        """Forget the messages for *to*; return how many."""
         return len(self._posts.pop(to, ()))
 
 
@@ -228,7 +222,6 @@ RECEIPTS: Final = 200
 """Receipts sent, or read, by one call."""
 
 RECEIPTS_MAX: Final = 10_000
-"""Unread receipts; older ones are forgotten."""
 
 _FENCED: Final = -1
 """Answer of a script that did nothing, since the process is not the member."""

@@ -111,7 +111,7 @@ class FolderTransport:
             self._own.rmdir()
             self._folder.rmdir()
 
-    # Giving
+    # Sending
 
     async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
         try:
@@ -179,7 +179,7 @@ class FolderTransport:
     def _place(self, label: HandoverLabel, end: str) -> Path:
         return self._folder / quoted_name(label.receiver) / f"{label.file_id}{end}"
 
-    # Taking
+    # Receiving
 
     async def _take_all(self) -> None:
         while True:
@@ -251,7 +251,7 @@ class FolderTransport:
             return
         size = path.stat().st_size
         try:
-            if not self._inbox.kept(label):  # if that raises, its giver can still take it away
+            if not self._inbox.kept(label):  # if that raises, its sender can still take it away
                 path = await asyncio.to_thread(path.rename, path.with_suffix(_TAKING))
                 await self._inbox.take(label, path)
         except HandoverFileError as error:

@@ -99,8 +99,6 @@ _KINDS: Final = frozenset(FrameKind)
 
 
 class ChannelFrame(NamedTuple):
-    """A genuine frame."""
-
     kind: FrameKind
     body: bytes
 
@@ -128,11 +126,9 @@ class ChannelKey:
         self._key = blake2b(key, person=_PURPOSE).digest()
 
     def proof(self, role: bytes, draws: bytes) -> bytes:
-        """Return the proof of *role*."""
         return blake2b(b"proof " + role + draws, key=self._key, digest_size=_PROOF).digest()
 
     def seal(self, role: bytes, draws: bytes) -> Callable[[bytes], bytes]:
-        """Return the function that signs frames of *role*."""
         key = blake2b(b"frames " + role + draws, key=self._key, digest_size=32).digest()
         return lambda data: blake2b(data, key=key, digest_size=_MAC).digest()
 
@@ -152,7 +148,6 @@ class SealedChannel:
         self._sent = self._received = 0
 
     async def send(self, kind: FrameKind, body: bytes = b"") -> None:
-        """Send a frame; returns when there is room."""
         head = _HEAD.pack(len(body), kind)
         mac = self._seal(_NUMBER.pack(self._sent) + head + body)
         self._sent += 1
@@ -163,7 +158,6 @@ class SealedChannel:
         await self._writer.drain()
 
     async def receive(self) -> ChannelFrame:
-        """Return the next frame."""
         head = await within(self._silence, self._reader.readexactly(_HEAD.size))
         size, kind = _HEAD.unpack(head)
         if size > FRAME_MAX:
@@ -351,7 +345,7 @@ class TcpTransport:
         self.throttle = Throttle(rate)
         self._silence = silence
         self._server: asyncio.Server | None = None
-        self._landing = Spool(folder, self.counters)
+        self._spool = Spool(folder, self.counters)
         self._connections: set[asyncio.Task[None]] = set()
         self._unproved: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._serving: dict[asyncio.Task[None], str] = {}  # the file, once it is known
@@ -366,7 +360,7 @@ class TcpTransport:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._server = await asyncio.start_server(self._connected, self._listen, self._port)
         self._port = self._server.sockets[0].getsockname()[1]
-        self._landing.open(inbox)
+        self._spool.open(inbox)
 
     async def close(self) -> None:
         server, self._server = self._server, None
@@ -376,13 +370,13 @@ class TcpTransport:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._landing.close()
+        await self._spool.close()
 
     def withdraw(self, label: HandoverLabel) -> None:
         """The receiver removes an unfinished file when another one comes."""
         self.counters.withdraw(label)
 
-    # Giving
+    # Sending
 
     async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
         try:
@@ -432,7 +426,7 @@ class TcpTransport:
                 self.counters.send(label, at, len(piece))
                 at += len(piece)
 
-    # Taking
+    # Receiving
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._server is None:
@@ -491,7 +485,6 @@ class TcpTransport:
             await line.send(FrameKind.KEPT)
 
     async def _alone(self, file_id: str) -> None:
-        """Cancel an earlier connection for the same file."""
         own = asyncio.current_task()
         others = [task for task, known in self._serving.items() if known == file_id]
         for task in others:
@@ -501,14 +494,14 @@ class TcpTransport:
             self._serving[own] = file_id
 
     async def _fetch_and_take(self, line: SealedChannel, label: HandoverLabel, size: int) -> None:
-        if self._landing.kept(label):
+        if self._spool.kept(label):
             return
-        whole = self._landing.place(label)
+        whole = self._spool.place(label)
         if not whole.is_file():
             await self._fetch(line, label, size, whole.with_suffix(_PART))
             whole.with_suffix(_PART).replace(whole)
         # A connection that is cut does not keep what is whole from being taken.
-        await self._waiting(line, asyncio.shield(self._landing.take(label)))
+        await self._waiting(line, asyncio.shield(self._spool.take(label)))
 
     async def _fetch(
         self, line: SealedChannel, label: HandoverLabel, size: int, path: Path
@@ -534,7 +527,6 @@ class TcpTransport:
         raise HandoverFileError("it is damaged, or another one than was offered")
 
     async def _waiting(self, line: SealedChannel, work: Awaitable[Any]) -> Any:
-        """Await *work*, and send signs of life meanwhile."""
         task = asyncio.ensure_future(work)
         try:
             while not (await asyncio.wait([task], timeout=min(_BUSY, self._silence / 3)))[0]:

@@ -108,7 +108,6 @@ class UdpPeers:
             self.counters.withdrawn += self._to[to].clear()
 
     def acknowledge(self, receipt: Acknowledgement, now: float) -> None:
-        """The rows are kept."""
         sender = self._from.get(receipt.sender)
         if sender is not None and sender.keep(receipt, now):
             self.counters.receipts += 1
@@ -134,7 +133,6 @@ class UdpPeers:
         return [(name, self._sealer.seal(name, packet)) for name, packet in packets]
 
     def silent(self, since: float) -> list[str]:
-        """Return agents that have answered nothing since *since*."""
         return [name for name, when in self._unanswered.items() if when <= since]
 
     def moved(self, name: str) -> None:
@@ -143,7 +141,6 @@ class UdpPeers:
         self._to[name].is_back()
 
     def reports(self) -> list[tuple[str, bytes]]:
-        """Return all reports, without waiting for more."""
         return [
             (name, self._sealer.seal(name, packet))
             for name, incoming in self._from.items()
@@ -381,7 +378,6 @@ class UdpTransport:
         self._exchange.withdraw(to)
 
     async def close(self, seconds: float = 5.0) -> None:
-        """Send the last reports, and close the socket."""
         self._received = self._acknowledged = None
         self._rest()
         if self._looking is not None:

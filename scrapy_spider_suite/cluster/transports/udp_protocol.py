@@ -47,11 +47,9 @@ from scrapy_spider_suite.cluster.messages import (
 )
 
 VERSION: Final = 1
-"""Third byte of each datagram."""
 
 
 NONE: Final = bytes(8)
-"""No answer yet."""
 
 _MAGIC: Final = b"SD"
 _HEAD: Final = struct.Struct(">2sBB8s8s8sQ")
@@ -188,7 +186,6 @@ class PacketSealer:
         self._in = {sender: _mac_of(secret, sender, own) for sender in self._names}
 
     def seal(self, to: str, packet: Packet) -> bytes:
-        """Return the datagram for *to*."""
         return self._sealed(packet, self._out[to].copy())
 
     def _sealed(self, packet: Packet, mac: blake2b) -> bytes:
@@ -306,7 +303,6 @@ class PairReceiver:
         self._report_at: float | None = None
 
     def hello(self, packet: Packet) -> Packet:
-        """Return the answer to a hello."""
         answer = self._answer if packet.call == self._call else self._answer_to(packet.call)
         return Packet(PacketKind.WELCOME, packet.call, answer)
 
@@ -328,7 +324,6 @@ class PairReceiver:
         return [Packet(PacketKind.STALE, packet.call, packet.answer)]
 
     def arrived(self, number: int, now: float) -> Arrival:
-        """Note a message."""
         if number >= self._kept.below + self._window:
             return Arrival.BEYOND
         self._unreported += 1
@@ -355,7 +350,6 @@ class PairReceiver:
         return self._report_at
 
     def due(self, now: float) -> list[Packet]:
-        """Return the report if one is due."""
         if self._report_at is None or now < self._report_at:
             return []
         self._report_at = None
@@ -415,7 +409,6 @@ class RetryTimer:
 
     @property
     def seconds(self) -> float:
-        """Until an unheard message is sent again."""
         usual = self.trip + 4 * self._deviation if self.trip else FIRST_WAIT
         return min(max(usual, LEAST_WAIT) * self._factor, MOST_WAIT)
 
@@ -428,11 +421,9 @@ class RetryTimer:
             self.trip += (seconds - self.trip) / 8
 
     def fruitless(self) -> None:
-        """Double the time."""
         self._factor = min(2 * self._factor, 1 << 10)
 
     def news(self) -> None:
-        """The other side is there."""
         self._factor = 1
 
 
@@ -501,7 +492,6 @@ class PairSender:
         return self._timer
 
     def due(self, now: float) -> list[Packet]:
-        """Return packets to be sent now."""
         if not self._messages:
             return []
         if self._answer == NONE:
@@ -521,13 +511,11 @@ class PairSender:
         return packets
 
     def welcome(self, packet: Packet) -> None:
-        """The receiver answered: messages may go."""
         if packet.call == self._call and self._answer == NONE:
             self._answer = packet.answer
             self._wait.news()
 
     def is_back(self) -> None:
-        """The receiver spoke: send waiting messages now."""
         self._wait.news()
         self._timer = 0.0
 
