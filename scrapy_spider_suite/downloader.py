@@ -95,7 +95,6 @@ class PoliteDownloader(Downloader):
 
     @property
     def crawl(self) -> Crawl:
-        """This crawl."""
         return self.parts.crawl
 
     def needs_backout(self) -> bool:

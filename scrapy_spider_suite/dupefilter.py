@@ -72,7 +72,6 @@ class StoredDupeFilter(BaseDupeFilter):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Make the dupefilter of *crawler*."""
         made = cls._make(crawler)
         made._crawler = crawler
         return made

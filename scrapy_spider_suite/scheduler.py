@@ -84,7 +84,6 @@ class Duplicates:
         return None if self._dupefilter is None else self._dupefilter.open()
 
     async def close(self, reason: str) -> None:
-        """Close the project's dupefilter."""
         if self._dupefilter is not None:
             await maybe_deferred_to_future(self._dupefilter.close(reason) or succeed(None))
 

@@ -90,7 +90,6 @@ class HostCookiesMiddleware(CookiesMiddleware):
     def process_response(
         self, request: Request, response: Response, spider: Spider | None = None
     ) -> Request | Response:
-        """Add the response's cookies to the request's jar."""
         if b"Set-Cookie" not in response.headers or request.meta.get("dont_merge_cookies", False):
             return response
         key = self._key(request)

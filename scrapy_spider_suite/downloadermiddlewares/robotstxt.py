@@ -47,7 +47,6 @@ class RulesParser(RobotParser):
         return cls(judge_robots("", 200, robotstxt_body, now=0.0))
 
     def allowed(self, url: str | bytes, user_agent: str | bytes) -> bool:
-        """Return whether *user_agent* may fetch *url*."""
         return self.rules.allowed(_text(url), _text(user_agent))
 
     def crawl_delay(self, user_agent: str | bytes) -> float | None:

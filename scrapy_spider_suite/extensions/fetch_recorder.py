@@ -106,13 +106,11 @@ class FetchRecorder:
         self._ticker.start()
 
     def changed(self, new: SuiteSettings) -> None:
-        """Go by another SUITE_FETCH_LOG_MAX."""
         if self._log is not None:
             self._log.most = new.fetch_log_max
             self._log.tidy()
 
     def closed(self) -> None:
-        """Write for the last time."""
         self._ticker.stop()
         self.flush()
         if self._log is not None:
@@ -137,7 +135,6 @@ class FetchRecorder:
         self._warned = log.error is not None
 
     def fetched(self, fetched: FinishedFetch) -> None:
-        """Count one fetch and make its line."""
         kind = _kind(fetched)
         fetch = _fetch(fetched, kind, with_digest=self._wanted)
         media_type = fetch.type or "-"

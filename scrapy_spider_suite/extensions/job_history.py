@@ -91,7 +91,6 @@ class JobHistoryWriter:
         self._ticker.start()
 
     def changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
-        """Write the changed settings."""
         before, after = _by_name(old), _by_name(new)
         self._write(*(
             self._row("changed", name=name, old=before[name], new=value)
@@ -99,7 +98,6 @@ class JobHistoryWriter:
         ), *self._changed_filters())  # fmt: skip
 
     async def closed(self, reason: str) -> None:
-        """Write the end of the run."""
         self._ticker.stop()
         if self._chronicle is not None:
             counters = get_crawl(self._crawler).frontier.counters

@@ -87,7 +87,6 @@ class SavedCookies:
         self._ticker.start()
 
     def spider_closed(self) -> None:
-        """Save for the last time."""
         self._ticker.stop()
         if self._jars is not None:
             self._jars.save(float("inf"))
@@ -135,7 +134,6 @@ class _JarRows:
             self._kv.put(row, packed)
 
     def give_up(self, key: Hashable, error: CodecError) -> None:
-        """Warn once that a jar is not kept."""
         if not self._warned:
             self._warned = True
             logger.warning("cookie jar %r is not kept over a restart: %s", key, error)
@@ -149,7 +147,6 @@ class _ScrapyJars:
         self._round: list[Hashable] = []  # keys of the jars that are still to be looked at
 
     def restore(self, now: float) -> None:
-        """Put the saved cookies into the jars."""
         for key, cookies in self._rows.read(now):
             self._written[key] = 0
             for cookie in cookies:
@@ -263,7 +260,6 @@ class DurableFeeds:
                 )  # fmt: skip
 
     def item_scraped(self, item: Any, response: Any, spider: Any) -> Any:
-        """Export *item*, and flush the feeds."""
         exporter, given = self._exporter, {"item": item, "response": response, "spider": spider}
         if exporter is None:
             return None
@@ -368,7 +364,6 @@ class SpiderState:
         return RequestCodec.from_spider(spider, self._modules, self._storable).values
 
     def spider_closed(self, spider: Spider) -> None:
-        """Save for the last time."""
         if self._ticker is not None:
             self._ticker.stop()
         self.save(spider)

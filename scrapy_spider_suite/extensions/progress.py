@@ -75,11 +75,9 @@ class _StatusLine:
         self._terminal.flush()
 
     def write(self, text: str) -> int:
-        """Write *text* above the line."""
         return self._terminal.write(f"{_CLEAR}{text}{self._line if text.endswith(_EOL) else ''}")
 
     def flush(self) -> None:
-        """Flush the terminal."""
         self._terminal.flush()
 
     def _width(self) -> int:

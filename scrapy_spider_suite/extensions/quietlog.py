@@ -135,12 +135,10 @@ class QuietLog:
         return cls(crawler)
 
     def opened(self) -> None:
-        """Begin, if SUITE_QUIET_LOG is on."""
         if suite_settings(self._crawler).quiet_log:
             self.start()
 
     def changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
-        """Begin or end by another SUITE_QUIET_LOG."""
         if new.quiet_log != old.quiet_log:
             (self.start if new.quiet_log else self.stop)()
 
@@ -175,12 +173,10 @@ class _Filter(logging.Filter):
         self._lock = threading.RLock()
 
     def end_interval(self) -> list[FoldedLines]:
-        """See `LineFolding.end_interval`."""
         with self._lock:
             return self._folding.end_interval()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether *record* is written."""
         passes = getattr(record, _PASSES, None)
         if passes is None:
             kind = kind_of(record)

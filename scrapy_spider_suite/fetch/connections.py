@@ -93,7 +93,6 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether a request can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
@@ -130,7 +129,6 @@ class Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         self._transport = transport  # type: ignore[assignment]
         name = transport.get_extra_info("peername")
         if name:
@@ -144,7 +142,6 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         self._transport = None
         if self._holds_slot:
             self._holds_slot = False

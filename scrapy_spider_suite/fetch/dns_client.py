@@ -100,7 +100,6 @@ class AresChannel:
 
     @property
     def idle(self) -> bool:
-        """Whether no question is open."""
         return not self._open
 
     def ask(self, host: str, family: socket.AddressFamily) -> asyncio.Future[DnsAnswer]:
@@ -283,7 +282,6 @@ class DnsClient:
         self._skips_cache = True
 
     def close(self) -> None:
-        """Cancel every open question."""
         self._closed = True
         for channel in (self._current, *self._retired):
             if channel is not None:
@@ -331,7 +329,6 @@ class OutageWarning:
 
     @property
     def lasts(self) -> bool:
-        """Whether no name server answers."""
         return self._since is not None
 
     def note(self, code: int | None, servers: Sequence[str], now: float) -> None:

@@ -68,7 +68,6 @@ class ByteSignals:
         self._crawler = crawler
 
     def has_receiver(self, signal: object) -> bool:
-        """Whether a receiver is connected to *signal*."""
         sender = self._crawler.signals.sender
         return next(iter(getAllReceivers(sender, signal)), None) is not None
 
@@ -128,11 +127,9 @@ class HttpExchange:
 
     @property
     def leaves_connection_usable(self) -> bool:
-        """Whether the connection can carry another request."""
         return self.reader.keeps_alive and self.stop is None
 
     def headers(self) -> Headers:
-        """Return the response's headers."""
         headers = Headers()  # filled past its methods: the reader has normalised the names
         dict.update(headers, self.reader.fields)
         return headers

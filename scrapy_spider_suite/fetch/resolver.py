@@ -110,18 +110,15 @@ class ExpiringCache(Generic[Key, Value]):
         return pair
 
     def put(self, key: Key, value: Value, expires: float) -> None:
-        """Store *value* under *key* until *expires*."""
         self._pairs[key] = (value, expires)
         self._pairs.move_to_end(key)
         if len(self._pairs) > self._size:
             self._pairs.popitem(last=False)
 
     def drop(self, key: Key) -> None:
-        """Forget *key*, known or not."""
         self._pairs.pop(key, None)
 
     def clear(self) -> None:
-        """Forget everything."""
         self._pairs.clear()
 
 

@@ -100,7 +100,6 @@ class PagePackPipeline(SinkPipeline):
         return cls(crawler)
 
     def make_sink(self, log: CommitLog) -> Sink:
-        """See `SinkPipeline`."""
         folder = log.settings.packs_dir
         assert folder is not None  # see `from_crawler`
         self._packs = PagePacks(log, folder)
@@ -130,7 +129,6 @@ class ItemPackPipeline(SinkPipeline):
         return cls(crawler)
 
     def make_sink(self, log: CommitLog) -> Sink:
-        """See `SinkPipeline`."""
         folder = log.settings.items_dir
         assert folder is not None  # see `from_crawler`
         packs = ItemPacks(log, folder)
@@ -159,7 +157,6 @@ class LinkStatsPipeline(SinkPipeline):
         return cls(crawler)
 
     def make_sink(self, log: CommitLog) -> Sink:
-        """See `SinkPipeline`."""
         self._counting = LinkCountSink(log)
         return self._counting
 

@@ -58,7 +58,6 @@ class IndexPipeline:
         return cls(crawler)
 
     def open_spider(self) -> None:
-        """Start the process."""
         folder = suite_settings(self._crawler).packs_dir
         if folder is not None:
             self._supervisor = IndexSupervisor(self._crawler, folder)
@@ -93,7 +92,6 @@ class IndexSupervisor:
         self._ending = False
 
     def start(self) -> None:
-        """Start the process."""
         self._loop = asyncio.get_running_loop()
         self._start()
 
