@@ -17,7 +17,7 @@ from unittest import mock
 from urllib.parse import urlsplit
 
 import pytest
-from scrapy import Request
+from scrapy import Request, Spider
 from scrapy.http import Response
 from scrapy.settings import Settings
 from support.crawls import crawl, crawl_over_kills, web_settings
@@ -398,7 +398,7 @@ def test_what_traps_are_told(
     monkeypatch.setattr(DeferredLinks, "settle", settling)
     # What a host has is counted at commits: without a delay all may be fetched before the first.
     monkeypatch.setitem(THRESHOLDS, Trap.HOSTS, 10)
-    given = {"SUITE_READ_LINKS": how, "SUITE_HOST_DELAY": 0.02}
+    given = {"SUITE_TRAPS": "hosts=fail", "SUITE_READ_LINKS": how, "SUITE_HOST_DELAY": 0.02}
     crawl_site(run, site, tmp_path, **given)
     assert told["/"] == 0
     assert max(told.values()) > 0
@@ -499,6 +499,6 @@ def test_settings_that_make_no_sense(values: dict[str, Any], said: str) -> None:
     """One line, which names the setting, and what it needs."""
     settings = Settings({"SUITE_READ_LINKS": "on-demand", "SUITE_PROFILE": "broad", **values})
     with pytest.raises(SettingsError, match=said) as caught:
-        SuiteSettings.from_settings(settings)
+        SuiteSettings.from_settings(settings, Spider)
     assert str(caught.value).startswith("SUITE_READ_LINKS = ")
     assert "\n" not in str(caught.value)

@@ -28,13 +28,14 @@ VERBS = (
         "set", "change a setting of a running crawl", _run, _options, "NAME VALUE",
         about=(
             "VALUE is written as after `-s NAME=`; `default` is the default. It holds until the\n"
-            "crawl ends: to keep it, change it where the crawl is started from, too. Settings\n"
-            "that are fixed for a job are refused. Of Scrapy's own settings CONCURRENT_REQUESTS\n"
-            "and DOWNLOAD_TIMEOUT can be set; SUITE_HOST_DELAY is what DOWNLOAD_DELAY would be."
+            "crawl ends: to keep it, change it where the crawl is started from, too. `scrapy\n"
+            "frontier settings NAME` says whether a setting can be set. Of Scrapy's own settings\n"
+            "CONCURRENT_REQUESTS, DOWNLOAD_TIMEOUT and LOG_LEVEL can; SUITE_HOST_DELAY is what\n"
+            "DOWNLOAD_DELAY would be."
         ),
         examples=(
             'set SUITE_HOST_DELAY 10 --why "they asked for it" -j crawls/news',
-            "set SUITE_MEMORY 256M -j crawls/news",
+            "set SUITE_MAX_PAGES 500000 -j crawls/news",
             'set CONCURRENT_REQUESTS 50 --why "the line is full" -j crawls/news',
         ),
         exits=acting.EXITS,
