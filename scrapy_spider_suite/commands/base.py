@@ -9,7 +9,7 @@ import argparse
 import difflib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -132,20 +132,21 @@ class VerbCommand(Command):
 
     def carry_out(self, verb: Verb, call: Invocation, words: list[str]) -> int:
         """Do what *call* says, whose *words* follow *verb*; return the exit code."""
+        assert verb.run is not None
         return verb.run(call)
 
     def job_of(self, verb: Verb, opts: argparse.Namespace) -> str | None:
         """The job directory that *verb* works on. Raises `UsageError`: it is not said."""
         return None
 
-    def modules(self) -> dict[str, str]:
-        """Verb -> its module, in the order in which the help lists them."""
-        found: dict[str, str] = import_module(self.package).MODULES
-        return found
+    def names(self) -> Iterable[str]:
+        """The names of the verbs, in the order in which the help lists them."""
+        modules: dict[str, str] = import_module(self.package).MODULES
+        return modules
 
     def find(self, name: str) -> Verb | None:
         """The verb called *name*, or None."""
-        module = self.modules().get(name)
+        module = import_module(self.package).MODULES.get(name)
         if module is None:
             return None
         verbs: tuple[Verb, ...] = import_module(f"{self.package}.{module}").VERBS
@@ -153,7 +154,9 @@ class VerbCommand(Command):
 
     def parser_of(self, verb: Verb) -> argparse.ArgumentParser:
         """The parser of what follows *verb*."""
-        parser = _VerbParser(
+        from scrapy_spider_suite.operate.verb import VerbParser
+
+        parser = VerbParser(
             prog=f"scrapy {self.name} {verb.name}",
             description=verb.description(),
             epilog=verb.epilog(self.name, self.unusable),
@@ -167,9 +170,9 @@ class VerbCommand(Command):
 
     def _no_verb(self, opts: argparse.Namespace, word: str) -> None:
         if not opts.help:
-            near = difflib.get_close_matches(word, self.modules(), n=1)
+            near = difflib.get_close_matches(word, self.names(), n=1)
             what = f"{word!r} is no verb; did you mean {near[0]}?" if near else (
-                f"expected one of {', '.join(self.modules())}"
+                f"expected one of {', '.join(self.names())}"
             )
             raise UsageError(what, print_help=False)
         self._parser.description = f"{self.short_desc()}.\n\n{self._overview()}"
@@ -177,14 +180,11 @@ class VerbCommand(Command):
 
     def _overview(self) -> str:
         """Every verb in a line, and what holds for all of them."""
-        verbs = [verb for name in self.modules() if (verb := self.find(name)) is not None]
+        verbs = [verb for name in self.names() if (verb := self.find(name)) is not None]
         lines = [f"  {f'{v.name} {v.arguments}'.strip():<29} {v.summary}" for v in verbs]
+        return "\n".join(["Verbs:", *lines, "", self.about()])
+
+    def about(self) -> str:
+        """What holds for all verbs: the end of the command's help."""
         about: str = import_module(self.package).ABOUT
-        return "\n".join(["Verbs:", *lines, "", about])
-
-
-class _VerbParser(argparse.ArgumentParser):
-    """What is wrong is said as Scrapy says it: below the usage, with exit code 2."""
-
-    def error(self, message: str) -> Any:
-        raise UsageError(message, print_help=False)
+        return about

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from scrapy.exceptions import UsageError
@@ -10,14 +11,19 @@ from scrapy.exceptions import UsageError
 from scrapy_spider_suite.commands import base
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.operate.verb import Invocation, Verb
+    from scrapy_spider_suite.operate.verb import Invocation, JobVerb, Verb
+
+_ABOUT = """\
+`scrapy frontier VERB --help` has the options of a verb, and examples.
+
+Exit codes: 0 done, 1 the answer is no (see the verb), 2 wrong usage or an unusable job,
+3 no answer in time, 4 done in part (`drop`)."""
 
 
 class Command(base.VerbCommand):
     """See ``scrapy frontier --help``."""
 
     name = "frontier"
-    package = "scrapy_spider_suite.commands.frontier_verbs"
     unusable = "an unusable job"
     faults = (OSError,)
 
@@ -38,14 +44,36 @@ class Command(base.VerbCommand):
         base.add_crawl(parser)
         super().add_common_options(parser)
 
-    def carry_out(self, verb: Verb, call: Invocation, words: list[str]) -> int:
-        """Do what *call* says; ask agents if ``-j`` names a Redis."""
-        if call.redis is None:
-            return verb.run(call)
-        base.need_redis()
-        from scrapy_spider_suite.commands.agents.looks import over_redis
+    def names(self) -> Iterable[str]:
+        """See `VerbCommand`: verbs that only look come first."""
+        from scrapy_spider_suite.operate.verbs import all_verbs
 
-        return over_redis(verb, call, words)
+        verbs = sorted(all_verbs().values(), key=lambda verb: verb.apply is not None)
+        return [verb.name for verb in verbs if verb.listed]
+
+    def find(self, name: str) -> JobVerb | None:
+        """See `VerbCommand`."""
+        from scrapy_spider_suite.operate.verbs import find_verb
+
+        verb = find_verb(name)
+        return verb if verb is not None and verb.listed else None
+
+    def about(self) -> str:
+        """See `VerbCommand`."""
+        return _ABOUT
+
+    def carry_out(self, verb: Verb, call: Invocation, words: list[str]) -> int:
+        """Do what *call* says, on one job, or on agents if ``-j`` names a Redis."""
+        from scrapy_spider_suite.operate.executors.one_job import run_on_job
+        from scrapy_spider_suite.operate.verb import JobVerb
+
+        assert isinstance(verb, JobVerb)
+        if call.redis is None:
+            return run_on_job(verb, call)
+        base.need_redis()
+        from scrapy_spider_suite.operate.executors.all_agents import run_on_agents
+
+        return run_on_agents(verb, call, words)
 
     def job_of(self, verb: Verb, opts: argparse.Namespace) -> str | None:
         """The job directory that *verb* works on. Raises `UsageError`: it is not said."""

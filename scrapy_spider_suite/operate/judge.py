@@ -1,14 +1,19 @@
-"""What each rule of a crawl says of a URL, in words."""
+"""What each rule of a crawl says of a URL, in words.
+
+What ``why`` and ``test`` have in common: by which terms a URL is judged.
+"""
 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scrapy_spider_suite.crawl.crawl_policy import policy_fields
 from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS, FilterSet
 from scrapy_spider_suite.crawl.queue.traps import (
     ASKED_FOR,
@@ -19,6 +24,7 @@ from scrapy_spider_suite.crawl.queue.traps import (
     UrlMiner,
 )
 from scrapy_spider_suite.crawl.robots import RobotsStore
+from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.fetch.address_rules import AddressPolicy, literal_address
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
@@ -30,6 +36,7 @@ from scrapy_spider_suite.frontier.robots_rules import (
     origin_of,
 )
 from scrapy_spider_suite.frontier.waits import WaitCount, WaitReason, add_up
+from scrapy_spider_suite.operate import restrictions
 from scrapy_spider_suite.operate.restrictions import paused_by
 from scrapy_spider_suite.operate.terms import CrawlTerms
 from scrapy_spider_suite.runtime.text import counted
@@ -39,10 +46,14 @@ from scrapy_spider_suite.store.host_queues import NEVER
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.filters import Fact, LinkFacts, Stage
+from scrapy_spider_suite.urls.host_patterns import HostPattern
 from scrapy_spider_suite.urls.normalize import Unusable, host_of, parse_reference
 from scrapy_spider_suite.urls.scope import OutOfScope, Scope
 from scrapy_spider_suite.urls.traps import Trap, TrapRefusal, trap_of_url
 from scrapy_spider_suite.urls.url_spaces import folders, path_and_query, sorted_query
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.store.job_reader import StoreReader
 
 _MEANING = {
     Stage.SCHEDULE: "it is not queued",
@@ -557,3 +568,25 @@ def _wait_in_words(count: WaitCount, wall: float) -> str:
     words = f"{count.hosts:,} {count.reason}"
     left = 0.0 if count.next_visit is None else count.next_visit - wall
     return f"{words} (next in {display_duration(left)})" if left >= 1.0 else words
+
+
+def make_judge(
+    terms: CrawlTerms, reader: StoreReader | None, addresses: Mapping[str, str] | None = None
+) -> UrlJudge:
+    """A judge by *terms*, with what the job of *reader* has stored, its blocks too."""
+    policy = Policy(**policy_fields(terms.settings))
+    try:
+        policy.overrides = terms.overrides()
+    except SettingsError as error:
+        print(f"scrapy frontier: {error}: judged without its rules", file=sys.stderr)
+    filters = FilterSet()
+    try:
+        filters = terms.filters()
+    except SettingsError as error:
+        print(f"scrapy frontier: {error}: judged without filters", file=sys.stderr)
+    wall = time.time()
+    if reader is None:
+        return UrlJudge(terms, policy, None, wall, filters=filters)
+    for each in restrictions.stored_blocks(reader.store.kv(restrictions.BLOCKS)):
+        policy.blocks.put(HostPattern.parse(each.subject), each.block())
+    return UrlJudge(terms, policy, reader.store, wall, addresses, filters)

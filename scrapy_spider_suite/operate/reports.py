@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from scrapy_spider_suite.analysis.link_stats import HostLinks
 from scrapy_spider_suite.store.counters import Counters, FetchTotals, Table
@@ -130,3 +130,70 @@ def crawl_facts(counters: Counters, tallies: FetchTotals) -> Row:
         "fetches_per_second": round(fetches / seconds, 2),
         "kilobytes_per_second": round(size / seconds / 1_000, 2),
     }  # fmt: skip
+
+
+_KEYS: Final = {
+    "statuses": ("status",), "types": ("type",), "domains": ("domain",), "hosts": ("host",),
+    "links": ("host",), "degrees": ("of", "degree"), "languages": ("language",),
+    "sizes": ("below",), "anchors": ("word",),
+}  # fmt: skip
+"""Report -> the columns that say which rows are added up; there are others that are not."""
+_ORDER: Final = {
+    "statuses": "fetches", "types": "fetches", "domains": "done", "hosts": "done",
+    "links": "in_hosts", "degrees": "count", "languages": "fetches", "sizes": "fetches",
+    "anchors": "times",
+}  # fmt: skip
+"""Report -> the column by which the greatest rows are known."""
+_SORTED: Final = ("statuses", "types", "domains")
+_MEAN = "mean_ms"
+_LEAST, _MOST = ("begun",), ("seconds",)
+_WITHOUT = ("job", "agent")
+ADDED_UP: Final = (*_SORTED, "degrees", "languages", "sizes", "anchors")
+"""Reports whose rows are added up over agents before they are cut."""
+
+
+def crawl_of_agents(rows: list[Row]) -> Row:
+    """The report ``crawl`` of several agents."""
+    return {"agents": len(rows), **_added(rows)}
+
+
+def rows_of_agents(name: str, rows: list[Row], limit: int) -> list[Row]:
+    """The rows of the report *name* of several agents, added up; *limit* 0: all."""
+    if name in _KEYS:
+        rows = _by_key(rows, _KEYS[name])
+        if limit or name in _SORTED:
+            column = _ORDER[name]
+            rows = heapq.nlargest(limit or len(rows), rows, key=lambda row: row.get(column) or 0)
+    return rows[: limit or None]
+
+
+def _by_key(rows: Iterable[Row], keys: tuple[str, ...]) -> list[Row]:
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(str(row.get(key)) for key in keys), []).append(row)
+    return [
+        {**_added(group), **{key: group[0].get(key) for key in keys}} for group in groups.values()
+    ]
+
+
+def _added(rows: list[Row]) -> Row:
+    """Their numbers added up, means by the number of fetches; of the rest what the first says."""
+    found: Row = {}
+    for row in rows:
+        for name, value in row.items():
+            if name in _WITHOUT:
+                continue
+            known = found.get(name)
+            if not isinstance(value, int | float) or not isinstance(known, int | float):
+                found[name] = value if known is None else known
+            elif name in _LEAST:
+                found[name] = min(known, value)
+            elif name in _MOST:
+                found[name] = max(known, value)
+            else:
+                found[name] = round(known + value, 2)
+    if _MEAN in found:
+        fetches = max(1, found.get("fetches") or 0)
+        spent = sum((row.get(_MEAN) or 0) * (row.get("fetches") or 0) for row in rows)
+        found[_MEAN] = round(spent / fetches)
+    return found

@@ -14,7 +14,7 @@ import msgpack  # type: ignore[import-untyped]
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.overrides import Rule
 from scrapy_spider_suite.frontier.policy import Block, Policy
-from scrapy_spider_suite.operate.actions import is_time
+from scrapy_spider_suite.operate.actions import Action, is_time
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.urls.host_patterns import HostPattern
 
@@ -114,6 +114,16 @@ OPERATOR = "the operator"
 
 
 _PAUSED = b"paused"
+
+
+def keep_pause(kv: KV, action: Action) -> None:
+    """Keep in the job that *action* pauses it."""
+    kv.put(_PAUSED, msgpack.packb([action.who, action.when, action.why]))
+
+
+def lift_pause(kv: KV) -> None:
+    """Forget the pause."""
+    kv.delete(_PAUSED)
 
 
 def paused_by(kv: KV, *, comment: bool = True) -> str:

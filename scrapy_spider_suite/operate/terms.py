@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack  # type: ignore[import-untyped]
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, Settings
+from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
@@ -23,9 +24,10 @@ from scrapy_spider_suite.crawl.crawl_policy import (
 )
 from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS as FILTERS
 from scrapy_spider_suite.crawl.filters import FilterSet, read_filter_context
-from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.errors import JobError, SettingsError
 from scrapy_spider_suite.settings.declarations import plain_value, setting_name, shown_value
 from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.store.job_directory import JobFile
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.normalizer import Normalizer
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.frontier.overrides import Overrides
     from scrapy_spider_suite.store.interface import KV
+    from scrapy_spider_suite.store.job_reader import StoreReader
 
 _SCRAPY = (
     "DEPTH_LIMIT", "DOWNLOAD_DELAY", "ROBOTSTXT_OBEY", "ROBOTSTXT_USER_AGENT", "URLLENGTH_LIMIT",
@@ -157,3 +160,34 @@ def normalizer_for_reading(terms: CrawlTerms, store: RocksStore | None) -> Norma
         print(f"scrapy frontier: {error}: judged without it", file=sys.stderr)
         bare = replace(terms.settings, normalizer="")
         return make_normalizer(bare, kv, NoStats(), terms.domains)
+
+
+def terms_of_job(call: Invocation, reader: StoreReader) -> CrawlTerms:
+    """The terms of the last crawl of a job; of one that kept none, what can be told without it."""
+    kept = CrawlTerms.load(reader.store.kv("terms"))
+    if kept is not None:
+        return kept
+    job = JobFile.read(reader.folder)
+    if job is None:
+        raise JobError(f"{reader.folder.parent} holds no job of scrapy-spider-suite")
+    settings = call.settings.copy()
+    terms = CrawlTerms.of(settings, None)
+    values = {name: job.settings.get(name.removeprefix("SUITE_").lower()) for name in terms.values}
+    known = {name: value for name, value in values.items() if value is not None}
+    return CrawlTerms({**terms.values, **known}, {}, job.spider)
+
+
+def terms_of_spider(call: Invocation, name: str | None) -> CrawlTerms:
+    """The terms of a crawl of the spider *name* (None: of none) that would begin now.
+
+    Raises `JobError` if the project has no such spider.
+    """
+    settings = call.settings.copy()
+    if name is None:
+        return CrawlTerms.of(settings, None)
+    try:
+        spider: type[Spider] = get_spider_loader(settings).load(name)
+    except KeyError as error:
+        raise JobError(f"there is no spider {name!r} here") from error
+    spider.update_settings(settings)
+    return CrawlTerms.of(settings, spider)

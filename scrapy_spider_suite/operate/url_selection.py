@@ -1,20 +1,25 @@
-"""Which URLs a pattern, a reason or a list of an operator means."""
+"""Which URLs a pattern, a reason or a list of an operator means, and how many they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from scrapy_spider_suite.crawl.queue.frontier import UrlEdits
 from scrapy_spider_suite.crawl.requests import seed_entry
 from scrapy_spider_suite.errors import ActionError
-from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.operate.verb import ActionProgress
+from scrapy_spider_suite.frontier.entries import Entry, state_key
+from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.operate.restrictions import BLOCKS, stored_blocks
+from scrapy_spider_suite.operate.terms import normalizer_for_reading, terms_of_job
+from scrapy_spider_suite.operate.verb import ActionProgress, AnswerIsNoError, Invocation, Row
+from scrapy_spider_suite.store.job_reader import StoreReader, UrlRow
 from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import Normal
-from scrapy_spider_suite.urls.url_lists import Seed
+from scrapy_spider_suite.urls.url_lists import BadLine, Seed, SeedLines
 
 
 def parse_reason(text: str) -> Event:
@@ -134,3 +139,138 @@ def find_url(store: RocksStore, url: str, normal: Normal) -> tuple[Entry | None,
     if data is None and (plain := seed_entry(url)) is not None:
         return plain, store.state(plain.identity)
     return entry, data
+
+
+_SHOWN, _BAD = 10, 5
+
+
+@dataclass
+class _BadLines:
+    """Lines that are no seeds."""
+
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, line: BadLine) -> None:
+        self.count += 1
+        if len(self.first) < _BAD:
+            self.first.append(str(line))
+
+    def facts(self) -> Row:
+        """For people: nothing if there are none."""
+        return {"no_web_addresses": self.count, "first_bad": self.first} if self.count else {}
+
+
+def count_urls(
+    call: Invocation, subject: HostPattern | None, wanted: Callable[[str, UrlState], bool], *,
+    failed_only: bool = False, pending_too: bool = False,
+) -> Row:  # fmt: skip
+    """Count the URLs of *subject* (None: of all hosts) that are *wanted*."""
+    with StoreReader(call.folder()) as reader:
+        found = (
+            row
+            for host in _hosts_to_count(reader, subject, failed_only=failed_only)
+            for row in reader.urls(host)
+            if wanted(row.url, row.state)
+            and (row.state.state is State.FAILED or not failed_only)
+            and (row.state.state is not State.PENDING or pending_too)
+        )
+        return _counted_rows(found)
+
+
+def normal_of(call: Invocation) -> Normal:
+    """The normaliser of the job's crawl; of several agents each has its own, and goes by that."""
+    if call.redis is not None:
+        return normalize
+    with StoreReader(call.folder()) as reader:
+        return normalizer_for_reading(terms_of_job(call, reader), reader.store)
+
+
+def count_listed(call: Invocation, lines: Iterable[str], *, pending_too: bool) -> Row:
+    """Count those of a list that are done or failed, or pending too."""
+    with StoreReader(call.folder()) as reader:
+        normal = normalizer_for_reading(terms_of_job(call, reader), reader.store)
+        bad = _BadLines()
+        seeds = _seeds_in(lines, bad, normalize)
+        found = _known_rows(reader, seeds, normal, pending_too=pending_too)
+        return _counted_rows(found, bad)
+
+
+def count_seeds(call: Invocation, lines: Iterable[str]) -> Row:
+    """Count the seeds of a list, and those that the job does not know (one that comes twice twice).
+    """
+    with StoreReader(call.folder()) as reader:
+        normal = normalizer_for_reading(terms_of_job(call, reader), reader.store)
+        bad = _BadLines()
+        total, new, first = 0, 0, list[str]()
+        for seed in _seeds_in(lines, bad, normal):
+            total += 1
+            if reader.store.state(state_key(host_of(seed.url), seed.url)) is None:
+                new += 1
+                first += [seed.url] * (len(first) < _SHOWN)
+        return {"dry_run": True, "urls": total, "new": new, "first": first, **bad.facts()}
+
+
+def count_pending(call: Invocation, subject: HostPattern, *, blocked: bool = False) -> Row:
+    """Count what is pending at *subject*, which is *blocked*, or is to be."""
+    with StoreReader(call.folder()) as reader:
+        blocks = stored_blocks(reader.store.kv(BLOCKS))
+        known = [each for each in blocks if each.subject == str(subject)]
+    if blocked and not known:
+        raise AnswerIsNoError(f"{subject} is not blocked by itself")
+    if subject.kind is PatternKind.RANGE:
+        return {"dry_run": True, "urls": None, "why": "which hosts live there is not known"}
+    prefix = subject.text if subject.kind is PatternKind.PREFIX else ""
+
+    def wanted(url: str, state: UrlState) -> bool:
+        return state.state is State.PENDING and url.startswith(prefix)
+
+    return count_urls(call, subject, wanted, pending_too=True)
+
+
+def _seeds_in(lines: Iterable[str], bad: _BadLines, normal: Normal) -> Iterator[Seed]:
+    """The seeds in *lines*; what is none goes to *bad*."""
+    read = SeedLines("", normal=normal)
+    for line in lines:
+        seed = read.read(line.encode())
+        if isinstance(seed, BadLine):
+            bad.add(seed)
+        elif seed is not None:
+            yield seed
+
+
+def _known_rows(
+    reader: StoreReader, seeds: Iterable[Seed], normal: Normal, *, pending_too: bool
+) -> Iterator[UrlRow]:
+    for seed in seeds:
+        entry, data = find_seed(reader.store, seed, normal)
+        if entry is not None and data is not None:
+            state = UrlState.from_bytes(data)
+            if pending_too or state.state is not State.PENDING:
+                yield UrlRow(entry.url, state)
+
+
+def _hosts_to_count(
+    reader: StoreReader, subject: HostPattern | None, *, failed_only: bool
+) -> Iterator[str]:
+    if subject is not None and subject.kind is not PatternKind.DOMAIN:
+        yield subject.host
+        return
+    belongs = host_filter(subject) if subject is not None else None
+    for name, record in reader.hosts():
+        if (belongs is None or belongs(name)) and (record.failed or not failed_only):
+            yield name
+
+
+def _counted_rows(found: Iterable[UrlRow], bad: _BadLines | None = None) -> Row:
+    counts: dict[str, int] = {}
+    first: list[str] = []
+    for row in found:
+        reason = row.state.event.value if row.state.event else row.state.state.value
+        counts[reason] = counts.get(reason, 0) + 1
+        if len(first) < _SHOWN:
+            first.append(row.url)
+    return {
+        "dry_run": True, "urls": sum(counts.values()), "by_reason": counts, "first": first,
+        **(bad.facts() if bad else {}),
+    }  # fmt: skip

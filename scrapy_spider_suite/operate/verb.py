@@ -8,7 +8,7 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
@@ -17,11 +17,14 @@ from typing import Any, Final
 import msgpack  # type: ignore[import-untyped]
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.operate.actions import Action
+from scrapy_spider_suite.errors import JobError
+from scrapy_spider_suite.operate.actions import Action, Answer
 from scrapy_spider_suite.operate.job_target import JobTarget
 from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.store.interface import KV
+from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 from scrapy_spider_suite.urls.normalize import host_of, normalize
+from scrapy_spider_suite.urls.url_lists import BadLine
 
 Row = dict[str, Any]
 
@@ -34,8 +37,33 @@ REDIS = ("redis://", "rediss://", "unix://")
 
 _MORE = re.compile(r"[/\\?#@]|\]:|^[^:]*:[^:]*$")
 """What a URL has beside its host; of IPv6 there are more colons."""
+_FIRST, _BAD = 10, 5
+"""URLs and bad lines that are shown of many."""
 _WITH_PORT = re.compile(r"(\[[^\]]+\]|[^][:/]+):\d{1,5}")
 """A host and its port; a bare IPv6 address has more colons."""
+
+
+Result = tuple[str, dict[str, Any]]
+"""What is said of an action that was carried out, and its facts."""
+Work = Generator[Any, None, Result]
+"""A long action: yields between portions nothing, or `WAITING`."""
+Apply = Callable[[JobTarget, Action], Result | Work]
+AskJob = Callable[..., Answer | None]
+"""`executors.one_job.ask_job`, for a verb that needs the answer in between."""
+PORTION = 0.015
+"""Seconds for which a crawl may be kept from its work at a time."""
+WAITING: Final = True
+"""What a verb yields that has nothing to do before something else has happened."""
+
+ACT_EXITS = {
+    1: "the answer is no: nothing was changed",
+    3: "no answer in time: it stays asked, and is carried out later",
+}
+"""Exit codes of the verbs that change a job."""
+
+
+class AnswerIsNoError(Exception):
+    """A look whose answer is no: it is printed, and the exit code is 1."""
 
 
 def display_text(name: str, value: Any) -> str:
@@ -66,9 +94,6 @@ class Invocation:
 
     def folder(self) -> Path:
         """The ``suite`` folder of the job. Raises `JobError` if there is no job."""
-        from scrapy_spider_suite.errors import JobError
-        from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
-
         folder = Path(str(self.jobdir)) / FOLDER
         if JobFile.read(folder) is None:
             raise JobError(f"{self.jobdir} holds no job of scrapy-spider-suite")
@@ -98,19 +123,20 @@ class Invocation:
             print(f"{key.replace('_', ' '):<18} {text}")
 
 
-def _nothing(parser: argparse.ArgumentParser) -> None:
-    """The verb has neither arguments nor options."""
+def no_options(parser: argparse.ArgumentParser) -> None:
+    """Declare nothing: the verb has neither arguments nor options."""
 
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb: *run* does it and returns the exit code; it may raise `SuiteError`s."""
+    """One verb of a command."""
 
     name: str
     summary: str
     """What it does, without a full stop, for the list of verbs."""
-    run: Callable[[Invocation], int]
-    add_options: Callable[[argparse.ArgumentParser], None] = _nothing
+    run: Callable[[Invocation], int] | None = None
+    """Does it, and returns the exit code. A `JobVerb` has none. Raises `SuiteError`s."""
+    add_options: Callable[[argparse.ArgumentParser], None] = no_options
     arguments: str = ""
     """As they are written, such as ``HOST``; for the list of verbs."""
     about: str = ""
@@ -120,7 +146,7 @@ class Verb:
     exits: Mapping[int, str] = field(default_factory=dict)
     """Exit codes beside 0 (done) and 2 (wrong usage, or nothing to work on)."""
     needs_job: bool = True
-    """Of ``scrapy frontier``: it is about the job that ``-j`` names."""
+    """Whether it is about the job that ``-j`` names."""
 
     def description(self) -> str:
         """The head of its help."""
@@ -134,6 +160,224 @@ class Verb:
         lines = [f"  scrapy {command} {example}" for example in self.examples]
         examples = "\n".join(["Examples:", *lines, "", ""]) if lines else ""
         return examples + textwrap.fill(f"Exit codes: {codes}.", 88)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a verb asks of a job.
+
+    Attributes:
+        arguments: those of the action.
+        lines: a list of URLs that goes with it.
+        counts: look only, and change nothing (``--dry-run``).
+        words: the command line by which an agent looks; None: the words of the user.
+        future_job: what to say where the directory holds no job yet, and the crawl that begins
+            one there will do it; "": such a directory is refused.
+        by_owner: the URLs may be new: each line goes to the agent that owns it, and not to the
+            one that holds it now.
+    """
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    lines: Iterable[str] | None = None
+    counts: bool = False
+    words: tuple[str, ...] | None = None
+    future_job: str = ""
+    by_owner: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a look has found.
+
+    Attributes:
+        by_agent: rows (or lines of text) by the agent's name; of one job the name is "".
+        bad_count: lines of a list that are no seeds, and went to no agent.
+        bad_lines: the first of these lines.
+    """
+
+    by_agent: Mapping[str, Iterable[Any]]
+    bad_count: int = 0
+    bad_lines: Sequence[BadLine] = ()
+
+    @property
+    def one_job(self) -> bool:
+        """Whether one job was asked, and no agents."""
+        return "" in self.by_agent
+
+    def rows(self) -> Iterator[Row]:
+        """All rows; those of agents begin with the name."""
+        for name, rows in self.by_agent.items():
+            for row in rows:
+                if isinstance(row, dict):
+                    yield {"agent": name, **row} if name else row
+
+    def names(self, agents: list[str]) -> str:
+        """The names of *agents* as people read them."""
+        return "all" if len(agents) == len(self.by_agent) else ", ".join(agents)
+
+    def columns(self, *names: str) -> tuple[str, ...]:
+        """The columns *names*, after that of the agent if agents were asked."""
+        return names if self.one_job else ("agent", *names)
+
+
+def plan_look(call: Invocation) -> Question:
+    """The plan of a verb that looks by the words of its command line."""
+    return Question()
+
+
+def reads_no_list(options: argparse.Namespace, listed: str | None) -> bool:
+    """Whether no list came along: the verb names no other file."""
+    return listed is None
+
+
+def show_nothing(call: Invocation, found: Found) -> int:
+    """Show nothing: the verb never looks."""
+    return 0
+
+
+def show_counts(call: Invocation, found: Found) -> int:
+    """Print what a verb would change, with ``--dry-run``."""
+    by_agent = {name: list(rows) for name, rows in found.by_agent.items()}
+    facts: Row = add_up(row for rows in by_agent.values() for row in rows)
+    facts = {"dry_run": True, "urls": 0, **facts}
+    if found.bad_count:
+        facts["no_web_addresses"] = facts.get("no_web_addresses", 0) + found.bad_count
+        facts["first_bad"] = [*map(str, found.bad_lines[:_BAD]), *facts.get("first_bad", [])]
+    if found.one_job:
+        [row] = by_agent[""]
+        facts = dict(row) if call.json else _flat(row)
+    else:
+        first = facts.pop("first", [])[:_FIRST]
+        facts = facts if call.json else _flat(facts)
+        facts["first"] = first
+        if call.json:
+            facts["agents"] = {name: rows[0] for name, rows in by_agent.items() if rows}
+    call.facts(facts)
+    return 0
+
+
+def _flat(facts: Row) -> Row:
+    """*facts* with the counts by reason as facts of their own, in their place."""
+    flat: Row = {}
+    for name, value in facts.items():
+        flat |= value if name == "by_reason" else {name: value}
+    return flat
+
+
+def add_up(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Numbers added up, lists one after the other; of the rest the value that all share."""
+    sums: dict[str, Any] = {}
+    for facts in found:
+        for name, value in facts.items():
+            if name not in sums:
+                sums[name] = value
+            elif _is_number(value) and _is_number(sums[name]):
+                sums[name] = sums[name] + value
+            elif isinstance(value, list) and isinstance(sums[name], list):
+                sums[name] = [*sums[name], *(each for each in value if each not in sums[name])]
+            elif isinstance(value, dict) and isinstance(sums[name], dict):
+                sums[name] = add_up([sums[name], value])
+            elif value != sums[name]:
+                sums[name] = None
+    return {name: value for name, value in sums.items() if value is not None}
+
+
+def as_number(value: object) -> float:
+    """*value*, or 0 if it is no number."""
+    return value if isinstance(value, int | float) else 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def say_answer(call: Invocation, answer: Answer) -> int:
+    """Print *answer* and return the exit code."""
+    print_answer(call, answer)
+    return print_silence(answer) or (0 if answer.ok else 1)
+
+
+@dataclass(frozen=True)
+class JobVerb(Verb):
+    """A verb about a job: at rest, in a running crawl, or of all agents. Its module is its place.
+
+    `plan` reads the command line and asks the user; `look` reads the job, also beside a running
+    crawl; `apply` changes it, in portions; `show` and `say` print rows and answers. A verb with
+    `apply` looks only if its question says so.
+    """
+
+    plan: Callable[[Invocation], Question] = plan_look
+    look: Callable[[Invocation, Question], Iterable[Any]] | None = None
+    apply: Apply | None = None
+    show: Callable[[Invocation, Found], int] = show_nothing
+    say: Callable[[Invocation, Answer], int] = say_answer
+    run_with: Callable[[Invocation, AskJob], int] | None = None
+    """Does it instead of all of these: its answer is needed before the end."""
+    urgent: bool = False
+    """In force as soon as it is read, so it is read before other actions."""
+    stands: str = ""
+    """Agents that come later obey it too; it takes the place of the same word's last call."""
+    ends_standing: bool = False
+    """Nothing stands any more once all agents have done it."""
+    of_one_host: bool = False
+    """Most agents know nothing of what it is about."""
+    not_remote: str = ""
+    """What to do instead of asking agents through Redis; "": they can be asked."""
+    reads_only: Callable[[argparse.Namespace, str | None], bool] = reads_no_list
+    """Whether a look with these options names no file but the list, if one came along."""
+    listed: bool = True
+    """Whether ``scrapy frontier`` has it."""
+
+    def may_look(self, options: argparse.Namespace, listed: str | None) -> bool:
+        """Whether an agent may look with the *options* that a stranger gave."""
+        counts = self.apply is None or bool(getattr(options, "dry_run", False))
+        return self.look is not None and counts and self.reads_only(options, listed)
+
+
+def seconds(text: str) -> float:
+    """The type of a number of seconds. Raises `argparse.ArgumentTypeError`."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds")
+    return number
+
+
+def add_act_options(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--why``, ``--who`` and ``--wait``."""
+    add_why(parser)
+    parser.add_argument(
+        "--wait", type=seconds, default=60.0, metavar="S",
+        help="seconds to wait for a running crawl's answer (60)",
+    )  # fmt: skip
+
+
+def add_why(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--why`` and ``--who``."""
+    parser.add_argument(
+        "--why", metavar="TEXT", default="", help="a comment, which the audit log keeps"
+    )
+    parser.add_argument("--who", metavar="NAME", help="who asks (default: user@host)")
+
+
+def print_answer(call: Invocation, answer: Answer) -> None:
+    """Print *answer*: a refusal goes to stderr unless JSON is wanted."""
+    if call.json:
+        print(json.dumps({"ok": answer.ok, "said": answer.said, **answer.facts}))
+    else:
+        print(answer.said, file=sys.stdout if answer.ok else sys.stderr)
+
+
+def print_silence(answer: Answer) -> int:
+    """Say which agents have not answered, if any; return the exit code then, else 0."""
+    silent = answer.facts.get("silent")
+    if not silent:
+        return 0
+    names = ", ".join(f"{name} ({why})" for name, why in silent.items())
+    print(f"scrapy frontier: no answer from {names}; they stay asked, for a day", file=sys.stderr)
+    return 3
 
 
 def row_limit(text: str) -> int:
@@ -229,19 +473,8 @@ def in_a_thread(work: Callable[[], None], wait: float) -> Generator[Any, None, N
         yield WAITING
 
 
-Result = tuple[str, dict[str, Any]]
+class VerbParser(argparse.ArgumentParser):
+    """A parser whose errors Scrapy prints: below the usage, with exit code 2."""
 
-
-Work = Generator[Any, None, Result]
-"""Yields nothing, or `WAITING`."""
-
-
-Apply = Callable[[JobTarget, Action], Result | Work]
-
-
-PORTION = 0.015
-"""Seconds for which a crawl may be kept from its work at a time."""
-
-
-WAITING: Final = True
-"""What a verb yields that has nothing to do before something else has happened."""
+    def error(self, message: str) -> Any:
+        raise UsageError(message, print_help=False)

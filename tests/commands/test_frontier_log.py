@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.frontier_command import HOST, Frontier
 
-from scrapy_spider_suite.commands.frontier_verbs.log import moment
 from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER, FetchLog, closed_files, compress_file
+from scrapy_spider_suite.operate.verbs.log import moment
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess
 
 

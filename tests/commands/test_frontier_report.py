@@ -12,7 +12,7 @@ import pytest
 from scrapy.exceptions import UsageError
 from support.frontier_command import HOST, Frontier
 
-from scrapy_spider_suite.commands.frontier_verbs.report import NAMES
+from scrapy_spider_suite.operate.verbs.report import NAMES
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess
 
 

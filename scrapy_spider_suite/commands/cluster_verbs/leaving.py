@@ -11,12 +11,19 @@ from collections.abc import Mapping
 from scrapy_spider_suite.cluster.membership import MemberRecord as Member
 from scrapy_spider_suite.cluster.membership import MemberState
 from scrapy_spider_suite.cluster.registry import ClusterOverview
-from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.errors import ClusterError
 from scrapy_spider_suite.operate.actions import whoami
 from scrapy_spider_suite.operate.executors import all_agents
 from scrapy_spider_suite.operate.executors.all_agents import AgentQuestion, ask, missing_agents
-from scrapy_spider_suite.operate.verb import Invocation, Row, Verb, add_caution, confirm
+from scrapy_spider_suite.operate.verb import (
+    Invocation,
+    Row,
+    Verb,
+    add_caution,
+    add_why,
+    confirm,
+    seconds,
+)
 from scrapy_spider_suite.runtime.text import counted
 
 _ANSWER = 15.0
@@ -42,9 +49,9 @@ def _held(overview: ClusterOverview, row: Member) -> int:
 
 def _drain_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME")
-    acting.add_why(parser)
+    add_why(parser)
     parser.add_argument(
-        "--wait", type=acting.seconds, default=3_600.0, metavar="S",
+        "--wait", type=seconds, default=3_600.0, metavar="S",
         help="seconds to wait until it has left (3600)",
     )  # fmt: skip
 

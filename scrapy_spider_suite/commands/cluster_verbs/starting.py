@@ -21,11 +21,10 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.project import inside_project
 
-from scrapy_spider_suite.commands.frontier_verbs import acting
 from scrapy_spider_suite.operate import fleet as agent
 from scrapy_spider_suite.operate.executors import all_agents
 from scrapy_spider_suite.operate.fleet import Fleet
-from scrapy_spider_suite.operate.verb import Invocation, Verb
+from scrapy_spider_suite.operate.verb import Invocation, Verb, seconds
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.values import Endpoint, endpoint
 
@@ -74,7 +73,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
         "--name", metavar="NAME", help="agents are NAME_1, NAME_2, ... (default: this machine's)"
     )
     parser.add_argument(
-        "--every", type=acting.seconds, metavar="S", default=10.0,
+        "--every", type=seconds, metavar="S", default=10.0,
         help="seconds between two lines on how it goes (10)",
     )  # fmt: skip
 

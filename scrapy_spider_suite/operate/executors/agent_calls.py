@@ -41,6 +41,7 @@ from scrapy_spider_suite.cluster.messages import LEVEL, decompress
 from scrapy_spider_suite.cluster.redis_server import RedisKeys, RedisServer, load_script
 from scrapy_spider_suite.cluster.registry import TIMEOUT
 from scrapy_spider_suite.errors import AgentCallError, MessageError, RegistryError
+from scrapy_spider_suite.operate.verbs import find_verb
 from scrapy_spider_suite.runtime.tasks import WarnOnce
 from scrapy_spider_suite.runtime.text import counted
 
@@ -67,9 +68,6 @@ LATEST: Final = 1e10
 NUMBER: Final = 8
 """Bytes of the number that a piece begins with; the same number of them say where it belongs."""
 
-STANDING: Final = {"pause": "pause", "resume": "pause", "block": "block", "unblock": "block"}
-"""Verbs whose calls stand, for agents that come later, or are away for long; and which of them take
-the place of each other."""
 STANDING_MAX: Final = 1_000
 """Calls that may stand."""
 
@@ -109,7 +107,8 @@ class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def stands(self) -> str:
         """What it is about, if it stands; otherwise empty."""
-        kind = STANDING.get(self.verb, "") if self.kind == "act" else ""
+        verb = find_verb(self.verb) if self.kind == "act" else None
+        kind = "" if verb is None else verb.stands
         return f"{kind} {self.arguments.get('subject', '')}" if kind else ""
 
     def to_bytes(self) -> bytes:

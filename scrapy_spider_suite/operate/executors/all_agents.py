@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import sys
 import time
@@ -11,7 +12,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar
+from typing import Any, BinaryIO, Final, Literal, NamedTuple, TypeVar
 
 from scrapy.exceptions import UsageError
 
@@ -25,7 +26,7 @@ from scrapy_spider_suite.cluster.assignment import (
 from scrapy_spider_suite.cluster.membership import MemberRecord, MemberState
 from scrapy_spider_suite.cluster.registry import ClusterAdmin, ClusterOverview, list_crawls
 from scrapy_spider_suite.errors import ClusterError, RegistryError, SettingsError
-from scrapy_spider_suite.operate.actions import Answer
+from scrapy_spider_suite.operate.actions import Answer, whoami
 from scrapy_spider_suite.operate.executors.agent_calls import (
     KEPT,
     PIECE,
@@ -35,9 +36,9 @@ from scrapy_spider_suite.operate.executors.agent_calls import (
     ListPiece,
     new_call_id,
 )
-from scrapy_spider_suite.operate.verb import Invocation
-from scrapy_spider_suite.operate.verbs import URGENT
-from scrapy_spider_suite.runtime.text import counted
+from scrapy_spider_suite.operate.verb import Found, Invocation, JobVerb, Question, add_up
+from scrapy_spider_suite.operate.verbs import find_verb
+from scrapy_spider_suite.runtime.text import counted, printable
 from scrapy_spider_suite.settings.values import RedisUrl, redis_url
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.url_lists import ORIGIN, BadLine, SeedLines
@@ -264,12 +265,6 @@ _LOOK = 2.0
 """Seconds between two looks at who of those that are waited for is still heard."""
 _TELL = 5.0
 """Seconds after which it is said who is waited for."""
-_TAKE_BACK = ("unblock",)
-"""Verbs after which nothing stands, once all agents know.
-
-``resume`` stands until the next pause: an agent that was removed, and comes back, has the pause in
-its job.
-"""
 
 
 @dataclass(frozen=True)
@@ -348,9 +343,14 @@ async def ask(
         sending = [send(line.caller, id, name, parts[name], seconds) for name in asked]
         await asyncio.gather(*sending)
     heard = await _wait(line, id, [name for name in asked if name not in gone], seconds, gone)
-    if standing is not None and standing.verb in _TAKE_BACK and not heard.silent:
+    if standing is not None and _ends_standing(standing) and not heard.silent:
         await line.caller.over(standing)
     return heard
+
+
+def _ends_standing(call: AgentCall) -> bool:
+    verb = find_verb(call.verb)
+    return verb is not None and verb.ends_standing
 
 
 async def _wait(
@@ -404,33 +404,100 @@ AGENTS = "agents"
 _MOST = 20
 
 
-def act_on_agents(
-    call: Invocation, verb: str, arguments: Mapping[str, Any], urls: Iterable[str] | None, who: str
-) -> Answer:
-    """Have *verb* carried out by all agents of the crawl of *call*, and put their answers together.
+WAIT: Final = 60.0
+"""Seconds that an agent has to look."""
 
-    Of *urls* each agent gets its own.
+
+def run_on_agents(verb: JobVerb, call: Invocation, words: list[str]) -> int:
+    """Do *verb* as *call* says, on all agents of the crawl in Redis; return the exit code.
+
+    *words* follow the verb on the command line.
     """
+    if verb.not_remote:
+        raise UsageError(
+            f"{verb.name} works on a job directory, not over Redis: {verb.not_remote}",
+            print_help=False,
+        )
+    question = verb.plan(call)
+    if verb.look is None or (verb.apply is not None and not question.counts):
+        return verb.say(call, run_async(_act(verb, call, question)))
+    heard, found = run_async(_look(verb, call, question, words))
+    return _show(verb, call, heard, found)
+
+
+async def _act(verb: JobVerb, call: Invocation, question: Question) -> Answer:
     options = call.options
-    question = AgentQuestion(
-        "act", verb, who, options.why, arguments=arguments, urgent=verb in URGENT
-    )
-    return run_async(_act(call, question, urls, options.wait))
-
-
-async def _act(
-    call: Invocation, question: AgentQuestion, urls: Iterable[str] | None, seconds: float
-) -> Answer:
+    asked = AgentQuestion(
+        "act", verb.name, options.who or whoami(), options.why, arguments=question.arguments,
+        urgent=verb.urgent,
+    )  # fmt: skip
     async with connect(call) as line:
-        rows = taking_part(line)
-        if urls is None:
-            return merge_answers(await ask(line, question, rows, seconds))
-        rows = await running(line)
-        whose = (owners if question.verb == "add" else holders)(line.overview, rows)
-        with divide_list(urls, whose) as found:
-            asked = {name: rows[name] for name in found.parts}
-            heard = await ask(line, question, asked, seconds, found.parts)
-            return merge_answers(heard, found)
+        return merge_answers(*await _ask_all(line, asked, question, options.wait))
+
+
+async def _look(
+    verb: JobVerb, call: Invocation, question: Question, words: list[str]
+) -> tuple[AgentAnswers, DividedList | None]:
+    who = getattr(call.options, "who", None) or whoami()
+    kept = words if question.words is None else question.words
+    asked = AgentQuestion("look", verb.name, who, words=tuple(kept))
+    async with connect(call) as line:
+        return await _ask_all(line, asked, question, WAIT)
+
+
+async def _ask_all(
+    line: CrawlConnection, asked: AgentQuestion, question: Question, seconds: float
+) -> tuple[AgentAnswers, DividedList | None]:
+    """Ask all agents; of a list each gets its own lines."""
+    if question.lines is None:
+        return await ask(line, asked, taking_part(line), seconds), None
+    rows = await running(line)
+    whose = (owners if question.by_owner else holders)(line.overview, rows)
+    with divide_list(question.lines, whose) as found:
+        parts = {name: rows[name] for name in found.parts}
+        return await ask(line, asked, parts, seconds, found.parts), found
+
+
+def _show(
+    verb: JobVerb, call: Invocation, heard: AgentAnswers, found: DividedList | None
+) -> int:
+    """Print what was *heard*, then who was silent; return the exit code."""
+    fine = {name: reply for name, reply in sorted(heard.replies.items()) if reply.code in (0, 1)}
+    unable = {name: reply for name, reply in heard.replies.items() if name not in fine}
+    if fine and verb.of_one_host:
+        unable = {}
+    for text in sorted({f"{name}: {reply.said}" for name, reply in unable.items()}):
+        _complain(text)
+    for name, reply in fine.items():
+        for text in reply.said.splitlines():
+            if not (verb.of_one_host and reply.code):
+                _complain(f"{name}: {text.removeprefix('scrapy frontier: ')}")
+        if reply.cut:
+            _complain(f"{name}: there is more than an answer may hold: look at its job directory")
+    shown = 0
+    if fine or found is not None:
+        by_agent = {name: _rows(reply) for name, reply in fine.items()}
+        bad = (0, []) if found is None else (found.bad, found.bad_lines)
+        shown = verb.show(call, Found(by_agent, *bad))
+    if heard.silent:
+        _complain(silence(heard.silent))
+        return 1 if getattr(call.options, "alive", None) is not None else 3
+    if unable:
+        return 2
+    codes = [reply.code for reply in fine.values()] + [1] * bool(found and found.bad)
+    return max(shown, min(codes, default=0))
+
+
+def _rows(reply: AgentReply) -> list[Any]:
+    """The rows that *reply* has found. Raises `ClusterError`: these are no rows."""
+    try:
+        return [json.loads(line) for line in reply.lines]
+    except (ValueError, RecursionError) as error:
+        raise ClusterError(f"{reply.agent} answers what the suite did not print: {error}") from None
+
+
+def _complain(text: str) -> None:
+    print(f"scrapy frontier: {printable(text)}", file=sys.stderr)
 
 
 async def running(line: CrawlConnection) -> dict[str, Any]:
@@ -448,7 +515,7 @@ def merge_answers(heard: AgentAnswers, found: DividedList | None = None) -> Answ
     replies = heard.replies
     id = next(iter(replies.values())).id if replies else ""
     said = answer_lines(replies)
-    facts = total(reply.facts for reply in replies.values())
+    facts = add_up(reply.facts for reply in replies.values())
     if found is not None:
         facts = _with_bad(facts, found)
         if found.bad:
@@ -485,28 +552,6 @@ def _names(names: list[str]) -> str:
     return f"{', '.join(names[:_MOST])} and {len(names) - _MOST} more"
 
 
-def total(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Numbers added up, lists one after the other; of the rest what all say alike."""
-    sums: dict[str, Any] = {}
-    for facts in found:
-        for name, value in facts.items():
-            if name not in sums:
-                sums[name] = value
-            elif _is_number(value) and _is_number(sums[name]):
-                sums[name] = sums[name] + value
-            elif isinstance(value, list) and isinstance(sums[name], list):
-                sums[name] = [*sums[name], *(each for each in value if each not in sums[name])]
-            elif isinstance(value, dict) and isinstance(sums[name], dict):
-                sums[name] = total([sums[name], value])
-            elif value != sums[name]:
-                sums[name] = None
-    return {name: value for name, value in sums.items() if value is not None}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def silence(heard: Mapping[str, str]) -> str:
     """One line on who has not answered, and why."""
     return f"no answer from {_list(heard)}"
@@ -515,9 +560,3 @@ def silence(heard: Mapping[str, str]) -> str:
 def _list(why: Mapping[str, str]) -> str:
     some = [f"{name} ({reason})" for name, reason in sorted(why.items())]
     return ", ".join(some[:_MOST]) + (f" and {len(some) - _MOST} more" if some[_MOST:] else "")
-
-
-def refuse(verb: str, instead: str) -> UsageError:
-    """The error that says that *verb* is not for a crawl in Redis, and what to do *instead*."""
-    return UsageError(f"{verb} works on a job directory, not over Redis: {instead}",
-                      print_help=False)  # fmt: skip

@@ -1,28 +1,29 @@
-"""Processes of an agent that look at its job for others, beside the crawl.
+"""What an agent does, or looks up, when it is asked through Redis.
 
-A process is started when somebody asks, and stays for a while: the next one is answered at once.
-
-What is asked of an agent through Redis (`agents.calls`) is done like what is asked of its job.
-
-What changes something becomes an action in the job's folder, under the id of the call: so it is
-carried out in portions, once, whoever is killed meanwhile, and is in the audit log with who asked
-and why. Whoever only looks is answered by a process of its own, which reads the job beside the
-crawl.
+A change becomes an action in the job's folder, under the id of the call: it is carried out in
+portions, once, whoever is killed meanwhile, and is in the audit log with who asked and why. A look
+is answered by a helper process, which reads the job beside the crawl.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
+import json
+import os
+import sys
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from scrapy.exceptions import UsageError
+from scrapy.settings import Settings
 
-from scrapy_spider_suite.errors import ActionError, AgentCallError
+from scrapy_spider_suite.errors import ActionError, AgentCallError, SuiteError
 from scrapy_spider_suite.operate.actions import Action, ActionFolder, Answer, AuditLog
 from scrapy_spider_suite.operate.executors.agent_calls import (
     KEPT,
@@ -30,18 +31,20 @@ from scrapy_spider_suite.operate.executors.agent_calls import (
     AgentReply,
     CallListener,
 )
-from scrapy_spider_suite.operate.verbs import APPLY
+from scrapy_spider_suite.operate.verb import AnswerIsNoError, Invocation, VerbParser
+from scrapy_spider_suite.operate.verbs import find_verb
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.helper_processes import start_helper
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.agent import Agent
 
-MODULE: Final = "scrapy_spider_suite.commands.reading"
 OUT: Final = 8 << 20
 """Characters of what was found that are handed on."""
 _MOST: Final = 2
 """Processes at a time: each reads as much of the disk as it can."""
+_CALM: Final = 5
+"""Niceness of a process that looks: the crawl comes first."""
 _IDLE: Final = 60.0
 """Seconds after which one that nobody needs ends."""
 _LINE: Final = 8 * OUT
@@ -71,7 +74,7 @@ class LookProcesses:
         async with self._places:
             process = self._idle.pop() if self._idle else None
             if process is None:
-                process = await asyncio.to_thread(start_helper, MODULE, talks=True, project=True)
+                process = await asyncio.to_thread(start_helper, __name__, talks=True, project=True)
             elif process.pid in self._ends:
                 self._ends.pop(process.pid).cancel()
             return await self._asked(process, text, seconds)
@@ -123,7 +126,6 @@ def _end_process(process: Popen[str]) -> None:
 
 _SUFFIX: Final = "-call"
 """Ends the ids of actions that come from calls: they never are those of others."""
-_NOT_FROM_AFAR: Final = frozenset({"snapshot"})
 _KNOWN: Final = 1_000
 """Answers that are kept in memory: more calls are never under way."""
 _POLL: Final = 0.1
@@ -166,7 +168,8 @@ class CallExecutor:
         """See `Carrier`."""
         if call.kind == "look":
             return await self._look(call)
-        if call.verb not in APPLY or call.verb in _NOT_FROM_AFAR:
+        verb = find_verb(call.verb)
+        if verb is None or verb.apply is None or verb.not_remote:
             raise AgentCallError(f"nobody does {call.verb[:80]!r} when asked through Redis")
         answer = await self._act(call)
         return AgentReply(
@@ -254,3 +257,65 @@ def _of_calls(rows: Iterable[dict[str, Any]]) -> dict[str, tuple[float, Answer]]
             said, known = str(row.get("said", "")), facts if isinstance(facts, dict) else {}
             found[id] = (done, Answer(id, bool(row.get("ok")), said, known))
     return found
+
+
+class LookRequest(msgspec.Struct, frozen=True):
+    """What is asked: *words* follow *verb*, then the path of a list of *urls*, if there is one."""
+
+    verb: str
+    words: list[str]
+    urls: str | None
+    folder: str
+
+
+def look_for(request: LookRequest) -> Iterator[str]:
+    """Look at the job of an agent: lines of JSON. The words are those of a stranger.
+
+    Raises `UsageError`: nobody may ask that.
+    """
+    verb = find_verb(request.verb)
+    if verb is None or verb.look is None or verb.not_remote:
+        raise UsageError(f"nobody looks at {request.verb[:80]!r} when asked through Redis")
+    words = request.words if request.urls is None else [*request.words, "--", request.urls]
+    parser = VerbParser(allow_abbrev=False)
+    verb.add_options(parser)
+    options = parser.parse_args(words)
+    if not verb.may_look(options, request.urls):
+        raise UsageError(f"{verb.name}: that cannot be asked through Redis")
+    call = Invocation(str(Path(request.folder).parent), True, Settings(), options)
+    for row in verb.look(call, verb.plan(call)):
+        yield json.dumps(row)
+
+
+def answer_look(line: bytes) -> LookResult:
+    """Answer the request in *line*; never raises."""
+    lines, err, code, cut = list[str](), io.StringIO(), 2, False
+    with redirect_stderr(err):
+        try:
+            length = 0
+            for text in look_for(msgspec.json.decode(line, type=LookRequest)):
+                length += len(text) + 1
+                if length > OUT:
+                    cut = True
+                    break
+                lines.append(text)
+            code = 0
+        except AnswerIsNoError as error:
+            code = 1
+            print(error, file=err)
+        except (SuiteError, UsageError, OSError) as error:
+            print(error, file=err)
+        except SystemExit:
+            print("there is no help from here", file=err)
+        except Exception as error:  # the next one may be answered
+            print(f"it failed: {error!r}", file=err)
+    return LookResult(code, lines, err.getvalue(), cut)
+
+
+def main(arguments: list[str]) -> int:
+    """Answer the requests on standard input, a line each, until there are no more."""
+    os.nice(_CALM)
+    for line in sys.stdin.buffer:
+        sys.stdout.buffer.write(msgspec.json.encode(answer_look(line)) + b"\n")
+        sys.stdout.buffer.flush()
+    return 0

@@ -1,10 +1,9 @@
-"""The side of whoever asks: leave an action, and wait for its answer.
-
-If no crawl uses the job, whoever asks carries the action out himself, holding the job meanwhile.
-"""
+"""Has a verb done on one job: by its running crawl or, if no crawl uses it, by this process."""
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -12,15 +11,55 @@ from pathlib import Path
 from typing import Any
 
 from scrapy_spider_suite.errors import JobError, SuiteError
-from scrapy_spider_suite.operate.actions import FIRST, Action, ActionFolder, Answer, new_id
+from scrapy_spider_suite.operate.actions import FIRST, Action, ActionFolder, Answer, new_id, whoami
 from scrapy_spider_suite.operate.executors.action_runner import ActionRunner
 from scrapy_spider_suite.operate.job_target import job_at_rest
-from scrapy_spider_suite.operate.verbs import APPLY, URGENT
-from scrapy_spider_suite.store.job_directory import JobFile
+from scrapy_spider_suite.operate.verb import (
+    AnswerIsNoError,
+    Found,
+    Invocation,
+    JobVerb,
+    Question,
+)
+from scrapy_spider_suite.operate.verbs import actions, find_verb
+from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 
 _POLL = 0.05
 _TRY = 0.5
 """Seconds between two looks at whether the crawl has ended meanwhile."""
+
+
+def run_on_job(verb: JobVerb, call: Invocation) -> int:
+    """Do *verb* as *call* says, on the job directory that it names; return the exit code."""
+    if verb.run_with is not None:
+        return verb.run_with(call, ask_job)
+    question = verb.plan(call)
+    if verb.look is not None and (verb.apply is None or question.counts):
+        try:
+            return verb.show(call, Found({"": verb.look(call, question)}))
+        except AnswerIsNoError as error:
+            print(error, file=sys.stderr)
+            return 1
+    options = call.options
+    who, folder = options.who or whoami(), Path(str(call.jobdir)) / FOLDER
+    if question.future_job and JobFile.read(folder) is None:
+        return _run_on_future_job(verb, call, question, who)
+    answer = ask_job(
+        call.folder(), verb.name, question.arguments, who=who, why=options.why,
+        urls=question.lines, wait=options.wait,
+    )  # fmt: skip
+    if answer is None:
+        print(f"scrapy frontier: no answer within {options.wait:g} s; it stays asked",
+              file=sys.stderr)  # fmt: skip
+        return 3
+    return verb.say(call, answer)
+
+
+def _run_on_future_job(verb: JobVerb, call: Invocation, question: Question, who: str) -> int:
+    ask_future_job(Path(str(call.jobdir)) / FOLDER, verb.name, who=who, why=call.options.why)
+    said = f"{call.jobdir} holds no job yet: {question.future_job}"
+    print(json.dumps({"ok": True, "said": said}) if call.json else said)
+    return 0
 
 
 def ask_job(
@@ -36,16 +75,17 @@ def ask_job(
     job = JobFile.read(folder)
     if job is None:
         raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
-    id = id or new_id(urgent=verb in URGENT)
+    known = find_verb(verb)
+    id = id or new_id(urgent=known is not None and known.urgent)
     action = Action(id, verb, dict(arguments), job.id, who, time.time(), why)
-    actions = ActionFolder(folder)
+    left = ActionFolder(folder)
     try:
-        actions.leave(action, urls)
+        left.leave(action, urls)
     except OSError as error:
-        raise JobError(f"{actions.path} cannot be written: {error.strerror}") from error
+        raise JobError(f"{left.path} cannot be written: {error.strerror}") from error
     deadline, try_at = time.monotonic() + wait, 0.0
     while True:
-        answer = actions.collect(action.id)
+        answer = left.collect(action.id)
         now = time.monotonic()
         if answer is not None or now > deadline:
             return answer
@@ -56,7 +96,7 @@ def ask_job(
                     continue
             except (SuiteError, OSError):
                 with suppress(OSError):
-                    actions.remove(action.id)  # it was refused: it must not be done some day
+                    left.remove(action.id)  # it was refused: it must not be done some day
                 raise
         time.sleep(_POLL)
 
@@ -83,7 +123,7 @@ def _carried_out(folder: Path, job: str, id: str, deadline: float) -> bool:
     with job_at_rest(folder) as site:
         if site is None:
             return False
-        operator = ActionRunner(site, job, APPLY)
+        operator = ActionRunner(site, job, actions())
         operator.look()
         while operator.busy or (operator.stuck and not ActionFolder(folder).answered(id)):
             if operator.stuck:

@@ -28,7 +28,7 @@ from scrapy_spider_suite.operate.executors.action_runner import ActionRunner
 from scrapy_spider_suite.operate.job_target import JobTarget
 from scrapy_spider_suite.operate.restrictions import OPERATOR, paused_by
 from scrapy_spider_suite.operate.terms import CrawlTerms
-from scrapy_spider_suite.operate.verbs import APPLY
+from scrapy_spider_suite.operate.verbs import actions
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.declarations import plain_value, shown_value
 from scrapy_spider_suite.settings.project import LIVE_SCRAPY_SETTINGS, ProjectSettings
@@ -296,7 +296,7 @@ def make_action_runner(
     if who := paused_by(site.kv):
         logger.warning("the job was paused by %s: nothing is sent until it is resumed", who)
         site.pause(paused=True)
-    return ActionRunner(site, crawl.job.file.id, APPLY)
+    return ActionRunner(site, crawl.job.file.id, actions())
 
 
 def keep_terms(crawl: Crawl) -> None:

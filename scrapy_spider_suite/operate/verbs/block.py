@@ -1,21 +1,45 @@
 """``block`` and ``unblock``: nothing is sent to a host, a domain, an address range, below a URL.
 
 What is pending there waits, unless it is to be dropped; what is under way is fetched to its end.
+
+``scrapy frontier block``, ``unblock`` and ``blocks``.
 """
 
 from __future__ import annotations
 
+import argparse
+import math
+import time
+from collections.abc import Iterator
 from typing import Any
 
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.operate import restrictions
+from scrapy_spider_suite.operate import restrictions, url_selection
 from scrapy_spider_suite.operate.actions import Action
 from scrapy_spider_suite.operate.job_target import JobTarget
 from scrapy_spider_suite.operate.restrictions import StoredBlock
 from scrapy_spider_suite.operate.url_selection import hosts_matching, parse_subject
-from scrapy_spider_suite.operate.verb import ActionProgress, Result, Work
+from scrapy_spider_suite.operate.verb import (
+    ACT_EXITS,
+    ActionProgress,
+    Found,
+    Invocation,
+    JobVerb,
+    Question,
+    Result,
+    Row,
+    Work,
+    add_act_options,
+    add_caution,
+    confirm,
+    display_text,
+    show_counts,
+    without_port,
+)
 from scrapy_spider_suite.runtime.text import counted
+from scrapy_spider_suite.settings import values
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 
 _ROWS = 50
@@ -88,3 +112,130 @@ def _drop(
     dropped = progress.counts.get("dropped", 0)
     urls = counted(dropped, "pending URL was dropped", "pending URLs were dropped")
     return f"{said}; {urls}", facts | {"dropped": dropped}
+
+
+_SUBJECT = "HOST|.domain|CIDR|URL"
+_COLUMNS = ("subject", "who", "since", "until", "reason")
+
+
+def subject_argument(text: str) -> str:
+    """The type of a subject argument, in its one spelling."""
+    try:
+        return str(HostPattern.parse(without_port(text)))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def duration_argument(text: str) -> float:
+    """The type of a duration argument: seconds, or ``10m``, ``2h``, ``7d``."""
+    kind = values.duration()
+    try:
+        return float(str(kind.parse(text)))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {kind.allowed}") from None
+
+
+def _block_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("subject", metavar=_SUBJECT, type=subject_argument)
+    parser.add_argument(
+        "--for", dest="seconds", type=duration_argument, metavar="TIME",
+        help="how long, such as 3600, 12h or 7d (default: until it is unblocked)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--drop", action="store_true",
+        help="fail the URLs that are pending there; asks for confirmation",
+    )  # fmt: skip
+    add_caution(parser, asks=True)
+    add_act_options(parser)
+
+
+def _plan_block(call: Invocation) -> Question:
+    options = call.options
+    arguments = {"subject": options.subject, "drop": options.drop}
+    if options.drop and not options.dry_run:
+        confirm(call, f"Block {options.subject}, and fail all that is pending there?")
+    if options.seconds is not None:
+        arguments["seconds"] = options.seconds
+    return Question(arguments, counts=options.dry_run)
+
+
+def _count_block(call: Invocation, question: Question) -> Iterator[Row]:
+    yield url_selection.count_pending(call, HostPattern.parse(call.options.subject))
+
+
+def _unblock_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("subject", metavar=_SUBJECT, type=subject_argument)
+    add_caution(parser)
+    add_act_options(parser)
+
+
+def _plan_unblock(call: Invocation) -> Question:
+    return Question({"subject": call.options.subject}, counts=call.options.dry_run)
+
+
+def _count_unblock(call: Invocation, question: Question) -> Iterator[Row]:
+    subject = HostPattern.parse(call.options.subject)
+    yield url_selection.count_pending(call, subject, blocked=True)
+
+
+def _blocks(call: Invocation, question: Question) -> Iterator[Row]:
+    now = time.time()
+    with StoreReader(call.folder()) as reader:
+        for block in restrictions.stored_blocks(reader.store.kv(restrictions.BLOCKS)):
+            if block.until > now:
+                until = None if math.isinf(block.until) else display_text("when", block.until)
+                yield {
+                    "subject": block.subject, "who": block.who,
+                    "since": display_text("when", block.when), "until": until,
+                    "reason": block.reason,
+                }  # fmt: skip
+
+
+def _show_blocks(call: Invocation, found: Found) -> int:
+    if found.one_job:
+        call.table(found.rows(), _COLUMNS)
+        return 0
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    for row in found.rows():
+        alike.setdefault(tuple(row.get(each) for each in _COLUMNS), []).append(row["agent"])
+    rows = (
+        {**dict(zip(_COLUMNS, block, strict=True)),
+         "agents": names if call.json else found.names(names)}
+        for block, names in alike.items()
+    )  # fmt: skip
+    call.table(rows, (*_COLUMNS, "agents"))
+    return 0
+
+
+VERBS = (
+    JobVerb(
+        "block", "send nothing to a host, a domain, an address range, or below a URL",
+        add_options=_block_options, arguments=_SUBJECT, plan=_plan_block, look=_count_block,
+        apply=block, show=show_counts, urgent=True, stands="block",
+        about=(
+            "In force within a second in a running crawl, for robots.txt, media and redirects\n"
+            "too; what is under way is fetched to its end. What is pending there waits. A block\n"
+            "is kept in the job. .example.com is example.com and all that is below it. A host is\n"
+            "blocked on all its ports."
+        ),
+        examples=(
+            'block example.com --for 7d --why "complaint of 3 May" -j crawls/news',
+            'block .example.com --drop --dry-run --why "asked to leave" -j crawls/news',
+            'block .example.com --drop --yes --why "asked to leave" -j crawls/news',
+            'block 192.0.2.0/24 --why "their firewall" -j crawls/news',
+            'block https://example.com/calendar/ --why "endless" -j crawls/news',
+        ),
+        exits=ACT_EXITS,
+    ),
+    JobVerb(
+        "unblock", "remove a block", add_options=_unblock_options, arguments=_SUBJECT,
+        plan=_plan_unblock, look=_count_unblock, apply=unblock, show=show_counts,
+        urgent=True, stands="block", ends_standing=True,
+        examples=("unblock example.com -j crawls/news",), exits=ACT_EXITS,
+    ),
+    JobVerb(
+        "blocks", "the blocks that hold: who set them, why, until when", look=_blocks,
+        show=_show_blocks,
+        examples=("blocks -j crawls/news --json",),
+    ),
+)  # fmt: skip

@@ -7,10 +7,14 @@ First it is blocked and what is out comes home; then its queue, its URLs and wha
 a portion at a time; at last the files in which remains may lie are rewritten. What is not in the
 store is not touched: the receipt says so. All of that is done for a host of which nothing is known,
 too; the receipt says it then.
+
+``scrapy frontier drop``.
 """
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,18 +24,37 @@ from scrapy_spider_suite.analysis.duplicates import NEAR, PAYLOADS, STRUCTURES, 
 from scrapy_spider_suite.crawl.queue.traps import FAMILY as GROUNDS
 from scrapy_spider_suite.crawl.queue.traps import DuplicateDomains
 from scrapy_spider_suite.crawl.robots import BUCKETS
-from scrapy_spider_suite.errors import ActionError
+from scrapy_spider_suite.errors import ActionError, JobError
 from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER as FETCHES
 from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.robots_rules import origin_of
-from scrapy_spider_suite.operate import restrictions
-from scrapy_spider_suite.operate.actions import Action, AuditLog
+from scrapy_spider_suite.operate import restrictions, url_selection
+from scrapy_spider_suite.operate.actions import Action, Answer, AuditLog
 from scrapy_spider_suite.operate.job_target import JobTarget
 from scrapy_spider_suite.operate.restrictions import StoredBlock
 from scrapy_spider_suite.operate.url_selection import parse_subject
-from scrapy_spider_suite.operate.verb import WAITING, ActionProgress, Result, Work
+from scrapy_spider_suite.operate.verb import (
+    ACT_EXITS,
+    WAITING,
+    ActionProgress,
+    Invocation,
+    JobVerb,
+    Question,
+    Result,
+    Row,
+    Work,
+    add_act_options,
+    add_caution,
+    confirm,
+    print_answer,
+    print_silence,
+    say_answer,
+    show_counts,
+    without_port,
+)
 from scrapy_spider_suite.store import url_states
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_transfer import bring_back, while_locked
@@ -96,7 +119,9 @@ def drop(site: JobTarget, action: Action) -> Work:
     action.expect("subject")
     subject = parse_droppable(action.get("subject", str))
     if site.store.archive is not None and site.store.archive.urls.damaged:
-        raise ActionError("the archive of seen URLs is damaged: `scrapy seen check --repair` first")
+        raise ActionError(
+            "the archive of seen URLs is damaged: `scrapy frontier check --repair` first"
+        )
     progress = ActionProgress(site.kv, action.id)
     if KNOWN not in progress.counts:
         progress.counts[KNOWN] = knows(site.store, site.folder, subject)
@@ -330,3 +355,87 @@ def _forget_host(site: JobTarget, host: str, progress: ActionProgress) -> Work:
     progress.save()
     yield
     return "", {}
+
+
+_IN_PART = 4
+
+
+def _droppable(text: str) -> HostPattern:
+    try:
+        return parse_droppable(without_port(text))
+    except ActionError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _drop_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("subject", metavar="HOST|PREFIX", type=_droppable)
+    add_caution(parser, asks=True)
+    add_act_options(parser)
+
+
+def _plan(call: Invocation) -> Question:
+    subject: HostPattern = call.options.subject
+    if not call.options.dry_run:
+        confirm(call, f"Drop {subject} and everything that the job keeps about it?")
+    return Question({"subject": str(subject)}, counts=call.options.dry_run)
+
+
+def _count(call: Invocation, question: Question) -> Iterator[Row]:
+    subject: HostPattern = call.options.subject
+    _require(call, subject)
+    yield url_selection.count_urls(
+        call, subject, lambda url, _: belongs(subject, url), pending_too=True
+    )
+
+
+def _say(call: Invocation, answer: Answer) -> int:
+    if not answer.ok:
+        return say_answer(call, answer)
+    known = _drop_known(answer)
+    if call.json:
+        print_answer(call, answer)
+    elif known:
+        print(answer.said)
+        print("not touched:\n  " + "\n  ".join(answer.facts[NOT_TOUCHED]))
+        print(f"receipt: {answer.id} (`scrapy frontier audit drop --json` has it)")
+    if silent := print_silence(answer):
+        return silent
+    if not known:
+        raise JobError(answer.said)
+    return _IN_PART if answer.facts.get(NOT_REMOVED) else 0
+
+
+def _drop_known(answer: Answer) -> bool:
+    """Whether any agent knew it, or the one job."""
+    agents = answer.facts.get("agents")
+    every = [answer.facts] if agents is None else agents.values()
+    return any(facts.get(KNOWN, True) for facts in every)
+
+
+def _require(call: Invocation, subject: HostPattern) -> None:
+    """Raise `JobError` if nothing of *subject* is in the job."""
+    with StoreReader(call.folder()) as reader:
+        found = (belongs(subject, row.url) for row in reader.urls(subject.host))
+        if not knows(reader.store, reader.folder, subject) and not any(found):
+            raise JobError(unknown(reader.store, subject))
+
+
+VERBS = (
+    JobVerb(
+        "drop", "forget a host, or what lies below a URL, with everything kept about it",
+        add_options=_drop_options, arguments="HOST|PREFIX", plan=_plan, look=_count, apply=drop,
+        show=show_counts, say=_say, of_one_host=True,
+        about=(
+            "URLs pending, done and failed, robots.txt, cookies, clocks and counts go from the\n"
+            "store and from its files; the receipt, which stays in the audit log, says how many.\n"
+            "It is not blocked by that: links may lead there again. `block` it first to keep it\n"
+            "out. It cannot be undone. A host of which nothing is in the job is an error."
+        ),
+        examples=(
+            "drop example.com --dry-run -j crawls/news",
+            'drop example.com --yes --why "request of 3 May" -j crawls/news',
+            "drop https://example.com/private/ --yes -j crawls/news",
+        ),
+        exits={**ACT_EXITS, _IN_PART: "done but for what the receipt names as not removed"},
+    ),
+)  # fmt: skip

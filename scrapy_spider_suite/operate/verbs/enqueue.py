@@ -5,10 +5,16 @@ A portion is a few hundred rows; each is one batch, with how far it has come.
 A URL that is fetched once more keeps its identity and its depth; it is counted as pending, no
 longer as done or failed. Of the requests that a spider made itself only the fingerprint is kept,
 from which no request can be made again: they are left as they are, and counted.
+
+``scrapy frontier add``: URLs for the running or the next crawl.
+
+``scrapy frontier refetch`` and ``retry``.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +24,7 @@ from scrapy_spider_suite.crawl.seeds import SeedCounts, SeedList, seed_scheduler
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.operate import url_selection
 from scrapy_spider_suite.operate.actions import Action, ActionFolder
 from scrapy_spider_suite.operate.job_target import JobTarget
 from scrapy_spider_suite.operate.url_selection import (
@@ -27,7 +34,19 @@ from scrapy_spider_suite.operate.url_selection import (
     parse_pattern,
     parse_reason,
 )
-from scrapy_spider_suite.operate.verb import ActionProgress, Work
+from scrapy_spider_suite.operate.verb import (
+    ACT_EXITS,
+    ActionProgress,
+    Invocation,
+    JobVerb,
+    Question,
+    Row,
+    Work,
+    add_act_options,
+    add_caution,
+    show_counts,
+    without_port,
+)
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_transfer import bring_back, while_locked
@@ -39,6 +58,8 @@ from scrapy_spider_suite.urls.url_lists import (
     Seed,
     SeedLines,
     describe_read_error,
+    is_file_name,
+    read_lines,
 )
 
 _SOWING = 0.005
@@ -305,3 +326,179 @@ def _renewed(progress: ActionProgress, which: str, what: str) -> tuple[str, dict
     urls = counted(counts["urls"], f"URL{which} is", f"URLs{which} are")
     said = f"{urls} {what}{f' ({others})' if others else ''}"
     return f"{said}; {SPIDERS_OWN}" if "requests_of_the_spider" in counts else said, counts
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sources", metavar="URL|FILE", nargs="+")
+    parser.add_argument(
+        "--first", action="store_true", help="before everything else of their hosts"
+    )
+    parser.add_argument(
+        "--tag", metavar="NAME", type=_tag,
+        help="where the seeds come from, unless their lines say it",
+    )  # fmt: skip
+    add_caution(parser)
+    add_act_options(parser)
+
+
+def _tag(text: str) -> str:
+    if len(text) <= 100 and text.split() == [text]:
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a word of at most 100 characters")
+
+
+def _plan_add(call: Invocation) -> Question:
+    options = call.options
+    sources = [
+        f"{source} #tag={options.tag}" if options.tag else source for source in options.sources
+    ]
+    lines = read_lines(sources, str(call.settings["USER_AGENT"]))
+    return Question(
+        {"first": options.first}, lines, counts=options.dry_run, words=("--dry-run",),
+        by_owner=True,
+    )  # fmt: skip
+
+
+def _count_add(call: Invocation, question: Question) -> Iterator[Row]:
+    yield url_selection.count_seeds(call, question.lines or ())
+
+
+_ADD = (
+    JobVerb(
+        "add", "URLs, host names, or files of them, for the running or the next crawl",
+        add_options=_add_options, arguments="URL|FILE...", plan=_plan_add, look=_count_add,
+        apply=add, show=show_counts,
+        reads_only=lambda options, listed: options.sources == [listed],
+        about=(
+            "A file has a URL or a host name a line, plain or compressed (gz, xz, zst); @URL is a\n"
+            "list that is downloaded. What is known already is left as it is: see `refetch`. All\n"
+            "sources are read before anything is added; if one cannot be read, nothing is. Lines\n"
+            "that are no seeds are left out and counted: `report bad-seeds` has them."
+        ),
+        examples=(
+            "add https://example.com/ seeds.txt -j crawls/news",
+            "add breaking.txt --first -j crawls/news",
+            "add seeds.txt --dry-run -j crawls/news",
+            "add hosts.txt.zst @https://example.org/more.txt.gz --tag spring -j crawls/news",
+        ),
+        exits=ACT_EXITS,
+    ),
+)  # fmt: skip
+
+
+_PATTERN = "FILE|PATTERN"
+
+
+def _refetch_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar=_PATTERN)
+    parser.add_argument(
+        "--first", action="store_true",
+        help="before everything else of their hosts, those that are pending too",
+    )  # fmt: skip
+    add_caution(parser)
+    add_act_options(parser)
+
+
+def _plan_refetch(call: Invocation) -> Question:
+    options = call.options
+    arguments: dict[str, object] = {"first": options.first}
+    words = ("--dry-run", *(("--first",) if options.first else ()))
+    if "://" not in options.source and os.path.isfile(options.source):
+        lines = read_lines([options.source], "")
+        return Question(arguments, lines, counts=options.dry_run, words=words)
+    if "://" not in options.source and is_file_name(options.source):
+        raise ActionError(f"{options.source!r} is no URL, and there is no such file")
+    pattern = without_port(options.source)
+    parse_pattern(pattern)
+    return Question(
+        {**arguments, "pattern": pattern}, counts=options.dry_run,
+        words=(*words, "--", options.source),
+    )  # fmt: skip
+
+
+def _count_refetch(call: Invocation, question: Question) -> Iterator[Row]:
+    first = call.options.first
+    if question.lines is not None:
+        yield url_selection.count_listed(call, question.lines, pending_too=first)
+        return
+    pattern = str(question.arguments["pattern"])
+    subject, wanted = parse_pattern(pattern, url_selection.normal_of(call))
+    yield url_selection.count_urls(call, subject, lambda url, _: wanted(url), pending_too=first)
+
+
+def _reads_only_list(options: argparse.Namespace, listed: str | None) -> bool:
+    return options.source == listed or not os.path.exists(options.source)
+
+
+def _reason_argument(text: str) -> str:
+    try:
+        return parse_reason(text).value
+    except ActionError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _retry_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "subject", metavar="PATTERN", nargs="?", type=without_port,
+        help="of these hosts or URLs only",
+    )  # fmt: skip
+    add_caution(parser)
+    add_act_options(parser)
+    parser.add_argument(
+        "--reason", type=_reason_argument, required=True, metavar="REASON",
+        help="why they failed: a reason of the outcome table, such as timeout",
+    )  # fmt: skip
+
+
+def _plan_retry(call: Invocation) -> Question:
+    options = call.options
+    arguments = {"reason": options.reason}
+    if options.subject is not None:
+        parse_pattern(options.subject)
+        arguments["subject"] = options.subject
+    return Question(arguments, counts=options.dry_run)
+
+
+def _count_retry(call: Invocation, question: Question) -> Iterator[Row]:
+    options, reason = call.options, Event(call.options.reason)
+    subject, within = None, None
+    if options.subject is not None:
+        subject, within = parse_pattern(options.subject, url_selection.normal_of(call))
+    yield url_selection.count_urls(
+        call, subject,
+        lambda url, state: state.event is reason and (within is None or within(url)),
+        failed_only=True,
+    )  # fmt: skip
+
+
+_PATTERNS = (
+    "PATTERN is a host, a .domain, a URL, or a URL with * for anything after its host.\n"
+    "The delays hold as ever. Requests that a spider made itself cannot be made again."
+)
+_RENEW = (
+    JobVerb(
+        "refetch", "fetch URLs again that were fetched or failed", add_options=_refetch_options,
+        arguments=_PATTERN, plan=_plan_refetch, look=_count_refetch, apply=refetch,
+        show=show_counts, reads_only=_reads_only_list, about=f"FILE has a URL a line.\n{_PATTERNS}",
+        examples=(
+            "refetch changed.txt --first -j crawls/news",
+            "refetch 'https://example.com/news/*' --dry-run -j crawls/news",
+            "refetch .example.com -j crawls/news",
+        ),
+        exits=ACT_EXITS,
+    ),
+    JobVerb(
+        "retry", "try URLs again that failed for one reason", add_options=_retry_options,
+        arguments="--reason REASON", plan=_plan_retry, look=_count_retry, apply=retry,
+        show=show_counts,
+        about=f"{_PATTERNS}\nWith the reason trap, what is closed on these hosts is open again.",
+        examples=(
+            "retry --reason timeout -j crawls/news",
+            "retry example.com --reason robots --why 'they changed it' -j crawls/news",
+            "retry shop.example --reason trap -j crawls/news",
+        ),
+        exits=ACT_EXITS,
+    ),
+)  # fmt: skip
+
+VERBS = (*_ADD, *_RENEW)

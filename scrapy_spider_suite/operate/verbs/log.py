@@ -1,13 +1,41 @@
-"""The manifest of a crawl: all that whoever cites it, or repeats it, has to know."""
+"""The manifest of a crawl: all that whoever cites it, or repeats it, has to know.
+
+``scrapy frontier log``: what was fetched of a host, and when.
+
+``scrapy frontier audit``: what was asked of the job, and what came of it.
+
+``scrapy frontier manifest``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import argparse
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from scrapy_spider_suite.errors import JobError
+from scrapy_spider_suite.fetch.fetch_log import FIELDS, LOG_FOLDER
+from scrapy_spider_suite.fetch.fetch_log_reader import FetchFilter, FetchLogReader, parsed_lines
 from scrapy_spider_suite.operate.actions import AuditLog
+from scrapy_spider_suite.operate.verb import (
+    Found,
+    Invocation,
+    JobVerb,
+    Question,
+    Row,
+    add_limit,
+    as_number,
+    display_text,
+    without_port,
+)
+from scrapy_spider_suite.runtime.text import printable
+from scrapy_spider_suite.settings.values import duration
 from scrapy_spider_suite.store.job_directory import JobFile, JobHistory
 from scrapy_spider_suite.store.job_reader import StoreReader
 
@@ -53,3 +81,207 @@ def manifest(folder: Path, job: JobFile, counts: Mapping[str, int]) -> dict[str,
         **found,
         "actions": list(AuditLog(folder).rows()),
     }
+
+
+def moment(text: str) -> float:
+    """The type of ``--since``: seconds since the epoch. Raises `argparse.ArgumentTypeError`."""
+    try:
+        ago = duration().parse(text)
+        if isinstance(ago, float):
+            return time.time() - ago
+    except ValueError:
+        pass
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected a time ago such as 2h or 7d, or a date such as 2026-11-21 or "
+            "2026-11-21T19:03 (UTC)"
+        ) from None
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def _target(text: str) -> FetchFilter:
+    try:
+        return FetchFilter.parse(without_port(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _log_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="HOST|URL", type=_target)
+    parser.add_argument(
+        "--since", type=moment, default=0.0, metavar="TIME",
+        help="only fetches that ended since then: 2h, 7d (ago), or a date, UTC",
+    )  # fmt: skip
+
+
+def folders(job: Path, chosen: object) -> list[Path]:
+    """Return where the job in the folder *job* keeps or kept its fetch log.
+
+    *chosen* is its SUITE_FETCH_LOG. Raises `JobError` if there is none.
+    """
+    places = [job / LOG_FOLDER]
+    if isinstance(chosen, str):
+        places.append(Path(chosen))
+    found = [place for place in places if place.is_dir()]
+    if not found:
+        raise JobError(f"{job.parent} has no fetch log (SUITE_FETCH_LOG = {chosen!r})")
+    return found
+
+
+def _read_log(call: Invocation, question: Question) -> Iterator[str]:
+    job = call.folder()
+    file = JobFile.read(job)
+    chosen = True if file is None else file.settings.get("fetch_log", True)
+    for place in folders(job, chosen):
+        reader = FetchLogReader(place)
+        for line in reader.lines(call.options.target, call.options.since):
+            yield line.decode("ascii", "replace").rstrip("\n")
+        for path in reader.damaged:
+            print(f"scrapy frontier: {path} is damaged and was read in part", file=sys.stderr)
+
+
+def _show_log(call: Invocation, found: Found) -> int:
+    if found.one_job:
+        lines: Iterable[tuple[str, str]] = ((line, "") for line in found.by_agent[""])
+    else:  # a line begins with its time
+        every = found.by_agent.items()
+        lines = sorted((str(line), name) for name, rows in every for line in rows)
+    count = 0
+    for count, (line, name) in enumerate(lines, 1):  # noqa: B007
+        if not call.json:
+            print(line if found.one_job else printable(line))
+            continue
+        for row in parsed_lines(iter([line.encode("ascii", "replace") + b"\n"])):
+            print(json.dumps({"agent": name, **row} if name else row))
+    if not count:
+        print("scrapy frontier: no such fetch is in the fetch log", file=sys.stderr)
+    return 0 if count else 1
+
+
+_LOG = (
+    JobVerb(
+        "log", "what was fetched of a host or a URL, and when", add_options=_log_options,
+        arguments="HOST|URL", look=_read_log, show=_show_log, of_one_host=True,
+        about=(
+            "Prints lines of the fetch log, the oldest first: robots.txt, media, redirects and\n"
+            "failed fetches too. The target is a host, .domain (with all below it), an address\n"
+            "or a URL. The fields are\n\n"
+            f"  {' '.join(FIELDS)}\n\n"
+            "see docs/evidence.md. What a running crawl has fetched is there a second later."
+        ),
+        examples=(
+            "log example.com -j crawls/news",
+            "log .example.com --since 7d -j crawls/news --json",
+            "log https://example.com/page --since 2026-11-21 -j crawls/news",
+        ),
+        exits={1: "nothing was found"},
+    ),
+)  # fmt: skip
+
+
+def _audit_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("verb", metavar="VERB", nargs="?", help="only this verb's")
+    add_limit(parser)
+
+
+def _read_audit(call: Invocation, question: Question) -> Iterable[Row]:
+    options = call.options
+    rows = (row for row in AuditLog(call.folder()).rows()
+            if options.verb in (None, row.get("verb")))  # fmt: skip
+    return deque(rows, maxlen=options.limit or sys.maxsize)
+
+
+def _show_audit(call: Invocation, found: Found) -> int:
+    limit = call.options.limit or sys.maxsize
+    rows: Iterable[Row] = found.rows()
+    if not found.one_job:
+        rows = sorted(rows, key=lambda row: as_number(row.get("done")))
+    if call.json:
+        call.table(deque(rows, limit), ())
+        return 0
+    alike: dict[object, Row] = {}
+    for number, row in enumerate(rows):
+        key = number if found.one_job else (row.get("id"), row.get("ok"), row.get("said"))
+        names = [*alike[key]["names"], row["agent"]] if key in alike else [row.get("agent", "")]
+        done, said = display_text("when", row.get("done")), str(row.get("said", ""))[:100]
+        ok = "yes" if row.get("ok") else "no"
+        alike[key] = {**row, "names": names, "done": done, "ok": ok, "said": said}
+    table = ({**row, "agents": found.names(row["names"])} for row in deque(alike.values(), limit))
+    agents = () if found.one_job else ("agents",)
+    call.table(table, ("done", "who", "verb", *agents, "ok", "said", "why"))
+    return 0
+
+
+_AUDIT = (
+    JobVerb(
+        "audit", "what was asked of the job, by whom and why, and what came of it",
+        add_options=_audit_options, arguments="[VERB]", look=_read_audit, show=_show_audit,
+        about="The last ones; --json has all of each, receipts too.",
+        examples=("audit -j crawls/news --limit 50", "audit drop --json -j crawls/news"),
+    ),
+)  # fmt: skip
+
+
+def _read_manifest(call: Invocation, question: Question) -> Iterator[Row]:
+    yield read_manifest(call.folder())
+
+
+def _show_manifest(call: Invocation, found: Found) -> int:
+    for number, row in enumerate(found.rows()):
+        if call.json:
+            print(json.dumps(row))
+            continue
+        if number:
+            print()
+        if not found.one_job:
+            print(f"{'agent':<18} {printable(row['agent'])}")
+        _print_manifest(call, row)
+    return 0
+
+
+def _print_manifest(call: Invocation, found: dict[str, Any]) -> None:
+    """What fits on a screen: runs, seeds, how often settings and filters changed."""
+    runs, last = found["runs"], found["runs"][-1] if found["runs"] else {}
+    changed = [row for row in found["settings"] if "name" in row]
+    call.facts({
+        "job": found["job"], "spider": found["spider"],
+        "created": display_text("when", found["created"]),
+        "versions": [f"{name} {number}" for name, number in last.get("versions", {}).items()],
+        "settings": last.get("settings"),
+        "changed": [f"{display_text('when', row['when'])}: {row['name']} "
+                    f"{row['old']!r} -> {row['new']!r}"
+                    for row in changed],
+        "filters": [f"{display_text('when', row['when'])}: {row['stage']}: {row['text'][:60]!r}"
+                    for row in found["filters"]],
+        "seeds": [_manifest_seeds(row) for row in found["seeds"]],
+        **found["counts"],
+        "actions": len(found["actions"]),
+    })  # fmt: skip
+    print()
+    call.table(runs, ("run", "agent", "begun", "ended", "reason"))
+
+
+def _manifest_seeds(row: Row) -> str:
+    first = row.get("first", [])
+    more = row.get("named", 0) - len(first)
+    what = row.get("source") or ", ".join(first) + (f" and {more} more" if more else "")
+    return f"{what}, sha256 {row['sha256']}" if "sha256" in row else str(what)
+
+
+_MANIFEST = (
+    JobVerb(
+        "manifest", "all of a crawl that is to be cited: versions, settings, filters, seeds, runs",
+        look=_read_manifest, show=_show_manifest,
+        about=(
+            "--json has the whole: each run with its agent, versions and counts, the settings and\n"
+            "the text of every filter with the moment from which on they held, digests of the\n"
+            "seeds, and the audit log. Of several agents, each has a job with a manifest. A run\n"
+            "without an end was killed, or goes on."
+        ),
+        examples=("manifest -j crawls/news", "manifest --json -j crawls/news"),
+    ),
+)
+
+VERBS = (*_LOG, *_AUDIT, *_MANIFEST)

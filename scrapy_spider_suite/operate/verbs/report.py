@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,14 @@ from scrapy_spider_suite.analysis.link_stats import LinkStats, link_report
 from scrapy_spider_suite.crawl.seeds import bad_seed_lines
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.operate import reports
-from scrapy_spider_suite.operate.verb import Invocation, Row, Verb, row_limit
+from scrapy_spider_suite.operate.verb import (
+    Found,
+    Invocation,
+    JobVerb,
+    Question,
+    Row,
+    row_limit,
+)
 from scrapy_spider_suite.store.counters import FetchTotals
 from scrapy_spider_suite.store.job_directory import JobFile
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -34,7 +41,7 @@ def _tally(table: str, column: str) -> Callable[[StoreReader, int], Iterable[Row
     return rows
 
 
-def _seeds(reader: StoreReader, limit: int) -> Iterable[Row]:
+def _report_seeds(reader: StoreReader, limit: int) -> Iterable[Row]:
     for number, row in enumerate(reports.seed_rows(seeds(reader.store)), 1):
         yield row
         if number == limit:
@@ -62,7 +69,7 @@ def _sizes(reader: StoreReader, limit: int) -> Iterable[Row]:
 
 
 _ROWS: dict[str, Callable[[StoreReader, int], Iterable[Row]]] = {
-    "seeds": _seeds,
+    "seeds": _report_seeds,
     "bad-seeds": _bad_seeds,
     "hosts": lambda reader, limit: reports.host_rows(reader.hosts(), limit),
     "statuses": _tally("statuses", "status"),
@@ -76,7 +83,7 @@ _ROWS: dict[str, Callable[[StoreReader, int], Iterable[Row]]] = {
 }
 
 
-def _options(parser: argparse.ArgumentParser) -> None:
+def _report_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", choices=NAMES, help=", ".join(NAMES))
     parser.add_argument("--csv", action="store_true", help="print CSV with a line of names")
     parser.add_argument(
@@ -85,22 +92,39 @@ def _options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _run(call: Invocation) -> int:
-    name = own_name(call.options.name)
-    folder = call.folder()
+def _plan(call: Invocation) -> Question:
+    name, limit = call.options.name, call.options.limit
+    # Agents send all rows that are added up: the sum is cut.
+    cut = limit and own_name(name) not in reports.ADDED_UP
+    return Question(words=(name, "--limit", str(limit)) if cut else (name,))
+
+
+def _look(call: Invocation, question: Question) -> Iterator[Row]:
+    name, folder = own_name(call.options.name), call.folder()
     with StoreReader(folder) as reader:
         if name == "crawl":
-            facts = _crawl(reader, folder)
-            if call.options.csv:
-                print_csv([facts], tuple(facts))
-            else:
-                call.facts(facts)
-            return 0
-        rows, columns = _ROWS[name](reader, call.options.limit), reports.COLUMNS[name]
-        if call.options.csv and not call.json:
-            print_csv(rows, columns)
+            yield _crawl(reader, folder)
         else:
-            call.table(rows, columns)
+            yield from _ROWS[name](reader, call.options.limit)
+
+
+def _show(call: Invocation, found: Found) -> int:
+    name, options = own_name(call.options.name), call.options
+    rows: Iterable[Row] = (row for each in found.by_agent.values() for row in each)
+    if name == "crawl":
+        [facts] = [reports.crawl_of_agents(list(rows))] if not found.one_job else rows
+        if options.csv:
+            print_csv([facts], tuple(facts))
+        else:
+            call.facts(facts)
+        return 0
+    if not found.one_job:
+        rows = reports.rows_of_agents(name, list(rows), options.limit)
+    columns = reports.COLUMNS[name]
+    if options.csv and not call.json:
+        print_csv(rows, columns)
+    else:
+        call.table(rows, columns)
     return 0
 
 
@@ -125,9 +149,9 @@ def print_csv(rows: Iterable[Row], columns: tuple[str, ...]) -> None:
 
 
 VERBS = (
-    Verb(
+    JobVerb(
         "report", "the job as a table: crawl, seeds, hosts, statuses, types, domains, links",
-        _run, _options, "NAME",
+        add_options=_report_options, arguments="NAME", plan=_plan, look=_look, show=_show,
         about=(
             "Heritrix's names work too: responsecode is statuses, mimetype is types, and\n"
             "crawl-summary is crawl. All are over the whole life of the job, and come from its\n"

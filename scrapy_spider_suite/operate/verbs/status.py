@@ -1,0 +1,325 @@
+"""``scrapy frontier status``: whether the crawl runs, why it waits, and the job in figures.
+
+``scrapy frontier hosts``: the hosts with most pending or failed URLs, and why they wait.
+
+``scrapy frontier urls``: what the job knows of the URLs of a host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from operator import attrgetter
+from typing import Any
+
+from scrapy_spider_suite.errors import JobError
+from scrapy_spider_suite.fetch.dns_client import server_names
+from scrapy_spider_suite.frontier.policy import Exclusion
+from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
+from scrapy_spider_suite.operate import restrictions
+from scrapy_spider_suite.operate.judge import wait_counts, wait_summary, waits_in_status
+from scrapy_spider_suite.operate.judge import wait_rows as waiting_rows
+from scrapy_spider_suite.operate.restrictions import pause_reasons, paused_by
+from scrapy_spider_suite.operate.verb import (
+    Found,
+    Invocation,
+    JobVerb,
+    Question,
+    Row,
+    add_limit,
+    add_up,
+    as_number,
+    display_text,
+    host_argument,
+    seconds,
+)
+from scrapy_spider_suite.runtime.text import printable
+from scrapy_spider_suite.store.host_queues import NEVER, RESIDENT
+from scrapy_spider_suite.store.job_reader import StoreReader, wait_reason
+from scrapy_spider_suite.store.job_status import CrawlState, read_status
+from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlans
+from scrapy_spider_suite.store.rows import HostRecord
+from scrapy_spider_suite.urls.traps import counts_of
+
+_TOLD = ("started", "ended", "finish_reason", "exit_code", "cache_hit_rate")
+_IN_WORDS = (
+    "state", "running", "paused", "pauses", "waits", "ended", "finish_reason", "exit_code",
+    "last_heard", "silent_name_servers",
+)  # fmt: skip
+"""The values that text says in the lines that come first."""
+_SUMS = (
+    "pending", "done", "failed", "retried", "filtered", "dead_hosts", "hosts", "leased",
+    "in_sieve", "to_revisit", "unextracted",
+)  # fmt: skip
+"""The values that can be added up."""
+
+
+def _status_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--alive", type=seconds, metavar="S",
+        help="print nothing; exit code 1 unless a crawl has said in the last S seconds that it "
+        "uses the job",
+    )  # fmt: skip
+
+
+def _read_status(call: Invocation, question: Question) -> Iterator[Row]:
+    if call.options.alive is not None:
+        yield {"alive": _is_alive(read_status(call.folder()) or {}, call.options.alive)}
+        return
+    now = time.time()
+    with StoreReader(call.folder()) as reader:
+        state, status = reader.crawl_state(now), reader.status() or {}
+        row = _status_row(reader, state, status, now)
+    if not call.json:
+        row["in_words"] = {
+            "running": words_of_state(state, status),
+            "paused": words_of_pauses(row["pauses"]) or ("yes" if row.get("paused") else ""),
+            "waiting": wait_summary(waits_in_status(status), now) if row["waits"] else "",
+            "name_servers": words_of_servers(row.get("silent_name_servers")),
+        }  # fmt: skip
+    yield row
+
+
+def _show_status(call: Invocation, found: Found) -> int:
+    if call.options.alive is not None:
+        return 0 if all(row["alive"] for row in found.rows()) else 1
+    if not found.one_job:
+        _show_agents(call, found)
+        return 0
+    [row] = found.rows()
+    if call.json:
+        print(json.dumps(row))
+        return 0
+    outcomes, words = row.pop("outcomes"), row.pop("in_words")
+    if "traps" in row:
+        row["traps"] = counts_of(row["traps"])
+    lines = {name: text for name, text in words.items() if text}
+    lines |= {name: value for name, value in row.items() if name not in _IN_WORDS}
+    for name, value in lines.items():
+        print(f"{name.replace('_', ' '):<12} {display_text(name, value)}")
+    _print_outcomes(outcomes)
+    return 0
+
+
+def _print_outcomes(outcomes: Mapping[str, int]) -> None:
+    for name, count in sorted(outcomes.items(), key=lambda item: -item[1]):
+        print(f"  {printable(str(name)).replace('_', ' '):<20} {count}")
+
+
+def _show_agents(call: Invocation, found: Found) -> None:
+    rows = list(found.rows())
+    added = add_up({name: row[name] for name in _SUMS if name in row} for row in rows)
+    outcomes = add_up(row.get("outcomes", {}) for row in rows)
+    now = time.time()
+    waits = wait_counts((wait for row in rows for wait in row.get("waits", ())), now)
+    rows.append({"agent": None, "running": all(row.get("running") for row in rows), **added,
+                 "outcomes": outcomes, "waits": waiting_rows(waits, now)})  # fmt: skip
+    call.table(rows, ("agent", "running", *(name for name in _SUMS if name in added), "paused"))
+    if not call.json:
+        print(wait_summary(waits, now))
+        _print_outcomes(outcomes)
+
+
+def pauses(reader: StoreReader, status: Mapping[str, Any]) -> list[str]:
+    """The reasons for which the job is paused; an operator by name."""
+    known = () if status.get("ended") else status.get("pauses", ())
+    return pause_reasons(reader.store.kv("control"), known)
+
+
+def words_of_pauses(pauses: list[str]) -> str:
+    """One line on what has paused a crawl; "" if nothing has."""
+    return f"by {', '.join(pauses)}" if pauses else ""
+
+
+def silent_servers(state: CrawlState, status: Mapping[str, Any]) -> Row:
+    """The name servers of a crawl that runs, if none of them answers."""
+    servers = status.get("silent_name_servers") if state.running else None
+    return {} if servers is None else {"silent_name_servers": servers}
+
+
+def words_of_servers(servers: Sequence[str] | None) -> str:
+    """One line on name *servers* that do not answer; "" if there are none."""
+    if servers is None:
+        return ""
+    return f"none answers ({server_names(servers)}; SUITE_DNS_SERVERS chooses them)"
+
+
+def words_of_state(state: CrawlState, status: Mapping[str, Any]) -> str:
+    """One line on whether the crawl that wrote *status* runs, and how it ended."""
+    heard = display_text("when", status.get("when", status.get("started")))
+    if state is CrawlState.KILLED:
+        return f"no: killed, last heard {heard}"
+    if state is CrawlState.SILENT:
+        return f"yes, but silent since {heard}: its event loop stands still"
+    if state is CrawlState.RUNNING:
+        return "yes, and stopping" if status.get("closing") else "yes"
+    if not status.get("ended"):
+        return "no"
+    code = status.get("exit_code")
+    how = str(status.get("finish_reason")) + ("" if code is None else f", exit code {code}")
+    return f"no: ended {display_text('ended', status['ended'])} ({how})"
+
+
+def _status_row(
+    reader: StoreReader, state: CrawlState, status: Mapping[str, Any], now: float
+) -> Row:
+    counters = reader.counters()
+    row: Row = {
+        "running": state.running, "state": state.value, "pauses": pauses(reader, status),
+        "waits": waiting_rows(waits_in_status(status), now),
+        "pending": counters.pending, "done": counters.done,
+        "failed": counters.failed, "retried": counters.retried, "filtered": counters.filtered,
+        "dead_hosts": counters.dead_hosts, "seconds": round(counters.seconds),
+        "outcomes": {event.value: count for event, count in counters.events.items()},
+    }  # fmt: skip
+    if reader.store.sieve is not None:
+        sieve = reader.store.sieve.statistics()
+        row |= {
+            "in_sieve": reader.in_sieve(), "sieve_known": sieve.known,
+            "sieve_flushes": sieve.flushes,
+            "sieve_false_positives": float(f"{sieve.false_positive_bound:.2g}"),
+        }  # fmt: skip
+    revisits = RevisitPlans(reader.store.kv(ROWS), RevisitPolicy())
+    if len(revisits):
+        row |= {"to_revisit": len(revisits), "next_due": revisits.next_due()}
+    unextracted = len(reader.unextracted)
+    if unextracted:
+        row["unextracted"] = unextracted
+    if counters.traps:
+        row["traps"] = {trap.value: count for trap, count in counters.traps.items()}
+    if state.running:
+        facts = ("process", "hosts", "leased", "paused")
+        row |= {name: status[name] for name in facts if name in status}
+        row |= silent_servers(state, status)
+    if state in (CrawlState.KILLED, CrawlState.SILENT):
+        row["last_heard"] = status.get("when")
+    return row | {name: status[name] for name in _TOLD if status.get(name) not in (None, {})}
+
+
+def _is_alive(status: Mapping[str, Any], silent: float) -> bool:
+    """Whether a crawl that has been *silent* for so many seconds at most says that it runs."""
+    return not status.get("ended") and time.time() - float(status.get("when", 0)) < silent
+
+
+_STATUS = (
+    JobVerb(
+        "status", "whether the crawl runs, why it waits, and the job in figures",
+        add_options=_status_options, look=_read_status, show=_show_status,
+        examples=("status -j crawls/news", "status --alive 1800 -j crawls/news"),
+        exits={1: "with --alive: no crawl uses the job, or it stands still"},
+    ),
+)  # fmt: skip
+
+
+def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> Iterator[Row]:
+    """What is said of each of *hosts*, here and by ``why``."""
+    now = time.time()
+    running = reader.crawl_state(now).running
+    policy = restrictions.policy_with_blocks(reader.store.kv(restrictions.BLOCKS), now)
+    paused = paused_by(reader.store.kv("control"))
+    for name, record in hosts:
+        row = _hosts_row(name, record, policy.bar_of_visit(name, "", now), now)
+        if not running and record.due == RESIDENT and not row["next_visit"] and _waits(record):
+            row["why"] = "no crawl is running"
+        if paused and _waits(record):
+            row |= {"next_visit": None, "why": f"the job is paused by {paused}; {row['why']}"}
+        yield row
+
+
+def _hosts_row(name: str, record: HostRecord, bar: Exclusion | None, now: float) -> Row:
+    # A host in memory writes down only later that it waits for a block.
+    barred = bar is not None and _waits(record)
+    known = record.pending and record.next_fetch < NEVER
+    return {
+        "host": name, "pending": record.pending, "done": record.done, "failed": record.failed,
+        "next_visit": round(max(0.0, record.next_fetch - now), 1) if known else None,
+        "why": str(bar) if barred else wait_reason(record, now),
+    }  # fmt: skip
+
+
+def _waits(record: HostRecord) -> bool:
+    return bool(record.pending and not record.dead)
+
+
+def _hosts_options(parser: argparse.ArgumentParser) -> None:
+    add_limit(parser)
+    parser.add_argument(
+        "--sort", choices=("pending", "failed"), default="pending",
+        help="the column whose greatest numbers come first (pending)",
+    )  # fmt: skip
+
+
+def _read_hosts(call: Invocation, question: Question) -> Iterator[Row]:
+    limit = call.options.limit or sys.maxsize
+    with StoreReader(call.folder()) as reader:
+        column = attrgetter(call.options.sort)
+        first = heapq.nlargest(limit, reader.hosts(), key=lambda item: column(item[1]))
+        yield from host_rows(reader, first)
+
+
+def _show_hosts(call: Invocation, found: Found) -> int:
+    options, rows = call.options, found.rows()
+    if not found.one_job:
+        limit = options.limit or sys.maxsize
+        rows = iter(heapq.nlargest(limit, rows, key=lambda row: as_number(row.get(options.sort))))
+    call.table(rows, found.columns("host", "pending", "done", "failed", "next_visit", "why"))
+    return 0
+
+
+_HOSTS = (
+    JobVerb(
+        "hosts", "hosts, those with the longest queues first: length, next visit, why it waits",
+        add_options=_hosts_options, look=_read_hosts, show=_show_hosts,
+        examples=("hosts -j crawls/news --limit 50", "hosts -j crawls/news --sort failed"),
+    ),
+)  # fmt: skip
+
+
+def _urls_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("host", metavar="HOST", type=host_argument)
+    parser.add_argument(
+        "--state", choices=["pending", "done", "failed"], help="only those in this state"
+    )
+    add_limit(parser)
+
+
+def _urls_rows(reader: StoreReader, host: str, state: str | None) -> Iterator[Row]:
+    for url in reader.urls(host):
+        known = url.state
+        if state in (None, known.state.value):
+            yield {
+                "state": known.state.value, "reason": known.event.value if known.event else "",
+                "status": known.status or None, "attempts": known.attempts,
+                "tag": url.tag or None, "url": url.url,
+            }  # fmt: skip
+
+
+def _read_urls(call: Invocation, question: Question) -> Iterator[Row]:
+    options = call.options
+    with StoreReader(call.folder()) as reader:
+        if reader.host(options.host) is None:
+            raise JobError(f"the job has never met the host {options.host!r}")
+        limit = options.limit or sys.maxsize
+        yield from islice(_urls_rows(reader, options.host, options.state), limit)
+
+
+def _show_urls(call: Invocation, found: Found) -> int:
+    rows = islice(found.rows(), call.options.limit or sys.maxsize)
+    call.table(rows, found.columns("state", "reason", "status", "attempts", "tag", "url"))
+    return 0
+
+
+_URLS = (
+    JobVerb(
+        "urls", "the URLs of a host, their states and reasons", add_options=_urls_options,
+        arguments="HOST", look=_read_urls, show=_show_urls, of_one_host=True,
+        examples=("urls example.com --state failed -j crawls/news --json",),
+    ),
+)  # fmt: skip
+
+VERBS = (*_STATUS, *_HOSTS, *_URLS)
