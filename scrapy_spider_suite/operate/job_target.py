@@ -124,13 +124,6 @@ class JobTarget:
         """Hand over to other agents what is here. Raises `ActionError`: there are none."""
         raise ActionError("no crawl is running: an agent hands over what it has while it runs")
 
-    def reads_long(self, name: str) -> bool:
-        """Whether `set` would read for long, and `read_setting` is to be called before it."""
-        return False
-
-    def read_setting(self, name: str, value: str) -> None:
-        """Read beforehand what `set` will need; in any thread."""
-
     def set(self, name: str, value: str, *, dry: bool = False) -> tuple[str, str]:
         """Give a setting another value, unless it is *dry*; return the old and the new one.
 

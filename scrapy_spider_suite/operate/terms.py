@@ -162,7 +162,7 @@ def normalizer_for_reading(terms: CrawlTerms, store: RocksStore | None) -> Norma
         return make_normalizer(bare, kv, NoStats(), terms.domains)
 
 
-def terms_of_job(call: Invocation, reader: StoreReader) -> CrawlTerms:
+def terms_of_job(project: BaseSettings, reader: StoreReader) -> CrawlTerms:
     """The terms of the last crawl of a job; of one that kept none, what can be told without it."""
     kept = CrawlTerms.load(reader.store.kv("terms"))
     if kept is not None:
@@ -170,19 +170,19 @@ def terms_of_job(call: Invocation, reader: StoreReader) -> CrawlTerms:
     job = JobFile.read(reader.folder)
     if job is None:
         raise JobError(f"{reader.folder.parent} holds no job of scrapy-spider-suite")
-    settings = call.settings.copy()
+    settings = project.copy()
     terms = CrawlTerms.of(settings, None)
     values = {name: job.settings.get(name.removeprefix("SUITE_").lower()) for name in terms.values}
     known = {name: value for name, value in values.items() if value is not None}
     return CrawlTerms({**terms.values, **known}, {}, job.spider)
 
 
-def terms_of_spider(call: Invocation, name: str | None) -> CrawlTerms:
+def terms_of_spider(project: BaseSettings, name: str | None) -> CrawlTerms:
     """The terms of a crawl of the spider *name* (None: of none) that would begin now.
 
     Raises `JobError` if the project has no such spider.
     """
-    settings = call.settings.copy()
+    settings = project.copy()
     if name is None:
         return CrawlTerms.of(settings, None)
     try:

@@ -183,13 +183,13 @@ def normal_of(call: Invocation) -> Normal:
     if call.redis is not None:
         return normalize
     with StoreReader(call.folder()) as reader:
-        return normalizer_for_reading(terms_of_job(call, reader), reader.store)
+        return normalizer_for_reading(terms_of_job(call.settings, reader), reader.store)
 
 
 def count_listed(call: Invocation, lines: Iterable[str], *, pending_too: bool) -> Row:
     """Count those of a list that are done or failed, or pending too."""
     with StoreReader(call.folder()) as reader:
-        normal = normalizer_for_reading(terms_of_job(call, reader), reader.store)
+        normal = normalizer_for_reading(terms_of_job(call.settings, reader), reader.store)
         bad = _BadLines()
         seeds = _seeds_in(lines, bad, normalize)
         found = _known_rows(reader, seeds, normal, pending_too=pending_too)
@@ -200,7 +200,7 @@ def count_seeds(call: Invocation, lines: Iterable[str]) -> Row:
     """Count the seeds of a list, and those that the job does not know (one that comes twice twice).
     """
     with StoreReader(call.folder()) as reader:
-        normal = normalizer_for_reading(terms_of_job(call, reader), reader.store)
+        normal = normalizer_for_reading(terms_of_job(call.settings, reader), reader.store)
         bad = _BadLines()
         total, new, first = 0, 0, list[str]()
         for seed in _seeds_in(lines, bad, normal):

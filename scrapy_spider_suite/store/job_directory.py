@@ -272,7 +272,7 @@ class Job:
             damaged += store.sieve.statistics().damaged
         for damage in damaged:
             logger.error(
-                "%s: the URLs in it count as new until `scrapy seen check --repair -j %s` has "
+                "%s: the URLs in it count as new until `scrapy frontier check --repair -j %s` has "
                 "mended it", damage, self.path,
             )  # fmt: skip
 

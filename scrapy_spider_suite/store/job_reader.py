@@ -149,14 +149,14 @@ class StoreReader:
         yield from wrong_plans(self.store)
         if self.store.archive is not None:
             for finding in self.store.archive.urls.check():
-                yield f"{finding.file}: {finding.what} (`scrapy seen check --repair`)"
+                yield f"{finding.file}: {finding.what} (`scrapy frontier check --repair`)"
         yield from self._check_sieve()
 
     def _check_sieve(self) -> Iterator[str]:
         if self.store.sieve is None:
             return
         for damage in self.store.sieve.sieve.check():
-            yield f"{damage} (`scrapy seen check --repair`)"
+            yield f"{damage} (`scrapy frontier check --repair`)"
         after, decided = None, self.store.sieve.sieve.decided
         for number, _, keys in rows_in(self.store):
             expected = min(number, decided) if after is None else after

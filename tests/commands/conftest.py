@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import command_line as commandline
 from support import packs_command
 from support.frontier_command import Frontier, Said, parsed, small_crawl
 
-from scrapy_spider_suite.commands.seen import Command as SeenCommand
 from scrapy_spider_suite.packs.pack_file import FORMATS
 from scrapy_spider_suite.settings.table import LINK_TABLES
 from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess
@@ -25,20 +23,6 @@ def frontier(capsys: pytest.CaptureFixture[str]) -> Frontier:
 
     def run(*arguments: str, **settings: Any) -> Said:
         command, options, left = parsed(arguments, settings)
-        capsys.readouterr()
-        command.run(left, options)
-        printed = capsys.readouterr()
-        return Said(command.exitcode, "".join(printed), printed.out)
-
-    return run
-
-
-@pytest.fixture
-def seen(capsys: pytest.CaptureFixture[str]) -> Frontier:
-    """Run ``scrapy seen`` in this process, too."""
-
-    def run(*arguments: str) -> Said:
-        command, options, left = commandline.parsed(SeenCommand(), arguments)
         capsys.readouterr()
         command.run(left, options)
         printed = capsys.readouterr()

@@ -18,16 +18,18 @@ from support.frontier_command import COMMAND, FAST, HOST, Frontier, Said, parsed
 from support.loaded_modules import loaded_by
 
 from scrapy_spider_suite.commands.frontier import Command
-from scrapy_spider_suite.commands.frontier_verbs import MODULES
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.operate.actions import ActionFolder
+from scrapy_spider_suite.operate.verbs import all_verbs
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.testing import FakeWebProcess
 
 # The verbs
+
+VERBS = [verb.name for verb in all_verbs().values() if verb.listed]
 
 
 def test_status(web: FakeWebProcess, finished: Path, frontier: Frontier) -> None:
@@ -218,9 +220,9 @@ def test_a_host_that_was_never_met(finished: Path, frontier: Frontier) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "expected one of status, hosts"),
+        ([], "expected one of blocks, check"),
         (["hsots"], "'hsots' is no verb; did you mean hosts?"),
-        (["xxxx"], "expected one of status, hosts"),
+        (["xxxx"], "expected one of blocks, check"),
         (["status"], "which job"),
         (["status", "extra", "-j", "JOB"], "unrecognized arguments: extra"),
         (["urls", "-j", "JOB"], "the following arguments are required: HOST"),
@@ -242,11 +244,11 @@ def test_help_has_the_verbs() -> None:
     """A line each, with the exit codes."""
     done = scrapy("--help")
     assert done.returncode == 0, done.stderr
-    assert all(f"\n  {verb} " in done.stdout for verb in MODULES)
+    assert all(f"\n  {verb} " in done.stdout for verb in VERBS)
     assert "Exit codes: 0" in done.stdout
 
 
-@pytest.mark.parametrize("verb", MODULES)
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_with_examples(verb: str, frontier: Frontier) -> None:
     """Its own options and examples that are parsed, and exit codes."""
     said = frontier(verb, "--help").out

@@ -6,20 +6,17 @@ import fcntl
 import json
 import os
 import subprocess
-import tarfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapy.exceptions import UsageError
 from support.frontier_command import COMMAND, FAST, HOST, Frontier, Said
 from support.running_crawl import running, until
 
 from scrapy_spider_suite.operate.actions import MAX_BYTES, Action, ActionFolder, new_id
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
-from scrapy_spider_suite.store.rows import FORMAT
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 OLDER = Path(__file__).parents[1] / "data" / "jobs" / "job-format-1.tar.xz"
@@ -55,24 +52,6 @@ def test_audit(job: Path, frontier: Frontier) -> None:
     assert table[0].split() == ["done", "who", "verb", "ok", "said", "why"]
     done = f"{datetime.fromtimestamp(row['done'], UTC):%Y-%m-%d %H:%M:%S} UTC"
     assert table[1].startswith(f"{done}  ops@h  pause  yes")
-
-
-def test_an_upgrade_is_written_down(frontier: Frontier, tmp_path: Path) -> None:
-    """As all else that is done to a job; the job may be named without ``-j``."""
-    with tarfile.open(OLDER) as tar:
-        tar.extractall(tmp_path, filter="data")
-    job = str(tmp_path / "bulk")
-    [dry] = frontier("upgrade", job, "--dry-run", "--json").rows
-    assert dry["upgraded"] is False
-    assert rows(frontier, "audit", "-j", job) == []
-    by = ("--yes", "--why", "the new release", "--who", "ops@h")
-    assert frontier("upgrade", job, *by).code == 0
-    assert frontier("upgrade", "-j", job).code == 0  # there is nothing left to do
-    [row] = rows(frontier, "audit", "-j", job)
-    assert (row["verb"], row["who"], row["why"]) == ("upgrade", "ops@h", "the new release")
-    assert (row["ok"], row["facts"]) == (True, {"before": 1, "format": FORMAT})
-    with pytest.raises(UsageError, match="which job"):
-        frontier("upgrade")
 
 
 def test_whoever_comes_next_carries_out_what_was_left(job: Path, frontier: Frontier) -> None:

@@ -17,7 +17,7 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.robots_rules import judge_robots
 from scrapy_spider_suite.operate.actions import Action
 from scrapy_spider_suite.operate.job_target import JobTarget
-from scrapy_spider_suite.operate.verbs import APPLY
+from scrapy_spider_suite.operate.verbs import actions
 from scrapy_spider_suite.store import url_states
 from scrapy_spider_suite.store.interface import MemoryKV
 from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies
@@ -93,7 +93,7 @@ def test_robots_of_other_ports_and_schemes_go_with_their_host(site: JobTarget) -
     robots = RobotsStore(site.store.kv("robots"))
     for origin in ("http://a.test", "https://a.test:8443", "http://b.test:8080"):
         robots.put(judge_robots(origin, 404, b"", now=0.0))
-    work = APPLY["drop"](site, Action("1", "drop", {"subject": "a.test"}, "job", "me", 0.0))
+    work = actions()["drop"](site, Action("1", "drop", {"subject": "a.test"}, "job", "me", 0.0))
     assert isinstance(work, Generator)
     with pytest.raises(StopIteration) as end:  # noqa: PT012 - whatever portion is the last
         while True:
@@ -116,7 +116,7 @@ def test_what_sitemaps_and_twins_left(site: JobTarget) -> None:
     for name in ("a.test", "b.test"):
         twins.redirected(f"http://{name}/", f"https://{name}/", permanent=True)
     site.commit()
-    work = APPLY["drop"](site, Action("1", "drop", {"subject": "www.a.test"}, "job", "me", 0.0))
+    work = actions()["drop"](site, Action("1", "drop", {"subject": "www.a.test"}, "job", "me", 0.0))
     assert isinstance(work, Generator)
     for _ in work:
         site.commit()

@@ -18,7 +18,7 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.revisit_rules import Mode, RevisitPolicy, Validators
 from scrapy_spider_suite.operate.actions import Action
 from scrapy_spider_suite.operate.job_target import JobTarget
-from scrapy_spider_suite.operate.verbs import APPLY
+from scrapy_spider_suite.operate.verbs import actions
 from scrapy_spider_suite.operate.verbs.drop import _forget_originals, _forget_plans
 from scrapy_spider_suite.store.revisit_plans import row_of
 from scrapy_spider_suite.store.rocks_store import RocksStore
@@ -44,7 +44,7 @@ def site(tmp_path: Path) -> Iterator[JobTarget]:
 
 def portions(site: JobTarget, verb: str, **arguments: Any) -> list[int]:
     """How many URLs were pending before and after each portion of *verb*."""
-    work = APPLY[verb](site, Action("1", verb, arguments, "job", "me", 0.0))
+    work = actions()[verb](site, Action("1", verb, arguments, "job", "me", 0.0))
     assert isinstance(work, Generator)
     pending = [site.frontier.pending]
     for _ in work:

@@ -20,7 +20,7 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.operate.actions import Action, ActionFolder
 from scrapy_spider_suite.operate.job_target import JobTarget
 from scrapy_spider_suite.operate.url_selection import matches, parse_pattern
-from scrapy_spider_suite.operate.verbs import APPLY
+from scrapy_spider_suite.operate.verbs import actions
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.store.seen_index import Archive
@@ -38,7 +38,7 @@ def site(tmp_path: Path) -> Iterator[JobTarget]:
 
 def carried_out(site: JobTarget, verb: str, **arguments: Any) -> dict[str, Any]:
     """The facts of the answer."""
-    work = APPLY[verb](site, Action("1", verb, arguments, "job", "me", 0.0))
+    work = actions()[verb](site, Action("1", verb, arguments, "job", "me", 0.0))
     assert isinstance(work, Generator)
     while True:
         try:
@@ -192,8 +192,8 @@ def test_two_at_once_walk_apart(site: JobTarget) -> None:
         site.store.put_record(host, record)
         site.frontier.counters.done += 120
     patterns = ("http://a.test/*7", "http://b.test/*7", "http://a.test/*8")
-    actions = [Action(text, "refetch", {"pattern": text}, "job", "me", 0.0) for text in patterns]
-    works = {action.id: APPLY["refetch"](site, action) for action in actions}
+    asked = [Action(text, "refetch", {"pattern": text}, "job", "me", 0.0) for text in patterns]
+    works = {action.id: actions()["refetch"](site, action) for action in asked}
     found: dict[str, dict[str, Any]] = {}
     for _ in range(20):
         for pattern, work in works.items():

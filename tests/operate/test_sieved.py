@@ -16,7 +16,7 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.operate.actions import Action, ActionFolder
 from scrapy_spider_suite.operate.job_target import JobTarget
-from scrapy_spider_suite.operate.verbs import APPLY
+from scrapy_spider_suite.operate.verbs import actions
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, SieveIndex
@@ -38,7 +38,7 @@ def site(tmp_path: Path) -> Iterator[JobTarget]:
 
 def carry_out(site: JobTarget, verb: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
     """All portions of an action; its receipt."""
-    work = APPLY[verb](site, Action("1", verb, arguments, "job", "me", 0.0))
+    work = actions()[verb](site, Action("1", verb, arguments, "job", "me", 0.0))
     assert isinstance(work, Generator)
     while True:
         try:

@@ -307,7 +307,7 @@ def test_a_damaged_archive_is_named(tmp_path: Path, caplog: pytest.LogCaptureFix
     job = open_job(tmp_path)
     said = [line for line in caplog.messages if segment.name in line]
     assert len(said) == 1
-    assert "scrapy seen check --repair" in said[0]
+    assert "scrapy frontier check --repair" in said[0]
     job.close()
 
 

@@ -21,7 +21,7 @@ from scrapy_spider_suite.operate.executors.action_runner import ActionRunner
 from scrapy_spider_suite.operate.executors.agent_calls import CallListener
 from scrapy_spider_suite.operate.executors.call_executor import CallExecutor
 from scrapy_spider_suite.operate.job_target import job_at_rest
-from scrapy_spider_suite.operate.verbs import APPLY
+from scrapy_spider_suite.operate.verbs import actions
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 from scrapy_spider_suite.urls.normalize import host_of
 from support.redis_servers import RedisServer
@@ -119,7 +119,7 @@ class Town:
             with ExitStack() as stack:
                 site = stack.enter_context(job_at_rest(folder))
                 assert site is not None
-                operator, beat = ActionRunner(site, job.id, APPLY), 0.0
+                operator, beat = ActionRunner(site, job.id, actions()), 0.0
                 while True:
                     operator.look()
                     if time.monotonic() > beat:

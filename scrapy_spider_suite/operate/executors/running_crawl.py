@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddleware
@@ -82,8 +81,6 @@ def retry_refused(crawl: Crawl) -> None:
     )  # fmt: skip
 
 
-Step = Callable[[], None]
-
 _FILTERS = frozenset(FILTERS.values())
 """Settings by which the filters are made anew."""
 
@@ -91,54 +88,27 @@ _FILTERS = frozenset(FILTERS.values())
 def change_setting(
     crawl: Crawl, name: str, raw: object, *, dry: bool = False
 ) -> tuple[object, object]:
-    """Give the setting *name* (``SUITE_…`` or one of `LIVE`) the value *raw*; return the old and
-    the new one.
+    """Give the setting *name* (``SUITE_…`` or one of `LIVE`) the value *raw*.
 
-    Raises `SettingsError` if that cannot be, and changes nothing then, nor if it is *dry*.
+    Returns the old and the new value. Changes nothing if it is *dry*. Raises `SettingsError`: the
+    value is wrong, or the setting holds from the start of a crawl.
     """
     if name in LIVE_SCRAPY_SETTINGS:
         return _change_scrapys(crawl, name, raw, dry=dry)
-    return prepare_change(crawl, name, raw).make(dry=dry)
-
-
-class Change(NamedTuple):
-    """Another value for a *field*, that can be; *steps* have the core go by it."""
-
-    crawl: Crawl
-    field: str
-    old: SuiteSettings
-    new: SuiteSettings
-    steps: list[Step]
-
-    def make(self, *, dry: bool = False) -> tuple[object, object]:
-        """See `change_setting`."""
-        if self.old != self.new:
-            _ask(self.crawl, self.new)
-            if not dry:
-                for step in self.steps:
-                    step()
-                _adopt(self.crawl, self.new)
-        return getattr(self.old, self.field), getattr(self.new, self.field)
-
-
-def prepare_change(crawl: Crawl, name: str, raw: object) -> Change:
-    """Read and check what the setting ``SUITE_…`` *name* is to be; in any thread.
-
-    Raises `SettingsError`.
-    """
     field = find_setting(name)
     if not DECLARATIONS[field].live:
         raise SettingsError(f"{name} holds from a start on: stop the crawl, and start it with it")
     old = crawl.settings
     new = old.with_value(field, raw)
-    changed = {each for each in DECLARATIONS if getattr(old, each) != getattr(new, each)}
-    return Change(crawl, field, old, new, list(_prepare(crawl, new, changed)))
-
-
-def _prepare(crawl: Crawl, new: SuiteSettings, changed: set[str]) -> Iterator[Step]:
-    """The steps to *new*. Raises `SettingsError`, and changes nothing."""
-    if changed & _FILTERS:
-        yield partial(crawl.filters.adopt, crawl.filters.prepare(new))
+    if old != new:
+        changed = {each for each in _FILTERS if getattr(old, each) != getattr(new, each)}
+        filters = crawl.filters.prepare(new) if changed else None
+        _ask(crawl, new)
+        if not dry:
+            if filters is not None:
+                crawl.filters.adopt(filters)
+            _adopt(crawl, new)
+    return getattr(old, field), getattr(new, field)
 
 
 def _ask(crawl: Crawl, new: SuiteSettings) -> None:
@@ -176,7 +146,7 @@ def _change_scrapys(
 
 
 def _adopt(crawl: Crawl, new: SuiteSettings) -> None:
-    """Let everybody go by *new*."""
+    """Have all parts of the crawl use *new*."""
     old, crawl.settings = crawl.settings, new
     replace_settings(crawl.crawler, new)
     crawl.frontier.policy.update(**policy_fields(new))
@@ -205,7 +175,6 @@ class RunningJob(JobTarget):
 
     @property
     def normal(self) -> Normal:
-        """See `Site`."""
         return self._crawl.normalizer
 
     def look(self) -> None:
@@ -214,11 +183,10 @@ class RunningJob(JobTarget):
             self.blocks_changed()
 
     def blocks_changed(self) -> None:
-        """See `Site`."""
         self._blocks_changed = True
 
     def settle(self) -> None:
-        """See `Site`: in force at once, for what waits at the gate too."""
+        """Put blocks in force at once, also for what waits at the gate."""
         if not self._blocks_changed:
             return
         kv = self.store.kv(restrictions.BLOCKS)
@@ -229,7 +197,6 @@ class RunningJob(JobTarget):
         self._scheduler.wake()
 
     def commit(self) -> bool:
-        """See `Site`."""
         self._flush()
         return not self.store.dirty
 
@@ -239,7 +206,7 @@ class RunningJob(JobTarget):
         return robots.store.forget(origin) if robots else super().forget_robots(origin)
 
     def forget_cookies(self, host: str) -> int:
-        """See `Site`: in memory too."""
+        """Forget it in memory, too."""
         middleware = self._crawl.crawler.get_downloader_middleware(CookiesMiddleware)
         kept = super().forget_cookies(host)
         if isinstance(middleware, HostCookiesMiddleware):
@@ -250,13 +217,12 @@ class RunningJob(JobTarget):
         return kept
 
     def forget_twins(self, host: str) -> None:
-        """See `Site`: in memory too."""
+        """Forget it in memory, too."""
         super().forget_twins(host)
         if self._crawl.normalizer.twins is not None:
             self._crawl.normalizer.twins.forget(site_of(host))
 
     def set(self, name: str, value: str, *, dry: bool = False) -> tuple[str, str]:
-        """See `Site`."""
         try:
             old, new = change_setting(self._crawl, name, value, dry=dry)
         except SettingsError as error:
@@ -265,18 +231,15 @@ class RunningJob(JobTarget):
         return shown_value(old), shown_value(new)
 
     def is_others(self, url: str) -> bool:
-        """See `Site`."""
         agent = self._crawl.agent
         return agent is not None and agent.is_foreign(url)
 
     def drain(self) -> None:
-        """See `Site`."""
         if self._crawl.agent is None or self._crawl.settings.cluster != "peers":
             raise ActionError("nobody can take what is here: this needs SUITE_CLUSTER = 'peers'")
         self._crawl.agent.drain()
 
     def pause(self, *, paused: bool) -> None:
-        """See `Site`."""
         if paused:
             self._scheduler.pause(OPERATOR)
         else:

@@ -44,7 +44,7 @@ from scrapy_spider_suite.store.job_reader import StoreReader, wait_reason
 from scrapy_spider_suite.store.job_status import CrawlState, read_status
 from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlans
 from scrapy_spider_suite.store.rows import HostRecord
-from scrapy_spider_suite.urls.traps import counts_of
+from scrapy_spider_suite.urls.traps import format_counts
 
 _TOLD = ("started", "ended", "finish_reason", "exit_code", "cache_hit_rate")
 _IN_WORDS = (
@@ -97,7 +97,7 @@ def _show_status(call: Invocation, found: Found) -> int:
         return 0
     outcomes, words = row.pop("outcomes"), row.pop("in_words")
     if "traps" in row:
-        row["traps"] = counts_of(row["traps"])
+        row["traps"] = format_counts(row["traps"])
     lines = {name: text for name, text in words.items() if text}
     lines |= {name: value for name, value in row.items() if name not in _IN_WORDS}
     for name, value in lines.items():
@@ -223,7 +223,7 @@ def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> I
     policy = restrictions.policy_with_blocks(reader.store.kv(restrictions.BLOCKS), now)
     paused = paused_by(reader.store.kv("control"))
     for name, record in hosts:
-        row = _hosts_row(name, record, policy.bar_of_visit(name, "", now), now)
+        row = _hosts_row(name, record, policy.exclusion_of_visit(name, "", now), now)
         if not running and record.due == RESIDENT and not row["next_visit"] and _waits(record):
             row["why"] = "no crawl is running"
         if paused and _waits(record):
@@ -231,14 +231,14 @@ def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> I
         yield row
 
 
-def _hosts_row(name: str, record: HostRecord, bar: Exclusion | None, now: float) -> Row:
+def _hosts_row(name: str, record: HostRecord, exclusion: Exclusion | None, now: float) -> Row:
     # A host in memory writes down only later that it waits for a block.
-    barred = bar is not None and _waits(record)
+    barred = exclusion is not None and _waits(record)
     known = record.pending and record.next_fetch < NEVER
     return {
         "host": name, "pending": record.pending, "done": record.done, "failed": record.failed,
         "next_visit": round(max(0.0, record.next_fetch - now), 1) if known else None,
-        "why": str(bar) if barred else wait_reason(record, now),
+        "why": str(exclusion) if barred else wait_reason(record, now),
     }  # fmt: skip
 
 

@@ -275,7 +275,7 @@ def _of_host(call: Invocation, reader: StoreReader, name: str) -> Row:
         raise JobError(f"the job has never met the host {name!r}")
     fetch = last_fetch(reader.folder / FETCHES, name, time.time() - _DAY)
     address = fetch.address if fetch else ""
-    terms = terms_of_job(call, reader)
+    terms = terms_of_job(call.settings, reader)
     judging = make_judge(terms, reader, {name: address})
     twins = normalizer_for_reading(terms, reader.store).twins
     seen = [twins.why(f"{scheme}://{name}/") for scheme in ("http", "https")] if twins else []
@@ -298,7 +298,7 @@ def _of_host(call: Invocation, reader: StoreReader, name: str) -> Row:
 
 
 def _of_url(call: Invocation, reader: StoreReader, url: str) -> Row:
-    terms = terms_of_job(call, reader)
+    terms = terms_of_job(call.settings, reader)
     plain = normalize(url)
     if plain is None:
         [finding] = make_judge(terms, reader).findings(url)
@@ -547,9 +547,9 @@ def _read_test(call: Invocation, question: Question) -> Iterator[Row]:
         reader = None
         if call.jobdir and options.spider is None:
             reader = stack.enter_context(StoreReader(call.folder()))
-            terms = terms_of_job(call, reader)
+            terms = terms_of_job(call.settings, reader)
         else:
-            terms = terms_of_spider(call, options.spider)
+            terms = terms_of_spider(call.settings, options.spider)
         normal = normalizer_for_reading(terms, None if reader is None else reader.store)
         yield from _test_rows(options.depth, lines, make_judge(terms, reader), reader, normal)
 
