@@ -58,14 +58,14 @@ VERBS = (
         arguments="NAME VALUE", plan=_plan_set, apply=set_value, urgent=True,
         about=(
             "VALUE is written as after `-s NAME=`; `default` is the default. It holds until the\n"
-            "crawl ends: to keep it, change it where the crawl is started from, too. Delays,\n"
-            "concurrency, caps, retries and filters can be set; other settings are refused. Of\n"
-            "Scrapy's own, CONCURRENT_REQUESTS, DOWNLOAD_TIMEOUT and LOG_LEVEL can be set;\n"
-            "SUITE_HOST_DELAY is what DOWNLOAD_DELAY would be."
+            "crawl ends: to keep it, change it where the crawl is started from, too. `scrapy\n"
+            "frontier settings NAME` says whether a setting can be set. Of Scrapy's own settings\n"
+            "CONCURRENT_REQUESTS, DOWNLOAD_TIMEOUT and LOG_LEVEL can; SUITE_HOST_DELAY is what\n"
+            "DOWNLOAD_DELAY would be."
         ),
         examples=(
             'set SUITE_HOST_DELAY 10 --why "they asked for it" -j crawls/news',
-            "set LOG_LEVEL DEBUG -j crawls/news",
+            "set SUITE_MAX_PAGES 500000 -j crawls/news",
             'set CONCURRENT_REQUESTS 50 --why "the line is full" -j crawls/news',
         ),
         exits=ACT_EXITS,
