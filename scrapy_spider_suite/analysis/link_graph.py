@@ -33,10 +33,7 @@ KIND_OF = {"area": "a", "refresh": "redirect"} | {kind: kind for kind in KINDS}
 
 @dataclass(frozen=True, slots=True)
 class PageRecord:
-    """A fetched page: normal *url*, *links*, *when* (seconds, wall).
-
-    Of several records of a page the newest counts.
-    """
+    """A fetched page: normal *url*, *links*, *when* (seconds, wall). The newest record counts."""
 
     url: str
     links: Sequence[tuple[str, str, bool]]
@@ -336,10 +333,7 @@ _NOT_MODIFIED: Final = 304
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkingPages(Selection):
-    """Selects captures that say where a page leads: HTML, redirects, duplicates.
-
-    An index lacks the type of revisits: `page_records` checks it.
-    """
+    """Selects captures that say where a page leads: HTML, redirects, duplicates."""
 
     def accepts(self, entry: IndexEntry) -> bool:
         if entry.is_uninformative or entry.status == _NOT_MODIFIED:
@@ -364,8 +358,8 @@ _COLOURS = ("#1b6ca8", "#c2571a", "#3a7d44", "#7b4b94")
 
 
 def plot_degrees(path: Path, title: str, degrees: Mapping[str, Mapping[int, int]]) -> None:
-    """Write an SVG of how many vertices have at least each degree, both axes logarithmic, a line
-    for each name. Degree 0 is in the legend. Raises `OSError`.
+    """Write an SVG of how many vertices have at least each degree; logarithmic axes, a line for
+    each name. Raises `OSError`.
     """
     lines = {name: _at_least(counts) for name, counts in degrees.items()}
     points = [point for line in lines.values() for point in line]

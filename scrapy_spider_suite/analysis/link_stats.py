@@ -107,7 +107,7 @@ _WORDS = re.compile(r"[^\W_]{2,}")
 class PageFacts:
     """One fetch; URLs are normal. *links*: each once, None if not read.
 
-    *again*: a refetch, whose links do not count. *size*: bytes of the body. *anchors*: link texts.
+    *again*: a refetch, whose links do not count. *anchors*: link texts.
     """
 
     url: str
@@ -325,10 +325,7 @@ class LinkReport:
 
 
 def link_report(stats: LinkStats, top: int = 20) -> LinkReport:
-    """Summarize the saved *stats*; *top*: rows of each list.
-
-    Reads all hosts; memory grows with the number of different degrees only.
-    """
+    """Summarize the saved *stats*; *top*: rows of each list. Reads all hosts."""
     degrees = {
         name: {int(key): count for key, count in stats.table(name)} for name in ("out", "external")
     }

@@ -181,9 +181,9 @@ _CHUNK = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[^\r\n]*\r?\n")
 
 
 def decode_body(head: Head, body: bytes, limit: int = MAX_BYTES) -> bytes:
-    """Return the payload of *body*, stored under *head*; of a cut body its readable part.
+    """Return the payload of *body*, of a cut body its readable part.
 
-    Raises `PackDamagedError` (wrongly encoded, or over *limit* bytes) and `PackError` (an unknown
+    Raises `PackDamagedError` (wrongly encoded, over *limit* bytes) and `PackError` (unknown
     encoding; ``br`` needs Brotli).
     """
     if "chunked" in head.all("Transfer-Encoding"):

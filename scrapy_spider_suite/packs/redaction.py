@@ -400,8 +400,7 @@ def redact_items(
 ) -> ItemRedactionReceipt:
     """Remove every item of *folder* that names *target*; with *dry* only count.
 
-    Each file is whole at any moment. *progress* is called with the bytes of each file. Raises
-    `OSError`.
+    *progress* is called with the bytes of each file. Raises `OSError`.
     """
     receipt = ItemRedactionReceipt()
     for path in sorted(filter(is_item_pack, folder.iterdir())):

@@ -146,10 +146,9 @@ class UploadTarget:
 
 
 def upload_pack(pack: Path, target: UploadTarget, now: float, *, keep: bool) -> Uploaded | None:
-    """Upload *pack*, mark it, and delete it unless *keep*; its index stays.
+    """Upload *pack*, mark it, and delete it unless *keep*.
 
-    None: try again, since another process has it, or it was replaced or removed. Raises as
-    `UploadTarget.send`.
+    None: try again; another process has it, or it has changed. Raises as `UploadTarget.send`.
     """
     with pack.open("rb") as file:
         if not lock_file(file):
@@ -255,7 +254,7 @@ _LONGEST: Final = 300.0
 class UploadThread:
     """Uploads the packs of *agent* in *folder*, the oldest first.
 
-    *report* is called in the thread with each pack and its upload, or its error. *rest* waits some
+    *report* is called in the thread with each pack and its upload or error. *rest* waits some
     seconds or for its event.
     """
 

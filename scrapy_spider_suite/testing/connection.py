@@ -57,8 +57,7 @@ class OpenConnections:
     def enter(self, connection: ServerConnection) -> int:
         """Add a connection and return its number.
 
-        Beyond the limit the longest idle one is closed, or else the new one reset: a server out of
-        files could not accept.
+        Beyond the limit the longest idle one is closed, or else the new one reset.
         """
         self.accepted += 1
         self.open.add(connection)
@@ -120,7 +119,7 @@ class ServerConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """A client that has sent all still gets its answer, unless a script plays it: scripts may
-        be endless, and a client that gave up looks the same.
+        be endless.
         """
         self._keep = False
         return self._request is not None and self._wire is None

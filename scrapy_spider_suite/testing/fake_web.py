@@ -70,8 +70,8 @@ class PlainSite:
 class HostTable:
     """All hosts.
 
-    *endpoints* in order: the pool of the synthetic hosts, two for the special names, one a site,
-    the hostile ones, the traps, their harmless look-alikes, one that refuses, one that hangs.
+    *endpoints*: the synthetic pool, two for special names, one a site, hostile ones, traps,
+    look-alikes, one that refuses, one that hangs.
     """
 
     def __init__(
@@ -195,9 +195,9 @@ class FakeWeb:
         self._thread: LoopThread | None = None
 
     async def start(self) -> Ready:
-        """Bind everything and begin to answer.
+        """Bind everything and answer.
 
-        Raises `SettingsError`: a port is taken, a log is not writable, too few files may be open.
+        Raises `SettingsError`: a taken port, an unwritable log, too few files.
         """
         async with contextlib.AsyncExitStack() as closing:
             closing.push_async_callback(_settle)

@@ -49,8 +49,8 @@ def quantiles(mean: int, sigma: float, least: int) -> tuple[int, ...]:
 
 
 def branching(pages: int, depth: int) -> int:
-    """Return the least number of children for *pages* pages in *depth* levels. 1 + b + … + b**depth
-    lies between b**depth and (b + 1)**depth, so few values need a try.
+    """Return the least number of children for *pages* pages in *depth* levels. b**depth bounds it,
+    so few values need a try.
     """
     children = max(1, int(pages ** (1 / depth)) - 2)
     while not _fits(pages, children, depth):
@@ -85,9 +85,9 @@ class RobotsReply(NamedTuple):
 
 
 class HostTraits(NamedTuple):
-    """The traits of one host; durations in seconds. *address*: index of the web's addresses.
+    """Durations in seconds. *address*: an index. *crawl_delay*: 0 for none.
 
-    *crawl_delay*: 0 for none. *retry_after_requests*: pages refused at first.
+    *retry_after_requests*: pages refused at first.
     """
 
     pages: int
@@ -335,7 +335,7 @@ class SyntheticWeb:
     def walk(
         self, starts: Sequence[str], *, obey_robots: bool = False, max_depth: int | None = None
     ) -> Iterator[str]:
-        """Yield the URLs found breadth-first from *starts*, once; they are held in memory.
+        """Yield the URLs found breadth-first from *starts*, once, held in memory.
 
         A redirect adds no depth.
         """

@@ -29,10 +29,8 @@ _NORMAL = NormalDist()
 
 
 class PageChanges:
-    """The times of page changes: Poisson processes as pure functions.
-
-    Time is cut into windows, drawn from web, host, page and window, so every change can be computed
-    without state. Seconds since the epoch.
+    """Poisson processes as pure functions: time is cut into windows, drawn from web, host, page and
+    window. Seconds since the epoch.
     """
 
     def __init__(self, config: FakeWebConfig) -> None:
