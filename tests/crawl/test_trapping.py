@@ -34,7 +34,7 @@ def test_a_request_of_the_spider_as_it_was_spelt(url: str, mined: list[str]) -> 
     frontier = Crawl(MemoryStore(), Web({}), Policy(traps=limits)).frontier
     settings = SimpleNamespace(guess_urls="ancestors")
     its_crawl = SimpleNamespace(
-        frontier=frontier, settings=settings, normalizer=SimpleNamespace(idle=True)
+        frontier=frontier, settings=settings, normalizer=SimpleNamespace(is_plain=True)
     )
     trapping = TrapFilter(cast("Any", its_crawl))
     lease = Lease(Entry("a.test", url, flags=Flag.USER), None)

@@ -26,7 +26,7 @@ class Gate:
         self.address = self.bench.addresses["10.0.0.1"] = AddressState("10.0.0.1", 0.0, 1, 0.0)
         self.bench.hosts["a"] = self.host
         self.crawl: Any = SimpleNamespace(
-            stopping=False, now=lambda: self.now, wake=self._wake, sharing=None,
+            stopping=False, now=lambda: self.now, wake=self._wake, rates=None,
             frontier=SimpleNamespace(workbench=self.bench),
             settings=SimpleNamespace(max_wait=max_wait),
         )  # fmt: skip
