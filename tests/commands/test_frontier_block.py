@@ -150,7 +150,7 @@ def test_a_host_is_blocked_while_it_is_crawled(frontier: Frontier, tmp_path: Pat
     on = ("-j", str(tmp_path / "job"))
     settings = {
         **FAST, "SUITE_HOST_DELAY": 0.03, "IMAGES_STORE": str(tmp_path),
-        "TEST_CONSTANTS": {"scrapy_spider_suite.downloadermiddlewares.robotstxt.ROBOTS_TTL": 1},
+        "TEST_CONSTANTS": {"scrapy_spider_suite.crawl.robots.TTL": 1},
         "ITEM_PIPELINES": {"scrapy.pipelines.images.ImagesPipeline": 1},
     }  # fmt: skip
     with FakeWebProcess(config) as web:

@@ -27,7 +27,9 @@ from scrapy_spider_suite.runtime.refusal import exit_code_for_error
 job = json.loads(sys.argv[1])
 for path, value in job["settings"].pop("TEST_CONSTANTS", {}).items():
     module, _, name = path.rpartition(".")
-    setattr(importlib.import_module(module), name, value)
+    module = importlib.import_module(module)
+    getattr(module, name)
+    setattr(module, name, value)
 process = AsyncCrawlerProcess(job["settings"])
 crawler = process.create_crawler(load_object(job["spider"]))
 def closed(reason):

@@ -31,7 +31,7 @@ COMPLAINS = 0
 """The host that shows images, is fetched quickly, and complains."""
 LEAVES = 1
 """The host whose data are to be dropped."""
-ROBOTS_TTL = "scrapy_spider_suite.downloadermiddlewares.robotstxt.ROBOTS_TTL"
+ROBOTS_TTL = "scrapy_spider_suite.crawl.robots.TTL"
 _STEP = 600.0
 """Seconds after which what is waited for does not come any more."""
 
