@@ -30,9 +30,9 @@ from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 LONG: Final = 0.05
 _QUIET: Final = 4.0
-"""Seconds without another parcel after which all have gone."""
+"""Seconds without another file after which all have gone."""
 _PATIENCE: Final = 600.0
-_TOOK: Final = re.compile(r"took parcel .* ([\d,]+) hosts?, ([\d,]+) URLs?")
+_TOOK: Final = re.compile(r"received hand-over file .* ([\d,]+) hosts?, ([\d,]+) URLs?")
 
 
 def write_list(path: Path, urls: int, hosts: int, port: int) -> None:
@@ -76,7 +76,9 @@ def hand_over(urls: int, hosts: int, folder: Path) -> bool:
             until(lambda: _TOOK.search(taker.log), _PATIENCE)
             known, since = "", time.monotonic()
             while time.monotonic() < since + _QUIET:
-                if (said := giver.log + taker.log).count("parcel") != known.count("parcel"):
+                if (said := giver.log + taker.log).count("hand-over file") != known.count(
+                    "hand-over file"
+                ):
                     known, since = said, time.monotonic()
                 time.sleep(0.1)
             for name in ("giver", "taker"):
@@ -85,7 +87,7 @@ def hand_over(urls: int, hosts: int, folder: Path) -> bool:
     moved = [[int(number.replace(",", "")) for number in each] for each in found]
     print(
         f"{sum(each[1] for each in moved):,} URLs of {sum(each[0] for each in moved):,} hosts in "
-        f"{len(moved)} parcels"
+        f"{len(moved)} files"
     )
     for agent in (giver, taker):
         found = stalls(agent, began) or [(0.0, 0.0)]

@@ -170,14 +170,14 @@ class Agent:
         self.crawl_name = settings.crawl_name or ("" if spider is None else spider.name)
         self.only_waiting = False
         self.services: list[ServiceFactory] = []
-        self.assignment = load_assignment(settings.assignment)
-        self.ownership = Ownership(self.assignment, self.name)
+        assignment = load_assignment(settings.assignment)
+        self.ownership = Ownership(assignment, self.name)
         self.routing = OwnerRouter(
             Outbox(crawl.store.kv("outbox")), self.ownership.owner, self.name,
-            by_host=self.assignment.by_host, cache=settings.seen_cache // _CACHE,
+            by_host=assignment.by_host, cache=settings.seen_cache // _CACHE,
             shared_seeds=settings.shared_seeds,
         )  # fmt: skip
-        self.phasing = None if self.assignment.by_host else AgentPhase(crawl, self.ownership)
+        self.phasing = None if assignment.by_host else AgentPhase(crawl, self.ownership)
         self.limits: SharedLimits | None = None
         self._mode: ClusterMode | None = None
         self._mailbox: Mailbox | None = None
@@ -202,7 +202,7 @@ class Agent:
         crawl = self.crawl
         context = AgentContext(
             self.ownership, secrets.randbits(64), self.job.file.id, crawl.store.kv("agent"),
-            self.written, self.post, self.changed, self.over,
+            self._written, self._heartbeat, self.changed, self.over,
         )  # fmt: skip
         rules: MessageRules | None = None
         transport: MessageTransport
@@ -229,7 +229,7 @@ class Agent:
     def send_notice(self, to: str, message: Sequence[Any]) -> bool:
         return self._mailbox is not None and self._mailbox.send_notice(to, message)
 
-    async def written(self) -> None:
+    async def _written(self) -> None:
         """Wait until the store is written, also while the crawl is being stopped."""
         await self.crawl.written()
         while self.crawl.store.dirty:
@@ -250,7 +250,7 @@ class Agent:
 
     def changed(self) -> None:
         """Ownership or holders changed: re-address the outbox, hold hosts back or admit them."""
-        elsewhere, by_host = self.ownership.is_held_elsewhere, self.assignment.by_host
+        elsewhere, by_host = self.ownership.is_held_elsewhere, self.ownership.assignment.by_host
         self.crawl.frontier.leases.foreign.set_rule(elsewhere, by_host=by_host)
         if self.phasing is not None:
             self.phasing.changed()
@@ -323,7 +323,7 @@ class Agent:
     @property
     def owns_hosts(self) -> bool:
         """Whether each host has one owner."""
-        return self.assignment.by_host
+        return self.ownership.assignment.by_host
 
     def is_foreign(self, url: str) -> bool:
         """Whether another agent owns *url*."""
@@ -345,11 +345,6 @@ class Agent:
         return bool(frontier.pending or frontier.states.in_sieve or len(self.routing.outbox))
 
     @property
-    def idle(self) -> bool:
-        """Whether there is nothing to do, and no more is expected."""
-        return self.at_rest and not self.crawl.stays_open
-
-    @property
     def at_rest(self) -> bool:
         """Whether there is nothing to do now."""
         scheduler, mailbox = self._scheduler, self._mailbox
@@ -360,9 +355,10 @@ class Agent:
         done = self.only_waiting or not (scheduler.starting or scheduler.has_work())
         return done and mailbox.idle and self.ownership.settled
 
-    def post(self) -> Heartbeat:
+    def _heartbeat(self) -> Heartbeat:
         outbox, counters = self.routing.outbox, self.crawl.frontier.counters
-        taken, idle = 0 if self._mailbox is None else self._mailbox.taken, self.idle
+        taken = 0 if self._mailbox is None else self._mailbox.taken
+        idle = self.at_rest and not self.crawl.stays_open
         return Heartbeat(
             epoch=self.ownership.epoch, idle=idle, left=self._left and not idle,
             sent=outbox.put_in, received=outbox.dropped,

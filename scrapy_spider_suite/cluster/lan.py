@@ -654,7 +654,7 @@ def make_lan_mode(agent: Agent, context: AgentContext) -> tuple[LanMode, UdpTran
     if phasing is not None:
         phasing.check(tuple(agents))
     mode = LanMode(
-        context, list(agents), shared_settings(settings, agent.assignment),
+        context, list(agents), shared_settings(settings, agent.ownership.assignment),
         skew=SKEW_MAX if phasing is None else phasing.terms.skew,
     )  # fmt: skip
     mode.tell = agent.send_notice

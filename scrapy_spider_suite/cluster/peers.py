@@ -436,7 +436,7 @@ class PeersMode:
         return Candidate(
             name=agency.name, job=job.file.id, folder=folder_identity(job.folder),
             grace=settings.agent_grace, weight=settings.agent_weight,
-            fixed=shared_settings(settings, agency.assignment), idle=agency.finished,
+            fixed=shared_settings(settings, agency.ownership.assignment), idle=agency.finished,
             most=terms.phases if terms else 0, skew=terms.skew if terms else SKEW_MAX,
             address="" if self._file_transport is None else self._file_transport.address,
             id=(self._kv.get(b"crawl") or b"").decode(),

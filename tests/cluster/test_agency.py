@@ -45,7 +45,7 @@ def test_nobody_is_told_of_what_is_not_on_disk(monkeypatch: pytest.MonkeyPatch) 
     here = agent(dirty=True)
 
     async def test() -> None:
-        written = asyncio.ensure_future(Agent.written(here))
+        written = asyncio.ensure_future(Agent._written(here))
         for _ in range(10):
             await asyncio.sleep(0)
         assert not written.done()

@@ -215,8 +215,8 @@ def test_what_is_left_of_a_drain_is_said() -> None:
     row: Any = SimpleNamespace(name="b", number=2)
 
     def left(units: int, **facts: int) -> str:
-        tokens = SimpleNamespace(holders=np.array([2] * units + [1]))
-        overview: Any = SimpleNamespace(facts={"b": facts}, tokens=tokens)
+        holders = SimpleNamespace(holders=np.array([2] * units + [1]))
+        overview: Any = SimpleNamespace(facts={"b": facts}, holders=holders)
         return leaving._left(overview, row)
 
     assert left(0, hosts=3, pending=1_200, lag=7) == (

@@ -31,7 +31,7 @@ from scrapy_spider_suite.cluster.transports.udp_protocol import (
     COMMON_MAX,
     DATAGRAM_MAX,
     OVERHEAD,
-    Arrival,
+    MessageArrival,
     Packet,
     PacketError,
     PacketKind,
@@ -192,9 +192,9 @@ class UdpPeers:
             return
         self._unanswered.pop(name, None)
         verdict = incoming.arrived(packet.number, now)
-        self.counters.repeated += verdict is Arrival.REPEATED
-        self.counters.full += verdict is Arrival.BEYOND
-        if verdict is not Arrival.NEW:
+        self.counters.repeated += verdict is MessageArrival.REPEATED
+        self.counters.full += verdict is MessageArrival.BEYOND
+        if verdict is not MessageArrival.NEW:
             return
         message = unpack_message(packet.body, BOUNDS)
         if message.sender != name:

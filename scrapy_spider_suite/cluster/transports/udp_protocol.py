@@ -259,7 +259,7 @@ STALE_PAUSE: Final = 0.05
 """Seconds between two answers to messages of ended connections."""
 
 
-class Arrival(Enum):
+class MessageArrival(Enum):
     NEW = auto()
     REPEATED = auto()
     BEYOND = auto()
@@ -323,15 +323,15 @@ class PairReceiver:
         self._stale_at = now
         return [Packet(PacketKind.STALE, packet.call, packet.answer)]
 
-    def arrived(self, number: int, now: float) -> Arrival:
+    def arrived(self, number: int, now: float) -> MessageArrival:
         if number >= self._kept.below + self._window:
-            return Arrival.BEYOND
+            return MessageArrival.BEYOND
         self._unreported += 1
         self._report_by(now if self._unreported >= REPORT_MESSAGES else now + REPORT_DELAY)
         if number in self._heard:
-            return Arrival.REPEATED
+            return MessageArrival.REPEATED
         self._heard.add(number)
-        return Arrival.NEW
+        return MessageArrival.NEW
 
     def expect(self, number: int, receipt: Acknowledgement) -> None:
         """The message is kept once `keep` is called with *receipt*."""
