@@ -23,7 +23,7 @@ import scrapy_spider_suite
 from scrapy_spider_suite.cluster.handover.handover_file import FileCounters
 from scrapy_spider_suite.cluster.ledger.grants import GrantCounters
 from scrapy_spider_suite.cluster.messages import MessageCounters
-from scrapy_spider_suite.commands import cluster, fakeweb, frontier, packs, seen, seen_verbs
+from scrapy_spider_suite.commands import cluster, fakeweb, frontier, packs
 from scrapy_spider_suite.commands.base import VerbCommand
 from scrapy_spider_suite.crawl.queue.frontier import FrontierStatistics
 from scrapy_spider_suite.fetch.connections import ConnectionPool
@@ -38,7 +38,7 @@ DOCS = ROOT / "docs"
 PACKAGE = Path(scrapy_spider_suite.__file__).parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")])
 COMMANDS: dict[str, scrapy.commands.ScrapyCommand] = {
-    "frontier": frontier.Command(), "fakeweb": fakeweb.Command(), "seen": seen.Command(),
+    "frontier": frontier.Command(), "fakeweb": fakeweb.Command(),
     "packs": packs.Command(), "cluster": cluster.Command(),
 }  # fmt: skip
 
@@ -238,8 +238,6 @@ def test_every_command_line_exists(page: Path) -> None:
             continue
         if isinstance(command, VerbCommand):
             _check_verb(arguments, command)
-        elif name == "seen" and arguments != ["--help"]:
-            seen.parsed(_left_over(command, arguments), list(seen_verbs.VERBS))
         else:
             assert _left_over(command, arguments) == [], words
 
@@ -282,7 +280,7 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
     parsers = [parser_of(command) for command in COMMANDS.values()]
     for command in COMMANDS.values():
         if isinstance(command, VerbCommand):
-            verbs = filter(None, map(command.find, command.modules()))
+            verbs = filter(None, map(command.find, command.names()))
             parsers.extend(map(command.parser_of, verbs))
     for parser in parsers:
         known |= {flag for action in parser._actions for flag in action.option_strings}
