@@ -57,7 +57,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     job = _unpack(JOBS_ARCHIVE, "bulk", tmp_path)
     path = job / FOLDER / "job.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": FORMAT + 1}))
-    refused = scrapy("frontier", "pause", "-j", str(job))
+    refused = scrapy("pause", "-j", str(job))
     said = refused.stdout + refused.stderr
     assert refused.returncode == 2
     assert f"has data format {FORMAT + 1}" in said

@@ -36,7 +36,7 @@ class Borrower(Crawl):
         self.away = False
         self.asks = 0
         self.grants = Grants(
-            f"{next(_numbers):016x}", timeout=TIMEOUT, ahead=NEAR, everything=True
+            f"{next(_numbers):016x}", timeout=TIMEOUT, ahead=NEAR
         )
         self._flying = False
         self._taken: dict[str, tuple[Need, ...]] = {}
@@ -151,7 +151,7 @@ def test_what_is_not_granted_does_not_hold_up_what_is() -> None:
     """One host is held by somebody else for a while: the others of its address are fetched."""
     (crawl,) = _town(6, 1, 1)
     crawl.seed(*(f"http://h{number}.t/0" for number in range(6)))
-    other = Grants("f" * 16, timeout=TIMEOUT, window=60.0, everything=True)
+    other = Grants("f" * 16, timeout=TIMEOUT, window=60.0)
     need = Need("host h1.t", DELAY)
     other.ready([need], 0.0)
     sent = other.outgoing(0.0)
