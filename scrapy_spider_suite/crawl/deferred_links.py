@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.context import Crawl, Engine
     from scrapy_spider_suite.crawl.links import SitemapLinks
     from scrapy_spider_suite.crawl.sinks.commit_log import Sink
-    from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
     from scrapy_spider_suite.packs import Capture, Page
     from scrapy_spider_suite.store.unread_pages import UnreadPage
 
