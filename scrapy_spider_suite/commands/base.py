@@ -179,7 +179,6 @@ class VerbCommand(Command):
         self._parser.print_help()
 
     def _overview(self) -> str:
-        """Every verb in a line, and what holds for all of them."""
         verbs = [verb for name in self.names() if (verb := self.find(name)) is not None]
         lines = [f"  {f'{v.name} {v.arguments}'.strip():<29} {v.summary}" for v in verbs]
         return "\n".join(["Verbs:", *lines, "", self.about()])

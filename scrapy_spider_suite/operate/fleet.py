@@ -183,7 +183,6 @@ class Fleet:
 
 
 def _writer(status: dict[str, Any]) -> tuple[object, object]:
-    """The process that wrote *status*."""
     return status.get("process"), status.get("started")
 
 

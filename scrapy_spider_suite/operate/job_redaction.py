@@ -128,14 +128,12 @@ def _rewrite(path: Path, names: HostNames, change: Callable[[bytes], bytes]) -> 
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open *path* for what is in it, decompressed."""
     if path.suffix == fetch_log.ZST:
         return cast(BinaryIO, zstd.ZstdFile(path, "rb"))
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
 def _made(new: Path, path: Path) -> BinaryIO:
-    """Open *new*, to be written as *path* is."""
     if path.suffix == fetch_log.ZST:
         return cast(BinaryIO, zstd.ZstdFile(new, "wb", level=fetch_log.ZSTD_LEVEL))
     return new.open("wb")
@@ -251,7 +249,6 @@ def _drop(folder: Path, host: str, swept: JobReceipt, who: str, why: str, wait: 
 
 @contextmanager
 def _still(folder: Path) -> Iterator[JobTarget]:
-    """The job, which no crawl is using."""
     if JobFile.read(folder) is None:
         raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
     with job_at_rest(folder) as site:

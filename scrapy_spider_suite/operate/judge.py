@@ -194,7 +194,6 @@ class TrapJudge:
 
 
 def _nothing(identity: bytes) -> bool:
-    """No page is read here that could lead to anything."""
     return False
 
 
@@ -497,7 +496,6 @@ class UrlJudge:
         return self._policy.user_agent(host, self._address(host)) or str(project)
 
     def _address(self, host: str) -> str:
-        """Where *host* lives, "" if that is not known."""
         return literal_address(host) or self._known.get(host, "")
 
 

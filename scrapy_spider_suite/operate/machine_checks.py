@@ -31,7 +31,6 @@ def memory_limit(root: Path = ROOT) -> MemoryLimit | None:
 
 
 def _group_limits(root: Path) -> Iterator[MemoryLimit]:
-    """Those of our group and of all above it (cgroups(7))."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -137,7 +136,6 @@ def mount_of(path: Path, root: Path = Path("/")) -> Mount | None:
 
 
 def _read(line: str) -> Mount | None:
-    """``36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw``."""
     here, _, there = line.partition(" - ")
     fields, system = here.split(" "), there.split(" ")
     if len(fields) < 6 or len(system) < 3:

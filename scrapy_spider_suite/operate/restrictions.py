@@ -76,7 +76,6 @@ def stored_blocks(kv: KV) -> Iterator[StoredBlock]:
 
 @lru_cache(maxsize=1000)
 def _complain(key: bytes, why: str) -> None:
-    """Once for each of them."""
     logger.error("the block of %r is not in force, since it cannot be read: %s", key[:80], why)
 
 

@@ -293,7 +293,6 @@ class Supervision:
         self._watchdog.stop()
 
     def _ended(self, reason: str) -> None:
-        """The crawl has ended, and the job is still ours."""
         self._say_last(reason, self._leaving.leave(exit_code_for_reason(reason)))
         self._notifier.send(STOPPING=1, STATUS=f"the crawl ended: {reason}")
         self._notifier.close()
@@ -339,7 +338,6 @@ class Supervision:
         self._scheduler.stop(STALLED)
 
     def _loop_stands_still(self) -> None:
-        """Called by the watchdog's thread, or as a signal."""
         self._end_process(f"the event loop has stood still for {self._limit():g} s")
 
     def _end_process(self, why: str) -> None:

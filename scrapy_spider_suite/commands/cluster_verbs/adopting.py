@@ -109,7 +109,6 @@ async def _of_job(call: Invocation) -> Row:
 
 
 def _left(site: JobTarget, name: str) -> Row:
-    """What stays: nobody but the agent *name* reads its packs."""
     if not (pages := len(site.frontier.stored_links.waiting)):
         return {}
     print(

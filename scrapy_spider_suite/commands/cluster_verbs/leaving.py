@@ -100,7 +100,6 @@ def _no(call: Invocation, why: str) -> int:
 async def _watch(
     call: Invocation, line: all_agents.CrawlConnection, name: str, deadline: float
 ) -> int:
-    """Wait until the agent *name* has left, and say how it goes."""
     began = told = time.monotonic()
     while True:
         overview = await line.office.overview()
@@ -123,7 +122,6 @@ async def _watch(
 
 
 def _left(overview: ClusterOverview, row: Member) -> str:
-    """What the agent still has to hand over, as it last said."""
     facts = overview.facts.get(row.name, {})
     left = {
         "units": _held(overview, row), "hosts in memory": facts.get("hosts"),

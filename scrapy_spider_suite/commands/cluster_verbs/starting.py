@@ -145,7 +145,6 @@ def _command(call: Invocation, own: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _own(call: Invocation, kind: str, number: int, name: str, folder: Path) -> dict[str, Any]:
-    """The settings of one agent."""
     own: dict[str, Any] = {
         "SUITE_CLUSTER": kind, "SUITE_AGENT_NAME": name, "JOBDIR": str(folder / name),
         "LOG_FILE": str(folder / f"{name}.log"),
@@ -183,7 +182,6 @@ def _text(value: Any) -> Any:
 
 
 def _address(address: str, number: int) -> str:
-    """That of the agent with this *number*: ports follow each other."""
     try:
         host, port = endpoint(address)
     except ValueError:

@@ -97,7 +97,6 @@ def _manifest(job: Path) -> bytes:
 
 
 def _crawl() -> CrawlInfo:
-    """What an export says of itself."""
     return CrawlInfo(name="export", software=SOFTWARE, notes={"description": "pages out of packs"})
 
 
@@ -170,7 +169,6 @@ def _run_graph(call: Invocation) -> int:
 
 
 def _write(graph: LinkGraph, folder: Path, level: Level, options: argparse.Namespace) -> None:
-    """The files of one of the two graphs."""
     forms = options.forms or ["tables"]
     if "tables" in forms:
         (graph.write_hosts if level == "host" else graph.write_pages)(folder)

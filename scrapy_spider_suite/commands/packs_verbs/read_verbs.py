@@ -72,7 +72,6 @@ def _run_ls(call: Invocation) -> int:
 
 
 def _pack(path: Path, choice: Selection) -> Row:
-    """A pack that is here in a row."""
     done = find_upload(path)
     with open_pack(closed_path(path)) as file:
         size = file.seek(0, 2)
@@ -108,7 +107,6 @@ def _page(pack: Path, entry: IndexEntry) -> Row:
 
 
 def _line(entry: IndexEntry) -> str:
-    """A page in a line: separated by tabs, the URL last."""
     what = (_time(entry.stamp), entry.status or "-", entry.mime or "-", entry.url)
     return "\t".join(printable(str(each)) for each in what)
 

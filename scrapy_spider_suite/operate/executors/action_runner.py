@@ -123,7 +123,6 @@ class AnswerQueue:
         self._trouble = f"it cannot be answered: {error}"
 
     def _write_down(self, batch: list[_PendingAnswer]) -> None:
-        """Once for each, however often giving the answer is tried."""
         if not batch:
             return
         rows = [(each.action, each.answer) for each in batch]
@@ -282,7 +281,6 @@ class ActionRunner:
     # What takes longer
 
     def _go_on(self, until: float) -> None:
-        """Portions of what is under way, in turn, one batch each."""
         waiting = 0
         while (self._works or self._line) and self._committed():
             self._begin_next()

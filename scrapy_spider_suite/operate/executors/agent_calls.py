@@ -413,7 +413,6 @@ class CallListener:
             await self._server.close()
 
     async def _take(self) -> None:
-        """See to the calls that are new."""
         if not self._looks % STAND:
             await self._take_standing()
         self._looks += 1
@@ -513,7 +512,6 @@ class CallListener:
             self._under_way.discard(call.id)
 
     async def _give(self, text: bytes, id: str, data: bytes) -> None:
-        """Give the answer, as soon as Redis takes it."""
         keys = self._keys
         places = [keys.calls(self._agent), keys.answers(id), keys.pieces(id, self._agent)]
         given = (text, self._agent, data, str(round(ANSWER_KEPT * 1000)))

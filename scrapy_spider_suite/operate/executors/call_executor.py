@@ -149,7 +149,6 @@ class CallExecutor:
         self._lookers = LookProcesses()
 
     def place(self, call: AgentCall) -> Path | None:
-        """See `Carrier`."""
         id = f"{call.id}{_SUFFIX}"
         if call.kind == "act" and (self._actions.wanted(id) or self._actions.answered(id)):
             return None
@@ -159,13 +158,11 @@ class CallExecutor:
         return self._actions.urls_of(id)
 
     async def is_new(self, call: AgentCall) -> bool:
-        """See `Carrier`."""
         await self._earlier()
         id = f"{call.id}{_SUFFIX}"
         return not (id in self._ids or self._actions.wanted(id) or self._actions.answered(id))
 
     async def carry_out(self, call: AgentCall) -> AgentReply:
-        """See `Carrier`."""
         if call.kind == "look":
             return await self._look(call)
         verb = find_verb(call.verb)

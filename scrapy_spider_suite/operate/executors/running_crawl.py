@@ -146,7 +146,6 @@ def _change_scrapys(
 
 
 def _adopt(crawl: Crawl, new: SuiteSettings) -> None:
-    """Have all parts of the crawl use *new*."""
     old, crawl.settings = crawl.settings, new
     replace_settings(crawl.crawler, new)
     crawl.frontier.policy.update(**policy_fields(new))
@@ -201,7 +200,6 @@ class RunningJob(JobTarget):
         return not self.store.dirty
 
     def forget_robots(self, origin: str) -> bool:
-        """See `Site`: in memory too."""
         robots = self._crawl.robots
         return robots.store.forget(origin) if robots else super().forget_robots(origin)
 

@@ -93,7 +93,6 @@ def unblock(site: JobTarget, action: Action) -> Result:
 def _drop(
     site: JobTarget, action: Action, subject: HostPattern, said: str, facts: dict[str, Any]
 ) -> Work:
-    """Fail what is pending there: `retry --reason barred` would bring it back."""
     rework, progress = site.rework, ActionProgress(site.kv, action.id)
     for host in hosts_matching(rework, subject, progress):
         if host is None:

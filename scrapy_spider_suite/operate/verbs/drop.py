@@ -176,7 +176,6 @@ def _receipt(
 
 
 def _not_touched(site: JobTarget, subject: HostPattern) -> list[str]:
-    """What was left, of what this job has."""
     store, below = site.store, subject.kind is PatternKind.PREFIX
     found = {
         "the fetch log": (site.folder / FETCHES).exists(),
@@ -286,7 +285,6 @@ def _forget_urls(site: JobTarget, subject: HostPattern, progress: ActionProgress
 
 
 def _forget_originals(site: JobTarget, host: str) -> Work:
-    """Let no page be compared with those of *host*."""
     for originals in (Originals(site.store.kv(each)) for each in (PAYLOADS, STRUCTURES)):
         left, after = True, b""
         while left:
@@ -406,14 +404,12 @@ def _say(call: Invocation, answer: Answer) -> int:
 
 
 def _drop_known(answer: Answer) -> bool:
-    """Whether any agent knew it, or the one job."""
     agents = answer.facts.get("agents")
     every = [answer.facts] if agents is None else agents.values()
     return any(facts.get(KNOWN, True) for facts in every)
 
 
 def _require(call: Invocation, subject: HostPattern) -> None:
-    """Raise `JobError` if nothing of *subject* is in the job."""
     with StoreReader(call.folder()) as reader:
         found = (belongs(subject, row.url) for row in reader.urls(subject.host))
         if not knows(reader.store, reader.folder, subject) and not any(found):

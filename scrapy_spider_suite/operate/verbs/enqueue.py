@@ -305,7 +305,6 @@ def _again(
 def _to_the_front(
     site: JobTarget, progress: ActionProgress, host: str, wanted: Callable[[Entry], bool]
 ) -> Iterator[None]:
-    """Let what is pending and *wanted* come before everything else of *host*."""
     after = BEHIND_FIRST
     while entries := site.rework.pending(host, after, _URLS):
         after = entries[-1].key

@@ -85,7 +85,6 @@ def _listed(rows: list[Row]) -> Iterator[str]:
 
 
 def _whole(rows: list[Row]) -> Iterator[str]:
-    """All that there is to say of each setting."""
     for row in rows:
         yield f"{row['name']} = {_values(row)}"
         unit = f" ({row['unit']})" if row["unit"] else ""

@@ -162,7 +162,6 @@ def trace(reader: StoreReader, url: str, normal: str) -> Trace | None:
 
 
 def _find(reader: StoreReader, host: str, url: str, normal: str) -> tuple[bytes, UrlState] | None:
-    """The identity under which a URL is known, and its state."""
     keys = [state_key(host, normal)]
     for each in {url, normal}:
         keys.append(host_key(host) + b"\xff" + fingerprint(Request(each)))
@@ -415,7 +414,6 @@ def _because(terms: CrawlTerms, event: Event | None) -> str:
 
 
 def _next_try(reader: StoreReader, judging: UrlJudge, known: Trace) -> Row:
-    """When a pending URL is tried next, and why then."""
     now = time.time()
     host = host_of(known.url)
     record = reader.host(host) or HostRecord()
