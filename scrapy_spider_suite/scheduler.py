@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Sized
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler
@@ -134,6 +134,9 @@ class FrontierScheduler(BaseScheduler):
     Stats: ``scheduler/enqueued``, ``scheduler/dequeued`` (each ``/disk`` or ``/memory`` too),
     ``dupefilter/filtered`` as Scrapy's scheduler; ``suite/…`` in the stats reference.
     """
+
+    is_suite_scheduler: ClassVar = True
+    """What `uses_suite_scheduler` asks for: a subclass has it, too."""
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler

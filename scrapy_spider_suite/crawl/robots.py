@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from scrapy.exceptions import CannotResolveHostError, IgnoreRequest
 from scrapy.http import Request, Response
 from scrapy.http.request import NO_CALLBACK
-from scrapy.utils.python import global_object_name
 
 from scrapy_spider_suite.crawl.crawl_policy import PolicyFile, get_policy_file
 from scrapy_spider_suite.crawl.requests import StoppedError, redirect_target
@@ -33,7 +32,7 @@ from scrapy_spider_suite.frontier.robots_rules import (
     max_age,
     origin_of,
 )
-from scrapy_spider_suite.settings.project import SCHEDULER
+from scrapy_spider_suite.settings.project import uses_suite_scheduler
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.store import job_directory
 
@@ -170,10 +169,8 @@ class RobotsService:
         self._obeys = crawler.settings.getbool("ROBOTSTXT_OBEY")
         self._own_agent = project.robotstxt_user_agent
         self.user_agent = self._own_agent or project.user_agent
-        scheduler = crawler.settings.get("SCHEDULER")
-        name = scheduler if isinstance(scheduler, str) else global_object_name(scheduler)
         # Another scheduler has a failure retried first: a refused request does not come back.
-        self._has_frontier = name == SCHEDULER
+        self._has_frontier = uses_suite_scheduler(crawler)
         self._fetcher = RobotsFetcher(
             crawler.stats, priority=DOWNLOAD_PRIORITY, maxsize=project.download_maxsize,
             retries=not self._has_frontier,

@@ -12,11 +12,11 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, Protocol, cast
 
 from backports import zstd
 
@@ -26,7 +26,7 @@ from scrapy_spider_suite.fetch import fetch_log
 from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER as FETCHES
 from scrapy_spider_suite.fetch.fetch_log_reader import FetchFilter, FetchLogReader
 from scrapy_spider_suite.fetch.fetch_log_reader import host_in_field as host_of_field
-from scrapy_spider_suite.operate.executors.one_job import ask_job
+from scrapy_spider_suite.operate.actions import Answer
 from scrapy_spider_suite.operate.job_target import JobTarget, job_at_rest, take_job_lock
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.store.job_directory import HISTORY_FILE as CHRONICLE
@@ -206,7 +206,18 @@ def count_traces(folder: Path, host: str) -> JobTraces:
     return found
 
 
-def redact_job(folder: Path, host: str, who: str, why: str, wait: float) -> JobReceipt:
+class DropHost(Protocol):
+    """Asks a job to drop a host; `executors.one_job.ask_job` is one."""
+
+    def __call__(
+        self, folder: Path, verb: str, arguments: Mapping[str, Any], *, who: str, why: str,
+        wait: float,
+    ) -> Answer | None: ...  # fmt: skip
+
+
+def redact_job(
+    folder: Path, host: str, who: str, why: str, wait: float, ask: DropHost
+) -> JobReceipt:
     """Take *host*, or ``*.example.com``, out of the job whose ``suite`` folder is *folder*.
 
     The same call again goes on where a kill was. Raises `JobError`s: above all a job that a crawl
@@ -216,7 +227,7 @@ def redact_job(folder: Path, host: str, who: str, why: str, wait: float) -> JobR
     with _still(folder) as site:
         found = {name for name, _ in site.store.records() if names.takes(name)}
     for name in sorted({*found, names.name}):  # one without a row may have seeds, or a robots.txt
-        _drop(folder, name, swept, who, why, wait)
+        _drop(ask, folder, name, swept, who, why, wait)
     swept.hosts = len(found)
     with _still(folder) as site:
         _sweep_store(site, names, swept)
@@ -238,8 +249,10 @@ def redact_job(folder: Path, host: str, who: str, why: str, wait: float) -> JobR
     return swept
 
 
-def _drop(folder: Path, host: str, swept: JobReceipt, who: str, why: str, wait: float) -> None:
-    answer = ask_job(folder, "drop", {"subject": host}, who=who, why=why, wait=wait)
+def _drop(
+    ask: DropHost, folder: Path, host: str, swept: JobReceipt, who: str, why: str, wait: float
+) -> None:
+    answer = ask(folder, "drop", {"subject": host}, who=who, why=why, wait=wait)
     if answer is None or not answer.ok:
         said = "no answer in time" if answer is None else answer.said
         raise JobError(f"{host} could not be dropped: {said}")

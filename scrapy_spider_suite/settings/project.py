@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
-SCHEDULER: Final = "scrapy_spider_suite.scheduler.FrontierScheduler"
 _COUNT = v.integer(0)
 _SECONDS = v.duration()
 _LONGEST_FETCH = 180.0
@@ -159,7 +158,7 @@ def uses_suite_scheduler(crawler: Crawler) -> bool:
     """Return whether the scheduler of *crawler* is the suite's, or a subclass of it."""
     scheduler = load_object(crawler.settings["SCHEDULER"])
     # Not issubclass(): to Scrapy's metaclass every scheduler is a subclass of any other.
-    return any(f"{each.__module__}.{each.__qualname__}" == SCHEDULER for each in scheduler.__mro__)
+    return bool(getattr(scheduler, "is_suite_scheduler", False))
 
 
 def _raw(settings: BaseSettings, spidercls: type[Spider] | Spider | None, name: str) -> Any:

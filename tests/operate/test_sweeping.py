@@ -10,6 +10,7 @@ from support.jobs import VIA, Made
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.revisit_rules import Mode, RevisitPolicy, Validators
 from scrapy_spider_suite.operate import job_redaction
+from scrapy_spider_suite.operate.executors.one_job import ask_job
 from scrapy_spider_suite.operate.job_redaction import redact_job
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -35,7 +36,7 @@ def test_rows_of_others_are_changed_a_batch_at_a_time(
     monkeypatch.setattr(RocksStore, "flush", flush)
     monkeypatch.setattr(job_redaction, "_BACKLOG", 5)
     folder = tmp_path / "job" / FOLDER
-    swept = redact_job(folder, VIA.split("/")[2], "me", "", 30.0)
+    swept = redact_job(folder, VIA.split("/")[2], "me", "", 30.0, ask_job)
     assert swept.referrers == 40
     assert swept.left == []
     assert sum(sizes) > 40
@@ -60,7 +61,7 @@ def test_plans_of_others(tmp_path: Path) -> None:
     revisits.save()
     made.close()
     folder = tmp_path / "job" / FOLDER
-    swept = redact_job(folder, VIA.split("/")[2], "me", "", 30.0)
+    swept = redact_job(folder, VIA.split("/")[2], "me", "", 30.0, ask_job)
     assert (swept.referrers, swept.left) == (2, [])
     with StoreReader(folder) as reader:
         plans = [plan_of(reader.store.kv(ROWS), entry.url.encode()) for entry in entries]

@@ -14,6 +14,7 @@ from scrapy_spider_suite.analysis import search
 from scrapy_spider_suite.commands.packs_verbs.options import add_paths, packs_of, paths_of, progress
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.operate.actions import whoami
+from scrapy_spider_suite.operate.executors.one_job import ask_job
 from scrapy_spider_suite.operate.job_redaction import count_traces, redact_job
 from scrapy_spider_suite.operate.verb import Invocation, Verb, add_caution, confirm, host_argument
 from scrapy_spider_suite.packs.item_file import is_item_pack
@@ -83,7 +84,9 @@ def _job(call: Invocation) -> int:
         found = count_traces(options.job / JOB, options.host)
         call.facts({"job": str(options.job), "done": False, **asdict(found)})
         return 0
-    swept = redact_job(options.job / JOB, options.host, whoami(), "scrapy packs redact", _WAIT)
+    swept = redact_job(
+        options.job / JOB, options.host, whoami(), "scrapy packs redact", _WAIT, ask_job
+    )
     call.facts({"job": str(options.job), "done": True, **asdict(swept)})
     return 4 if swept.left else 0
 

@@ -18,7 +18,6 @@ from scrapy_spider_suite.crawl.crawl_policy import (
     policy_fields,
 )
 from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS as FILTERS
-from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
 from scrapy_spider_suite.errors import ActionError, SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.operate import restrictions, terms
@@ -207,8 +206,9 @@ class RunningJob(JobTarget):
         """Forget it in memory, too."""
         middleware = self._crawl.crawler.get_downloader_middleware(CookiesMiddleware)
         kept = super().forget_cookies(host)
-        if isinstance(middleware, HostCookiesMiddleware):
-            return max(kept, middleware.forget(host))
+        forget: Callable[[str], int] | None = getattr(middleware, "forget", None)
+        if forget is not None:  # the suite's, which keeps jars by host
+            return max(kept, forget(host))
         for jar in middleware.jars.values() if middleware else ():
             for domain in {host, f".{host}"} & {cookie.domain for cookie in jar}:
                 jar.jar.clear(domain)
