@@ -154,7 +154,7 @@ def test_no_hostile_parcel_is_taken(tmp_path: Path) -> None:
     with HandoverWriter(path, of) as parcel:
         parcel.put(first)
     for other in others:
-        with pytest.raises(HandoverFileError, match="another parcel"):
+        with pytest.raises(HandoverFileError, match="another file"):
             drain(b.taking(units, path, other).take())
     with pytest.raises(HandoverFileError, match="No such file"):
         drain(b.taking(units, tmp_path / "none", of).take())

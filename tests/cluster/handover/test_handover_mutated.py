@@ -60,7 +60,7 @@ def honest(folder: Path, *, sieve: bool) -> list[Item]:
         ("sitemap_counts", HOST.encode()): b"\0\0\0\2", ("robots", b"\7http://h0.t"):
         struct.pack(">BBHIdddd", 1, 2, 200, 0, WALL, WALL, WALL, math.nan),
         ("traps", HOST.encode() + b"\0" + bytes(8)): bytes(8),
-        ("traps", HOST.encode()): msgpack.packb([{"query": {1: 2}}, {}, {5: "same"}, 3]),
+        ("traps", HOST.encode()): msgpack.packb([{"query": {1: 2}}, {5: "same"}, 3]),
         ("cookies", b"host\0" + ValueCodec().dumps((None, HOST))): pack_cookies([cookie]),
         ("revisits", b"c" + HOST.encode()): msgpack.packb((3.0, 2.0)),
     }  # fmt: skip
