@@ -127,14 +127,14 @@ def test_a_setting_that_needs_packs_says_so(crawled: Crawled, setting: str) -> N
 @pytest.mark.parametrize(
     "words",
     ["frontier hosts --limit x", "frontier urls", "packs export packs", "cluster up 0 page",
-     "frontier hosts --nope", "frontier bogus", "packs cat", "seen bogus"],
+     "frontier hosts --nope", "frontier bogus", "packs cat", "cluster bogus"],
 )  # fmt: skip
 def test_a_refusal_names_the_command_once(crawled: Crawled, words: str) -> None:
     """As the last line, without the usage of another command before it."""
     name, verb, *_ = words.split()
     refused = crawled(*words.split(), code=2)
     line = refused.stderr.splitlines()[-1]
-    known = name != "seen" and verb != "bogus"
+    known = verb != "bogus"
     assert line.startswith(f"scrapy {name} {verb}: error: " if known else f"scrapy {name}: error: ")
     assert line.count("scrapy") == 1
     assert f"usage: scrapy {name} {verb if known else ''}" in refused.stderr

@@ -151,16 +151,16 @@ def known(folder: Path, pages: int, seen: str, field: str) -> int:
             **{"JOBDIR": "job", Setting.SEEN: seen},
         )  # fmt: skip
         assert len(set(site.paths())) == len(site.visits) == pages, ended.stderr[-3000:]
-    stats = project.scrapy("seen", "stats", "--json", "-jjob")
-    return json.loads(stats.stdout)[field]  # type: ignore[no-any-return]
+    status = project.scrapy("frontier", "status", "--json", "-jjob")
+    return json.loads(status.stdout)[field]  # type: ignore[no-any-return]
 
 
 @pytest.mark.slow
 def test_the_trie_compresses_what_such_pages_link_to(tmp_path: Path) -> None:
     """All of it, as without a policy."""
-    assert known(tmp_path, 4_200, "trie", "urls") == 4_200
+    assert known(tmp_path, 4_200, "trie", "in_trie") == 4_200
 
 
 def test_the_sieve_keeps_no_rows_of_what_such_pages_link_to(tmp_path: Path) -> None:
     """It is asked about all of it, as without a policy."""
-    assert known(tmp_path, 300, "sieve", "known") == 300
+    assert known(tmp_path, 300, "sieve", "sieve_known") == 300

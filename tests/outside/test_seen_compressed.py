@@ -32,6 +32,6 @@ def test_less_than_its_text(tmp_path: Path) -> None:
         pages = {f"http://{each.host}:{port}{each.path}" for each in web.arrivals()}
     assert ended.reason == "finished", ended.log[-3000:]
     files = [path for path in (tmp_path / "job" / SEEN_FOLDER).rglob("*") if path.is_file()]
-    stats = scrapy(tmp_path, "seen", "stats", "--json", "-jjob")
-    assert json.loads(stats.stdout)["urls"] > 4_500, stats.stderr
+    status = scrapy(tmp_path, "frontier", "status", "--json", "-jjob")
+    assert json.loads(status.stdout)["in_trie"] > 4_500, status.stderr
     assert sum(path.stat().st_size for path in files) < 0.15 * sum(map(len, pages))

@@ -54,7 +54,7 @@ _IN_WORDS = (
 """The values that text says in the lines that come first."""
 _SUMS = (
     "pending", "done", "failed", "retried", "filtered", "dead_hosts", "hosts", "leased",
-    "in_sieve", "to_revisit", "unextracted",
+    "in_trie", "in_sieve", "to_revisit", "unextracted",
 )  # fmt: skip
 """The values that can be added up."""
 
@@ -177,6 +177,8 @@ def _status_row(
         "dead_hosts": counters.dead_hosts, "seconds": round(counters.seconds),
         "outcomes": {event.value: count for event, count in counters.events.items()},
     }  # fmt: skip
+    if reader.store.archive is not None:
+        row["in_trie"] = len(reader.store.archive.urls)
     if reader.store.sieve is not None:
         sieve = reader.store.sieve.statistics()
         row |= {
