@@ -48,12 +48,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SECONDS: Final = 10.0
-"""Over which the rate of pages is measured."""
+_SECONDS: Final = 10.0  # over which the rate of pages is measured
 
 
 class AgentFacts:
-    """What ``scrapy cluster ls`` shows of an agent."""
+    """The facts of an agent that ``scrapy cluster ls`` shows."""
 
     def __init__(self, crawl: Crawl, path: str, outbox: Outbox) -> None:
         self._crawl = crawl
@@ -79,13 +78,13 @@ class AgentFacts:
 
 
 class PageRate:
-    """Pages by second, over the last ten seconds or so."""
+    """Pages per second over the last ten seconds."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[float, int]] = []
 
     def of(self, now: float, fetched: int) -> float:
-        """Return the rate, given that *fetched* pages had been fetched at *now*."""
+        """Return the rate at *now*, with *fetched* pages so far."""
         self._seen.append((now, fetched))
         while len(self._seen) > 2 and now - self._seen[1][0] >= _SECONDS:
             self._seen.pop(0)
@@ -96,15 +95,11 @@ class PageRate:
 OUTBOX_ROWS = 10_000_000
 """At this many rows for other agents the crawl pauses; a row takes 0.1 to 0.8 KB of disk."""
 OUTBOX_FULL = "the outbox"
-_LOOK = 1.0
-"""Seconds between two checks of a full outbox."""
+_LOOK = 1.0  # seconds between two checks of a full outbox
 
 
 def outbox_is_full(crawl: Crawl, scheduler: CrawlControl | None, outbox: Outbox) -> bool:
-    """Whether nothing may be fetched because *outbox* is full.
-
-    *scheduler* pauses until a tenth of `OUTBOX_ROWS` is free again.
-    """
+    """Whether *outbox* is full; then *scheduler* pauses until a tenth of it is free."""
     if scheduler is None or len(outbox) < OUTBOX_ROWS:
         return False
     if OUTBOX_FULL not in scheduler.pauses:
@@ -135,16 +130,11 @@ def _look(crawl: Crawl, scheduler: CrawlControl, outbox: Outbox) -> None:
     scheduler.unpause(OUTBOX_FULL)
 
 
-_DISK = 0.25
-"""Seconds between two tries to write to a store that failed."""
-_PORTIONS = 0.01
-"""Seconds between two portions of re-admitted rows."""
-_SOON = 5.0
-"""Seconds for which a host waits that this agent may not visit now."""
-_CACHE = 4
-"""The share of `seen_cache` that remembers URLs sent to others."""
-_DONE = ("finished", "waiting")
-"""Finish reasons with which all agents end."""
+_DISK = 0.25  # seconds between two tries to write to a store that failed
+_PORTIONS = 0.01  # seconds between two portions of re-admitted rows
+_SOON = 5.0  # seconds for which a host waits that this agent may not visit now
+_CACHE = 4  # the share of `seen_cache` that remembers URLs sent to others
+_DONE = ("finished", "waiting")  # finish reasons with which all agents end
 def make_agent(crawl: Crawl) -> Agent | None:
     """Return the agent of *crawl*; None if it crawls alone. Raises `SettingsError`."""
     if not crawl.settings.cluster or not is_crawl(crawl.crawler):
@@ -158,9 +148,8 @@ class Agent:
     """One agent, made before the frontier, which asks `routing` for the owner of a URL.
 
     Attributes:
-        phasing: the phases of all agents, where each agent has a part of every host.
-        only_waiting: the hosts that are left wait for longer than SUITE_MAX_WAIT.
-        services: made when the agent joins in mode ``peers``.
+        phasing: the phases, if each agent has a part of every host.
+        only_waiting: all hosts left wait for longer than SUITE_MAX_WAIT.
     """
 
     def __init__(self, crawl: Crawl, job: Job) -> None:
@@ -230,15 +219,13 @@ class Agent:
         return self._mailbox is not None and self._mailbox.send_notice(to, message)
 
     async def _written(self) -> None:
-        """Wait until the store is written, also while the crawl is being stopped."""
         await self.crawl.written()
         while self.crawl.store.dirty:
             await asyncio.sleep(_DISK)
             await self.crawl.written()
 
     async def close(self, reason: str = "") -> None:
-        """Stop for that *reason*; the other agents expect this one back unless the crawl is over.
-        """
+        """Stop for *reason*; the other agents wait for this one unless the crawl is over."""
         if self._looking is not None:
             self._looking.cancel()
         if self._mailbox is not None:
@@ -295,10 +282,8 @@ class Agent:
         return not outbox_is_full(self.crawl, self._scheduler, self.routing.outbox)
 
     def refuse_fetch(self, request: Request, lease: Lease | None, delay: float) -> None:
-        """Raise `HostExcluded` if *request* may not be sent now.
-
-        Another agent may hold the host before *delay* seconds after the fetch are over. A request
-        without a visit may go to a host of another agent only with a shared ledger.
+        """Raise `HostExcluded` if *request*, and a *delay* of seconds after it, may not run here
+        now.
         """
         until = time.time() + _SOON
         if self._mode is None or not self._mode.may_fetch(delay):
@@ -336,7 +321,7 @@ class Agent:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of the job is left in its files, and no more is expected."""
+        """Whether the job has nothing left and expects nothing."""
         return not (self._left or self.crawl.stays_open)
 
     @property
@@ -390,7 +375,7 @@ _PATIENCE = 1.0
 
 
 async def join_cluster(others: Partners, scheduler: CrawlControl) -> None:
-    """Open *others* one after the other; nothing is fetched before.
+    """Open *others* in order, before any fetch.
 
     Raises the `SuiteError` of a refusal; under a command, ends the process.
     """
@@ -434,8 +419,7 @@ async def _give_up(
 
 
 def _by_deferreds() -> bool:
-    """Whether Scrapy awaits its engine by a Deferred (`CrawlerProcess`), which logs a cancellation
-    as an error with a traceback."""
+    """Whether `CrawlerProcess` runs the engine: it logs a cancellation with a traceback."""
     names = (getattr(task.get_coro(), "__name__", "") for task in asyncio.all_tasks())
     return "open_spider_async" in names
 
@@ -447,8 +431,7 @@ async def _all_ended() -> None:
 
 @contextmanager
 def _before_shutdown(what: Callable[[], Coroutine[Any, Any, None]]) -> Iterator[None]:
-    """Within the context the reactor runs *what* before it stops: Scrapy's engine cannot be stopped
-    while it opens a crawl."""
+    """Have the reactor run *what* before it stops: Scrapy cannot stop while it opens a crawl."""
     if "twisted.internet.reactor" not in sys.modules:
         yield
         return

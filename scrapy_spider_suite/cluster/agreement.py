@@ -1,9 +1,7 @@
-"""What all agents of a crawl must share: fixed settings, and phases (KSpider, §2.2; K1-K8).
+"""What all agents must share: fixed settings, and phases (KSpider, §2.2; K1-K8).
 
-With an assignment of URLs each agent has a part of every host, so no agent alone can keep a delay.
-Each agent has one phase at a time: of *n* phases the *i*-th agent has (i + t // T) mod n. There
-must be a phase for each agent (K5), and a guard at its end that covers a fetch, a delay and clock
-skew. The ledger keeps longer delays and back-offs.
+Of *n* phases the *i*-th agent has (i + t // T) mod n. There is a phase for each agent (K5); a guard
+at its end covers a fetch, a delay and clock skew. The ledger keeps longer delays and back-offs.
 """
 
 from __future__ import annotations
@@ -43,13 +41,11 @@ def agent_rank(name: str, names: Collection[str]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTerms:
-    """What is set for the phases of one agent; durations are seconds.
+    """The settings of phases of one agent; durations in seconds.
 
     Attributes:
-        assignment: the value of SUITE_ASSIGNMENT.
         timeout: the longest fetch.
         delay: the longest delay of a host or an address.
-        ledger: a ledger is set.
     """
 
     assignment: str
@@ -61,12 +57,11 @@ class PhaseTerms:
 
     @property
     def skew(self) -> float:
-        """Seconds by which each of two clocks may be off, by what the guard leaves."""
+        """Seconds by which each of two clocks may be off within the guard."""
         return min(SKEW_MAX, max(_TELLS, (self.guard - self.timeout - self.delay) / 2))
 
     def check(self, agents: int = 1) -> None:
-        """Raise `SettingsError`, which names the setting, if *agents* cannot keep a host's delay.
-        """
+        """Raise `SettingsError` if *agents* cannot keep a host's delay."""
         whose = f"with SUITE_ASSIGNMENT = {self.assignment!r}"
         if not self.ledger:
             raise SettingsError(
@@ -88,7 +83,7 @@ class PhaseTerms:
 
 
 class AgentPhase:
-    """The phase of an agent whose assignment is one of URLs."""
+    """The phase of an agent that has a part of every host."""
 
     def __init__(self, crawl: Crawl, ownership: Ownership) -> None:
         self._crawl = crawl
@@ -97,7 +92,7 @@ class AgentPhase:
         crawl.crawler.signals.connect(self._check_settings, settings_changing)
 
     def check(self, names: tuple[str, ...] = ()) -> None:
-        """Raise `SettingsError` if this agent and those with *names* cannot each have a phase."""
+        """Raise `SettingsError` unless this agent and *names* can each have a phase."""
         names = (*names, self._ownership.name)
         self.terms.check(len(set(names)))
 
@@ -137,8 +132,7 @@ def _terms(crawl: Crawl, settings: SuiteSettings) -> PhaseTerms:
 
 _OF_PHASES = ("phases", "phase_seconds")
 """Fields that must be equal where each agent has a part of every host."""
-_LONGEST = 300
-"""Characters of a value that are compared; of longer values the hash is."""
+_LONGEST = 300  # characters of a value that are compared; of longer values the hash is
 
 
 def shared_settings(settings: SuiteSettings, assignment: Assignment) -> dict[str, str]:
@@ -156,8 +150,7 @@ def shared_settings(settings: SuiteSettings, assignment: Assignment) -> dict[str
 
 
 def _ledger(where: RedisUrl | Path | None) -> str:
-    """Return what tells a ledger from others: a file serves one machine, whatever has its name
-    elsewhere."""
+    """Return the identity of a ledger: a file serves one machine."""
     if not isinstance(where, Path):
         return shown_value(None if where is None else str(where))
     with suppress(OSError):

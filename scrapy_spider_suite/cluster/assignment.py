@@ -1,13 +1,10 @@
 """Units, members and owners: which agent should hold which part of a crawl (U8).
 
-A *unit*, 0 to 65,535, is the smallest part of a crawl that moves between agents. An assignment
-function maps URLs to units once for all, and for each membership units to owners. All agents
-compute the same table from the same members.
+A *unit*, 0 to 65,535, is the smallest part that moves. An assignment maps URLs to units, and units
+to owners; all agents compute the same table from the same members.
 
-`Ring` is consistent hashing over slots, with weights (U8; BUbiNG §4.1). With few slots shares
-differ by chance, 1/sqrt(slots of an agent); so agents above their share and `SLACK` give slots to
-the others. `UrlSum` and `HostParity` are the seeds' functions: sums of characters, modulo the
-number of agents (K1-K3, T8), without weights; a new agent moves n / (n + 1) of the crawl.
+`Ring` is consistent hashing with weights (U8; BUbiNG §4.1). `UrlSum` and `HostParity` are the sums
+of characters of K1-K3 and T8: a new agent moves n / (n + 1) of the crawl.
 """
 
 from __future__ import annotations
@@ -38,20 +35,14 @@ Owners = npt.NDArray[np.uint16]
 
 
 class Member(NamedTuple):
-    """An agent of a crawl.
-
-    Attributes:
-        weight: its share beside the others, `LIGHTEST` to `HEAVIEST`.
-    """
+    """An agent; *weight* is its share, `LIGHTEST` to `HEAVIEST`."""
 
     name: str
     weight: float = 1.0
 
 
 class Assignment(Protocol):
-    """Maps URLs to units, and units to owners.
-
-    Both depend on their arguments alone: on no process, no earlier call, no hash seed.
+    """Maps URLs to units, and units to owners, by its arguments alone.
 
     Attributes:
         by_host: all URLs of a host lie in one unit.
@@ -60,24 +51,19 @@ class Assignment(Protocol):
     by_host: bool
 
     def unit(self, host: str, url: str) -> int:
-        """Return the unit, 0 to 65,535, of *url*, whose host is *host*."""
+        """Return the unit, 0 to 65,535, of *url* of *host*."""
         ...
 
     def table(self, members: Sequence[Member]) -> Owners:
         """Return the owner of each unit as an index into *members*, which are sorted by name.
 
-        Raises `SettingsError` for members that the function cannot serve.
+        Raises `SettingsError` for members that it cannot serve.
         """
         ...
 
 
 class OwnerTable:
-    """The owner of each unit for one membership; immutable.
-
-    Attributes:
-        members: sorted by name.
-        owners: for each unit the index of its owner in *members*, read-only.
-    """
+    """The owner of each unit for *members*, sorted by name; immutable."""
 
     def __init__(self, members: tuple[Member, ...], owners: Owners) -> None:
         self.members = members
@@ -90,10 +76,10 @@ class OwnerTable:
 
     @classmethod
     def of(cls, assignment: Assignment, members: Iterable[Member]) -> OwnerTable:
-        """Return the table that *assignment* makes of *members*, in any order.
+        """Return the table of *members*, in any order. Takes milliseconds.
 
-        Takes milliseconds, more for new agents. Raises `ValueError` without members, for two of a
-        name, or for a weight out of bounds, and what *assignment* raises.
+        Raises `ValueError` for none, two of a name or an invalid weight, and what *assignment*
+        raises.
         """
         known = _checked(members)
         return cls(known, assignment.table(known))
@@ -102,7 +88,7 @@ class OwnerTable:
         return self.members[int(self.owners[unit])].name
 
     def counts(self) -> dict[str, int]:
-        """Return how many units each agent owns, by name."""
+        """Return the number of units of each agent."""
         counts = np.bincount(self.owners, minlength=len(self.members)).tolist()
         return {member.name: n for member, n in zip(self.members, counts, strict=True)}
 
@@ -121,15 +107,13 @@ def _checked(members: Iterable[Member]) -> tuple[Member, ...]:
 
 _FOLDED: Final = 55_440
 """Below 65,536, and a multiple of each number up to 12, and of 14, 15, 16, 18, 20, 21, 22, 24, …"""
-_BEYOND: Final = 1 << 62
-"""More than any sum: the remainder is the sum."""
+_BEYOND: Final = 1 << 62  # more than any sum: the remainder is the sum
 
 
 class UrlSum:
     """`Assignment` of URLs: the sum of all characters (KSpider, figure 2).
 
-    A sum of 65,536 or more (520 characters at least) is taken modulo 55,440 first. With a number of
-    agents that divides 55,440 (all up to 12) the agent is that of the paper.
+    A sum of 65,536 or more is taken modulo 55,440 first. So up to 12 agents get the paper's owners.
     """
 
     by_host = False
@@ -143,10 +127,7 @@ class UrlSum:
 
 
 class HostParity:
-    """`Assignment` of hosts: the sum of every other character (Tarantula, equation 1).
-
-    The sum of a host's 253 characters is always a unit.
-    """
+    """`Assignment` of hosts: the sum of every other character (Tarantula, equation 1)."""
 
     by_host = True
 
@@ -252,19 +233,13 @@ _MEMBERSHIPS: Final = [
 
 
 def load_assignment(name: str) -> Assignment:
-    """Return the assignment function *name*: one of `ASSIGNMENTS`, or a class at a dotted path.
-
-    A project's class is made without arguments and tried on a sample. Raises `SettingsError`.
-    """
+    """Return one of `ASSIGNMENTS`, or a checked class at a dotted path. Raises `SettingsError`."""
     kind = ASSIGNMENTS.get(name)
     return ProjectAssignment(name) if kind is None else kind()
 
 
 def fingerprint(assignment: Assignment) -> str:
-    """Return 16 hexadecimal digits of what *assignment* makes of a sample.
-
-    Another function, another release of it, or one that differs by process has other digits.
-    """
+    """Return 16 hexadecimal digits of the results of *assignment* for a sample."""
     digest = xxhash.xxh3_64(np.array(_units(assignment), dtype=">u2").tobytes())
     for members in _MEMBERSHIPS:
         digest.update(assignment.table(members).astype(">u2").tobytes())
@@ -272,7 +247,7 @@ def fingerprint(assignment: Assignment) -> str:
 
 
 class ProjectAssignment:
-    """`Assignment` by a project's class; every result is checked, every fault a `SettingsError`."""
+    """A project's `Assignment`, made without arguments; any fault is a `SettingsError`."""
 
     def __init__(self, path: str) -> None:
         self._path = path

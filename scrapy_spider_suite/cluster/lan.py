@@ -1,15 +1,11 @@
-"""Mode ``lan``: a fixed list of agents that exchange messages over UDP, and nothing else (K21).
+"""Mode ``lan``: a fixed list of agents that exchange messages over UDP only (K21).
 
-Each agent owns and holds its part for the life of the crawl; a missing agent is waited for.
-
-`Handshake`: each agent asks all others, and fetches once one that agrees has answered, or alone
-after `HANDSHAKE_SECONDS`. Of two that disagree the one of lower `Seniority` ends, then the later
-name. Questions and answers carry send times, which bound how far the clocks are apart.
+`Handshake`: an agent fetches once an agent that agrees has answered, or after `HANDSHAKE_SECONDS`.
+Of two that disagree the one of lower `Seniority` ends, then the later name.
 
 Rounds: the first agent by name finds the end, when two rounds in a row report the same (Mattern,
-Distributed Computing 2, 1987, 161-175). Each agent writes the end down before it confirms it, so
-one that is killed ends when it is back. `LateStart`: an agent started after the end waits only to
-hear whether the crawl goes on.
+Distributed Computing 2, 1987, 161-175). Each agent writes the end down before it confirms it.
+`LateStart`: an agent started after the end waits to hear whether the crawl goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +16,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -29,19 +24,23 @@ from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 from scrapy_spider_suite.cluster.agreement import shared_settings
 from scrapy_spider_suite.cluster.assignment import Member
 from scrapy_spider_suite.cluster.mailbox import MessageRules
-from scrapy_spider_suite.cluster.membership import PROTOCOL, SKEW_MAX, Heartbeat
+from scrapy_spider_suite.cluster.membership import (
+    PROTOCOL,
+    SKEW_MAX,
+    Heartbeat,
+    settings_difference,
+)
 from scrapy_spider_suite.cluster.messages import Message
 from scrapy_spider_suite.cluster.mode import HAS_ENDED, AgentContext
-from scrapy_spider_suite.cluster.transports.udp import Address, UdpTransport, parse_agents
+from scrapy_spider_suite.cluster.transports.udp import UdpTransport, parse_agents
 from scrapy_spider_suite.errors import JoinRefusedError, SettingsError
 from scrapy_spider_suite.runtime.clock import boottime
-from scrapy_spider_suite.runtime.tasks import WarnOnce, logged_task
+from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks, logged_task, wait_at_most
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.job_reader import is_fresh_store
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.agent import Agent
-    from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)
 
@@ -56,25 +55,20 @@ HANDSHAKE_SECONDS: Final = 2.0
 
 _AGAIN: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Seconds between two questions; transports resend anyhow."""
-_PAUSE: Final = 0.25
-"""Seconds between two questions to an agent that speaks and has not been met."""
-_LATE: Final = 16
-"""Messages to each other agent whose times are remembered."""
-_BYTES: Final = 6_000
-"""Of all values in a message, which has 8 KiB at most."""
-_JOB: Final = b"job:"
-"""Prefix of the key that holds the job of another agent."""
+_PAUSE: Final = 0.25  # seconds between two questions to an agent that speaks and has not been met
+_LATE: Final = 16  # messages to each other agent whose times are remembered
+_BYTES: Final = 6_000  # of all values in a message, which has 8 KiB at most
+_JOB: Final = b"job:"  # prefix of the key that holds the job of another agent
 _CLOCK, _LIST = "clock", "list"
 _OTHERS: Final = (
     "agent {} has another list, other fixed settings or another release, and all agents of a crawl "
     "need the same: {}"
 )
-_MET: Final = b"met"
-"""Key that exists once this job has met an agent that agrees."""
+_MET: Final = b"met"  # key that exists once this job has met an agent that agrees
 
 
 class Seniority(IntEnum):
-    """How far an agent has come: the higher stays."""
+    """How far an agent has come: the higher one stays."""
 
     BEGINS = 0
     ALONE = 1
@@ -83,12 +77,12 @@ class Seniority(IntEnum):
 
     AMONG = 3
 
+
 class Handshake:
-    """Of an agent with the *others* of its list.
+    """The handshakes of an agent with the *others* of its list.
 
     Args:
         terms: shared settings besides the list, as text.
-        tell: sends a message.
         skew: seconds by which clocks may differ.
 
     Attributes:
@@ -120,9 +114,7 @@ class Handshake:
         """Wait for an agent that agrees. Raises `JoinRefusedError`: one disagrees."""
         if not self._others:
             self._answered.set()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(HANDSHAKE_SECONDS):
-                await self._answered.wait()
+        await wait_at_most(self._answered, HANDSHAKE_SECONDS)
         if self._refused:
             raise self._refused
         if not self._answered.is_set():
@@ -141,14 +133,14 @@ class Handshake:
             await asyncio.sleep(wait)
 
     def greet(self, other: str, kind: int = MEET, asked: float = 0.0) -> None:
-        """Send this agent's terms to *other*, in answer to its message of the time *asked*."""
+        """Send this agent's terms to *other*, as an answer to its message of the time *asked*."""
         wall = self._wall()
         self._asked.setdefault(other, deque(maxlen=_LATE)).append((wall, boottime()))
         said = [kind, self._terms, int(self._standing), self._job, wall, asked, self._skew]
         self._tell(other, said)
 
     def wonder(self, other: str) -> None:
-        """Ask *other*, which speaks and has not been met; not for each message in a row."""
+        """Ask *other*, which speaks and has not been met; at most every `_PAUSE` seconds."""
         said = self._asked.get(other)
         if not said or boottime() - said[-1][1] > _PAUSE:
             self.greet(other)
@@ -164,9 +156,10 @@ class Handshake:
         standing = Seniority(standing)
         if self._refused:
             return
-        differ = why = _difference(self._terms, there)
+        differ = why = settings_difference(self._terms, there)
         if not differ:
-            took = self._took(sender, asked)
+            said = dict(self._asked.get(sender, ()))
+            took = boottime() - said[asked] if asked in said else None
             skew = min(skew, self._skew)
             off = None if took is None else self._off(wall, took, kind, skew)
             if off is None:
@@ -174,7 +167,8 @@ class Handshake:
                 return
             differ, why = self._clocks(sender, off, skew), _CLOCK
         self.met.discard(sender)
-        if self._yields(standing, sender):
+        own = self._standing
+        if own < standing or (own == standing and self._name > sender):
             if kind != REFUSE:
                 self.greet(sender, REFUSE, wall)  # so that it can say so, too
             if why == _CLOCK:
@@ -188,7 +182,7 @@ class Handshake:
         self.greet(sender, REFUSE, wall)
 
     def unlisted(self, by: str) -> None:
-        """The list of agent *by* lacks this agent: the two cannot talk."""
+        """The list of agent *by* lacks this agent."""
         why = (
             f"agent {by} runs with another list, on which agent {self._name} is not, and all "
             "agents of a crawl need the same SUITE_AGENTS"
@@ -201,13 +195,11 @@ class Handshake:
             self._said[by] = _LIST
             logger.warning("%s: this one runs already, and goes on; stop one of the two", why)
 
-    def _took(self, sender: str, asked: float) -> float | None:
-        said = dict(self._asked.get(sender, ()))
-        return boottime() - said[asked] if asked in said else None
-
     def _off(self, wall: float, took: float, kind: int, skew: float) -> float | None:
-        """Return by how many seconds, at least, a clock is ahead that said *wall* in an answer that
-        *took* so long; None within *skew*, unless the other agent found otherwise."""
+        """Return the least seconds by which the sender's clock is ahead, or None within *skew*.
+
+        *wall* came in an answer that *took* so long. With REFUSE the other agent found too many.
+        """
         now = self._wall()
         ahead, behind = wall - now, now - took - wall
         if max(ahead, behind) > skew:
@@ -230,12 +222,7 @@ class Handshake:
             return Seniority.MET
         return Seniority.BEGINS if self._begins else Seniority.ALONE
 
-    def _yields(self, standing: Seniority, sender: str) -> bool:
-        own = self._standing
-        return own < standing or (own == standing and self._name > sender)
-
     def _agrees(self, sender: str, kind: int, job: str, wall: float, *, answers: bool) -> None:
-        """*sender* agrees; met if it *answers* a question of this process."""
         if answers:
             self._said.pop(sender, None)
             self._meets(sender, job)
@@ -269,18 +256,10 @@ class Handshake:
 
 
 def _cut(text: str, most: int) -> str:
-    """Return *text*, or a part and its hash, within *most* bytes."""
     data = text.encode("utf-8", "backslashreplace")
     if len(data) <= most:
         return data.decode()
     return f"{data[: most - 24].decode('utf-8', 'ignore')}… ({xxh3_64_hexdigest(data)})"
-
-
-def _difference(here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    return "; ".join(
-        f"{name} is {here.get(name, 'unset')} here and {there.get(name, 'unset')} there"
-        for name in sorted(here.keys() | there.keys()) if here.get(name) != there.get(name)
-    )  # fmt: skip
 
 
 ENDED: Final = b"ended"
@@ -294,12 +273,8 @@ _LOOK: Final = 0.25
 class LateStart:
     """An agent that is started after the end.
 
-    Args:
-        met: the others that were met.
-        say: tells them whether this agent is idle.
-
     Attributes:
-        late: the crawl had ended at the start of this agent, and does not go on.
+        late: the crawl had ended at the start, and does not go on.
     """
 
     def __init__(
@@ -357,8 +332,6 @@ missing."""
 
 
 class _RoundReport(NamedTuple):
-    """What an agent reports in a round."""
-
     incarnation: int
     round: int
     idle: bool
@@ -368,10 +341,7 @@ class _RoundReport(NamedTuple):
 
 
 class LanMode(MessageRules):
-    """Mode ``lan`` of an agent among *names*, the whole list.
-
-    *tell* is to be set before `start`. Clocks may differ by *skew* seconds.
-    """
+    """Mode ``lan`` of an agent among *names*; set *tell* before `start`."""
 
     listens = True
     tell: SendMessage
@@ -428,7 +398,7 @@ class LanMode(MessageRules):
             self._task = logged_task(self._follow(), "rounds")
 
     async def meet(self) -> None:
-        """Wait shortly for an agent that agrees. Raises `JoinRefusedError`: one disagrees."""
+        """Wait shortly for an agent that agrees. Raises `JoinRefusedError`."""
         await self._handshake.meet()
 
     def takes(self, message: Message) -> bool:
@@ -457,10 +427,7 @@ class LanMode(MessageRules):
         if over and self.ended:
             self._kv.delete(OVER)
             self._late.mark()
-        tasks = [task for task in (self._task, self._asking) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(self._task, self._asking)
 
     def may_fetch(self, delay: float = 0.0) -> bool:
         """Always: hosts never move."""
@@ -542,13 +509,10 @@ class LanMode(MessageRules):
         until = asyncio.get_running_loop().time() + _LAST
         while not self._dismissed.is_set() and asyncio.get_running_loop().time() < until:
             self.tell(self._first, [END])
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_BEAT / 4):
-                    await self._dismissed.wait()
+            await wait_at_most(self._dismissed, _BEAT / 4)
         self._end()
 
     def _goes_on(self) -> None:
-        """Forget an end that an earlier process heard of: the crawl of the job goes on."""
         if self._task is not None:
             self._task.cancel()
         self._over_before = self._found = False
@@ -645,7 +609,10 @@ class LanMode(MessageRules):
 def make_lan_mode(agent: Agent, context: AgentContext) -> tuple[LanMode, UdpTransport]:
     """Return the mode of *agent*, and its transport. Raises `SettingsError`, `ValueError`."""
     settings, phasing = agent.crawl.settings, agent.phasing
-    agents = listed_agents(settings)
+    try:
+        agents = parse_agents(settings.agents)
+    except ValueError as error:
+        raise SettingsError(f"SUITE_AGENTS: {error}") from error
     if agent.name not in agents:
         raise SettingsError.of("SUITE_AGENT_NAME", agent.name, f"one of {', '.join(agents)}")
     if is_fresh_store(agent.job.store):
@@ -662,16 +629,8 @@ def make_lan_mode(agent: Agent, context: AgentContext) -> tuple[LanMode, UdpTran
     return mode, UdpTransport(agent.name, agents, key.encode(), unlisted=mode.unlisted)
 
 
-def listed_agents(settings: SuiteSettings) -> dict[str, Address]:
-    """Return the agents of the list. Raises `SettingsError`."""
-    try:
-        return parse_agents(settings.agents)
-    except ValueError as error:
-        raise SettingsError(f"SUITE_AGENTS: {error}") from error
-
-
 def check_agent_names(kv: KV, names: Iterable[str]) -> None:
-    """Raise `SettingsError` if the list differs from the one the job began with, kept in *kv*.
+    """Raise `SettingsError` if *names* are not those in *kv* that the job began with.
 
     Hosts do not move, so rows of another agent would stay for ever.
     """

@@ -1,7 +1,7 @@
-"""Messages of one agent: rows from its outbox to others, and from others into its frontier.
+"""Messages of one agent: rows from its outbox to others, and into its frontier.
 
 A row leaves the outbox once its receiver has it on disk. Messages may come twice, so each row is
-noted in the batch that keeps its content: a forced request is not fetched twice.
+noted in the batch that keeps its content.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
@@ -27,18 +28,15 @@ from scrapy_spider_suite.cluster.routing import FIRST_ROW_NUMBER, OwnerRouter, u
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import MessageError, MessageTooLargeError
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.runtime.tasks import WarnOnce, logged_task
+from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks, logged_task, wait_at_most
 from scrapy_spider_suite.store.interface import KV
 
 logger = logging.getLogger(__name__)
 
 _INTERVAL: Final = struct.Struct(">QQ")
-_MOST: Final = 256
-"""Intervals of a sender; earlier ones are forgotten."""
-_SENDERS: Final = 500
-"""Whose intervals are in memory, 30 KB each at most: names can be made up."""
-_GAP: Final = 10_000
-"""Numbers that a message may leave out; a killed sender leaves out a thousand."""
+_MOST: Final = 256  # intervals of a sender; earlier ones are forgotten
+_SENDERS: Final = 500  # whose intervals are in memory, 30 KB each at most: names can be made up
+_GAP: Final = 10_000  # numbers that a message may leave out; a killed sender leaves out a thousand
 
 
 class ReceivedRows:
@@ -56,13 +54,12 @@ class ReceivedRows:
         return any(each[0] <= first and last <= each[1] for each in self._known(sender))
 
     def add(self, message: Message) -> None:
-        """Note the rows of *message*, with the next batch."""
+        """Note the rows of *message* in the next batch."""
         if message.last - message.first < len(message.rows) + _GAP:
             self.put(message.sender, message.first, message.last)
         # Otherwise no agent sends that; it would hide what is sent later.
 
     def put(self, sender: str, first: int, last: int) -> None:
-        """Note the rows of *sender* from *first* to *last*, with the next batch."""
         known = self._known(sender)
         if known and known[-1][1] + 1 == first:
             known[-1] = known[-1][0], last
@@ -90,18 +87,14 @@ class ReceivedRows:
 
 BEAT: Final = 0.5
 """Seconds in which rows for a message gather."""
-_PORTION: Final = 100
-"""Rows, or URLs, between two turns of the loop: some milliseconds."""
-_MESSAGES_AT_ONCE: Final = 8
-"""Messages made durable at once."""
-_SPARE: Final = 32
-"""Room for notices to one receiver, beside rows."""
-_UNPACKED: Final = 8
-"""Bytes of rows read for each byte of a message: they are packed to a fifth."""
+_PORTION: Final = 100  # rows, or URLs, between two turns of the loop: some milliseconds
+_MESSAGES_AT_ONCE: Final = 8  # messages made durable at once
+_SPARE: Final = 32  # room for notices to one receiver, beside rows
+_UNPACKED: Final = 8  # bytes of rows read for each byte of a message: they are packed to a fifth
 
 
 class MessageRules:
-    """Whom a mailbox talks to; by default to all, and rows only.
+    """The agents a mailbox talks to; by default all, and rows only.
 
     Attributes:
         listens: notices are expected.
@@ -114,11 +107,11 @@ class MessageRules:
         raise ValueError("no messages are expected")
 
     def takes(self, message: Message) -> bool:
-        """Whether *message* is kept here; otherwise it stays with its sender."""
+        """Whether to keep *message*; otherwise it stays with its sender."""
         return True
 
     def agrees(self, to: str) -> bool:
-        """Whether rows may go to the agent *to*; otherwise they wait in the outbox."""
+        """Whether rows may go to the agent *to*."""
         return True
 
 
@@ -130,7 +123,7 @@ class Mailbox:
         news: called when URLs have come.
 
     Attributes:
-        unread: received rows that could not be read.
+        unread: unreadable received rows.
         too_large: rows that fit into no message; their URLs are not fetched.
         taken: received rows that are kept.
     """
@@ -173,9 +166,7 @@ class Mailbox:
 
     async def close(self) -> None:
         """Stop; unacknowledged rows are sent again by the next run."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_tasks(*self._tasks)
         await self.transport.close()
 
     @property
@@ -186,12 +177,12 @@ class Mailbox:
     @property
     def counters(self) -> dict[str, int]:
         own = {"rows_taken": self.taken, "unread": self.unread, "too_large": self.too_large}
-        return self.transport.counters.as_dict() | own
+        return asdict(self.transport.counters) | own
 
     def send_notice(self, to: str, notice: Sequence[Any]) -> bool:
-        """Send *notice* to the agent *to* if there is room; it may be lost with either process.
+        """Send *notice* to *to* if there is room; it may be lost with either process.
 
-        Rows under way to an agent that no longer agrees are withdrawn: it never acknowledges them.
+        Rows under way to an agent that disagrees are withdrawn.
         """
         if to in self._next and not self._rules.agrees(to):
             self._withdraw(to)
@@ -249,7 +240,7 @@ class Mailbox:
         await asyncio.sleep(0)
 
     def _keep_row(self, sender: str, number: int, row: bytes) -> int:
-        """Schedule the row, and note it in the same batch; links are noted after the last one."""
+        """Schedule the row, and note it in one batch; links are noted after the last one."""
         entries = self._entries(row)
         if len(entries) == 1:
             self._known.put(sender, number, number)
@@ -276,7 +267,6 @@ class Mailbox:
         return len(entries)
 
     def _entries(self, row: bytes) -> list[Entry]:
-        """Return the entries of *row*; an unreadable row is counted, and has none."""
         try:
             return list(unpack_rows([row]))
         except MessageError as error:
@@ -299,11 +289,7 @@ class Mailbox:
 
     async def _send(self) -> None:
         while True:
-            try:
-                async with asyncio.timeout(BEAT):
-                    await self._due.wait()
-            except TimeoutError:
-                pass
+            await wait_at_most(self._due, BEAT)
             self._due.clear()
             for to in self._outbox.receivers:
                 if not self._owns_units(to):
@@ -350,7 +336,6 @@ class Mailbox:
         return found
 
     async def _readdress(self, to: str) -> None:
-        """Schedule the rows for *to*, which owns nothing any more, here or for others."""
         self._withdraw(to)
         while rows := list(islice(self._outbox.rows(to), _PORTION)):
             for number, row in rows:

@@ -1,11 +1,8 @@
-"""Members of a crawl as Redis keeps them, refusals, the lease of an agent, clock skew. Pure.
+"""Members of a crawl as Redis keeps them, refusals, leases, clock skew. Pure.
 
-Redis counts a lease from when it hears of the agent, the agent from before it spoke, so its end is
-the earlier one. The agent starts no fetch that may outlast the lease, nor one whose host or address
-needs its delay after it. Time is read from ``CLOCK_BOOTTIME`` and from the wall clock: a frozen
-virtual machine may notice by one of them only; the later one decides.
-
-Answers of Redis are decoded into bounded types; anything else is an error.
+Redis counts a lease from when it hears of the agent, the agent from before it spoke. No fetch
+starts that may outlast the lease, with the delay of its host. Time is read from ``CLOCK_BOOTTIME``
+and the wall clock, since a frozen virtual machine may notice by one only; the later one decides.
 """
 
 from __future__ import annotations
@@ -38,14 +35,12 @@ SLACK: Final = 1.0
 SPARE: Final = 30.0
 """Seconds of a lease beyond the longest fetch and delay: it is renewed every five."""
 
-_RENEWAL: Final = SPARE / 2
-"""Seconds within which it is renewed, if anything answers."""
+_RENEWAL: Final = SPARE / 2  # seconds within which it is renewed, if anything answers
 
 
 @dataclass(frozen=True, slots=True)
 class ClockSkew:
-    """Seconds by which this machine's wall clock is behind Redis, within *bound*: half of the call.
-    """
+    """Seconds by which this wall clock is behind Redis, within *bound*."""
 
     offset: float
     bound: float
@@ -55,12 +50,12 @@ class ClockSkew:
 
     @classmethod
     def measured(cls, wall: float, took: float, server: float) -> ClockSkew:
-        """Asked at *wall*, answered *took* seconds later with the time *server*."""
+        """Return the skew by a call at *wall* that *took* seconds; *server*: its answer."""
         return cls(server - wall - took / 2, took / 2)
 
 
 class AgentLease:
-    """What a process knows of its lease; *timeout* is the longest fetch in seconds."""
+    """The lease of a process; *timeout* is the longest fetch in seconds."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -69,7 +64,7 @@ class AgentLease:
         self._length = 0.0  # of the longest that was granted
 
     def renewed(self, sent: float, wall: float, granted: float | None) -> None:
-        """Granted for *granted* seconds, None: for ever, to a call sent at *sent* and *wall*.
+        """Note a grant of *granted* seconds (None: for ever) to a call at *sent* and *wall*.
 
         Never shortens the lease.
         """
@@ -84,13 +79,13 @@ class AgentLease:
         self._end = self._wall_end = -math.inf
 
     def live(self, now: float, wall: float) -> bool:
-        """Whether nobody else can hold this agent's units."""
+        """Whether no other agent can hold this agent's units."""
         return now < self._end - self._margin and wall < self._wall_end - self._margin
 
     def may_fetch(self, now: float, wall: float, delay: float = 0.0) -> bool:
         """Whether a fetch started now, and *delay* seconds after it, end before the lease.
 
-        Of a delay longer than the lease counts what fits: otherwise nothing would be fetched there.
+        Of a delay longer than the lease counts what fits: otherwise no fetch would start there.
         """
         ahead = self._timeout + self._margin
         if delay:
@@ -140,7 +135,7 @@ class MemberState(StrEnum):
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A member as of its last heartbeat. Times are Redis's, in milliseconds since 1970."""
+    """A member as of its last heartbeat; times are Redis's, in milliseconds since 1970."""
 
     name: _Name
     number: _Number
@@ -197,7 +192,7 @@ class Holders(NamedTuple):
 
 
 class RegistryAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a script answers. Times are milliseconds since 1970."""
+    """The answer of a script; times are milliseconds since 1970."""
 
     code: _Text
     now: _Count
@@ -286,18 +281,17 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"a lease of {self.grace} s: expected more than {SILENCE:g} s")
 
     def terms(self) -> str:
-        """Return the shared settings and the lease in canonical form."""
+        """Return shared settings and lease in canonical form."""
         grace = "forever" if self.grace is None else f"{self.grace:g}"
         fixed = {**self.fixed, "SUITE_AGENT_GRACE": grace}
         return msgspec.json.encode(fixed, order="sorted").decode()
 
 
 class Heartbeat(NamedTuple):
-    """What an agent says of itself at one moment.
+    """The report of an agent.
 
-    *idle*: nothing to fetch, send, receive or hand over, and every sent row is acknowledged.
-    *sent*, *received*: rows exchanged with the members of *epoch*, each once. *activity* grows when
-    it stops being idle. *left*: not idle, by its files.
+    *idle*: no work, and each sent row is acknowledged. *sent*, *received*: rows exchanged with
+    members of *epoch*. *activity* grows when it stops being idle. *left*: not idle, by its files.
     """
 
     epoch: int
@@ -312,7 +306,7 @@ class Heartbeat(NamedTuple):
 
 
 def decode_answer(data: bytes) -> RegistryAnswer:
-    """Return a script's answer. Raises `ValueError` (msgspec's) for an invalid one."""
+    """Return a script's answer. Raises `ValueError`."""
     return msgspec.json.decode(data, type=RegistryAnswer)
 
 
@@ -327,15 +321,13 @@ def decode_units(data: bytes) -> Units:
 
 def join_refusal(answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
     """Return one line on why *candidate*, with the wall clock *wall*, cannot join."""
-    return _REFUSALS.get(answer.code, _unknown)(answer, candidate, wall)
-
-
-def _unknown(answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
-    return f"the crawl does not take {candidate.name}: {answer.code}"
+    if answer.code not in _REFUSALS:
+        return f"the crawl does not take {candidate.name}: {answer.code}"
+    return _REFUSALS[answer.code](answer, candidate, wall)
 
 
 def clock_refusal(behind: float, most: float) -> str:
-    """Return one line on a clock *behind* Redis by more than *most* seconds; otherwise ""."""
+    """Return one line on a clock *behind* Redis by over *most* seconds; otherwise ""."""
     if abs(behind) <= most:
         return ""
     by = ", by SUITE_PHASE_GUARD" if most < SKEW_MAX else ""
@@ -344,10 +336,6 @@ def clock_refusal(behind: float, most: float) -> str:
         f"{'behind' if behind > 0 else 'ahead of'} that of Redis: expected {most:.3g} s at most"
         f"{by}; set it right (NTP)"
     )
-
-
-def _clock(answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
-    return clock_refusal(answer.now / 1000 - wall, candidate.skew)
 
 
 def _name(answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
@@ -362,16 +350,22 @@ def _fixed(answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
     here, there = (
         msgspec.json.decode(text, type=dict[str, str]) for text in (candidate.terms(), answer.fixed)
     )
-    differ = [
+    differ = settings_difference(here, there)
+    return f"agents of one crawl need the same fixed settings: {differ}"
+
+
+def settings_difference(here: Mapping[str, str], there: Mapping[str, str]) -> str:
+    """Return one line on the settings that differ, by name; "" if none does."""
+    return "; ".join(
         f"{name} is {here.get(name, 'unset')} here and {there.get(name, 'unset')} there"
-        for name in sorted(here.keys() | there.keys())
-        if here.get(name) != there.get(name)
-    ]
-    return f"agents of one crawl need the same fixed settings: {'; '.join(differ)}"
+        for name in sorted(here.keys() | there.keys()) if here.get(name) != there.get(name)
+    )  # fmt: skip
 
 
 _REFUSALS: Final[dict[str, Callable[[RegistryAnswer, Candidate, float], str]]] = {
-    "clock": _clock,
+    "clock": lambda answer, candidate, wall: clock_refusal(
+        answer.now / 1000 - wall, candidate.skew
+    ),
     "name": _name,
     "fixed": _fixed,
     "other-job": lambda answer, candidate, wall: (
@@ -409,7 +403,7 @@ GONE: Final = {
 
 
 def folder_identity(folder: Path) -> str:
-    """Return what only the same *folder* on the same running machine has. Raises `OSError`."""
+    """Return the identity of *folder* on this running machine. Raises `OSError`."""
     status = folder.stat()
     try:
         boot = boot_id()

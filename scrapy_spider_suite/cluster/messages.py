@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 import msgpack  # type: ignore[import-untyped]
@@ -97,11 +97,7 @@ class Message(NamedTuple):
 
 
 class MessagePacker:
-    """Packs rows into messages as full as *bounds* allow; learns the compression ratio.
-
-    Raises:
-        ValueError: *sender* is no valid name.
-    """
+    """Packs rows into messages as full as *bounds* allow. Raises `ValueError`: invalid *sender*."""
 
     def __init__(self, sender: str, incarnation: int, bounds: MessageLimits) -> None:
         self._name = encode_name(sender)
@@ -113,9 +109,7 @@ class MessagePacker:
     def pack(self, rows: Sequence[tuple[int, bytes]], epoch: int) -> PackedMessage:
         """Return a message with as many of *rows*, (number, row) ascending, as fit.
 
-        Raises:
-            MessageTooLargeError: the first row does not fit alone.
-            ValueError: there is no row.
+        Raises `MessageTooLargeError`: the first row does not fit; `ValueError`: there is no row.
         """
         count = self._guess(rows)
         while True:
@@ -166,9 +160,7 @@ class MessagePacker:
 def unpack_message(data: bytes, bounds: MessageLimits) -> Message:
     """Return the message in *data*.
 
-    Raises:
-        MessageError: invalid, or another version.
-        MessageTooLargeError: larger than *bounds*.
+    Raises `MessageError`: invalid, or another version; `MessageTooLargeError`: over *bounds*.
     """
     if len(data) > max(bounds.packed, bounds.alone):
         raise MessageTooLargeError(f"a message of {len(data)} bytes")
@@ -185,7 +177,7 @@ def unpack_message(data: bytes, bounds: MessageLimits) -> Message:
 
 
 def pack_acknowledgements(receiver: str, receipts: Iterable[Acknowledgement]) -> bytes:
-    """Return what *receiver* keeps of one sender's messages, as bytes."""
+    """Return the kept messages of one sender as bytes."""
     name = encode_name(receiver)
     numbers = [_RECEIPT.pack(*receipt[1:]) for receipt in receipts]
     return b"".join((bytes([len(name)]), name, *numbers))
@@ -201,7 +193,7 @@ def unpack_acknowledgements(data: bytes) -> tuple[str, list[tuple[int, int, int]
 
 
 def encode_name(name: str) -> bytes:
-    """Return an agent's name as bytes. Raises `ValueError` for an invalid one."""
+    """Return an agent's name as bytes. Raises `ValueError`."""
     data = name.encode("utf-8", "surrogatepass")
     if not (name.isprintable() and 0 < len(data) <= NAME_MAX):
         raise ValueError(f"{name!r} is no name for an agent: 1 to {NAME_MAX} printable bytes")
@@ -209,7 +201,7 @@ def encode_name(name: str) -> bytes:
 
 
 def decode_name(data: bytes) -> str:
-    """Return an agent's name. Raises `MessageError` for an invalid one."""
+    """Return an agent's name. Raises `MessageError`."""
     try:
         name = data.decode("utf-8")
         encode_name(name)
@@ -221,9 +213,7 @@ def decode_name(data: bytes) -> str:
 def decompress(frame: bytes, limit: int, what: str = "a message") -> bytes:
     """Return the content of *frame*, *limit* bytes at most; errors call it *what*.
 
-    Raises:
-        MessageError: invalid, or with a tail.
-        MessageTooLargeError: larger.
+    Raises `MessageError`: invalid, or with a tail; `MessageTooLargeError`.
     """
     decompressor = zstd.ZstdDecompressor(options=_OPTIONS)
     try:
@@ -256,8 +246,15 @@ OnAcknowledged = Callable[[str, int, int], None]
 """Called with receiver, first and last number of a sent message; must not raise."""
 
 
-@dataclass(slots=True)
-class MessageCounters:
+class RefusalCounters:
+    """Counters of a transport, among them one for each kind of refusal."""
+
+    def refuse(self, kind: str) -> None:
+        setattr(self, kind, getattr(self, kind) + 1)
+
+
+@dataclass
+class MessageCounters(RefusalCounters):
     """Counters of a transport, ``suite/messages/...`` in the stats (docs/stats.md)."""
 
     taken: int = 0
@@ -278,21 +275,15 @@ class MessageCounters:
     malformed: int = 0
     oversized: int = 0
     unknown: int = 0
+
     def took(self, message: PackedMessage) -> None:
         self.taken += 1
         self.rows += message.rows
         self.bytes += len(message.data)
 
-    def refuse(self, kind: str) -> None:
-        """Count a refusal; *kind* is one of the last five."""
-        setattr(self, kind, getattr(self, kind) + 1)
-
     @property
     def refused(self) -> int:
         return self.forged + self.replayed + self.malformed + self.oversized + self.unknown
-
-    def as_dict(self) -> dict[str, int]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 class MessageTransport(Protocol):
@@ -308,7 +299,7 @@ class MessageTransport(Protocol):
         """Return how many messages `send` takes for *to*; 0 for an unknown agent."""
 
     def send(self, to: str, message: PackedMessage) -> bool:
-        """Take a message for *to*, once; False without room. Acknowledgements make room."""
+        """Take a message for *to*, once; False without room."""
 
     def acknowledge(self, receipt: Acknowledgement) -> None:
         """The rows are on disk: the sender may forget them."""
@@ -317,10 +308,7 @@ class MessageTransport(Protocol):
         """Forget messages under way to *to*; they may arrive unreported."""
 
     async def close(self, seconds: float = 5.0) -> None:
-        """Stop; acknowledgements are sent within *seconds*. No callback is called after that.
-
-        Never raises; idempotent.
-        """
+        """Stop; acknowledgements go within *seconds*, callbacks end. Never raises; idempotent."""
 
 
 SHARED_KEY_MIN: Final = 16

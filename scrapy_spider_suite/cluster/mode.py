@@ -1,4 +1,4 @@
-"""What each value of SUITE_CLUSTER must do, and what the crawl offers to it."""
+"""The protocol of a value of SUITE_CLUSTER, and the crawl's side of it."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ HAS_ENDED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AgentContext:
-    """What the parts of one agent share.
+    """Shared by the parts of one agent.
 
     Attributes:
         incarnation: 64 random bits of this process.
-        job_id: of the job directory.
-        kv: the agent's own mapping in the store of the job.
-        written: makes durable what was put into the store; waits while that fails.
-        heartbeat: what the agent says of itself now.
-        changed: called when the agent owns or holds other units than before.
-        over: called once, with "" when the crawl has ended everywhere, or with the reason why this
-            agent must end: ``removed``, ``replaced``, ``drained``, ``refused``.
+        kv: the agent's mapping in the store.
+        written: makes the store durable; waits while that fails.
+        heartbeat: returns the agent's report.
+        changed: called when the agent owns or holds other units.
+        over: called once, with "" at the crawl's end, or a reason to end: ``removed``,
+            ``replaced``,
+            ``drained``, ``refused``.
     """
 
     ownership: Ownership
@@ -48,7 +48,6 @@ class AgentContext:
 
     @property
     def name(self) -> str:
-        """Of the agent."""
         return self.ownership.name
 
 
@@ -119,8 +118,7 @@ class ClusterMode(Protocol):
         """Stop; the agent will be back unless the crawl is *over* for it."""
 
     def may_fetch(self, delay: float = 0.0) -> bool:
-        """Whether a fetch started now, and *delay* seconds after it, end before another agent may
-        hold the host."""
+        """Whether a fetch started now, and *delay* seconds after it, end in time."""
         ...
 
     def drain(self) -> None:

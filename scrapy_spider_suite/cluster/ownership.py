@@ -1,7 +1,7 @@
-"""Which units this agent owns and holds.
+"""The units that this agent owns and holds.
 
-The owner of a unit follows from the members of an epoch; its holder, which may fetch, stands in
-Redis. Where they differ a hand-over is due.
+The owner follows from the members of an epoch; the holder, which may fetch, stands in Redis. Where
+they differ a hand-over is due.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ class Ownership:
     """Units of the agent *name*; at first it owns all and holds none.
 
     Attributes:
-        epoch: of the members.
-        table: the owners; None while no member owns anything.
-        in_transfer: units being handed over, which nobody fetches.
+        table: the owners; None without members.
+        in_transfer: units in hand-over, which nobody fetches.
         number: of this agent among the holders; 0: none.
     """
 
@@ -46,7 +45,7 @@ class Ownership:
     def table_of(self, members: Iterable[Member]) -> OwnerTable | None:
         """Return the owners for *members*; None without members.
 
-        Takes up to 0.2 s for many new members; may run in a thread. Raises `SettingsError`.
+        Takes up to 0.2 s; may run in a thread. Raises `SettingsError`.
         """
         members = tuple(members)
         return OwnerTable.of(self.assignment, members) if members else None
@@ -54,10 +53,7 @@ class Ownership:
     def set_members(
         self, epoch: int, members: Iterable[Member], table: OwnerTable | None = None
     ) -> bool:  # fmt: skip
-        """Set the *members* of *epoch*; return whether owners changed.
-
-        *table* saves calling `table_of`. Raises the same.
-        """
+        """Set the *members* of *epoch*, or their *table*; return whether owners changed."""
         before, self.epoch = self._names, epoch
         self.table = table or self.table_of(members)
         if self.table is not None:
@@ -66,7 +62,7 @@ class Ownership:
         return self._names != before
 
     def set_membership(self, members: Membership, table: OwnerTable | None = None) -> bool:
-        """Set the members that Redis has; return whether owners changed."""
+        """Set the members in Redis; return whether owners changed."""
         self._rows = members.numbers
         return self.set_members(members.epoch, members.members, table)
 
@@ -74,7 +70,7 @@ class Ownership:
         self._rows = members.numbers
 
     def set_number(self, number: int) -> None:
-        """Set this agent's number among the holders; another number drops the holders."""
+        """Set this agent's number; another number drops the holders."""
         if number != self.number:
             self._holders = np.zeros(UNITS, np.uint16)
         self.number = number

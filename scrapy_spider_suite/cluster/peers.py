@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -39,7 +39,7 @@ from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
 from scrapy_spider_suite.cluster.transports.tcp import TcpTransport
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError, SettingsError
 from scrapy_spider_suite.runtime.clock import boottime
-from scrapy_spider_suite.runtime.tasks import logged_task
+from scrapy_spider_suite.runtime.tasks import cancel_tasks, logged_task, wait_at_most
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.settings.values import endpoint
@@ -56,12 +56,9 @@ WHILE_IDLE: Final = 1.0
 """Seconds between heartbeats of an idle agent: the end takes two rounds."""
 PATIENCE: Final = 30.0
 """Seconds for which a starting agent asks Redis again, after one of `_PASSES`."""
-_PASSES: Final = ("away", "ending")
-"""Passing refusals: Redis is away; the others are closing."""
-_LONG: Final = 1e9
-"""Seconds of an endless lease in the stats."""
-_FIRST, _MOST = 0.5, 5.0
-"""Seconds until a failed Redis is asked again: at first, and at most."""
+_PASSES: Final = ("away", "ending")  # passing refusals: Redis is away; the others are closing
+_LONG: Final = 1e9  # seconds of an endless lease in the stats
+_FIRST, _MOST = 0.5, 5.0  # seconds until a failed Redis is asked again: at first, and at most
 
 
 def no_time() -> float:
@@ -71,15 +68,8 @@ def no_time() -> float:
 class MemberHeartbeat:
     """Keeps an agent a member of *registry*.
 
-    Args:
-        candidate: makes what joins.
-        idle: whether the agent has nothing to do.
-        joined: called after each joining.
-        hear: see `Mailbox.set_receiving`.
-
     Attributes:
-        ended: the crawl is over.
-        away: why Redis cannot be used; empty if it can.
+        away: why Redis cannot be used, or "".
         moved: free units that this agent took.
     """
 
@@ -108,9 +98,7 @@ class MemberHeartbeat:
     async def open(self) -> None:
         """Join, and learn the holders.
 
-        Raises:
-            JoinRefusedError: refused, or not within `PATIENCE` seconds.
-            RegistryError: Redis cannot be used, or not within `PATIENCE` seconds.
+        Raises `JoinRefusedError`, `RegistryError`: not within `PATIENCE` seconds.
         """
         until, wait, told = time.monotonic() + PATIENCE, _FIRST, False
         while True:
@@ -135,11 +123,8 @@ class MemberHeartbeat:
         self._task = logged_task(self._run(), "heartbeats")
 
     async def close(self, quiet: Callable[[], float] = no_time) -> None:
-        """Stop, and announce that the agent will be back; *quiet*: see
-        `AgentRegistry.announce_stop`."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """Stop, and announce a return; *quiet*: see `AgentRegistry.announce_stop`."""
+        await cancel_tasks(self._task)
         with suppress(RegistryError, FencedError):  # its lease runs out by itself
             await self.registry.announce_stop(quiet)
         await self.registry.close()
@@ -174,7 +159,8 @@ class MemberHeartbeat:
                 await self._beat()
                 self._back()
                 wait = _FIRST
-                await self._sleep(WHILE_IDLE if self._idle() else HEARTBEAT)
+                await wait_at_most(self._poked, WHILE_IDLE if self._idle() else HEARTBEAT)
+                self._poked.clear()
             except RegistryError as error:
                 self._failed(error)
                 await asyncio.sleep(wait)
@@ -182,14 +168,6 @@ class MemberHeartbeat:
             except FencedError as error:
                 if not await self._again(error):
                     return
-
-    async def _sleep(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._poked.wait()
-        except TimeoutError:
-            pass
-        self._poked.clear()
 
     async def _beat(self) -> None:
         answer = await self.registry.renew(self._post)
@@ -204,8 +182,6 @@ class MemberHeartbeat:
                 self._over("")
 
     def _look_at_clock(self) -> None:
-        """Warn of a clock set while the agent runs: phases and log times depend on it, leases do
-        not."""
         skew = self.registry.skew
         why = "" if skew is None else clock_refusal(skew.offset, self._skew)
         if why and not self._clock_off:
@@ -218,7 +194,8 @@ class MemberHeartbeat:
                 self._drained()  # no answer came when it left
             else:
                 logger.error("%s: this agent ends", error)
-                self._over(_reason(str(error)))
+                reasons = (each for each in ("removed", "taken") if each in str(error))
+                self._over(next(reasons, "fenced"))
             return False
         logger.warning("%s: it joins again", error)
         try:
@@ -257,7 +234,6 @@ class MemberHeartbeat:
     # What changes
 
     async def _learn(self, *, anew: bool = False) -> None:
-        """Update members and holders if they may have changed; take free units."""
         registry, ownership = self.registry, self._ownership
         other = ownership.epoch != registry.view.epoch
         if other:
@@ -270,11 +246,11 @@ class MemberHeartbeat:
             await self._claim(known)
         moved = known is None or (known.era, known.moves) != (answer.era, answer.moves)
         if moved or other or anew:
-            await self._look()
+            await self.look()
         # Who is dead frees what it held.
         free = ownership.free()
         if len(free) and (await registry.seize(free, ownership.epoch)).units.size:
-            await self._look()
+            await self.look()
 
     async def _meet(self, view: Membership) -> None:
         ownership = self._ownership
@@ -298,7 +274,8 @@ class MemberHeartbeat:
                 "it held", len(claimed.units), counted(len(mine), "unit"),
             )  # fmt: skip
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Update the holders. Raises as the registry does."""
         before = self._ownership.mine
         self._known = await self.registry.holders()
         self._ownership.set_holders(self._known)
@@ -306,10 +283,6 @@ class MemberHeartbeat:
         taken = int((self._held & ~before).sum())
         self.moved += taken
         self._changed()
-
-    async def look(self) -> None:
-        """Update the holders. Raises as the registry does."""
-        await self._look()
 
     # Going
 
@@ -342,14 +315,9 @@ class MemberHeartbeat:
             self.away = ""
 
 
-def _reason(text: str) -> str:
-    return next((each for each in ("removed", "taken") if each in text), "fenced")
-
-
 HANDOVER_FOLDER = "handover"
 """In the job directory, for hand-over files."""
-_AGAIN = 1.0
-"""Seconds until hand-overs resume after the process was fenced."""
+_AGAIN = 1.0  # seconds until hand-overs resume after the process was fenced
 
 
 class PeersMode:
@@ -408,9 +376,7 @@ class PeersMode:
         return None if limits is None else limits.addresses
 
     async def close(self, *, over: bool = False) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_tasks(*self._tasks)
         if self._file_transport is not None:
             await self._file_transport.close()
         addresses = self._addresses
@@ -516,7 +482,7 @@ class PeersMode:
         if self._file_transport is not None:
             found |= {
                 f"handover_transport/{n}": v
-                for n, v in self._file_transport.counters.as_dict().items()
+                for n, v in asdict(self._file_transport.counters).items()
             }
         for service in self._services:
             found |= service.stats

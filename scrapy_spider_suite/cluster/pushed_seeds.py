@@ -1,9 +1,8 @@
 """Seeds that others push to Redis while the crawl runs, as with scrapy-redis; none is lost.
 
-One step moves a batch to a list of the taker, from where it is removed once stored. The job stores
-the batch's mark and progress, so after a kill no message is missing or repeated. A message is a URL
-or a JSON object (``url``, ``method``, ``meta``, form fields), as in scrapy-redis; its spiders'
-blocking calls are disabled.
+One step moves a batch to a list of the taker, which removes it once stored. The job stores the
+batch's mark and progress, so a kill loses and repeats no message. A message is a URL or a JSON
+object (``url``, ``method``, ``meta``, form fields).
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ logger = logging.getLogger(__name__)
 
 LONGEST: Final = 1 << 20
 """Bytes of a message; longer ones are cut to one byte more."""
-_ENOUGH: Final = 4 << 20
-"""Bytes of messages in a batch."""
+_ENOUGH: Final = 4 << 20  # bytes of messages in a batch
 _TAKE, _STORED, _COUNT = load_script("take"), load_script("stored"), load_script("count")
 
 
@@ -54,7 +52,7 @@ class SeedBatch(NamedTuple):
 class PushedList:
     """The seeds at *key*: a ``list`` (left end first), ``set`` or ``zset`` (highest first).
 
-    *taker* is a name that only this job uses. Methods raise `RegistryError`.
+    *taker*: a name of this job alone. Methods raise `RegistryError`.
     """
 
     def __init__(self, server: RedisServer, key: str, kind: str, taker: str) -> None:
@@ -64,7 +62,7 @@ class PushedList:
         self.taken_key = f"{key}:taken:{taker}"
 
     async def take(self, count: int) -> SeedBatch | None:
-        """Take up to *count* messages; None without any. Unremoved messages come again."""
+        """Take up to *count* messages, or None. Unremoved messages come again."""
         found = await self._server.run(
             _TAKE, [self.key, self.taken_key], self._kind, str(count), str(_ENOUGH), str(LONGEST),
             uuid.uuid4().hex,
@@ -75,7 +73,7 @@ class PushedList:
         await self._server.run(_STORED, [self.taken_key], mark)
 
     async def count(self, key: str) -> int:
-        """Return the length of the list or sorted set *key*; 0 for anything else."""
+        """Return the length of the list or sorted set *key*; 0 for other types."""
         return int((await self._server.run(_COUNT, [key]))[0])
 
     async def close(self) -> None:
@@ -86,7 +84,7 @@ _WEB = ("http://", "https://")
 
 
 def read_request(text: str) -> Request | None:
-    """Return the request of the JSON object *text*; None if it is none. Raises `ValueError`."""
+    """Return the request of the JSON object *text*, or None. Raises `ValueError`."""
     if not text.lstrip().startswith("{"):
         return None
     try:
@@ -125,23 +123,16 @@ def checked_requests(made: object) -> list[Request]:
     return cast(list[Request], found)
 
 
-_LOOK = 0.5
-"""Seconds between two looks for messages."""
-_AWAY = 5.0
-"""Most seconds between two looks while Redis cannot be used."""
-_ANSWER = 10.0
-"""Seconds that Redis has to answer."""
-_IN_MEMORY = 10_000
-"""Pending requests beyond which a crawl without a store takes no more."""
+_LOOK = 0.5  # seconds between two looks for messages
+_AWAY = 5.0  # most seconds between two looks while Redis cannot be used
+_ANSWER = 10.0  # seconds that Redis has to answer
+_IN_MEMORY = 10_000  # pending requests beyond which a crawl without a store takes no more
 _SHOWN = 300  # characters of a bad message that are kept
 _TOLD = 5  # bad messages of a run that are logged
 
 
 def pushed_seeds(crawl: Crawl, plant: ScheduleSeeds) -> PushedSeeds | None:
-    """Return the pushed seeds of *crawl*; None if its spider has no `redis_key`.
-
-    *plant* schedules plain URLs. Raises `SettingsError`.
-    """
+    """Return the pushed seeds of *crawl*, or None. Raises `SettingsError`."""
     crawler = crawl.crawler
     spider = crawler.spider
     key = None if spider is None else PushedSeedsKey.for_spider(crawler.settings, spider)
@@ -359,23 +350,12 @@ class PushedSeeds:
 
 
 def _take_over(crawler: Crawler) -> Any:
-    """Disable how scrapy-redis's spider asks Redis; return its reader of messages, if any.
-
-    It asks in blocking calls through two attributes, and loses messages when killed.
-    """
+    """Disable the spider's own, blocking calls to Redis; return its reader of messages, if any."""
     spider: Any = crawler.spider
     if "fetch_data" in vars(spider):
-        spider.fetch_data = _no_data
-        spider.count_size = _no_size
+        spider.fetch_data = lambda key, number: ()
+        spider.count_size = lambda key: 0
         idle = getattr(spider, "spider_idle", None)
         if getattr(idle, "__module__", "").startswith("scrapy_redis."):
             crawler.signals.disconnect(idle, signals.spider_idle)
     return getattr(spider, "make_request_from_data", None)
-
-
-def _no_data(key: str, number: int) -> Sequence[bytes]:
-    return ()
-
-
-def _no_size(key: str) -> int:
-    return 0

@@ -25,8 +25,6 @@ except ImportError:  # an extra: `require_redis` says so
 else:
     HAS_REDIS = True
 
-NAMES: Final = ("join", "renew", "leave", "move", "look", "order", "meet")
-
 
 def _read(name: str) -> str:
     return (files(__package__) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
@@ -40,29 +38,11 @@ class Script(NamedTuple):
     text: str
     sha: str
 
-def _script(text: str) -> Script:
+def load_script(*names: str) -> Script:
+    """Return one script of the files *names*: shared code first."""
+    text = "".join(WORLD if name == "world" else _read(name) for name in names)
     # The digest is Redis's own, and protects nothing.
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-
-
-def load_script(name: str) -> Script:
-    """Return the script *name*, which needs no shared code."""
-    return _script(_read(name))
-
-
-def load_timed_script(name: str) -> Script:
-    """Return the script *name*, which gets the time and the server's run."""
-    return _script(WORLD + _read(name))
-
-
-def load_fenced_script(name: str) -> Script:
-    """Return the script *name*, which does nothing unless the process is the member."""
-    return _script(WORLD + _read("rows") + _read("fence") + _read(name))
-
-
-def load_registry_scripts() -> dict[str, Script]:
-    common = WORLD + _read("rows") + _read("common")
-    return {name: _script(common + _read(name)) for name in NAMES}
 
 
 T = TypeVar("T")
@@ -92,10 +72,6 @@ def require_redis(user: str) -> None:
         )
 
 
-def _away() -> tuple[type[BaseException], ...]:
-    return exceptions.ConnectionError, exceptions.TimeoutError, *LOST
-
-
 def connect(url: str, timeout: float) -> Any:
     """Return a client for *url* with a time-out and without retries. Raises `ValueError`."""
     return Redis.from_url(
@@ -113,11 +89,11 @@ def require_client(url: str, shown: object) -> None:
 
 
 def redis_error(error: Exception, where: str, key: str = "") -> RegistryError:
-    """Return an error of the server at *where* as `RegistryError`; *key* is named if the error
-    names none."""
+    """Return *error* as `RegistryError`; *key* is named if the text names none."""
     text = " ".join(str(error).split()) or "no answer in time"
     # For redis-py a wrong password is a connection that failed; it will be wrong the next time too.
-    if isinstance(error, _away()) and not _PASSWORD.search(text):
+    away = exceptions.ConnectionError, exceptions.TimeoutError, *LOST
+    if isinstance(error, away) and not _PASSWORD.search(text):
         return RegistryError(f"Redis at {where} is away: {text}", "away")
     for kind, sign, meaning in _SAYS:
         if found := sign.search(text):
@@ -156,8 +132,7 @@ class RedisServer:
         return await self._asked(self._run(script, keys, *arguments), key)
 
     async def evicting(self) -> str:
-        """Return a complaint if the server evicts keys when full; otherwise "". Raises
-        `RegistryError`."""
+        """Return a complaint if a full server evicts keys, or "". Raises `RegistryError`."""
         memory: dict[str, Any] = await self._asked(self._client.info("memory"))
         policy = memory.get("maxmemory_policy", "noeviction")
         if not memory.get("maxmemory", 0) or policy == "noeviction":

@@ -1,9 +1,9 @@
-"""The registry of a crawl in Redis: what an agent, and what an operator, asks of it.
+"""The registry of a crawl in Redis, for agents and operators.
 
 Each unit has one *holder*, which alone fetches there; the *owner* should hold it. Holders change
-only in scripts that check epoch and holder (``lua/``). Calls carry number, incarnation and a
-serial, so a stale process, or an overtaken call, writes nothing. After a restart or loss of Redis a
-new *era* begins: nobody holds anything until agents claim their units.
+only in scripts that check epoch and holder. Calls carry number, incarnation and a serial, so a
+stale process writes nothing. After a restart or loss of Redis a new *era* begins: agents claim
+their units.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from scrapy_spider_suite.cluster import redis_server
 from scrapy_spider_suite.cluster.assignment import Units
 from scrapy_spider_suite.cluster.membership import (
     FACTS_MAX,
@@ -41,7 +40,7 @@ from scrapy_spider_suite.cluster.membership import (
     join_refusal,
 )
 from scrapy_spider_suite.cluster.messages import SHARED_KEY_MIN
-from scrapy_spider_suite.cluster.redis_server import RedisKeys, RedisServer
+from scrapy_spider_suite.cluster.redis_server import RedisKeys, RedisServer, load_script
 from scrapy_spider_suite.errors import ClusterError, FencedError, JoinRefusedError, RegistryError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.runtime.clock import boottime
@@ -62,7 +61,10 @@ class RegistryClient:
     def __init__(self, url: str, crawl: str, *, timeout: float = TIMEOUT) -> None:
         keys = RedisKeys(crawl)
         self._server = RedisServer(url, timeout)
-        self._scripts = redis_server.load_registry_scripts()
+        self._scripts = {
+            name: load_script("world", "rows", "common", name)
+            for name in ("join", "renew", "leave", "move", "look", "order", "meet")
+        }
         self._keys = [keys.crawl, keys.members, keys.facts, keys.holders]
         self._types = {f"{keys.prefix}{name}": type_ for name, type_ in _TYPES.items()}
         self._secret = keys.secret
@@ -134,7 +136,7 @@ class ClusterAdmin(RegistryClient):
     """An operator's view of *crawl* at *url*. Methods raise `RegistryError`."""
 
     async def overview(self) -> ClusterOverview | None:
-        """Return the crawl; None if there is none of that name."""
+        """Return the crawl, or None."""
         answer, data = await self._ask("look", {"facts": True})
         view = answer.view()
         if answer.code != "ok":
@@ -151,10 +153,10 @@ class ClusterAdmin(RegistryClient):
             raise self._damaged(error) from error
 
     async def remove(self, name: str, *, dead: bool = False) -> None:
-        """Give the units of agent *name* to other owners, when its lease is over.
+        """Give the units of agent *name* to other owners when its lease is over.
 
-        At once if *dead*: its process is known to be gone. Raises `ClusterError`: no such agent, or
-        an endless lease without *dead*.
+        At once if *dead*: its process is gone. Raises `ClusterError`: no such agent, or an endless
+        lease.
         """
         code = await self._order("remove", target=name, dead=dead)
         if code == "unknown":
@@ -165,10 +167,7 @@ class ClusterAdmin(RegistryClient):
             )
 
     async def release(self) -> None:
-        """Let owners take free units after a loss of Redis, once all former holders are there.
-
-        Raises `ClusterError`: no such crawl.
-        """
+        """Let owners take free units after a loss of Redis. Raises `ClusterError`."""
         await self._order("release")
 
     async def forget(self) -> None:
@@ -216,18 +215,17 @@ class MovedUnits(NamedTuple):
 class AgentRegistry(RegistryClient):
     """One process of an agent in the registry. Calls wait for each other.
 
-    Methods raise `RegistryError` if Redis cannot be used: the call may have run; the next answer
-    tells. Those of a member raise `FencedError` when the process is the member no more.
+    Methods raise `RegistryError`: the call may have run. Those of a member raise `FencedError` when
+    another process is the member.
 
     Args:
         lease: told of each renewal.
-        incarnation: 64 random bits of the process.
+        incarnation: 64 random bits.
         clock, wall: seconds of `boottime`, and since 1970.
 
     Attributes:
         view: the members as of the last answer.
-        answer: the last answer.
-        skew: between this machine's clock and Redis's.
+        skew: between this clock and Redis's.
         lapses: leases granted after one had ended.
     """
 
@@ -257,11 +255,7 @@ class AgentRegistry(RegistryClient):
         return self.view.row(self._who.get("name", ""))
 
     async def join(self, candidate: Candidate) -> Joined:
-        """Join, or join again.
-
-        Raises:
-            JoinRefusedError: refused.
-        """
+        """Join, or join again. Raises `JoinRefusedError`."""
         if evicting := await self._server.evicting():
             raise JoinRefusedError(f"SUITE_REDIS_URL: {evicting}", "eviction")
         grace = 0 if candidate.grace is None else round(candidate.grace * 1000)
@@ -276,7 +270,8 @@ class AgentRegistry(RegistryClient):
             self._grace, self._who = grace, {}
             wall = self._wall()
             answer, _ = await self._call("join", given | {"wall": round(wall * 1000)})
-            if answer.code == "clock" and self._may_be_right(candidate.skew):
+            skew = self.skew
+            if answer.code == "clock" and skew and abs(skew.offset) - skew.bound <= candidate.skew:
                 raise RegistryError(
                     f"Redis at {self._server.where} is away: it answers too late to compare clocks",
                     "away",
@@ -286,11 +281,8 @@ class AgentRegistry(RegistryClient):
             self._who = {"name": candidate.name, "number": answer.number}
         return Joined(answer.number, answer.id, answer.kept)
 
-    def _may_be_right(self, most: float) -> bool:
-        return self.skew is not None and abs(self.skew.offset) - self.skew.bound <= most
-
     async def renew(self, post: Callable[[], Heartbeat]) -> RegistryAnswer:
-        """Renew the lease with what *post* returns; updates `view` in a new epoch."""
+        """Renew the lease with the report of *post*; updates `view` in a new epoch."""
         async with self._one:
             said = post()
             given = {
@@ -302,11 +294,11 @@ class AgentRegistry(RegistryClient):
             return (await self._own("renew", given, facts if len(facts) <= FACTS_MAX else b"{}"))[0]
 
     async def leave(self) -> bool:
-        """Give up ownership before a hand-over of all; False: there is no other agent."""
+        """Give up ownership before a hand-over; False: there is no other agent."""
         return await self._go("leaving") != "alone"
 
     async def finish_leaving(self) -> bool:
-        """End the membership after `leave`; False if units are left. Idempotent."""
+        """End the membership after `leave`; False: units are left. Idempotent."""
         try:
             if await self._go("left") == "holds":
                 return False
@@ -317,10 +309,9 @@ class AgentRegistry(RegistryClient):
         return True
 
     async def announce_stop(self, quiet: Callable[[], float] = lambda: 0.0) -> None:
-        """Announce that this process stops, and the agent will be back at once.
+        """Announce that this process stops, and the agent will be back.
 
-        Nothing may be fetched from now on; *quiet* returns the seconds until all fetches, and the
-        delays of their addresses, are over.
+        No fetch may start any more; *quiet*: seconds until all fetches and delays are over.
         """
         self.lease.dropped()
         await self._go("resting", quiet=round(max(0.0, quiet()) * 1000))
@@ -344,7 +335,7 @@ class AgentRegistry(RegistryClient):
         return found
 
     async def ask_addresses(self, asked: AddressQuestion) -> tuple[list[int], list[str]]:
-        """Ask which addresses others fetch from: see `AddressBook`, and ``meet.lua``."""
+        """Ask which addresses others fetch from: see `AddressBook`, ``meet.lua``."""
         async with self._one:
             answer, _ = await self._own("meet", asked._asdict())
         states, news = [int(each) for each in answer.states], list(answer.news)
@@ -354,17 +345,17 @@ class AgentRegistry(RegistryClient):
         return states, news
 
     async def give(self, units: Units, to: int, epoch: int) -> MovedUnits:
-        """Make the member *to* holder of *units*, which this agent held and fetches no more."""
+        """Make the member *to* holder of held *units*."""
         return await self._move(units, {"how": "give", "to": to, "epoch": epoch})
 
     async def seize(self, units: Units, epoch: int) -> MovedUnits:
-        """Hold *units*, which this agent owns in *epoch*, and whose holder is dead."""
+        """Hold owned *units* of a dead holder."""
         return await self._move(units, {"how": "seize", "epoch": epoch})
 
     async def claim(self, units: Units, at: float) -> MovedUnits:
-        """Hold *units* again, which this agent held *at* that time in another era.
+        """Hold *units* again, held *at* that time in another era.
 
-        Without a lapse of the lease it gets what nobody else claimed; otherwise nothing before
+        Without a lapse of the lease it gets unclaimed units; otherwise none before
         `Holders.claims`.
         """
         return await self._move(units, {"how": "claim", "at": round(at * 1000)}, at)

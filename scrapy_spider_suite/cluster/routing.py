@@ -1,8 +1,7 @@
 """The owner of each URL; rows for other agents wait in the outbox (K2, K21).
 
-A row is stored with the commit of the page that led there. Rows for one receiver are numbered for
-the life of the job, from a random start and with random gaps between runs, so rows of a lost
-directory have other numbers. Rows of other agents are not trusted.
+A row is stored with the commit of its page. Numbers of a receiver's rows start at random, with
+random gaps between runs: rows of a lost directory have other numbers. Foreign rows are not trusted.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ _NUMBER: Final = struct.Struct(">Q")
 FIRST_ROW_NUMBER: Final = 1 << 32
 """The lowest number of a row; lower ones are notices."""
 _BITS: Final = 62
-_AHEAD: Final = 1_000
-"""Numbers reserved at a time; a killed run leaves some unused."""
+_AHEAD: Final = 1_000  # numbers reserved at a time; a killed run leaves some unused
 _GAP_BITS: Final = 40
 _ROW, _NEXT = b"r", b"n"
 
@@ -38,7 +36,6 @@ class Outbox:
 
     Attributes:
         put_in: rows put in, or there at the start.
-        dropped: rows dropped.
     """
 
     def __init__(self, kv: KV) -> None:
@@ -64,7 +61,7 @@ class Outbox:
         return dict(self._waiting)
 
     def put(self, to: str, row: bytes) -> None:
-        """Add *row* for *to*, with the store's next batch."""
+        """Add *row* for *to* in the store's next batch."""
         number = self._next.get(to) or FIRST_ROW_NUMBER + secrets.randbits(_BITS)
         if number >= self._set_aside.get(to, 0):
             self._set_aside[to] = number + _AHEAD
@@ -118,9 +115,9 @@ def _number(data: bytes) -> int:
 
 
 def unpack_foreign_row(host: object, row: object, mark: object = "") -> Entry:
-    """Return the entry of *host* in another agent's queue *row*, with its *mark*.
+    """Return the entry of *host* in another agent's *row*, with its *mark*.
 
-    Raises `ValueError`, or what `unpack_row` raises, for invalid rows.
+    Raises `ValueError`, or the errors of `unpack_row`.
     """
     if not isinstance(host, str) or "\0" in host or not isinstance(row, bytes):
         raise ValueError(f"{str(host)[:100]!r} has no such row")
@@ -143,8 +140,7 @@ def unpack_foreign_row(host: object, row: object, mark: object = "") -> Entry:
 
 
 _A_ROW: Final = 50
-_ROW_BYTES: Final = 4_000
-"""Bytes of a row with several links: fits the largest datagram."""
+_ROW_BYTES: Final = 4_000  # bytes of a row with several links: fits the largest datagram
 _LINKS, _ENTRY = range(2)
 # Plain integers: operators of flags are Python code.
 _START, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
@@ -158,13 +154,13 @@ class OwnerRouter:
     """Keeps URLs of the agent *own*; puts all others into *outbox*.
 
     Args:
-        owner: returns the owner of a URL; with *by_host* by the host alone.
+        owner: with *by_host* it depends on the host alone.
         cache: bytes of recently sent URLs, which are not sent again.
-        shared_seeds: each agent gets all seeds, so those of others are dropped.
+        shared_seeds: each agent gets all seeds; seeds of others are dropped.
 
     Attributes:
         spared: URLs not sent again.
-        foreign_seeds: dropped seeds of others.
+        foreign_seeds: dropped seeds.
     """
 
     def __init__(
@@ -185,7 +181,7 @@ class OwnerRouter:
         self._sent.clear()
 
     def own_links(self, way: LinkOrigin, keys: list[bytes], *, anyway: bool = False) -> list[bytes]:
-        """Return the *keys* of links that stay here; *anyway* sends known ones again, too."""
+        """Return the *keys* that stay here; *anyway* sends known ones again."""
         own: list[bytes] = []
         others: dict[str, list[bytes]] = {}
         prefix, owner = b"\0\0\0", ""  # no host has such a key, whatever its slot
@@ -205,18 +201,18 @@ class OwnerRouter:
         return own
 
     def owns(self, entry: Entry) -> bool:
-        """Whether *entry* is this agent's, or no URL of the web."""
+        """Whether *entry* is this agent's, or no web URL."""
         return not self.other(entry)
 
     def other(self, entry: Entry) -> str:
-        """Return the owner of *entry*; "" if that is this agent."""
+        """Return the owner of *entry*; "" for this agent."""
         owner = self._owner(entry.host, entry.url)
         return "" if owner == self.own or not entry.url.startswith(_WEB) else owner
 
     def keeps(self, entry: Entry, *, given: bool = False, anyway: bool = False) -> bool:
-        """Whether *entry* stays here; otherwise it is in the outbox. Volatile entries stay.
+        """Whether *entry* stays here, as volatile ones do; otherwise it is in the outbox.
 
-        *given*: it came from what this agent was given, not from a page or a message.
+        *given*: it is a seed of this agent, not of a page or message.
         """
         owner = self._owner(entry.host, entry.url)
         if owner == self.own:

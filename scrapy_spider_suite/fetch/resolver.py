@@ -35,6 +35,7 @@ from scrapy_spider_suite.fetch.address_rules import (
 )
 from scrapy_spider_suite.fetch.dns_client import DnsClient, OutageWarning
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
+from scrapy_spider_suite.settings.values import Endpoint
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -61,10 +62,7 @@ def resolver_from(settings: SuiteSettings) -> Resolver:
         policy = AddressPolicy(settings.allow_private_addresses)
     except ValueError as error:
         raise SettingsError(f"SUITE_ALLOW_PRIVATE_ADDRESSES: {error}") from None
-    servers = [
-        f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-        for address, port in settings.dns_servers
-    ]
+    servers = [str(Endpoint(*server)) for server in settings.dns_servers]
     most, timeout = settings.dns_ttl_max, settings.project.dns_timeout or TIMEOUT
     limits = ResolverLimits(
         ttl_min=min(TTL_MIN, most), ttl_max=most, timeout=min(TIMEOUT, timeout)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,21 @@ def logged_task(work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None
     task = asyncio.get_running_loop().create_task(work)
     task.add_done_callback(ended)
     return task
+
+
+async def cancel_tasks(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel *tasks* and wait until they have ended; None is skipped."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:
+    """Wait until *event* is set, at most *seconds*; None: without end."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 TIME_SHARE = 50

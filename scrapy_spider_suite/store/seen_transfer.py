@@ -137,7 +137,7 @@ def archived(store: RocksStore, host: str) -> Iterator[bytes]:
                 yield name
 
 
-def bring_back(store: RocksStore, host: str) -> Iterator[bool]:
+def bring_back(store: RocksStore, host: str) -> Generator[bool, None, None]:
     """Give the archived URLs of *host* rows again, a portion with every step; True: it waits.
 
     The archive must be locked, and the caller flushes after each step. Raises `StoreWriteError`.

@@ -1,8 +1,4 @@
-"""Gives a dead agent's directory, or its packs, to the owners.
-
-Both use the agents' transport of hand-over files, for units that the sender does not hold. Both are
-idempotent.
-"""
+"""Gives a dead agent's directory, or its packs, to the owners. Idempotent."""
 
 from __future__ import annotations
 
@@ -37,6 +33,7 @@ from scrapy_spider_suite.frontier.entries import Entry, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State, event_of_status
 from scrapy_spider_suite.packs.pack_file import is_pack, plain_name
 from scrapy_spider_suite.packs.selection import pack_entries
+from scrapy_spider_suite.runtime.tasks import cancel_tasks
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.urls.hosts import host_of_any
@@ -57,11 +54,11 @@ FetchMembership = Callable[[], Awaitable[Membership]]
 
 @dataclass(frozen=True, slots=True)
 class AdoptionResult:
-    """What went to others.
+    """Counts of an adoption.
 
     Attributes:
-        links: rows of the outbox that were put back into the queues, to go along.
-        unread: rows of the outbox that could not be read.
+        links: rows of the outbox that were put back into the queues.
+        unread: unreadable rows of the outbox.
     """
 
     files: int
@@ -80,17 +77,15 @@ async def adopt_directory(
     """Give all hosts of *store*, which is locked as by a crawl, to their owners.
 
     Args:
-        frontier: of the job.
-        ownership: new, by the name of the dead agent.
-        file_transport: by that name; started only where receipts are files.
-        folder: in the job directory, for hand-over files.
+        ownership: new, by the dead agent's name, as is *file_transport*.
+        folder: for hand-over files.
         crawl: the id of the crawl.
         say: told the progress.
 
     Raises:
         ClusterError: the agent is still a member, or there is no other agent.
-        TransportError: no progress for *patience* seconds; what has gone is gone.
-        JobError: URLs are known by fingerprints, and those of a unit do not lie together.
+        TransportError: no progress for *patience* seconds; delivered files stay delivered.
+        JobError: URLs are known by fingerprints, and units do not lie together.
     """
     await _update_members(ownership, view)
 
@@ -106,12 +101,11 @@ async def adopt_directory(
     )  # fmt: skip
     handover = Handover(context, file_transport, folder, give=give, look=look)
     links, unread = await _requeue_outbox(frontier, Outbox(store.kv("outbox")))
-    running = asyncio.ensure_future(handover.run(crawl))
+    running = asyncio.create_task(handover.run(crawl))
     try:
         await _until_empty(handover, running, ownership, view, say, patience)
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await cancel_tasks(running)
         frontier.flush()
     facts = handover.facts
     files, hosts, urls = (facts.get(f"sent_{name}", 0) for name in ("files", "hosts", "urls"))
@@ -131,15 +125,14 @@ async def _update_members(ownership: Ownership, view: FetchMembership) -> None:
 
 
 async def _requeue_outbox(frontier: Frontier, outbox: Outbox) -> tuple[int, int]:
-    """Put rows for other agents into the queues here; return how many, and how many were
-    unreadable."""
+    """Queue the rows for others here; return the numbers of links, and of unreadable rows."""
     links = unread = 0
     for to in outbox.receivers:
         while rows := list(islice(outbox.rows(to), _ROWS)):
             for _, row in rows:
                 try:
                     entries = list[Entry](unpack_rows([row]))
-                    frontier.admission.schedule(entries, _now(frontier))
+                    frontier.admission.schedule(entries, time.time() - frontier.wall_offset)
                     links += len(entries)
                 except MessageError as error:
                     logger.warning("a row of the outbox: %s", error)
@@ -150,12 +143,8 @@ async def _requeue_outbox(frontier: Frontier, outbox: Outbox) -> tuple[int, int]
     return links, unread
 
 
-def _now(frontier: Frontier) -> float:
-    return time.time() - frontier.wall_offset
-
-
 class _StallClock:
-    """Measures how long *handover* has made no progress; called-off files are none."""
+    """Seconds without progress of *handover*; called-off files are no progress."""
 
     def __init__(self, handover: Handover) -> None:
         self._handover = handover
@@ -171,7 +160,7 @@ class _StallClock:
         return time.monotonic() - max(self._taken, self._moved)
 
     def look(self) -> bool:
-        """Return whether anything more was sent since the last call."""
+        """Return whether more was sent since the last call."""
         now, off, before = time.monotonic(), "sent_called_off", self._facts
         facts, progress = self._handover.facts, self._handover.progress
         if progress != self._progress:
@@ -209,10 +198,7 @@ async def _until_empty(
 
 
 def states_in_packs(folder: Path, agent: str) -> Iterator[tuple[str, str, UrlState]]:
-    """Yield host, URL and state of each page that *agent* has packed in *folder*.
-
-    Skips robots.txt and answers that say nothing of a page. Raises `OSError`.
-    """
+    """Yield host, URL and state of each page that *agent* has packed. Raises `OSError`."""
     ending = f"-{plain_name(agent)}.warc."
     for pack in sorted(path for path in folder.iterdir() if is_pack(path) and ending in path.name):
         for entry in pack_entries(pack):
@@ -229,10 +215,9 @@ async def adopt_packs(
     view: FetchMembership,
     patience: float = PATIENCE,
 ) -> AdoptionResult:  # fmt: skip
-    """Tell the owners what the agent of *ownership*, whose disk is lost, has fetched.
+    """Tell the owners the pages that the agent of *ownership*, whose disk is lost, has fetched.
 
-    Its packs in *folder* say so; its queues are lost (see `lost_urls`). Arguments and errors are
-    those of `adopt_directory`.
+    Arguments and errors as `adopt_directory`; *folder* has its packs.
     """
     await _update_members(ownership, view)
     out.mkdir(parents=True, exist_ok=True)
@@ -263,7 +248,6 @@ def _write(
     ownership: Ownership,
     numbers: frozenset[int],
 ) -> int:  # fmt: skip
-    """Write a file of those states that lie in the units of *numbers*; return how many."""
     count, unit = 0, ownership.assignment.unit
     with HandoverWriter(path, label) as writer:
         for host, url, state in portion:
@@ -293,9 +277,6 @@ async def _deliver(
 
 
 def lost_urls(facts: Mapping[str, str | int | float | None], found: int) -> int:
-    """Return how many URLs are lost with an agent's disk, of which *found* were in its packs.
-
-    *facts* are its last ones (`ClusterOverview.facts`); later changes are not in them.
-    """
+    """Return how many URLs of the last *facts* are lost, with *found* of them in packs."""
     known = (facts.get(name) for name in ("pending", "done", "failed"))
     return max(0, int(sum(n for n in known if isinstance(n, int | float))) - found)

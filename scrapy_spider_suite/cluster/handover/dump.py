@@ -1,8 +1,7 @@
 """The sending side of a hand-over: all rows of the hosts of some units, into a file.
 
-Order of calls: the router knows the new owner, the units are held back, then `HostDump.pack`; then
-`DumpSettlement.forget` once the receiver keeps the file, or `keep` if the hand-over is called off.
-`unfinished_dumps` lists the files without either, after a kill. All of it goes on in portions.
+Order: the router knows the new owner, the units are held back, `HostDump.pack`; then
+`DumpSettlement.forget` once the receiver keeps the file, or `keep` if it is called off.
 """
 
 from __future__ import annotations
@@ -61,12 +60,11 @@ REQUEST_KEY: Final = b"\xff"
 
 
 class HostDump:
-    """Writes the rows of *units* to a file. Raises `JobError` for units whose fingerprints do not
-    lie together.
+    """Writes the rows of *units* to a file. Raises `JobError`: see `refuse_sieve`.
 
     Attributes:
-        counts: items packed, by kind.
-        printed: the part that is in the sieve.
+        counts: packed items by kind.
+        printed: the part in the sieve.
     """
 
     def __init__(self, context: HandoverContext, units: UnitSet) -> None:
@@ -84,7 +82,7 @@ class HostDump:
     def pack(self, path: Path, label: HandoverLabel) -> Steps:
         """Write all rows of the units to *path*, which exists once it is whole.
 
-        Raises `OSError` and the store's errors; then `pack` again, or `keep`.
+        Raises `OSError` and the store's errors; then call it again, or `keep`.
         """
         self._kv.put(DUMPED + label.file_id.encode(), label.units)
         # It need not be on the medium: who finds it after a kill looks whether it is whole.
@@ -119,7 +117,6 @@ class HostDump:
                 yield [CLOCK, key, address.next_fetch - now + wall]
 
     def _jars(self) -> dict[str, list[bytes]]:
-        """Return the rows of cookies by domain; no more than there are jars in memory."""
         jars: dict[str, list[bytes]] = {}
         prefix = TRANSFERRED["cookies"].prefix
         for key, _ in self._store.kv("cookies").items(prefix):
@@ -127,7 +124,7 @@ class HostDump:
         return jars
 
     def hosts(self) -> Iterator[str | None]:
-        """Yield the hosts of the units; None between two portions."""
+        """Yield the hosts of the units; None between portions."""
         for count, (begin, end) in enumerate(self._units.prefixes(), 1):
             after = begin
             while portion := list(islice(self._store.hosts_between(after, end), ROWS)):
@@ -152,7 +149,7 @@ class HostDump:
     def park(self, host: str) -> bool:
         """Move all of *host* to disk, where it is not admitted; False: not yet.
 
-        Leased entries return first; entries that cannot be stored fail.
+        Leased entries return first; volatile entries fail.
         """
         context, (now, wall) = self._context, self._context.clock()
         context.trap_stats.save()
@@ -180,7 +177,8 @@ class HostDump:
         while rows := self._store.rows(host, after, ROWS):
             for entry in rows:
                 if self._units.has(host, entry.url):
-                    if self.is_out(entry):
+                    leased = self._context.residents.fronts.is_leased(entry)
+                    if leased and not self._context.foreign.counts_as_leased(entry):
                         yield True  # it comes back, or is done
                         break
                     state = self._waiting(host, entry)
@@ -188,11 +186,7 @@ class HostDump:
                 after = entry.key
 
     def _waiting(self, host: str, entry: Entry) -> bytes:
-        """Return the packed state of the pending *entry*.
-
-        Of two requests for a URL one may have ended, which the state then says. It becomes pending:
-        a file holds either a row or a state.
-        """
+        """Return the packed state of *entry*, made pending: a file holds a row or a state."""
         data = self._store.state(entry.identity)
         if data is None:
             return PENDING
@@ -203,11 +197,6 @@ class HostDump:
             self._store.put_state(entry.identity, data)
             self._records.save()
         return data
-
-    def is_out(self, entry: Entry) -> bool:
-        """Whether *entry* is being fetched."""
-        leased = self._context.residents.fronts.is_leased(entry)
-        return leased and not self._context.foreign.counts_as_leased(entry)
 
     def _states(self, host: str) -> Iterator[Item | bool]:
         for portion in self.states(host):
@@ -220,7 +209,7 @@ class HostDump:
                 yield [STATE, host, name, DONE_200]
 
     def states(self, host: str) -> Iterator[list[tuple[bytes, UrlState]]]:
-        """Yield the state rows of *host* that go, by the key behind the host's, in portions."""
+        """Yield portions of the state rows of *host* that go, by the key behind the host's."""
         after = b""
         while portion := list(islice(self._store.states(host_key(host), after), ROWS)):
             found = [(name, UrlState.from_bytes(data)) for name, data in portion]
@@ -240,7 +229,7 @@ class HostDump:
             yield False
 
     def kept(self, host: str) -> Iterator[list[tuple[str, bytes, bytes]]]:
-        """Yield the other rows of *host* that go: mapping, key, value, in portions."""
+        """Yield portions of the other rows of *host* that go: mapping, key, value."""
         for name, part in kinds_by_host():
             kv = self._store.kv(name)
             if part.by is KeyedBy.HOST:
@@ -249,7 +238,8 @@ class HostDump:
                 yield [] if value is None else [(name, key, value)]
                 if name != "traps":
                     continue
-            begin, since = part.prefix + _start(part.by, host), b""
+            by_identity = part.by is KeyedBy.IDENTITY
+            begin, since = part.prefix + (host_key if by_identity else page_rows)(host), b""
             while portion := list(islice(kv.items(begin, since), ROWS)):
                 rows = ((name, key, value) for key, value in portion)
                 yield [
@@ -260,8 +250,6 @@ class HostDump:
                 since = portion[-1][0][len(begin) :] + b"\0"
 
     def _is_kept(self, host: str, begin: bytes, row: tuple[str, bytes, bytes]) -> bool:
-        """Whether a *row* of a URL of *host* goes; its key is *begin* and the rest of a state key.
-        """
         name, key, value = row
         url = ""
         if not self._units.by_host and key.startswith(REQUEST_KEY, len(begin)):
@@ -283,13 +271,9 @@ class HostDump:
 
 
 def unfinished_dumps(store: RocksStore) -> dict[str, frozenset[int]]:
-    """Return the units of each file in *store* that was neither forgotten nor kept."""
+    """Return the units of each file that was neither forgotten nor kept."""
     rows = store.kv(MAPPING).items(DUMPED)
     return {key[len(DUMPED) :].decode(): unpack_units(units) for key, units in rows}
-
-
-def _start(by: KeyedBy, host: str) -> bytes:
-    return host_key(host) if by is KeyedBy.IDENTITY else page_rows(host)
 
 
 _PLAN: Final = b"p"
@@ -306,10 +290,9 @@ class DumpSettlement:
         self._dump = HostDump(context, units)
 
     def forget(self, file_id: str) -> Steps:
-        """Delete all rows, since the receiver of the file keeps them; idempotent, also after a
-        kill.
+        """Delete all rows once the receiver keeps the file; idempotent.
 
-        Robots.txt and cookies stay: they are bounded, and of use to other hosts of a site.
+        Robots.txt and cookies stay: they are bounded, and other hosts of a site use them.
         """
         yield from self._dump.printed.forget()
         for host in self._dump.hosts():
@@ -321,7 +304,7 @@ class DumpSettlement:
         self._end(file_id)
 
     def keep(self, file_id: str) -> Steps:
-        """Admit the hosts again, since the hand-over of the file is called off."""
+        """Admit the hosts again: the hand-over is called off."""
         for host in self._dump.hosts():
             if host is None:
                 yield False
@@ -340,7 +323,7 @@ class DumpSettlement:
     def _forget(self, host: str) -> Iterator[bool]:
         if not self._units.by_host:
             # The archive removes whole hosts: what stays has rows until it goes there again.
-            for waits in while_locked(self._store.archive, self._brought_back(host)):
+            for waits in while_locked(self._store.archive, bring_back(self._store, host)):
                 self._context.flush()
                 yield waits
         yield from self._forget_rows(host)
@@ -354,11 +337,9 @@ class DumpSettlement:
                 else:
                     self._context.edits.forget_state(host, name, state)
             yield False
-        if self._is_empty(host):
+        left = next(self._store.states(prefix), None)
+        if self._units.by_host or (left is None and not self._records.get(host).pending):
             yield from self._forget_host(host)
-
-    def _brought_back(self, host: str) -> Steps:
-        yield from bring_back(self._store, host)
 
     def _forget_rows(self, host: str) -> Iterator[bool]:
         after = self._records.get(host).head
@@ -381,12 +362,8 @@ class DumpSettlement:
                     self._store.kv(name).delete(key)
             yield False
 
-    def _is_empty(self, host: str) -> bool:
-        left = next(self._store.states(host_key(host)), None)
-        return self._units.by_host or (left is None and not self._records.get(host).pending)
-
     def _forget_host(self, host: str) -> Iterator[bool]:
-        """Delete the record of *host*; the archive first, which a kill in between would leave."""
+        """Delete the archive's URLs before the record, which a kill would leave."""
         archive, context = self._store.archive, self._context
         if archive is not None:
             self._context.flush()

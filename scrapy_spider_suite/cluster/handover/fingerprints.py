@@ -1,9 +1,8 @@
 """Fingerprints in a hand-over: URLs that are done and have no row, in jobs with a sieve.
 
-Units are slots, and fingerprints begin with their slot. Pending and failed URLs have a row, which
-goes instead. So in a file, as in a store with no flush due, a fingerprint without a row is a URL
-that was fetched with 200. The sender drains the sieve first and forgets fingerprints before rows;
-the receiver adds them by a flush, then unqueues what is done, except for forced entries.
+Fingerprints begin with their slot, the unit. Pending and failed URLs go as rows. The sender drains
+the sieve first and forgets fingerprints before rows. The receiver adds fingerprints by a flush,
+then unqueues URLs that are done, except for forced entries.
 """
 
 from __future__ import annotations
@@ -50,18 +49,15 @@ from scrapy_spider_suite.seen.sieve import Sieve
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
 from scrapy_spider_suite.store.seen_index import DONE_200, SieveIndex
 
-_PIECE: Final = 1 << 17
-"""Fingerprints compared with rows at a time: 2 MiB."""
+_PIECE: Final = 1 << 17  # fingerprints compared with rows at a time: 2 MiB
 _ITEM: Final = 1 << 10
-_KEYS: Final = 500
-"""State keys of a portion: some milliseconds."""
+_KEYS: Final = 500  # state keys of a portion: some milliseconds
 _ROWS: Final = 100
-_OFTEN: Final = 1 << 31
-"""Exclusive bound of a host's drops, a count of four bytes."""
+_OFTEN: Final = 1 << 31  # exclusive bound of a host's drops, a count of four bytes
 
 
 def item_weight(item: Item, width: int) -> int:
-    """Return how many things *item* holds: several for fingerprints, of *width* bytes each."""
+    """Return the number of things in *item*: several for fingerprints of *width* bytes."""
     return len(item[2]) // width if item[0] == PRINTS and width else 1
 
 
@@ -120,7 +116,7 @@ class FingerprintDump:
                 after = keys[-1]
 
     def forget(self) -> Steps:
-        """Remove them from the sieve, before rows: a URL without both is new again."""
+        """Remove the fingerprints, before rows: a URL without both is new again."""
         if self._sieved is not None:
             slots, sieve = mask_of(self._units.numbers), self._sieved.sieve
             yield from with_sieve_locked(self._context, self._sieved, lambda: sieve.removing(slots))
@@ -137,7 +133,7 @@ def _read(
 
 
 class FingerprintLoad:
-    """The fingerprints of a file of *units*; the store gets a sieve if it has none."""
+    """The fingerprints of a file; the store gets a sieve if it has none."""
 
     def __init__(self, context: HandoverContext, units: UnitSet) -> None:
         self._context = context
@@ -155,7 +151,7 @@ class FingerprintLoad:
     # Checking and merging
 
     def check(self, kind: int, host: str, rest: Sequence[Any]) -> None:
-        """Raise ValueError or TypeError unless the item is valid."""
+        """Raise `ValueError` or `TypeError` for an invalid item."""
         (value,) = rest
         if kind == DROPPED:
             if not (isinstance(value, int) and 0 < value < _OFTEN):
@@ -181,7 +177,7 @@ class FingerprintLoad:
             self._context.states.sieve_queue.keep_prints(value)
 
     def relieve(self) -> Steps:
-        """Flush if enough fingerprints wait, so that `knows` is true for the next portion."""
+        """Flush if enough fingerprints wait, so that `knows` holds for the next portion."""
         sifter = self._context.states.sieve_queue
         if sifter is not None and sifter.full:
             yield from drain_sieve(self._context)
@@ -194,7 +190,7 @@ class FingerprintLoad:
     # When all of it is merged
 
     def finish(self, reader: HandoverReader) -> Steps:
-        """Have the sieve know all fingerprints, and unqueue what is done; idempotent."""
+        """Flush all fingerprints, and unqueue URLs that are done; idempotent."""
         if self._store.sieve is None:
             return
         yield from drain_sieve(self._context)

@@ -1,10 +1,8 @@
 """Hosts move between agents while the crawl goes on, both ways at once.
 
-An agent sends to the owner: units that it holds (the file, then the units in the registry), and
-rows of units that it does not hold. A unit is held back (`Ownership.in_transfer`) from before
-packing, or while a file is merged, until the end. The sender forgets nothing before the receiver
-keeps it. Every step is idempotent: after a kill or a change of members a file is called off and
-made anew.
+An agent sends units it holds (file, then registry), and rows of units it does not hold. A unit is
+held back (`Ownership.in_transfer`) from packing, or while merging, until the end. The sender
+forgets nothing before the receiver keeps it; each step is idempotent, so a file can be called off.
 """
 
 from __future__ import annotations
@@ -40,6 +38,7 @@ from scrapy_spider_suite.cluster.handover.receiver import Receiver
 from scrapy_spider_suite.cluster.handover.sender import GiveUnits, OutgoingFile, Sender
 from scrapy_spider_suite.errors import HandoverFileError
 from scrapy_spider_suite.frontier.entries import UNITS
+from scrapy_spider_suite.runtime.tasks import cancel_tasks, wait_at_most
 
 FILE_URLS: Final = 50_000
 """URLs of a file, unless one unit has more: bounds standstill of hosts and disk use."""
@@ -49,25 +48,22 @@ MAX_PASSES: Final = 8
 
 _NONE: Final = HandoverLabel("", "", "", "", b"")
 
-_LOOK: Final = 1.0
-"""Seconds between two checks for due hand-overs."""
-_FIRST, _MOST = 2.0, 60.0
-"""Seconds until a failed receiver is tried again: at first, and at most."""
+_LOOK: Final = 1.0  # seconds between two checks for due hand-overs
+_FIRST, _MOST = 2.0, 60.0  # seconds until a failed receiver is tried again: at first, and at most
 
 
 class Handover:
-    """The hand-overs of one agent, both ways; `inbox` receives for the transport.
+    """The hand-overs of one agent; `inbox` receives for the transport.
 
-    Made before anything is fetched: units under way at a kill are held back from then on.
+    Made before any fetch: units under way at a kill are held back.
 
     Args:
-        transport: sends and receives files.
-        folder: of this agent alone, for files that go; made if missing.
+        folder: of this agent alone, for outgoing files.
         give: `AgentRegistry.give`.
-        look: updates the holders from the registry; raises as the registry does.
+        look: updates the holders; raises as the registry does.
 
     Raises:
-        JobError: URLs are known by fingerprints, and those of a unit do not lie together.
+        JobError: see `refuse_sieve`.
         OSError: the folder cannot be made.
     """
 
@@ -101,7 +97,7 @@ class Handover:
 
     @property
     def busy(self) -> bool:
-        """Whether a hand-over is due or under way, or that is not known yet."""
+        """Whether a hand-over is due or under way, or that is unknown yet."""
         if self._left or self._tasks or self._looking is not None or self.inbox.at_work:
             return True
         return bool(self._foreign.unknown().any()) or bool(self._due())
@@ -127,9 +123,9 @@ class Handover:
     # Life
 
     async def run(self, crawl: str) -> None:
-        """Send and receive until cancelled, for the crawl with the id *crawl*; may run again.
+        """Send and receive until cancelled, for the crawl id *crawl*; may run again.
 
-        Raises `FencedError`: the process is not the member; and errors of a damaged store.
+        Raises `FencedError`, and errors of a damaged store.
         """
         self._context.crawl_id = crawl
         self.inbox.ready.set()
@@ -137,17 +133,10 @@ class Handover:
             await self._undo()
             while True:
                 self._look()
-                try:
-                    async with asyncio.timeout(_LOOK):
-                        await self._poked.wait()
-                except TimeoutError:
-                    pass
+                await wait_at_most(self._poked, _LOOK)
                 self._poked.clear()
         finally:
-            tasks = [*self._tasks.values(), *([self._looking] if self._looking else [])]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_tasks(*self._tasks.values(), self._looking)
             self._tasks.clear()
             self._looking = None
             self._left = self._begun()
@@ -157,7 +146,6 @@ class Handover:
         return {name: unit_mask(units) for name, units in found.items()}
 
     async def _undo(self) -> None:
-        """Call off the files of an earlier process, and end its broken-off merge."""
         if self._broken:
             self._broken = False  # what is marked later is of a merge that goes on
             await self._context.run_durably(self._merged.settle)
@@ -175,10 +163,6 @@ class Handover:
         for path in self._folder.iterdir():
             if path.is_file():
                 path.unlink()
-
-    def _name(self, number: int) -> str:
-        row = self._ownership.record(number)
-        return "" if row is None else row.name
 
     # What is to go
 
@@ -215,7 +199,8 @@ class Handover:
         return part
 
     def _outgoing_file(self, number: int, mask: Mask) -> OutgoingFile:
-        label = self._label(secrets.token_hex(8), self._name(number), mask)
+        row = self._ownership.record(number)
+        label = self._label(secrets.token_hex(8), "" if row is None else row.name, mask)
         return OutgoingFile(label, self._folder / label.file_id, number, mask)
 
     def _label(self, file_id: str, receiver: str, mask: Mask) -> HandoverLabel:

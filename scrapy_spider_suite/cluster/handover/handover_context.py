@@ -1,14 +1,9 @@
-"""What the sending and the receiving side share: context, step runner, sieve access, foreign units.
-
-Long work is a generator of steps, which run in the crawl's loop between other work. Work that takes
-longer runs in a thread, for which the steps wait.
-"""
+"""What both sides of a hand-over share. Long work is a generator of steps, or runs in a thread."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Container, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
@@ -26,6 +21,7 @@ from scrapy_spider_suite.crawl.queue.frontier import Frontier, UrlEdits
 from scrapy_spider_suite.errors import JobError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State
+from scrapy_spider_suite.runtime.event_loop import TimeSlices
 from scrapy_spider_suite.runtime.tasks import WarnOnce
 from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.store.revisit_plans import RevisitPlans
@@ -34,15 +30,12 @@ from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_index import SieveIndex
 from scrapy_spider_suite.store.seen_transfer import SieveQueue, SieveRows, unpack
 
-SLICE: Final = 0.005
-"""Seconds for which steps run without a break."""
-
 WAIT: Final = 0.05
 """Seconds until waiting work is tried again."""
 
 
 class StepRunner:
-    """Runs one job of steps at a time, in at most half of the loop's time.
+    """Runs one job of steps at a time, in `TimeSlices`.
 
     *between* is called after each slice, and may raise anything.
 
@@ -58,15 +51,13 @@ class StepRunner:
     async def run(
         self, steps: Iterator[bool], goes_on: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Run *steps*, which yield whether they wait; return whether all were done.
-
-        Checks *goes_on* before each step. Raises what *steps* raise.
+        """Run *steps*, which yield whether they wait, while *goes_on*; return whether all were
+        done.
         """
         while True:
             async with self._one:
-                begin = time.perf_counter()
-                waits = False
-                while not waits and (used := time.perf_counter() - begin) < SLICE:
+                turns, waits = TimeSlices(), False
+                while not (waits or turns.is_over):
                     if not goes_on():
                         return False
                     if (found := next(steps, None)) is None:
@@ -74,8 +65,7 @@ class StepRunner:
                     waits = found
                     self.portions += not waits
                 self._between()
-                if not waits:
-                    await asyncio.sleep(used)
+                await turns.yield_turn()
             if waits:
                 await asyncio.sleep(WAIT)
 
@@ -85,14 +75,12 @@ Steps = Generator[bool, None, None]
 Clock = Callable[[], tuple[float, float]]
 """Returns the time of the frontier, and wall time."""
 
-_ROWS: Final = 10
-"""Rows of links checked in a step."""
-_AT_ONCE: Final = 0.004
-"""Seconds for which a step itself waits for a thread."""
+_ROWS: Final = 10  # rows of links checked in a step
+_AT_ONCE: Final = 0.004  # seconds for which a step itself waits for a thread
 
 
 def drain_sieve(context: HandoverContext, slots: Container[int] | None = None) -> Steps:
-    """Let the sieve decide all links that wait now; new ones become pending.
+    """Let the sieve decide all waiting links; new ones become pending.
 
     With *slots*, only if a link leads to a host there. Several callers may step one flush. Raises
     `StoreWriteError`; call again to go on.
@@ -127,7 +115,6 @@ def finish_flush(context: HandoverContext) -> Steps:
 def _waits(
     store: RocksStore, sifter: SieveQueue, slots: Container[int]
 ) -> Generator[bool, None, bool]:
-    """Whether a waiting link leads to a host in *slots*."""
     after = 0
     while rows := list(islice(SieveRows(store).items(max(after, sifter.first)), _ROWS)):
         for number, row in rows:
@@ -202,15 +189,15 @@ def unit_mask(numbers: frozenset[int]) -> Mask:
 
 
 class HandoverContext:
-    """What hand-overs work on: parts of *frontier*, its *store*, owners and holders of units.
+    """Parts of *frontier*, its *store*, owners and holders of units, for hand-overs.
 
     Args:
-        changed: called when other units are held back than before.
+        changed: called when other units are held back.
         open_sieve: gives the store a sieve; None: impossible.
 
     Attributes:
         crawl_id: set before the first hand-over.
-        runner: runs the steps of all hand-overs.
+        runner: runs all steps.
     """
 
     def __init__(
@@ -239,12 +226,12 @@ class HandoverContext:
         )  # fmt: skip
 
     def hold_back(self, mask: Mask) -> None:
-        """Stop fetches from the units of *mask*, until `release`."""
+        """Stop fetches from the units of *mask* until `release`."""
         self.ownership.in_transfer |= mask
         self._held()
 
     def release(self, mask: Mask) -> None:
-        """Allow fetches from the units of *mask* again, if this agent holds them."""
+        """Allow fetches from held units of *mask* again."""
         self.ownership.in_transfer &= ~mask
         self._held()
 
@@ -258,8 +245,8 @@ class HandoverContext:
     ) -> bool:  # fmt: skip
         """Run the steps of *make* and write the store; see `StepRunner.run`.
 
-        After a failed write they are made and run again. Raises `StoreWriteError` after *tries*
-        failures; 0 is without end.
+        After a failed write they run again. Raises `StoreWriteError` after *tries* failures; 0:
+        never.
         """
         failed = 0
         while True:
@@ -284,11 +271,7 @@ class HandoverContext:
 
 
 class ForeignUnits:
-    """Units that this agent neither owns nor holds.
-
-    Attributes:
-        found: units with rows here, which go to their owners.
-    """
+    """Units neither owned nor held here; those *found* have rows, which go to their owners."""
 
     def __init__(self, ownership: Ownership) -> None:
         self.found: Mask = np.zeros(UNITS, np.bool_)
@@ -306,7 +289,7 @@ class ForeignUnits:
         self.found &= ~mask
 
     def note(self) -> None:
-        """Members or holders changed: called before any row comes."""
+        """Members or holders changed; called before any row comes."""
         self.come(self._ownership.own | self._ownership.mine)
 
     def unknown(self) -> Mask:
@@ -318,7 +301,7 @@ class ForeignUnits:
         self._came[:] = False
 
     def looked(self, mask: Mask, found: Mask) -> None:
-        """The search of *mask* has found rows of *found*."""
+        """The search of *mask* has found rows in units of *found*."""
         self.found |= found & ~self._came
         self._clean |= mask & ~found & ~self._came
 
@@ -333,8 +316,7 @@ _ENDED: Final = frozenset(
 def is_forced(entry: Entry, state: UrlState) -> bool:
     """Whether a spider (``dont_filter``) or an operator forced *entry*, though its URL was known.
 
-    Entries of ``start()`` are not forced, since each agent makes them, except for a retry of one
-    that *state* says was sent.
+    Entries of ``start()``, which each agent makes, count only as a retry of a sent one.
     """
     if not entry.flags & _DONT_FILTER:
         return False
@@ -342,7 +324,7 @@ def is_forced(entry: Entry, state: UrlState) -> bool:
 
 
 def restore_revisit(revisits: RevisitPlans, identity: bytes) -> None:
-    """Let an unvisited page that left its queue wait for its revisit, if it has a plan."""
+    """Let an unvisited page that left its queue wait for its planned revisit."""
     plan = revisits.get(identity)
     if plan is not None and not revisits.waits(identity, plan):
         revisits.forget(identity)

@@ -23,10 +23,10 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
 import msgpack  # type: ignore[import-untyped]
@@ -34,7 +34,7 @@ import numpy as np
 import xxhash
 from backports import zstd
 
-from scrapy_spider_suite.cluster.messages import encode_name
+from scrapy_spider_suite.cluster.messages import RefusalCounters, encode_name
 from scrapy_spider_suite.errors import HandoverFileError, TransportError
 from scrapy_spider_suite.frontier.entries import UNITS
 
@@ -55,21 +55,17 @@ address; bits of the fingerprints, drops of a host, fingerprints."""
 Item = list[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class HandoverLabel:
-    """Identifies a file.
-
-    Attributes:
-        file_id: new with each packing.
-        crawl: the id of the crawl.
-        units: see `pack_units`.
-    """
+class HandoverLabel(NamedTuple):
+    """Identifies a file: *file_id* is new with each packing; *units*: see `pack_units`."""
 
     file_id: str
     crawl: str
     sender: str
     receiver: str
     units: bytes
+
+
+_LABEL_TYPES: Final = [str, str, str, str, bytes]
 
 
 class HandoverWriter:
@@ -81,7 +77,7 @@ class HandoverWriter:
         self._at = len(MAGIC)
         self._items: list[bytes] = []
         self._size = 0
-        self._chunk(msgpack.packb([getattr(label, each.name) for each in fields(HandoverLabel)]))
+        self._chunk(msgpack.packb(label))
 
     def put(self, item: Item) -> bool:
         """Add *item*; return whether a chunk was written."""
@@ -124,7 +120,7 @@ class HandoverWriter:
 
 
 class HandoverReader:
-    """Reads the file at *path*. All methods raise `HandoverFileError` for invalid content.
+    """Reads the file at *path*. Methods raise `HandoverFileError`.
 
     Attributes:
         first: offset of the first items.
@@ -146,7 +142,7 @@ class HandoverReader:
             raise
 
     def chunk(self, at: int) -> tuple[list[Item], int]:
-        """Return the items of the chunk at *at*, and the next offset; no items: the end."""
+        """Return the items at offset *at* and the next offset; no items: the end."""
         items, end = self._chunk(at)
         if not all(isinstance(item, list) and item for item in items):
             raise HandoverFileError(f"{self.path} holds what no agent writes, at byte {at}")
@@ -188,7 +184,7 @@ class HandoverReader:
 
 
 def intact_length(path: Path) -> int:
-    """Return how many bytes of the file at *path* need not be sent again; reads them all."""
+    """Return how many bytes at *path* need not be sent again; reads them all."""
     try:
         with HandoverReader(path) as reader:
             at = reader.first
@@ -228,8 +224,7 @@ def _array(raw: bytes, where: str) -> list[Any]:
 
 
 def _label_of_row(path: Path, row: list[Any]) -> HandoverLabel:
-    kinds = [str, str, str, str, bytes]
-    if [type(each) for each in row] != kinds:
+    if [type(each) for each in row] != _LABEL_TYPES:
         raise HandoverFileError(f"{path} has no label")
     return HandoverLabel(*row)
 
@@ -241,8 +236,7 @@ UnitFunction = Callable[[str, str], int]
 class UnitSet:
     """The *units* of an assignment with the function *unit*.
 
-    With *by_host* the host alone decides; with *slots* the unit is the host's slot, so that its
-    rows lie together.
+    With *slots* the unit is the host's slot, so that its rows lie together.
     """
 
     def __init__(
@@ -257,7 +251,7 @@ class UnitSet:
         return f"<Units: {len(self.numbers):,}>"
 
     def has_host(self, host: str) -> bool:
-        """Whether the URLs of *host* lie here; where URLs decide, whether some may."""
+        """Whether URLs of *host* lie, or may lie, here."""
         return not self.by_host or self._unit(host, f"https://{host}/") in self.numbers
 
     def has(self, host: str, url: str) -> bool:
@@ -304,19 +298,15 @@ class FileReceiver(Protocol):
         """Whether all of the file is in the store on disk. Raises `TransportError`: unknown now."""
 
     async def take(self, label: HandoverLabel, path: Path) -> None:
-        """Merge the whole file at *path* into the store on disk; resumes after a cancellation.
+        """Merge the file at *path* into the store on disk; resumes after a cancellation.
 
         Raises `HandoverFileError`: never possible; `TransportError`: not now.
         """
 
 
 @dataclass
-class FileCounters:
-    """Counters of a transport; bytes are those of files.
-
-    Attributes:
-        signs: signs of life of receivers at work.
-    """
+class FileCounters(RefusalCounters):
+    """Counters of a transport; bytes of files. *signs*: signs of life of receivers at work."""
 
     delivered: int = 0
     received: int = 0
@@ -334,30 +324,23 @@ class FileCounters:
         self._sent: Counter[str] = Counter()
 
     def sent(self, label: HandoverLabel) -> int:
-        """Return how far the file has gone out, until it is withdrawn."""
+        """Return the bytes of the file that have gone out, until it is withdrawn."""
         return self._sent[label.file_id]
 
     def send(self, label: HandoverLabel, at: int, size: int) -> None:
-        """Count *size* bytes sent from offset *at*."""
         self.bytes_out += size
         self._sent[label.file_id] = max(self._sent[label.file_id], at + size)
 
     def withdraw(self, label: HandoverLabel) -> None:
         self._sent.pop(label.file_id, None)
 
-    def refuse(self, kind: str) -> None:
-        """Count a refusal; *kind* is the name of a counter."""
-        setattr(self, kind, getattr(self, kind) + 1)
-
-    def as_dict(self) -> dict[str, int]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 class FileTransport(Protocol):
-    """Sends and receives several files at once; used in the thread of one event loop.
+    """Sends and receives several files; used in the thread of one event loop.
 
-    Either end may be killed: a transfer resumes at the intact part, and the sender keeps a file
-    until the receiver has it in its store. A file offered twice is acknowledged again.
+    Either end may be killed: a transfer resumes at the intact part. The sender keeps a file until
+    the receiver stores it. A file offered twice is acknowledged again.
     """
 
     counters: FileCounters
@@ -371,14 +354,13 @@ class FileTransport(Protocol):
         """Begin to receive, also what an earlier process left. Raises `OSError`."""
 
     async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
-        """Send the file at *path* to *address*; return once the receiver keeps it.
+        """Send the file at *path*; return once the receiver keeps it. May be cancelled.
 
-        Raises `TransportError`: try again later; `HandoverFileError`: refused for good. May be
-        cancelled.
+        Raises `TransportError`: try again later; `HandoverFileError`: refused for good.
         """
 
     def withdraw(self, label: HandoverLabel) -> None:
-        """Remove what is left of a file that is not delivered again; it may have arrived."""
+        """Remove the rest of a file that is not delivered again; it may have arrived."""
 
     async def close(self) -> None:
         """Stop. Never raises; idempotent."""
@@ -392,7 +374,7 @@ class Throttle:
         self._free = 0.0
 
     def wait(self, size: int, now: float) -> float:
-        """Return the seconds to wait at *now* before *size* bytes go, and count them."""
+        """Return the seconds to wait at *now* before *size* bytes go, and count the bytes."""
         if not self.rate:
             return 0.0
         begin = max(now, self._free)
@@ -401,8 +383,8 @@ class Throttle:
 
 
 def decode_label(row: Sequence[Any]) -> HandoverLabel:
-    """Return the label in *row*. Raises `HandoverFileError` for invalid ones."""
-    if [type(each) for each in row] != [str, str, str, str, bytes]:
+    """Return the label in *row*. Raises `HandoverFileError`."""
+    if [type(each) for each in row] != _LABEL_TYPES:
         raise HandoverFileError("a hand-over file without a label")
     label = HandoverLabel(*row)
     unpack_units(label.units)
@@ -424,7 +406,7 @@ def read_label(path: Path) -> HandoverLabel:
         raise HandoverFileError(f"{path.name} is no file")
     with HandoverReader(path) as reader:
         found = reader.label
-    return decode_label([getattr(found, name) for name in HandoverLabel.__slots__])
+    return decode_label(found)
 
 
 def quoted_name(name: str) -> str:
@@ -433,10 +415,7 @@ def quoted_name(name: str) -> str:
 
 
 def intact_prefix(path: Path, label: HandoverLabel, size: int) -> int:
-    """Return the intact bytes of file *label* at *path*, and cut off the rest.
-
-    Reads all of it. Raises `OSError`.
-    """
+    """Return the intact bytes of file *label* at *path*; cuts off the rest. Raises `OSError`."""
     at = 0
     if path.is_file() and not path.is_symlink():
         try:
@@ -451,7 +430,7 @@ def intact_prefix(path: Path, label: HandoverLabel, size: int) -> int:
 
 
 def check_room(folder: Path, size: int) -> None:
-    """Raise `TransportError` unless the disk has room for *size* more bytes of a file."""
+    """Raise `TransportError` unless the disk has room for *size* more bytes."""
     system = os.statvfs(folder)
     free = system.f_bavail * system.f_frsize
     if free < 2 * size + RESERVE:

@@ -1,12 +1,10 @@
 """The receiving side of a hand-over: a file is checked, then merged.
 
-Rows that come meanwhile are stored, and not fetched. Of a URL known on both sides the further state
-counts (done, failed, pending), of two pending ones the sender's, of clocks the later. A forced
-entry stays pending: a second fetch is better than none. Pending URLs of which the file says more
-are marked, and decided by a walk over the queue after the merge (`Conflicts`).
+Of a URL known on both sides the further state counts (done, failed, pending), of two pending ones
+the sender's, of clocks the later. Forced entries stay pending. Conflicts of pending URLs are
+marked, and decided by a walk over the queue after the merge.
 
-Each portion is one batch with its position in the file, so a merge resumes after a kill; a finished
-merge does nothing.
+Each portion is one batch with its position, so a merge resumes after a kill.
 """
 
 from __future__ import annotations
@@ -67,10 +65,10 @@ _UNTRIED: Final = UrlState(State.PENDING)
 
 
 class ConflictMark(NamedTuple):
-    """What came for a URL that was pending.
+    """What came for a pending URL.
 
     Attributes:
-        until: sequence number of the last row that was here then.
+        until: sequence number of the last row here then.
         data: a packed state, or the digest of a row's request.
     """
 
@@ -107,11 +105,11 @@ class Conflicts:
         return next(self._kv.items(_CONFLICT), None) is not None
 
     def row(self, entry: Entry, state: UrlState) -> None:
-        """*entry*, with *state*, comes though its URL is pending here."""
+        """*entry* comes though its URL is pending here."""
         self._mark(entry.identity, _FORCED if is_forced(entry, state) else _ROW, _digest(entry))
 
     def state(self, key: bytes, theirs: UrlState) -> None:
-        """A URL that is pending here is done or failed, as *theirs* says."""
+        """A URL that is pending here is done or failed."""
         self._mark(key, _STATE, theirs.to_bytes())
 
     def _mark(self, key: bytes, kind: bytes, data: bytes) -> None:
@@ -137,7 +135,6 @@ class Conflicts:
                 yield False
 
     def _walk(self, host: str, since: int) -> Generator[bool, None, bool]:
-        """Walk over the queue of *host*; return whether to walk again."""
         after, again = self._records.get(host).head, False
         while entries := self._store.rows(host, after, ROWS):
             for entry in entries:
@@ -188,7 +185,6 @@ class Conflicts:
 
 
 def _digest(entry: Entry) -> bytes:
-    """Return the digest of what *entry* asks for beyond its identity."""
     return xxhash.xxh3_64_digest(entry.payload or b"")
 
 
@@ -206,7 +202,6 @@ def _check_record(record: HostRecord) -> None:
 
 
 def _check_kept(host: str, name: str, key: bytes, value: bytes) -> None:
-    """Raise anything unless the row belongs to a mapping that goes with *host*."""
     part = kind_of_row(name, key, host)
     if part is None or type(value) is not bytes:
         raise ValueError(f"no row of {str(name)[:100]!r} that goes with {host!r}")
@@ -218,8 +213,7 @@ def _check_kept(host: str, name: str, key: bytes, value: bytes) -> None:
 
 
 class LoadPosition(NamedTuple):
-    """How far a file is merged: chunk offset, items of it; *since* is the last earlier sequence
-    number."""
+    """How far a file is merged; *since* is the last earlier sequence number."""
 
     at: int
     items: int
@@ -227,11 +221,7 @@ class LoadPosition(NamedTuple):
 
 
 class HostLoad:
-    """Merges the file at *path* into the frontier of *context*.
-
-    Attributes:
-        counts: merged items by kind.
-    """
+    """Merges the file at *path* into the frontier; *counts* has merged items by kind."""
 
     def __init__(
         self, context: HandoverContext, units: UnitSet, path: Path, label: HandoverLabel
@@ -250,7 +240,7 @@ class HostLoad:
 
     @property
     def done(self) -> bool:
-        """Whether all of it is on disk: the sender may forget it."""
+        """Whether all is on disk: the sender may forget it."""
         return self._place(0).at == _END
 
     def take(self) -> Steps:
@@ -269,11 +259,11 @@ class HostLoad:
 
     @property
     def broken_off(self) -> bool:
-        """Whether a broken-off merge has left marks: nothing may be fetched before `settle`."""
+        """Whether marks of a broken-off merge are left: no fetch before `settle`."""
         return self._conflicts.left
 
     def settle(self) -> Steps:
-        """Decide those marks, since their merge may never go on."""
+        """Decide these marks: their merge may never go on."""
         rows = (msgpack.unpackb(data) for _, data in self._kv.items(_LOADED))
         since = [LoadPosition(*map(int, row)).since for row in rows if row[0] != _END]
         yield from self._conflicts.end(min(since, default=self._context.states.counters.sequence))

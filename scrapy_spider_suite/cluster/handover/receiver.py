@@ -101,7 +101,10 @@ class Receiver:
             self._failed |= mask  # it comes again, or what takes its place does
             self._late.add(label.file_id)
             if not isinstance(error, TransportError):
-                self._tell(label, error)
+                logger.error(
+                    "hand-over file %s from %s was not merged, its hosts stand still here until it "
+                    "is: %r", label.file_id, label.sender, error,
+                )  # fmt: skip
             raise
         finally:
             self.at_work -= 1
@@ -117,7 +120,9 @@ class Receiver:
             "receiving hand-over file %s from %s: %s, %d bytes", label.file_id, label.sender,
             counted(int(mask.sum()), "unit"), size,
         )  # fmt: skip
-        await self._nothing_is_out(mask)
+        units, fronts = self._context.units(mask), self._context.residents.fronts
+        while units.by_host and any(map(units.has_host, fronts.hosts_leased())):
+            await asyncio.sleep(WAIT)  # until no host of the units is being fetched
         load = self._load(label, path)
         try:
             await self._context.run_durably(load.take, tries=MAX_TRIES)
@@ -133,7 +138,7 @@ class Receiver:
         )  # fmt: skip
 
     async def _on_the_medium(self) -> None:
-        """Sync the store: the sender forgets the rows, so they must survive a power failure."""
+        """Sync the store: the sender forgets the rows."""
         for tries in range(MAX_TRIES, 0, -1):
             try:
                 await asyncio.to_thread(self._context.store.sync_log)
@@ -144,18 +149,6 @@ class Receiver:
                 await asyncio.sleep(RETRY)
             else:
                 return
-
-    def _tell(self, label: HandoverLabel, error: Exception) -> None:
-        logger.error(
-            "hand-over file %s from %s was not merged, its hosts stand still here until it is: %r",
-            label.file_id, label.sender, error,
-        )  # fmt: skip
-
-    async def _nothing_is_out(self, mask: Mask) -> None:
-        """Wait until no host of the units is being fetched, if hosts decide."""
-        units, fronts = self._context.units(mask), self._context.residents.fronts
-        while units.by_host and any(map(units.has_host, fronts.hosts_leased())):
-            await asyncio.sleep(WAIT)
 
     def _load(self, label: HandoverLabel, path: Path) -> HostLoad:
         context = self._context

@@ -1,4 +1,4 @@
-"""Which rows of a job go along when its hosts move, and how two values are merged."""
+"""Rows of a job that move with hosts, and the merge of two values."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ Merge = Callable[[bytes | None, bytes], bytes | None]
 Raises anything for an invalid value.
 """
 
-_MOST: Final = 1e12
-"""Exclusive bound of counts and wall times."""
+_MOST: Final = 1e12  # exclusive bound of counts and wall times
 
 
 class RowKind(NamedTuple):
@@ -141,7 +140,7 @@ SHARED_MAPPINGS: Final = {
 
 
 def kind_of_row(name: str, key: bytes, host: str) -> RowKind | None:
-    """Return the kind of a row of *host* under *key* in mapping *name*; None: of none."""
+    """Return the kind of a row of *host* under *key* in mapping *name*, or None."""
     parts = (TRANSFERRED[name],) if name in TRANSFERRED else SHARED_MAPPINGS.get(name, ())
     for part in parts:
         if key.startswith(part.prefix) and _is_of(part, key[len(part.prefix) :], host):
@@ -169,7 +168,7 @@ _values = ValueCodec()
 
 
 def cookie_domain(key: bytes) -> str:
-    """Return the domain of a cookie row without prefix; "" for an invalid one."""
+    """Return the domain of a cookie row without prefix; "" if invalid."""
     try:
         found = _values.loads(key)
     except CodecError:
@@ -179,7 +178,7 @@ def cookie_domain(key: bytes) -> str:
 
 
 def kinds_by_host() -> Iterator[tuple[str, RowKind]]:
-    """Yield mappings and kinds that are found by a host's name alone."""
+    """Yield mappings and kinds found by a host's name alone."""
     for name, parts in (
         *((name, (part,)) for name, part in TRANSFERRED.items()),
         *SHARED_MAPPINGS.items(),

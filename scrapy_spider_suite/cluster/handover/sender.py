@@ -19,6 +19,7 @@ from scrapy_spider_suite.cluster.handover.handover_context import (
     ForeignUnits,
     HandoverContext,
     Mask,
+    Steps,
     logger,
 )
 from scrapy_spider_suite.cluster.handover.handover_file import (
@@ -38,15 +39,14 @@ from scrapy_spider_suite.runtime.text import counted
 SILENCE: Final = 30.0
 """Seconds without progress after which a file is called off."""
 
-_LOOK: Final = 1.0
-"""Seconds between two checks of whether a file is still wanted."""
+_LOOK: Final = 1.0  # seconds between two checks of whether a file is still wanted
 
 GiveUnits = Callable[[Numbers, int, int], Awaitable[MovedUnits]]
 
 
 @dataclass(slots=True, eq=False)
 class OutgoingFile:
-    """A file for the member *number*."""
+    """A file for member *number*."""
 
     label: HandoverLabel
     path: Path
@@ -67,7 +67,7 @@ class Sender:
 
     Args:
         give: `AgentRegistry.give`.
-        look: updates the holders. Both raise as the registry does.
+        look: updates the holders.
 
     Attributes:
         counts: files, units, hosts, urls, bytes, called_off.
@@ -75,9 +75,7 @@ class Sender:
 
     def __init__(
         self, context: HandoverContext, file_transport: FileTransport, give: GiveUnits,
-        look: Callable[[],
-        Awaitable[None]],
-        foreign: ForeignUnits,
+        look: Callable[[], Awaitable[None]], foreign: ForeignUnits,
     ) -> None:  # fmt: skip
         self.counts: Counter[str] = Counter()
         self._context = context
@@ -103,14 +101,14 @@ class Sender:
         return found
 
     def is_wanted(self, outgoing: OutgoingFile) -> bool:
-        """Whether the receiver still owns some of the units, and the file is complete."""
+        """Whether the receiver still owns units of the file, and it is complete."""
         if outgoing.stale:
             return False
         owned = self.masks_of_owners().get(outgoing.number)
         return owned is not None and bool((owned & outgoing.mask).any())
 
     def note(self) -> None:
-        """Members changed: called before any row of their units comes."""
+        """Members changed; called before any row comes."""
         own = self._context.ownership.own
         for outgoing in self._open:
             outgoing.stale = outgoing.stale or bool((own & outgoing.mask).any())
@@ -118,7 +116,7 @@ class Sender:
     # One file
 
     async def send(self, outgoing: OutgoingFile) -> bool:
-        """Pack, send and settle one file; False: called off, or not possible now."""
+        """Pack, send and settle one file; False: called off, or impossible now."""
         self._open.append(outgoing)
         try:
             self._context.hold_back(outgoing.mask)
@@ -138,21 +136,20 @@ class Sender:
         context = self._context
         units = context.units(outgoing.mask)
 
-        def pack() -> HostDump:
+        def pack() -> Steps:
             dump = HostDump(context, units)
             outgoing.counts = dump.counts
-            return dump
+            return dump.pack(outgoing.path, outgoing.label)
 
         try:
-            return await context.run_durably(
-                lambda: pack().pack(outgoing.path, outgoing.label), lambda: self.is_wanted(outgoing)
-            )
+            return await context.run_durably(pack, lambda: self.is_wanted(outgoing))
         except OSError as error:
             context.warnings.say("pack", f"{outgoing.path}: {error.strerror}")
             return False
 
     async def _bring(self, outgoing: OutgoingFile) -> bool:
-        if self._is_empty(outgoing):
+        counts, by_host = outgoing.counts, self._context.ownership.assignment.by_host
+        if not (_urls(outgoing) or (by_host and counts[HOST] + counts[KEPT])):
             return True
         logger.info(
             "sending hand-over file %s to %s: %s, %s, %s, %d bytes", outgoing.label.file_id,
@@ -165,11 +162,6 @@ class Sender:
     async def call_off(self, outgoing: OutgoingFile) -> None:
         """Call off a file of an earlier process: more rows may have come since."""
         await self._end(outgoing, kept=False)
-
-    def _is_empty(self, outgoing: OutgoingFile) -> bool:
-        counts = outgoing.counts
-        whole = self._context.ownership.assignment.by_host
-        return not (_urls(outgoing) or (whole and counts[HOST] + counts[KEPT]))
 
     async def _deliver(self, outgoing: OutgoingFile) -> bool:
         loop, counters = asyncio.get_running_loop(), self._file_transport.counters
@@ -249,7 +241,6 @@ class Sender:
         return DumpSettlement(context, context.units(mask))
 
     async def _transfer_units(self, outgoing: OutgoingFile) -> None:
-        """Have the registry make the receiver holder of the file's units that it owns."""
         ownership, wait = self._context.ownership, _LOOK / 4
         while not outgoing.stale:
             owned = self.masks_of_owners().get(outgoing.number, np.zeros(UNITS, np.bool_))

@@ -1,10 +1,10 @@
-"""The grants of one process: what to ask for, to hold, to return and to report to the ledger.
+"""The grants of one process: requests, use, return and reports to the ledger. Pure.
 
-Pure: ``now`` is in seconds of a clock that goes on in sleep. A caller asks `ready`, then calls
-`start` at once; `outgoing` gives the next batch, `answered` or `failed` take the result.
+``now`` is in seconds of a clock that runs during sleep. A caller asks `ready`, then calls `start`
+at once; `outgoing` gives the next batch, `answered` or `failed` take the result.
 
-Invariant: between `start` and `end` the process has a grant for each key of the fetch, which was in
-its window at the start.
+Invariant: between `start` and `end` the process has a grant for each key, in its window at the
+start.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scrapy_spider_suite.cluster.ledger.rate_ledger import (
 
 
 class Need(NamedTuple):
-    """A key of a fetch; *delay* seconds must pass there before and after it."""
+    """A key of a fetch, with the delay in seconds before and after it."""
 
     key: str
     delay: float
@@ -92,11 +92,7 @@ class EndedGrant(NamedTuple):
 
 
 class LedgerOutbox:
-    """Ended grants and wishes that the ledger has not heard of; the oldest go first.
-
-    Attributes:
-        dropped: entries over the bound.
-    """
+    """Ended grants and wishes unknown to the ledger; *dropped* counts entries over the bound."""
 
     def __init__(self) -> None:
         self._ended: deque[EndedGrant] = deque()
@@ -107,7 +103,6 @@ class LedgerOutbox:
         return len(self._ended) + len(self._wishes)
 
     def end(self, key: str, serial: int, ended: float, delay: float) -> None:
-        """A fetch ended; *delay* seconds run from there."""
         self._ended.append(EndedGrant(key, serial, ended, delay))
         self._bound()
 
@@ -116,7 +111,6 @@ class LedgerOutbox:
         self._bound()
 
     def wish(self, key: str, until: float) -> None:
-        """Nobody should fetch there before *until*."""
         self._wishes[key] = max(until, self._wishes.get(key, until))
         self._bound()
 
@@ -151,7 +145,7 @@ class OutboxPortion:
     def lines(
         self, now: float
     ) -> tuple[tuple[FetchEnd, ...], tuple[ReturnedGrant, ...], tuple[DelayWish, ...]]:
-        """Return the lines of a batch that is sent *now*."""
+        """Return the lines of a batch sent at *now*."""
         ends = tuple(
             FetchEnd(key, serial, min(int((now - ended) * 1000), WISH_MAX), whole_millis(delay))
             for key, serial, ended, delay in self.ended if ended >= 0
@@ -183,13 +177,13 @@ class SentBatch(NamedTuple):
 
 
 class Grants:
-    """The grants of one process; times are seconds.
+    """The grants of one process; times in seconds.
 
     Args:
         process: 16 random hexadecimal digits.
         timeout: the longest fetch.
-        window: how long a grant may wait here for its fetch.
-        ahead: how long before its time a grant is given.
+        window: for which a grant waits for its fetch.
+        ahead: how early a grant is given.
     """
 
     def __init__(
@@ -213,8 +207,8 @@ class Grants:
     def ready(self, needs: Iterable[Need], now: float, within: Collection[Need] = ()) -> float:
         """Return when a fetch with *needs* may start; asks for missing grants.
 
-        If that is after *now*, ask again then, or once `answered` has news or a fetch here ended. A
-        fetch *within* another one shares its keys.
+        If after *now*, ask again then, after news of `answered`, or after a fetch here. A fetch
+        *within* another one shares its keys.
         """
         missing, at = [], now
         for need in needs:
@@ -231,7 +225,7 @@ class Grants:
         return max(at, self._ask(tuple(missing), now)) if missing else at
 
     def awaits(self, needs: Iterable[Need], now: float) -> bool:
-        """Whether the ledger has still to answer a request for *needs*."""
+        """Whether the ledger must still answer a request for *needs*."""
         keys = tuple(need.key for need in needs)
         grants = ((key, self._grants.get(key)) for key in keys)
         missing = tuple(key for key, grant in grants if grant is None or grant.closes <= now)
@@ -280,7 +274,7 @@ class Grants:
                 self._give_back(key, grant)
 
     def postpone(self, key: str, until: float) -> None:
-        """Nobody, here or elsewhere, should fetch there before *until*."""
+        """Nobody should fetch there before *until*."""
         self.outbox.wish(key, until)
 
     # The ledger
@@ -308,7 +302,7 @@ class Grants:
         return SentBatch(self._batch(portion, asks, now), tuple(asks), portion)
 
     def answered(self, sent: SentBatch, reply: LedgerReply, asked: float, now: float) -> set[str]:
-        """Take the *reply* to a batch sent at *asked*; return the keys whose `ready` may change."""
+        """Take the *reply* to a batch sent at *asked*; return keys whose `ready` may change."""
         if self._era and reply.era != self._era:
             self._lost(now)
         self._era, self._longest = reply.era, max(self._longest, reply.longest)
@@ -320,7 +314,7 @@ class Grants:
         return {key for keys in sent.asks for key in keys}
 
     def failed(self, sent: SentBatch) -> None:
-        """No answer came: send all of it again. Grants that were given hold."""
+        """No answer came: send the batch again."""
         self.counters.failures += 1
         self.outbox.put_back(sent.portion)
         for keys in sent.asks:
@@ -420,7 +414,6 @@ class Grants:
                     self.outbox.give_back(key, request.serial)
 
     def _tidy(self, now: float) -> None:
-        """Return grants whose windows have closed, and forget requests that nobody wants."""
         while self._agenda and self._agenda[0][0] <= now:
             _, serial, keys = heappop(self._agenda)
             grant = self._grants.get(keys[0])
@@ -438,7 +431,6 @@ class Grants:
                 heappush(self._agenda, (max(idle, now + self._window), serial, keys))
 
     def _lost(self, now: float) -> None:
-        """The ledger has lost which fetches are out: postpone others there meanwhile."""
         self.counters.losses += 1
         for key, grant in self._grants.items():
             if grant.out:

@@ -1,7 +1,6 @@
-"""Exchanges grants with a ledger, and makes one politeness for several processes.
+"""Exchanges grants with a ledger: one politeness for several processes.
 
-A fetch needs a grant for its host and address: visits wait in the workbench (`frontier.permits`),
-other requests at the gate.
+Visits wait in the workbench (`frontier.permits`), other requests at the gate.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from scrapy_spider_suite.errors import LedgerError, SettingsError
 from scrapy_spider_suite.frontier.outcomes import Health
 from scrapy_spider_suite.frontier.permits import NEAR
 from scrapy_spider_suite.runtime.clock import boottime
-from scrapy_spider_suite.runtime.tasks import logged_task
+from scrapy_spider_suite.runtime.tasks import logged_task, wait_at_most
 from scrapy_spider_suite.settings.values import RedisUrl
 
 if TYPE_CHECKING:
@@ -58,8 +57,8 @@ class LedgerClient:
 
     Attributes:
         failures: failed calls.
-        away: why the last call failed; empty if it did not.
-        damaged: some keys under which the ledger has foreign data.
+        away: why the last call failed, or "".
+        damaged: some keys with foreign data.
     """
 
     def __init__(
@@ -102,12 +101,7 @@ class LedgerClient:
             if at <= now:
                 return self.grants.start(needs, now, within)
             self.poke()
-            changed = self._changed
-            try:
-                async with asyncio.timeout(at - now):
-                    await changed.wait()
-            except TimeoutError:
-                pass
+            await wait_at_most(self._changed, at - now)
 
     def end(self, taken: Iterable[Need]) -> None:
         self.grants.end(taken, self._clock())
@@ -129,18 +123,14 @@ class LedgerClient:
     async def _awaited(self) -> bool:
         while not self._closed and (due := self.grants.due(self._clock())) != 0.0:
             self._wake.clear()
-            try:
-                async with asyncio.timeout(due):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await wait_at_most(self._wake, due)
         return not self._closed
 
     async def _call(self) -> bool:
         async with self._one:
-            return await self._called()
+            return await self._exchange()
 
-    async def _called(self) -> bool:
+    async def _exchange(self) -> bool:
         now = self._clock()
         sent = self.grants.outgoing(now)
         if sent is None:
@@ -189,19 +179,16 @@ LEDGER_NAME: Final = "shared"
 """Of the ledger in a Redis, which all its crawls share."""
 
 _LEDGER: Final = "SUITE_RATE_LEDGER"
-_REDIS: Final = "SUITE_REDIS_URL"
-"""The setting that names the ledger of agents in mode ``peers``."""
+_REDIS: Final = "SUITE_REDIS_URL"  # the setting that names the ledger of agents in mode ``peers``
 
-_UNKNOWN: Final = 1.0
-"""Seconds until a host is looked at again while nothing more is known."""
+_UNKNOWN: Final = 1.0  # seconds until a host is looked at again while nothing more is known
 
-_PASSES: Final = frozenset({"away", "memory"})
-"""Errors of a ledger for which a crawl waits."""
+_PASSES: Final = frozenset({"away", "memory"})  # errors of a ledger for which a crawl waits
 
 TakenNeeds = tuple[Need, ...]
 
 def make_shared_limits(crawl: Crawl, settings: SuiteSettings) -> SharedLimits | None:
-    """Return the limits that *crawl* shares; None if it fetches alone. Raises `SettingsError`."""
+    """Return the limits that *crawl* shares, or None. Raises `SettingsError`."""
     if settings.rate_ledger is not None:
         return SharedLimits(crawl, _ledger(settings.rate_ledger, LEDGER_NAME, _LEDGER))
     if crawl.agent is None or settings.cluster != "peers" or settings.redis_url is None:
@@ -228,8 +215,8 @@ class SharedLimits:
     Stats: ``suite/ledger/…``, in numbers of keys (`GrantCounters`).
 
     Attributes:
-        addresses: with *agents*, which share addresses alone; otherwise None, and all hosts and
-        addresses are shared.
+        addresses: with *agents*, which share addresses alone; None: all hosts and addresses are
+            shared.
     """
 
     def __init__(self, crawl: Crawl, ledger: RateLedger, *, agents: bool = False) -> None:
@@ -251,12 +238,11 @@ class SharedLimits:
 
     @property
     def away(self) -> bool:
-        """Whether nothing can be fetched, since the ledger does not answer."""
+        """Whether no fetch can start, since the ledger does not answer."""
         return bool(self._client.away) and self.addresses is None
 
     async def open(self, control: CrawlControl) -> None:
-        """Ask the ledger for the first time. Raises `SettingsError`: it is unusable; waits if it is
-        away."""
+        """Ask the ledger for the first time. Raises `SettingsError`: unusable."""
         if control.gate is None:
             raise SettingsError(NO_GATE)
         self._crawl.frontier.leases.permits.source = self
@@ -315,14 +301,14 @@ class SharedLimits:
         self._client.poke()
 
     def begin(self, host: HostState, address: AddressState) -> TakenNeeds:
-        """Begin a fetch for which `pause` was just 0.0; pass the result to `end`."""
+        """Begin a fetch after a `pause` of 0.0; pass the result to `end`."""
         taken = self.grants.start(self._needs(host, address), self._asked)
         if taken and self.addresses is not None:
             self.addresses.begun(address)
         return taken
 
     def end(self, taken: TakenNeeds, host: HostState, address: AddressState) -> None:
-        """The fetch ended; ask for the next grant if its fetch could begin at once."""
+        """End a fetch; ask for the next grant if that fetch could begin at once."""
         now = boottime()
         self.grants.end(taken, now)
         if (host.front or host.more) and max(host.gap(), address.delay) <= NEAR:
@@ -330,7 +316,7 @@ class SharedLimits:
         self._client.poke()
 
     async def bounded(self, transfer: Coroutine[Any, Any, T]) -> T:
-        """Await *transfer*; cut it off before its grant could expire."""
+        """Await *transfer*; cut it off before its grant expires."""
         try:
             async with asyncio.timeout(self._longest) as limit:
                 return await transfer
@@ -343,8 +329,8 @@ class SharedLimits:
     def heard(self, host: HostState, health: Health) -> None:
         """Share a pause that *host* asked for.
 
-        Silence of a host may be due to the place of this process; it is shared by agents of which
-        each has a part of the host.
+        Silence may be due to the place of this process: only agents with parts of one host share
+        it.
         """
         if self.addresses is not None:
             return  # nobody else has the host
@@ -387,7 +373,6 @@ class SharedLimits:
         return self.addresses is not None and bool(needs and self._client.away)
 
     def _needs(self, host: HostState, address: AddressState) -> TakenNeeds:
-        """Return the keys of a fetch; an address only if it is paced."""
         whole = self.addresses is None
         need = (Need(host_grant_key(host.key), host.gap()),) if whole else ()
         if not _is_paced(address):

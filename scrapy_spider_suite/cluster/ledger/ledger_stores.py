@@ -1,10 +1,8 @@
 """The rate ledger in an SQLite file, for the processes of a machine, and in Redis.
 
-File: a call is one transaction in a thread. Kernel locks end with their process. The clock is
-``CLOCK_BOOTTIME``; it restarts with the machine, and so does the ledger. Not for network file
-systems.
-
-Redis: one script, Redis's time, and keys that expire.
+File: a call is one transaction in a thread; its clock, ``CLOCK_BOOTTIME``, restarts with the
+machine, and so does the ledger. Not for network file systems. Redis: one script, Redis's time, keys
+that expire.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from scrapy_spider_suite.cluster import redis_server
 from scrapy_spider_suite.cluster.ledger import rate_ledger
 from scrapy_spider_suite.cluster.ledger.rate_ledger import (
     Account,
@@ -31,18 +28,15 @@ from scrapy_spider_suite.cluster.ledger.rate_ledger import (
     pack_batch,
     unpack_reply,
 )
-from scrapy_spider_suite.cluster.redis_server import RedisServer
+from scrapy_spider_suite.cluster.redis_server import RedisServer, load_script
 from scrapy_spider_suite.errors import LedgerError, RegistryError
 from scrapy_spider_suite.runtime.clock import boot_id
 from scrapy_spider_suite.runtime.files import lock_file
 
-_SPARE: Final = 16
-"""Expired accounts removed with a call, beside as many as its keys."""
+_SPARE: Final = 16  # expired accounts removed with a call, beside as many as its keys
 
-_LOCK: Final = ".lock"
-"""Suffix of the file that is locked while the database is opened."""
-_POLL: Final = 0.05
-"""Seconds between two tries to lock it."""
+_LOCK: Final = ".lock"  # suffix of the file that is locked while the database is opened
+_POLL: Final = 0.05  # seconds between two tries to lock it
 
 _OURS: Final = 0x53554C31
 _TABLES: Final = f"""
@@ -65,7 +59,7 @@ class FileLedger:
     """`RateLedger` in the file *path*, whose folder exists.
 
     Args:
-        timeout: seconds for which other processes are waited for.
+        timeout: seconds to wait for other processes.
         clock: milliseconds of ``CLOCK_BOOTTIME``.
         run: see `boot_id`.
     """
@@ -133,7 +127,7 @@ class FileLedger:
             raise self._said(error) from error
 
     def _opened(self) -> sqlite3.Connection:
-        """Return the database that has the path's name now; a removed file is reopened."""
+        """Return the database at the path; reopen a replaced file."""
         if self._file is not None and self._seen() != self._inode:
             self._close()
         if self._file is None:
@@ -190,7 +184,7 @@ class FileLedger:
 
 
 class _Accounts:
-    """The accounts of one call, read when needed; None for damaged ones."""
+    """The accounts of one call, read when needed; None: damaged."""
 
     def __init__(self, file: sqlite3.Connection, now: int) -> None:
         self._file = file
@@ -221,11 +215,7 @@ _NAME: Final = re.compile(r"[\w.:-]{1,100}")
 
 
 class RedisLedger:
-    """`RateLedger` under ``suite:ledger:{NAME}`` in one Redis, 250 bytes a host.
-
-    Args:
-        name: crawls that use the same name are polite together.
-        timeout: seconds of a call.
+    """`RateLedger` under ``suite:ledger:{NAME}``, 250 bytes a host; crawls of one *name* share it.
 
     Raises:
         ValueError: invalid URL or name.
@@ -235,7 +225,7 @@ class RedisLedger:
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name for a ledger: 1 to 100 of messages, _ . : -")
         self._server = RedisServer(url, timeout)
-        self._script = redis_server.load_timed_script("ledger")
+        self._script = load_script("world", "ledger")
         self._marker = f"suite:ledger:{{{name}}}"
         self._looked = False
         self.where = f"Redis at {self._server.where}"
@@ -247,8 +237,9 @@ class RedisLedger:
         data = pack_batch(batch, {key: index for index, key in enumerate(keys)})
         names = [self._marker, *(f"{self._marker}:{key}" for key in keys)]
         try:
-            if not self._looked:
-                await self._refuse_eviction()
+            if not self._looked and (evicting := await self._server.evicting()):
+                raise LedgerError(evicting, "eviction")
+            self._looked = True
             found = await self._server.run(self._script, names, data)
         except RegistryError as error:
             self._looked = False  # the next one that answers may be another server
@@ -266,8 +257,3 @@ class RedisLedger:
         # Of the keys of fetches the script reports each by itself; the marker is what is left.
         known = error.kind != "type" or self._marker in str(error)
         return str(error) if known else f"{error} ({self._marker})"
-
-    async def _refuse_eviction(self) -> None:
-        if evicting := await self._server.evicting():
-            raise LedgerError(evicting, "eviction")
-        self._looked = True

@@ -1,10 +1,9 @@
 """The rate ledger: one politeness for several processes, about shared hosts and addresses.
 
 A *key* is a host or an address. A *grant* allows one fetch to start within a window. No other grant
-is given for the key until its holder reports the end of the fetch, from which a delay runs (promise
-1), or until the grant expires: the window and the longest fetch later. Each process waits its own
-delay after any end, and the delay of the process that fetched. A wish (Retry-After, back-off) holds
-for all.
+is given for the key until its holder reports the end, from which a delay runs (promise 1), or until
+the grant expires, the window and the longest fetch later. A wish (Retry-After, back-off) holds for
+all.
 
 The rules here and in ``lua/ledger.lua`` are the same. Times are whole milliseconds, relative to the
 answer of a call: ages in a batch, offsets in a reply. 0 means never.
@@ -60,7 +59,7 @@ def _bounded(key: str) -> str:
 
 
 class FetchEnd(NamedTuple):
-    """A fetch ended *ago*, and *delay* runs from there; the grant is over."""
+    """A fetch ended *ago*, and *delay* runs from there."""
 
     key: str
     serial: int
@@ -69,7 +68,7 @@ class FetchEnd(NamedTuple):
 
 
 class ReturnedGrant(NamedTuple):
-    """A grant that was not used, or may have been given unnoticed."""
+    """An unused grant, or one that may have been given unnoticed."""
 
     key: str
     serial: int
@@ -83,8 +82,7 @@ class DelayWish(NamedTuple):
 
 
 class LedgerLine(NamedTuple):
-    """One key of a request. *serial* is the caller's unique number of the grant; asking again with
-    it renews the window of the same grant."""
+    """A key of a request; the caller's *serial* again renews the window of the same grant."""
 
     key: str
     serial: int
@@ -94,9 +92,8 @@ class LedgerLine(NamedTuple):
 class LedgerBatch(NamedTuple):
     """One call; ends and returned grants are applied before requests.
 
-    *process*: 16 random hexadecimal digits. *era*: that of the last reply (0: none). *longest*: the
-    longest delay known. A grant has a *window* for the start of a fetch, expires *hold* after it,
-    and is given up to *ahead* early.
+    *process*: 16 random hexadecimal digits. *era*: of the last reply, or 0. *longest*: the longest
+    known delay. A grant has a *window*, expires *hold* after it, and is given up to *ahead* early.
     """
 
     process: str
@@ -119,8 +116,7 @@ class LedgerBatch(NamedTuple):
 
 
 class LedgerAnswer(NamedTuple):
-    """Granted if *closes* is not 0: start from *opens* to *closes* after now; otherwise ask in
-    *wait*."""
+    """A grant from *opens* to *closes* after now; with *closes* 0: ask again in *wait*."""
 
     opens: int = 0
     closes: int = 0
@@ -128,8 +124,7 @@ class LedgerAnswer(NamedTuple):
 
 
 class LedgerReply(NamedTuple):
-    """*era* changes when the ledger may have lost its state. *longest*: the longest delay asked
-    for. *damaged*: keys with foreign data, where nothing is granted."""
+    """*era* changes when state may be lost; *longest* delay asked for; *damaged* keys."""
 
     era: int
     longest: int
@@ -142,10 +137,9 @@ class RateLedger(Protocol):
     """For log lines, without a password."""
 
     async def settle(self, batch: LedgerBatch) -> LedgerReply:
-        """Apply *batch* at one instant, and answer.
+        """Apply *batch* at one instant, and answer. Sending it again is safe.
 
-        Raises `LedgerError`: not usable now; the batch may have been applied. Sending it again is
-        safe.
+        Raises `LedgerError`: not usable now; the batch may have been applied.
         """
         ...
 
@@ -176,7 +170,7 @@ class RedisReply(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 def pack_batch(batch: LedgerBatch, indexes: dict[str, int]) -> bytes:
-    """Return *batch* for Lua, with numbers in place of keys."""
+    """Return *batch* for Lua, with numbers for keys."""
 
     def numbered(lines: Any) -> list[list[Any]]:
         return [[indexes[line.key], *line[1:]] for line in lines]
@@ -227,8 +221,8 @@ _FUTURE: Final = 2 * (WISH_MAX + HOLD_MAX)
 class Account(Struct):
     """The state of one key.
 
-    *due*: nobody before it, by the fetcher's delay or a wish. *until*: when the grant of *holder*
-    expires, whose fetches need *delay*. *claimant* is next, until *claimed*.
+    *due*: no fetch before it. *until*: when the grant of *holder* expires, whose fetches need
+    *delay*. *claimant* is next, until *claimed*.
     """
 
     ended: float = 0
@@ -263,11 +257,9 @@ class Account(Struct):
         return cls(*(*numbers, holder.decode(), claimant.decode()))
 
     def has(self, process: str, serial: int, now: int) -> bool:
-        """Whether the process holds that unexpired grant."""
         return self.held(now) and self.holder == process and self.serial == serial
 
     def held(self, now: int) -> bool:
-        """Whether an unexpired grant exists."""
         return self.holder != NOBODY and self.until > now
 
     def expires(self, keep: float) -> float:
@@ -290,8 +282,8 @@ class Account(Struct):
 class LedgerMarker(Struct):
     """The state of all keys.
 
-    *run*: of the server or machine. After a loss nothing is granted before *quiet*; an unknown key
-    may have seen a fetch end at *floor*. *longest*: the longest delay so far.
+    *run*: of the server or machine. After a loss no grant before *quiet*; an unknown key may have
+    seen a fetch end at *floor*. *longest*: the longest delay so far.
     """
 
     era: float = 0
@@ -325,8 +317,8 @@ def updated_marker(
 ) -> LedgerMarker:
     """Return the marker for a call at *now*, *uptime* after the *run* began.
 
-    A new era begins when losses are possible: in another run, or without a marker. Then unknown
-    fetches may be out until a grant and a delay have passed.
+    A new era begins in another run, or without a marker: unknown fetches may be out until a grant
+    and a delay have passed.
     """
     span = batch.window + batch.hold + batch.longest
     if marker is None or marker.run != run:
@@ -347,7 +339,7 @@ def updated_marker(
 def apply_batch(
     account_of: Callable[[str], Account | None], batch: LedgerBatch, marker: LedgerMarker, now: int
 ) -> tuple[LedgerAnswer, ...]:
-    """Apply *batch* to the accounts of its keys, None for damaged ones, and answer its requests."""
+    """Apply *batch* to the accounts of its keys, None for damaged ones; answer its requests."""
     for end in batch.ends:
         if (account := account_of(end.key)) is not None:
             account.end(batch.process, end, now)
@@ -409,7 +401,6 @@ def _asked(
 
 
 def _free(account: Account, delay: int, marker: LedgerMarker) -> float:
-    """Return when a process with *delay* may fetch if nobody holds a grant."""
     at = max(account.due, marker.quiet)
     if marker.floor:
         at = max(at, marker.floor + min(delay, KEEP_MAX))
@@ -421,9 +412,11 @@ def _free(account: Account, delay: int, marker: LedgerMarker) -> float:
 
 
 def _claim(accounts: Sequence[Account], process: str, until: float, claimed: bool) -> None:
-    """Make *process* the next at those keys, unless another claims one of them: two that wait for
-    each other would wait for ever. A claim lasts until the next request; keys free long before the
-    others are not claimed."""
+    """Make *process* the next at these keys, unless another process claims one of them.
+
+    Two that wait for each other would wait for ever. Keys free long before the others are not
+    claimed.
+    """
     for account in accounts:
         if not claimed:
             account.claimant, account.claimed = process, until + CLAIM_SLACK

@@ -1,11 +1,10 @@
-"""Which addresses an agent uses alone, and which other agents fetch from, too.
+"""Which addresses an agent uses alone, and which other agents use, too.
 
-Hosts of several agents may share an address, whose delay holds for all. The ledger keeps it, at a
-call for each fetch; so only shared addresses use it. An agent asks about an address before its
-first fetch there; an agent alone there is told, and the new one waits until it goes by the ledger.
-An agent that is cut off stays alone where it was until its lease ends. After a loss of Redis nobody
-becomes alone anywhere before all units are claimed, or a lease has passed, and all agents have
-named their addresses.
+Only shared addresses go by the ledger, at a call for each fetch. An agent asks about an address
+before its first fetch; an agent alone there is told, and the new one waits until it uses the
+ledger. A cut-off agent stays alone until its lease ends. After a loss of Redis no agent becomes
+alone before all units are claimed, or a lease has passed, and all agents have named their
+addresses.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ ADDRESSES_PER_CALL: Final = 500
 
 
 class AddressSharing(IntEnum):
-    """Of an address, for this agent; ``meet.lua`` answers the first three."""
+    """The use of an address; ``meet.lua`` answers the first three."""
 
     ASK = 0
     """Ask again: another agent there may not know of this one."""
@@ -44,10 +43,9 @@ class AddressSharing(IntEnum):
     NEW = 3
 
 class AddressBook:
-    """The addresses that one process fetches from.
+    """The addresses of one process.
 
-    *quiet* returns whether no fetch without the ledger is under way at an address, and its delay is
-    over.
+    *quiet*: whether no fetch without the ledger is under way at an address, and its delay is over.
     """
 
     def __init__(self, quiet: Callable[[str], bool]) -> None:
@@ -67,7 +65,7 @@ class AddressBook:
         return sum(each is standing for each in self._known.values())
 
     def standing(self, address: str) -> AddressSharing:
-        """Return the sharing of *address*; asks about a new one with the next call."""
+        """Return the sharing of *address*; a new one is asked about in the next call."""
         found = self._known.get(address)
         if found is None:
             self._gone.discard(address)
@@ -76,7 +74,7 @@ class AddressBook:
         return found
 
     def is_told(self, address: str) -> bool:
-        """Whether others wait for this agent to use the ledger at *address*."""
+        """Whether others wait until this agent uses the ledger at *address*."""
         return address in self._told
 
     def _ask(self, address: str) -> None:
@@ -85,7 +83,7 @@ class AddressBook:
         self._never.add(address)
 
     def keep(self, addresses: Collection[str]) -> None:
-        """This agent has hosts at *addresses*, and nowhere else."""
+        """Drop all quiet addresses besides *addresses*."""
         for address in [each for each in self._known if each not in addresses]:
             if self._quiet(address):
                 del self._known[address]
@@ -96,14 +94,14 @@ class AddressBook:
                 self._gone.add(address)
 
     def forget(self) -> None:
-        """Ask about all addresses again: others may have thought that this agent was gone."""
+        """Ask about all addresses again: others may have taken this agent for gone."""
         self._complete = False
         self._mine.clear()
         for address in self._known:
             self._ask(address)
 
     def again(self) -> None:
-        """The server has lost its state: report the known addresses, ask about the others."""
+        """The server lost its state: report known addresses, ask about the others."""
         self._complete = False
         self._told.clear()  # whoever waits is heard of again
         for address, standing in self._known.items():
@@ -129,7 +127,7 @@ class AddressBook:
     def answered(
         self, asked: AddressQuestion, states: Sequence[int], news: Sequence[str]
     ) -> set[str]:
-        """Take the answer to *asked*; return the addresses of which more is known now."""
+        """Take the answer to *asked*; return the addresses with news."""
         self._complete = self._complete or asked.complete
         self._gone.difference_update(asked.gone)
         self._told.difference_update(asked.heard)
@@ -156,15 +154,13 @@ class AddressBook:
 
 _LOOK: Final = 1.0
 """Seconds between two questions; for one or two of them another agent waits for this one."""
-_GATHER: Final = 0.02
-"""Seconds in which addresses for a question gather."""
-_KEEP: Final = 30.0
-"""Seconds between two checks of which addresses are left."""
+_GATHER: Final = 0.02  # seconds in which addresses for a question gather
+_KEEP: Final = 30.0  # seconds between two checks of which addresses are left
 _TROUBLE: Final = "trouble"
 
 
 class SharedAddresses:
-    """The addresses of the agent of *crawl*; *news* is told those of which more is known."""
+    """The addresses of the agent of *crawl*; *news* is told those with news."""
 
     def __init__(self, crawl: Crawl, news: Callable[[set[str]], None]) -> None:
         self._away = False
@@ -184,11 +180,11 @@ class SharedAddresses:
         return found
 
     def will_say(self, address: AddressState) -> bool:
-        """Whether the sharing of *address* is known in a moment."""
+        """Whether an answer about *address* comes in a moment."""
         return not self._away and self._book.standing(address.key) is AddressSharing.NEW
 
     def quiet_in(self) -> float:
-        """Return the seconds until all fetches, and the delays of all addresses, are over."""
+        """Return the seconds until all fetches and all delays of addresses are over."""
         crawl = self._crawl
         longest = crawl.settings.project.longest_fetch
         addresses = crawl.frontier.workbench.addresses.values()
@@ -200,11 +196,10 @@ class SharedAddresses:
         self._asked.set()
 
     def counts(self) -> dict[str, int]:
-        """Return how many addresses there are, and how many are shared."""
         return {"addresses": len(self._book), "shared": self._book.count(AddressSharing.SHARED)}
 
     def begun(self, address: AddressState) -> None:
-        """A fetch by the ledger begins at *address*; fetches without it are over there."""
+        """A fetch by the ledger begins at *address*; none without it is left there."""
         if not address.wire and self._book.is_told(address.key):
             self._by_ledger.add(address.key)
 

@@ -7,13 +7,12 @@ key                             what
 ``suite:{CRAWL}:receipts:NAME`` acknowledgements for agent NAME
 =============================== =====================================================
 
-Each agent reads its streams as the one consumer of one group: entries that a process took and did
-not acknowledge stay pending for the next one. The sender checks now and then whether a message
-still lies in the inbox, and puts it there again; so streams, groups or the whole memory may be
-lost. Scripts write only for the current member (``lua/fence.lua``). A full inbox takes no messages;
-a failing server is asked less and less often. Input is not trusted.
+Each agent is the one consumer of one group: unacknowledged entries stay pending for its next
+process. The sender checks now and then whether a message still lies in the inbox, and puts it
+again; so streams or the whole memory may be lost. Scripts write only for the member
+(``lua/fence.lua``).
 
-`SendQueue` invariant: a message that is neither acknowledged nor cleared comes up in `due` again.
+`SendQueue` invariant: a message neither acknowledged nor cleared comes up in `due` again.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ from scrapy_spider_suite.cluster.redis_server import (
     LOST,
     RedisKeys,
     connect,
-    load_fenced_script,
+    load_script,
     redis_error,
     server_place,
 )
 from scrapy_spider_suite.errors import FencedError, MessageError, MessageTooLargeError
-from scrapy_spider_suite.runtime.tasks import WarnOnce, retry_forever
+from scrapy_spider_suite.runtime.tasks import WarnOnce, retry_forever, wait_at_most
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ StreamEntry = tuple[bytes, dict[bytes, bytes]]
 
 
 class GroupReader:
-    """Reads the stream under *key* as the one consumer of its group.
+    """Reads the stream *key* as the one consumer of its group.
 
     Args:
         timeout: seconds of a call.
@@ -86,8 +85,7 @@ class GroupReader:
         """How often the group was made."""
 
     async def read(self, count: int, after: str | bytes = ">") -> list[StreamEntry]:
-        """Return up to *count* new entries, or none after *block*; with *after* the pending ones
-        behind it.
+        """Return up to *count* new entries, or the pending ones behind *after*.
 
         Raises:
             RedisError, OSError, TimeoutError: the server failed, or the key has another type.
@@ -147,11 +145,11 @@ class QueuedMessage:
 
 
 class SendQueue:
-    """The messages for all receivers.
+    """Messages for all receivers.
 
     Args:
         window: messages under way to one receiver.
-        check: seconds until the first check of a message in an inbox; doubled each time.
+        check: seconds until the first check in an inbox; doubled each time.
     """
 
     def __init__(self, window: int, check: float) -> None:
@@ -200,7 +198,6 @@ class SendQueue:
         return moved
 
     def refused(self, post: QueuedMessage, now: float) -> None:
-        """The message was not taken: offer it again later."""
         post.when = now + post.pause
         post.pause = min(2 * post.pause, MOST_PAUSE)
 
@@ -223,13 +220,11 @@ RECEIPTS: Final = 200
 
 RECEIPTS_MAX: Final = 10_000
 
-_FENCED: Final = -1
-"""Answer of a script that did nothing, since the process is not the member."""
+_FENCED: Final = -1  # answer of a script that did nothing, since the process is not the member
 
 _TROUBLE: Final = (RedisError, *LOST)
 
-_Asked = tuple[str, str, tuple[Any, ...]]
-"""Name of a script, its key, its arguments."""
+_Asked = tuple[str, str, tuple[Any, ...]]  # name of a script, its key, its arguments
 
 
 class StreamLimits(NamedTuple):
@@ -255,13 +250,10 @@ class StreamLimits(NamedTuple):
 
 
 class RedisStreams:
-    """A `MessageTransport` over a Redis server, with three connections.
+    """A `MessageTransport` over Redis, with three connections. Raises `ValueError`.
 
-    *incarnation* is that of the joined process; acknowledgements for other ones do not count, since
-    a lost directory may have had the same numbers.
-
-    Raises:
-        ValueError: invalid URL or name.
+    Acknowledgements for another *incarnation* do not count: a lost directory may have had the
+    numbers.
     """
 
     bounds = BOUNDS
@@ -277,7 +269,10 @@ class RedisStreams:
         self._name, self._incarnation = name, incarnation
         self._keys = RedisKeys(crawl)
         self._fence = self._keys.members, name, f"{incarnation:016x}"
-        self._scripts = {each: load_fenced_script(each).text for each in ("post", "tell", "drop")}
+        self._scripts = {
+            each: load_script("world", "rows", "fence", each).text
+            for each in ("post", "tell", "drop")
+        }
         self._inbox, self._mine = self._keys.inbox(name), self._keys.receipts(name)
         self._messages = GroupReader(self._client, self._inbox, timeout, block, pending=True)
         self._receipts = GroupReader(self._client, self._mine, timeout, block, pending=False)
@@ -345,8 +340,7 @@ class RedisStreams:
                 await self._client.aclose()
 
     def _failed(self, error: Exception, key: str = "") -> str:
-        """Count and log an error about *key*; return its kind, "" for one that is not the server's.
-        """
+        """Count and log an error about *key*; return its kind, "" if not the server's."""
         self.counters.failed += 1
         if isinstance(error, FencedError):
             self._once.say("fenced", error)
@@ -362,9 +356,7 @@ class RedisStreams:
     async def _write(self) -> None:
         now = asyncio.get_running_loop().time()
         when = 0.0 if self._kept or self._done else self._posts.wake()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(None if when is None else max(0.0, when - now)):
-                await self._work.wait()
+        await wait_at_most(self._work, None if when is None else max(0.0, when - now))
         self._work.clear()
         await self._tell()
         await self._post()
@@ -490,7 +482,6 @@ class RedisStreams:
 
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel *tasks* until they end."""
     # Until Python 3.12 wait_for(), which redis-py sends with, may swallow a cancellation.
     left = set(tasks)
     while left:

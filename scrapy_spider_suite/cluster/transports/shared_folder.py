@@ -39,7 +39,7 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
 )
 from scrapy_spider_suite.errors import HandoverFileError, SuiteError, TransportError
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime.tasks import WarnOnce, logged_task
+from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks, logged_task
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +57,7 @@ OLD: Final = 7 * 86_400.0
 
 _PART, _WHOLE, _TAKING, _KEPT, _REFUSED = ".part", ".handover", ".taking", ".kept", ".refused"
 _TEXT: Final = 1_000
-_AT_ONCE: Final = 16
-"""Pieces written in one go in a thread: 1 MiB."""
+_AT_ONCE: Final = 16  # pieces written in one go in a thread: 1 MiB
 
 
 class FolderTransport:
@@ -100,10 +99,8 @@ class FolderTransport:
 
     async def close(self) -> None:
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
         if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_tasks(*tasks)
             await asyncio.to_thread(self._remove_empty)
 
     def _remove_empty(self) -> None:
@@ -124,7 +121,7 @@ class FolderTransport:
         self.counters.delivered += 1
 
     async def _wait(self, label: HandoverLabel) -> None:
-        """Return once the receiver keeps the file. Raises `TransportError`: it is away."""
+        """Return once the receiver keeps the file. Raises `TransportError`: away."""
         whole, loop = self._there(label), asyncio.get_running_loop()
         touched, since = self._seen.get(label.file_id, (0, loop.time()))
         while not await self._answered(label):
@@ -208,7 +205,7 @@ class FolderTransport:
             await asyncio.sleep(self._silence / 6)
 
     def _shows(self, stem: str) -> bool:
-        """Whether to touch the file, so that its sender waits: not after a recent failure."""
+        """Whether to touch the file, so that its sender waits: not after a failure."""
         taken, since = self._at
         long = asyncio.get_running_loop().time() - since > self._silence / 2
         return stem not in self._later or (taken == stem and long)
@@ -301,7 +298,6 @@ def _remove_old(folder: Path) -> None:
 
 
 def _read(path: Path) -> str | None:
-    """Return the printable text of *path*, if it is a file. Raises `OSError`."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:

@@ -48,8 +48,8 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
 )
 from scrapy_spider_suite.cluster.messages import SHARED_KEY_MIN
 from scrapy_spider_suite.errors import HandoverFileError, SuiteError, TransportError
-from scrapy_spider_suite.runtime.tasks import WarnOnce
-from scrapy_spider_suite.settings.values import endpoint
+from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks
+from scrapy_spider_suite.settings.values import Endpoint, endpoint
 
 logger = logging.getLogger(__name__)
 
@@ -230,8 +230,7 @@ _WHOLE = ".handover"
 
 
 class Spool:
-    """Whole files in *folder*, which are merged even if nobody offers them again: the hosts of a
-    half-merged file stand still."""
+    """Whole files in *folder*, merged even without another offer: their hosts stand still."""
 
     def __init__(self, folder: Path, counters: FileCounters) -> None:
         self._folder = folder
@@ -258,10 +257,7 @@ class Spool:
         self._closed = True
         for timer in self._again.values():
             timer.cancel()
-        tasks = [*self._takes.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(*self._takes.values())
 
     def kept(self, label: HandoverLabel) -> bool:
         assert self._inbox is not None
@@ -312,25 +308,19 @@ class Spool:
 MOST: Final = 64
 """Connections of proved agents, and as many unproved ones."""
 
-_BUSY: Final = 5.0
-"""Seconds between two signs of life of a receiver at work."""
+_BUSY: Final = 5.0  # seconds between two signs of life of a receiver at work
 _AT: Final = struct.Struct(">Q")
 _PART: Final = ".part"
 
 
 class TcpTransport:
-    """A `FileTransport` over TCP.
+    """A `FileTransport` over TCP. Raises `ValueError`: *key* is too short.
 
     Args:
         host: where others reach this agent.
         port: 0: any free one.
-        key: shared by all agents, 16 bytes or more.
-        folder: of this agent alone, for files that come; made if missing.
-        rate: see `Throttle`.
+        folder: of this agent alone, for incoming files.
         listen: the address to listen at, if not *host*; "": all.
-
-    Raises:
-        ValueError: the key is too short.
     """
 
     def __init__(
@@ -353,8 +343,7 @@ class TcpTransport:
 
     @property
     def address(self) -> str:
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{host}:{self._port}"
+        return str(Endpoint(self._host, self._port))
 
     async def start(self, inbox: FileReceiver) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -366,10 +355,7 @@ class TcpTransport:
         server, self._server = self._server, None
         if server is not None:
             server.close()
-        tasks = list(self._connections)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(*self._connections)
         await self._spool.close()
 
     def withdraw(self, label: HandoverLabel) -> None:
@@ -393,8 +379,7 @@ class TcpTransport:
 
     async def _offer(self, line: SealedChannel, path: Path, label: HandoverLabel) -> None:
         size = path.stat().st_size
-        row = [getattr(label, name) for name in HandoverLabel.__slots__]
-        await line.send(FrameKind.OFFER, msgpack.packb([size, *row]))
+        await line.send(FrameKind.OFFER, msgpack.packb([size, *label]))
         wanted = False
         while (frame := await line.receive()).kind is not FrameKind.KEPT:
             if frame.kind is FrameKind.AT and not wanted:
@@ -461,7 +446,6 @@ class TcpTransport:
                 logger.exception("hand-over: an agent was not served; report this")
 
     def _admit(self) -> None:
-        """Count this task's connection as proved. Raises `ChannelError`: too many."""
         own = asyncio.current_task()
         assert own is not None
         self._unproved.pop(own, None)
@@ -486,10 +470,7 @@ class TcpTransport:
 
     async def _alone(self, file_id: str) -> None:
         own = asyncio.current_task()
-        others = [task for task, known in self._serving.items() if known == file_id]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await cancel_tasks(*(task for task, known in self._serving.items() if known == file_id))
         if own is not None:
             self._serving[own] = file_id
 
@@ -587,7 +568,6 @@ def _text(frame: ChannelFrame) -> str:
 
 
 def _is_whole(path: Path, label: HandoverLabel, size: int) -> bool:
-    """Whether the file at *path* is all of *label*. Raises `OSError`."""
     if path.stat().st_size != size or intact_length(path) != size:
         return False
     try:

@@ -1,7 +1,6 @@
 """Messages over UDP between a fixed list of agents, without a server (K21).
 
-`UdpPeers` decides to which pair a datagram belongs, or refuses and counts it; ``now`` is in seconds
-of a clock that never goes back. `UdpTransport` has socket and clock.
+`UdpPeers`: pairs and datagrams, without I/O; ``now`` in seconds. `UdpTransport`: socket and clock.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from scrapy_spider_suite.cluster.transports.udp_protocol import (
 )
 from scrapy_spider_suite.errors import MessageError, MessageTooLargeError
 from scrapy_spider_suite.runtime.tasks import WarnOnce
-from scrapy_spider_suite.settings.values import endpoint
+from scrapy_spider_suite.settings.values import Endpoint, endpoint
 
 logger = logging.getLogger(__name__)
 
@@ -54,17 +53,12 @@ _QUESTIONS: Final = (PacketKind.HELLO, PacketKind.WELCOME, PacketKind.MESSAGE)
 
 
 class UdpPeers:
-    """Datagrams in, messages out, and back.
+    """Datagrams in, messages out, and back. Raises `ValueError`: invalid name or key.
 
     Args:
-        others: the other agents.
-        key: shared by all, 16 bytes or more.
         window: messages under way to one receiver; equal for all agents.
         unlisted: told of an agent whose list lacks this one.
         draw: random bytes, as `os.urandom`.
-
-    Raises:
-        ValueError: the key is too short, or a name is invalid.
     """
 
     def __init__(
@@ -148,7 +142,7 @@ class UdpPeers:
         ]
 
     def take(self, datagram: bytes, now: float) -> bytes:
-        """Take any datagram; return the datagram to answer with, or nothing."""
+        """Take any datagram; return an answer, or nothing."""
         try:
             name, packet = self._sealer.open(datagram)
             self._take(name, packet, now)
@@ -217,16 +211,13 @@ BUFFER: Final = 1 << 20
 LOOK: Final = 5.0
 """Seconds without an answer after which an address is looked up again."""
 
-Address = tuple[str, int]
 
+def parse_agents(texts: Iterable[str]) -> dict[str, Endpoint]:
+    """Return name and address of each ``NAME=HOST:PORT``, IPv6 in brackets.
 
-def parse_agents(texts: Iterable[str]) -> dict[str, Address]:
-    """Return name and address of each agent in *texts*: ``NAME=HOST:PORT``, IPv6 in brackets.
-
-    Raises:
-        ValueError: invalid, or a name or an address twice.
+    Raises `ValueError`: invalid, or a name or an address twice.
     """
-    agents: dict[str, Address] = {}
+    agents: dict[str, Endpoint] = {}
     for text in texts:
         name, _, place = text.strip().partition("=")
         try:
@@ -241,23 +232,15 @@ def parse_agents(texts: Iterable[str]) -> dict[str, Address]:
 
 
 class UdpTransport:
-    """A `MessageTransport` over UDP.
+    """A `MessageTransport` over UDP; *window*, *unlisted*: see `UdpPeers`.
 
-    Args:
-        name: this agent, one of *agents*.
-        agents: all of them, with their addresses.
-        key: shared by all, 16 bytes or more.
-        window: see `UdpPeers`.
-        unlisted: see `UdpPeers`.
-
-    Raises:
-        ValueError: *name* is unlisted or invalid, or the key is too short.
+    Raises `ValueError`: *name* is unlisted or invalid, or the key is too short.
     """
 
     bounds = BOUNDS
 
     def __init__(
-        self, name: str, agents: Mapping[str, Address], key: bytes, window: int = WINDOW,
+        self, name: str, agents: Mapping[str, Endpoint], key: bytes, window: int = WINDOW,
         unlisted: Callable[[str], None] = lambda name: None,
     ) -> None:  # fmt: skip
         if name not in agents:
@@ -281,7 +264,7 @@ class UdpTransport:
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self, received: OnMessage, acknowledged: OnAcknowledged) -> None:
-        """Listen at the own address; unknown names are looked up again. Raises `OSError`."""
+        """Listen at the own address; look up the others. Raises `OSError`."""
         self._loop = asyncio.get_running_loop()
         self._received, self._acknowledged = received, acknowledged
         try:
@@ -317,7 +300,7 @@ class UdpTransport:
             f"is {why}; or SUITE_AGENT_NAME is that of another"
         )
 
-    async def _find(self, address: Address, family: int = 0) -> tuple[int, list[Any]]:
+    async def _find(self, address: Endpoint, family: int = 0) -> tuple[int, list[Any]]:
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(*address, family=family, type=socket.SOCK_DGRAM)

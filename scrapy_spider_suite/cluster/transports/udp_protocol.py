@@ -29,7 +29,6 @@ message has arrived.
 from __future__ import annotations
 
 import hmac
-import math
 import struct
 from collections import deque
 from collections.abc import Callable, Collection
@@ -98,8 +97,7 @@ class Packet(NamedTuple):
 
 
 class ReceiptReport(NamedTuple):
-    """Which messages of a connection have arrived, and are kept; complete, so any report may be
-    lost."""
+    """Which messages have arrived, and are kept; complete, so any report may be lost."""
 
     heard: int
     """All below this number have arrived."""
@@ -164,12 +162,7 @@ class UnlistedAgentError(PacketError):
 class PacketSealer:
     """Seals and opens datagrams of an agent.
 
-    Args:
-        others: the other agents.
-        key: shared by all, `SHARED_KEY_MIN` bytes or more.
-
-    Raises:
-        ValueError: the key is too short, or a name is invalid.
+    Raises `ValueError`: *key* is shorter than `SHARED_KEY_MIN`, or a name is invalid.
     """
 
     def __init__(self, name: str, others: Collection[str], key: bytes) -> None:
@@ -196,12 +189,7 @@ class PacketSealer:
         return b"".join((head, body, mac.digest()))
 
     def open(self, datagram: bytes) -> tuple[str, Packet]:
-        """Return sender and packet.
-
-        Raises:
-            UnlistedAgentError: genuine, but of an unlisted agent.
-            PacketError: malformed, oversized, forged or unknown.
-        """
+        """Return sender and packet. Raises `PacketError`; `UnlistedAgentError`: genuine."""
         if len(datagram) > DATAGRAM_MAX:
             raise PacketError("oversized", f"a datagram of {len(datagram)} bytes")
         if len(datagram) < OVERHEAD or not datagram.startswith(_MAGIC):
@@ -219,7 +207,7 @@ class PacketSealer:
         return self._names[sender], Packet(PacketKind(kind), call, answer, number, body)
 
     def _unknown(self, datagram: bytes, sender: bytes, packet: Packet) -> PacketError:
-        """Return the error for an unlisted agent: with the key it learns so, in no more bytes."""
+        """Return the error for an unlisted agent; the answer has no more bytes."""
         why = f"a datagram of an agent that is not {_LISTED}"
         asks = packet.kind in (PacketKind.HELLO, PacketKind.MESSAGE)
         if not (asks and _genuine(datagram, _mac_of(self._secret, sender, self._own))):
@@ -285,8 +273,7 @@ class NumberSet:
 
 
 class PairReceiver:
-    """The messages of one sender, with *window* unkept ones; *secret* is random, of this process.
-    """
+    """The messages of one sender, with *window* unkept ones; *secret*: random bytes."""
 
     def __init__(self, window: int, secret: bytes) -> None:
         self._window = window
@@ -317,7 +304,7 @@ class PairReceiver:
         return True
 
     def stale(self, packet: Packet, now: float) -> list[Packet]:
-        """Return the answer to a message of an unknown connection, if one is due."""
+        """Return the answer to a message of an unknown connection, if due."""
         if now < self._stale_at + STALE_PAUSE:
             return []
         self._stale_at = now
@@ -338,7 +325,7 @@ class PairReceiver:
         self._unkept.setdefault(receipt, []).append(number)
 
     def keep(self, receipt: Acknowledgement, now: float) -> bool:
-        """Return False for a message of another connection, or one kept before."""
+        """Return False for an unknown message, or one kept before."""
         numbers = self._unkept.pop(receipt, ())
         for number in numbers:
             self._kept.add(number)
@@ -393,10 +380,6 @@ class InFlight:
     number: int = -1  # within the connection; -1: not sent over it
     sent: float = 0.0  # when it was sent last
     tries: int = 0  # over any connection
-
-
-def _order(flight: InFlight) -> float:
-    return flight.number if flight.number >= 0 else math.inf
 
 
 class RetryTimer:
@@ -526,8 +509,7 @@ class PairSender:
             self._begin()
 
     def report(self, packet: Packet, now: float) -> list[PackedMessage]:
-        """Take a report; return the kept messages, which are forgotten here. Raises `PacketError`.
-        """
+        """Take a report; return and forget the kept messages. Raises `PacketError`."""
         report = ReceiptReport.unpack(packet.body)
         if (packet.call, packet.answer) != (self._call, self._answer):
             return []
@@ -585,7 +567,10 @@ class PairSender:
         for flight in lost:
             del self._unheard[flight.number]
         # The lowest first: what the receiver cannot take yet must not stand before what it can.
-        self._waiting = deque(sorted((*lost, *self._waiting), key=_order))
+        # Messages without a number follow.
+        self._waiting = deque(
+            sorted((*lost, *self._waiting), key=lambda each: (each.number < 0, each.number))
+        )
         if now >= self._calm:
             self._burst = max(LEAST_BURST, self._burst / 2)
             self._calm = now + self._wait.trip
