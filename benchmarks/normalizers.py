@@ -3,11 +3,11 @@
     pip install courlan url-normalize urlcanon w3lib
     python benchmarks/normalizers.py [--small] [--urls FILE]
 
-Prints the tables of docs/normal-form.md: what each makes of one URL for each question, and of real
-URLs (those of the tests, or a file of one a line) how many it spells as the suite does, how many it
-changes when it is given its own result, how many it fails at, and how long it takes. A peer that is
-not installed is left out. Two peers are written in Java: what they do was read in their own tests
-(crawler-commons at cb38a5f, webarchive-commons at 3881951), and is given where those have the case.
+Prints the tables of docs/normal-form.md and docs/measurements.md: the results for one URL for each
+question; and, for real URLs (those of the tests, or a file of one a line), how many a normaliser
+spells as the suite does, how many of its own results it changes, how many raise, and the time. A
+peer that is not installed is left out. Two peers are written in Java: their results were read in
+their own tests (crawler-commons at cb38a5f, webarchive-commons at 3881951), where they have the case.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("case of scheme and host", "HTTP://H.Example/A", "paths may differ by case, names do not",
+    Case("case of scheme and host", "HTTP://H.Example/A", "case matters in paths, not in names",
          SAME, "HTTP://h.example/A"),
-    Case("default port", "http://h.example:80/", "it is where http goes anyway", SAME, SAME),
+    Case("default port", "http://h.example:80/", "http uses this port anyway", SAME, SAME),
     Case("another scheme's port", "http://h.example:443/", "it is another server"),
     Case("empty port", "http://h.example:/", "the standard", SAME),
     Case("empty path", "http://h.example", "`/` is what is sent", SAME, SAME),
-    Case("empty query", "http://h.example/a?", "it asks nothing", UNTESTED, "http://h.example/a?"),
+    Case("empty query", "http://h.example/a?", "it has no effect", UNTESTED, "http://h.example/a?"),
     Case("fragment", "http://h.example/a#b", "it is never sent", SAME, SAME),
     Case("user and password", "http://me:pw@h.example/",
-         "they say who asks, not for what; a link must not log in"),
+         "they identify the visitor; a link must not log in"),
     Case("dot after the host", "http://h.example./", "the same name", UNTESTED, SAME),
-    Case("dots inside a host", "http://h..example/", "no name server has it", UNTESTED,
+    Case("dots inside a host", "http://h..example/", "not a valid name", UNTESTED,
          "http://h.example/"),
     Case("dot segments", "http://h.example/a/./b/../c", "the standard", SAME, SAME),
     Case("dot segments, escaped", "http://h.example/a/%2e%2E/c",
@@ -64,30 +64,30 @@ CASES = (
     Case("escaped letters", "http://h.example/%7euser/%41", "RFC 3986 §6.2.2.2", SAME, SAME),
     Case("escaped slash", "http://h.example/a%2fb", "it is data, not a separator", SAME,
          "http://h.example/a/b"),
-    Case("escaped twice", "http://h.example/%2541", "undone once more it would be another page",
+    Case("escaped twice", "http://h.example/%2541", "decoding twice gives another page",
          UNTESTED, "http://h.example/A"),
     Case("a lone percent sign", "http://h.example/100%", "RFC 3986 has no other way to write it",
          UNTESTED, SAME),
     Case("space", "http://h.example/a b", "the standard", SAME),
     Case("tab within", "http://h.example/a\tb", "the standard", UNTESTED, SAME),
     Case("space around", " http://h.example/ ", "the standard", SAME, SAME),
-    Case("backslash", "http://h.example\\a", "the standard: authors meant a slash"),
+    Case("backslash", "http://h.example\\a", "the standard: a slash"),
     Case("letters", "http://h.example/é?ü", "the standard", SAME, SAME),
-    Case("bytes that are not UTF-8", "http://h.example/%ff", "they stay the bytes they are", SAME),
+    Case("bytes that are not UTF-8", "http://h.example/%ff", "the bytes are unchanged", SAME),
     Case("brackets", "http://h.example/?x[y]=1", "RFC 3986; browsers send them bare", SAME),
-    Case("international name", "http://bücher.example/", "what DNS is asked for",
+    Case("international name", "http://bücher.example/", "DNS uses this form",
          "http://bücher.example/"),
     Case("a name with ß", "http://straße.example/", "IDNA 2008, as browsers have it since 2023"),
     Case("numeric host", "http://0xc0.0.0x2.1/", "the standard: it is that address"),
     Case("IPv6", "http://[2001:DB8:0::1]/", "RFC 5952"),
     Case("order of the query", "http://h.example/?b=2&a=1", "option `query-order`",
          UNTESTED, SAME),
-    Case("plus in the query", "http://h.example/?q=a+b", "the form knows what it means", SAME),
-    Case("empty parameters", "http://h.example/?a&&b", "as they are"),
+    Case("plus in the query", "http://h.example/?q=a+b", "unchanged", SAME),
+    Case("empty parameters", "http://h.example/?a&&b", "unchanged"),
     Case("tracking", "http://h.example/?utm_source=x", "option `tracking`"),
     Case("session id", "http://h.example/a;jsessionid=1A2B", "option `sessions`"),
     Case("index file", "http://h.example/index.html", "option `index`", SAME, SAME),
-    Case("www.", "http://www.h.example/", "option `www`, or evidence", UNTESTED, SAME),
+    Case("www.", "http://www.h.example/", "option `www`, or SUITE_PREFER_HTTPS", UNTESTED, SAME),
     Case("another scheme", "ftp://h.example/", "only http and https are crawled"),
     Case("a name that is too long", f"http://{'h' * 64}.example/", "RFC 1035 §2.3.4"),
 )  # fmt: skip
