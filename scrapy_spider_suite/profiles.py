@@ -120,27 +120,17 @@ COMPONENTS: dict[Profile, tuple[Component, ...]] = {
 
 LEAN: dict[str, LeanSetting] = {
     "CONCURRENT_REQUESTS": LeanSetting(
-        200, "every host gets one request at a time: many hosts at once"
+        200, "each host gets one request at a time, so many hosts are fetched at once"
     ),
     "CONCURRENT_ITEMS": LeanSetting(
-        1, "Scrapy starts so many workers for each page, items or not"
+        1, "Scrapy starts this many workers for each page, with items or without"
     ),
-    "DOWNLOAD_MAXSIZE": LeanSetting(
-        4 << 20, "a page longer than 4 MiB is no page to read links from"
-    ),
-    "DOWNLOAD_TIMEOUT": LeanSetting(
-        60, "a host that takes longer holds one of the places in vain"
-    ),
-    "LOG_LEVEL": LeanSetting("INFO", "two lines of debug log for each page are most of the log"),
-    "METAREFRESH_ENABLED": LeanSetting(
-        False, "a meta refresh is one of the page's links already"
-    ),
-    "REMOTE_CONTROL_ENABLED": LeanSetting(
-        False, "a port that runs code is open for days otherwise"
-    ),
-    "TELNETCONSOLE_ENABLED": LeanSetting(
-        False, "a port that runs code is open for days otherwise"
-    ),
+    "DOWNLOAD_MAXSIZE": LeanSetting(4 << 20, "4 MiB; a longer page is rarely a page with links"),
+    "DOWNLOAD_TIMEOUT": LeanSetting(60, "a slow host takes a place of CONCURRENT_REQUESTS"),
+    "LOG_LEVEL": LeanSetting("INFO", "the debug log has two lines for each page"),
+    "METAREFRESH_ENABLED": LeanSetting(False, "a meta refresh is one of the page's links already"),
+    "REMOTE_CONTROL_ENABLED": LeanSetting(False, "its port can run code"),
+    "TELNETCONSOLE_ENABLED": LeanSetting(False, "its port can run code"),
 }
 """Scrapy's settings in the broad profile; set one in the project to switch that entry off."""
 
