@@ -138,6 +138,17 @@ def test_every_class_that_is_named_exists(page: Path) -> None:
         assert found is not None or hasattr(importlib.import_module(module), name), path
 
 
+def test_the_architecture_names_what_is_there() -> None:
+    """Each module, and each name before a module in brackets, is in the package."""
+    text = text_of(DOCS / "architecture.md")
+    for path in re.findall(r"`([\w/]+\.py)`", text):
+        assert any((root / path).exists() for root in (PACKAGE, ROOT, ROOT / "tests/support")), path
+    for names, path in re.findall(r"((?:`[\w.]+`(?:, )?)+) \(`([\w/]+\.py)`", text):
+        source = (PACKAGE / path).read_text(encoding="utf-8")
+        for name in re.findall(r"`([\w.]+)`", names):
+            assert all(re.search(rf"\b{part}\b", source) for part in name.split(".")), (name, path)
+
+
 def _is_module(path: str) -> bool:
     file = ROOT / path.replace(".", "/")
     return file.is_dir() or file.with_suffix(".py").is_file()
