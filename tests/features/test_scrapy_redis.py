@@ -78,7 +78,7 @@ def test_a_project_moves_over(
     def scraped(item: dict[str, Any], spider: Any) -> None:
         if item["url"].endswith("/form"):
             redis.lpush("pages:start_urls", f"{site.url}/later")
-            with pytest.raises(SettingsError, match="holds from a start on"):
+            with pytest.raises(SettingsError, match="holds from a start"):
                 change_setting(get_crawl(spider.crawler), "SUITE_REDIS_URL", f"{server.url}?db=1")
 
     with caplog.at_level(logging.INFO):

@@ -185,26 +185,35 @@ def _failed(job: Path) -> int:
     return int(json.loads(status.read_text())["failed"]) if status.exists() else 0
 
 
-def test_the_setting_is_enough_while_it_runs(project: Project, tmp_path: Path) -> None:
-    """So it is with a crawl that waits for work and is told the setting."""
-    job, log = tmp_path / "job", tmp_path / "log"
+def test_the_setting_holds_from_a_start(project: Project, tmp_path: Path) -> None:
+    """A running crawl refuses the setting in one line; a restart with it tries the URL again."""
+    job, log, allow = tmp_path / "job", tmp_path / "log", Setting.ALLOW_PRIVATE_ADDRESSES
     settings = loopback_settings(**{
-        "JOBDIR": str(job), "ROBOTSTXT_OBEY": False, Setting.IDLE: "wait",
-        Setting.ALLOW_PRIVATE_ADDRESSES: False,
+        "JOBDIR": str(job), "ROBOTSTXT_OBEY": False, Setting.IDLE: "wait", allow: False,
     })  # fmt: skip
     with running(Site({"/": links()})) as site:
         process = start("support.spiders.Bulk", settings, tmp_path, seeds=f"{site.url}/")
         try:
             until(lambda: _failed(job) == 1)
-            project.scrapy(
-                "frontier", "set", Setting.ALLOW_PRIVATE_ADDRESSES, "127.0.0.0/8", "-j", str(job)
-            )
-            until(lambda: site.paths() == ["/"])
+            told = project.scrapy("frontier", "set", allow, "127.0.0.0/8", "-j", str(job))
+            assert told.returncode != 0
+            [refused] = [line for line in told.stderr.splitlines() if allow in line]
+            assert "start it again" in refused
             process.send_signal(signal.SIGTERM)
             process.wait(30)
         finally:
             if process.poll() is None:
                 process.kill()
+        assert site.visits == []
+        settings |= {allow: "127.0.0.0/8"}
+        del settings[Setting.IDLE]
+        process = start("support.spiders.Bulk", settings, tmp_path, seeds=f"{site.url}/")
+        try:
+            process.wait(30)
+        finally:
+            if process.poll() is None:
+                process.kill()
+        assert site.paths() == ["/"]
     assert "1 URL that it refused is tried again" in log.read_text()
 
 

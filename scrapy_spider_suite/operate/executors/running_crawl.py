@@ -96,7 +96,9 @@ def change_setting(
         return _change_scrapys(crawl, name, raw, dry=dry)
     field = find_setting(name)
     if not DECLARATIONS[field].live:
-        raise SettingsError(f"{name} holds from a start on: stop the crawl, and start it with it")
+        raise SettingsError(
+            f"{name} holds from a start: stop the crawl and start it again with the setting"
+        )
     old = crawl.settings
     new = old.with_value(field, raw)
     if old != new:
