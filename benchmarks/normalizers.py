@@ -7,7 +7,7 @@ Prints the tables of docs/normal-form.md and docs/measurements.md: the results f
 question; and, for real URLs (those of the tests, or a file of one a line), how many a normaliser
 spells as the suite does, how many of its own results it changes, how many raise, and the time. A
 peer that is not installed is left out. Two peers are written in Java: their results were read in
-their own tests (crawler-commons at cb38a5f, webarchive-commons at 3881951), where they have the case.
+their own tests (crawler-commons at cb38a5f, webarchive-commons at 3881951).
 """
 
 from __future__ import annotations
