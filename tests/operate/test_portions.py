@@ -91,7 +91,7 @@ def test_pages_that_others_repeat(site: JobTarget, monkeypatch: pytest.MonkeyPat
     table = Originals(site.store.kv(PAYLOADS))
     for number in range(2_500):
         host = HOST if number % 5 == 0 else "b.test"
-        table.settle(b"%05d" % (number * 7 % 2_500), Original(f"http://{host}/{number}", 0.0))
+        table.add_original(b"%05d" % (number * 7 % 2_500), Original(f"http://{host}/{number}", 0.0))
     site.commit()
     rows = {name: Counted(site.store.kv(name)) for name in (PAYLOADS, STRUCTURES)}
     monkeypatch.setattr(site.store, "kv", rows.__getitem__)

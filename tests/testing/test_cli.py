@@ -77,7 +77,7 @@ def test_what_it_prints_for_people(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "index.html").write_text("index")
     arguments = [
         *("--hosts", "4", "--addresses", "2", "--site", f"docs={tmp_path}", "--port", "0"),
-        *("--log", str(tmp_path / "log"), "--seconds", "0.1", "--status", "0.04"),
+        *("--log", str(tmp_path / "log"), "--seconds", "0.6", "--status", "0.04"),
     ]
     assert main(arguments) == 0
     output = capsys.readouterr()
