@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.commands import base
@@ -15,7 +16,6 @@ class Command(base.VerbCommand):
     """See ``scrapy cluster --help``."""
 
     name = "cluster"
-    package = "scrapy_spider_suite.commands.cluster_verbs"
     unusable = "no such Redis, crawl or agent"
     faults = (OSError,)
 
@@ -36,10 +36,25 @@ class Command(base.VerbCommand):
         base.add_crawl(parser)
         super().add_common_options(parser)
 
-    def find(self, name: str) -> Verb | None:
+    def names(self) -> Iterable[str]:
         """See `VerbCommand`. Raises `UsageError`: there is no client for Redis."""
         base.need_redis()
-        return super().find(name)
+        from scrapy_spider_suite.commands.cluster_arguments import VERBS
+
+        return [verb.name for verb in VERBS]
+
+    def find(self, name: str) -> Verb | None:
+        """See `names`."""
+        base.need_redis()
+        from scrapy_spider_suite.commands.cluster_arguments import VERBS
+
+        return next((verb for verb in VERBS if verb.name == name), None)
+
+    def about(self) -> str:
+        """See `VerbCommand`."""
+        from scrapy_spider_suite.commands.cluster_arguments import ABOUT
+
+        return ABOUT
 
     def job_of(self, verb: Verb, opts: argparse.Namespace) -> str | None:
         """The Redis of the crawl, if one is named."""

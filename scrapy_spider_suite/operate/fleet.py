@@ -1,27 +1,36 @@
-"""An agent of ``scrapy cluster up``: ``scrapy``, with words that its command line does not show.
+"""``scrapy cluster up``: agents as processes of one command. As a program: one of these agents.
 
 Everybody on the machine may read a command line, and settings and arguments hold passwords under
-any name. So those that ``up`` was given come through a pipe, which leaves nothing behind.
-
-Agents as processes of one command.
+any name. So an agent gets the user's words through a pipe, which leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
+from scrapy.addons import AddonManager
 from scrapy.cmdline import execute
+from scrapy.exceptions import UsageError
+from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
+from scrapy.spiderloader import get_spider_loader
+from scrapy.utils.project import inside_project
 
+from scrapy_spider_suite.operate.verb import Invocation
 from scrapy_spider_suite.runtime.refusal import ExitCode
+from scrapy_spider_suite.runtime.text import counted
+from scrapy_spider_suite.settings.values import Endpoint, endpoint
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_status import read_status
 
@@ -31,10 +40,7 @@ def told(words: Iterable[str]) -> bytes:
     return json.dumps(list(words)).encode()
 
 
-if __name__ == "__main__":
-    execute([*sys.argv, *json.loads(sys.stdin.buffer.read())])
-
-
+MODULE: Final = "scrapy_spider_suite.operate.fleet"
 _SUMS: Final = ("done", "failed", "pending")
 _SETTLED: Final = ("finished", "waiting", "drained")
 """Finish reasons of agents that owe the others nothing, and are owed nothing."""
@@ -195,3 +201,187 @@ def _signal(number: int) -> str:
 
 def _number(value: object) -> int:
     return int(value) if isinstance(value, int | float) else 0
+
+
+_SHOWN: Final = 10
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.]")
+"""What no agent has in its name."""
+_POLL: Final = 0.2
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_OWN_SETTINGS: Final = frozenset({
+    "JOBDIR", "LOG_FILE", "SUITE_AGENT_ADDRESS", "SUITE_AGENT_NAME", "SUITE_CLUSTER",
+    "SUITE_CRAWL_NAME", "SUITE_REDIS_URL", "TELNETCONSOLE_PORT",
+})  # fmt: skip
+"""What each agent is given its own of."""
+
+
+def run_fleet(call: Invocation, kind: str, crawl: str | None) -> int:
+    """``up``: start the agents of mode *kind*, watch them, return the highest exit code."""
+    options = call.options
+    names = agent_names(call, kind)
+    folder = options.dir or Path("crawls") / options.spider
+    _refuse_unknown_spider(call, own_settings(call, kind, crawl, 0, names[0], folder))
+    folder.mkdir(parents=True, exist_ok=True)
+    fleet = Fleet(folder)
+    said = told(shared_words(call, kind))
+    with stopped_by_signals(fleet):
+        for number, name in enumerate(names):
+            own = own_settings(call, kind, crawl, number, name, folder)
+            fleet.start(name, [*command_line(call, own)], said)
+        start = counted(fleet.running, "agent starts; its log", "agents start; their logs")
+        print(f"{start}: {folder}/NAME.log", file=sys.stderr, flush=True)
+        return watch(call, fleet, options.every)
+
+
+def _refuse_unknown_spider(call: Invocation, own: Mapping[str, Any]) -> None:
+    """Raise `UsageError` if the project has no such spider: each agent would say so in its log.
+
+    Add-ons may say where spiders are, and find other settings bad than an agent has, so they are
+    given its *own*.
+    """
+    if not inside_project():
+        return
+    settings, name = call.settings.copy(), call.options.spider
+    redis = {"SUITE_REDIS_URL": call.jobdir} if own["SUITE_CLUSTER"] == "peers" else {}
+    settings.setdict({**own, **redis}, "cmdline")
+    AddonManager.load_pre_crawler_settings(settings)
+    loader = get_spider_loader(settings)
+    try:
+        loader.load(name)  # a loader need not list all that it knows
+    except KeyError:
+        known = sorted(loader.list())
+        some = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "") or "none"
+        raise UsageError(
+            f"there is no spider {name!r} in this project; those there are: {some}",
+            print_help=False,
+        ) from None
+
+
+def agent_names(call: Invocation, kind: str) -> list[str]:
+    """Of the agents that are to be started. Raises `UsageError`: a list has too few."""
+    options = call.options
+    if kind == "lan":
+        listed = [each.partition("=")[0] for each in call.settings.getlist("SUITE_AGENTS")]
+        if len(listed) < options.count:
+            lists = counted(len(listed), "agent")
+            raise UsageError(
+                f"SUITE_AGENTS lists {lists}, and {options.count} are to start", print_help=False
+            )
+        return listed[: options.count]
+    first = options.name or call.settings.get("SUITE_AGENT_NAME")
+    first = first or _NOT_IN_NAMES.sub("_", socket.gethostname())
+    return [f"{first}_{number}" for number in range(1, options.count + 1)]
+
+
+def command_line(call: Invocation, own: Mapping[str, Any]) -> Iterator[str]:
+    """How an agent is started, as everybody on the machine may see it."""
+    yield from (sys.executable, "-m", MODULE, "crawl", call.options.spider)
+    yield from _as_options(own)
+
+
+def own_settings(
+    call: Invocation, kind: str, crawl: str | None, number: int, name: str, folder: Path
+) -> dict[str, Any]:
+    """Settings that differ between agents."""
+    own: dict[str, Any] = {
+        "SUITE_CLUSTER": kind, "SUITE_AGENT_NAME": name, "JOBDIR": str(folder / name),
+        "LOG_FILE": str(folder / f"{name}.log"),
+        "TELNETCONSOLE_PORT": 0,  # one that is free
+    }  # fmt: skip
+    if crawl:
+        own["SUITE_CRAWL_NAME"] = crawl
+    if address := call.settings.get("SUITE_AGENT_ADDRESS"):
+        own["SUITE_AGENT_ADDRESS"] = _nth_address(address, number)
+    return own
+
+
+def shared_words(call: Invocation, kind: str) -> Iterator[str]:
+    """The rest of it, the same for all: any of it may hold a password."""
+    for argument in call.options.arguments:
+        yield from ("-a", argument)
+    settings = call.settings
+    given = {
+        key: _as_text(settings[key]) for key in settings
+        if settings.getpriority(key) == SETTINGS_PRIORITIES["cmdline"] and key not in _OWN_SETTINGS
+    }  # fmt: skip
+    if kind == "peers":
+        given["SUITE_REDIS_URL"] = call.jobdir
+    yield from _as_options(given)
+
+
+def _as_options(given: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in given.items():
+        yield from ("-s", f"{key}={value}")
+
+
+def _as_text(value: Any) -> Any:
+    """*value* as ``-s`` takes it: of JSON for a dictionary Scrapy has made settings already."""
+    return json.dumps(value.copy_to_dict()) if isinstance(value, BaseSettings) else value
+
+
+def _nth_address(address: str, number: int) -> str:
+    try:
+        host, port = endpoint(address)
+    except ValueError:
+        return address  # the agent says what is wrong with it
+    return str(Endpoint(host, port + number)) if port else address
+
+
+@contextmanager
+def stopped_by_signals(fleet: Fleet) -> Iterator[None]:
+    """Let signals stop the agents, which are not in the terminal's group, in good order."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        fleet.stop()
+
+    before = {number: signal.signal(number, stop) for number in _SIGNALS}
+    try:
+        yield
+    except BaseException:
+        fleet.stop()  # nobody would look after those that have been started
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def watch(call: Invocation, fleet: Fleet, every: float) -> int:
+    """Say how it goes until all have ended; return the highest of their exit codes."""
+    last = time.monotonic()
+    while fleet.running:
+        time.sleep(_POLL)
+        for ended in fleet.ended():
+            _print(call, ended, "{agent} has ended: {finish_reason} (exit code {exit_code}){log}")
+        if time.monotonic() >= last + every:
+            last = time.monotonic()
+            _print_sums(
+                call, fleet, "{time}  {running} of {run}: {pages} fetched "
+                "({rate:,.1f}/s); in their jobs {about}{pending:,} pending, {failed:,} failed"
+                "{stopping}",
+            )  # fmt: skip
+    _print_sums(
+        call, fleet, "{ended}: {least}{pages} fetched; in their jobs "
+        "{about}{done:,} done, {failed:,} failed, {pending:,} pending",
+    )  # fmt: skip
+    return fleet.code
+
+
+def _print_sums(call: Invocation, fleet: Fleet, text: str) -> None:
+    facts = fleet.facts()
+    about, least = "" if facts["exact"] else "about ", "at least " if facts["cut_short"] else ""
+    words = {
+        "about": about, "least": least, "pages": counted(facts["fetched"], "page"),
+        "run": f"{counted(facts['agents'], 'agent')} {'runs' if facts['running'] == 1 else 'run'}",
+        "ended": counted(facts["agents"], "agent has ended", "agents have ended"),
+    }  # fmt: skip
+    for name, word in words.items():
+        text = text.replace(f"{{{name}}}", word)
+    _print(call, facts, text)
+
+
+def _print(call: Invocation, facts: dict[str, Any], text: str) -> None:
+    print(json.dumps(facts) if call.json else text.format_map(facts), flush=True)
+
+
+if __name__ == "__main__":
+    execute([*sys.argv, *json.loads(sys.stdin.buffer.read())])

@@ -23,9 +23,10 @@ from support.redis_servers import RedisServer
 
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.commands.cluster import Command
-from scrapy_spider_suite.commands.cluster_verbs import MODULES, leaving
+from scrapy_spider_suite.commands.cluster_arguments import VERBS
 from scrapy_spider_suite.commands.frontier import Command as FrontierCommand
 from scrapy_spider_suite.operate.actions import AuditLog
+from scrapy_spider_suite.operate.executors import cluster_verbs
 from scrapy_spider_suite.operate.job_target import job_at_rest
 from scrapy_spider_suite.operate.verb import host_argument
 from scrapy_spider_suite.store.job_directory import FOLDER
@@ -217,7 +218,7 @@ def test_what_is_left_of_a_drain_is_said() -> None:
     def left(units: int, **facts: int) -> str:
         holders = SimpleNamespace(holders=np.array([2] * units + [1]))
         overview: Any = SimpleNamespace(facts={"b": facts}, holders=holders)
-        return leaving._left(overview, row)
+        return cluster_verbs._work_left(overview, row)
 
     assert left(0, hosts=3, pending=1_200, lag=7) == (
         "0 units, 3 hosts in memory, 1,200 URLs that are pending, 7 rows of URLs for other agents "
@@ -303,7 +304,7 @@ def test_what_cannot_be_adopted(
     assert row["lost_at_most"] == 18  # pending and done, as it last said
 
 
-@pytest.mark.parametrize("verb", MODULES)
+@pytest.mark.parametrize("verb", [verb.name for verb in VERBS])
 def test_every_verb_has_help_with_examples(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from support.running_crawl import until
 
-from scrapy_spider_suite.commands.cluster_verbs import starting
 from scrapy_spider_suite.operate import fleet
+from scrapy_spider_suite.operate import fleet as fleet_module
 from scrapy_spider_suite.operate.fleet import Fleet
 from scrapy_spider_suite.operate.verb import Invocation
 from scrapy_spider_suite.store.job_directory import FOLDER
@@ -46,7 +46,7 @@ def test_none_is_left_where_another_cannot_be_started(tmp_path: Path) -> None:
     fleet, sleeping = Fleet(tmp_path), [sys.executable, "-c", "import time; time.sleep(100)"]
 
     def start() -> None:
-        with starting._stopping(fleet):
+        with fleet_module.stopped_by_signals(fleet):
             fleet.start("a", sleeping)
             fleet.start("b", ["/nowhere/python"])
 
@@ -203,7 +203,7 @@ def test_what_is_not_known_is_not_said(
     facts = there.facts()
     assert (facts["exact"], facts["cut_short"]) == (exact, cut_short)
     (processes.folder / "b.log").write_text("")
-    starting._watch(_CALL, there, 10)
+    fleet_module.watch(_CALL, there, 10)
     said = capsys.readouterr().out
     least, about = "at least " * cut_short, "" if exact else "about "
     assert said == (
@@ -224,9 +224,11 @@ def test_a_line_on_how_it_goes(
         if processes.now > 1_003:
             processes.begun[0].returncode = -40
 
-    clock = SimpleNamespace(monotonic=lambda: processes.now, sleep=sleep)
-    monkeypatch.setattr(starting, "time", clock)
-    assert starting._watch(_CALL, there, 2) == 4
+    clock = SimpleNamespace(
+        monotonic=lambda: processes.now, sleep=sleep, strftime=time.strftime
+    )  # fmt: skip
+    monkeypatch.setattr(fleet_module, "time", clock)
+    assert fleet_module.watch(_CALL, there, 2) == 4
     first, ended, _ = capsys.readouterr().out.splitlines()
     rate = "1 of 1 agent runs: 30 pages fetched (15.0/s); in their jobs about 5 pending, 2 failed"
     assert first.split("  ")[1] == rate

@@ -19,8 +19,9 @@ from support.frontier_command import Frontier, Said
 from support.projects import Project, environment
 from support.redis_servers import RedisServer
 
+from scrapy_spider_suite.commands import cluster_arguments
 from scrapy_spider_suite.commands.cluster import Command
-from scrapy_spider_suite.commands.cluster_verbs import starting
+from scrapy_spider_suite.operate import fleet as fleet_module
 from scrapy_spider_suite.operate.actions import AuditLog
 from scrapy_spider_suite.operate.verb import Invocation
 from scrapy_spider_suite.store.job_directory import FOLDER
@@ -52,25 +53,26 @@ def test_each_has_its_own(tmp_path: Path) -> None:
     feeds = '{"items/%(name)s.jsonl": {"format": "jsonlines", "fields": null}}'
     asked = call("2", "news", "-a", "x=1", "--name", "w", SUITE_HOST_DELAY="7", FEEDS=feeds,
                  SUITE_AGENT_ADDRESS="[::1]:7000", JOBDIR="theirs")  # fmt: skip
-    names = starting._names(asked, "peers")
+    names = fleet_module.agent_names(asked, "peers")
     assert names == ["w_1", "w_2"]
-    words = list(starting._command(asked, starting._own(asked, "peers", 1, names[1], tmp_path)))
+    given = fleet_module.own_settings(asked, "peers", None, 1, names[1], tmp_path)
+    words = list(fleet_module.command_line(asked, given))
     assert words[3:5] == ["crawl", "news"]
     own = dict(word.split("=", 1) for word in words[6::2])
     assert own["SUITE_AGENT_ADDRESS"] == "[::1]:7001"
     assert (own["JOBDIR"], own["LOG_FILE"]) == (f"{tmp_path}/w_2", f"{tmp_path}/w_2.log")
     assert own["SUITE_CLUSTER"] == "peers"
     assert "SUITE_CRAWL_NAME" not in own
-    words = list(starting._given(asked, "peers"))
+    words = list(fleet_module.shared_words(asked, "peers"))
     assert words[:2] == ["-a", "x=1"]
     given = dict(word.split("=", 1) for word in words[3::2])
     assert given["SUITE_REDIS_URL"] == "redis://10.0.0.1/0"
     assert (given["SUITE_HOST_DELAY"], given["FEEDS"]) == ("7", feeds)
     assert not own.keys() & given.keys()
     listed = call("2", "news", SUITE_AGENTS="a=10.0.0.1:1,b=10.0.0.1:2")
-    assert starting._names(listed, "lan") == ["a", "b"]
+    assert fleet_module.agent_names(listed, "lan") == ["a", "b"]
     with pytest.raises(UsageError, match="SUITE_AGENTS lists 0 agents, and 2 are to start"):
-        starting._names(asked, "lan")
+        fleet_module.agent_names(asked, "lan")
     for count in ("0", "x", "65"):
         with pytest.raises(UsageError, match="expected a number of agents"):
             call(count, "news")
@@ -135,7 +137,7 @@ def test_no_password_stands_where_others_read_it(
                  SUITE_RATE_LEDGER="redis://:hidden@10.0.0.2")
     asked.settings.set("SPIDER_MODULES", ["told"], "project")
     redis = "redis://:hidden@10.0.0.1/0"
-    assert starting._run(replace(asked, jobdir=redis)) == 0
+    assert cluster_arguments._up(replace(asked, jobdir=redis)) == 0
     text, *told = json.loads(Path("said").read_text())
     assert told == ["me:hidden", redis, "hidden, as the rest", "redis://:hidden@10.0.0.2"]
     assert "SUITE_AGENT_NAME=w_1" in text

@@ -1,0 +1,485 @@
+"""What ``scrapy cluster`` does but ``up``: ls, owner, drain, remove, release, forget, adopt."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from scrapy.exceptions import UsageError
+
+from scrapy_spider_suite.cluster.assignment import OwnerTable
+from scrapy_spider_suite.cluster.handover.adopt import (
+    AdoptionResult,
+    adopt_directory,
+    adopt_packs,
+    lost_urls,
+)
+from scrapy_spider_suite.cluster.handover.handover_file import FileTransport, HandoverLabel
+from scrapy_spider_suite.cluster.membership import AgentLease, MemberRecord, Membership, MemberState
+from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.registry import AgentRegistry, ClusterOverview
+from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
+from scrapy_spider_suite.cluster.transports.tcp import TcpTransport
+from scrapy_spider_suite.errors import (
+    ClusterError,
+    HandoverFileError,
+    JobInUseError,
+    SuiteError,
+    TransportError,
+)
+from scrapy_spider_suite.frontier.entries import UNITS
+from scrapy_spider_suite.operate.actions import whoami
+from scrapy_spider_suite.operate.executors.all_agents import (
+    AgentQuestion,
+    CrawlConnection,
+    ask,
+    assignment_in,
+    connect,
+    missing_agents,
+)
+from scrapy_spider_suite.operate.job_target import JobTarget, job_at_rest
+from scrapy_spider_suite.operate.verb import Invocation, Row, confirm
+from scrapy_spider_suite.runtime.text import counted
+from scrapy_spider_suite.settings.declarations import read_given, setting_name
+from scrapy_spider_suite.settings.suite import DECLARATIONS
+from scrapy_spider_suite.store.counters import Counters
+from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
+from scrapy_spider_suite.store.job_status import StatusFile, read_status
+from scrapy_spider_suite.urls.normalize import host_of
+
+_COLUMNS = (
+    "agent", "state", "share", "holds", "hosts", "pending", "pages", "rate", "lag", "phase",
+    "heard", "skew", "lease",
+)  # fmt: skip
+_FACTS = ("hosts", "pending", "rate", "lag", "phase", "skew", "machine", "pid", "job")
+_HERE = (MemberState.ACTIVE, MemberState.LEAVING)
+_GONE = (MemberState.LEFT, MemberState.DEAD, MemberState.REMOVED)
+_ANSWER = 15.0
+_POLL = 1.0
+_PROGRESS = 10.0
+"""Seconds between two lines on how far a drain is."""
+_HANDOVER = "handover"
+_RATE = 16 << 20
+
+
+async def list_agents(call: Invocation) -> int:
+    """``ls``: print the agents."""
+    async with connect(call) as line:
+        overview = line.overview
+    rows = agent_rows(overview)
+    gone = {row.name for row in overview.view.rows if row.state in _GONE}
+    if not call.options.all:
+        rows = [row for row in rows if row["agent"] not in gone or row["holds"]]
+    call.table(rows, _COLUMNS)
+    if not call.json:
+        nobodys = int((overview.holders.holders == 0).sum())
+        ended = "; the crawl has ended" if overview.ended else ""
+        print(f"\n{counted(len(rows), 'agent')}, epoch {overview.view.epoch}; "
+              f"{_percent(nobodys)} % of the ring is held by nobody{ended}")  # fmt: skip
+    return 0
+
+
+def agent_rows(overview: ClusterOverview) -> list[Row]:
+    """What is known of each agent. *share* and *holds* are percents of the ring, the part that it
+    should have and the one that it has; *heard* and *lease* are seconds, ago and left."""
+    held = Counter(overview.holders.holders.tolist())
+    owned = _owned(overview)
+    return [_row(row, overview, held[row.number], owned) for row in overview.view.rows]
+
+
+def _owned(overview: ClusterOverview) -> dict[str, int] | None:
+    """How much each agent should have; None: that cannot be told here."""
+    try:
+        members = overview.view.members
+        return OwnerTable.of(assignment_in(overview), members).counts() if members else {}
+    except SuiteError:
+        return None
+
+
+def _row(
+    row: MemberRecord, overview: ClusterOverview, held: int, owned: dict[str, int] | None
+) -> Row:
+    facts, now = overview.facts.get(row.name, {}), overview.now
+    runs = row.state in _HERE and not row.missing(now)
+    return {
+        "agent": row.name, "state": state_of(row, overview),
+        "share": None if owned is None else _percent(owned.get(row.name, 0)),
+        "holds": _percent(held), "pages": facts.get("done"),
+        **{name: facts.get(name) for name in _FACTS}, "rate": facts.get("rate") if runs else None,
+        "heard": round(now - row.heard / 1000, 1),
+        "lease": round(max(0.0, row.ends / 1000 - now)) if row.ends else "forever",
+        "number": row.number, "weight": row.weight, "idle": row.idle, "address": row.address,
+        "sent": row.sent, "received": row.received, "failed": facts.get("failed"),
+    }  # fmt: skip
+
+
+def state_of(row: MemberRecord, overview: ClusterOverview) -> str:
+    """The state of a member in a word: also whether a process of it runs."""
+    if overview.ended and _was_there(row, overview):
+        return "ended"
+    if row.state not in _HERE:
+        return str(row.state)
+    if not row.incarnation:
+        return "stopped"
+    if row.missing(overview.now):
+        return "missing"
+    if overview.facts.get(row.name, {}).get("paused"):
+        return "paused"
+    return "idle" if row.idle and row.state is MemberState.ACTIVE else str(row.state)
+
+
+def _was_there(row: MemberRecord, overview: ClusterOverview) -> bool:
+    """Whether a member that does not run any more was one at the end of the crawl.
+
+    All of the ring was held by members then, and nobody has taken any of it since: the lease of
+    who is dead and holds some has ended afterwards.
+    """
+    if row.state is MemberState.DEAD:
+        return bool((overview.holders.holders == row.number).any())
+    return row.state in _HERE and row.missing(overview.now)
+
+
+def _percent(units: int) -> float:
+    return round(100 * units / UNITS, 1)
+
+
+async def find_owner(call: Invocation) -> int:
+    """``owner``: print the owner and the holder of a host or a URL."""
+    async with connect(call) as line:
+        call.facts(owner_facts(line.overview, call.options.subject))
+    return 0
+
+
+def owner_facts(overview: ClusterOverview, subject: str) -> Row:
+    """Who should have *subject*, a host or a URL, and who has it; None is nobody.
+
+    Raises `ClusterError`: that cannot be told here; `UsageError`: a host has several.
+    """
+    assignment = assignment_in(overview)
+    url = subject if "://" in subject else f"https://{subject}/"
+    if url != subject and not assignment.by_host:
+        raise UsageError(f"the URLs of {subject} are with several agents: give one of them",
+                         print_help=False)  # fmt: skip
+    name = host_of(url)
+    unit = assignment.unit(name, url)
+    members = overview.view.members
+    owner = OwnerTable.of(assignment, members).owner(unit) if members else None
+    holder = overview.view.numbers.get(int(overview.holders.holders[unit]))
+    return {
+        "host": name, "unit": unit, "owner": owner,
+        "holder": None if holder is None else holder.name,
+        "state": None if holder is None else state_of(holder, overview),
+        "job": None if holder is None else overview.facts.get(holder.name, {}).get("job"),
+    }  # fmt: skip
+
+
+def _find_member(line: CrawlConnection, name: str) -> MemberRecord:
+    row = line.overview.view.row(name)
+    if row is None:
+        names = ", ".join(row.name for row in line.overview.view.rows) or "none"
+        raise ClusterError(f"no agent of the crawl has the name {name}; those there are: {names}")
+    return row
+
+
+def _units_held(overview: ClusterOverview, row: MemberRecord) -> int:
+    return int((overview.holders.holders == row.number).sum())
+
+
+async def drain_agent(call: Invocation) -> int:
+    """``drain``: have an agent hand over all it has, and wait until it has left."""
+    name, deadline = call.options.name, time.monotonic() + call.options.wait
+    async with connect(call) as line:
+        row = _find_member(line, name)
+        if row.state not in _HERE:
+            return _refuse(call, f"{name} is gone already: {row.state}")
+        if why := missing_agents(line, {name: row}):
+            return _refuse(call, f"{name} does not run ({why[name]}): start it and drain it, or "
+                             f"`scrapy cluster remove {name}`")  # fmt: skip
+        others = _other_agents(line.overview, name)
+        if not others:
+            return _refuse(call, f"there is no other agent that could take what {name} has")
+        if len(gone := missing_agents(line, others)) == len(others):
+            return _refuse(call, f"no agent runs that could take what {name} has "
+                             f"({_reasons(gone)}): start one")  # fmt: skip
+        question = AgentQuestion("act", "drain", call.options.who or whoami(), call.options.why)
+        heard = await ask(line, question, {name: row}, _ANSWER)
+        reply = heard.replies.get(name)
+        if reply is not None and reply.code:
+            return _refuse(call, f"{name}: {reply.said}")
+        return await _wait_until_left(call, line, name, deadline)
+
+
+def _other_agents(overview: ClusterOverview, name: str) -> dict[str, MemberRecord]:
+    rows = overview.view.rows
+    return {row.name: row for row in rows if row.state is MemberState.ACTIVE and row.name != name}
+
+
+def _reasons(gone: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}: {why}" for name, why in gone.items())
+
+
+def _refuse(call: Invocation, why: str) -> int:
+    print(f"scrapy cluster: {why}", file=sys.stderr)
+    return 1
+
+
+async def _wait_until_left(
+    call: Invocation, line: CrawlConnection, name: str, deadline: float
+) -> int:
+    began = last = time.monotonic()
+    while True:
+        overview = await line.office.overview()
+        row = None if overview is None else overview.view.row(name)
+        if overview is None or row is None or row.state not in _HERE:
+            state = "gone" if row is None else str(row.state)
+            call.facts({"agent": name, "state": state, "seconds": round(time.monotonic() - began)})
+            return 0 if row is None or row.state is MemberState.LEFT else 1
+        now = time.monotonic()
+        if now > deadline:
+            print(f"scrapy cluster: {name} has not left within {call.options.wait:g} s; it goes on "
+                  "handing over", file=sys.stderr)  # fmt: skip
+            return 3
+        if now > last + _PROGRESS and not call.json:
+            last = now
+            gone = missing_agents(line._replace(overview=overview), _other_agents(overview, name))
+            waits = f"; of those that take it, some do not run: {_reasons(gone)}" if gone else ""
+            print(f"{name}: {_work_left(overview, row)}{waits}", flush=True)
+        await asyncio.sleep(_POLL)
+
+
+def _work_left(overview: ClusterOverview, row: MemberRecord) -> str:
+    facts = overview.facts.get(row.name, {})
+    left = {
+        "units": _units_held(overview, row), "hosts in memory": facts.get("hosts"),
+        "URLs that are pending": facts.get("pending"),
+        "rows of URLs for other agents": facts.get("lag"),
+    }  # fmt: skip
+    said = [f"{number:,} {what}" for what, number in left.items() if isinstance(number, int)]
+    if any(left.values()):
+        return f"{', '.join(said)} are left"
+    return "everything is handed over; what it fetches, or writes, has to end"
+
+
+async def remove_agent(call: Invocation) -> int:
+    """``remove``: others own what the agent did. Raises `ClusterError`."""
+    options = call.options
+    async with connect(call) as line:
+        row, overview = _find_member(line, options.name), line.overview
+        held, left = _units_held(overview, row), max(0.0, row.ends / 1000 - overview.now)
+        facts: Row = {
+            "agent": row.name, "was": str(row.state), "units": held,
+            "hosts": overview.facts.get(row.name, {}).get("hosts"),
+            "others_take_them": "at once" if options.dead or not left else f"in {left:,.0f} s",
+        }  # fmt: skip
+        if options.dry_run:
+            call.facts({"dry_run": True, **facts})
+            return 0
+        if options.dead and not row.missing(overview.now):
+            raise ClusterError(
+                f"{row.name} was heard {overview.now - row.heard / 1000:.0f} s ago: its process is "
+                "not gone; stop it first, or leave --dead out"
+            )
+        has = f"has {counted(held, 'unit')} of the crawl"
+        confirm(call, f"Remove the agent {row.name}, which {has}?")
+        await line.office.remove(row.name, dead=options.dead)
+        call.facts({"removed": True, **facts})
+        return 0
+
+
+async def release_units(call: Invocation) -> int:
+    """``release``: let others take the units that no agent claims."""
+    async with connect(call) as line:
+        overview = line.overview
+        facts: Row = {
+            "crawl": line.place.crawl,
+            "units": int((overview.holders.holders == 0).sum()),
+        }
+        if call.options.dry_run:
+            call.facts({"dry_run": True, **facts})
+            return 0
+        confirm(call, f"Let others take {counted(facts['units'], 'unit')} that nobody claims?")
+        await line.office.release()
+        call.facts({"released": True, **facts})
+        return 0
+
+
+async def forget_crawl(call: Invocation) -> int:
+    """``forget``: remove the crawl from Redis."""
+    async with connect(call) as line:
+        rows = line.overview.view.rows
+        names = [row.name for row in rows]
+        facts: Row = {
+            "crawl": line.place.crawl, "agents": names, "finished": line.overview.ended,
+            "last_heard": max((row.heard / 1000 for row in rows), default=None),
+        }  # fmt: skip
+        if call.options.dry_run:
+            call.facts({"dry_run": True, **facts})
+            return 0
+        confirm(call, f"Forget the crawl {line.place.crawl} of {counted(len(names), 'agent')}?")
+        await line.office.forget()
+        call.facts({"forgotten": True, **facts})
+        return 0
+
+
+async def adopt(call: Invocation) -> int:
+    """``adopt``: what an agent had that is gone for good goes to the others."""
+    options = call.options
+    packs = options.packs is not None
+    if (options.job is not None) is packs or (options.name is not None) is not packs:
+        raise UsageError("give DIR, or --packs FOLDER and --name NAME", print_help=False)
+    call.facts(await (_adopt_lost_disk(call) if packs else _adopt_job(call)))
+    return 0
+
+
+class _ClosedReceiver:
+    """The inbox of an agent that is gone: nothing is taken any more."""
+
+    def kept(self, label: HandoverLabel) -> bool:
+        raise TransportError("this agent is gone")
+
+    async def take(self, label: HandoverLabel, path: Path) -> None:
+        raise HandoverFileError("this agent is gone: it takes nothing")
+
+
+async def _adopt_job(call: Invocation) -> Row:
+    folder = call.options.job / FOLDER
+    if JobFile.read(folder) is None:
+        raise ClusterError(f"{call.options.job} holds no job of scrapy-spider-suite")
+    with ExitStack() as stack:
+        site = stack.enter_context(job_at_rest(folder))
+        if site is None:
+            raise JobInUseError(f"{call.options.job} is in use by a crawl: it is not gone")
+        async with connect(call) as line:
+            row = _agent_of_job(line, site, call.options.job)
+            counters, left = site.frontier.counters, _unread_links(site, row.name)
+            facts: Row = {"agent": row.name, "pending": counters.pending, "done": counters.done}
+            if call.options.dry_run:
+                return {"dry_run": True, **facts, **left}
+            shares = Ownership(assignment_in(line.overview), row.name)
+            transport = await _file_transport(call, line, row.name, folder)
+            try:
+                found = await adopt_directory(
+                    site.frontier, site.store, shares, transport, folder / _HANDOVER / "adopted",
+                    crawl=line.overview.id, view=_membership(line), say=_report,
+                )  # fmt: skip
+            finally:
+                await transport.close()
+                _update_status(folder, counters)
+        done: Row = {"adopted": str(call.options.job), "agent": row.name}
+        return {**done, **_adoption_facts(found), **left}
+
+
+def _unread_links(site: JobTarget, name: str) -> Row:
+    if not (pages := len(site.frontier.stored_links.waiting)):
+        return {}
+    print(
+        f"the links of {counted(pages, 'page')} in the packs of {name} were not read yet: start it "
+        "once more with this directory and its packs, and it sends them to the others; then drain "
+        "it",
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
+    return {"unextracted": pages}
+
+
+def _update_status(folder: Path, counters: Counters) -> None:
+    """Have the status of the job say what is left in it: others have the rest by now."""
+    if (status := read_status(folder)) is not None:
+        StatusFile(folder, **status).update(
+            pending=counters.pending, done=counters.done, failed=counters.failed
+        )
+
+
+def _agent_of_job(line: CrawlConnection, site: JobTarget, job: Path) -> MemberRecord:
+    kept = site.store.kv("agent")
+    crawl, number = (kept.get(b"crawl") or b"").decode(), int(kept.get(b"number") or b"0")
+    row = line.overview.view.numbers.get(number)
+    if crawl != line.overview.id or row is None:
+        raise ClusterError(f"{job} was not that of an agent of the crawl {line.place.crawl}")
+    _refuse_living(row)
+    return row
+
+
+def _refuse_living(row: MemberRecord) -> None:
+    if row.state in (MemberState.ACTIVE, MemberState.LEAVING):
+        raise ClusterError(
+            f"{row.name} is a member still: start it, so that it goes on, or `scrapy cluster "
+            f"remove {row.name} --dead` before"
+        )
+
+
+async def _adopt_lost_disk(call: Invocation) -> Row:
+    options = call.options
+    async with connect(call) as line:
+        row = line.overview.view.row(options.name)
+        if row is None:
+            raise ClusterError(f"no agent of the crawl had the name {options.name}")
+        _refuse_living(row)
+        facts = line.overview.facts.get(row.name, {})
+        if options.dry_run:
+            return {"dry_run": True, "agent": row.name, "lost_at_most": lost_urls(facts, 0)}
+        shares = Ownership(assignment_in(line.overview), row.name)
+        with TemporaryDirectory(prefix="suite-adopt-") as folder:
+            transport = await _file_transport(call, line, row.name, Path(folder))
+            try:
+                found = await adopt_packs(
+                    options.packs, shares, transport, Path(folder) / _HANDOVER,
+                    crawl=line.overview.id, view=_membership(line),
+                )  # fmt: skip
+            finally:
+                await transport.close()
+    return {
+        "adopted": str(options.packs), "agent": row.name, **_adoption_facts(found),
+        "lost": lost_urls(facts, found.urls),
+    }  # fmt: skip
+
+
+def _adoption_facts(found: AdoptionResult) -> Row:
+    return {
+        "files": found.files, "hosts": found.hosts, "urls": found.urls, "links": found.links,
+        "unread": found.unread,
+    }  # fmt: skip
+
+
+def _membership(line: CrawlConnection) -> Callable[[], Awaitable[Membership]]:
+    async def look() -> Membership:
+        overview = await line.office.overview()
+        if overview is None:
+            raise ClusterError(f"the crawl {line.place.crawl} is gone from Redis")
+        return overview.view
+
+    return look
+
+
+async def _file_transport(
+    call: Invocation, line: CrawlConnection, name: str, folder: Path
+) -> FileTransport:
+    wanted = ("handover_dir", "handover_rate", "cluster_key")
+    raw = {setting_name(each): call.settings.get(setting_name(each)) for each in wanted}
+    given: dict[str, Any] = read_given(DECLARATIONS, raw)
+    rate = given.get("handover_rate", _RATE)
+    if given.get("handover_dir") is not None:
+        transport: FileTransport = FolderTransport(
+            given["handover_dir"], line.place.crawl, name, rate
+        )
+        await transport.start(_ClosedReceiver())  # for receipts
+        return transport
+    if given.get("cluster_key") is not None:
+        key = given["cluster_key"].text
+    else:
+        registry = AgentRegistry(line.place.redis.url, line.place.crawl, AgentLease(0.0))
+        key = await registry.secret()
+        await registry.close()
+    return TcpTransport("127.0.0.1", 0, key.encode(), folder / _HANDOVER / "in", rate)
+
+
+def _report(text: str) -> None:
+    logging.getLogger(__name__).info(text)
+    print(text, file=sys.stderr, flush=True)
