@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from scrapy_spider_suite.items import ItemLines
-from scrapy_spider_suite.packs.item_file import ITEM_FORMATS, ItemBuffer, ItemFile, open_items
+from scrapy_spider_suite.packs.item_file import ItemBuffer, ItemFile, open_items
 
 OF_A_PAGE, OF_A_BLOCK = 2, 200
 WORDS = [f"{a}{b}" for a in ("chair", "table", "lamp", "shelf", "sofa") for b in range(400)]
@@ -35,9 +35,9 @@ def items(count: int) -> Iterator[dict[str, Any]]:
         yield {"url": url, "name": text[:30], "price": draw.randrange(10**6) / 100, "text": text}
 
 
-def cost(folder: Path, form: str, count: int) -> None:
+def cost(folder: Path, count: int) -> None:
     """Write *count* items and print what it took."""
-    lines, file = ItemLines(), ItemFile(folder / f"items.jsonl.{form}", ITEM_FORMATS[form](), 0.0)
+    lines, file = ItemLines(), ItemFile(folder / "items.jsonl.gz", 0.0)
     made, beside, size = 0.0, 0.0, 0
     piles: list[ItemBuffer] = []
     for number, item in enumerate(items(count)):
@@ -58,7 +58,7 @@ def cost(folder: Path, form: str, count: int) -> None:
     read = time.thread_time() - began
     each = 1e6 / count
     print(
-        f"{form}: {count} items of {size / count:.0f} bytes: {made * each:.1f} µs on the crawl's "
+        f"{count} items of {size / count:.0f} bytes: {made * each:.1f} µs on the crawl's "
         f"thread, {beside * each:.1f} beside it; {file.size / count:.0f} bytes on disk; read in "
         f"{read * each:.1f} µs"
     )
@@ -69,9 +69,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--small", action="store_true", help="a second or two")
     small = parser.parse_args().small
-    for form in ITEM_FORMATS:
-        with tempfile.TemporaryDirectory() as folder:
-            cost(Path(folder), form, 2_000 if small else 100_000)
+    with tempfile.TemporaryDirectory() as folder:
+        cost(Path(folder), 2_000 if small else 100_000)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from scrapy_spider_suite.cluster.mailbox import (
 )
 from scrapy_spider_suite.cluster.membership import Heartbeat, refuse_short_lease
 from scrapy_spider_suite.cluster.messages import MessageTransport
-from scrapy_spider_suite.cluster.mode import AgentContext, ClusterMode, CrawlControl, ServiceFactory
+from scrapy_spider_suite.cluster.mode import AgentContext, ClusterMode, ServiceFactory
 from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.cluster.redis_server import require_redis
 from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
@@ -42,7 +42,7 @@ from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.urls.normalize import host_of
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import Crawl
+    from scrapy_spider_suite.crawl.context import Crawl, Engine
     from scrapy_spider_suite.crawl.queue.leases import Lease
     from scrapy_spider_suite.store.job_directory import Job
 
@@ -98,7 +98,7 @@ OUTBOX_FULL = "the outbox"
 _LOOK = 1.0  # seconds between two checks of a full outbox
 
 
-def outbox_is_full(crawl: Crawl, scheduler: CrawlControl | None, outbox: Outbox) -> bool:
+def outbox_is_full(crawl: Crawl, scheduler: Engine | None, outbox: Outbox) -> bool:
     """Whether *outbox* is full; then *scheduler* pauses until a tenth of it is free."""
     if scheduler is None or len(outbox) < OUTBOX_ROWS:
         return False
@@ -115,11 +115,11 @@ def outbox_is_full(crawl: Crawl, scheduler: CrawlControl | None, outbox: Outbox)
     return True
 
 
-def _go_on_later(crawl: Crawl, scheduler: CrawlControl, outbox: Outbox) -> None:
+def _go_on_later(crawl: Crawl, scheduler: Engine, outbox: Outbox) -> None:
     asyncio.get_running_loop().call_later(_LOOK, _look, crawl, scheduler, outbox)
 
 
-def _look(crawl: Crawl, scheduler: CrawlControl, outbox: Outbox) -> None:
+def _look(crawl: Crawl, scheduler: Engine, outbox: Outbox) -> None:
     if scheduler.closing:
         return
     if len(outbox) > OUTBOX_ROWS * 9 // 10:
@@ -170,13 +170,13 @@ class Agent:
         self.limits: SharedLimits | None = None
         self._mode: ClusterMode | None = None
         self._mailbox: Mailbox | None = None
-        self._scheduler: CrawlControl | None = None
+        self._scheduler: Engine | None = None
         self._facts = AgentFacts(crawl, str(job.path), self.routing.outbox)
         self._looking: asyncio.TimerHandle | None = None
 
     # Life
 
-    async def open(self, scheduler: CrawlControl) -> None:
+    async def open(self, scheduler: Engine) -> None:
         """Join the crawl. Raises `ClusterError`, `SettingsError`, `OSError`."""
         self._scheduler = scheduler
         if self.phasing is not None:
@@ -374,7 +374,7 @@ _PATIENCE = 1.0
 """Seconds for which cancelled tasks, and other crawls of the process, are waited for."""
 
 
-async def join_cluster(others: Partners, scheduler: CrawlControl) -> None:
+async def join_cluster(others: Partners, scheduler: Engine) -> None:
     """Open *others* in order, before any fetch.
 
     Raises the `SuiteError` of a refusal; under a command, ends the process.
@@ -403,13 +403,13 @@ async def join_cluster(others: Partners, scheduler: CrawlControl) -> None:
             await asyncio.get_running_loop().create_future()
 
 
-async def _open(others: Partners, scheduler: CrawlControl) -> None:
+async def _open(others: Partners, scheduler: Engine) -> None:
     for each in others:
         await each.open(scheduler)
 
 
 async def _give_up(
-    opening: asyncio.Future[None], others: Partners, scheduler: CrawlControl, reason: str
+    opening: asyncio.Future[None], others: Partners, scheduler: Engine, reason: str
 ) -> None:
     scheduler.abandon()
     opening.cancel()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
@@ -12,7 +12,6 @@ from scrapy_spider_suite.store.interface import KV
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.agent import Agent
-    from scrapy_spider_suite.crawl.context import Crawl
 
 HAS_ENDED: Final = (
     "the crawl has ended: this agent has nothing to do, and ends unless it finds more; give it "
@@ -49,37 +48,6 @@ class AgentContext:
     @property
     def name(self) -> str:
         return self.ownership.name
-
-
-class CrawlControl(Protocol):
-    """What the scheduler offers to an agent."""
-
-    crawl: Crawl
-
-    @property
-    def gate(self) -> object | None: ...
-
-    @property
-    def closing(self) -> bool: ...
-
-    @property
-    def starting(self) -> bool: ...
-
-    @property
-    def paused(self) -> bool: ...
-
-    @property
-    def pauses(self) -> Collection[str]: ...
-
-    def has_work(self) -> bool: ...
-
-    def pause(self, reason: str) -> None: ...
-
-    def unpause(self, reason: str) -> None: ...
-
-    def stop(self, reason: str) -> None: ...
-
-    def abandon(self) -> None: ...
 
 
 class Service(Protocol):

@@ -74,6 +74,8 @@ class Gate(Protocol):
 class Engine(Protocol):
     """The suite's scheduler: it stands for Scrapy's engine."""
 
+    crawl: Crawl
+
     @property
     def closing(self) -> bool:
         ...

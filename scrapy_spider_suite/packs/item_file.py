@@ -1,7 +1,6 @@
 """Item packs: JSON lines, compressed by blocks.
 
-A block is a gzip member or Zstandard frame of whole lines, so ``zcat`` opens a file up to the end
-of any block.
+A block is a gzip member of whole lines: ``zcat`` opens a file up to the end of any block.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from scrapy_spider_suite.packs.containers import (
     RECORD_MAX,
     GzipContainer,
     MemberContainer,
-    ZstdContainer,
 )
 from scrapy_spider_suite.packs.pack_file import OPEN, GroupFile, closed_path
 from scrapy_spider_suite.runtime import files
@@ -30,15 +28,14 @@ from scrapy_spider_suite.runtime.files import lock_file, write_all
 logger = logging.getLogger(__name__)
 
 ITEM_KIND: Final = "jsonl"
-ITEM_FORMATS: Final[dict[str, type[MemberContainer]]] = {"gz": GzipContainer, "zst": ZstdContainer}
-"""The formats of item files that are read; gz is written."""
+ITEM_SUFFIX: Final = "jsonl.gz"
 BLOCK: Final = 1 << 17
 """Bytes of lines that are compressed together, unless one line has more."""
 
 _IN_MEMORY: Final = 1 << 20
 """Bytes of a buffer that stay in memory."""
 
-_NAME = re.compile(rf".+\.{ITEM_KIND}\.(gz|zst)({re.escape(OPEN)})?")
+_NAME = re.compile(rf".+\.{re.escape(ITEM_SUFFIX)}({re.escape(OPEN)})?")
 
 
 class ItemBuffer:
@@ -91,11 +88,9 @@ def _on_disk(folder: Path, data: bytes) -> FileIO:
 
 
 class ItemFile(GroupFile):
-    def __init__(
-        self, path: Path, form: MemberContainer, time: float, *, power: bool = False
-    ) -> None:
+    def __init__(self, path: Path, time: float, *, power: bool = False) -> None:
         super().__init__(path, time, power=power)
-        self._form = form
+        self._form = GzipContainer()
 
     def append(self, lines: Iterable[bytes]) -> None:
         """Append whole lines, all or nothing. Raises `OSError`."""
@@ -137,7 +132,7 @@ def recover_items(path: Path, size: int) -> ItemRecovery | None:
     """Close the open item pack *path*, of which *size* bytes were committed; None if a process is
     writing it. Raises `OSError`: nothing has changed, or all but the name.
     """
-    form = ITEM_FORMATS[_form(path)]()
+    form = container_of(path)
     with path.open("r+b") as file:
         if not lock_file(file):
             return None
@@ -183,7 +178,7 @@ def open_items(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[dict[str
 
 
 def _read(path: Path, limit: int) -> Iterator[dict[str, Any]]:
-    form = ITEM_FORMATS[_form(path)]()
+    form = container_of(path)
     if not path.exists():  # it was closed meanwhile
         path = closed_path(path)
     with path.open("rb") as file:
@@ -204,11 +199,6 @@ def is_item_pack(path: Path) -> bool:
 
 def container_of(path: Path) -> MemberContainer:
     """Return the format of *path*. Raises `PackError`: no item pack."""
-    return ITEM_FORMATS[_form(path)]()
-
-
-def _form(path: Path) -> str:
-    match = _NAME.fullmatch(path.name)
-    if match is None:
-        raise PackError(f"not an item pack (*.jsonl.gz, *.jsonl.zst): {path}")
-    return match[1]
+    if not is_item_pack(path):
+        raise PackError(f"not an item pack (*.{ITEM_SUFFIX}): {path}")
+    return GzipContainer()

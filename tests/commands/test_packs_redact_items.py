@@ -11,17 +11,17 @@ from support.packs import NOW, fetch
 from support.packs_command import Packs, write
 
 from scrapy_spider_suite.packs import open_items, open_packs
-from scrapy_spider_suite.packs.item_file import ITEM_FORMATS, ItemFile
+from scrapy_spider_suite.packs.item_file import ItemFile
 
 HOST = "secret.test"
 
 
-def fill(folder: Path, form: str) -> list[dict[str, str]]:
+def fill(folder: Path) -> list[dict[str, str]]:
     """Two files of items, in blocks; those that stay."""
     others = []
     (folder / "packs").mkdir()
     for number in range(2):
-        file = ItemFile(folder / f"n-{number}-a.jsonl.{form}", ITEM_FORMATS[form](), NOW)
+        file = ItemFile(folder / f"n-{number}-a.jsonl.gz", NOW)
         for block in range(3):
             items = [{"url": f"http://a.test/{number}/{block}", "text": "é"}]
             if number == 0 and block == 1:
@@ -34,11 +34,10 @@ def fill(folder: Path, form: str) -> list[dict[str, str]]:
     return others
 
 
-@pytest.mark.parametrize("form", ITEM_FORMATS)
-def test_items(packs: Packs, tmp_path: Path, form: str) -> None:
+def test_items(packs: Packs, tmp_path: Path) -> None:
     """Counted, then gone; a file without any keeps its bytes."""
-    others = fill(tmp_path, form)
-    untouched = (tmp_path / f"n-1-a.jsonl.{form}").read_bytes()
+    others = fill(tmp_path)
+    untouched = (tmp_path / "n-1-a.jsonl.gz").read_bytes()
     arguments = ("redact", tmp_path / "packs", "--items", tmp_path, "--host", HOST, "--json")
     said = packs(*arguments, "--dry-run")
     assert (said.rows[1]["items"], len(list(open_items(tmp_path)))) == (2, len(others) + 2)
@@ -46,7 +45,7 @@ def test_items(packs: Packs, tmp_path: Path, form: str) -> None:
     assert (said.code, said.rows[1]["items"], said.rows[1]["files"]) == (0, 2, 1)
     found = list(open_items(tmp_path))
     assert sorted(map(str, found)) == sorted(map(str, others))
-    assert (tmp_path / f"n-1-a.jsonl.{form}").read_bytes() == untouched
+    assert (tmp_path / "n-1-a.jsonl.gz").read_bytes() == untouched
     assert packs(*arguments, "--yes").rows[1]["files"] == 0
 
 
@@ -54,7 +53,7 @@ def test_items(packs: Packs, tmp_path: Path, form: str) -> None:
 def test_names_behind_escapes(packs: Packs, tmp_path: Path, what: tuple[str, str]) -> None:
     """In a line of JSON a name follows the letter of an escape, or stands in another URL."""
     (tmp_path / "packs").mkdir()
-    file = ItemFile(tmp_path / "n-0-a.jsonl.gz", ITEM_FORMATS["gz"](), NOW)
+    file = ItemFile(tmp_path / "n-0-a.jsonl.gz", NOW)
     name = what[1]
     goes = [f"Contact:\n{name}", f"see\t{name}.", f"http://a.test/?u={quote(name, safe='')}&v=1"]
     stays = [f"n{name}x", f"http://a.test/?u=n{quote(name, safe='')}b"]
@@ -82,7 +81,7 @@ def test_what_is_open_or_damaged(packs: Packs, tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[30] ^= 255
     path.write_bytes(data)
-    opened = ItemFile(tmp_path / "n-2-a.jsonl.gz", ITEM_FORMATS["gz"](), NOW)
+    opened = ItemFile(tmp_path / "n-2-a.jsonl.gz", NOW)
     opened.append([json.dumps({"url": f"http://{HOST}/"}).encode() + b"\n"])
     said = packs("redact", tmp_path / "packs", "--items", tmp_path, "--host", HOST, "--yes",
                  "--json")  # fmt: skip

@@ -103,7 +103,7 @@ def test_packs_that_a_kill_left_are_closed_beside_the_crawl(
     """In the writer's thread, before anything else is written; the signal tells of them, too."""
     left = GroupWriter(plan(tmp_path), lambda path: None)
     for bundle in some(5):
-        left.take(WriteJob(bundle, Future()), 1e9)
+        left.add_job(WriteJob(bundle, Future()), 1e9)
     left.write(1e9)
     left.give_up(RuntimeError())
     done = run(crawl_here(Broad, arguments={"seeds": f"{site.url}/"}, **fast(tmp_path)))

@@ -12,7 +12,7 @@ from support.small_disks import tmpfs
 
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs import open_items
-from scrapy_spider_suite.packs.item_file import ITEM_FORMATS, ItemBuffer, ItemFile, recover_items
+from scrapy_spider_suite.packs.item_file import ItemBuffer, ItemFile, recover_items
 
 NAME = "news-20261122101500-00001-a.jsonl"
 
@@ -27,29 +27,27 @@ def numbers(*paths: Path) -> list[int]:
     return [item["n"] for item in open_items(*paths)]
 
 
-def begun(folder: Path, form: str = "gz") -> ItemFile:
+def begun(folder: Path) -> ItemFile:
     """A file with two blocks."""
-    file = ItemFile(folder / f"{NAME}.{form}", ITEM_FORMATS[form](), 0.0)
+    file = ItemFile(folder / f"{NAME}.gz", 0.0)
     file.append(lines(1, 2))
     file.append(lines(3))
     return file
 
 
-@pytest.mark.parametrize("form", ["gz", "zst"])
-def test_what_is_written_can_be_read(form: str, tmp_path: Path) -> None:
+def test_what_is_written_can_be_read(tmp_path: Path) -> None:
     """While it is open, and when it has its name."""
-    file = begun(tmp_path, form)
+    file = begun(tmp_path)
     assert numbers(tmp_path) == [1, 2, 3]
     assert numbers(file.open_path) == [1, 2, 3]
     file.close()
     assert numbers(file.path, file.open_path) == [1, 2, 3, 1, 2, 3]
-    assert [path.name for path in tmp_path.iterdir()] == [f"{NAME}.{form}"]
+    assert [path.name for path in tmp_path.iterdir()] == [f"{NAME}.gz"]
 
 
-@pytest.mark.parametrize("form", ["gz", "zst"])
-def test_a_file_is_cut_where_it_was_committed(form: str, tmp_path: Path) -> None:
+def test_a_file_is_cut_where_it_was_committed(tmp_path: Path) -> None:
     """Whatever came behind, whole or torn, is of pages that are fetched again."""
-    file = begun(tmp_path, form)
+    file = begun(tmp_path)
     committed = file.size
     file.append(lines(4))
     with file.open_path.open("ab") as more:
@@ -70,7 +68,7 @@ def test_a_file_of_which_nothing_was_committed_goes(tmp_path: Path) -> None:
     recovered = recover_items(file.open_path, 0)
     assert recovered is not None
     assert recovered.path is None
-    ItemFile(file.path, ITEM_FORMATS["gz"](), 0.0).close()
+    ItemFile(file.path, 0.0).close()
     assert not list(tmp_path.iterdir())
 
 

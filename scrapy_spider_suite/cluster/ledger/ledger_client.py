@@ -24,7 +24,6 @@ from scrapy_spider_suite.cluster.ledger.rate_ledger import (
     host_grant_key,
 )
 from scrapy_spider_suite.cluster.ledger.shared_addresses import AddressSharing, SharedAddresses
-from scrapy_spider_suite.cluster.mode import CrawlControl
 from scrapy_spider_suite.cluster.redis_server import require_redis
 from scrapy_spider_suite.errors import LedgerError, SettingsError
 from scrapy_spider_suite.frontier.outcomes import Health
@@ -36,7 +35,7 @@ from scrapy_spider_suite.settings.values import RedisUrl
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from scrapy_spider_suite.crawl.context import Crawl
+    from scrapy_spider_suite.crawl.context import Crawl, Engine
     from scrapy_spider_suite.frontier.workbench import AddressState, HostState
     from scrapy_spider_suite.settings.suite import SuiteSettings
 
@@ -241,7 +240,7 @@ class SharedLimits:
         """Whether no fetch can start, since the ledger does not answer."""
         return bool(self._client.away) and self.addresses is None
 
-    async def open(self, control: CrawlControl) -> None:
+    async def open(self, control: Engine) -> None:
         """Ask the ledger for the first time. Raises `SettingsError`: unusable."""
         if control.gate is None:
             raise SettingsError(NO_GATE)

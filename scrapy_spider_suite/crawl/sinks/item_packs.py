@@ -26,7 +26,6 @@ from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.items import ItemLines, PageItem
 from scrapy_spider_suite.packs.item_file import (
     BLOCK,
-    ITEM_FORMATS,
     ITEM_KIND,
     ItemBuffer,
     ItemFile,
@@ -65,7 +64,6 @@ class ItemFiles:
         self._stats = log.crawler.stats
         self._crawl = settings.crawl_name or _spider(log)
         self._agent = settings.agent_name or socket.gethostname()
-        self._form = ITEM_FORMATS[_FORMAT]()
         self._rows: KV | None = None
         if log.crawl is not None and log.crawl.job is not None:
             self._rows = log.crawl.store.kv(ITEM_FILES_TABLE)
@@ -150,7 +148,7 @@ class ItemFiles:
         while True:
             self._serial += 1
             name = pack_name(
-                self._crawl, now, self._serial, self._agent, _FORMAT, kind=ITEM_KIND
+                self._crawl, now, self._serial, self._agent, "gz", kind=ITEM_KIND
             )
             path = self._folder / name
             if not path.exists() and not path.with_name(name + OPEN).exists():
@@ -163,7 +161,7 @@ class ItemFiles:
 
     def _create(self, path: Path, now: float) -> ItemFile:
         path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
-        return ItemFile(path, self._form, now, power=self._log.settings.commit_survives == "power")
+        return ItemFile(path, now, power=self._log.settings.commit_survives == "power")
 
     def _closed(self, file: ItemFile) -> None:
         if self._rows is not None:
@@ -224,7 +222,6 @@ def _spider(log: CommitLog) -> str:
     return "" if spider is None else spider.name
 
 
-_FORMAT: Final = "gz"
 _WAIT: Final = 1.0
 """Seconds that items wait for others to share their block."""
 _ITEMS: Final = "items"
