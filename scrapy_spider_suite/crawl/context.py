@@ -59,8 +59,6 @@ STARTING: ContextVar[bool] = ContextVar("STARTING", default=False)
 
 
 class Gate(Protocol):
-    """The suite's downloader."""
-
     def wake(self, *keys: str) -> None:
         """Let requests that wait for hosts or addresses with these *keys* look again.
 
@@ -90,11 +88,11 @@ class Engine(Protocol):
 
     @property
     def pauses(self) -> list[str]:
-        """The suite's reasons for the pause."""
+        ...
 
     @property
     def under_way(self) -> Collection[Request]:
-        """The requests in the downloader."""
+        ...
 
     @property
     def gate(self) -> Gate | None:
@@ -139,7 +137,7 @@ class RateGate(Protocol):
         """Seconds until a fetch may begin; 0.0: now."""
 
     def drop(self, host: HostState, address: AddressState) -> None:
-        """A permission is not used."""
+        ...
 
     def begin(self, host: HostState, address: AddressState) -> Any:
         """A fetch begins; returns the argument of `end`."""
@@ -151,7 +149,7 @@ class RateGate(Protocol):
         """Await *transfer*; cut it off when its permission runs out."""
 
     def heard(self, host: HostState, health: Health) -> None:
-        """*host* has answered, or failed to."""
+        ...
 
     def publish(self) -> None:
         ...
@@ -176,17 +174,17 @@ class ClusterMember(Protocol):
 
     @property
     def owns(self) -> bool:
-        """Whether this agent owns anything."""
+        ...
 
     def is_foreign(self, url: str) -> bool:
-        """Whether another agent owns *url*."""
+        ...
 
     def drain(self) -> None:
         ...
 
     @property
     def ended(self) -> bool:
-        """Whether the crawl is over for all agents."""
+        ...
 
     def may_fetch(self) -> bool:
         ...
@@ -205,8 +203,6 @@ class ClusterMember(Protocol):
 
 
 class ReadCounter(Protocol):
-    """Counts pages and their links."""
-
     def read(self, lease: Lease, response: Response, links: Sequence[str]) -> None:
         ...
 
@@ -463,7 +459,6 @@ class Crawl:
 
 
 def _domains_of(spider: Any) -> Any:
-    """The ``allowed_domains`` of *spider*, which several components read."""
     domains = getattr(spider, "allowed_domains", None)
     if isinstance(domains, Iterator):  # as in scrapy-redis's examples: it can be read only once
         domains = spider.allowed_domains = list(domains)

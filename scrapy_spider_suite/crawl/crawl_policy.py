@@ -62,15 +62,11 @@ _TRIED: Final = 1_000
 
 
 class StatsCounter(Protocol):
-    """The part of a stats collector that is needed."""
-
     def inc_value(self, key: str, count: int = 1) -> None:
         ...
 
 
 class NoStats:
-    """Stats outside of a crawl."""
-
     def inc_value(self, key: str, count: int = 1) -> None:
         ...
 
@@ -157,7 +153,6 @@ def make_twins(settings: SuiteSettings, kv: KV | None) -> Twins | None:
 
 
 def _load(path: str) -> Plugin:
-    """The callable at *path*, or an instance of the class there. Raises `SettingsError`."""
     try:
         own = load_object(path)
         if isinstance(own, type):
@@ -258,7 +253,6 @@ class WatchedFile(Generic[T]):
         self._reading: asyncio.Task[None] | None = None
 
     def poll(self) -> None:
-        """Look at the file; called a few times a second."""
         if self._reading is not None:
             return
         stamp = file_stamp(self.path)
@@ -328,7 +322,6 @@ class PolicyFile:
         return self.policy.obeys_robots(*self._place_of(url)) if self.policy.overrides else None
 
     def user_agent(self, url: str) -> str | None:
-        """The user agent for *url*; None without a rule for its host."""
         return self.policy.user_agent(*self._place_of(url)) if self.policy.overrides else None
 
     def _place_of(self, url: str) -> tuple[str, str]:

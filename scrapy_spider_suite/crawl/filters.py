@@ -65,8 +65,6 @@ def get_filters(crawler: Crawler) -> CrawlFilters:
 
 @dataclass(frozen=True)
 class FilterSet:
-    """Filters, with the files that they came from."""
-
     of: Mapping[Stage, Filter] = field(default_factory=dict)
     paths: Mapping[Stage, Path] = field(default_factory=dict)
     stamps: Mapping[Stage, FileStamp] = field(default_factory=dict)
@@ -84,7 +82,6 @@ class FilterSet:
         return cls(filters, paths, stamps, given)
 
     def where(self, stage: Stage) -> str:
-        """The setting of *stage*, or the file that it names."""
         path = self.paths.get(stage)
         return setting_name(FILTER_SETTINGS[stage]) + (f" = @{path}" if path else "")
 
@@ -146,7 +143,6 @@ class CrawlFilters:
         return FilterSet.read(filter_texts(settings), given)
 
     def adopt(self, filters: FilterSet) -> None:
-        """Use *filters* from now on."""
         self.stop()
         self._use(filters)
         self._files = [self._watch(stage) for stage in filters.paths]
@@ -170,7 +166,6 @@ class CrawlFilters:
         self.opens_scope = self._scoped and schedule is not None and schedule.needs(Fact.BEYOND)
 
     def poll(self) -> None:
-        """Look at the files of the filters."""
         for file in self._files:
             file.poll()
 
@@ -250,13 +245,11 @@ class CrawlFilters:
     # Stages
 
     def followed(self, links: list[str], lease: Lease, response: Response) -> list[str]:
-        """The *links* of a page that the follow filter wants."""
         if not self.has(Stage.FOLLOW) or not links:
             return links
         return self._by_hops(Stage.FOLLOW, links, lease, filtered_page(response))
 
     def scheduled(self, links: list[str], lease: Lease) -> list[str]:
-        """The *links* of a page that the schedule filter wants."""
         if not self.has(Stage.SCHEDULE) or not links:
             return links
         return self._by_hops(Stage.SCHEDULE, links, lease, None)

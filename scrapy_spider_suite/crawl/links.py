@@ -160,7 +160,6 @@ class TrapFilter:
             )
 
     def passed(self, links: list[str]) -> list[str]:
-        """The *links* that lead into no trap."""
         return self._traps.passed(links, time.gmtime().tm_year)
 
     def mine(self, lease: Lease, in_scope: Callable[[str, int], bool]) -> None:
@@ -428,7 +427,6 @@ class SitemapLinks:
         return made
 
     def note_redirect(self, identity: bytes, voucher: str) -> None:
-        """Note the target, with this state key, of a redirected sitemap of *voucher*."""
         if not self._crawl.frontier.states.known(identity):  # else it stays the page that it is
             url_states.note_sitemap(self._crawl.store, identity, voucher)
 

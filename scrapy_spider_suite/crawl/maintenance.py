@@ -213,7 +213,7 @@ class JobOperator(Protocol):
     def waits(self) -> bool: ...
 
     def look(self) -> None:
-        """Carry out a portion of the next action."""
+        ...
 
 
 class DiskWatch(Protocol):
@@ -247,12 +247,10 @@ class CrawlWatch(Protocol):
         ...
 
     def pulse(self, now: float, status: dict[str, Any]) -> None:
-        """Once a second, with the *status* of the crawl."""
+        ...
 
 
 class Watchers(NamedTuple):
-    """What ``operate/`` adds to the maintenance."""
-
     operator: JobOperator | None
     disk: DiskWatch
     supervision: CrawlWatch
@@ -455,13 +453,11 @@ class Maintenance:
 
     @property
     def actions_wait(self) -> bool:
-        """Whether an action on the job was asked for, and is not carried out yet."""
         return self._operator is not None and self._operator.waits
 
     # Writing
 
     def flush(self) -> None:
-        """Make everything durable, or pause the crawl until that works."""
         frontier = self._crawl.frontier
         self._most = max(self._most, frontier.pending - frontier.leases.out)
         if not self._disk.stuck:
@@ -475,7 +471,6 @@ class Maintenance:
                 self.pause_until_writable(str(error))
 
     def pause_until_writable(self, why: str) -> None:
-        """Pause the crawl, since nothing can be written; try again every few seconds."""
         self._disk.hold(why)
 
     # Stopping

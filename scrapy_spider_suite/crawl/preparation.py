@@ -66,7 +66,6 @@ class ContactWarning:
         self._missing = not has_contact(user_agent)
 
     def check_address(self, address: str) -> None:
-        """A host at the numeric *address* is to be visited."""
         if self._missing and special_kind(ipaddress.ip_address(address)) is None:
             self._missing = False
             logger.warning(
@@ -114,12 +113,10 @@ class HostPreparation:
         task.add_done_callback(self._tasks.discard)
 
     def cancel(self) -> None:
-        """Drop all tasks under way; their URLs stay pending."""
         for task in self._tasks:
             task.cancel()
 
     async def finish(self) -> None:
-        """Return when no task is under way."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -270,14 +267,12 @@ class HostPreparation:
         frontier.health.postpone(host, until, "Crawl-delay")
 
     def _forgot(self, host: HostState, rules: RobotsRules) -> bool:
-        """Whether *host* is new here, but *rules* are not: another agent had the host meanwhile."""
         record = host.record
         if record.crawl_delay or record.done or record.failed:
             return False
         return self._crawl_delay(rules.origin) > host.delay
 
     def _crawl_delay(self, url: str) -> float:
-        """The Crawl-delay of the host of *url*: the longest of http and https."""
         robots, name = self._robots, host_of(url)
         if robots is None:
             return 0.0

@@ -435,7 +435,6 @@ def _from_row(origin: str, row: bytes) -> RobotsRules | None:
 
 
 def _check(rules: RobotsRules) -> None:
-    """Raise `ValueError` or `zlib.error` for impossible times or a damaged body."""
     if not all(map(math.isfinite, (rules.fetched_at, rules.checked_at, rules.expires_at))):
         raise ValueError("not a time")
     unpacking = zlib.decompressobj()

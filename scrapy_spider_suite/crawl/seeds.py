@@ -136,18 +136,15 @@ class SeedList:
             self._rest, self._left_out = more[-1], 0
 
     def end_of_text(self) -> None:
-        """The text has ended: the rest is its last line."""
         if self._rest:
             self._waiting, self._next = [*self._waiting[self._next :], self._rest], 0
             self._rest = b""
 
     @property
     def more(self) -> bool:
-        """Whether lines are left to be taken."""
         return self._next < len(self._waiting)
 
     def take(self) -> None:
-        """Schedule the seeds of the next few lines."""
         seeds = []
         piece = self._waiting[self._next : self._next + _PIECE]
         self._next += len(piece)
@@ -423,7 +420,6 @@ class CrawlSeeds:
 
     @property
     def busy(self) -> bool:
-        """Whether more seeds will come."""
         return self._reading or any(source.busy for source in self._sources)
 
     @property
@@ -437,7 +433,6 @@ class CrawlSeeds:
             source.begin()
 
     def add_source(self, source: SeedSource) -> None:
-        """Take seeds of *source* from `open` on."""
         self._sources.append(source)
 
     def begin(self, texts: Iterable[str]) -> None:

@@ -111,7 +111,6 @@ class DeadHosts:
         return enough and host.key not in self._answered and record.attempts < record.failures
 
     def next_lease(self, now: float) -> Lease | None:
-        """A URL of a dead host, for `refuse` to fail."""
         for key, until in self._until.items():
             lease = self._crawl.frontier.leases.lease_unvisited(key) if now < until else None
             if lease is not None:
@@ -382,7 +381,6 @@ class Visits:
             self._say_why(visit.host)
 
     def put_back_waiting(self) -> None:
-        """Put all waiting leases back into their queues: the crawl stops."""
         for lease in (*self.ready, *(x for rest in self.bursts.values() for x in rest)):
             lease.visit = None
             self._crawl.frontier.commit.put_back(lease, self._crawl.now())
@@ -403,7 +401,6 @@ class Visits:
     def end_outside(
         self, request: Request, result: Request | Response | None, error: BaseException | None
     ) -> None:
-        """The downloader is done with *request*, which had no visit."""
         self._crawl.outside.count -= 1
         if self.unscheduled is not None:
             self.unscheduled.end(request, result, error)
@@ -439,7 +436,6 @@ class Visits:
         return event
 
     def _say_why(self, host: HostState) -> None:
-        """Log why *host* has to wait, the first time; in the spider profile only."""
         crawl = self._crawl
         wait = host.next_fetch - crawl.now()
         if crawl.broad or not host.why or wait <= host.gap() or host.key in self._told:

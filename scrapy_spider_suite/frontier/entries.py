@@ -93,12 +93,10 @@ class Entry(Struct, eq=False, gc=False):
 
     @property
     def identity(self) -> bytes:
-        """The state key."""
         return self.stored_key or state_key(self.host, self.url)
 
     @property
     def volatile(self) -> bool:
-        """Whether it cannot be stored."""
         return self.flags & _VOLATILE != 0
 
     def __repr__(self) -> str:

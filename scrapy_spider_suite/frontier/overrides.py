@@ -98,8 +98,6 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class OverrideLine:
-    """One rule of the file."""
-
     rule: Rule
     override: Override
 
@@ -206,7 +204,6 @@ class Overrides:
         return self._lines.of_address(address)
 
     def line(self, subject: HostPattern) -> OverrideLine | None:
-        """The rule for *subject* itself."""
         return self._lines.get(subject)
 
     def for_host(self, host: str) -> Override | None:
@@ -233,7 +230,6 @@ def _merged(lines: Iterator[OverrideLine]) -> Override | None:
 
 
 def _split(line: str) -> list[str]:
-    """The words of a line. Raises `ValueError`."""
     if '"' in line or "'" in line or "\\" in line:
         return shlex.split(line, comments=True)
     return line.partition("#")[0].split()

@@ -28,8 +28,6 @@ WHY: Final = "others fetch there, too"
 
 
 class PermitSource(Protocol):
-    """Who gives leave."""
-
     @property
     def away(self) -> bool:
         """Whether it gives none at present."""
@@ -120,7 +118,6 @@ class VisitPermits:
         return min(known) if known else None
 
     def release_all(self) -> None:
-        """Hold nobody any more."""
         for visit in list(self._held.values()):
             self._release(visit)
             self._workbench.release(visit)

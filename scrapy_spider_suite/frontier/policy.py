@@ -38,7 +38,6 @@ class Phases:
             raise ValueError(f"a guard of {self.guard:g} s: expected less than {self.seconds:g} s")
 
     def of(self, host: str) -> int:
-        """The phase of *host* (K4)."""
         return phase_of(host, self.count)
 
     def active(self, wall: float) -> int:

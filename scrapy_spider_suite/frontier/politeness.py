@@ -82,8 +82,6 @@ class BackOff:
 
 @dataclass(frozen=True, slots=True)
 class HostVerdict:
-    """What an event means for its host."""
-
     failures: int
     wait: float = 0.0
     why: str = ""

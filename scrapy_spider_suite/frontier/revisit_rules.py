@@ -34,8 +34,6 @@ _STEPS = 60
 
 
 class Mode(Enum):
-    """Whether and how pages are visited again."""
-
     OFF = "off"
     FIXED = "fixed"
     ADAPTIVE = "adaptive"
@@ -101,7 +99,6 @@ class History:
         return sqrt(low * high)
 
     def to_bytes(self) -> bytes:
-        """As a row of the store holds it."""
         head = _ROW.pack(self.last, self.quiet, self.dated)
         return head + struct.pack(f"<{len(self.changed)}f", *self.changed)
 
@@ -319,7 +316,6 @@ class Validators:
         return Validators(answer.etag or self.etag, answer.last_modified or self.last_modified)
 
     def to_bytes(self) -> bytes:
-        """As a row of the store holds them."""
         return f"{self.etag}\n{self.last_modified}".encode()
 
     @classmethod

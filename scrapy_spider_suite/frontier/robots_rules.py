@@ -46,7 +46,6 @@ class AgentGroup:
     __slots__ = ("_rules", "_wildcards", "token", "weight")
 
     def __init__(self, lines: Iterable[str], token: str | None) -> None:
-        """Parse what *lines*, of `rule_lines`, say to *token*, of `choose_group`."""
         mine = list(_lines_of(lines, token))
         self.token = token
         self._rules = Protego.parse("\n".join(mine))
@@ -71,12 +70,10 @@ class AgentGroup:
 
     @property
     def sitemaps(self) -> tuple[str, ...]:
-        """The file's ``Sitemap`` values, as they are written."""
         return tuple(self._rules.sitemaps)
 
 
 def rule_lines(text: str) -> list[str]:
-    """Return the lines that are not empty, without comment and surrounding space."""
     cut = (line.partition("#")[0].strip() for line in text.splitlines())
     return [line for line in cut if line]
 
@@ -127,7 +124,6 @@ def _matches(rule: str, url: str, *, allowed: bool) -> bool:
 
 
 def _tokens(value: str) -> tuple[str, ...]:
-    """The names in a ``User-agent`` value, without versions; a stray ``*`` is forgiven."""
     token = value.strip().lower()
     if token == "*":
         return (token,)
@@ -283,7 +279,6 @@ class RobotsRules:
 
     @property
     def sitemaps(self) -> tuple[str, ...]:
-        """The URLs of the ``Sitemap`` lines, as they are written."""
         return AgentGroup(rule_lines(_decode(self.body)), None).sitemaps
 
     @property

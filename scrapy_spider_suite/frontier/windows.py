@@ -41,32 +41,26 @@ class Window:
 
     @property
     def room(self) -> float:
-        """How many hosts may still enter before the window moves."""
         return self.columns - self._entered
 
     @property
     def owing(self) -> frozenset[str]:
-        """The hosts that have yet to be visited in this row."""
         return frozenset(self._owing)
 
     @property
     def over(self) -> bool:
-        """Whether everyone has been visited in this row."""
         return not self._owing and bool(self._entered)
 
     def enter(self, host: str) -> None:
-        """*host* comes in, and is to be visited in this row."""
         self._entered += host not in self.hosts
         self.hosts[host] = None
         self._owing.add(host)
 
     def leave(self, host: str) -> None:
-        """*host* is not in memory any more."""
         self.hosts.pop(host, None)
         self._owing.discard(host)
 
     def mark_visited(self, host: str) -> None:
-        """*host* was visited, or passed over."""
         self._owing.discard(host)
 
     def next_row(self, having: Iterable[str]) -> bool:
@@ -109,7 +103,6 @@ class HostWindow:
             self._window.enter(host.key)
 
     def host_left(self, key: str) -> None:
-        """A host left memory."""
         self._window.leave(key)
 
     def visit_over(self, host: HostState, *, visited: bool) -> None:
@@ -120,11 +113,9 @@ class HostWindow:
             self._release_host(host)
 
     def has(self, host: HostState) -> bool:
-        """Whether *host* is in the window."""
         return host.key in self._window.hosts
 
     def hosts(self) -> list[HostState]:
-        """Those in the window."""
         hosts = self._workbench.hosts
         return [hosts[key] for key in self._window.hosts if key in hosts]
 

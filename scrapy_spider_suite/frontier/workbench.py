@@ -66,12 +66,10 @@ class AddressState:
         self.ticket = 0  # of its one record there that counts
 
     def start_clock(self, now: float) -> None:
-        """Let the delay run from *now*."""
         self.fetched = now
         self.next_fetch = max(self.next_fetch, now + self.delay)
 
     def free(self) -> bool:
-        """Whether another visit may leave for this address (its clock apart)."""
         return not self.waiting and (not self.concurrency or self.out < self.concurrency)
 
     def sweep(self) -> None:
@@ -120,7 +118,6 @@ class HostState(Struct, eq=False, gc=False):
         _untrack(ctypes.py_object(self.front))
 
     def free(self) -> bool:
-        """Whether another visit may leave for this host (its clock apart)."""
         return self.out < self.concurrency and not self.waiting and not self.held
 
     def gap(self) -> float:
@@ -128,7 +125,6 @@ class HostState(Struct, eq=False, gc=False):
         return max(self.delay, self.crawl_delay)
 
     def start_clock(self, now: float) -> None:
-        """Let the delay run from *now*."""
         self.fetched = now
         self.next_fetch = max(self.next_fetch, now + self.gap())
 
@@ -139,7 +135,6 @@ class HostState(Struct, eq=False, gc=False):
         return max(self.next_fetch, self.excluded_until)
 
     def idle(self) -> bool:
-        """Whether nothing is out, flowing or waiting for this host."""
         return not (self.out or self.wire or self.waiting)
 
 
@@ -209,7 +204,6 @@ class Workbench:
         address.sweep()
 
     def forget(self, host: HostState) -> None:
-        """Drop a host that is idle from memory."""
         self.displace(host)
         host.front.clear()  # its record in its address's heap may outlive it
         del self.hosts[host.key]
@@ -331,7 +325,6 @@ class Workbench:
     # The wire
 
     def ready_hosts(self, now: float) -> int:
-        """How many hosts could be visited now, their addresses apart."""
         hosts = self.hosts.values()
         return sum(1 for host in hosts if host.front and host.free() and host.next_fetch <= now)
 
@@ -412,7 +405,6 @@ class Workbench:
         self._moved(host, ready_at)
 
     def _moved(self, host: HostState, ready_at: float) -> None:
-        """Keep the invariant for a host that may be ready sooner than *ready_at*."""
         if host.ready_at() < ready_at and host.recorded_at > host.ready_at():
             host.recorded = None
             if host.address is not None:
@@ -432,7 +424,6 @@ class Workbench:
         return host.recorded_at, self._tickets, host
 
     def _sweep(self) -> None:
-        """Drop records that do not count: an address that moves forward leaves one behind."""
         # `_counts`, written out: a call for each of 100,000 addresses would hold everything up.
         self._heap = [
             item for item in self._heap
@@ -516,12 +507,10 @@ class UnresolvedHosts:
         return len(self._wanted)
 
     def add(self, host: HostState) -> None:
-        """The host's name is to be resolved before it can be visited."""
         self._workbench.displace(host)
         self._wanted[host.key] = host
 
     def drop(self, key: str) -> None:
-        """The host's name needs no look-up any more."""
         self._wanted.pop(key, None)
         self.later.pop(key, None)
 
@@ -537,15 +526,12 @@ class UnresolvedHosts:
                 self.defer(host)
 
     def defer(self, host: HostState) -> None:
-        """Ask for the address of *host* later."""
         self.later[host.key] = host
 
     def expedite(self, key: str) -> None:
-        """A host that was put aside has something queued."""
         self._wanted[key] = self.later.pop(key)
 
     def tick(self) -> None:
-        """Those that were put aside may have waited long enough."""
         self._wanted.update(self.later)
         self.later.clear()
 

@@ -46,11 +46,9 @@ class Counters:
 
     @property
     def has_urls(self) -> bool:
-        """Whether the job has, or had, any URL."""
         return bool(self.sequence or self.events)
 
     def save(self, store: Store) -> None:
-        """Put the counters into the store's next batch."""
         row = {f.name: getattr(self, f.name) for f in fields(self)}
         row["events"] = {event.value: count for event, count in self.events.items()}
         row["traps"] = {trap.value: count for trap, count in self.traps.items()}
@@ -125,12 +123,10 @@ class DomainCounts:
     # Leases: in memory only
 
     def lease(self, host: str) -> None:
-        """A URL of *host* is out."""
         domain = registered_domain(host)
         self._leased[domain] = self._leased.get(domain, 0) + 1
 
     def unlease(self, host: str) -> None:
-        """A URL of *host* is no longer out."""
         domain = registered_domain(host)
         self._leased[domain] -= 1
         if not self._leased[domain]:
@@ -217,7 +213,6 @@ class FetchTotals:
         return media_type if sum(name not in USUAL for name in known) < UNUSUAL_MAX else OTHER
 
     def add(self, other: FetchTotals) -> None:
-        """Count what *other* counted."""
         for ours, theirs in (
             (self.statuses, other.statuses), (self.types, other.types), (self.kinds, other.kinds),
         ):  # fmt: skip
@@ -231,7 +226,6 @@ class FetchTotals:
         return sum(r[0] for r in rows), sum(r[1] for r in rows), sum(r[2] for r in rows)
 
     def save(self, store: Store) -> None:
-        """Put the tallies into the store's next batch."""
         row = {"statuses": self.statuses, "types": self.types, "kinds": self.kinds}
         store.kv("counters").put(_TALLIES, msgpack.packb(row))
         self.changed = False

@@ -64,7 +64,6 @@ class AddressClocks:
             clocks.delete(name)
 
     def save(self, wall_offset: float) -> None:
-        """Put the clocks of all addresses in memory into the store's next batch."""
         clocks = self._store.kv("addresses")
         # Those of an earlier run that this one never came to, too: it may have been a short one.
         known = self._stored | {key: state.next_fetch for key, state in self._addresses.items()}
@@ -158,11 +157,9 @@ class QueueFronts:
     # Leases: their rows stay in the store, and a refill must not bring them again
 
     def lease(self, entry: Entry) -> None:
-        """*entry* is out."""
         self._leased.setdefault(entry.host, set()).add(entry.key)
 
     def unlease(self, entry: Entry) -> None:
-        """*entry* is no longer out."""
         keys = self._leased.get(entry.host)
         if keys is not None:
             keys.discard(entry.key)
@@ -170,15 +167,12 @@ class QueueFronts:
                 del self._leased[entry.host]
 
     def leased(self, key: str) -> int:
-        """How many URLs of a host are out."""
         return len(self._leased.get(key, _NONE))
 
     def hosts_leased(self) -> list[str]:
-        """The hosts of which anything is out."""
         return list(self._leased)
 
     def is_leased(self, entry: Entry) -> bool:
-        """Whether *entry* is out."""
         return entry.key in self._leased.get(entry.host, _NONE)
 
     # Fronts
@@ -254,7 +248,6 @@ class QueueFronts:
 
 
 def before(key: bytes) -> bytes:
-    """The greatest order key below *key*."""
     return (int.from_bytes(key, "big") - 1).to_bytes(len(key), "big")
 
 
@@ -308,20 +301,16 @@ class HostRecords:
         self._touched[key] = record
 
     def host_entered(self, key: str) -> None:
-        """A host became resident: it has its record."""
         self._cache.pop(key, None)
 
     def host_left(self, key: str, record: HostRecord) -> None:
-        """A host is no longer resident, and leaves its record, changed."""
         self._cache[key] = self._touched[key] = record
 
     def drop(self, key: str) -> None:
-        """Forget the record of a host, which the caller deletes."""
         self._cache.pop(key, None)
         self._touched.pop(key, None)
 
     def save(self) -> None:
-        """Put the records that were touched into the store's next batch, each once."""
         for key, record in self._touched.items():
             host = self._hosts.get(key)
             if host is not None:
@@ -388,7 +377,6 @@ class DiskWaits:
                 return
 
     def save(self) -> None:
-        """Put the counts that changed into the store's next batch."""
         if not self._changed:
             return
         for kind, number in self._changed | {(_PAST, 0)}:  # which says that there are counts
@@ -473,7 +461,6 @@ class WaitCounts:
         self._go_on(_PORTION, now, wall)
 
     def count(self, now: float, wall: float) -> None:
-        """Count all hosts at once."""
         self._begin(now)
         self._go_on(len(self._left), now, wall)
 
@@ -579,7 +566,6 @@ class WaitingList:
             record.due = None
 
     def mark_resident(self, key: str, record: HostRecord) -> None:
-        """Note that a host is in memory."""
         self.leave(key, record)
         record.due = RESIDENT
         self._store.put_due(RESIDENT, key)

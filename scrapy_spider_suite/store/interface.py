@@ -19,7 +19,6 @@ class KV(Protocol):
         ...
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Store *value* under *key*, replacing what was there."""
         ...
 
     def delete(self, key: bytes) -> None:
@@ -48,19 +47,15 @@ class MemoryKV:
         return f"<MemoryKV: {len(self._rows)} keys>"
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value stored under *key*, or None if there is none."""
         return self._rows.get(key)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Store *value* under *key*, replacing what was there."""
         self._rows[key] = value
 
     def delete(self, key: bytes) -> None:
-        """Forget *key*. Forgetting an unknown key is not an error."""
         self._rows.pop(key, None)
 
     def items(self, prefix: bytes = b"", since: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Return the pairs whose key begins with *prefix* now, in byte order of the keys."""
         first = prefix + since
         found = sorted(key for key in self._rows if key.startswith(prefix) and key >= first)
         return iter([(key, self._rows[key]) for key in found])
@@ -83,19 +78,15 @@ class PrefixedKV:
         self._scan = scan
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of *key*, or None."""
         return self._get(self._prefix + key)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Set *key*."""
         self._change(self._prefix + key, value)
 
     def delete(self, key: bytes) -> None:
-        """Remove *key*."""
         self._change(self._prefix + key, None)
 
     def items(self, prefix: bytes = b"", since: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """All keys that begin with *prefix*, in order, with their values."""
         begin = self._prefix + prefix
         n = len(self._prefix)
         for key, value in self._scan(begin + since):
@@ -122,10 +113,10 @@ class Store(Protocol):
         """The packed `UrlState` under a state key, or None: never heard of."""
 
     def put_state(self, key: bytes, value: bytes) -> None:
-        """Set the state of a URL."""
+        ...
 
     def delete_state(self, key: bytes) -> None:
-        """Forget that the URL with this state key was ever heard of."""
+        ...
 
     def rows(self, host: str, after: bytes, limit: int) -> list[Entry]:
         """Up to *limit* rows of *host* whose order keys are greater than *after*."""
@@ -134,13 +125,13 @@ class Store(Protocol):
         """Store a pending entry under its host and order key."""
 
     def delete_row(self, host: str, key: bytes) -> None:
-        """Remove a row."""
+        ...
 
     def record(self, host: str) -> HostRecord | None:
-        """The record of *host*, or None."""
+        ...
 
     def put_record(self, host: str, record: HostRecord) -> None:
-        """Set the record of *host*."""
+        ...
 
     def records(self, after: str = "") -> Iterator[tuple[str, HostRecord]]:
         """All hosts and their records, beyond *after* if given."""
@@ -159,7 +150,7 @@ class Store(Protocol):
         """Take *host* off the waiting list."""
 
     def kv(self, name: str) -> KV:
-        """A small persistent mapping for one component."""
+        ...
 
     def flush(self) -> None:
         """Make all writes durable together. Raises `StoreWriteError`; nothing is lost then."""
@@ -168,7 +159,7 @@ class Store(Protocol):
         """After a failed write: get ready to try again. Raises `StoreWriteError`."""
 
     def close(self) -> None:
-        """Flush and let go."""
+        ...
 
 
 class MemoryStore:
@@ -193,14 +184,13 @@ class MemoryStore:
         self._states.pop(key, None)
 
     def rows(self, host: str, after: bytes, limit: int) -> list[Entry]:
-        """Nothing: fronts hold the entries."""
         return []
 
     def put_row(self, entry: Entry) -> None:
         """Nothing: fronts hold the entries."""
 
     def delete_row(self, host: str, key: bytes) -> None:
-        """Nothing: fronts hold the entries."""
+        ...
 
     def record(self, host: str) -> HostRecord | None:
         return self._records.get(host)
@@ -212,23 +202,22 @@ class MemoryStore:
         return ((host, self._records[host]) for host in sorted(self._records) if host > after)
 
     def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
-        """Nothing: every host is resident."""
         return []
 
     def put_due(self, when: float, host: str) -> None:
-        """Nothing: every host is resident."""
+        ...
 
     def delete_due(self, when: float, host: str) -> None:
-        """Nothing: every host is resident."""
+        ...
 
     def kv(self, name: str) -> KV:
         return self._kvs.setdefault(name, MemoryKV())
 
     def flush(self) -> None:
-        """Nothing to make durable."""
+        ...
 
     def recover(self) -> None:
-        """Nothing can have failed."""
+        ...
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        ...

@@ -52,8 +52,6 @@ def digest_of(settings: Mapping[str, object]) -> str:
 
 
 class JobHistory:
-    """That of the job whose ``suite`` folder is *folder*."""
-
     def __init__(self, folder: Path) -> None:
         self.path = folder / HISTORY_FILE
 
@@ -62,7 +60,6 @@ class JobHistory:
         return files.read_json_lines(self.path)
 
     def append(self, *rows: dict[str, Any]) -> None:
-        """Write *rows*. Raises `OSError`."""
         files.append_json_lines(self.path, *rows)
 
     def last(self) -> tuple[dict[str, Any], dict[str, str]]:
@@ -86,13 +83,11 @@ def holds_data(store: Path) -> bool:
 
 
 def note_files(store: Path) -> None:
-    """Note the files of *store*, which has just been closed, beside it."""
     sizes = {path.name: path.stat().st_size for glob in _COMPARED for path in store.glob(glob)}
     files.replace_file(store.parent / _NAME, f"{json.dumps(sizes)}\n".encode())
 
 
 def forget_files(store: Path) -> None:
-    """From now on the files change."""
     (store.parent / _NAME).unlink(missing_ok=True)
 
 
@@ -277,7 +272,6 @@ class Job:
             )  # fmt: skip
 
     def close(self) -> None:
-        """Mark the end as clean and let go of the directory."""
         try:
             self.store.meta.put(_CLEAN, b"1")
             self.store.close()
@@ -302,7 +296,6 @@ def _compare(old: JobFile, settings: SuiteSettings, folder: Path) -> None:
 
 
 def _renames(change: SettingChange, settings: SuiteSettings) -> bool:
-    """Whether it gives a LAN other agents, which is refused once the job says whose it is."""
     if change.name != "SUITE_AGENTS" or settings.cluster != "lan":
         return False
     old, new = (
@@ -340,7 +333,6 @@ def job_begun(crawler: Crawler) -> bool:
 
 
 def close_job(crawler: Crawler) -> None:
-    """Let go of the job of *crawler*, if it has one."""
     job = _jobs.pop(crawler, None)
     if job is not None:
         job.close()
@@ -458,7 +450,6 @@ def _names(path: Path) -> list[str]:
 
 
 def _copy(path: Path, to: Path) -> None:
-    """Copy a file or folder to the medium; links stay links, and what is neither is left out."""
     with suppress(FileNotFoundError):  # it went meanwhile
         if path.is_symlink():
             to.symlink_to(os.readlink(path))

@@ -66,7 +66,6 @@ class StoreReader:
         self._temporary.remove()
 
     def counters(self) -> Counters:
-        """The counters of the job."""
         return Counters.load(self.store)
 
     def status(self) -> dict[str, Any] | None:
@@ -78,11 +77,9 @@ class StoreReader:
         return state_of(self.folder, self.status() or {}, wall)
 
     def hosts(self) -> Iterator[tuple[str, HostRecord]]:
-        """Every host that the job has met."""
         return self.store.records()
 
     def host(self, name: str) -> HostRecord | None:
-        """The record of one host."""
         return self.store.record(name)
 
     def pending(self, host: str) -> Iterator[Entry]:
@@ -114,7 +111,6 @@ class StoreReader:
         return UnreadPages(self.store, self.counters())
 
     def in_sieve(self) -> int:
-        """How many links wait for the sieve."""
         return sum(len(keys) for _, _, keys in rows_in(self.store))
 
     def sifted(self, identity: bytes) -> Entry | None:

@@ -26,7 +26,6 @@ class CrawlState(StrEnum):
 
     @property
     def running(self) -> bool:
-        """Whether the process of the crawl is there."""
         return self in (CrawlState.RUNNING, CrawlState.SILENT)
 
 

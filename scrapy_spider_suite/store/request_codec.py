@@ -83,11 +83,9 @@ class ItemKind:
     """``scrapy.Item`` subclasses, by the fields that are set. Their ``__init__`` does not run."""
 
     def accepts(self, cls: type) -> bool:
-        """Return whether *cls* is an item class."""
         return issubclass(cls, Item)
 
     def state(self, value: Item) -> dict[str, Any]:
-        """Return the fields that are set."""
         refuse_extras(value, ("_values",), Item)
         return dict(value)
 
@@ -99,18 +97,13 @@ class ItemKind:
 
 
 class HeadersKind:
-    """``scrapy.http.Headers`` as a value of its own."""
-
     def accepts(self, cls: type) -> bool:
-        """Return whether *cls* is Scrapy's class itself."""
         return cls is Headers
 
     def state(self, value: Headers) -> list[Any]:
-        """Return the encoding and the headers."""
         return [value.encoding, header_state(value)]
 
     def build(self, cls: type, state: list[Any]) -> Headers:
-        """Return the headers."""
         encoding, headers = state
         return Headers(headers, encoding)
 
@@ -333,23 +326,18 @@ class RequestCodec:
 
 
 class RequestKind:
-    """Requests inside requests."""
-
     def __init__(self, codec: RequestCodec) -> None:
         self._codec = codec
 
     def accepts(self, cls: type) -> bool:
-        """Return whether *cls* is a request class."""
         return issubclass(cls, Request)
 
     def state(self, value: Request) -> dict[int, Any]:
-        """Return the fields that differ from the default; the class stands beside them."""
         record = self._codec.record(value)
         record.pop(_CLASS, None)
         return record
 
     def build(self, cls: type, state: object) -> Request:
-        """Return the request."""
         return self._codec.from_record(state, cls)
 
 

@@ -95,7 +95,6 @@ class Residents:
 
     @property
     def room(self) -> int:
-        """How many more hosts may come into memory."""
         room = self.capacity - len(self.workbench.hosts)
         return room if self.window is None else int(min(room, self.window.room))
 
@@ -178,7 +177,6 @@ class Residents:
         return host
 
     def wait_on_disk(self, key: str, record: HostRecord, wall: float) -> None:
-        """Let a host that is not in memory wait for its time."""
         self.waiting.add(key, record, wall, wall + HELD if self.held_back(key) else None)
         self.records.changed(key, record)
 
@@ -268,7 +266,6 @@ class ReleasedHosts:
 
     @property
     def busy(self) -> bool:
-        """Whether `step` has anything to do."""
         return bool(self._left) or self._examined != self.revision
 
     def step(self, wall: float) -> bool:
@@ -359,15 +356,12 @@ class HostHealth:
 
     @property
     def giving_up(self) -> int:
-        """Hosts that were given up and have URLs left."""
         return len(self._given_up)
 
     def given_up(self, key: str) -> Event | None:
-        """Why a host is being given up; None if it is not."""
         return self._given_up.get(key)
 
     def give_up(self, key: str, event: Event, now: float) -> None:
-        """Give up a host because of *event*."""
         self._given_up[key] = event
         host = self._workbench.hosts.get(key)
         if host is not None:
@@ -420,7 +414,6 @@ class HostHealth:
         return failed
 
     def fail(self, entry: Entry, event: Event, now: float) -> None:
-        """Fail *entry*, which was removed from its queue, because of *event*."""
         record = self._records.touch(entry.host)
         self._states.remove(entry, record)
         self._states.refuse(entry, record, event, now + self._records.wall_offset)

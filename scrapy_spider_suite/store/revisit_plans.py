@@ -73,7 +73,6 @@ class RevisitPlan:
     row: bytes = b""
 
     def to_bytes(self) -> bytes:
-        """As a row holds it."""
         data: bytes = msgpack.packb((
             self.due, self.history.to_bytes(), self.rate, self.validators.to_bytes(), self.digest,
             self.misses, self.claimed, self.packed, self.host, self.row,
@@ -165,7 +164,6 @@ class RevisitPlans:
 
     @property
     def idle(self) -> bool:
-        """Whether there is no plan, and none is made."""
         return not self._number and self.settings.mode is Mode.OFF
 
     def get(self, identity: bytes) -> RevisitPlan | None:
@@ -339,14 +337,12 @@ class RevisitPlans:
             self._unindex(identity, plan)
 
     def forget(self, identity: bytes) -> None:
-        """A page is gone, or is to be visited no more."""
         plan = self.get(identity)
         if plan is not None:
             self._leave(identity, plan)
             self._rows.delete(_PLAN + identity)
 
     def forget_claims(self, host: str) -> None:
-        """Forget what the sitemaps of *host* were worth."""
         self._rows.delete(_CLAIMS + host.encode())
 
     def forget_referrers(self, gone: Callable[[str], bool]) -> Iterator[None]:
@@ -380,7 +376,6 @@ class RevisitPlans:
         self.price = self._demand.price(visits, bounds.least, bounds.most)
 
     def save(self) -> None:
-        """Put what is counted into the store's next batch."""
         if self._counted:
             self._counted = False
             self._rows.put(_DEMAND, msgpack.packb(self._demand.bins))
@@ -390,7 +385,6 @@ class RevisitPlans:
         return wanted or self.settings.seconds
 
     def _leave(self, identity: bytes, plan: RevisitPlan) -> None:
-        """Take a plan out of what is counted, and out of the index if it stands there."""
         self._demand.changed(plan.rate, None)
         self._number -= 1
         self._counted = True

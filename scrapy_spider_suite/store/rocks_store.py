@@ -70,11 +70,9 @@ class TableRewrite:
         self._thread.start()
 
     def is_alive(self) -> bool:
-        """Whether it is at work."""
         return self._thread.is_alive()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end, *timeout* seconds at most."""
         self._thread.join(timeout)
 
     def cut_short(self, db: Rdict) -> None:
@@ -208,7 +206,6 @@ class PendingWrites:
                     yield family, key, value
 
     def clear(self) -> None:
-        """It was written."""
         self._families.clear()
         self._size = 0
 
@@ -296,7 +293,6 @@ class Database:
             self._db.close()
 
     def resize(self, memory: int) -> None:
-        """Give caches and buffers *memory* bytes."""
         self._tuning.resize(memory)
 
     def sync(self, *, power_safe: bool) -> None:
@@ -305,7 +301,6 @@ class Database:
 
     @property
     def power_safe(self) -> bool:
-        """Whether every batch is synced to the medium."""
         return bool(self._write_options.sync)
 
     # Writing: collected, then written as one batch
@@ -358,10 +353,10 @@ class Database:
             self._close_beside()
 
     def _close_beside(self) -> None:
-        """Close what is open beside the database."""
+        ...
 
     def _copy_beside(self, path: Path) -> None:
-        """Copy what lies beside the database into the copy in *path*."""
+        ...
 
     def erase_keys(self, ranges: Sequence[Range]) -> TableRewrite:
         """Begin to rewrite the files in which deleted keys of *ranges* may lie; `close` cuts it
@@ -564,11 +559,9 @@ class RocksStore(Database):
         self._pending.set("hosts", host_key(host), record.to_bytes())
 
     def delete_record(self, host: str) -> None:
-        """Forget *host*."""
         self._pending.set("hosts", host_key(host), None)
 
     def records(self, after: str = "") -> Iterator[tuple[str, HostRecord]]:
-        """All hosts and their records, slot by slot; those beyond *after* if it is given."""
         start = host_key(after) + b"\0" if after else b""
         for key, value in self._scan("hosts", start):
             yield key[2:-1].decode(), HostRecord.from_bytes(value)
@@ -589,7 +582,6 @@ class RocksStore(Database):
         return rows
 
     def all_due(self) -> Iterator[tuple[float, str]]:
-        """Every waiting host with its time (wall)."""
         for key, _ in self._scan("due", b""):
             yield _due_row(key)
 
@@ -608,7 +600,6 @@ class RocksStore(Database):
 
     @property
     def meta(self) -> KV:
-        """Facts about the job as a whole."""
         return self._rows_of("meta", b"")
 
     def _rows_of(self, family: str, prefix: bytes) -> KV:

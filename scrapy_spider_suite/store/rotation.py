@@ -41,12 +41,10 @@ class PolicyUpdate:
 
     @property
     def busy(self) -> bool:
-        """Whether `step` has anything to do."""
         behind = self._revision != self._policy.revision
         return behind or bool(self._hosts or self._addresses) or self._on_disk is not None
 
     def step(self, now: float) -> None:
-        """Update the next portion."""
         if self._revision != self._policy.revision:
             self._revision = self._policy.revision
             self._hosts = list(self._workbench.hosts.values())
@@ -168,7 +166,6 @@ class Rotation:
     # Visits
 
     def begin_visit(self, host: HostState) -> None:
-        """A visit of *host* begins: with a window the only one in its row."""
         host.held = self._window is not None
 
     def after_visit(self, host: HostState, now: float, *, visited: bool = True) -> None:
@@ -259,8 +256,6 @@ class Rotation:
         return more or late or len(due) == _COMING
 
     def _put_off(self, key: str, record: HostRecord, wall: float) -> bool:
-        """Let a host that is due on disk wait on, if its phase is over or it is held back; whether
-        it does."""
         if self._waiting.put_off(key, record, wall):
             return True
         if not self._residents.held_back(key):

@@ -54,7 +54,6 @@ class HostRecord(Struct, eq=False, gc=False):
     head: bytes = b""
 
     def to_bytes(self) -> bytes:
-        """Pack the record."""
         numbers = (self.pending, self.done, self.failed, self.attempts)
         entered = 0 if self.entered is None else min(self.entered + 1, _ENTERED_MAX)
         return (

@@ -48,7 +48,6 @@ class Archive:
 
     @classmethod
     def if_any(cls, folder: Path, *, readonly: bool = False) -> Archive | None:
-        """The archive in *folder*, if there is one."""
         return cls(folder, readonly=readonly) if any(folder.glob("catalogue*")) else None
 
     def get(self, key: bytes) -> bytes | None:
@@ -74,7 +73,6 @@ class Archive:
         return sum(self.urls.remove(prefix) for prefix in _prefixes(host))
 
     def sync(self) -> None:
-        """Make what was added survive a power failure. Raises `StoreWriteError`."""
         self.urls.sync()
 
     def poll(self) -> bool:
@@ -83,7 +81,6 @@ class Archive:
 
     @property
     def behind(self) -> bool:
-        """Whether it cannot take more at present."""
         return self._locked or self.urls.behind
 
     def lock(self) -> bool:
@@ -113,7 +110,6 @@ class Archive:
             raise StoreWriteError(f"{target}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Let go of the files."""
         self.urls.close()
 
 
@@ -182,12 +178,10 @@ class SieveIndex:
 
     @staticmethod
     def exists(folder: Path) -> bool:
-        """Whether *folder* holds any."""
         return (folder / MANIFEST_NAME).exists()
 
     @classmethod
     def if_any(cls, folder: Path, dropped: KV, *, readonly: bool = False) -> SieveIndex | None:
-        """The fingerprints in *folder*, if there are any."""
         manifest = SetManifest.read(folder)
         if manifest is None:
             return None
@@ -209,7 +203,6 @@ class SieveIndex:
 
     @property
     def width(self) -> int:
-        """Bytes of a fingerprint."""
         return self._width
 
     def forget_host(self, host: str) -> None:
@@ -246,7 +239,6 @@ class SieveIndex:
 
     @property
     def locked(self) -> bool:
-        """Whether no flush may begin."""
         return self._locked
 
     def copy(self, target: Path) -> None:
@@ -263,11 +255,9 @@ class SieveIndex:
             raise StoreWriteError(f"{target}: {error.strerror}") from error
 
     def statistics(self) -> SieveStatistics:
-        """How much there is."""
         return self.sieve.stats()
 
     def close(self) -> None:
-        """Let go of the files."""
         self.sieve.close()
 
 

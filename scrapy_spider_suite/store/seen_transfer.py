@@ -162,7 +162,7 @@ class Lockable(Protocol):
         """Change nothing until `unlock`; False: it cannot be held now."""
 
     def unlock(self) -> None:
-        """See `lock`."""
+        ...
 
 
 def while_locked(what: Lockable | None, work: Generator[Any, None, T]) -> Generator[Any, None, T]:
@@ -201,16 +201,13 @@ class SieveRows:
         self._kv = store.kv("fresh")
 
     def items(self, since: int) -> Iterator[tuple[int, bytes]]:
-        """The rows from the number *since* on."""
         for key, row in self._kv.items(since=_NUMBER.pack(since)):
             yield _NUMBER.unpack(key)[0], row
 
     def put(self, number: int, row: bytes) -> None:
-        """Store a row."""
         self._kv.put(_NUMBER.pack(number), row)
 
     def delete(self, number: int) -> None:
-        """Remove a row."""
         self._kv.delete(_NUMBER.pack(number))
 
 
@@ -292,17 +289,14 @@ class SieveQueue:
 
     @property
     def first(self) -> int:
-        """The number of the first link that waits so."""
         return self._at
 
     @property
     def end(self) -> int:
-        """The number after the last one."""
         return self._sieve.next
 
     @property
     def full(self) -> bool:
-        """Whether it is time for a flush."""
         return self._sieve.full
 
     @property
@@ -312,7 +306,6 @@ class SieveQueue:
 
     @property
     def decided(self) -> bool:
-        """Whether there is something to hand out."""
         flush = self._sieve.under_way
         return flush is not None and flush.decided
 
@@ -401,12 +394,10 @@ def keys_of(urls: Iterable[str]) -> list[bytes]:
 
 
 def url_of(key: bytes) -> str:
-    """The URL of a link's state key."""
     return key[key.index(b"\0", 2) + 1 :].decode()  # the slot may hold a NUL
 
 
 def host_of_state_key(key: bytes) -> str:
-    """The host of a state key."""
     return key[2 : key.index(b"\0", 2)].decode()
 
 
@@ -418,7 +409,6 @@ def rows_in(store: RocksStore) -> Iterator[tuple[int, LinkOrigin | None, list[by
 
 
 def entry_of(key: bytes, way: LinkOrigin) -> Entry:
-    """The link with this state key."""
     return Entry(
         host_of_state_key(key), url_of(key), depth=way.depth, referrer=way.referrer,
         priority=way.priority, hops_outside=way.hops_outside, referrer_policy=way.referrer_policy,

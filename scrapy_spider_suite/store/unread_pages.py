@@ -248,7 +248,6 @@ class UnreadPages:
         return found
 
     def of_host(self, host: str, limit: int, without: Iterable[int] = ()) -> list[UnreadPage]:
-        """The same of one *host*."""
         found: list[UnreadPage] = []
         out, digest = {*without}, _digest(host)
         if not self._count:
@@ -296,7 +295,6 @@ class UnreadPages:
         return any(page.entry.url == url for page in self._rows(host))
 
     def count_of(self, host: str) -> int:
-        """How many pages of *host* there are."""
         return sum(1 for _ in self._rows(host))
 
     def wrong(self) -> Iterator[str]:
@@ -339,11 +337,9 @@ class UnreadPages:
     # Where pages are stored
 
     def folders(self) -> list[str]:
-        """The folders in which pages may lie, as far as that was noted."""
         return [key[len(_FOLDER) :].decode() for key, _ in self._kv.items(_FOLDER)]
 
     def note_folder(self, path: str) -> None:
-        """From now on pages are stored in the folder *path*, too."""
         if path != self._folder:
             self._folder = path
             self._kv.put(_FOLDER + path.encode(), b"")
@@ -361,7 +357,6 @@ def _number(data: bytes) -> int:
 
 
 def _page(number: int, row: bytes) -> UnreadPage:
-    """What `Unextracted.add` has packed. Raises `JobDamagedError` for anything else."""
     try:
         host, entry, place = msgpack.unpackb(row)
         return UnreadPage(number, unpack_row(host, b"", entry), place)

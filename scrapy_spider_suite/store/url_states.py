@@ -21,8 +21,6 @@ _GUESSED = "?"
 
 @dataclass(frozen=True, slots=True)
 class SeedRow:
-    """One seed; *state* is None if the job has none of it any more."""
-
     url: str
     tag: str
     state: UrlState | None
@@ -41,7 +39,6 @@ def make_seed_note(tag: str, *, guessed: bool) -> str:
 
 
 def is_seed_note(text: str) -> bool:
-    """Whether *text* is what `make_seed_note` makes."""
     tag, guessed = _parts(text)
     return text == make_seed_note(tag, guessed=guessed)
 
@@ -63,7 +60,6 @@ def clear_guess(store: Store, identity: bytes) -> None:
 
 
 def is_guessed(store: Store, identity: bytes) -> bool:
-    """Whether the scheme of a URL was guessed."""
     return _read(store.kv(_FAMILY).get(identity) or b"")[2]
 
 
@@ -74,7 +70,6 @@ def seed_tag(store: Store, identity: bytes) -> str | None:
 
 
 def seeds(store: Store) -> Iterator[SeedRow]:
-    """Every seed, host by host. Raises `JobDamagedError` if a state cannot be read."""
     for identity, value in store.kv(_FAMILY).items():
         url, tag, _ = _read(value)
         state = store.state(identity)
@@ -165,7 +160,6 @@ class UrlStates:
 
     @property
     def in_sieve(self) -> int:
-        """Links that wait for the sieve."""
         return 0 if self.sieve_queue is None else self.sieve_queue.waiting
 
     def known(self, identity: bytes) -> bool:
@@ -178,7 +172,6 @@ class UrlStates:
         return True
 
     def forget(self, identity: bytes) -> None:
-        """Remember nothing of the URL with this state key."""
         self.cache.forget(identity)
         self._volatile_known.discard(identity)
 
@@ -369,13 +362,11 @@ def voucher_of_sitemap(store: Store, identity: bytes) -> str | None:
 
 
 def voucher_count(store: Store, host: str) -> int:
-    """How many sitemaps *host* vouches for."""
     row = store.kv(_COUNTS).get(host.encode())
     return 0 if row is None or len(row) != _ROW.size else int(_ROW.unpack(row)[0])
 
 
 def write_voucher_count(store: Store, host: str, number: int) -> None:
-    """Put into the next batch that it vouches for *number* of them."""
     store.kv(_COUNTS).put(host.encode(), _ROW.pack(number))
 
 
@@ -386,5 +377,4 @@ def forget_url(store: Store, identity: bytes) -> None:
 
 
 def forget_host(store: Store, host: str) -> None:
-    """Forget how many sitemaps *host* vouches for."""
     store.kv(_COUNTS).delete(host.encode())

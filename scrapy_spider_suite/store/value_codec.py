@@ -235,11 +235,9 @@ class EnumKind:
     """Members of enums by their names; a combination of flags by the names of its flags."""
 
     def accepts(self, cls: type) -> bool:
-        """Return whether *cls* is an enum."""
         return issubclass(cls, enum.Enum)
 
     def state(self, value: enum.Enum) -> list[str]:
-        """Return the names of the members that make up *value*."""
         cls = type(value)
         for name, member in cls.__members__.items():
             if member is value:
@@ -252,7 +250,6 @@ class EnumKind:
         return names
 
     def build(self, cls: type[enum.Enum], state: list[str]) -> Any:
-        """Return the member, or the combination of flags, that has these names."""
         members = [cls.__members__[name] for name in state]
         if len(members) == 1:
             return members[0]
@@ -269,20 +266,17 @@ class FieldsKind:
     """
 
     def accepts(self, cls: type) -> bool:
-        """Return whether *cls* is a dataclass or an attrs class without a base in C."""
         has_fields = dataclasses.is_dataclass(cls) or "__attrs_attrs__" in vars(cls)
         # A base in C (dict, Exception) has parts that are no fields, and a __new__ of its own.
         return has_fields and getattr(cls, "__new__", None) is object.__new__
 
     def state(self, value: Any) -> dict[str, Any]:
-        """Return the fields that are set, by name."""
         cls: Any = type(value)
         names = _defaults(cls)
         refuse_extras(value, names)
         return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
     def build(self, cls: type, state: dict[str, Any]) -> Any:
-        """Return an instance with these fields."""
         defaults = _defaults(cls)
         for name in state:
             if name not in defaults:
@@ -441,8 +435,6 @@ _READ_MARKS = [_Mark(number) for number in range(len(_MARKS))]
 
 
 class Registered(NamedTuple):
-    """A class with its own stored form."""
-
     cls: type
     name: str
     encode: Callable[[Any], Any]
@@ -615,8 +607,6 @@ _LOWER: Mapping[type, Callable[[_Writer, Any, int], Any]] = {
 
 
 class _Reader:
-    """Raises one value from what msgpack read; msgpack calls it for inner values first."""
-
     __slots__ = ("codec", "open_marks")
 
     def __init__(self, codec: ValueCodec) -> None:

@@ -76,7 +76,7 @@ def test_what_is_not_there(packs: Packs, tmp_path: Path) -> None:
 
 def test_what_is_open_or_damaged(packs: Packs, tmp_path: Path) -> None:
     """Open files are named; what cannot be read is left out of what is written anew."""
-    others = fill(tmp_path, "gz")
+    others = fill(tmp_path)
     path = tmp_path / "n-0-a.jsonl.gz"
     data = bytearray(path.read_bytes())
     data[30] ^= 255

@@ -38,7 +38,6 @@ class Router(Protocol):
         ...
 
     def owns(self, entry: Entry) -> bool:
-        """Whether this agent is to fetch *entry*."""
         ...
 
     def own_links(self, way: LinkOrigin, keys: list[bytes], *, anyway: bool = False) -> list[bytes]:
@@ -65,7 +64,6 @@ class RetryFailed:
         return bool(self._parts.policy.retry_failed_after)
 
     def due(self, identity: bytes, wall: float) -> UrlState | None:
-        """The state of a URL that failed and may be tried again, or None."""
         policy = self._parts.policy
         after = policy.retry_failed_after
         if not after:
@@ -105,13 +103,11 @@ class RetryFailed:
 
 
 class PageCounter(Protocol):
-    """Counts pages in their commit."""
-
     def concluded(self, lease: Lease, event: Event) -> None:
-        """The URL of *lease* is done, or has failed."""
+        ...
 
     def save(self) -> None:
-        """Put the counts into the store's next batch."""
+        ...
 
 
 class StoredPageLinks:
@@ -181,7 +177,6 @@ class StoredPageLinks:
         return here
 
     def save(self) -> None:
-        """Put the counts into the store's next batch."""
         if self.counting is not None:
             self.counting.save()
 

@@ -62,7 +62,6 @@ class RevisitPlanner:
             lease.plan = self.revisits.get(lease.entry.identity)
 
     def concluded(self, lease: Lease, event: Event, wall: float) -> None:
-        """The URL of *lease* is done, or has failed, in the batch that says so."""
         entry, found = lease.entry, lease.found
         if self.revisits.idle or entry.volatile:
             return
@@ -80,12 +79,10 @@ class RevisitPlanner:
             self.revisits.missed(identity, wall)
 
     def forget(self, identity: bytes) -> None:
-        """Forget the plan of a URL that the job forgets."""
         if not self.revisits.idle:
             self.revisits.forget(identity)
 
     def withdraw(self, identity: bytes) -> None:
-        """A URL became pending for another reason than its plan."""
         if not self.revisits.idle:
             self.revisits.withdraw(identity)
 
@@ -137,7 +134,6 @@ class RevisitPlanner:
         return True
 
     def save(self) -> None:
-        """Put the counts into the store's next batch."""
         self.revisits.save()
 
 

@@ -37,8 +37,6 @@ BEHIND_FIRST = order_key(FIRST, 0)[:4] + b"\xff" * LONGEST
 
 @dataclass(frozen=True, slots=True)
 class FrontierStatistics:
-    """A snapshot. All are counts."""
-
     pending: int
     leased: int
     hosts: int
@@ -135,7 +133,6 @@ class Frontier(QueueParts):
 
     @property
     def pending(self) -> int:
-        """URLs that are pending or leased."""
         return self.counters.pending + self.states.volatile
 
     def statistics(self) -> FrontierStatistics:
@@ -187,7 +184,6 @@ class UrlEdits:
         return True
 
     def revive_host(self, host: str) -> bool:
-        """Forget that *host* was given up; return whether it was."""
         dead = self._frontier.health.revive(host, self._records.touch(host))
         self._records.save()
         return dead

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 
 class VisitCheck(Protocol):
-    """One thing that may keep a visit, or some of its URLs, from going out."""
-
     def check(self, visit: Visit, now: float) -> bool:
         """Remove from *visit* what may not go out; False if nothing is left, and it is over."""
         ...
@@ -99,7 +97,6 @@ class BlockedUrlCheck:
 
 
 def refill(residents: Residents, host: HostState) -> None:
-    """Read the next rows of *host* if its front is empty."""
     if host.more and not host.front:
         residents.fronts.refill(host)
 
@@ -215,11 +212,9 @@ class ForeignUrlCheck:
 
     @property
     def busy(self) -> bool:
-        """Whether `step` has anything to do."""
         return self._steps is not None
 
     def step(self) -> None:
-        """Examine a portion of what was held back before."""
         if self._steps is not None and sum(1 for _ in islice(self._steps, _PORTION)) < _PORTION:
             self._steps = None
 
@@ -287,16 +282,13 @@ class ForeignUrlCheck:
         return False
 
     def holds_back(self, entry: Entry) -> bool:
-        """Whether *entry* may not be fetched here."""
         foreign = self._is_foreign
         return foreign is not None and foreign(entry.host, entry.url)
 
     def counts_as_leased(self, entry: Entry) -> bool:
-        """Whether *entry* counts as leased only because it is held back."""
         return entry.key in self._entries.get(entry.host, {})
 
     def release(self, entry: Entry) -> None:
-        """Count *entry* as leased no longer."""
         held = self._entries.get(entry.host, {})
         if held.pop(entry.key, None) is not None:
             self._fronts.unlease(entry)
@@ -399,7 +391,6 @@ class Lease:
         return sorted(children, key=_is_link)
 
     def take_links(self) -> list[str]:
-        """Remove and return the bulk links."""
         links, self.links = self.links, []
         return links
 
@@ -535,7 +526,6 @@ class Leases:
             self._workbench.offer(host)
 
     def unlease(self, entry: Entry) -> None:
-        """*entry* is no longer leased."""
         self._residents.fronts.unlease(entry)
         self._domains.unlease(entry.host)
         self.out -= 1

@@ -88,7 +88,6 @@ class DuplicateDomains:
             self._kv.put(_DOMAIN + domain.encode(), b"")
 
     def forget(self, domain: str) -> bool:
-        """*domain* is none, as far as is known; whether it was."""
         self._suspects.pop(domain, None)
         if domain not in self._domains:
             return False
@@ -133,7 +132,6 @@ class TrapStats:
         return self.change(host, HostTrapStats() if stats is None else stats)
 
     def change(self, host: str, stats: HostTrapStats) -> HostTrapStats:
-        """*stats* is that of *host*, and changed."""
         if host not in self._known:
             self._unknown.discard(host)
             self._keep(host, stats)
@@ -164,7 +162,6 @@ class TrapStats:
         return stats
 
     def save(self) -> None:
-        """Put what has changed into the store's next batch."""
         for host in self._touched:
             stats = self._known[host]
             if len(stats):
@@ -174,7 +171,6 @@ class TrapStats:
         self._touched.clear()
 
     def forget(self, host: str) -> None:
-        """*host* is dropped from the job."""
         self._known.pop(host, None)
         self._touched.discard(host)
         self._unknown.discard(host)
@@ -189,7 +185,6 @@ def page_rows(host: str) -> bytes:
 
 
 def pack(stats: HostTrapStats) -> bytes:
-    """The stored form of *stats*."""
     closed = {key: trap.value for key, trap in stats.closed.items()}
     packed: bytes = msgpack.packb([stats.counts, closed, stats.mined])
     return packed
@@ -270,7 +265,6 @@ class UrlMiner:
         return bool(entry.flags & _SPECULATIVE) and self._misses(entry.host, entry.url)
 
     def concluded(self, entry: Entry, event: Event) -> None:
-        """Learn from the end of *entry*, if it was mined."""
         told = _TOLD.get(event)
         if told is None or not entry.flags & _SPECULATIVE:
             return
@@ -302,7 +296,6 @@ class SessionUrls:
         return None if session is None or known in (None, _short(url)) else session.page
 
     def claim(self, url: str, host: str) -> None:
-        """The normal *url* on *host* stands for its page, unless another one does."""
         session = self.session(url, host)
         if session is not None:
             key = _key(host, session)
@@ -519,12 +512,10 @@ class Traps:
                     self.met[Trap.PREFIX] += 1
 
     def was_known(self, url: str) -> None:
-        """The normal *url* was found, and is known already."""
         if "&" in url and self._policy.traps.permuted:
             self._orders.note(url)
 
     def concluded(self, entry: Entry, event: Event) -> None:
-        """*entry* has ended with *event*."""
         if self._policy.traps.sessions:
             self._session_urls.concluded(entry, event)
 
@@ -622,7 +613,6 @@ class Traps:
                 self._stats.report(host, found, self._policy.traps)
 
     def _learning(self, host: str, *, fresh: bool) -> HostTrapStats:
-        """The stats of *host*, to be told of a page; something may open if it is *fresh*."""
         stats = self._stats.learn(host)
         if fresh and stats.closed:
             self._reopened(host)

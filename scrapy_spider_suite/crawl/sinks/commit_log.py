@@ -48,13 +48,13 @@ class Sink(Protocol):
         """The page of *lease* has settled: hold it while something is not written."""
 
     def pulse(self) -> None:
-        """Once a second."""
+        ...
 
     async def finish(self) -> None:
         """Write everything, and tell the log."""
 
     async def close(self) -> None:
-        """Close the files."""
+        ...
 
 
 async def finish_quietly(ending: Awaitable[None]) -> None:
@@ -66,8 +66,6 @@ async def finish_quietly(ending: Awaitable[None]) -> None:
 
 
 class CommitLog(Protocol):
-    """The crawl, as a sink sees it."""
-
     crawler: Crawler
 
     @property
@@ -89,18 +87,16 @@ class CommitLog(Protocol):
         """The output of each of *leases* is durable, or its faults say that it will not be."""
 
     def pause(self, why: str) -> None:
-        """Send nothing until `unpause` for every reason *why*."""
+        ...
 
     def unpause(self, why: str) -> None:
-        """Withdraw the reason *why*."""
+        ...
 
     def pause_until_writable(self, why: str) -> None:
         """Nothing can be written, because of *why*: pause until that may have changed."""
 
 
 class FrontierLog:
-    """The log with the suite's scheduler."""
-
     def __init__(self, crawl: Crawl, engine: Engine) -> None:
         self.crawl = crawl
         self.crawler = crawl.crawler
@@ -144,12 +140,10 @@ class PlainLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, sink: Sink) -> None:
-        """Pulse *sink* once a second."""
         self._sink = sink
         self._ticker.start()
 
     async def stop(self) -> None:
-        """Finish and close the sink."""
         self._ticker.stop()
         if self._timer is not None:
             self._timer.cancel()

@@ -89,7 +89,6 @@ class ItemFiles:
             raise
 
     def commit(self) -> None:
-        """Commit the written size; its pages are done in the same batch of the store."""
         if self._file is not None:
             self._put(self._file.path.name, self._file.size)
 
@@ -143,7 +142,6 @@ class ItemFiles:
         self._thread.shutdown()
 
     async def _begin(self) -> ItemFile:
-        """Begin a file. First its row: else a kill would leave an unknown file."""
         now = time.time()
         while True:
             self._serial += 1
@@ -261,7 +259,6 @@ class ItemPacks:
     # In
 
     def take(self, item: Any, response: Any, spider: Any) -> None:
-        """See Scrapy's signal ``item_scraped``."""
         if isinstance(item, PageItem):
             return  # packs are for pages
         try:
@@ -281,7 +278,6 @@ class ItemPacks:
             self._keep(line, lease)
 
     def _put(self, line: bytes) -> None:
-        """Collect *line*, of no page, in memory: nobody would fetch it again."""
         last = self._waiting[-1] if self._waiting else None
         if last is None or last.lease is not None or last.pile.size >= BLOCK:
             last = _ItemJob(ItemBuffer(), None)

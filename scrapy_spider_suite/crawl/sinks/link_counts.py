@@ -100,7 +100,6 @@ class LinkCountSink:
         )
 
     def take(self, item: PageItem) -> None:
-        """Count the page of *item*."""
         lease = self._log.lease_of(None if item.source is None else item.source.request)
         if lease is None:
             self._counts.page(_facts(item))
@@ -119,7 +118,6 @@ class LinkCountSink:
         self._counts.page(lease.facts)
 
     def save(self) -> None:
-        """Put all counts into the store's next batch."""
         self._counts.save()
 
     # A sink: the frontier saves and flushes by itself, nobody else does
@@ -143,7 +141,6 @@ class LinkCountSink:
             self._log.crawler.stats.set_value(f"suite/link_stats/{name}", getattr(totals, name))
 
     async def close(self) -> None:
-        """Close the job, if nobody else has opened it."""
         if self._log.crawl is None and not has_crawl(self._log.crawler):
             close_job(self._log.crawler)
 

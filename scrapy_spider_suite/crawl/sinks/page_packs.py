@@ -94,7 +94,6 @@ class ClosedPacks:
             )
 
     def look(self) -> None:
-        """Another pack is closed."""
         self._merging.notify()
         if self._uploads is not None:
             self._uploads.notify()
@@ -249,7 +248,6 @@ def check_pack_folder(settings: SuiteSettings, folder: Path) -> None:
 
 
 def pack_limits(settings: SuiteSettings) -> dict[str, Any]:
-    """When packs are full, and how they are synced."""
     return {
         "max_bytes": settings.packs_size, "max_age": settings.packs_age,
         "power": settings.commit_survives == "power",
@@ -257,7 +255,6 @@ def pack_limits(settings: SuiteSettings) -> dict[str, Any]:
 
 
 def pack_plan(log: CommitLog, folder: Path) -> PackPlan:
-    """How packs are written in *folder*."""
     settings, crawler = log.settings, log.crawler
     job = None if log.crawl is None else log.crawl.job
     agent = crawler.settings["USER_AGENT"] or ""
@@ -387,7 +384,6 @@ class PagePacks:
     # In
 
     def fetched(self, fetched: FinishedFetch) -> None:
-        """Take an answer, or the failure of a fetch."""
         fetch = packed_fetch(fetched)
         if fetch is None:
             return
@@ -399,7 +395,6 @@ class PagePacks:
             self._pack([fetch], None)
 
     def take(self, item: PageItem) -> None:
-        """Pack the page of *item*."""
         lease = self._log.lease_of(None if item.source is None else item.source.request)
         if lease is None:
             self._pack([packed_item(item, None)], self._log.lease_of(item.owner))
@@ -529,7 +524,6 @@ class PagePacks:
 
     @property
     def recovering(self) -> bool:
-        """Whether packs of an earlier run are being closed."""
         return not self._writer.recovery.done()
 
     def _retry(self) -> None:
