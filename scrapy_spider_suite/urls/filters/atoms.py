@@ -172,7 +172,7 @@ def _host_equals_one_of(argument: str, given: FilterInputs) -> Test:
 
 @atom(
     "HostEndsWith(suffix)", ".example.com",
-    "the host ends with *suffix*: with a dot before it, what lies below a domain",
+    "the host ends with *suffix*; a dot in front means all hosts below a domain",
 )  # fmt: skip
 def _host_ends_with(argument: str, given: FilterInputs) -> Test:
     return _host_ends((read.read_host(read.read_text(argument)),))
@@ -231,7 +231,7 @@ def _domain_equals_one_of(argument: str, given: FilterInputs) -> Test:
 
 @atom(
     "PublicSuffixEqualsOneOf(suffixes)", "co.uk, de",
-    "what names are registered under, by the list of public suffixes, is one of *suffixes*",
+    "the public suffix of the host is one of *suffixes*",
 )  # fmt: skip
 def _public_suffix_equals_one_of(argument: str, given: FilterInputs) -> Test:
     suffixes = frozenset(name.removeprefix(".") for name in read.read_hosts(argument))
@@ -240,8 +240,8 @@ def _public_suffix_equals_one_of(argument: str, given: FilterInputs) -> Test:
 
 @atom(
     "CountryEqualsOneOf(codes)", "DE, AT, CH",
-    "the address of the host is in one of the countries, by the file that SUITE_COUNTRIES names; "
-    "an address that it does not have is in none",
+    "the address of the host is in one of the countries, by the file in SUITE_COUNTRIES; an "
+    "address that the file lacks has no country",
     Fact.ADDRESS,
 )  # fmt: skip
 def _country_equals_one_of(argument: str, given: FilterInputs) -> Test:
@@ -337,7 +337,7 @@ def _path_ends(suffixes: tuple[str, ...]) -> Test:
 
 @atom(
     "FileTypeEqualsOneOf(types)", "html, pdf",
-    "what follows the last dot of the path's last segment; case does not matter",
+    "the ending after the last dot of the path is one of *types*; case does not matter",
 )  # fmt: skip
 def _file_type_equals_one_of(argument: str, given: FilterInputs) -> Test:
     types = read.read_lowered(argument)
@@ -370,7 +370,7 @@ def _path(url: str) -> str:
 # How it was found
 
 
-@atom("DepthLessThan(n)", "5", "fewer than *n* links lead there from a seed", Fact.DEPTH)
+@atom("DepthLessThan(n)", "5", "the URL is fewer than *n* links from a seed", Fact.DEPTH)
 def _depth_less_than(argument: str, given: FilterInputs) -> Test:
     limit = read.read_number(argument, 1)
     return lambda url, subject: subject.depth < limit
@@ -435,8 +435,8 @@ def _media_type_equals_one_of(argument: str, given: FilterInputs) -> Test:
 
 @atom(
     "LanguageEqualsOneOf(tags)", "de, en-GB",
-    "the page says so itself, by Content-Language or the `lang` of its `html`; `de` is `de-AT` too "
-    "(RFC 4647 §3.3.1), and a page that does not say is none",
+    "the language of the page, by Content-Language or the `lang` of its `html`, is one of *tags*; "
+    "`de` includes `de-AT` (RFC 4647 §3.3.1); a page without both has no language",
     Fact.PAGE,
 )  # fmt: skip
 def _language_equals_one_of(argument: str, given: FilterInputs) -> Test:
