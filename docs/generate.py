@@ -31,14 +31,14 @@ HERE = Path(__file__).parent
 
 _RETRIES = {
     Retry.NOBODY: "nobody",
-    Retry.STORE: "the store, up to `SUITE_RETRY_TIMES`",
-    Retry.HOST: "the store, without counting",
+    Retry.STORE: "frontier, up to `SUITE_RETRY_TIMES`",
+    Retry.HOST: "frontier, without limit",
 }
 _HEALTH = {
-    Health.WELL: "it is well",
-    Health.OVERLOADED: "overloaded: back-off",
-    Health.UNREACHABLE: "unreachable: back-off, in the end given up",
-    Health.NONE: "nothing",
+    Health.WELL: "answers",
+    Health.OVERLOADED: "back-off (overloaded)",
+    Health.UNREACHABLE: "back-off (unreachable), in the end given up",
+    Health.NONE: "none",
 }
 
 
@@ -78,7 +78,7 @@ def _title(page: str) -> str:
 def outcomes() -> Iterator[str]:
     """The outcome table."""
     yield from _head(
-        "Event", "What happened", "The URL is", "Tried again by", "Of its host it says", "Stat"
+        "Event", "Meaning", "The URL is", "Tried again by", "Effect on the host", "Stat"
     )
     for event, outcome in OUTCOMES.items():
         state = outcome.state.value

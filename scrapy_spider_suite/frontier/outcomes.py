@@ -124,7 +124,7 @@ OUTCOMES: dict[Event, Outcome] = {
         "a pipeline, a feed or the store found the disk full, read-only, broken: the crawl pauses",
         _PENDING, Retry.HOST,
     ),
-    Event.REDIRECT: Outcome("3xx: its target is a link of its own", _DONE),
+    Event.REDIRECT: Outcome("3xx; the target is a new link", _DONE),
     Event.REPLACED: Outcome("a middleware returned another request in its place", _DONE),
     Event.CLIENT_ERROR: Outcome("4xx other than 408 and 429", _FAILED),
     Event.TOO_MANY_REQUESTS: Outcome("429", _PENDING, Retry.STORE, Health.OVERLOADED),
@@ -137,7 +137,9 @@ OUTCOMES: dict[Event, Outcome] = {
     Event.CONNECTION_LOST: Outcome(
         "connection failed, reset, closed, or TLS broke", _PENDING, Retry.STORE, Health.UNREACHABLE
     ),
-    Event.BAD_RESPONSE: Outcome("what came was no HTTP, or no gzip", _PENDING, Retry.STORE),
+    Event.BAD_RESPONSE: Outcome(
+        "the answer was not HTTP, or its body not gzip", _PENDING, Retry.STORE
+    ),
     Event.DATA_LOSS: Outcome("the body was cut short", _PENDING, Retry.STORE),
     Event.TOO_LARGE: Outcome("larger than DOWNLOAD_MAXSIZE, or cancelled", _FAILED),
     Event.DNS: Outcome(
@@ -151,7 +153,7 @@ OUTCOMES: dict[Event, Outcome] = {
     Event.IGNORED: Outcome("a middleware raised IgnoreRequest", _FAILED, Retry.NOBODY, Health.NONE),
     Event.ROBOTS: Outcome("forbidden by robots.txt", _FAILED, Retry.NOBODY, Health.NONE),
     Event.ROBOTS_UNAVAILABLE: Outcome(
-        "robots.txt cannot be had for now (RFC 9309 §2.3.1.4)", _PENDING, Retry.HOST, Health.NONE
+        "robots.txt cannot be fetched now (RFC 9309 §2.3.1.4)", _PENDING, Retry.HOST, Health.NONE
     ),
     Event.TOO_MANY_HOPS: Outcome("the eleventh redirect in a row", _FAILED),
     Event.REDIRECT_LOOP: Outcome("redirects to itself again", _FAILED),
@@ -159,7 +161,8 @@ OUTCOMES: dict[Event, Outcome] = {
         "no download handler for the scheme", _FAILED, Retry.NOBODY, Health.NONE
     ),
     Event.DROPPED: Outcome(
-        "a request_scheduled handler dropped what replaced it", _FAILED, Retry.NOBODY, Health.NONE
+        "a request_scheduled handler dropped the request that replaced it",
+        _FAILED, Retry.NOBODY, Health.NONE,
     ),
     Event.BUDGET: Outcome(
         "the host's page budget is used up (SUITE_HOST_MAX_PAGES)",
@@ -169,7 +172,7 @@ OUTCOMES: dict[Event, Outcome] = {
         "the host was given up (SUITE_DEAD_HOST_FAILURES)", _FAILED, Retry.NOBODY, Health.NONE
     ),
     Event.OUT_OF_FILES: Outcome(
-        "this process has no file descriptor left: our fault", _PENDING, Retry.HOST, Health.NONE
+        "the process has no file descriptor left", _PENDING, Retry.HOST, Health.NONE
     ),
     Event.INTERRUPTED: Outcome(
         "the crawl was stopped in the middle", _PENDING, Retry.HOST, Health.NONE
@@ -191,11 +194,11 @@ OUTCOMES: dict[Event, Outcome] = {
         "2xx of a media type that is not wanted (SUITE_MEDIA_TYPES)", _FAILED
     ),
     Event.TRAP: Outcome(
-        "it waited in what turned out to be a trap (SUITE_TRAPS)",
+        "the URL is in a trap that was found after it was queued (SUITE_TRAPS)",
         _FAILED, Retry.NOBODY, Health.NONE,
     ),
     Event.NOT_THERE: Outcome(
-        "4xx of a URL that nobody linked to (SUITE_GUESS_URLS); 408 and 429 apart",
+        "4xx other than 408 and 429, for a URL that nobody linked to (SUITE_GUESS_URLS)",
         _FAILED,
     ),
     Event.FILTERED: Outcome(
@@ -203,12 +206,11 @@ OUTCOMES: dict[Event, Outcome] = {
     ),
     Event.NOT_PARSED: Outcome("2xx, and SUITE_PARSE_FILTER does not want the page", _DONE),
     Event.UNREADABLE: Outcome(
-        "it was fetched and packed, and was not there any more when its links were to be read "
-        "(SUITE_READ_LINKS)",
+        "its pack was gone or damaged when its links were to be read (SUITE_READ_LINKS)",
         _FAILED, Retry.NOBODY, Health.NONE,
     ),
     Event.ELSEWHERE: Outcome(
-        "the host is another agent's, and the request cannot be stored, so it cannot go there",
+        "the host belongs to another agent, and the request cannot be sent to it",
         _FAILED, Retry.NOBODY, Health.NONE,
     ),
 }  # fmt: skip
