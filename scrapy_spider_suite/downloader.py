@@ -1,14 +1,10 @@
 """The gate: the only way to the wire (architecture, §4.2).
 
-A request with a visit comes from the frontier at its time, and normally goes straight through. A
-request without a visit (robots.txt, media, a component's own download) waits here for the clocks of
-its host and address, never for a visit that is out, and counts as active only while its bytes flow.
-So a fetch nested in a visit cannot deadlock, and a slow host's images cannot use up
-CONCURRENT_REQUESTS.
+A request with a visit comes from the frontier at its time. One without (robots.txt, media) waits
+here for the clocks of its host and address, never for a visit, and is active only while its bytes
+flow. So a fetch nested in a visit cannot deadlock, and slow images leave CONCURRENT_REQUESTS free.
 
-With another scheduler no request has a visit. Then each counts as active from beginning to end, as
-in Scrapy's downloader: by that the engine knows that the crawl goes on, and how many requests to
-ask for.
+With another scheduler no request has a visit: each is active from beginning to end, as in Scrapy.
 """
 
 from __future__ import annotations
@@ -65,11 +61,7 @@ _WIRED = frozenset({"http", "https"})
 
 
 class PoliteDownloader(Downloader):
-    """Scrapy's downloader with the frontier's clocks in place of its slots' delays.
-
-    The slots stay: AutoThrottle and others read and set their delays. A slot's delay is the least
-    delay of its host.
-    """
+    """Scrapy's downloader with the frontier's clocks; a slot's delay is the least of its host."""
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
@@ -84,7 +76,7 @@ class PoliteDownloader(Downloader):
 
     @property
     def parts(self) -> CrawlParts:
-        """The parts of this crawl; made by now if there is a scheduler of the suite."""
+        """The parts of this crawl."""
         if self._parts is None:
             self._parts = parts = open_crawl(self.crawler)
             if parts.crawl.engine is None:
@@ -98,7 +90,7 @@ class PoliteDownloader(Downloader):
         return self.parts.crawl
 
     def needs_backout(self) -> bool:
-        """See Scrapy's downloader; true for ``start()`` also when enough requests wait."""
+        """See Scrapy; true for ``start()`` also when enough requests wait."""
         busy = 0 < self.total_concurrency <= len(self.active)  # 0: no limit
         return busy or self.crawl.start_has_to_wait()
 
@@ -106,10 +98,10 @@ class PoliteDownloader(Downloader):
     def fetch(
         self, request: Request, spider: Spider | None = None
     ) -> Generator[Deferred[Any], Any, Request | Response]:
-        """See Scrapy's downloader. The visit of *request* is released in any case.
+        """See Scrapy's downloader. Releases the visit of *request* in any case.
 
-        A Deferred, because the engine goes on within the same call: a turn of the loop later,
-        places would be given to new requests before the scraper knows of this response.
+        A Deferred: a turn of the loop later, places would go to new requests before the scraper
+        knows of this response.
         """
         crawl = self.crawl
         lease = crawl.leases.get(request)
@@ -235,9 +227,8 @@ class PoliteDownloader(Downloader):
         return host, frontier.residents.clocks.state(group, numeric, now)
 
     async def _resolve(self, request: Request) -> str:
-        """Write the address to connect to into the request's meta, and return it.
-
-        Raises `CannotResolveHostError`, `PrivateAddressRefused`.
+        """Put the address into the request's meta. Raises `CannotResolveHostError`,
+        `PrivateAddressRefused`.
         """
         try:
             found = await self._until_cut(self.crawl.resolver.resolve(hostname(request)))
@@ -263,10 +254,7 @@ class PoliteDownloader(Downloader):
         return sharing is not None and sharing.pause(host, address) > 0
 
     def wake(self, *keys: str) -> None:
-        """Let requests that wait for hosts or addresses with these *keys* look again.
-
-        Without keys: all of them.
-        """
+        """Let requests for *keys* (none: all) look again."""
         self.parts.wire.wake(*keys)
 
     async def _transfer(
@@ -329,7 +317,7 @@ class PoliteDownloader(Downloader):
         return response
 
     async def _until_cut(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await *work*. Raises `StoppedError` if `cut_short` ends it."""
+        """Await *work*. Raises `StoppedError` after `cut_short`."""
         task = asyncio.ensure_future(work)
         self._cuttable.add(task)
         try:
@@ -345,6 +333,6 @@ class PoliteDownloader(Downloader):
         """Do nothing: slots neither queue nor delay here."""
 
     def cut_short(self) -> None:
-        """End all look-ups and transfers under way: the time of the stop is over."""
+        """End all look-ups and transfers: the time of the stop is over."""
         for task in self._cuttable:
             task.cancel()

@@ -1,10 +1,6 @@
-"""Dupefilters with bounded memory for Scrapy's own scheduler: seen requests are on disk.
-
-Scrapy's dupefilter keeps every fingerprint in memory, some 100 bytes each. They need no add-on::
+"""Dupefilters on disk, with bounded memory, for Scrapy's own scheduler; no add-on needed::
 
     DUPEFILTER_CLASS = "scrapy_spider_suite.dupefilter.TrieDupeFilter"   # or SieveDupeFilter
-
-The suite's own scheduler does not use them.
 """
 
 from __future__ import annotations
@@ -37,22 +33,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_UPKEEP_AFTER = 256
-"""Requests between two rounds of upkeep."""
-_URL_MAX = 16_000
-"""Most characters of a URL; a trie has room for four times as many bytes."""
+_UPKEEP_AFTER = 256  # requests between two rounds of upkeep
+_URL_MAX = 16_000  # most characters of a URL; a trie has room for four times as many bytes
 
 
 class StoredDupeFilter(BaseDupeFilter):
-    """Base: the files, the log and the stats of a dupefilter.
+    """Base: files in *folder* (else temporary), log (*debug*: each duplicate) and stats.
 
-    *folder* is the job directory; without one, the files are in a temporary folder that is removed
-    with the crawl. *debug* logs each duplicate.
-
-    While the disk is full, new keys are kept in memory and written later.
-
-    Scrapy's scheduler loses pending requests in a kill. So the keys of a killed run are forgotten:
-    the next run has the files of the last run that ended in order.
+    While the disk is full, new keys stay in memory. Scrapy loses pending requests in a kill, so the
+    keys of a killed run are forgotten.
     """
 
     folder = ""
@@ -77,7 +66,7 @@ class StoredDupeFilter(BaseDupeFilter):
         return made
 
     def open(self) -> None:
-        """Open the files. Raises `SettingsError`, `JobError`; a command ends with one line."""
+        """Open the files. Raises `SettingsError`, `JobError`; a command ends."""
         assert self._crawler is not None
         try:
             self._open_files(suite_settings(self._crawler))
@@ -129,8 +118,7 @@ class StoredDupeFilter(BaseDupeFilter):
 
     @abstractmethod
     def _damaged(self) -> Iterable[str]:
-        """A line for each file that cannot be read, with its name."""
-
+        ...
     @abstractmethod
     def _close(self) -> None:
         """Close the files."""
@@ -189,7 +177,7 @@ class StoredDupeFilter(BaseDupeFilter):
             self._checkpoint.close()
 
     def log(self, request: Request, spider: Spider) -> None:
-        """Log a duplicate as Scrapy does, and count it in ``dupefilter/filtered``."""
+        """Log a duplicate as Scrapy does; count ``dupefilter/filtered``."""
         extra = {"spider": spider}
         if self._debug:
             said = "Filtered duplicate request: %s (referer: %s)"
@@ -205,10 +193,10 @@ class StoredDupeFilter(BaseDupeFilter):
 
 
 class SieveDupeFilter(StoredDupeFilter):
-    """Seen requests by their fingerprints, of any `REQUEST_FINGERPRINTER_CLASS`.
+    """Seen requests by fingerprints of any `REQUEST_FINGERPRINTER_CLASS`.
 
-    The sorted files of Mercator's sieve: 16 or 8 bytes a request on disk (``SUITE_SIEVE_BITS``), a
-    bounded number in memory, and a cache before them, shares of ``SUITE_MEMORY``.
+    Sorted files of Mercator's sieve: 16 or 8 bytes a request (``SUITE_SIEVE_BITS``), within
+    ``SUITE_MEMORY``.
     """
 
     folder = "seen-sieve"
@@ -264,10 +252,9 @@ class SieveDupeFilter(StoredDupeFilter):
 
 
 class TrieDupeFilter(StoredDupeFilter):
-    """Seen requests by their URLs, in compressed tries: exact, and readable.
+    """Seen requests by URLs, in compressed tries: exact, and readable.
 
-    The key of a GET request without a body is its canonical URL, as with Scrapy's fingerprinter;
-    of any other request its fingerprint. Another ``REQUEST_FINGERPRINTER_CLASS`` is refused.
+    GET without a body: the canonical URL; otherwise Scrapy's fingerprint, and no other class of it.
     """
 
     folder = "seen-trie"

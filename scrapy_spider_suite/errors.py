@@ -1,47 +1,5 @@
 """Every error that the suite raises, as one tree.
 
-::
-
-    SuiteError
-    ├── SettingsError
-    │   └── FilterError
-    ├── JobError
-    │   ├── JobInUseError
-    │   ├── JobFormatError
-    │   ├── JobDamagedError
-    │   ├── JobSettingsError
-    │   └── StoreWriteError
-    ├── ActionError
-    ├── CodecError
-    │   └── UnstorableError
-    ├── ClusterError
-    │   ├── RegistryError
-    │   ├── LedgerError
-    │   ├── JoinRefusedError
-    │   ├── FencedError
-    │   ├── AgentCallError
-    │   ├── MessageError
-    │   │   └── MessageTooLargeError
-    │   ├── TransportError
-    │   └── HandoverFileError
-    ├── ResolveError
-    │   ├── NoSuchHostError
-    │   └── ResolveTimeoutError
-    ├── PackError
-    │   ├── PackDamagedError
-    │   ├── PackWriteError
-    │   ├── PackRefusedError
-    │   ├── PackUploadError
-    │   ├── PackUploadedError
-    │   └── PackMissingError
-    ├── SearchError
-    │   ├── QueryError
-    │   ├── SearchBusyError
-    │   └── SearchDamagedError
-    ├── UnknownUrlError
-    ├── PrivateAddressError
-    └── OutOfFilesError
-
 Each message is one line that a person can act on; it is shown without a traceback.
 """
 
@@ -59,16 +17,15 @@ class SettingsError(SuiteError):
 
     @classmethod
     def of(cls, name: str, value: object, allowed: str) -> SettingsError:
-        """Say which setting has which value and what is *allowed* instead."""
+        """Return the error of a setting, its value and the *allowed* ones."""
         return cls(f"{name} = {value!r}: expected {allowed}")
 
 
 class FilterError(SettingsError):
-    """A filter expression cannot be parsed; the message names line and column.
+    """A filter expression cannot be parsed.
 
     Attributes:
         why: the reason, without the place.
-        text: the expression.
         line, column: from 1.
     """
 
@@ -102,18 +59,18 @@ class JobInUseError(JobError):
 
 
 class JobFormatError(JobError):
-    """The job directory has a data format that this release does not read."""
+    """The job directory has another data format."""
 
 
 class JobDamagedError(JobError):
-    """The job directory was written by the suite, but its contents cannot be read."""
+    """The contents of the job directory cannot be read."""
 
 
 class JobSettingsError(JobError):
-    """A resumed job was given another value for a setting that is fixed for its life.
+    """A resumed job was given another value for a fixed setting.
 
     Attributes:
-        names: the settings in question, with their ``SUITE_`` prefix.
+        names: the settings, with their ``SUITE_`` prefix.
     """
 
     def __init__(self, message: str, names: Collection[str] = ()) -> None:
@@ -137,8 +94,8 @@ class UnstorableError(CodecError):
     """A request cannot be stored.
 
     Attributes:
-        key: the part that has no stored form: ``callback``, ``errback``, ``meta['x']``,
-            ``cb_kwargs['y']``, ``class``, or another attribute of the request.
+        key: ``callback``, ``errback``, ``meta['x']``, ``cb_kwargs['y']``, ``class``, or an
+            attribute.
         reason: why, in a few words.
     """
 
@@ -153,12 +110,11 @@ class ClusterError(SuiteError):
 
 
 class RegistryError(ClusterError):
-    """Redis cannot be used now; it may have run the command all the same.
+    """Redis cannot be used now; it may have run the command.
 
     Attributes:
-        kind: ``away`` (no connection, or no answer in time), ``memory`` (it is full), ``type`` (a
-            key of ours has another type), ``damaged`` (a value was not written by the suite), or
-            ``refused`` (any other error of Redis).
+        kind: ``away`` (no answer in time), ``memory`` (full), ``type`` (a key has another type),
+            ``damaged`` (foreign data), or ``refused``.
     """
 
     def __init__(self, message: str, kind: str) -> None:
@@ -191,11 +147,10 @@ class JoinRefusedError(ClusterError):
 
 
 class FencedError(ClusterError):
-    """A process does not act for its agent any more, and must start no fetch.
+    """A process acts for its agent no more, and must start no fetch.
 
     Attributes:
-        again: it may join again: its lease had ended, or Redis lost its record. Otherwise another
-            process has its place, or it was removed.
+        again: it may join again: its lease had ended, or Redis lost its record.
     """
 
     def __init__(self, message: str, *, again: bool) -> None:
@@ -212,7 +167,7 @@ class MessageError(ClusterError):
 
 
 class MessageTooLargeError(MessageError):
-    """A message is larger than agreed, packed or unpacked; or a row is too large for a message."""
+    """A message, or a row, is larger than agreed."""
 
 
 class TransportError(ClusterError):
@@ -240,14 +195,14 @@ class PackError(SuiteError):
 
 
 class PackDamagedError(PackError):
-    """Bytes in a pack are not those that were written, or more than allowed."""
+    """Bytes in a pack are not those written, or too many."""
 
 
 class PackWriteError(PackError):
-    """Pages could not be written (a full or read-only disk); nothing of them is in the pack.
+    """Pages could not be written; nothing of them is in the pack.
 
     Attributes:
-        errno: of the system's error; 0 for any other error.
+        errno: of the system's error, or 0.
     """
 
     def __init__(self, message: str, errno: int = 0) -> None:
@@ -296,14 +251,14 @@ class UnknownUrlError(SuiteError, KeyError):
 
 
 class PrivateAddressError(SuiteError):
-    """A private, loopback, link-local or otherwise special address was about to be connected to.
+    """A special address (private, loopback, link-local) was about to be connected to.
 
-    Raised before a connection is made; ``SUITE_ALLOW_PRIVATE_ADDRESSES`` lists the exceptions.
+    ``SUITE_ALLOW_PRIVATE_ADDRESSES`` lists the exceptions.
     """
 
 
 class OutOfFilesError(SuiteError):
-    """No connection could be opened because this process or machine is out of file descriptors.
+    """The process or machine is out of file descriptors.
 
-    The crawl should pause, or be given a higher limit (``ulimit -n``); the host is not to blame.
+    Pause, or raise the limit (``ulimit -n``); the host is not to blame.
     """

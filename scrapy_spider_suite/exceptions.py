@@ -1,23 +1,5 @@
 """Exceptions that the suite raises from Scrapy components.
 
-::
-
-    scrapy.exceptions.IgnoreRequest
-    ├── RobotsForbidden
-    ├── RobotsUnavailable
-    ├── HostExcluded
-    ├── UnwantedMediaType
-    ├── NotModified
-    ├── PrivateAddressRefused
-    ├── FilterRefused
-    └── RedirectRefused
-        ├── TooManyHops
-        └── RedirectLoop
-    scrapy.exceptions.DownloadFailedError
-    └── HostUnreachable
-    Exception
-    └── HostWaitsTooLong
-
 Other errors of the suite are in `scrapy_spider_suite.errors`, which does not import Scrapy.
 """
 

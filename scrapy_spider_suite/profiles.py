@@ -1,7 +1,6 @@
-"""The changes of each profile to Scrapy's settings, with the reasons; the add-on applies them.
+"""The changes of each profile to Scrapy's settings, with reasons; the add-on applies them.
 
-All are set at add-on priority or beside the project's own entries: the setting of a project, a
-spider or a command line wins, which is how each entry is switched off.
+All have add-on priority, so a project's, spider's or command line's setting wins.
 """
 
 from __future__ import annotations
@@ -140,8 +139,7 @@ def apply(
 ) -> Iterator[tuple[str, str]]:
     """Set up *settings* for *profile*, and the *switched_on* components (of `BY_SETTING`).
 
-    Yields each setting in which the project's own component replaces one of the suite, and the
-    path of the suite's.
+    Yields each setting where a project's own component wins, and the path of the suite's.
     """
     for name, path in CLASSES.items():
         if keeps(settings, name):
@@ -158,7 +156,7 @@ def apply(
 
 
 def keeps(settings: BaseSettings, name: str) -> bool:
-    """Whether the project has a class of its own for *name*, a key of `CLASSES`."""
+    """Whether the project has its own class for *name*, a key of `CLASSES`."""
     theirs = (settings.getpriority(name) or 0) > SETTINGS_PRIORITIES["addon"]
     return theirs and canonical(settings[name]) != CLASSES[name]
 
@@ -215,11 +213,7 @@ def _put_back(settings: BaseSettings, name: str, value: dict[Any, Any]) -> None:
 
 
 def canonical(component: Any) -> str:
-    """Return the import path of the class *component*, a class or any path to it.
-
-    A path that names nothing is returned unchanged: Scrapy's own helpers raise, even for one that
-    an old project switches off by None.
-    """
+    """Return the import path of *component*, a class or a path; an unknown path unchanged."""
     try:
         return global_object_name(load_object(component))
     except (ImportError, NameError, TypeError, ValueError):

@@ -1,10 +1,8 @@
 """The scheduler: the frontier behind Scrapy's scheduler interface, and the waker of its engine.
 
-The only module that reaches into the engine, at three places. It replaces the slot's set of
-requests in progress by one that tells when a request has left it: then all output of a page has
-been through the pipelines. It schedules the slot's next call when a host becomes ready: Scrapy asks
-an idle scheduler again only on other activity, or every 5 seconds. And it stands before a
-downloader that is not the suite's (`ForeignDownloader`).
+The only module that reaches into the engine: it replaces the slot's set of requests in progress, to
+hear when a page's output has been through the pipelines; it schedules the slot's next call when a
+host becomes ready; it stands before a foreign downloader (`ForeignDownloader`).
 """
 
 from __future__ import annotations
@@ -69,7 +67,7 @@ _START_FLAG, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
 
 
 class Duplicates:
-    """Which requests are known: to the frontier, or to a dupefilter of the project's own.
+    """Known requests: by the frontier, or a project's own dupefilter.
 
     Stats: ``dupefilter/filtered``, as Scrapy's dupefilter.
     """
@@ -129,10 +127,10 @@ def _own_dupefilter(crawler: Crawler) -> BaseDupeFilter | None:
 
 
 class FrontierScheduler(BaseScheduler):
-    """Hands the engine the next request that may be sent, and commits its outcome.
+    """Hands the engine the next request, and commits its outcome.
 
     Stats: ``scheduler/enqueued``, ``scheduler/dequeued`` (each ``/disk`` or ``/memory`` too),
-    ``dupefilter/filtered`` as Scrapy's scheduler; ``suite/…`` in the stats reference.
+    ``dupefilter/filtered`` as Scrapy's; ``suite/…`` in the stats reference.
     """
 
     is_suite_scheduler: ClassVar = True
@@ -153,10 +151,7 @@ class FrontierScheduler(BaseScheduler):
     # Life
 
     def open(self, spider: Spider) -> Any:
-        """Open the frontier and hook into the engine.
-
-        Raises `SuiteError` if the job is unusable; a command ends the process.
-        """
+        """Open the frontier and hook into the engine. Raises `SuiteError`; a command ends."""
         crawler = self.crawler
         try:
             check_sources(suite_settings(crawler).seeds)
@@ -232,11 +227,11 @@ class FrontierScheduler(BaseScheduler):
         await maybe_deferred_to_future(self._begin() or succeed(None))
 
     def abandon(self) -> None:
-        """Do not begin the crawl after all: `close` has nothing to do."""
+        """Do not begin the crawl: `close` has nothing to do."""
         self._closed = True
 
     def close(self, reason: str) -> Any:
-        """Write everything and close. Called once nothing is in progress."""
+        """Write everything and close, with nothing in progress."""
         if self._closed:
             return None  # it was never open
         self._closed = self.crawl.stopping = True
@@ -266,7 +261,7 @@ class FrontierScheduler(BaseScheduler):
 
     @property
     def starting(self) -> bool:
-        """Whether ``start()``, or a list of seeds, has not ended."""
+        """Whether ``start()``, or a list of seeds, goes on."""
         return self._engine._start is not None or self._seeding.busy
 
     def has_pending_requests(self) -> bool:
@@ -274,7 +269,7 @@ class FrontierScheduler(BaseScheduler):
         return self.has_work() or not (self.crawl.agent is None or self.crawl.agent.ended)
 
     def has_work(self) -> bool:
-        """Whether anything is pending, leased, waiting, to be resolved or read as a seed."""
+        """Whether anything is pending, leased, waiting or unread."""
         crawl = self.crawl
         frontier = crawl.frontier
         waiting = frontier.pending or frontier.states.in_sieve or crawl.outside.count
@@ -286,7 +281,7 @@ class FrontierScheduler(BaseScheduler):
 
     @property
     def mqs(self) -> Sized:
-        """Of the length of the queue, for ``est()`` of the telnet console."""
+        """The queue's length, for ``est()`` of the telnet console."""
         return range(self.crawl.frontier.pending)
 
     dqs = None
@@ -295,7 +290,7 @@ class FrontierScheduler(BaseScheduler):
     # In
 
     def enqueue_request(self, request: Request) -> bool:
-        """Make *request* pending; False if it is a duplicate or must not be queued."""
+        """Make *request* pending; False: a duplicate, or not to be queued."""
         return self._enqueue(request)
 
     def _enqueue(self, request: Request, mark: str = "") -> bool:
@@ -353,7 +348,7 @@ class FrontierScheduler(BaseScheduler):
     # Out
 
     def next_request(self) -> Request | None:
-        """Return the next request that may be sent now; else `wake` follows in time."""
+        """Return the next request, or None; then `wake` follows in time."""
         with condemn_on_damage(self.crawl.store):
             return self._outgoing.next()
         return None
@@ -395,7 +390,7 @@ class FrontierScheduler(BaseScheduler):
             lease.faults.add(Event.PIPELINE_ERROR)
 
     def flush_soon(self) -> None:
-        """Commit once this turn of the loop is over: one batch for all outcomes of it."""
+        """Commit after this turn of the loop, in one batch."""
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -433,7 +428,7 @@ class FrontierScheduler(BaseScheduler):
             raise CloseSpider(NO_PAGES)
 
     def pause(self, why: str) -> None:
-        """Send nothing until `unpause` was called for every reason *why*."""
+        """Send nothing until `unpause` for every reason *why*."""
         self._pauses.add(why)
         self._engine.pause()
 
@@ -462,7 +457,7 @@ class FrontierScheduler(BaseScheduler):
 
     @property
     def gate(self) -> PoliteDownloader | None:
-        """The gate; None with another downloader of the project's own."""
+        """The gate; None with a project's own downloader."""
         downloader = self._engine.downloader
         return downloader if isinstance(downloader, PoliteDownloader) else None
 
@@ -482,16 +477,16 @@ def hold(
 ) -> bool:
     """Let the page of *response* be done only when *durable* is.
 
-    For components that write items later: ``process_item`` must not wait, since the page's other
-    items wait behind it. If *durable* fails or is cancelled, or the crawl ends before it is done,
-    the page stays pending and is fetched again::
+    For components that write items later. If *durable* fails or is cancelled, or the crawl ends
+    before, the page is fetched again::
 
         def item_scraped(self, item, response):  # a handler of signals.item_scraped
             block = self.append(item)  # block.written: an asyncio.Future
             hold(self.crawler, response, block.written)
 
-    Call it from a handler of ``item_scraped`` or ``response_received`` with its *response*. Returns
-    whether the page waits: not for items of ``start()``, nor with another scheduler.
+    Call it in a handler of ``item_scraped`` or ``response_received``. Returns whether the page
+    waits:
+    not for items of ``start()``, nor with another scheduler.
     """
     slot = None if crawler.engine is None else crawler.engine._slot
     scheduler = None if slot is None else slot.scheduler

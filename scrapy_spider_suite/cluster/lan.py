@@ -72,9 +72,7 @@ class Seniority(IntEnum):
 
     BEGINS = 0
     ALONE = 1
-    MET = 2
-    """In an earlier process of the job."""
-
+    MET = 2  # in an earlier process of the job
     AMONG = 3
 
 

@@ -123,35 +123,24 @@ class MemberState(StrEnum):
     """Whether a member owns units, and may hold some."""
 
     ACTIVE = "active"
-    LEAVING = "leaving"
-    """Owns nothing, and hands over."""
-
+    LEAVING = "leaving"  # owns nothing, and hands over
     LEFT = "left"
-    DEAD = "dead"
-    """Its lease ended: others may take its units."""
-
-    REMOVED = "removed"
-    """By an operator; others may take its units when the lease is over."""
+    DEAD = "dead"  # its lease ended: others may take its units
+    REMOVED = "removed"  # by an operator; others may take its units when the lease is over
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A member as of its last heartbeat; times are Redis's, in milliseconds since 1970."""
 
     name: _Name
-    number: _Number
-    """Given once to a job; holders are known by it."""
-
+    number: _Number  # given once to a job; holders are known by it
     incarnation: Annotated[str, msgspec.Meta(max_length=16)]
     """16 hexadecimal digits of the process; empty after it stopped."""
 
     weight: _Weight
-    address: _Text
-    """Where it receives hand-over files."""
-
+    address: _Text  # where it receives hand-over files
     state: MemberState
-    ends: _Count
-    """Of its lease; 0: never."""
-
+    ends: _Count  # of its lease; 0: never
     heard: _Count
     idle: bool
     sent: _Count
@@ -178,12 +167,8 @@ class Membership(NamedTuple):
 
 
 class Holders(NamedTuple):
-    holders: Units
-    """The number of each unit's holder; 0: nobody."""
-
-    at: float
-    """Redis's time of this state in seconds."""
-
+    holders: Units  # the number of each unit's holder; 0: nobody
+    at: float  # Redis's time of this state in seconds
     epoch: int
     era: int
     moves: int
@@ -196,29 +181,15 @@ class RegistryAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     code: _Text
     now: _Count
-    id: _Text = ""
-    """Of the crawl: drawn at its beginning."""
-
-    epoch: _Count = 0
-    """Grows with each change of owners: the time of the change."""
-
-    version: _Count = 0
-    """Grows with each change of a member."""
-
-    era: _Count = 0
-    """Grows when Redis may have lost the holders: all claim them again."""
-
-    moves: _Count = 0
-    """Grows with each change of holders."""
-
-    claims: _Count = 0
-    """Until when free units are kept for their former holders."""
-
+    id: _Text = ""  # of the crawl: drawn at its beginning
+    epoch: _Count = 0  # grows with each change of owners: the time of the change
+    version: _Count = 0  # grows with each change of a member
+    era: _Count = 0  # grows when Redis may have lost the holders: all claim them again
+    moves: _Count = 0  # grows with each change of holders
+    claims: _Count = 0  # until when free units are kept for their former holders
     round: _Count = 0
     ended: bool = False
-    members: list[MemberRecord] | None = None
-    """All, if the caller knows another version."""
-
+    members: list[MemberRecord] | None = None  # all, if the caller knows another version
     ends: _Count = 0
     state: MemberState = MemberState.ACTIVE
     number: Annotated[int, msgspec.Meta(ge=0, lt=UNITS)] = 0
@@ -241,35 +212,20 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """An agent that wants to join. Raises `ValueError`: invalid name, weight or number."""
 
     name: str
-    job: str
-    """Drawn for the job directory."""
-
+    job: str  # drawn for the job directory
     folder: str
     """Unique for a directory on a running machine, whose lock proves that an earlier process is
     gone."""
 
-    grace: float | None
-    """Seconds of the lease, None: for ever; equal for all agents."""
-
+    grace: float | None  # seconds of the lease, None: for ever; equal for all agents
     weight: float = 1.0
     address: str = ""
-    fixed: Mapping[str, str] = {}
-    """Shared settings by name, as text."""
-
-    id: str = ""
-    """Of the job's crawl; empty for a new job."""
-
-    number: int = 0
-    """Of the job in the crawl; 0 for a new job."""
-
-    idle: bool = False
-    """Nothing is left of the job."""
-
-    most: int = 0
-    """Most agents, this one included; 0: any number."""
-
-    skew: float = SKEW_MAX
-    """Seconds by which its clock may differ from Redis's."""
+    fixed: Mapping[str, str] = {}  # shared settings by name, as text
+    id: str = ""  # of the job's crawl; empty for a new job
+    number: int = 0  # of the job in the crawl; 0 for a new job
+    idle: bool = False  # nothing is left of the job
+    most: int = 0  # most agents, this one included; 0: any number
+    skew: float = SKEW_MAX  # seconds by which its clock may differ from Redis's
 
     def __post_init__(self) -> None:
         encode_name(self.name)
@@ -299,9 +255,7 @@ class Heartbeat(NamedTuple):
     sent: int
     received: int
     activity: int
-    facts: Mapping[str, str | int | float | None] = {}
-    """Shown by ``scrapy cluster ls``."""
-
+    facts: Mapping[str, str | int | float | None] = {}  # shown by ``scrapy cluster ls``
     left: bool = False
 
 

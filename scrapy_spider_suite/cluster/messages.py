@@ -56,14 +56,9 @@ _LEARN: Final = 0.25
 class MessageLimits(NamedTuple):
     """Largest messages in bytes; equal on both sides."""
 
-    packed: int
-    """Of several rows."""
-
-    alone: int
-    """Of one row."""
-
-    raw: int
-    """The rows, decompressed."""
+    packed: int  # of several rows
+    alone: int  # of one row
+    raw: int  # the rows, decompressed
 
 
 class Acknowledgement(NamedTuple):

@@ -193,8 +193,7 @@ _CRAWL: Final = re.compile(r"[\w.:-]{1,100}")
 class RedisKeys:
     """The names of all keys of *crawl*. Raises `ValueError` for an invalid name."""
 
-    FIRST: ClassVar = "suite:{*}:crawl"
-    """Glob of the first key of every crawl."""
+    FIRST: ClassVar = "suite:{*}:crawl"  # glob of the first key of every crawl
 
     def __init__(self, crawl: str) -> None:
         if not _CRAWL.fullmatch(crawl):

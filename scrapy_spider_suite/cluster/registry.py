@@ -200,16 +200,14 @@ CHUNK: Final = 4_096
 class Joined(NamedTuple):
     number: int
     id: str
-    kept: bool
-    """Back before the lease ended: nobody took its units."""
+    kept: bool  # back before the lease ended: nobody took its units
 
 
 class MovedUnits(NamedTuple):
     """The result of a change of holders."""
 
     units: Units
-    why: str
-    """Why there are none: ``epoch`` or ``target``; otherwise empty."""
+    why: str  # why there are none: ``epoch`` or ``target``; otherwise empty
 
 
 class AgentRegistry(RegistryClient):

@@ -1,7 +1,4 @@
-"""The fetch log, and the tallies of the job: every fetch is a line, and is counted.
-
-Both are written once a second: a kill loses the last second or two.
-"""
+"""The fetch log, and the tallies of the job; a kill loses the last second or two."""
 
 from __future__ import annotations
 
@@ -46,15 +43,11 @@ PERIOD = 1.0
 PAGE, ROBOTS, ASIDE = "page", "robots", "aside"
 
 _TYPE = re.compile(r"[a-z0-9!#$&^_.+-]{1,31}/[a-z0-9!#$&^_.+-]{1,32}")
-_REMARKED_FLAGS = ("dataloss", "truncated")
-"""Flags of a response that become remarks."""
+_REMARKED_FLAGS = ("dataloss", "truncated")  # flags of a response that become remarks
 
 
 class FetchRecorder:
-    """Writes the fetch log of *crawler* and keeps its tallies.
-
-    *log* is that of a folder which the settings name; the log of a job is opened with the spider.
-    """
+    """Writes the fetch log of *crawler* and keeps its tallies; *log*: of a set folder."""
 
     def __init__(self, crawler: Crawler, log: FetchLog | None = None) -> None:
         self._crawler = crawler
@@ -73,10 +66,7 @@ class FetchRecorder:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> FetchRecorder:
-        """Raises `NotConfigured` where nothing is crawled, as in ``scrapy shell``.
-
-        Refuses the crawl if the folder of SUITE_FETCH_LOG cannot be used.
-        """
+        """Raises `NotConfigured`: no crawl. Refuses an unusable SUITE_FETCH_LOG."""
         if not is_crawl(crawler):
             raise NotConfigured  # without a message, which Scrapy would make a warning
         folder, log = suite_settings(crawler).fetch_log, None
@@ -88,7 +78,7 @@ class FetchRecorder:
         return cls(crawler, log)
 
     def opened(self) -> None:
-        """Open the log of the job, which is this process's by now, and load its tallies."""
+        """Open the log of the job, and load its tallies."""
         crawl = get_crawl(self._crawler)
         self._store = crawl.store
         before, self._tallies = self._tallies, FetchTotals.load(crawl.store)
@@ -118,7 +108,7 @@ class FetchRecorder:
             self._publish(self._log)
 
     def flush(self) -> None:
-        """Write the lines gathered; the tallies go with the store's next batch."""
+        """Write the lines; tallies go with the store's next batch."""
         if self._store is not None and self._tallies.changed:
             self._tallies.save(self._store)
         if self._log is not None:

@@ -37,18 +37,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_FILTER_PERIOD: Final = 5.0
-"""Seconds between two checks of the filters, whose files may change."""
+_FILTER_PERIOD: Final = 5.0  # seconds between two checks of the filters, whose files may change
 _PACKAGES: Final = (
     "scrapy-spider-suite", "Scrapy", "Twisted", "ada-url", "lxml", "protego", "tldextract",
     "rocksdict", "lzallright", "python-lzo", "rensa", "resiliparse", "tantivy",
 )  # fmt: skip
 """Packages that decide which pages are fetched, and how they are kept."""
 _COUNTS: Final = ("done", "failed", "filtered", "bytes")
-_DIGEST_TIME: Final = 5.0
-"""Most seconds that the end of a crawl waits for the digests of its seeds."""
-_NAMED_MAX: Final = 5
-"""Most seeds, and domains, that are named."""
+_DIGEST_TIME: Final = 5.0  # most seconds that the end of a crawl waits for the digests of its seeds
+_NAMED_MAX: Final = 5  # most seeds, and domains, that are named
 
 
 class JobHistoryWriter:
@@ -74,7 +71,6 @@ class JobHistoryWriter:
         return cls(crawler)
 
     def opened(self) -> None:
-        """Write the beginning of the run, its settings and filters."""
         crawl = get_crawl(self._crawler)
         if crawl.job is None:
             return
@@ -129,7 +125,6 @@ class JobHistoryWriter:
         return [self._row("filter", stage=stage, text=texts[stage]) for stage in others]
 
     def _scrapy(self, settings: SuiteSettings) -> dict[str, Any]:
-        """Scrapy's settings with an effect on the crawl, and its scope; without the job's path."""
         given = self._crawler.settings
         found = asdict(settings.project)
         del found["jobdir"]

@@ -1,4 +1,4 @@
-"""State that neither a restart nor a kill takes: cookies, items of feeds, ``spider.state``."""
+"""State kept over restarts and kills: cookies, items of feeds, ``spider.state``."""
 
 from __future__ import annotations
 
@@ -49,11 +49,10 @@ SLICE = 0.02
 
 
 class SavedCookies:
-    """Keeps cookie jars over a restart, in the mapping of *open_kv* (called as the spider opens).
+    """Keeps cookie jars over a restart, in the mapping of *open_kv*.
 
-    Scrapy keeps its jars in memory only. Changed jars of ``CookiesMiddleware`` or
-    `HostCookiesMiddleware` are written to the job every *period* seconds and at the end. Session
-    cookies are kept: to a site, a resumed crawl is the same session. Expired cookies are not.
+    Changed jars of ``CookiesMiddleware`` or `HostCookiesMiddleware` are written every *period*
+    seconds and at the end, session cookies included.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class SavedCookies:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Raises `NotConfigured`: cookies are off, or the crawl has no job directory."""
+        """Raises `NotConfigured`: no cookies, or no job directory."""
         if not crawler.settings.getbool("COOKIES_ENABLED") or not uses_job(crawler):
             raise NotConfigured
         return cls(crawler, partial(job_kv, crawler, "cookies"))
@@ -111,7 +110,7 @@ class _JarRows:
         self._warned = False
 
     def read(self, now: float) -> list[tuple[Any, list[Cookie]]]:
-        """Return each key with its cookies that have not expired at *now* (maybe none)."""
+        """Return each key with its unexpired cookies."""
         found: dict[Any, list[Cookie]] = {}
         for row, packed in self._kv.items(self._prefix):
             try:
@@ -122,7 +121,6 @@ class _JarRows:
         return list(found.items())
 
     def write(self, key: Hashable, packed: bytes | None) -> None:
-        """Write *packed* under *key*; None deletes the row."""
         try:
             row = self._prefix + self._values.dumps(key)
         except CodecError as error:
@@ -153,7 +151,6 @@ class _ScrapyJars:
                 self._jars[key].set_cookie(cookie)
 
     def save(self, seconds: float) -> None:
-        """Write changed jars, one after the other, for at most *seconds*."""
         end = time.monotonic() + seconds
         if not self._round or seconds == float("inf"):
             self._round = [*self._jars, *(key for key in self._written if key not in self._jars)]
@@ -188,7 +185,6 @@ class _HostJars:
         self._changed: set[JarKey] = set()
 
     def restore(self, now: float) -> None:
-        """Give the saved cookies to the middleware, which notes changes from now on."""
         self._middleware.changed = self._changed
         for key, cookies in self._rows.read(now):
             match key:
@@ -207,16 +203,13 @@ class _HostJars:
 
 
 class DurableFeeds:
-    """Hands each item of a feed to the system before its page is done, in a crawl with a job.
+    """Hands each item of a feed to the system before its page is done.
 
-    Scrapy's export writes to a buffered file: a ``kill -9`` would take the last items of pages that
-    no later run fetches again. An item that a feed cannot take is a fault of its page, as if a
-    pipeline had failed: with a full disk the page stays pending, and the crawl pauses.
+    Scrapy buffers: a ``kill -9`` would take items of pages that are not fetched again. An item that
+    a feed cannot take is a fault of its page: with a full disk the page stays pending.
 
-    A run without items leaves feeds of earlier runs alone: Scrapy would replace them by empty ones.
-
-    Scrapy stores feeds that are no local files, and feeds with post-processing, when the spider
-    closes or a batch is full: a kill takes the items since then.
+    A run without items leaves earlier feeds alone. Remote and post-processed feeds are stored when
+    the spider closes or a batch is full: a kill takes the items since then.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -237,7 +230,7 @@ class DurableFeeds:
         return cls(crawler)
 
     def spider_opened(self) -> None:
-        """Take the exporter's place as a signal handler: there, its errors would only be logged."""
+        """Replace the exporter's signal handler, whose errors would only be logged."""
         exporter = self._exporter = self._crawler.get_extension(FeedExporter)
         if exporter is not None:
             # One of the project's own may not be connected: then it is called by somebody else.
@@ -301,12 +294,10 @@ _UNREADABLE = b"state.unreadable"
 class SpiderState:
     """Keeps ``spider.state`` over restarts, without pickle, in the mapping of *open_kv*.
 
-    Replaces Scrapy's ``SpiderState``, whose file runs any code in it. ``state`` is a dict from
-    ``spider_opened`` on, and may hold any value that requests may (`store.request_codec`). It is
-    saved when the spider closes and, if it changed, every *period* seconds, as one row of the job.
+    ``state`` may hold any value that requests may (`store.request_codec`). It is saved at the end
+    and, if changed, every *period* seconds.
 
-    *storable* are prefixes of classes, beside the project's own, that the state may hold; *pickle*
-    is Scrapy's file; *modules* are SPIDER_MODULES.
+    *storable*: prefixes of further classes; *pickle*: Scrapy's file; *modules*: SPIDER_MODULES.
     """
 
     def __init__(
@@ -395,7 +386,6 @@ class SpiderState:
         return state
 
     def _pack(self, state: dict[Any, Any]) -> bytes | None:
-        """Return *state* without the keys that cannot be stored; None if nothing can."""
         try:
             return self._values.dumps(state)
         except CodecError as error:

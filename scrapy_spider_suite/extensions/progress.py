@@ -32,22 +32,18 @@ _CLEAR = "\r\x1b[K"
 _EOL = "\n"
 _COLUMNS = 80
 _MINUTE = 60.0
-_SAMPLING = 1.0
-"""Seconds between two samples of the queue."""
+_SAMPLING = 1.0  # seconds between two samples of the queue
 _LOGSTATS = "scrapy.extensions.logstats"
 _READY = WaitReason.READY
 
 
 class _StatusLine:
-    """A stream to a *terminal* that keeps a line below all text written to it."""
-
     def __init__(self, terminal: TextIO) -> None:
         self._terminal = terminal
         self._line = ""
         self._handlers: list[logging.StreamHandler[Any]] = []
 
     def start(self) -> None:
-        """Replace the terminal in the handlers of the log."""
         self._handlers = [
             each for each in logging.getLogger().handlers
             if isinstance(each, logging.StreamHandler) and each.stream is self._terminal
@@ -56,13 +52,11 @@ class _StatusLine:
             handler.setStream(self)
 
     def stop(self) -> None:
-        """Remove the line, and give the terminal back to the handlers."""
         self.show([])
         for handler in self._handlers:
             handler.setStream(self._terminal)
 
     def show(self, parts: list[str], ways: Sequence[str] = ()) -> None:
-        """Show the first of *ways* that fits, then as many of *parts* as fit."""
         width = self._width()
         line = next((each for each in ways if len(each) < width), "")
         for part in parts:
@@ -95,7 +89,6 @@ class _Pace:
         self._samples: deque[tuple[float, int, int, int]] = deque()
 
     def note(self, now: float, pages: int, received: int, pending: int) -> None:
-        """Note *pages* done, bytes *received*, and URLs *pending* at *now*."""
         self._samples.append((now, pages, received, pending))
         while len(self._samples) > 2 and now - self._samples[1][0] >= _MINUTE:
             self._samples.popleft()
@@ -107,10 +100,6 @@ class _Pace:
         return (more - pages) / seconds, (still_more - received) / seconds
 
     def end(self) -> str:
-        """When the queue will be empty, if it shrinks as in the later half of the crawl.
-
-        In the earlier half, the seeds come.
-        """
         now, _, _, pending = self._samples[-1]
         middle = (self._began + now) / 2
         first = max((each for each in self._samples if each[0] <= middle), default=self._samples[0])
@@ -125,11 +114,7 @@ class _Pace:
 
 
 class ProgressLine:
-    """Shows pages, rates, queue and hosts of a crawl in the broad profile.
-
-    LOGSTATS_INTERVAL is the interval in the log, without a terminal. The line replaces that of
-    Scrapy's LogStats, which counts other things; a project's own LogStats stays.
-    """
+    """Shows pages, rates, queue and hosts of a broad crawl, in place of Scrapy's LogStats."""
 
     def __init__(self, crawler: Crawler, terminal: TextIO | None) -> None:
         self._crawler = crawler
@@ -140,7 +125,7 @@ class ProgressLine:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> ProgressLine:
-        """Raises `NotConfigured`: not the broad profile, or LOGSTATS_INTERVAL is 0."""
+        """Raises `NotConfigured`: no broad profile, or LOGSTATS_INTERVAL is 0."""
         settings = crawler.settings
         if suite_settings(crawler).profile != "broad":
             raise NotConfigured("only the broad profile shows its progress")
@@ -200,7 +185,7 @@ class ProgressLine:
         return [*(f"paused by {printable(each)}" for each in named if each), "paused"]
 
     def parts(self) -> list[str]:
-        """The parts of the line on a terminal, the most important first."""
+        """The parts on a terminal, the most important first."""
         frontier, (pages, received) = self._crawl.frontier, self._pace.rates()
         counts = sorted(frontier.waits.counts, key=lambda each: each.reason is not _READY)
         return [

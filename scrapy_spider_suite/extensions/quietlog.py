@@ -1,8 +1,7 @@
-"""A log that stays small at a thousand pages a second: similar lines are written once and counted.
+"""A log that stays small at a thousand pages a second: similar lines are counted.
 
-A failed download is one line, without a traceback. The first lines of a kind are written whole;
-while the kind goes on, one line in each interval, with the number of lines held back. A kind that
-was silent for an interval begins anew.
+A failed download is one line. The first lines of a kind are written; then one in each interval,
+with the number held back. A kind silent for an interval begins anew.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True)
 class FoldedLines:
-    """*count* lines of *kind* that were held back; *level* is their highest, *last* the last."""
+    """*count* held back lines of *kind*; *level*: highest; *last* line."""
 
     kind: str
     level: int
@@ -74,7 +73,7 @@ class LineFolding:
         return f"<LineFolding: {len(self._kinds)} kinds, {held} lines held back>"
 
     def passes(self, kind: str, level: int, text: Callable[[], str]) -> bool:
-        """Whether a line of *kind* is written; otherwise it is counted, and its *text* kept."""
+        """Whether to write a line of *kind*; otherwise it is counted, *text* kept."""
         known = self._kinds.get(kind)
         if known is None:
             if len(self._kinds) >= self._kinds_max:
@@ -90,7 +89,7 @@ class LineFolding:
         return False
 
     def end_interval(self) -> list[FoldedLines]:
-        """End an interval; return the lines held back in it, the most frequent kind first."""
+        """End an interval; return its held back lines, the most frequent first."""
         held = [
             FoldedLines(name, kind.level, kind.held, kind.last)
             for name, kind in self._kinds.items() if kind.held
@@ -106,15 +105,12 @@ class LineFolding:
 
 _ENGINES = ("scrapy", "scrapy_spider_suite", "twisted", "asyncio", "py.warnings")
 """Loggers whose lines are folded; of other loggers only lines with a traceback."""
-_EXEMPT = ("scrapy.extensions", "scrapy_spider_suite.extensions")
-"""Loggers that write at intervals."""
+_EXEMPT = ("scrapy.extensions", "scrapy_spider_suite.extensions")  # loggers that write at intervals
 _DOWNLOAD_ERRORS = (DOWNLOADERRORMSG_SHORT, DOWNLOADERRORMSG_LONG)
 _VARIES = re.compile(r"<[^<>]*>|\w+://\S+|'[^']*'|\"[^\"]*\"|\d+")
 _PASSES = "suite_passes"
-_LONGEST = 500
-"""Characters of the last line of a kind."""
-_FRAMES = 5
-"""Innermost frames of a traceback in its kind."""
+_LONGEST = 500  # characters of the last line of a kind
+_FRAMES = 5  # innermost frames of a traceback in its kind
 
 
 class QuietLog:
@@ -143,7 +139,7 @@ class QuietLog:
             (self.start if new.quiet_log else self.stop)()
 
     def start(self) -> None:
-        """Fold the lines of the handlers there are; stats count every line."""
+        """Fold the lines of the handlers; stats count every line."""
         handlers = logging.getLogger().handlers
         self._handlers = [each for each in handlers if not isinstance(each, LogCounterHandler)]
         for handler in self._handlers:
@@ -159,7 +155,7 @@ class QuietLog:
         self._handlers = []
 
     def log_counts(self) -> None:
-        """Log the number of lines of each kind that were held back, and the last of them."""
+        """Log the number and the last of held back lines by kind."""
         for held in self._filter.end_interval():
             like = "other messages, the last" if held.kind == REST else "more like this"
             logger.log(held.level, "%s %s: %s", f"{held.count:,}", like, held.last)
@@ -192,7 +188,7 @@ class _Filter(logging.Filter):
 
 
 def kind_of(record: logging.LogRecord) -> str | None:
-    """The kind of *record*; None if it is written in any case."""
+    """The kind of *record*; None: always written."""
     name, error = record.name, _error_of(record)
     if record.levelno <= logging.DEBUG or record.levelno >= logging.CRITICAL:
         return None
@@ -208,7 +204,7 @@ def kind_of(record: logging.LogRecord) -> str | None:
 
 
 def text_of(record: logging.LogRecord) -> str:
-    """*record* on one line, with its error instead of a traceback."""
+    """*record* on one line, with its error."""
     error = _error_of(record)
     try:
         text = f"[{record.name}] {record.getMessage()}"

@@ -105,9 +105,9 @@ def embedded_addresses(address: IPv6Address) -> tuple[IPv4Address, ...]:
 
 
 def special_kind(address: Address) -> str | None:
-    """Return the kind of *address* if it is not of the public Internet, else None.
+    """Return the kind of *address*, or None for the public Internet.
 
-    An IPv6 address that carries an IPv4 address is of its kind. IPv6 outside 2000::/3 is reserved.
+    An IPv6 address with an IPv4 address is of its kind. IPv6 outside 2000::/3 is reserved.
     """
     if isinstance(address, IPv4Address):
         return _kind_in(_V4_ROWS, int(address))
@@ -121,11 +121,10 @@ def special_kind(address: Address) -> str | None:
 
 
 class AddressPolicy:
-    """Which addresses may be connected to: public ones, and those that the operator allows.
+    """Allows connections to public addresses, and to those in *allow*.
 
-    *allow*: ``False`` for public addresses only, ``True`` for all, or a list of exceptions, each an
-    address (``"10.1.2.3"``, ``"[::1]"``), a network (``"127.0.0.0/8"``), a host (``"intranet"``) or
-    a domain and all under it (``".corp.example"``). Raises ValueError for any other entry.
+    *allow*: False, True (all), or a list of addresses (``"10.1.2.3"``, ``"[::1]"``), networks
+    (``"127.0.0.0/8"``), hosts and domains (``".corp.example"``). Raises `ValueError`.
     """
 
     def __init__(self, allow: bool | Iterable[str] = False) -> None:
@@ -146,9 +145,9 @@ class AddressPolicy:
         return f"<AddressPolicy: public{' and ' if allowed else ''}{', '.join(allowed)}>"
 
     def trust(self, host: str) -> bool:
-        """Allow *host* any address: the operator named it, not a page. True if that is new.
+        """Allow *host* any address until `note_addresses` finds a public one; True if new.
 
-        The trust ends when `note_addresses` finds a public address.
+        The operator named the host, not a page.
         """
         if host in self._hosts or host in self._trusted or host in self._withdrawn:
             return False
@@ -161,9 +160,9 @@ class AddressPolicy:
         self._withdrawn.add(host)
 
     def note_addresses(self, host: str, addresses: Iterable[str]) -> bool:
-        """Withdraw trust in *host* for good if it has a public address; True if withdrawn now.
+        """Withdraw trust in *host* if it has a public address; True if withdrawn now.
 
-        The owner of its name server could move the name inside later (DNS rebinding).
+        Its name server could move the name inside later (DNS rebinding).
         """
         public = any(not special_kind(ip_address(a)) for a in addresses)
         if public and host in self._trusted:
@@ -172,10 +171,10 @@ class AddressPolicy:
         return False
 
     def why_refused(self, address: str, host: str) -> str | None:
-        """Return why *host* may not be fetched from *address*, or None if it may.
+        """Return why *host* may not be fetched from *address*, or None.
 
-        *address* is numeric, IPv6 without brackets. *host*, as ada writes it, counts for the
-        exceptions only.
+        *address* is numeric, IPv6 without brackets; *host*, as ada writes it, counts for exceptions
+        only.
         """
         try:
             parsed = ip_address(address)
@@ -230,10 +229,7 @@ _LITERAL_ENDS = frozenset("0123456789]")
 
 
 def literal_address(host: str) -> str | None:
-    """Return the address that *host* itself is, or None if it is a name.
-
-    *host* is as ada writes it: ``0x7f.1`` and ``2130706433`` are dotted, IPv6 has its brackets.
-    """
+    """Return the address that *host*, as ada writes it, itself is, or None for a name."""
     if host[-1:] not in _LITERAL_ENDS:
         return None
     try:
@@ -245,9 +241,9 @@ def literal_address(host: str) -> str | None:
 
 
 def invalid_name_reason(host: str) -> str | None:
-    """Return why *host* (lower case, no trailing dot) cannot be a host name, or None if it can.
+    """Return why *host* (lower case, no trailing dot) cannot be a host name, or None.
 
-    Lengths: RFC 1035 §2.3.4. Underscores, found in the wild, are allowed.
+    Lengths: RFC 1035 §2.3.4. Underscores are allowed.
     """
     if not host or len(host) > 253:
         return "a host name has 1 to 253 characters"
@@ -265,9 +261,8 @@ def invalid_name_reason(host: str) -> str | None:
 def pacing_key(address: str, v6_prefix: int = 64) -> str:
     """Return the pacing key of *address*: addresses with one key count as one machine.
 
-    IPv4: the address. IPv6: its network of *v6_prefix* bits (a customer usually has a /64), written
-    ``2001:db8:0:1::/64``; for IPv4-mapped, NAT64 and 6to4 addresses the IPv4 address inside, since
-    behind NAT64 all of IPv4 is one /64. Raises ValueError: *address* is not an address.
+    IPv4: the address. IPv6: its network of *v6_prefix* bits, such as ``2001:db8:0:1::/64``; the
+    IPv4 address of IPv4-mapped, NAT64 and 6to4 ones. Raises `ValueError`.
     """
     if ":" not in address:
         return address

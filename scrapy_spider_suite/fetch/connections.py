@@ -1,8 +1,7 @@
-"""Connections of a crawl: opened, kept open between fetches where that pays, and bounded.
+"""Connections of a crawl: opened, kept open between fetches, and bounded.
 
 Invariant: a connection is in the pool if and only if it is open, has no listener, and its server is
-believed to keep it. Idle connections are bounded in number (the least recently used goes first) and
-in time. All connections are bounded: the rest of the process needs files, too.
+believed to keep it.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ are being closed give their files back a turn or two of the loop later."""
 
 
 class ConnectionKey(NamedTuple):
-    """What two fetches must have in common to share a connection; a new address of a name does not.
-    """
+    """Equal for two fetches that may share a connection."""
 
     address: str
     scheme: str
@@ -56,23 +54,22 @@ class ConnectionKey(NamedTuple):
 
 
 class ConnectionListener(Protocol):
-    """Hears of a connection while a request is out on it."""
+    """Hears of a connection during a request."""
 
     def received(self, data: bytes) -> None:
         """Called with the bytes that came."""
 
     def disconnected(self, error: Exception | None) -> None:
-        """Called when the connection has ended, orderly if *error* is None."""
+        """Called at the end of the connection; *error* is None if orderly."""
 
 
 class Connection(asyncio.Protocol):
     """One TCP or TLS connection.
 
     Attributes:
-        peer: the address that it is connected to.
-        fetches: requests sent on it so far.
-        certificate: the server's, set by the handler.
-        idle_until: loop time, in seconds, at which it is closed unless it was checked out.
+        peer: the connected address.
+        fetches: requests sent on it.
+        idle_until: loop time, in seconds, at which an idle one is closed.
     """
 
     __slots__ = (
@@ -101,7 +98,7 @@ class Connection(asyncio.Protocol):
         return self._transport.get_extra_info("ssl_object") if self._transport else None
 
     def hold_slot(self) -> None:
-        """Release the slot of this connection when it is closed."""
+        """Release the slot at the connection's end."""
         if self._transport is None:
             self._pool.slots.release()
         else:
@@ -121,7 +118,7 @@ class Connection(asyncio.Protocol):
         self._listener = None
 
     def close(self) -> None:
-        """Close at once: a TLS shutdown would hold the file until the server answers it."""
+        """Close at once: a TLS shutdown would wait for the server's answer."""
         self._listener = None
         if self._transport is not None:
             self._transport.abort()
@@ -135,7 +132,7 @@ class Connection(asyncio.Protocol):
             self.peer = ipaddress.ip_address(name[0].partition("%")[0])
 
     def data_received(self, data: bytes) -> None:
-        """Hand *data* on; unrequested bytes end an idle connection."""
+        """Pass *data* on; unrequested bytes end an idle connection."""
         if self._listener is not None:
             self._listener.received(data)
         else:
@@ -153,10 +150,10 @@ class Connection(asyncio.Protocol):
 
 
 class ConnectionPool:
-    """Idle connections by key, at most *limit* of them; belongs to one event loop.
+    """Idle connections by key, at most *limit*; belongs to one event loop.
 
     Attributes:
-        slots: one for each connection that may be open, idle or not; acquired before connecting.
+        slots: one for each open connection; acquired before connecting.
         counts: see ``suite/connections/…`` in docs/stats.md.
     """
 
@@ -170,7 +167,7 @@ class ConnectionPool:
         self._sweeper: asyncio.TimerHandle | None = None
 
     def checkout(self, key: ConnectionKey) -> Connection | None:
-        """Return the open connection for *key* that was used last, or None."""
+        """Return the connection for *key* used last, or None."""
         while connections := self._by_key.get(key):
             connection = connections[-1]
             self.forget(connection)
@@ -180,10 +177,7 @@ class ConnectionPool:
         return None
 
     def keep_idle(self, connection: Connection, seconds: float) -> None:
-        """Keep *connection*, whose exchange has ended, for at most *seconds*.
-
-        Where no slot is left it is closed: a fetch may be waiting for one.
-        """
+        """Keep *connection* for at most *seconds*; close it if no slot is left."""
         if not connection.is_open:
             return
         if self.slots.locked():
@@ -199,7 +193,6 @@ class ConnectionPool:
             self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
 
     def forget(self, connection: Connection) -> None:
-        """Remove *connection* from the pool, if it is there."""
         if connection not in self._by_age:
             return
         del self._by_age[connection]
@@ -209,7 +202,7 @@ class ConnectionPool:
             del self._by_key[connection.key]
 
     def free_files(self, most: int = FILES_FREED) -> int:
-        """Close at most *most* idle connections, oldest first; return how many."""
+        """Close at most *most* idle connections, oldest first; return the number."""
         count = min(most, len(self._by_age))
         for _ in range(count):
             self._evict()
@@ -225,7 +218,7 @@ class ConnectionPool:
             connection.close()
 
     def statistics(self) -> dict[str, int]:
-        """Return `counts`, with the number of idle connections and its limit."""
+        """Return `counts`, the number of idle connections and the limit."""
         return {"idle": len(self._by_age), "limit": self.limit, **self.counts}
 
     def _evict(self) -> None:
@@ -264,8 +257,8 @@ async def connect(
 ) -> Connection:
     """Open a connection to *key*'s address, over TLS for *key*'s host.
 
-    Without a free slot it closes an idle connection, or waits for the end of another one; that time
-    does not count against *timeout*. Out of files, it closes idle connections and tries again.
+    Without a free slot, or out of files, it closes idle connections. A wait for a slot does not
+    count against *timeout*.
 
     Raises:
         OutOfFilesError: no file is left, with all idle connections closed.
@@ -359,7 +352,7 @@ _ENOUGH: Final = (1 << 20, 1 << 16, 10_240)
 
 
 def raise_file_limit() -> int:
-    """Raise the soft limit of open files to the hard one; return the limit that holds then."""
+    """Raise the soft limit of open files to the hard one; return the limit."""
     try:
         import resource
     except ImportError:
@@ -389,7 +382,7 @@ _pools: WeakKeyDictionary[Crawler, ConnectionPool] = WeakKeyDictionary()
 
 
 def crawler_pool(crawler: Crawler) -> ConnectionPool:
-    """Return the pool of *crawler*: one for both schemes, with one bound."""
+    """Return the pool of *crawler* for both schemes."""
     if crawler not in _pools:
         files = raise_file_limit()
         _pools[crawler] = ConnectionPool(idle_limit(files), capacity=files - files // 4)
@@ -397,15 +390,12 @@ def crawler_pool(crawler: Crawler) -> ConnectionPool:
 
 
 def idle_limit(files: int) -> int:
-    """Return how many idle connections a process of *files* open files may keep."""
+    """Return the limit of idle connections for *files* open files."""
     return max(1, files // 4)
 
 
 def seconds_to_keep(request: Request, exchange: HttpExchange) -> float:
-    """Return how long the connection may idle after *exchange*; 0 closes it.
-
-    It is closed if the server would close it before the next fetch from this host.
-    """
+    """Return how long the connection may idle after *exchange*; 0: the server closes it before."""
     if not exchange.leaves_connection_usable or _asks_to_close(request):
         return 0.0
     promised = exchange.reader.keep_alive_timeout
@@ -418,7 +408,7 @@ def seconds_to_keep(request: Request, exchange: HttpExchange) -> float:
 
 
 def may_resend(request: Request) -> bool:
-    """Whether *request* may be sent twice: a kept connection turned out to be dead."""
+    """Whether *request* may be sent twice after a dead connection."""
     return request.method in _IDEMPOTENT and not request.body
 
 

@@ -1,8 +1,6 @@
 """Name servers and hosts file, asked through c-ares (pycares) on the running event loop.
 
-aiodns, the usual layer above pycares, runs c-ares in a thread: each answer waits for the
-interpreter lock twice. c-ares does retries over several servers, TCP for truncated answers, EDNS,
-matching of answers to questions, ``/etc/hosts`` and search domains.
+aiodns runs c-ares in a thread: each answer would wait for the interpreter lock twice.
 """
 
 from __future__ import annotations
@@ -56,29 +54,22 @@ _Callback = Callable[[_Result | None, int | None], None]
 class DnsAnswer(NamedTuple):
     """Addresses, or the ``ARES_...`` code of a failure."""
 
-    addresses: tuple[str, ...]
-    """Numeric, in the order of the answer."""
-
-    ttl: int
-    """Seconds, the least of the records; 0 for the hosts file."""
-
-    code: int | None = None
-    """Why there are no addresses."""
+    addresses: tuple[str, ...]  # numeric, in the order of the answer
+    ttl: int  # seconds, the least of the records; 0 for the hosts file
+    code: int | None = None  # why there are no addresses
 
 
 class AresChannel:
     """A set of name servers and the open questions to them; belongs to one event loop.
 
-    c-ares keeps each answer for its TTL in a cache without bounds: `DnsClient` replaces channels.
+    c-ares caches answers for their TTL without bounds: `DnsClient` replaces channels.
 
     Args:
-        servers: ``address:port`` of the name servers to ask; none for the system's servers, search
-            domains and hosts file.
-        timeout: seconds for which a question is repeated at least; c-ares may go on for longer, so
-            the caller keeps the time.
+        servers: ``address:port`` each; none: the system's servers, search domains and hosts file.
+        timeout: least seconds for which a question is repeated; the caller keeps the time.
 
     Raises:
-        pycares.AresError: c-ares lacks memory or files.
+        pycares.AresError: no memory or files.
     """
 
     def __init__(self, servers: Sequence[str], timeout: float) -> None:
@@ -209,14 +200,10 @@ ALONE = 32
 
 
 class DnsClient:
-    """The channel in use and its predecessors, each until its last question is answered.
+    """The channel in use and its predecessors, each until its last answer.
 
-    Invariant: an answer is repeated from a channel's cache only within `MAX_AGE` seconds, and
-    within `MIN_AGE` after `skip_cache`.
-
-    Args:
-        servers, timeout: as for `AresChannel`.
-        now: the clock, in seconds, for the ages.
+    Invariant: an answer is repeated only within `MAX_AGE` seconds, and within `MIN_AGE` after
+    `skip_cache`.
     """
 
     def __init__(self, servers: Sequence[str], timeout: float, now: Callable[[], float]) -> None:
@@ -235,7 +222,7 @@ class DnsClient:
         return f"<Succession: {self._current}, {len(self._retired)} retired>"
 
     async def ask(self, host: str, family: socket.AddressFamily, seconds: float) -> DnsAnswer:
-        """Return the addresses of *host*, or the code of a failure, after at most *seconds*."""
+        """Return the addresses of *host*, or the code of a failure, within *seconds*."""
         deadline = asyncio.get_running_loop().time() + seconds
         answer = await self._ask_in(self._channel, host, family, seconds)
         if answer.code == ARES_EBADRESP and not self._closed:
@@ -278,7 +265,7 @@ class DnsClient:
                 self._close_channel(channel)
 
     def skip_cache(self) -> None:
-        """Have the next question answered by the servers, not from a channel's cache."""
+        """Have the servers answer the next question, not a cache."""
         self._skips_cache = True
 
     def close(self) -> None:
@@ -316,8 +303,7 @@ class DnsClient:
 
 
 _UNANSWERED = frozenset({ARES_ECONNREFUSED, ARES_ETIMEOUT})
-_UNANSWERED_MIN = 3
-"""Questions in a row: one may be the fault of the servers of its name."""
+_UNANSWERED_MIN = 3  # questions in a row: one may be the fault of the servers of its name
 
 
 class OutageWarning:
@@ -332,7 +318,7 @@ class OutageWarning:
         return self._since is not None
 
     def note(self, code: int | None, servers: Sequence[str], now: float) -> None:
-        """Note that a question to *servers* ended at *now* with *code* (None: addresses)."""
+        """Note the end of a question to *servers* at *now* with *code* (None: addresses)."""
         if code not in _UNANSWERED:
             self._unanswered = 0
             if self._since is not None:

@@ -87,11 +87,11 @@ class ByteSignals:
 class HttpExchange:
     """One request on one connection; a `ConnectionListener`.
 
-    Invariant: *outcome* is set once: to None when there is a response to build, else to the error.
+    Invariant: *outcome* is set once: to None with a response, else to the error.
 
     Attributes:
-        stop: the exception by which a signal handler stopped the download.
-        unwanted: nothing was read beyond the head, because of the media type.
+        stop: the exception of a signal handler that stopped the download.
+        unwanted: only the head was read, because of the media type.
         size: bytes received, head and framing included.
     """
 
@@ -122,7 +122,7 @@ class HttpExchange:
 
     @property
     def unanswered(self) -> bool:
-        """Whether the exchange failed before the server sent anything."""
+        """Whether no byte of an answer came."""
         return not self.reader.touched
 
     @property
@@ -135,7 +135,6 @@ class HttpExchange:
         return headers
 
     def received(self, data: bytes) -> None:
-        """Read *data*; end the exchange at the end of the response."""
         reader = self.reader
         self.size += len(data)
         if self.outcome.done():
@@ -157,7 +156,6 @@ class HttpExchange:
             self._finish()
 
     def disconnected(self, error: Exception | None) -> None:
-        """End the exchange: with what was read, with data loss, or with an error."""
         if self.outcome.done():
             return
         end = self.reader.end()

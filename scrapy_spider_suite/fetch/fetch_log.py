@@ -1,13 +1,11 @@
 """The fetch log: one line of text for each fetch, in files that are rotated and compressed.
 
-The fields of a line are described in docs/evidence.md. Anything but visible ASCII is
-percent-encoded: no server or page can end a field or a line. URLs are cut at `URL_MAX` characters,
-with the remark ``cut``; no line is longer than `LINE_MAX` bytes.
+docs/evidence.md has the fields. All but visible ASCII is percent-encoded: no server or page can end
+a field. URLs are cut at `URL_MAX` characters, lines at `LINE_MAX` bytes.
 
-``fetch.log`` is the file being written. ``fetch-FIRST-LAST.log.zst`` holds the lines from FIRST to
-LAST; until it is compressed it has no ``.zst``. A kill loses the lines since the last flush, and
-leaves no half of a line for good. Lines that a full disk does not take are kept up to a limit, then
-dropped and counted.
+``fetch.log`` is being written; ``fetch-FIRST-LAST.log.zst`` has the lines from FIRST to LAST. A
+kill loses the lines since the last flush. Unwritable lines are kept up to a limit, then counted as
+lost.
 """
 
 from __future__ import annotations
@@ -45,8 +43,7 @@ HEAD = b"# fetch log 1: " + " ".join(FIELDS).encode() + b"\n"
 """The first line of every file. Lines that begin with ``#`` are comments."""
 
 _UNKNOWN = "-"
-_FIELD_MAX = 64
-"""Most characters of a field that is no URL."""
+_FIELD_MAX = 64  # most characters of a field that is no URL
 _REMARKS_MAX = 8
 _COUNT_MAX = (1 << 53) - 1
 _LATEST = 253_402_300_799.0  # the end of the year 9999
@@ -55,7 +52,7 @@ _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
 class FetchLine(NamedTuple):
-    """One fetch; *time* of its end in seconds since the epoch; None and "": unknown."""
+    """One fetch; *time*: its end in seconds since the epoch; None and "": unknown."""
 
     time: float
     status: int | None
@@ -90,9 +87,8 @@ def format_line(fetch: FetchLine) -> bytes:
 
 
 def parse_line(line: bytes) -> FetchLine:
-    """Return the fetch of *line*, its fields still percent-encoded.
-
-    Raises ValueError: the line is a comment, torn, or was not made by `format_line`.
+    """Return the fetch of *line*, still percent-encoded. Raises `ValueError`: comment, torn,
+    foreign.
     """
     fields = line.rstrip(b"\n").decode("ascii").split(" ")
     if len(fields) not in (11, 12):
@@ -107,18 +103,18 @@ def parse_line(line: bytes) -> FetchLine:
 
 
 def url_field(url: str) -> str:
-    """Return *url* as a line has it: percent-encoded, and cut if it is too long."""
+    """Return *url* percent-encoded, and cut if too long."""
     return _escape(url)[:URL_MAX]
 
 
 def format_time(when: float) -> str:
-    """Return *when*, in seconds since the epoch, as the first field has it."""
+    """Return *when*, in seconds since the epoch, as text."""
     thousandths = round(max(0.0, min(when, _LATEST)) * 1_000)
     return f"{_second(thousandths // 1_000)}.{thousandths % 1_000:03}Z"
 
 
 def parse_time(text: bytes) -> float:
-    """Return the time *text* of a line in seconds since the epoch. Raises ValueError."""
+    """Return *text* of a line in seconds since the epoch. Raises `ValueError`."""
     if not _STAMP.fullmatch(text):
         raise ValueError(f"{text[:40]!r} is no time of the fetch log")
     return datetime.strptime(text.decode(), "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC).timestamp()
@@ -207,7 +203,7 @@ def closed_name(folder: Path, first: float, last: float) -> Path:
 
 
 def times_in_name(path: Path) -> tuple[float, float] | None:
-    """Return the times in the name of *path*; None if it is no file of a fetch log."""
+    """Return the times in the name of *path*, or None."""
     match = _NAME.fullmatch(path.name)
     try:
         return None if match is None else (_parse_name_time(match[1]), _parse_name_time(match[2]))
@@ -216,10 +212,7 @@ def times_in_name(path: Path) -> tuple[float, float] | None:
 
 
 def closed_files(folder: Path) -> list[Path]:
-    """Return the closed files of *folder*, oldest first.
-
-    A file that is just being compressed is listed once, as the one that is whole.
-    """
+    """Return the closed files of *folder*, oldest first, each once."""
     found = {path for path in folder.glob("fetch-*") if times_in_name(path) is not None}
     whole = {p for p in found if p.suffix == ZST or p.with_name(p.name + ZST) not in found}
     return sorted(whole, key=lambda path: (times_in_name(path), path.name))
@@ -233,7 +226,7 @@ def uncompressed(folder: Path) -> list[Path]:
 def compress_file(path: Path, stop: Callable[[], bool] = lambda: False) -> None:
     """Replace *path* by a compressed file; one of them is whole at any time.
 
-    *path* stays if *stop*, called after each megabyte, is true. Raises `OSError`; *path* stays.
+    *path* stays if *stop*, asked after each megabyte, is true, or on `OSError`.
     """
     done = path.with_name(path.name + ZST)
     new = done.with_name(done.name + NEW)
@@ -255,9 +248,9 @@ def compress_file(path: Path, stop: Callable[[], bool] = lambda: False) -> None:
 
 
 def remove_oldest(folder: Path, room: int) -> list[Path]:
-    """Remove the oldest closed files of *folder* until the rest has at most *room* bytes.
+    """Remove the oldest closed files of *folder* beyond *room* bytes; return them.
 
-    Returns the removed files. Raises `OSError`.
+    Raises `OSError`.
     """
     sizes = {path: path.stat().st_size for path in closed_files(folder)}
     total, removed = sum(sizes.values()), []
@@ -271,7 +264,7 @@ def remove_oldest(folder: Path, room: int) -> list[Path]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove files that a kill within `compress_file` left in *folder*."""
+    """Remove half files of a killed `compress_file`."""
     for new in folder.glob(f"fetch-*{ZST}{NEW}"):
         new.unlink(missing_ok=True)
     for path in folder.glob(f"fetch-*.log{ZST}"):
@@ -279,7 +272,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def open_log_file(path: Path) -> BufferedIOBase:
-    """Open *path*, which may have been compressed since it was listed. Raises `OSError`."""
+    """Open *path*, maybe compressed by now. Raises `OSError`."""
     if path.suffix == ZST:
         return zstd.ZstdFile(path, "rb")
     try:
@@ -289,7 +282,7 @@ def open_log_file(path: Path) -> BufferedIOBase:
 
 
 def line_blocks(file: BufferedIOBase) -> Iterator[bytes]:
-    """Yield *file* in blocks of whole lines; a torn last line is left out."""
+    """Yield *file* in blocks of whole lines, without a torn last line."""
     rest = b""
     while block := file.read(_BLOCK):
         end = block.rfind(b"\n") + 1
@@ -311,18 +304,16 @@ def _parse_name_time(text: str) -> float:
 
 LINES_KEPT_MAX = 8 << 20
 """Bytes of lines kept while the disk takes none."""
-_CLOSE_TIME = 2.0
-"""Most seconds that `FetchLog.close` waits for the thread."""
+_CLOSE_TIME = 2.0  # most seconds that `FetchLog.close` waits for the thread
 
 
 class FetchLog:
-    """The fetch log in *folder*, which is made if need be, for one writer.
+    """The fetch log in *folder*, for one writer.
 
-    *size*: bytes after which a new file is begun. *most*: bytes of all files, beyond which the
-    oldest are removed; 0: no limit; may be changed (then `tidy`). *lines*, *written*, *lost* count
-    lines, bytes and dropped lines; *error* is the disk's last error, None since a success.
+    *size*: bytes of a file. *most*: bytes of all files, 0: no limit. *lines*, *written*, *lost*:
+    lines, bytes and dropped lines; *error*: the disk's last error, None since a success.
 
-    Raises `SettingsError` if the folder cannot be used, or another writer uses it.
+    Raises `SettingsError`: the folder is unusable, or another writer has it.
     """
 
     def __init__(
@@ -363,7 +354,7 @@ class FetchLog:
         return f"<FetchLog {self.folder}: {self.lines} lines, {self.lost} lost>"
 
     def add(self, line: bytes, when: float) -> None:
-        """Add the line of a fetch that ended at *when*; the next `flush` writes it."""
+        """Add a line of a fetch that ended at *when*, for the next `flush`."""
         if self._waiting + len(self._rest) >= self._room:
             self.lost += 1
             self._missing += 1
@@ -374,7 +365,7 @@ class FetchLog:
         self.lines += 1
 
     def flush(self) -> None:
-        """Write the lines; lines that cannot be written are kept, and *error* says why."""
+        """Write the lines; unwritable ones are kept, and *error* is set."""
         self._rest += b"".join(self._lines)
         self._lines.clear()
         self._waiting = 0
@@ -394,7 +385,7 @@ class FetchLog:
             self.error = None
 
     def close(self) -> None:
-        """Write the lines for the last time; lines that the disk does not take are lost."""
+        """Write the lines for the last time; unwritable ones are lost."""
         self.flush()
         self.lost += sum(not line.startswith(b"#") for line in self._rest.splitlines())
         # What is just being compressed stays as it is, for whoever opens the log next.
@@ -449,7 +440,7 @@ class FetchLog:
     # Beside the crawl
 
     def tidy(self) -> None:
-        """Compress closed files and remove the oldest, in a thread; each rotation does so."""
+        """Compress closed files and remove the oldest, in a thread."""
         # The thread lists the files: there may be thousands.
         if self._busy is None or self._busy.done():
             self._busy = self._worker.submit(self._tidy)

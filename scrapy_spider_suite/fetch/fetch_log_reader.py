@@ -1,7 +1,6 @@
-"""Reads a fetch log, while it is being written, too: by host, URL, address and time.
+"""Reads a fetch log, also while it is written: by host, URL, address and time.
 
-Blocks of text are searched for the host's name; only lines that contain it are parsed. Files that
-ended before the time asked for are not opened.
+Only lines with the host's name are parsed, in files that did not end before the time asked for.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ _URL, _ADDRESS = 4, 9
 
 @dataclass(frozen=True, slots=True)
 class FetchFilter:
-    """A choice of fetches: lines with *needle* (lower case) whose fields *matches* accepts."""
+    """Accepts lines with *needle* (lower case) whose fields *matches* accepts."""
 
     needle: bytes
     matches: Callable[[list[bytes]], bool]
 
     @classmethod
     def parse(cls, text: str) -> FetchFilter:
-        """The filter for *text*: a URL, a host, ``.domain`` with all below, or an address.
+        """Return the filter for a URL, a host, ``.domain`` with all below, or an address.
 
-        A URL matches as given and in normal form. Raises ValueError if *text* names no host.
+        A URL matches as given and in normal form. Raises `ValueError`.
         """
         if "://" in text:
             host = host_in_field(url_field(text).encode())
@@ -60,17 +59,14 @@ class FetchFilter:
 
 
 class FetchLogReader:
-    """Reads the fetch log in *folder*; *damaged* lists files that could not be read whole."""
+    """Reads the fetch log in *folder*; *damaged* lists files not read whole."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.damaged: list[Path] = []
 
     def lines(self, target: FetchFilter | None = None, since: float = 0.0) -> Iterator[bytes]:
-        """Yield the lines of *target* (None: all), without comments, oldest first.
-
-        *since*: earliest end, in seconds since the epoch.
-        """
+        """Yield the lines of *target* (None: all), oldest first, from *since* on."""
         earliest = format_time(since).encode() if since > 0 else b""
         for block in self._blocks(since):
             for line in _lines_in(block) if target is None else _lines_with(block, target.needle):
@@ -108,7 +104,7 @@ class FetchLogReader:
 
 
 def host_in_field(url: bytes) -> bytes:
-    """Return the host in *url*, a field of a line: lower case, no trailing dot."""
+    """Return the host in the URL field *url*: lower case, no trailing dot."""
     rest = url.partition(b"://")[2]
     for end in (b"/", b"?", b"#"):
         rest = rest.partition(end)[0]

@@ -7,11 +7,9 @@ Switched on by the add-on, or alone::
         "https": "scrapy_spider_suite.fetch.http1.Http1Handler",
     }
 
-Same settings, meta keys, signals, response flags and exceptions as Scrapy's own handler, with three
-differences. ``response.headers`` also has the fields about the connection, as with Scrapy's aiohttp
-and httpx handlers. The suite's resolver resolves names, so private addresses are refused unless
-allowed. Certificates that do not fit the host are not logged. Requests with a proxy are handed to
-Scrapy's handler.
+Settings, meta keys, signals, flags and exceptions are those of Scrapy's handler. But
+``response.headers`` has the fields about the connection, too; the suite's resolver refuses private
+addresses; unfit certificates are not logged. Requests with a proxy go to Scrapy's handler.
 """
 
 from __future__ import annotations
@@ -75,10 +73,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 async def addresses_for(crawler: Crawler, request: Request, origin: Origin) -> Sequence[str]:
-    """Return the addresses that *request* may be sent to, at least one, in order of preference.
+    """Return the addresses for *request*, at least one, in order of preference.
 
-    Only ``request.meta["suite_address"]`` where the gate has set it, else those of the resolver.
-    Raises `CannotResolveHostError`: no address; `PrivateAddressError`: none that is allowed.
+    ``request.meta["suite_address"]`` if set, else those of the resolver. Raises
+    `CannotResolveHostError`, `PrivateAddressError`.
     """
     booked: str | None = request.meta.get("suite_address")
     if booked:
@@ -96,10 +94,9 @@ class Http1Handler:
     Meta keys that it reads:
 
     - ``suite_address``: numeric address to connect to.
-    - ``suite_keep_alive``: seconds until the next fetch from this host. The connection is closed if
-      the server would not keep it that long; a request that a closed connection swallowed waits so
-      long before it is sent again.
-    - ``suite_departure``: told when the connection is looked for, and when the bytes are out.
+    - ``suite_keep_alive``: seconds until the next fetch from this host, for keeping the connection
+      and before a request that a closed connection swallowed is sent again.
+    - ``suite_departure``: told of the search for a connection, and of the bytes' departure.
     - ``suite_truncate``: bytes of body after which reading stops, with the flag ``truncated``.
     - ``suite_media_types``: of 2xx answers that are read; others raise `UnwantedMediaType`.
 
@@ -134,7 +131,7 @@ class Http1Handler:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Http1Handler:
-        """Raises `NotConfigured` (the project has a TLS context factory), `SettingsError`."""
+        """Raises `NotConfigured` (a TLS context factory is set), `SettingsError`."""
         return cls(crawler)
 
     def _changed(self, new: SuiteSettings) -> None:
@@ -143,8 +140,8 @@ class Http1Handler:
     async def download_request(self, request: Request) -> Response:
         """Fetch *request*.
 
-        Raises the exceptions of Scrapy's handler, `PrivateAddressError`, `UnwantedMediaType`,
-        `OutOfFilesError`, and `UnsendableRequestError` if it cannot be written as HTTP/1.1.
+        Raises as Scrapy's handler, `PrivateAddressError`, `UnwantedMediaType`, `OutOfFilesError`,
+        `UnsendableRequestError`.
         """
         meta = request.meta
         if meta.get("proxy"):

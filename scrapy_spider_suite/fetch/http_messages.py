@@ -1,11 +1,10 @@
 """HTTP/1.1 without I/O: a request as bytes, a response from bytes, with bounds and repairs.
 
-llhttp (``httptools``) reads heads and chunked bodies. It refuses heads that browsers and Scrapy's
-handler read: lines without a colon, two equal ``Content-Length``, ``HTTP/2`` in the status line.
-Such a head is repaired once and read again.
+llhttp (``httptools``) reads heads and chunked bodies. It refuses heads that browsers read (no
+colon, two equal ``Content-Length``, ``HTTP/2``): such a head is repaired once and read again.
 
-Requests are written as Scrapy's handler writes them, but ``Host`` comes first (RFC 9110 §7.2), and
-no ``Content-Length`` or ``Transfer-Encoding`` of the request can contradict the body.
+Requests are as Scrapy's, but ``Host`` comes first (RFC 9110 §7.2), and ``Content-Length`` or
+``Transfer-Encoding`` cannot contradict the body.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ class MalformedResponseError(DownloadFailedError):
 
 
 class ResponseBoundsError(MalformedResponseError):
-    """The response has too many head bytes, fields, interim responses or chunk headers."""
+    """Too many head bytes, fields, interim responses or chunk headers."""
 
 
 class UnsendableRequestError(ValueError):
-    """The URL, method or a header name has characters that HTTP/1.1 cannot carry."""
+    """URL, method or a header name cannot be written as HTTP/1.1."""
 
 
 _STATUS_LINE = re.compile(rb"HTTP(?:/(\d)(?:\.(\d))?)?[ \t]+(\d{3})(?!\d)[ \t]*(.*)", re.IGNORECASE)
@@ -49,7 +48,7 @@ def head_end(data: bytes | bytearray, start: int = 0) -> int:
 
 
 def content_length(values: list[bytes]) -> int:
-    """Return the length that *values* agree on (RFC 9110 §8.6 allows repetition)."""
+    """Return the length that *values* agree on (RFC 9110 §8.6)."""
     numbers = {part.strip() for part in b",".join(values).split(b",")}
     if len(numbers) > 1:
         numbers = {number.lstrip(b"0") or b"0" for number in numbers}
@@ -60,20 +59,20 @@ def content_length(values: list[bytes]) -> int:
 
 
 def last_coding(values: list[bytes]) -> bytes:
-    """Return the last of the codings in the ``Transfer-Encoding`` *values*, in lower case."""
+    """Return the last ``Transfer-Encoding`` of *values*, in lower case."""
     return b",".join(values).lower().rpartition(b",")[2].strip()
 
 
 def keep_alive_seconds(values: list[bytes]) -> int | None:
-    """Return the ``timeout`` in the ``Keep-Alive`` *values*, None if there is none."""
+    """Return the ``timeout`` in ``Keep-Alive`` *values*, or None."""
     match = _KEEP_ALIVE_TIMEOUT.search(b",".join(values))
     return int(match[1]) if match else None
 
 
 def repair_head(head: bytes) -> bytes:
-    """Return *head* as a strict parser accepts it.
+    """Return *head* for a strict parser.
 
-    Drops lines without a colon (Scrapy issue 210) or without a token as a name, and a repeated
+    Drops lines without a colon (Scrapy issue 210) or a token as a name, and a repeated
     ``Content-Length``; joins folded lines.
     """
     start, *lines = _unfold(head)
@@ -132,7 +131,7 @@ class Framing(Enum):
 
 
 class StreamEnd(Enum):
-    """The meaning of the connection's end for the response that was being read."""
+    """The meaning of the connection's end for a response."""
 
     NOTHING = "nothing"  # not one byte of it had come
     CUT = "cut"  # it lacks the rest of its head or body
@@ -149,10 +148,10 @@ class ResponseReader:
         version: such as ``HTTP/1.1``.
         fields: names in the case of Scrapy's ``Headers``, to values in order.
         head: the final head as sent, with the empty line.
-        length: bytes of body as the head says, None if it does not.
+        length: bytes of body by the head, or None.
         size: bytes of body received.
-        excess: the server sent bytes beyond the response.
-        touched: at least one byte was received.
+        excess: bytes beyond the response came.
+        touched: at least one byte came.
     """
 
     __slots__ = (
@@ -181,11 +180,9 @@ class ResponseReader:
         self.head_done = self.done = self.excess = self.touched = False
 
     def feed(self, data: bytes) -> None:
-        """Read the next bytes of the connection.
+        """Read the next bytes.
 
-        Raises:
-            MalformedResponseError: they are no HTTP/1 response; after the head: a broken chunk.
-            ResponseBoundsError: one of the bounds of this module.
+        Raises `MalformedResponseError`: no HTTP/1, or a broken chunk; `ResponseBoundsError`.
         """
         self.touched = True
         if not self.head_done:
@@ -221,7 +218,7 @@ class ResponseReader:
 
     @property
     def keeps_alive(self) -> bool:
-        """Whether the server will take another request on this connection (RFC 9112 §9.3)."""
+        """Whether the server takes another request (RFC 9112 §9.3)."""
         if self.framing is Framing.CLOSE or self.excess or not self.done:
             return False
         doubtful = self.version != "HTTP/1.1" or b"Content-Length" in self.fields
@@ -235,17 +232,14 @@ class ResponseReader:
 
     @property
     def keep_alive_timeout(self) -> int | None:
-        """Seconds that the server keeps an idle connection, from ``Keep-Alive: timeout=``."""
+        """Seconds by ``Keep-Alive: timeout=``, or None."""
         values = self.fields.get(b"Keep-Alive")
         return keep_alive_seconds(values) if values else None
 
     # Heads
 
     def _read_heads(self, data: bytes) -> bytes:
-        """Read up to and including the final head; return the rest.
-
-        No byte is searched more than twice, even if every one comes by itself.
-        """
+        """Read through the final head; return the rest. No byte is searched three times."""
         unread: bytes | bytearray = data
         if self._buffer:
             self._buffer += data
@@ -409,7 +403,7 @@ class ResponseReader:
             self.excess = True
 
     def on_message_complete(self) -> None:
-        """Called by llhttp at the end of a head, too."""
+        """Called by llhttp, also at the end of a head."""
         if self.head_done:
             self.done = True
 
@@ -432,12 +426,11 @@ WIRE: Final = "suite_wire"
 
 
 class WireCopy(NamedTuple):
-    """The bytes of a fetch, without the body of the response.
+    """The bytes of a fetch, without the response's body.
 
     Attributes:
-        request: head and body as sent.
-        head: of the response as received, with the empty line.
-        protocols: ``http/1.1``, and ``tls/1.3`` where there was TLS.
+        head: as received, with the empty line.
+        protocols: ``http/1.1``, and, over TLS, ``tls/1.3``.
     """
 
     request: bytes
@@ -446,7 +439,7 @@ class WireCopy(NamedTuple):
 
 
 class Origin(Struct, frozen=True, gc=False):
-    """The server of a URL; thousands are cached, which the garbage collector does not see.
+    """The server of a URL, outside garbage collection.
 
     Attributes:
         host: for name service and certificate: no brackets, no userinfo.
@@ -460,11 +453,9 @@ class Origin(Struct, frozen=True, gc=False):
 
 
 def split_url(url: str) -> tuple[Origin, bytes]:
-    """Return the origin of *url*, and the request target: path and query unchanged.
+    """Return the origin of *url*, and the unchanged request target: path and query.
 
-    Raises:
-        UnsupportedURLSchemeError: neither http nor https.
-        UnsendableRequestError: the host, port or target cannot be written.
+    Raises `UnsupportedURLSchemeError`, `UnsendableRequestError`.
     """
     match = _URL.match(url)
     if match is None:
@@ -510,10 +501,8 @@ def request_bytes(
 ) -> bytes:
     """Return the whole request.
 
-    *headers*: names to values, each value one field; a Scrapy ``Headers`` is read past its methods,
-    which would normalise names again. Line breaks in a value become spaces, as in Scrapy's handler:
-    no value can add a field. Raises UnsendableRequestError: the method or a name is not a token
-    (RFC 9110 §5.6.2).
+    *headers*: names to values, each value one field. Line breaks in a value become spaces: no value
+    can add a field. Raises `UnsendableRequestError`: no token (RFC 9110 §5.6.2).
     """
     verb = method.encode("latin-1", "replace")
     if not _TOKEN.fullmatch(verb):

@@ -1,8 +1,7 @@
 """The resolver of a crawl: host names to addresses that it may connect to (T2, U12).
 
-A look-up takes an address as it is, fails at once for a host that cannot be a name, and asks the
-cache, failures included. An open question is shared; all others are asked, a bounded number at a
-time. `AddressPolicy` judges the addresses found, never the name.
+Failures are cached, an open question is shared, a bounded number is asked at a time.
+`AddressPolicy` judges the addresses found, never the name.
 """
 
 from __future__ import annotations
@@ -44,10 +43,7 @@ _RESOLVERS: WeakKeyDictionary[Crawler, Resolver] = WeakKeyDictionary()
 
 
 def suite_resolver(crawler: Crawler) -> Resolver:
-    """Return the resolver of *crawler*, the same each time; it is closed with the engine.
-
-    Gate, download handlers and robots.txt of one crawler share it. Raises `SettingsError`.
-    """
+    """Return the one resolver of *crawler*; the engine's end closes it. Raises `SettingsError`."""
     resolver = _RESOLVERS.get(crawler)
     if resolver is None:
         resolver = _RESOLVERS[crawler] = resolver_from(suite_settings(crawler))
@@ -57,7 +53,7 @@ def suite_resolver(crawler: Crawler) -> Resolver:
 
 
 def resolver_from(settings: SuiteSettings) -> Resolver:
-    """Return a resolver that follows *settings*. Raises `SettingsError`."""
+    """Return a resolver for *settings*. Raises `SettingsError`."""
     try:
         policy = AddressPolicy(settings.allow_private_addresses)
     except ValueError as error:
@@ -75,11 +71,10 @@ Value = TypeVar("Value")
 
 
 class ExpiringCache(Generic[Key, Value]):
-    """The values last used, at most *size* of them, each until it expires.
+    """At most *size* values, each until it expires. Raises `ValueError`: *size* below 1.
 
-    Invariant: at most *size* pairs are held, and no value is returned at or after its expiry. A new
-    key pushes out the key used least recently. Times are in seconds on any one clock. Raises
-    ValueError: *size* is less than 1.
+    Invariant: no value is returned at or after its expiry. A new key pushes out the least recently
+    used one. Times in seconds.
     """
 
     def __init__(self, size: int) -> None:
@@ -97,7 +92,7 @@ class ExpiringCache(Generic[Key, Value]):
         return f"<ExpiringCache: {len(self._pairs)} of {self._size}>"
 
     def get(self, key: Key, now: float) -> tuple[Value, float] | None:
-        """Return the live value of *key* and its expiry, or None; finding it is a use."""
+        """Return the live value of *key* and its expiry, or None; a hit is a use."""
         pair = self._pairs.get(key)
         if pair is None:
             return None
@@ -135,25 +130,18 @@ TIMEOUT: Final = 10.0
 
 @dataclass(frozen=True)
 class ResolverLimits:
-    """Bounds of a resolver; times in seconds. Raises ValueError: a number is out of its range."""
+    """Bounds of a resolver; times in seconds. Raises `ValueError`."""
 
-    ttl_min: float = TTL_MIN
-    """Seconds that an answer is kept at least."""
-
-    ttl_max: float = 86_400.0
-    """Seconds that an answer is kept at most."""
-
+    ttl_min: float = TTL_MIN  # seconds that an answer is kept at least
+    ttl_max: float = 86_400.0  # seconds that an answer is kept at most
     negative_ttl: float = 300.0
     """Seconds that it is remembered that a name does not exist; other failures at most so long."""
 
-    cache_size: int = 100_000
-    """Names in the cache, found or not."""
-
+    cache_size: int = 100_000  # names in the cache, found or not
     timeout: float = TIMEOUT
     """Seconds within which a name is resolved or given up, after its wait for a turn."""
 
-    concurrency: int = 256
-    """Names that are asked for at a time; more wait for their turn."""
+    concurrency: int = 256  # names that are asked for at a time; more wait for their turn
 
     def __post_init__(self) -> None:
         if not 0 <= self.ttl_min <= self.ttl_max:
@@ -165,7 +153,7 @@ class ResolverLimits:
                 raise ValueError(f"{name} {getattr(self, name)} is not positive")
 
     def lifetime(self, ttl: float) -> float:
-        """Return for how many seconds an answer with this *ttl* is used.
+        """Return the seconds for which an answer with *ttl* is used.
 
         A *ttl* with its highest bit set is negative here, and counts as 0 (RFC 2181 §8).
         """
@@ -198,14 +186,13 @@ _TRANSIENT = {
 
 
 class LookupResult(Struct, frozen=True, gc=False):
-    """Addresses or an error, and how long it holds; the garbage collector does not see it.
+    """Addresses or an error, and how long it holds; outside garbage collection.
 
-    An error is kept as type and text: an exception that is raised repeatedly keeps every frame.
+    An error is kept as type and text: a raised exception keeps every frame.
     """
 
     addresses: tuple[str, ...]
-    keep: float
-    """Seconds; 0: must not be remembered."""
+    keep: float  # seconds; 0: must not be remembered
     error: type[SuiteError] | None = None
     message: str = ""
 
@@ -213,8 +200,8 @@ class LookupResult(Struct, frozen=True, gc=False):
 def failed_lookup(name: str, code: int, negative_ttl: float) -> LookupResult:
     """Return the result for the c-ares failure *code* (``ARES_...``).
 
-    It holds *negative_ttl* seconds for a name that does not exist, `TRANSIENT` at most for name
-    servers that fail or are silent, and is not kept for our own faults (memory, files, closed).
+    Holds *negative_ttl* seconds for an unknown name, `TRANSIENT` at most for failing servers, 0 for
+    our own faults.
     """
     if code in _NO_SUCH_HOST:
         return LookupResult((), negative_ttl, NoSuchHostError, f"{name}: {_NO_SUCH_HOST[code]}")
@@ -237,8 +224,7 @@ def failed_lookup(name: str, code: int, negative_ttl: float) -> LookupResult:
 def allowed_lookup(
     name: str, addresses: tuple[str, ...], keep: float, policy: AddressPolicy
 ) -> LookupResult:
-    """Return those of *addresses* (at least one) that *policy* allows, or why it refuses the first.
-    """
+    """Return the allowed ones of *addresses* (at least one), or why the first is refused."""
     reasons = [policy.why_refused(address, name) for address in addresses]
     kept = tuple(a for a, why in zip(addresses, reasons, strict=True) if why is None)
     if kept:
@@ -274,24 +260,22 @@ class Resolution:
     addresses: tuple[str, ...]
     """Numeric, without brackets, at least one, in the name server's order, all allowed."""
 
-    expires_in: float
-    """Seconds until the host is to be looked up again."""
+    expires_in: float  # seconds until the host is to be looked up again
 
 
 class Resolver:
     """Names to addresses for one crawl, on one event loop.
 
     Args:
-        servers: name servers as ``address:port``, asked instead of the system's, which know the
-            hosts file, single labels and search domains, too.
-        family: ``"4"`` and ``"6"`` ask for such addresses only, ``"any"`` for IPv6 where IPv4 is
-            lacking. An address written as a host is taken whatever its kind.
+        servers: name servers as ``address:port``, instead of the system's, hosts file and search
+            domains.
+        family: ``"4"``, ``"6"``, or ``"any"``: IPv6 where IPv4 is lacking.
         now: the clock of the cache, in seconds.
 
     Attributes:
         counts: queries (IPv4 and IPv6 apart), hits, negative_hits, shared, timeouts, failures,
-            refused (by the policy).
-        listener: called with each host that is trusted no more.
+            refused.
+        listener: called with each host that loses trust.
     """
 
     def __init__(
@@ -320,14 +304,12 @@ class Resolver:
         return f"<Resolver: {len(self._cache)} cached, {len(self._asking)} in flight>"
 
     async def resolve(self, host: str) -> Resolution:
-        """Return the addresses of *host* (as ada writes it; case and a trailing dot do not matter).
-
-        Cancelling one caller leaves the question open for other callers of the same host.
+        """Return the addresses of *host*, as ada writes it. A caller may be cancelled.
 
         Raises:
             NoSuchHostError: it does not exist, has no address of the family, or cannot be a name.
             ResolveTimeoutError: no name server answered in time.
-            ResolveError: the name servers failed, are unreachable, or the resolver is closed.
+            ResolveError: servers failed or are unreachable, or the resolver is closed.
             PrivateAddressError: the policy refuses all its addresses.
         """
         name = _canonical(host)
@@ -348,11 +330,11 @@ class Resolver:
         return new
 
     def withdraw(self, host: str) -> None:
-        """Allow *host* public addresses only: an earlier run has found it at one."""
+        """Allow *host* public addresses only."""
         self.policy.withdraw(_canonical(host))
 
     def cached(self, host: str) -> Resolution | None:
-        """Return the known addresses of *host*; None where `resolve` would ask, or fail."""
+        """Return the known addresses of *host*; None if unknown, or a failure."""
         name = _canonical(host)
         now = self._now()
         known = self._cache.get(name, now)
@@ -365,16 +347,13 @@ class Resolver:
         return Resolution(known[0].addresses, known[1] - now)
 
     def forget(self, host: str) -> None:
-        """Forget *host*, whose address refused a connection or never answered.
-
-        The next answer is at most a second old, as far as the name server itself keeps none.
-        """
+        """Forget *host*, whose address refused or never answered; the next answer is fresh."""
         self._cache.drop(_canonical(host))
         self._client.skip_cache()
 
     @property
     def silent_servers(self) -> tuple[str, ...] | None:
-        """The name servers if none of them answers (empty: those of the system), else None."""
+        """The name servers if none answers (empty: the system's), else None."""
         return self.servers if self._silence.lasts else None
 
     def close(self) -> None:
@@ -414,10 +393,7 @@ class Resolver:
         return outcome
 
     async def _ask(self, name: str) -> LookupResult:
-        """Ask for one family after the other, until an address may be used or asking cannot help.
-
-        A refusal of all addresses is returned rather than that the other family has none.
-        """
+        """Ask for one family after the other; a refusal is returned before "no address"."""
         deadline = time.monotonic() + self.limits.timeout
         outcomes: list[LookupResult] = []
         for family in _FAMILIES[self.family]:

@@ -29,17 +29,17 @@ renegotiation (RFC 5746) are accepted, as by Scrapy."""
 
 
 def has_own_context_factory(settings: BaseSettings) -> bool:
-    """Return whether the project sets a TLS context factory: only Scrapy's handler can use it."""
+    """Whether the project sets a TLS context factory, for Scrapy's handler only."""
     # The setting is deprecated: a later Scrapy may have no default.
     return bool(settings[CONTEXT_FACTORY] != getattr(default_settings, CONTEXT_FACTORY, None))
 
 
 def make_ssl_context(settings: BaseSettings) -> ssl.SSLContext:
-    """Return a client context that follows Scrapy's settings for TLS.
+    """Return a client context by Scrapy's settings for TLS.
 
-    ``DOWNLOAD_VERIFY_CERTIFICATES`` (off by default: a crawler reads pages, it does not log in to
-    banks), ``DOWNLOADER_CLIENT_TLS_CIPHERS``, ``DOWNLOAD_TLS_MIN_VERSION`` and
-    ``DOWNLOAD_TLS_MAX_VERSION`` (Scrapy 2.17 and later), ``DOWNLOADER_CLIENT_TLS_METHOD``.
+    ``DOWNLOAD_VERIFY_CERTIFICATES`` (off by default), ``DOWNLOADER_CLIENT_TLS_CIPHERS``,
+    ``DOWNLOAD_TLS_MIN_VERSION``, ``DOWNLOAD_TLS_MAX_VERSION`` (Scrapy 2.17),
+    ``DOWNLOADER_CLIENT_TLS_METHOD``.
 
     Raises:
         ValueError: a version or method has an unknown name.
@@ -87,10 +87,7 @@ def _version(settings: BaseSettings, name: str) -> ssl.TLSVersion | None:
 
 
 def peer_certificate(ssl_object: ssl.SSLObject) -> Any:
-    """Return the server's certificate as a Twisted ``Certificate``, or None if there is none.
-
-    None also for a certificate that cannot be read.
-    """
+    """Return the server's certificate as a Twisted ``Certificate``; None if unreadable."""
     der = ssl_object.getpeercert(binary_form=True)
     if der is None:
         return None

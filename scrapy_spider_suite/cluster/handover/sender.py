@@ -52,12 +52,8 @@ class OutgoingFile:
     path: Path
     number: int
     mask: Mask
-    size: int = 0
-    """Bytes that the receiver keeps."""
-
-    stale: bool = False
-    """This agent owns some of the units again: more rows may have come."""
-
+    size: int = 0  # bytes that the receiver keeps
+    stale: bool = False  # this agent owns some of the units again: more rows may have come
     begun: float = field(default_factory=time.perf_counter)
     counts: Counter[int] = field(default_factory=Counter)
 

@@ -45,8 +45,7 @@ class GrantCounters:
     returned: int = 0
     calls: int = 0
     failures: int = 0
-    losses: int = 0
-    """Times that the ledger had lost its state."""
+    losses: int = 0  # times that the ledger had lost its state
 
 
 @dataclass(slots=True)
@@ -56,8 +55,7 @@ class Grant:
     serial: int
     opens: float
     closes: float
-    asked: float
-    """The delay it was granted for."""
+    asked: float  # the delay it was granted for
     out: int = 0
     ended: float = -1.0
     delay: float = 0.0
@@ -73,8 +71,7 @@ class GrantRequest:
     wanted: float
     queued: bool = False
     in_flight: bool = False
-    maybe: bool = False
-    """The ledger may have granted them; its answer was lost."""
+    maybe: bool = False  # the ledger may have granted them; its answer was lost
 
 
 OUTBOX_MAX: Final = 100_000

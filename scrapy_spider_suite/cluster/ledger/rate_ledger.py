@@ -105,8 +105,7 @@ class LedgerBatch(NamedTuple):
     ends: tuple[FetchEnd, ...] = ()
     returns: tuple[ReturnedGrant, ...] = ()
     wishes: tuple[DelayWish, ...] = ()
-    asks: tuple[tuple[LedgerLine, ...], ...] = ()
-    """Each is granted for all its keys or none."""
+    asks: tuple[tuple[LedgerLine, ...], ...] = ()  # each is granted for all its keys or none
 
     def all_keys(self) -> list[str]:
         """Return every key once."""
@@ -133,8 +132,7 @@ class LedgerReply(NamedTuple):
 
 
 class RateLedger(Protocol):
-    where: str
-    """For log lines, without a password."""
+    where: str  # for log lines, without a password
 
     async def settle(self, batch: LedgerBatch) -> LedgerReply:
         """Apply *batch* at one instant, and answer. Sending it again is safe.

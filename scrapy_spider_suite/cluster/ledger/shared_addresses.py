@@ -35,9 +35,7 @@ ADDRESSES_PER_CALL: Final = 500
 class AddressSharing(IntEnum):
     """The use of an address; ``meet.lua`` answers the first three."""
 
-    ASK = 0
-    """Ask again: another agent there may not know of this one."""
-
+    ASK = 0  # ask again: another agent there may not know of this one
     ALONE = 1
     SHARED = 2
     NEW = 3

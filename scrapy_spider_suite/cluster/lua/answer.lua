@@ -1,7 +1,6 @@
--- Puts an agent's answer where whoever asked looks for it, and takes the call out, in one step.
--- KEYS: the agent's list, the answers to the call, what is left of a list that came with it.
--- ARGV: the call; the agent; its answer, empty if nobody is to have one; milliseconds for which it
--- is kept.
+-- Stores an agent's answer for the caller, and removes the call, in one step.
+-- KEYS: the agent's list, the answers to the call, the rest of a list that came with it.
+-- ARGV: call; agent; answer, empty for none; milliseconds for which the answer is kept.
 if #ARGV[3] > 0 then
   redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
   redis.call('PEXPIRE', KEYS[2], ARGV[4])

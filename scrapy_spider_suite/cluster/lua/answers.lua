@@ -1,6 +1,6 @@
--- The answers of some agents, one by one; 0 for one that has not answered.
--- KEYS: the answers to the call. ARGV: bytes of an answer beyond which it is cut (to one more than
--- that), then the agents.
+-- Returns the answers of some agents in order; 0: no answer yet.
+-- KEYS: the answers to the call.
+-- ARGV: most bytes of an answer (a longer one is cut to one byte more), then the agents.
 local found = {}
 for number = 2, #ARGV do
   local answer = redis.call('HGET', KEYS[1], ARGV[number])

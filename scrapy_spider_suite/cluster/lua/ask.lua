@@ -1,6 +1,6 @@
--- Leaves a call for some agents: for all of them, or for none if one has too many already.
--- KEYS: the list of each. ARGV: how many may wait there; milliseconds for which they are kept;
--- 1 if it is to come before the others; then the call for each.
+-- Puts a call into the lists of some agents: into all, or into none if one list is full.
+-- KEYS: the lists. ARGV: most calls of a list; milliseconds for which they are kept;
+-- 1: the call goes first; then the call for each agent.
 for number, key in ipairs(KEYS) do
   if redis.call('LLEN', key) >= tonumber(ARGV[1]) then return {number} end
 end

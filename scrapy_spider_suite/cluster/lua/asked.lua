@@ -1,5 +1,5 @@
--- The calls that wait for an agent, which stay until they are answered; what is too long goes.
--- KEYS: the list. ARGV: how many at most, how many bytes a call may have.
+-- Returns the calls for an agent, which stay until they are answered; removes too long calls.
+-- KEYS: the list. ARGV: most calls, most bytes of a call.
 local found, gone = {0}, 0
 for _, text in ipairs(redis.call('LRANGE', KEYS[1], 0, ARGV[1] - 1)) do
   if #text <= tonumber(ARGV[2]) then

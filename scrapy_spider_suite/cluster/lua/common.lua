@@ -1,6 +1,6 @@
 -- KEYS: crawl, members, facts, holders. ARGV: the arguments as JSON, then bytes.
--- Everything is read before anything is written: a key of another type, or with what somebody else
--- wrote, is refused while nothing is changed.
+-- All reads come before the first write: a key of another type, or with foreign data, is refused
+-- without a change.
 local CRAWL, MEMBERS, FACTS, HOLDERS = unpack(KEYS)
 local UNITS = 65536
 local a = cjson.decode(ARGV[1])
@@ -34,12 +34,12 @@ local function put(row)
   redis.call('HSET', MEMBERS, row.name, cjson.encode(row))
 end
 
--- Has a process of it spoken of late?
+-- Whether its process was heard within *silence*.
 local function alive(row, silence)
   return counted(row) and row.incarnation ~= '' and now - row.heard < silence
 end
 
--- Is any process but that of *name* there that was there at the end, and is about to close?
+-- Whether another process than that of *name* saw the end, and is about to close.
 local function closing(name, silence)
   for _, row in pairs(everyone()) do
     if row.name ~= name and alive(row, silence) and not row.late then return true end
@@ -47,7 +47,7 @@ local function closing(name, silence)
   return false
 end
 
--- Does a member hold each unit that is counted?
+-- Whether each unit has a holder that is a counted member.
 local function all_held()
   local holds, holders = {}, redis.call('GET', HOLDERS)
   for _, each in pairs(everyone()) do holds[each.number] = counted(each) end
@@ -60,16 +60,16 @@ local function all_held()
   return true
 end
 
--- Others own what they owned no longer. An epoch is the time when it began, so that later ones are
--- higher, also after those of which no trace is left here.
+-- Owners change. An epoch is the time of its beginning: later epochs are higher, also after a loss of
+-- earlier ones.
 local function advance()
   crawl.epoch = math.max(crawl.epoch + 1, now)
   crawl.version = crawl.version + 1
   crawl.sums = ''
 end
 
--- What is known of who holds what is lost, or may be older than what the agents know: all units
--- are nobody's, and each agent has to claim what it holds.
+-- The holders are lost, or may be older than the agents' state: no unit has a holder, and each agent
+-- must claim its units.
 local function begin_era(silence)
   crawl.run = run
   crawl.era = math.max(crawl.era + 1, now)
@@ -81,7 +81,7 @@ local function begin_era(silence)
   redis.call('SET', HOLDERS, string.rep('\0', 2 * UNITS))
 end
 
--- Who has not renewed its lease until its end is dead.
+-- Members whose lease has ended are dead.
 local function bury()
   local first, died = 0, false
   for _, row in pairs(everyone()) do
@@ -108,8 +108,8 @@ if crawl then
   if crawl.sweep > 0 and crawl.sweep <= now then bury() end
 end
 
--- The caller's row, if it may write; otherwise why not. Who was silent for long finds a later
--- process in its place, or its lease over; a call that was held up on its way finds a later one.
+-- The caller's row if it may write, otherwise the reason: a later process has its place, its lease is
+-- over, or a later call overtook this one.
 local function own()
   if not crawl then return nil, 'lost' end
   local row = member(a.name)

@@ -1,4 +1,4 @@
--- Answers how many entries a list or sorted set has; 0 for anything else.
+-- Returns the length of a list or sorted set; 0 for other types.
 -- KEYS: the list or sorted set.
 local kind = redis.call('type', KEYS[1]).ok
 if kind == 'list' then return {redis.call('llen', KEYS[1])} end

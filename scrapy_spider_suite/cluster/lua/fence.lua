@@ -1,6 +1,6 @@
--- KEYS[1]: the members. ARGV[1], ARGV[2]: the agent whose process asks, and its incarnation.
--- What another process has its place for, or one whose lease has ended, must not write: others may
--- never see what lies on its disk. Then scripts answer with FENCED and do nothing.
+-- KEYS[1]: the members. ARGV[1], ARGV[2]: the agent of the calling process, its incarnation.
+-- A process that was replaced, or whose lease has ended, must not write: its disk may be lost to
+-- the others. Then scripts return FENCED and change nothing.
 local FENCED = -1
 
 local function fenced()

@@ -1,4 +1,4 @@
--- A process takes the place of its name, as far as nobody else is in it.
+-- A process takes the place of its name, unless another process has it.
 local function lives()
   for _, row in pairs(everyone()) do
     if row.name ~= a.name and alive(row, a.silence) then return true end
@@ -26,7 +26,7 @@ end
 
 local row = not first and member(a.name) or nil
 local busy = not first and lives()
--- Whoever has nothing to do after the end is still to hear of it.
+-- An agent without work that comes after the end must still hear of the end.
 local late = crawl and crawl.ended and a.idle and row and row.job == a.job or false
 local other = not first and a.id ~= '' and a.id ~= crawl.id
 if not first then
@@ -61,7 +61,7 @@ end
 
 if a.most > 0 and owners() >= a.most then return answer('most') end
 
--- From here on it writes.
+-- Writes begin here.
 if first then
   redis.call('DEL', MEMBERS, FACTS)
   begin_era(a.silence)
@@ -79,7 +79,7 @@ elseif other then
   begin_era(a.silence)
 end
 if not busy then
-  -- Who was silent and comes back has to join again, to the terms of now.
+  -- A silent agent that comes back must join again, with the present terms.
   if crawl.protocol ~= a.protocol or crawl.fixed ~= a.fixed then crawl.terms = crawl.terms + 1 end
   crawl.protocol, crawl.fixed, crawl.grace = a.protocol, a.fixed, a.grace
   crawl.ended = late

@@ -1,5 +1,5 @@
--- An agent goes: 'leaving' hands over what it holds, 'left' has done so, 'resting' will be back, and
--- a.quiet milliseconds from now its last fetch is over, and the delay of every address.
+-- An agent goes. 'leaving': it hands over its units; 'left': it has done so; 'resting': it comes back,
+-- and in a.quiet milliseconds its last fetch, and the delay of each address, are over.
 local row, refusal = own()
 if refusal then return answer(refusal) end
 
@@ -25,7 +25,7 @@ if a.to == 'leaving' then
   end
 elseif a.to == 'left' then
   if row.state == 'active' or holds(row.number) then return answer('holds') end
-  row.state = 'left'  -- its process is told so if it asks again, having heard no answer
+  row.state = 'left'  -- its process may ask again if it got no answer
   advance()
 else
   row.incarnation, row.quiet = '', now + a.quiet

@@ -1,5 +1,5 @@
--- All of one batch at one instant. KEYS: the marker, then every key of the batch. ARGV: the batch
--- (`ledger.pack`). What is decided is that of `accounts.py`, field by field; times are milliseconds.
+-- Applies one batch at one instant. KEYS: the marker, then each key of the batch. ARGV: the batch
+-- (`pack_batch`). The rules are those of `rate_ledger.py`; times are milliseconds.
 local MARKER, RECORD = '>c2ddddc40', '>c2ddddddddc16c16'
 local NOBODY, KEEP_MAX, SLACK = string.rep('0', 16), 3600000, 250
 local SOONEST, LATEST, FUTURE = 50, 2000, 2 * (1209600000 + 86400000)
@@ -16,7 +16,7 @@ local function within(values, from, to, bound)
   return true
 end
 
--- The marker: is this still the ledger that its callers know?
+-- The marker: whether the ledger still has its state.
 local function attended()
   local text, found = redis.call('GET', KEYS[1]), nil
   if text then
@@ -43,7 +43,7 @@ local function attended()
   local padded = found.run .. string.rep(' ', 40 - #found.run)
   local after = struct.pack(
     MARKER, 'L1', found.era, found.quiet, found.floor, found.longest, padded)
-  -- It outlives every key, so that one who finds it gone knows that nothing is known.
+  -- It outlives every key: if it is gone, the state is lost.
   if after ~= before then redis.call('SET', KEYS[1], after) end
   redis.call('PEXPIRE', KEYS[1], FUTURE)
   return found

@@ -1,5 +1,4 @@
--- Who is there, what they say of themselves, in which settings they agree, and who holds what.
--- Anybody may ask.
+-- Returns the members, their facts, the shared settings and the holders. Needs no membership.
 if not crawl then return answer('lost') end
 if not a.facts then return answer('ok', nil, redis.call('GET', HOLDERS)) end
 local facts = redis.call('HGETALL', FACTS)

@@ -1,24 +1,24 @@
--- An agent says from which addresses it is about to fetch, and learns which of them others fetch
--- from, too; those are told. a.new: addresses that it asks about; a.gone: those that it has no host
--- at any more; a.heard: of what it was told, those that it goes by now; a.mine: those where it goes
--- on, alone or by the ledger, as before the server lost what it knew; a.complete: in the era a.known
--- it has named all that it fetches from. Answers for each new one: 0 ask again, 1 nobody else does,
--- 2 others do, and know that this one does. Of what it is to hear, 500 at a time.
+-- An agent names the addresses that it fetches from, and learns which of them other agents use.
+-- a.new: addresses it asks about. a.gone: addresses where it has no host any more.
+-- a.heard: shared addresses where it uses the ledger now. a.mine: addresses it used before the server
+-- lost its state. a.complete: in the era a.known it has named all its addresses.
+-- States of a.new: 0 ask again; 1 no other agent; 2 other agents, which know of this one.
+-- News: at most 500 addresses a call.
 local row, refusal = own()
 if refusal then return answer(refusal) end
 local prefix = string.sub(CRAWL, 1, -#'crawl' - 1)
 local AT, ERAS = prefix .. 'addresses', prefix .. 'address-eras'
 local function news_of(number) return prefix .. 'address-news:' .. number end
 
--- Agents of which Redis has lost all have to be heard of first: one that is cut off goes on where it
--- was alone for as long as its lease lasts. Who held anything claims it again.
+-- After a loss all agents must be heard of first: a cut-off agent goes on where it was alone until its
+-- lease ends. Agents that held units claim them again.
 if not crawl.met and (all_held() or crawl.open and crawl.claims <= now) then
   crawl.met = true
   save()
 end
 local counts, all = {}, crawl.met
 for _, each in pairs(everyone()) do
-  -- Who has stopped is nowhere once all is over that it began: when it is back it asks anew.
+  -- A stopped agent uses no address once its fetches and delays are over; it asks again when it is back.
   local rests = each.incarnation == '' and each.quiet and each.quiet <= now
   counts[each.number] = counted(each) and not rests
   if counts[each.number] and each.number ~= row.number and each.incarnation ~= '' then
@@ -26,8 +26,8 @@ for _, each in pairs(everyone()) do
   end
 end
 
--- Those that fetch from an address: others, and whether this agent is one; whether anybody stands
--- there in vain, who would be taken for present if it came back.
+-- The other agents at an address; whether this agent is there; whether a stale entry is left, which
+-- would count again if its agent came back.
 local function there(address)
   local others, present, vain = {}, false, false
   for number in string.gmatch(redis.call('HGET', AT, address) or '', '%d+') do
@@ -60,7 +60,7 @@ end
 for _, address in ipairs(a.mine) do
   local others = there(address)
   for _, number in ipairs(others) do
-    -- They wait for each other's word, as if both had come just now.
+    -- Both wait for the other's word, as if they had just come.
     redis.call('SADD', news_of(number), address)
     redis.call('SADD', news_of(row.number), address)
   end

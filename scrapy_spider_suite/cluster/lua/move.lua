@@ -1,9 +1,9 @@
--- Units change their holder. ARGV[2]: the units, two bytes each, ascending. Answers with those that
--- the one who was to have them holds now, also if it did before.
+-- Units change their holder. ARGV[2]: the units, two bytes each, ascending.
+-- Returns the units that the new holder holds now, also if it did before.
 --   give:  from the caller to the member number a.to
---   seize: to the caller, of whom none may fetch them any more
---   claim: to the caller, who held them before the server lost what it knew: at a.at by its clock,
---          since when they can have become nobody else's if its lease did not lapse
+--   seize: to the caller, from holders that may not fetch any more
+--   claim: to the caller, which held the units at a.at, before the server lost its state; no other
+--          agent can hold them if its lease did not lapse
 local row, refusal = own()
 if refusal then return answer(refusal) end
 if a.how ~= 'claim' and a.epoch ~= crawl.epoch then return answer('epoch') end

@@ -1,4 +1,4 @@
--- What an operator orders: 'remove' a member, 'release' what nobody holds, 'forget' the crawl.
+-- Orders of an operator: 'remove' a member, 'release' units without a holder, 'forget' the crawl.
 if not crawl then return answer('lost') end
 if a.order == 'remove' then
   local row = member(a.target)
@@ -16,8 +16,8 @@ else
   end
   local prefix = string.sub(CRAWL, 1, -#'crawl' - 1)
   for name in pairs(everyone()) do
-    redis.call('DEL', prefix .. 'inbox:' .. name, prefix .. 'receipts:' .. name)  -- see streams.py
-    redis.call('DEL', prefix .. 'calls:' .. name)  -- see calls.py; the rest of it expires soon
+    redis.call('DEL', prefix .. 'inbox:' .. name, prefix .. 'receipts:' .. name)  -- see redis_streams.py
+    redis.call('DEL', prefix .. 'calls:' .. name)  -- see agent_calls.py; its other keys expire
   end
   for _, row in pairs(everyone()) do redis.call('DEL', prefix .. 'address-news:' .. row.number) end
   redis.call('DEL', CRAWL, MEMBERS, FACTS, HOLDERS, prefix .. 'secret', prefix .. 'standing')

@@ -1,10 +1,10 @@
--- A heartbeat: the lease is renewed, and what the agent says of itself is kept. ARGV[2]: its facts.
+-- A heartbeat: renews the lease and stores the agent's report. ARGV[2]: its facts.
 local row, refusal = own()
 if refusal then return answer(refusal) end
 
--- Is the crawl over? Mattern's four counters (Distributed Computing 2, 1987, 161-175): in two
--- rounds one after the other everybody was idle, as much was received as was sent, and nothing
--- had happened since. Who posts for a round has heard of it, so that what it posts is from within.
+-- Whether the crawl is over, by Mattern's four counters (Distributed Computing 2, 1987, 161-175): in
+-- two rounds in a row all agents were idle, as many rows were received as sent, and no activity came
+-- between. An agent that posts for a round has heard of it, so its report is from within.
 local function over_now()
   local sent, received, activity = 0, 0, 0
   for _, each in pairs(everyone()) do
@@ -35,9 +35,8 @@ if not a.idle and crawl.sums ~= '' then
 elseif a.idle and not crawl.ended and over_now() then
   save()
 end
--- Who came after the end and has something to do all the same opens the crawl again, where nobody is
--- about to close. Who was there at the end closes: what it is given in that moment is done by its next
--- start.
+-- An agent that came after the end, and has work, opens the crawl again if no other agent is about to
+-- close. An agent that saw the end closes; its next start does new work.
 if crawl.ended and row.late and a.left and not closing(row.name, a.silence) then
   crawl.ended, crawl.sums = false, ''
   for _, each in pairs(everyone()) do

@@ -1,4 +1,4 @@
--- What the row of a member says. Times are milliseconds.
+-- The rows of members. Times are milliseconds.
 local now = clock()
 
 local function parsed(text, key)
@@ -7,10 +7,10 @@ local function parsed(text, key)
   error('suite-damaged ' .. key .. ' ', 0)
 end
 
--- Has its lease ended? Until then nobody may take what it holds. One of 0 has no end.
+-- Whether its lease has ended; until then no other agent may take its units. 0: no end.
 local function over(row) return row.ends > 0 and row.ends <= now end
 
--- Does it take part: is it to be waited for before the crawl ends?
+-- Whether the crawl's end waits for it.
 local function counted(row)
   return row.state == 'active' or row.state == 'leaving' or (row.state == 'removed' and not over(row))
 end

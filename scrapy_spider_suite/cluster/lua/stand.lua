@@ -1,6 +1,6 @@
--- Keeps a call for agents that come later, in the place of an earlier one about the same.
--- KEYS: what stands. ARGV: what it is about; the call, empty if nothing stands any more; how many
--- may stand. Answers 1 if there are too many.
+-- Keeps a call for agents that come later; it replaces an earlier call about the same.
+-- KEYS: the standing calls. ARGV: the subject; the call, empty to remove it; most calls.
+-- Returns 1 if there are too many.
 if #ARGV[2] == 0 then
   redis.call('HDEL', KEYS[1], ARGV[1])
 elseif redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[3])

@@ -1,5 +1,5 @@
--- The calls that stand, those that are too long left out.
--- KEYS: what stands. ARGV: how many at most, how many bytes a call may have.
+-- Returns the standing calls, without too long ones.
+-- KEYS: the standing calls. ARGV: most calls, most bytes of a call.
 local found = {}
 if redis.call('HLEN', KEYS[1]) <= tonumber(ARGV[1]) then
   for _, text in ipairs(redis.call('HVALS', KEYS[1])) do

@@ -1,10 +1,9 @@
--- Takes messages that were pushed: what nobody else gets then lies in a list of the taker's own,
--- behind a mark, until it has stored them.
--- KEYS: where they are pushed, the taker's list.
--- ARGV: list, set or zset; how many at most; bytes after which it is enough; bytes of a message
---       beyond which it is cut (to one more than that); the mark.
--- Answers the mark and the messages, nothing if there are none. What was taken before, and was not
--- removed since, comes again with the mark that it has.
+-- Moves pushed messages to a list of the taker, behind a mark, until it has stored them.
+-- KEYS: the pushed messages, the taker's list.
+-- ARGV: list, set or zset; most messages; bytes that are enough; most bytes of a message (a longer
+--       one is cut to one byte more); the mark.
+-- Returns the mark and the messages, or nothing. A batch that was not removed comes again, with its
+-- mark.
 local source, taken = KEYS[1], KEYS[2]
 local count, enough, longest = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 

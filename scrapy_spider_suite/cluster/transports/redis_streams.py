@@ -137,9 +137,7 @@ class QueuedMessage:
     to: str
     message: PackedMessage
     entry: bytes = b""
-    when: float = 0.0
-    """When to put it, or to check whether it lies there."""
-
+    when: float = 0.0  # when to put it, or to check whether it lies there
     pause: float = FIRST_PAUSE
     check: float = 0.0
 
@@ -230,23 +228,12 @@ _Asked = tuple[str, str, tuple[Any, ...]]  # name of a script, its key, its argu
 class StreamLimits(NamedTuple):
     """Bounds of one agent's streams; durations are seconds."""
 
-    window: int = 16
-    """Messages to one receiver that may be on the way."""
-
-    inbox: int = 500
-    """Messages that an inbox holds."""
-
-    unkept: int = 32
-    """Messages that were handed on and are not acknowledged."""
-
-    check: float = 15.0
-    """Until an unacknowledged message is looked for in the inbox."""
-
-    timeout: float = 10.0
-    """For which an answer of the server is waited for."""
-
-    block: float = 2.0
-    """For which the server waits for something to read, less than *timeout*."""
+    window: int = 16  # messages to one receiver that may be on the way
+    inbox: int = 500  # messages that an inbox holds
+    unkept: int = 32  # messages that were handed on and are not acknowledged
+    check: float = 15.0  # until an unacknowledged message is looked for in the inbox
+    timeout: float = 10.0  # for which an answer of the server is waited for
+    block: float = 2.0  # for which the server waits for something to read, less than *timeout*
 
 
 class RedisStreams:

@@ -75,24 +75,13 @@ _CALLER, _CALLED = b"caller", b"called"
 
 
 class FrameKind(IntEnum):
-    OFFER = 1
-    """The sender's label and size of a file."""
-
-    AT = 2
-    """The receiver wants it from that byte on."""
-
+    OFFER = 1  # the sender's label and size of a file
+    AT = 2  # the receiver wants it from that byte on
     DATA = 3
-    KEPT = 4
-    """The receiver keeps all of it."""
-
-    WAIT = 5
-    """The receiver is at work."""
-
-    LATER = 6
-    """Not now, with the reason."""
-
-    REFUSED = 7
-    """Never, with the reason."""
+    KEPT = 4  # the receiver keeps all of it
+    WAIT = 5  # the receiver is at work
+    LATER = 6  # not now, with the reason
+    REFUSED = 7  # never, with the reason
 
 
 _KINDS: Final = frozenset(FrameKind)

@@ -71,21 +71,12 @@ _DIFFER: Final = "SUITE_CLUSTER_KEY or SUITE_AGENTS may differ there"
 
 
 class PacketKind(IntEnum):
-    HELLO = 1
-    """The sender asks for a connection."""
-
-    WELCOME = 2
-    """The receiver answers."""
-
+    HELLO = 1  # the sender asks for a connection
+    WELCOME = 2  # the receiver answers
     MESSAGE = 3
-    REPORT = 4
-    """See `ReceiptReport`."""
-
-    STALE = 5
-    """The receiver does not know the connection."""
-
-    UNLISTED = 6
-    """The receiver's list lacks the sender."""
+    REPORT = 4  # see `ReceiptReport`
+    STALE = 5  # the receiver does not know the connection
+    UNLISTED = 6  # the receiver's list lacks the sender
 
 
 class Packet(NamedTuple):
@@ -99,15 +90,9 @@ class Packet(NamedTuple):
 class ReceiptReport(NamedTuple):
     """Which messages have arrived, and are kept; complete, so any report may be lost."""
 
-    heard: int
-    """All below this number have arrived."""
-
-    heard_beyond: int
-    """Bit *i* is message *heard* + *i*."""
-
-    kept: int
-    """All below this number are kept."""
-
+    heard: int  # all below this number have arrived
+    heard_beyond: int  # bit *i* is message *heard* + *i*
+    kept: int  # all below this number are kept
     kept_beyond: int
 
     def pack(self) -> bytes:
@@ -250,8 +235,7 @@ STALE_PAUSE: Final = 0.05
 class MessageArrival(Enum):
     NEW = auto()
     REPEATED = auto()
-    BEYOND = auto()
-    """Beyond the agreed window; it will come again."""
+    BEYOND = auto()  # beyond the agreed window; it will come again
 
 
 class NumberSet:
