@@ -485,8 +485,7 @@ def hold(
             hold(self.crawler, response, block.written)
 
     Call it in a handler of ``item_scraped`` or ``response_received``. Returns whether the page
-    waits:
-    not for items of ``start()``, nor with another scheduler.
+    waits: not for items of ``start()``, nor with another scheduler.
     """
     slot = None if crawler.engine is None else crawler.engine._slot
     scheduler = None if slot is None else slot.scheduler
