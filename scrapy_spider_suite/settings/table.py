@@ -175,7 +175,6 @@ class SettingsTable:
         POLITENESS, v.redis_or_file(), None, FREE,
         "Where several crawls keep the delays of hosts and addresses that they share: a Redis by "
         "its URL, or a file of one machine. Empty: the crawl has its own.",
-        page="cluster.md",
     )
 
     # Failures and retries
@@ -183,86 +182,86 @@ class SettingsTable:
         FAILURES, v.duration(), 5.0, FREE,
         "First pause of a host after a 429, a 503, a timeout or a failed connection. Each further "
         "failure in a row doubles it.",
-        live=True,
+        live=True, page="politeness.md",
     )
     backoff_max: float = setting(
         FAILURES, v.duration(), 3600.0, FREE,
         "Longest pause that such failures lead to.",
-        live=True,
+        live=True, page="politeness.md",
     )
     dead_host_failures: int = setting(
         FAILURES, v.integer(1, unit="failures"), 10, FROM_NOW_ON,
         "Failed connections in a row after which a host is given up.",
-        live=True,
+        live=True, page="politeness.md",
     )
     retry_times: int = setting(
         FAILURES, v.integer(0, unit="retries"), 5, FROM_NOW_ON,
         "How often a URL from a link is tried again before it has failed.",
-        live=True,
+        live=True, page="broad-crawls.md",
     )
     retry_failed_after: float = setting(
         FAILURES, v.duration(), 0.0, FROM_NOW_ON,
         "Try a failed URL anew if a link leads to it at least this long after the failure; 0 "
         "never does.",
-        live=True,
+        live=True, page="broad-crawls.md",
     )
     retry_failed: tuple[str, ...] = setting(
         FAILURES, v.choices(*_MAY_FAIL), _MAY_PASS, FROM_NOW_ON,
         "The reasons of failures that SUITE_RETRY_FAILED_AFTER holds for. 'host_dead' also gives "
         "the host another chance.",
-        live=True,
+        live=True, page="broad-crawls.md",
     )
 
     # Budgets, end, guards
     host_max_pages: int = setting(
         BUDGETS, v.integer(0, unit="pages"), 0, FROM_NOW_ON,
         "Most pages of one host; 0 is no limit.",
-        live=True,
+        live=True, page="broad-crawls.md",
     )
     host_max_depth: int = setting(
         BUDGETS, v.integer(0, unit="links"), 0, FROM_NOW_ON,
         "Links followed in bulk: most links between a page and the first page of its host. Links "
         "from other hosts are always followed. 0 is no limit.",
-        live=True,
+        live=True, page="broad-crawls.md",
     )
     domain_max_pages: int = setting(
         BUDGETS, v.integer(0, unit="pages"), 0, FROM_NOW_ON,
         "Most pages of one registered domain, of all its hosts together; 0 is no limit.",
-        live=True,
+        live=True, page="broad-crawls.md",
     )
     domain_max_hosts: int = setting(
         BUDGETS, v.integer(0, unit="hosts"), 0, FROM_NOW_ON,
         "Most hosts of one registered domain: the hosts found first. 0 is no limit.",
-        live=True,
+        live=True, page="broad-crawls.md",
     )
     max_pages: int = setting(
         BUDGETS, v.integer(0, unit="pages"), 0, FREE,
         "Close the crawl with the reason 'max_pages' when the job has this many pages; 0 is no "
         "limit.",
-        live=True,
+        live=True, page="broad-crawls.md",
     )
     max_bytes: int = setting(
         BUDGETS, v.size(), 0, FREE,
         "Close the crawl with the reason 'max_bytes' when the job has received this much; 0 is no "
         "limit.",
-        live=True,
+        live=True, page="broad-crawls.md",
     )
     max_time: float = setting(
         BUDGETS, v.duration(), 0.0, FREE,
         "Close the crawl with the reason 'max_time' when all runs of the job together have lasted "
         "this long; 0 is no limit.",
-        live=True,
+        live=True, page="broad-crawls.md",
     )
     max_bandwidth: int = setting(
         BUDGETS, v.size(), 0, FREE,
         "Most bytes received per second, on average; requests wait for it. 0 is no limit.",
-        live=True,
+        live=True, page="broad-crawls.md",
     )
     body_max: int = setting(
         BUDGETS, v.size(), 0, FROM_NOW_ON,
         "Bytes of a page's body after which reading stops; the page is flagged 'truncated'. 0 "
         "reads the whole body.",
-        live=True,
+        live=True, page="broad-crawls.md",
     )
     max_wait: float = setting(
         # Of the default back-off, more than the 1,280 s before the tenth attempt, after which a
@@ -336,7 +335,7 @@ class SettingsTable:
         FILTERS, v.media_types(), (), FROM_NOW_ON,
         "Broad profile: media types of pages that are wanted, with * for any. Of other types the "
         "head alone is read. Empty reads all.",
-        live=True,
+        live=True, page="broad-crawls.md",
     )
 
     # URLs and traps
@@ -508,6 +507,7 @@ class SettingsTable:
         NETWORK, v.redis_url(), None, FREE,
         "The Redis of the suite; agents need it. Empty: pushed seeds and items use the Redis in "
         "the settings of scrapy-redis (REDIS_URL, REDIS_HOST, REDIS_PARAMS, ...).",
+        page="cluster.md",
     )
 
     # What is kept
