@@ -135,8 +135,8 @@ class JobTarget:
         except SettingsError as error:
             raise ActionError(str(error)) from None
         raise ActionError(
-            f"no crawl is running: {name} holds for a running crawl only; change it where the "
-            "crawl is started from"
+            f"no crawl is running: `set` changes a running crawl; change {name} where the crawl "
+            "is started from"
         )
 
 
