@@ -9,6 +9,7 @@ import pytest
 from support.crawls import Crawl
 from support.frontier_command import Frontier, small_crawl
 
+from scrapy_spider_suite.runtime.files import lock_file
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebProcess
@@ -68,6 +69,18 @@ def test_damage_is_named_and_mended(
     mended = frontier("check", "--repair", "-j", str(job))
     assert (mended.code, "1 thing was repaired" in mended.out) == (0, True)
     assert frontier("check", "-j", str(job)).code == 0
+
+
+def test_repair_of_a_job_in_use(
+    sieved: tuple[Path, Crawl], tmp_path: Path, frontier: Frontier
+) -> None:
+    """Looking is allowed, repair is refused."""
+    job = shutil.copytree(sieved[0], tmp_path / "job")
+    with (job / FOLDER / "sieve" / "lock").open("a+") as lock:
+        assert lock_file(lock)
+        assert frontier("check", "-j", str(job)).code == 0
+        refused = frontier("check", "--repair", "-j", str(job))
+    assert (refused.code, "in another process" in refused.out) == (2, True), refused.out
 
 
 def test_a_snapshot_goes_on_as_the_job(
