@@ -226,10 +226,10 @@ class ActionFolder:
 
     # Whoever asks
 
-    def leave(self, action: Action, urls: Iterable[str] | None = None) -> int:
-        """Leave *action*, with the file of *urls* if it has one; return how many URLs.
+    def submit(self, action: Action, urls: Iterable[str] | None = None) -> int:
+        """Write *action* and the file of *urls*, if any; return the number of URLs.
 
-        All of it or, if *urls* or the disk fails, nothing. Raises `ActionError` and `OSError`.
+        Writes all or nothing. Raises `ActionError`, `OSError`.
         """
         data = action.to_bytes()
         self.path.mkdir(exist_ok=True)
@@ -245,8 +245,8 @@ class ActionFolder:
             raise
         return count
 
-    def collect(self, id: str) -> Answer | None:
-        """Take the answer to the action *id* away, or None: there is none yet."""
+    def take_answer(self, id: str) -> Answer | None:
+        """Remove and return the answer to the action *id*; None before it is answered."""
         taken = self._file(id, ".taken")
         try:
             # Either it is taken, or `retract` finds it.
@@ -257,18 +257,18 @@ class ActionFolder:
         taken.unlink(missing_ok=True)
         return Answer.from_bytes(data)
 
-    def take_back(self, id: str) -> Answer | None:
-        """Nobody waits for the action *id* any more; its answer, if it has come meanwhile.
+    def withdraw(self, id: str) -> Answer | None:
+        """Remove the action *id*; return its answer, if it was answered meanwhile.
 
-        Without one it is not carried out, if it is not begun yet, and its copy is removed.
+        An action that was not begun is not carried out. A copy that was made for it is removed.
         """
         self.remove(id)
-        return self.collect(id)
+        return self.take_answer(id)
 
     # Whoever carries out
 
     def waiting(self) -> list[str]:
-        """The ids of the actions that have not been answered, the first first."""
+        """Return the ids of the actions without an answer, the oldest first."""
         try:
             names = os.listdir(self.path)
         except FileNotFoundError:
@@ -289,32 +289,31 @@ class ActionFolder:
             raise ActionError(f"its id is {action.id[:80]!r}, not that of its file")
         return action
 
-    def answered(self, id: str) -> bool:
-        """Whether there is an answer (and a crash kept the action from being removed)."""
+    def is_answered(self, id: str) -> bool:
+        """Whether the action has an answer: a crash may leave both files."""
         return self._file(id, ".answer").exists()
 
     def answer(self, answer: Answer) -> None:
-        """Leave *answer*, not synced: the audit log has it. Raises `OSError`."""
+        """Write *answer*, not synced: the audit log has it. Raises `OSError`."""
         if _ID.fullmatch(answer.id):
             new = self._new(answer.id)
             new.write_bytes(answer.to_bytes())
             os.replace(new, self._file(answer.id, ".answer"))
 
     def retract(self, id: str) -> None:
-        """Remove the answer to *id*, with its copy, unless somebody has come for it."""
+        """Remove the answer to *id* and its copy, unless the asker took the answer."""
         try:
             self._file(id, ".answer").unlink()
         except FileNotFoundError:
             return
         shutil.rmtree(self.copy_of(id), ignore_errors=True)
 
-    def wanted(self, id: str) -> bool:
-        """Whether the action *id* is still there: nobody has taken it back."""
+    def is_pending(self, id: str) -> bool:
+        """Whether the action *id* is neither withdrawn nor carried out."""
         return self._file(id, ".action").exists()
 
     def remove(self, id: str) -> bool:
-        """The action *id* was carried out and answered: it goes, with its URLs; whether it was
-        there."""
+        """Remove the action *id* and its URLs; False if it did not exist."""
         try:
             self._file(id, ".action").unlink()
         except FileNotFoundError:
@@ -323,13 +322,13 @@ class ActionFolder:
             self.urls_of(id).unlink(missing_ok=True)
         return True
 
-    def put_aside(self, id: str) -> None:
-        """What *id* names is no action: it is not looked at again."""
+    def mark_refused(self, id: str) -> None:
+        """Rename the file *id*, which is no action, so that it is not read again."""
         with suppress(FileNotFoundError):
             os.replace(self._file(id, ".action"), self._file(id, ".refused"))
 
-    def fresh(self, id: str, wall: float) -> bool:
-        """Whether the action *id* may still be being written, by somebody who did not rename it."""
+    def may_be_half_written(self, id: str, wall: float) -> bool:
+        """Whether a writer that does not rename may still be writing the action *id*."""
         try:
             return self._file(id, ".action").lstat().st_mtime > wall - _WRITING
         except OSError:
@@ -348,7 +347,7 @@ class ActionFolder:
         return self._file(id, ".copy")
 
     def sweep(self, wall: float) -> None:
-        """Remove what nobody came for."""
+        """Remove stale files: answers, copies and lists that no asker took."""
         waiting = set(self.waiting())
         for path in self.path.iterdir() if self.path.is_dir() else ():
             stale = _STALE.get(path.suffix)

@@ -111,7 +111,7 @@ class JobTarget:
     def look(self) -> None:
         """Called before each look at what was asked."""
 
-    def is_others(self, url: str) -> bool:
+    def is_foreign(self, url: str) -> bool:
         """Whether another agent is to have *url*. Raises `ActionError`: that is not known now."""
         if self.store.kv("agent").get(b"crawl"):
             raise ActionError(

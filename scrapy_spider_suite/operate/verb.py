@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Thread
 from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped]
@@ -462,15 +461,6 @@ class ActionProgress:
     def forget(self) -> None:
         """The action is over."""
         self._kv.delete(self._key)
-
-
-def in_a_thread(work: Callable[[], None], wait: float) -> Generator[Any, None, None]:
-    """Do *work*, looking every *wait* seconds for whether it is over."""
-    worker = Thread(target=work, daemon=True)
-    worker.start()
-    while worker.is_alive():
-        worker.join(wait)
-        yield WAITING
 
 
 class VerbParser(argparse.ArgumentParser):

@@ -58,9 +58,9 @@ def test_whoever_comes_next_carries_out_what_was_left(job: Path, frontier: Front
     """A command that was killed before it could, or a crawl that ended too soon."""
     folder = ActionFolder(job / FOLDER)
     left = action(job / FOLDER, "pause", who="gone@h", id=new_id(urgent=True))
-    folder.leave(left)
+    folder.submit(left)
     assert "paused already: gone@h" in frontier("pause", "-j", str(job)).out
-    assert folder.answered(left.id)
+    assert folder.is_answered(left.id)
 
 
 def test_no_answer_in_time(job: Path, frontier: Frontier) -> None:
@@ -98,10 +98,10 @@ def test_a_running_crawl_is_not_troubled(frontier: Frontier, tmp_path: Path) -> 
         unknown = action(job / FOLDER, "explode")
         wrong = action(job / FOLDER, "block", arguments={"subject": 5, "rm": "-rf"})
         for each in (foreign, unknown, wrong):
-            folder.leave(each)
+            folder.submit(each)
         ids = [*bad, foreign.id, unknown.id, wrong.id]
-        until(lambda: all(folder.answered(id) for id in ids))
-        answers = {id: folder.collect(id) for id in ids}
+        until(lambda: all(folder.is_answered(id) for id in ids))
+        answers = {id: folder.take_answer(id) for id in ids}
         assert not any(answer and answer.ok for answer in answers.values())
         assert "another job" in answers[foreign.id].said  # type: ignore[union-attr]
         assert "no verb 'explode'" in answers[unknown.id].said  # type: ignore[union-attr]
@@ -134,7 +134,7 @@ def test_a_kill_in_the_middle_of_a_long_action(frontier: Frontier, tmp_path: Pat
     ):
         assert frontier("pause", *on).code == 0
         long = action(job / FOLDER, "add")
-        ActionFolder(job / FOLDER).leave(long, (f"http://{HOST}/{n}" for n in range(URLS)))
+        ActionFolder(job / FOLDER).submit(long, (f"http://{HOST}/{n}" for n in range(URLS)))
         until(lambda: pending() > URLS // 20)
         process.kill()
         process.wait()

@@ -29,7 +29,7 @@ def test_actions_are_read_in_the_order_in_which_they_were_left(tmp_path: Path) -
     assert folder.waiting() == []
     left = [action() for _ in range(3)]
     for each in left:
-        folder.leave(each)
+        folder.submit(each)
     assert folder.waiting() == [each.id for each in left]
     assert [folder.read(id) for id in folder.waiting()] == left
 
@@ -37,15 +37,15 @@ def test_actions_are_read_in_the_order_in_which_they_were_left(tmp_path: Path) -
 def test_an_answer_is_taken_once(tmp_path: Path) -> None:
     """And the action goes with its URLs."""
     folder, asked = ActionFolder(tmp_path), action()
-    assert folder.leave(asked, ["http://a/", "http://b/"]) == 2
+    assert folder.submit(asked, ["http://a/", "http://b/"]) == 2
     assert folder.urls_of(asked.id).read_text() == "http://a/\nhttp://b/\n"
-    assert folder.collect(asked.id) is None
+    assert folder.take_answer(asked.id) is None
     answer = Answer(asked.id, True, "paused")
     folder.answer(answer)
-    assert folder.answered(asked.id)
+    assert folder.is_answered(asked.id)
     folder.remove(asked.id)
-    assert folder.collect(asked.id) == answer
-    assert folder.collect(asked.id) is None
+    assert folder.take_answer(asked.id) == answer
+    assert folder.take_answer(asked.id) is None
     assert names(folder) == []
 
 
@@ -59,7 +59,7 @@ def test_all_or_nothing(tmp_path: Path) -> None:
         raise OSError("gone")
 
     with pytest.raises(OSError, match="gone"):
-        folder.leave(action(), urls())
+        folder.submit(action(), urls())
     assert names(folder) == []
 
 
@@ -80,7 +80,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     for id in folder.waiting():
         with pytest.raises(ActionError):
             folder.read(id)
-        folder.put_aside(id)
+        folder.mark_refused(id)
     assert folder.waiting() == []
     assert secret.exists()
 
@@ -90,15 +90,15 @@ def test_half_an_action_is_given_time(tmp_path: Path) -> None:
     folder = ActionFolder(tmp_path)
     folder.path.mkdir()
     (folder.path / "mine.action").write_text('{"verb": "pau')
-    assert folder.fresh("mine", time.time())
-    assert not folder.fresh("mine", time.time() + 60)
-    assert not folder.fresh("nobody's", time.time())
+    assert folder.may_be_half_written("mine", time.time())
+    assert not folder.may_be_half_written("mine", time.time() + 60)
+    assert not folder.may_be_half_written("nobody's", time.time())
 
 
 def test_what_nobody_came_for_is_swept(tmp_path: Path) -> None:
     """After a day, but never an action, nor the URLs of one."""
     folder, asked = ActionFolder(tmp_path), action()
-    folder.leave(asked, ["http://a/"])
+    folder.submit(asked, ["http://a/"])
     folder.answer(Answer("old", True, "x"))
     for name in ("torn.new", "alone.urls", "bad.refused"):
         (folder.path / name).write_text("")
@@ -111,7 +111,7 @@ def test_what_nobody_came_for_is_swept(tmp_path: Path) -> None:
 def test_urls_are_a_file_of_the_folder(tmp_path: Path) -> None:
     """No link out of the job is followed, and nobody waits for a pipe."""
     folder = ActionFolder(tmp_path)
-    folder.leave(action("mine"), ["http://a.test/"])
+    folder.submit(action("mine"), ["http://a.test/"])
     with folder.open_urls("mine") as file:
         assert file.read() == b"http://a.test/\n"
     (tmp_path / "secret").write_text("http://b.test/\n")

@@ -115,13 +115,13 @@ def left(
 ) -> str:
     """Leave an action; its id."""
     action = Action(new_id(urgent=urgent), verb, arguments, job, "ops@h", time.time(), "why not")
-    ActionFolder(site.folder).leave(action)
+    ActionFolder(site.folder).submit(action)
     return action.id
 
 
 def answer(site: JobTarget, id: str) -> Answer:
     """The answer, which has to be there."""
-    found = ActionFolder(site.folder).collect(id)
+    found = ActionFolder(site.folder).take_answer(id)
     assert found is not None
     return found
 
@@ -176,7 +176,7 @@ def test_a_kill_in_the_middle_is_carried_on(yard: Yard) -> None:
     second = ActionRunner(yard, JOB, VERBS)
     folder = ActionFolder(yard.folder)
     data = (folder.path / f"{id}.action").read_bytes()
-    while not folder.answered(id):
+    while not folder.is_answered(id):
         second.look()
     (folder.path / f"{id}.action").write_bytes(data)
     ActionRunner(yard, JOB, VERBS).look()
@@ -190,7 +190,7 @@ def test_nothing_is_answered_before_it_is_durable(yard: Yard) -> None:
     id = left(yard, "shout", text="c")
     yard.full = True
     operator.look()
-    assert ActionFolder(yard.folder).collect(id) is None
+    assert ActionFolder(yard.folder).take_answer(id) is None
     yard.full = False
     operator.look()
     assert answer(yard, id).said == "C"
@@ -209,7 +209,7 @@ def test_an_audit_log_that_cannot_be_written_holds_the_answer(
     with monkeypatch.context() as patch:
         patch.setattr(AuditLog, "append", full)
         operator.look()
-    assert ActionFolder(yard.folder).collect(id) is None
+    assert ActionFolder(yard.folder).take_answer(id) is None
     yard.clock += 60.0
     operator.look()
     assert answer(yard, id).ok
@@ -402,7 +402,7 @@ def test_answers_of_a_round_are_synced_together(
     ids = [left(yard, "shout", text=str(n)) for n in range(50)]
 
     def count_them(file: int) -> None:
-        synced.append(sum(folder.answered(id) for id in ids))
+        synced.append(sum(folder.is_answered(id) for id in ids))
         sync(file)
 
     monkeypatch.setattr(os, "fsync", count_them)
@@ -439,11 +439,11 @@ def test_what_was_taken_back_in_line_is_not_begun(yard: Yard) -> None:
         left(yard, "count")
     last = left(yard, "count")
     operator.look(0.0)
-    assert ActionFolder(yard.folder).take_back(last) is None
+    assert ActionFolder(yard.folder).withdraw(last) is None
     while operator.busy:
         operator.look()
     assert yard.kv.get(last.encode()) is None
-    assert ActionFolder(yard.folder).collect(last) is None
+    assert ActionFolder(yard.folder).take_answer(last) is None
     [row] = [row for row in AuditLog(yard.folder).rows() if row["id"] == last]
     assert (row["ok"], row["said"]) == (False, "it was taken back before it was begun")
 
@@ -455,13 +455,13 @@ def test_a_snapshot_that_was_taken_back_leaves_nothing(yard: Yard, when: str) ->
     folder = ActionFolder(yard.folder)
     id = left(yard, "snapshot", target="/somewhere")
     if when == "before":
-        assert folder.take_back(id) is None
+        assert folder.withdraw(id) is None
     operator.look(0.0)
-    given = folder.take_back(id) if when == "beside" else None
+    given = folder.withdraw(id) if when == "beside" else None
     while operator.busy and not (when == "after" and folder.copy_of(id).exists()):
         operator.look(0.0)
     if when in {"after", "too late"}:
-        given = folder.take_back(id)
+        given = folder.withdraw(id)
     while operator.busy:
         operator.look(0.0)
     assert given is not None or when != "too late"

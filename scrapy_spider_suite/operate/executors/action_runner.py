@@ -139,7 +139,7 @@ class AnswerQueue:
     def _give(self, action: Action | str, answer: Answer) -> None:
         self._folder.answer(answer)
         if isinstance(action, str):
-            self._folder.put_aside(action)
+            self._folder.mark_refused(action)
             return
         if not self._folder.remove(action.id):
             self._folder.retract(action.id)  # it was taken back: nobody comes for it
@@ -247,14 +247,14 @@ class ActionRunner:
             self._taken.intersection_update(self._folder.waiting())
 
     def _take(self, id: str, wall: float) -> None:
-        if self._folder.answered(id):
+        if self._folder.is_answered(id):
             self._taken.add(id)
             self._folder.remove(id)  # a kill came between the two
             return
         try:
             action = self._folder.read(id)
         except ActionError as error:
-            if not self._folder.fresh(id, wall):
+            if not self._folder.may_be_half_written(id, wall):
                 self._taken.add(id)
                 answer = Answer(id, False, f"this is no action: {error}")
                 self._answers.conclude(id, answer)
@@ -296,7 +296,7 @@ class ActionRunner:
     def _begin_next(self) -> None:
         while self._line and sum(not task.waiting for task in self._works) < _ABREAST:
             task = self._line.popleft()
-            if self._folder.wanted(task.action.id):
+            if self._folder.is_pending(task.action.id):
                 self._works.append(task)
             else:
                 self._refuse(task.action, "it was taken back before it was begun")

@@ -150,7 +150,7 @@ class CallExecutor:
 
     def place(self, call: AgentCall) -> Path | None:
         id = f"{call.id}{_SUFFIX}"
-        if call.kind == "act" and (self._actions.wanted(id) or self._actions.answered(id)):
+        if call.kind == "act" and (self._actions.is_pending(id) or self._actions.is_answered(id)):
             return None
         if self._done is not None and id in self._done:
             return None
@@ -160,7 +160,8 @@ class CallExecutor:
     async def is_new(self, call: AgentCall) -> bool:
         await self._earlier()
         id = f"{call.id}{_SUFFIX}"
-        return not (id in self._ids or self._actions.wanted(id) or self._actions.answered(id))
+        busy = id in self._ids or self._actions.is_pending(id)
+        return not (busy or self._actions.is_answered(id))
 
     async def carry_out(self, call: AgentCall) -> AgentReply:
         if call.kind == "look":
@@ -180,15 +181,15 @@ class CallExecutor:
         if id in done:
             return done[id]
         async with self._leaving:  # in the order in which they were asked
-            if not (self._actions.wanted(id) or self._actions.answered(id)):
+            if not (self._actions.is_pending(id) or self._actions.is_answered(id)):
                 who = f"{call.who} (Redis)"
                 action = Action(id, call.verb, call.arguments, self._job, who, call.when, call.why)
                 try:
                     await asyncio.to_thread(self._leave, action)
                 except ActionError as error:
                     raise AgentCallError(str(error)) from error
-        while (answer := self._actions.collect(id)) is None:
-            if not self._actions.wanted(id) and not self._actions.answered(id):
+        while (answer := self._actions.take_answer(id)) is None:
+            if not self._actions.is_pending(id) and not self._actions.is_answered(id):
                 # Somebody else has taken the answer away: the log has it.
                 self._done = None
                 if (known := (await self._earlier()).get(id)) is not None:
@@ -202,7 +203,7 @@ class CallExecutor:
         return answer
 
     def _leave(self, action: Action) -> None:
-        self._actions.leave(action)
+        self._actions.submit(action)
         files.sync_path(self._actions.path)
 
     async def _earlier(self) -> dict[str, Answer]:

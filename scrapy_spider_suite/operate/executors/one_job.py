@@ -80,12 +80,12 @@ def ask_job(
     action = Action(id, verb, dict(arguments), job.id, who, time.time(), why)
     left = ActionFolder(folder)
     try:
-        left.leave(action, urls)
+        left.submit(action, urls)
     except OSError as error:
         raise JobError(f"{left.path} cannot be written: {error.strerror}") from error
     deadline, try_at = time.monotonic() + wait, 0.0
     while True:
-        answer = left.collect(action.id)
+        answer = left.take_answer(action.id)
         now = time.monotonic()
         if answer is not None or now > deadline:
             return answer
@@ -110,7 +110,7 @@ def ask_future_job(folder: Path, verb: str, *, who: str, why: str) -> None:
     try:
         folder.parent.mkdir(exist_ok=True)
         folder.mkdir(exist_ok=True)
-        ActionFolder(folder).leave(action)
+        ActionFolder(folder).submit(action)
     except OSError as error:
         raise JobError(f"{folder} cannot be written: {error.strerror}") from error
 
@@ -125,7 +125,7 @@ def _carried_out(folder: Path, job: str, id: str, deadline: float) -> bool:
             return False
         operator = ActionRunner(site, job, actions())
         operator.look()
-        while operator.busy or (operator.stuck and not ActionFolder(folder).answered(id)):
+        while operator.busy or (operator.stuck and not ActionFolder(folder).is_answered(id)):
             if operator.stuck:
                 if time.monotonic() > deadline:
                     raise JobError(f"{folder.parent} cannot be written to: {operator.stuck}")

@@ -67,7 +67,7 @@ def retry_refused(crawl: Crawl) -> None:
         f"{_SETTING} was {shown_value(old)}",
     )  # fmt: skip
     try:
-        ActionFolder(job.folder).leave(action)
+        ActionFolder(job.folder).submit(action)
     except OSError as error:
         logger.error(
             "%s was %s: what it refused is not tried again (%s); `scrapy frontier retry --reason "
@@ -230,7 +230,7 @@ class RunningJob(JobTarget):
         keep_terms(self._crawl)
         return shown_value(old), shown_value(new)
 
-    def is_others(self, url: str) -> bool:
+    def is_foreign(self, url: str) -> bool:
         agent = self._crawl.agent
         return agent is not None and agent.is_foreign(url)
 

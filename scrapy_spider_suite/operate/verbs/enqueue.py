@@ -88,7 +88,7 @@ def add(site: JobTarget, action: Action) -> Work:
     take = seed_scheduler(site.frontier, site.now, priority, given=lambda: False)
 
     def plant(seeds: Sequence[Seed]) -> int:
-        sower.counts.sent += sum(site.is_others(seed.url) for seed in seeds)
+        sower.counts.sent += sum(site.is_foreign(seed.url) for seed in seeds)
         return take(seeds)
 
     sower = SeedList(site.store, plant, SeedLines("URLs", normal=site.normal), f"add {action.id}")

@@ -1,9 +1,7 @@
-"""``snapshot``: a copy of the store, made beside the crawl, for whoever asked to take away.
+"""``snapshot``: a copy of the job, also beside a running crawl.
 
-The tables are linked into the action folder in a thread of their own. The rest of the job
-directory is copied by whoever asked (`scrapy_spider_suite.store.job_directory`).
-
-``scrapy frontier snapshot``.
+The crawl links the store's tables into the action folder, in a thread. The asker copies the rest
+(`scrapy_spider_suite.store.job_directory`).
 """
 
 from __future__ import annotations
@@ -11,9 +9,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
+from threading import Thread
+from typing import Any
 
 from scrapy_spider_suite.errors import ActionError, JobError, StoreWriteError
 from scrapy_spider_suite.operate.actions import Action, ActionFolder, new_id, whoami
@@ -21,13 +22,13 @@ from scrapy_spider_suite.operate.job_target import JobTarget
 from scrapy_spider_suite.operate.terms import CrawlTerms
 from scrapy_spider_suite.operate.verb import (
     PORTION,
+    WAITING,
     AskJob,
     Invocation,
     JobVerb,
     Work,
     add_act_options,
     display_text,
-    in_a_thread,
 )
 from scrapy_spider_suite.store.job_directory import FOLDER, check_target, copy_job
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -51,17 +52,25 @@ def snapshot(site: JobTarget, action: Action) -> Work:
             site.store.checkpoint(path)
         except StoreWriteError as error:
             failures.append(error)
-        if not folder.wanted(action.id):
+        if not folder.is_pending(action.id):
             rmtree(path, ignore_errors=True)
 
     # Everything is committed before a portion begins.
-    work = in_a_thread(copy, 0.0 if site.running else PORTION)
+    work = _run_in_thread(copy, 0.0 if site.running else PORTION)
     yield from while_locked(site.store.archive, while_locked(site.store.sieve, work))
     if failures:
         raise ActionError(str(failures[0]))
     if not path.is_dir():
         raise ActionError("it was taken back meanwhile: the copy was removed")
     return f"the store was copied, for {target}", {"target": target, "when": site.wall()}
+
+
+def _run_in_thread(work: Callable[[], None], poll: float) -> Generator[Any, None, None]:
+    worker = Thread(target=work, daemon=True)
+    worker.start()
+    while worker.is_alive():
+        worker.join(poll)
+        yield WAITING
 
 
 class _NoAnswerError(JobError):
@@ -87,9 +96,9 @@ def _copied_store(call: Invocation, folder: Path, ask_job: AskJob) -> Path:
             who=options.who or whoami(), why=options.why, wait=options.wait, id=id,
         )  # fmt: skip
     except KeyboardInterrupt:
-        actions.take_back(id)
+        actions.withdraw(id)
         raise
-    answer = answer or actions.take_back(id)
+    answer = answer or actions.withdraw(id)
     if answer is None:
         raise _NoAnswerError(f"no answer within {options.wait:g} s; it was taken back")
     if not answer.ok:
