@@ -92,7 +92,7 @@ class PoliteDownloader(Downloader):
     def needs_backout(self) -> bool:
         """See Scrapy; true for ``start()`` also when enough requests wait."""
         busy = 0 < self.total_concurrency <= len(self.active)  # 0: no limit
-        return busy or self.crawl.start_has_to_wait()
+        return busy or self.crawl.seeds.start.has_to_wait(self.crawl)
 
     @inlineCallbacks
     def fetch(

@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 from scrapy_spider_suite.cluster.agent import Partners, join_cluster, make_agent
 from scrapy_spider_suite.cluster.ledger.ledger_client import make_shared_limits
 from scrapy_spider_suite.crawl.assembly import open_crawl
-from scrapy_spider_suite.crawl.context import Crawl
+from scrapy_spider_suite.crawl.context import Crawl, stays_open
 from scrapy_spider_suite.crawl.deferred_links import DeferredLinks
 from scrapy_spider_suite.crawl.empty_runs import EmptyRun
 from scrapy_spider_suite.crawl.maintenance import MaintainedParts, Maintenance, Watchers
@@ -38,7 +38,7 @@ from scrapy_spider_suite.crawl.sinks.commit_log import FrontierLog, PageFaults, 
 from scrapy_spider_suite.crawl.visits import ForeignDownloader, InProgress, RequestSource
 from scrapy_spider_suite.downloader import PoliteDownloader
 from scrapy_spider_suite.downloadermiddlewares.robotstxt import RobotsMiddleware
-from scrapy_spider_suite.errors import JobDamagedError, SuiteError
+from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError, SuiteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.operate.disk_guard import DiskGuard
@@ -249,7 +249,10 @@ class FrontierScheduler(BaseScheduler):
             await self._agent.close(reason)
         await self._maintenance.archive_rest(reason)
         self._maintenance.stop()
-        self.crawl.close()
+        try:
+            self.crawl.frontier.close()
+        except StoreWriteError as error:
+            logger.error("%s: what is not written yet is fetched again by the next run", error)
         for sink in self.sinks:
             await finish_quietly(sink.close())
         await self._duplicates.close(reason)
@@ -296,8 +299,8 @@ class FrontierScheduler(BaseScheduler):
     def _enqueue(self, request: Request, mark: str = "") -> bool:
         # *mark*: of a seed.
         crawl = self.crawl
-        lease = crawl.parents.pop(request, None)
-        if lease is None and not crawl.broad and self._is_of_operator(request):
+        lease = crawl.translator.parents.pop(request, None)
+        if lease is None and not crawl.settings.broad and self._is_of_operator(request):
             self._parts.trusted.add(hostname(request))
         entry = crawl.translator.entry(request)
         entry.seed_note = mark
@@ -334,7 +337,7 @@ class FrontierScheduler(BaseScheduler):
     def _may_be_volatile(self, request: Request, entry: Entry, lease: Lease | None) -> bool:
         crawl = self.crawl
         if entry.flags & _START_FLAG:
-            crawl.start.volatile = True
+            crawl.seeds.start.volatile = True
         if not crawl.settings.require_durable:
             return True
         logger.error(
@@ -419,7 +422,7 @@ class FrontierScheduler(BaseScheduler):
     def _idle(self) -> None:
         if self._maintenance.end_if_damaged():
             raise DontCloseSpider  # it ends for the damage
-        if self.crawl.stays_open:
+        if stays_open(self.crawl):
             raise DontCloseSpider
         if self.crawl.seeds.unread:
             raise CloseSpider(SEEDS_UNREAD)

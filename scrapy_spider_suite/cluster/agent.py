@@ -33,6 +33,7 @@ from scrapy_spider_suite.cluster.mode import AgentContext, ClusterMode, ServiceF
 from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.cluster.redis_server import require_redis
 from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
+from scrapy_spider_suite.crawl.context import make_durable, stays_open
 from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.errors import SettingsError, SuiteError
 from scrapy_spider_suite.exceptions import HostExcluded
@@ -219,10 +220,10 @@ class Agent:
         return self._mailbox is not None and self._mailbox.send_notice(to, message)
 
     async def _written(self) -> None:
-        await self.crawl.written()
+        await make_durable(self.crawl)
         while self.crawl.store.dirty:
             await asyncio.sleep(_DISK)
-            await self.crawl.written()
+            await make_durable(self.crawl)
 
     async def close(self, reason: str = "") -> None:
         """Stop for *reason*; the other agents wait for this one unless the crawl is over."""
@@ -322,7 +323,7 @@ class Agent:
     @property
     def finished(self) -> bool:
         """Whether the job has nothing left and expects nothing."""
-        return not (self._left or self.crawl.stays_open)
+        return not (self._left or stays_open(self.crawl))
 
     @property
     def _left(self) -> bool:
@@ -343,7 +344,7 @@ class Agent:
     def _heartbeat(self) -> Heartbeat:
         outbox, counters = self.routing.outbox, self.crawl.frontier.counters
         taken = 0 if self._mailbox is None else self._mailbox.taken
-        idle = self.at_rest and not self.crawl.stays_open
+        idle = self.at_rest and not stays_open(self.crawl)
         return Heartbeat(
             epoch=self.ownership.epoch, idle=idle, left=self._left and not idle,
             sent=outbox.put_in, received=outbox.dropped,

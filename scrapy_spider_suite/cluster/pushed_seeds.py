@@ -20,6 +20,7 @@ import msgpack  # type: ignore[import-untyped]
 from scrapy import FormRequest, Request, signals
 
 from scrapy_spider_suite.cluster.redis_server import RedisServer, load_script
+from scrapy_spider_suite.crawl.context import make_durable
 from scrapy_spider_suite.crawl.seeds import ScheduleSeeds, SeedCounts, bad_seed_table, note_bad_seed
 from scrapy_spider_suite.errors import JobError, RegistryError
 from scrapy_spider_suite.runtime.event_loop import TimeSlices
@@ -260,7 +261,7 @@ class PushedSeeds:
             if self._turns.is_over or self._done == len(taken.messages):
                 note = [self._mark, self._done, asdict(self._sown)]
                 self._notes.put(self._row, msgpack.packb(note))
-                await crawl.written()
+                await make_durable(crawl)
                 await self._turns.yield_turn()
         return self._done == len(taken.messages) and not crawl.store.dirty
 

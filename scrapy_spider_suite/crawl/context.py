@@ -230,6 +230,17 @@ class StartReader:
         self.task: asyncio.Task[object] | None = None
         self.waits = self.volatile = False
 
+    def has_to_wait(self, crawl: Crawl) -> bool:
+        """Whether the caller is ``start()``, and enough requests wait in *crawl*.
+
+        Scrapy's scheduler is empty whenever its engine has room; ours holds requests that wait for
+        their hosts: an endless ``start()`` would fill it without a bound.
+        """
+        if self.task is None or asyncio.current_task() is not self.task:
+            return False  # the engine asks, not start()
+        self.waits = crawl.frontier.pending >= crawl.settings.project.most_requests
+        return self.waits
+
 
 class SeedSources:
     """Where seeds come from.
@@ -241,6 +252,7 @@ class SeedSources:
     """
 
     def __init__(self) -> None:
+        self.start = StartReader()
         self.unread: set[str] = set()
         self.awaited = self.pushed = False
 
@@ -277,7 +289,6 @@ class Crawl:
 
     Attributes:
         leases: of the requests that are under way.
-        parents: for each request that a page brought, the lease of that page.
         engine: None with a scheduler that is not the suite's.
         agent: None where one process crawls alone.
         rates: None where no other process fetches from the same hosts.
@@ -287,21 +298,18 @@ class Crawl:
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
         self.settings: SuiteSettings = suite_settings(crawler)
-        self.broad = self.settings.profile == "broad"
         self.resolver = suite_resolver(crawler)
         self.policy_file = get_policy_file(crawler)
         self.filters = get_filters(crawler)
         domains = _domains_of(crawler.spider)
         self.filters.use_scope(domains)
         self.leases: dict[Request, Lease] = {}
-        self.parents: WeakKeyDictionary[Request, Lease] = WeakKeyDictionary()
         self.engine: Engine | None = None
         self.agent: ClusterMember | None = None
         self.rates: RateGate | None = None
         self.robots: RobotsService | None = None
         self.counter: ReadCounter | None = None
         self.outside = OutsideFetches()
-        self.start = StartReader()
         self.seeds = SeedSources()
         self.stopping = False
         self.closers: list[Callable[[str], None]] = []
@@ -311,7 +319,7 @@ class Crawl:
         twins = self.store.kv(TWINS_TABLE)
         self.normalizer = make_normalizer(self.settings, twins, crawler.stats, domains)
         self.translator = Translator(
-            crawler, self._codec(), broad=self.broad, normal=self.normalizer
+            crawler, self._codec(), broad=self.settings.broad, normal=self.normalizer
         )
         self.frontier = self._open_frontier()
         self.policy_file.address_of = self._address_of
@@ -335,7 +343,7 @@ class Crawl:
                 sift=self.settings.seen_store == "sieve",
             ),
         )
-        if not self.broad:
+        if not self.settings.broad:
             # Its seeds are requests of its own.
             frontier.commit.guesses.entry_of = self._seed_of_the_spider
         if job is not None:
@@ -352,7 +360,7 @@ class Crawl:
     def _open_store(self) -> Store:
         if self.job is not None:
             return self.job.store
-        if not self.broad:
+        if not self.settings.broad:
             return MemoryStore()
         # Memory stays bounded without a job directory, too: the disk holds what waits.
         self._folder = TemporaryFolder()
@@ -381,34 +389,6 @@ class Crawl:
         """The folder of a crawl without a job directory, if it needs one."""
         return None if self._folder is None else self._folder.path
 
-    @property
-    def revisits_pages(self) -> bool:
-        """Whether pages will be due again."""
-        return self.settings.revisit != "off" and len(self.frontier.planner) > 0
-
-    @property
-    def stays_open(self) -> bool:
-        """Whether the crawl goes on when nothing is left to do, since more may come."""
-        return self.settings.when_done == "wait" or self.revisits_pages or self.seeds.awaited
-
-    @property
-    def paused_for(self) -> list[str] | None:
-        """Why nothing is sent for now; None if the crawl is not paused."""
-        engine = self.engine
-        return engine.pauses if engine and engine.paused and not engine.closing else None
-
-    def start_has_to_wait(self) -> bool:
-        """Whether the caller is ``start()``, and enough requests wait.
-
-        Scrapy's scheduler is empty whenever its engine has room; ours holds requests that wait for
-        their hosts: an endless ``start()`` would fill it without a bound.
-        """
-        start = self.start
-        if start.task is None or asyncio.current_task() is not start.task:
-            return False  # the engine asks, not start()
-        start.waits = self.frontier.pending >= self.settings.project.most_requests
-        return start.waits
-
     def wake(self) -> None:
         if self.engine is not None:
             self.engine.wake()
@@ -419,20 +399,6 @@ class Crawl:
             self.frontier.flush()
         else:
             self.engine.flush()
-
-    async def written(self) -> None:
-        """Make all changes durable; wait while that is impossible."""
-        self.write()
-        self.wake()
-        while self.store.dirty and not self.stopping:
-            await asyncio.sleep(_DISK_RETRY)
-
-    def close(self) -> None:
-        """Write everything. Nothing more is fetched."""
-        try:
-            self.frontier.close()
-        except StoreWriteError as error:
-            logger.error("%s: what is not written yet is fetched again by the next run", error)
 
     def close_job(self, reason: str = "") -> None:
         """Close the job directory, after the extensions have written to it."""
@@ -456,6 +422,24 @@ class Crawl:
                 self.store.close()
         if self._folder is not None:
             self._folder.remove()
+
+
+def revisits_pages(crawl: Crawl) -> bool:
+    """Whether pages will be due again."""
+    return crawl.settings.revisit != "off" and len(crawl.frontier.planner) > 0
+
+
+def stays_open(crawl: Crawl) -> bool:
+    """Whether *crawl* goes on when nothing is left to do, since more may come."""
+    return crawl.settings.when_done == "wait" or crawl.seeds.awaited or revisits_pages(crawl)
+
+
+async def make_durable(crawl: Crawl) -> None:
+    """Make all changes durable; wait while that is impossible."""
+    crawl.write()
+    crawl.wake()
+    while crawl.store.dirty and not crawl.stopping:
+        await asyncio.sleep(_DISK_RETRY)
 
 
 def _domains_of(spider: Any) -> Any:

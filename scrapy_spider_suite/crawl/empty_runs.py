@@ -142,7 +142,7 @@ class EmptyRun:
         retried = Event.PRIVATE_ADDRESS if follows_links(crawl.crawler) else None
         left = [event for event, _ in failures if event is not retried]
         lines = [f"`scrapy frontier retry --reason {event.value} {job}`" for event in left]
-        if lines and crawl.broad:
+        if lines and crawl.settings.broad:
             yield f"what failed stays failed in this JOBDIR until {', '.join(lines)}"
         elif lines:
             yield (

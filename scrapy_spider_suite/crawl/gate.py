@@ -78,7 +78,7 @@ class Caps:
         mine: dict[str, object] = {}
         if lease is not None and settings.body_max and TRUNCATE not in meta:
             mine[TRUNCATE] = settings.body_max
-        if lease is not None and settings.media_types and self._crawl.broad:
+        if lease is not None and settings.media_types and self._crawl.settings.broad:
             mine |= {} if MEDIA_TYPES in meta else {MEDIA_TYPES: settings.media_types}
         meta.update(mine)
         try:

@@ -378,7 +378,7 @@ class SitemapLinks:
     def schedule_named(self, rules: RobotsRules, record: HostRecord) -> None:
         """Schedule the sitemaps that the robots.txt of a host with *record* names."""
         mode = self._crawl.settings.sitemaps
-        if mode == "off" or not self._crawl.broad or self.make_follower is None:
+        if mode == "off" or not self._crawl.settings.broad or self.make_follower is None:
             return
         # Of a host that nothing but an image is fetched from, nothing more is wanted.
         if rules.verdict is RobotsVerdict.DISALLOW_FOR_NOW or not record.counted:

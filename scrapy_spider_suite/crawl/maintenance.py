@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from scrapy import signals
 
+from scrapy_spider_suite.crawl.context import stays_open
 from scrapy_spider_suite.crawl.gate import CAP_UNITS
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.runtime.event_loop import GcTuning
@@ -294,7 +295,7 @@ class Maintenance:
         crawl.policy_file.changed = self._policy_changed
 
     def start(self) -> None:
-        if self._crawl.broad:
+        if self._crawl.settings.broad:
             self._collector.start()
         self._supervision.start()
         self._timer = self._loop.call_later(_LOOK, self._look)
@@ -524,9 +525,9 @@ class Maintenance:
         """Seconds until anything may be visited, if they exceed SUITE_MAX_WAIT."""
         crawl = self._crawl
         limit = crawl.settings.max_wait
-        if not limit or crawl.stays_open or self._engine.paused:
+        if not limit or stays_open(crawl) or self._engine.paused:
             return None
-        if self._engine.starting and not crawl.start.waits:
+        if self._engine.starting and not crawl.seeds.start.waits:
             return None
         statistics = crawl.frontier.statistics()
         parts = self._parts

@@ -100,7 +100,7 @@ class HostPreparation:
         self._asking: set[str] = set()  # origins whose robots.txt somebody is waiting for
         self._tasks: set[asyncio.Task[None]] = set()
         user_agent = crawl.crawler.settings["USER_AGENT"]
-        self._introduction = ContactWarning(user_agent) if crawl.broad else None
+        self._introduction = ContactWarning(user_agent) if crawl.settings.broad else None
         if robots is not None:
             robots.listener = self._heard_robots
 
@@ -347,7 +347,7 @@ class TrustedPrivateHosts:
         A spider of scrapy-redis is an exception: others may have pushed its requests.
         """
         crawl = self._crawl
-        foreign = crawl.engine is None and not crawl.broad
+        foreign = crawl.engine is None and not crawl.settings.broad
         if foreign and not hasattr(crawl.crawler.spider, "redis_key"):
             self.add(hostname(request))
 

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from functools import cached_property
 from gzip import BadGzipFile
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from scrapy import Request, Spider
 from scrapy.exceptions import (
@@ -296,6 +297,7 @@ class Translator:
     is the crawl's normaliser.
 
     Attributes:
+        parents: for each request that a page brought, the lease of that page.
         read_sitemap: the callback of sitemaps.
         note_sitemap: is called with the state key of the target of a sitemap's redirect, and the
             host that vouches for the sitemap.
@@ -308,6 +310,7 @@ class Translator:
     ) -> None:  # fmt: skip
         self._crawler = crawler
         self.referers = LinkReferers(crawler)
+        self.parents: WeakKeyDictionary[Request, Lease] = WeakKeyDictionary()
         self.note_sitemap: Callable[[bytes, str], None] | None = None
         self.read_sitemap: Callable[..., Any] | None = None
         self.owner_elsewhere: Callable[[Entry], str] = lambda entry: ""

@@ -20,6 +20,7 @@ from scrapy import Request
 from scrapy.http import Response
 from scrapy.utils.httpobj import urlparse_cached
 
+from scrapy_spider_suite.crawl.context import revisits_pages
 from scrapy_spider_suite.crawl.queue.leases import PageVersion
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import NotModified
@@ -184,7 +185,7 @@ class Revisits:
     @property
     def facts(self) -> dict[str, Any]:
         """The part of ``status.json`` on revisits."""
-        if not self._crawl.revisits_pages:
+        if not revisits_pages(self._crawl):
             return {}
         return {"to_revisit": len(self._planner), "next_due": self._next}
 

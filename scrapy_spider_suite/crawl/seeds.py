@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgpack  # type: ignore[import-untyped]
 from scrapy import Request
 
+from scrapy_spider_suite.crawl.context import make_durable
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key
@@ -288,7 +289,7 @@ class SeedIntake:
             return
         seed_list.ended = True
         seed_list.save()
-        await self._crawl.written()
+        await make_durable(self._crawl)
         if source.kind is SourceKind.REMOTE:
             path.unlink(missing_ok=True)
         self._say_end(seed_list)
@@ -325,7 +326,7 @@ class SeedIntake:
             seed_list.take()
             if turns.is_over or not seed_list.more:
                 seed_list.save()
-                await crawl.written()
+                await make_durable(crawl)
                 await turns.yield_turn()
                 self._tell(seed_list, share)
                 while self._is_full() and not crawl.stopping:
@@ -414,7 +415,7 @@ class CrawlSeeds:
         self._todo: list[str] = []
         self._sources: list[SeedSource] = []
         self.schedule: ScheduleSeeds = self._plant
-        if crawl.broad:
+        if crawl.settings.broad:
             given = lambda: not crawl.seeds.pushed  # noqa: E731
             self.schedule = seed_scheduler(crawl.frontier, crawl.now, given=given)
 

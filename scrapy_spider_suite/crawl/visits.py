@@ -68,7 +68,8 @@ class DeadHosts:
     def hopeless(self, host: HostState) -> bool:
         """Whether *host* has failed more often than RETRY_TIMES; False in the broad profile."""
         crawl = self._crawl
-        return not crawl.broad and host.record.failures > crawl.settings.project.retry_times
+        settings = crawl.settings
+        return not settings.broad and host.record.failures > settings.project.retry_times
 
     def without_robots(self, host: HostState, asked: float) -> bool:
         """Whether requests of *host*, whose robots.txt failed at *asked*, are to fail.
@@ -335,7 +336,7 @@ class Visits:
             if isinstance(result, Response):
                 lease.status = result.status
             elif isinstance(result, Request):
-                crawl.parents[result] = lease
+                crawl.translator.parents[result] = lease
         if crawl.stopping and lease.event in (Event.TOO_LARGE, Event.DOWNLOAD_ERROR):
             lease.event = Event.INTERRUPTED
         self.release(lease, now)
@@ -393,7 +394,7 @@ class Visits:
         """*request*, without a visit, is at the downloader; *by_start*: of ``start()``."""
         crawl = self._crawl
         crawl.outside.count += 1
-        if by_start and not crawl.broad:
+        if by_start and not crawl.settings.broad:
             self._trusted.add(hostname(request))
         if self.unscheduled is not None:
             self.unscheduled.begin(request)
@@ -438,7 +439,7 @@ class Visits:
     def _say_why(self, host: HostState) -> None:
         crawl = self._crawl
         wait = host.next_fetch - crawl.now()
-        if crawl.broad or not host.why or wait <= host.gap() or host.key in self._told:
+        if crawl.settings.broad or not host.why or wait <= host.gap() or host.key in self._told:
             return
         if len(self._told) < _NOTED_MAX:
             self._told.add(host.key)

@@ -177,9 +177,10 @@ class ProgressLine:
 
     def _pauses(self) -> list[str]:
         # Texts for a paused crawl, the longest first.
-        known = self._crawl.paused_for
-        if known is None:
+        engine = self._crawl.engine
+        if engine is None or not engine.paused or engine.closing:
             return []
+        known = engine.pauses
         kv = self._crawl.store.kv("control")
         named = [", ".join(pause_reasons(kv, known, comment=each)) for each in (True, False)]
         return [*(f"paused by {printable(each)}" for each in named if each), "paused"]

@@ -44,6 +44,10 @@ class SuiteSettings(SettingsTable):
     """Scrapy's own settings that the suite takes as inputs."""
 
     @property
+    def broad(self) -> bool:
+        return self.profile == "broad"
+
+    @property
     def longest_delay(self) -> float:
         """Seconds: the longest delay of hosts, of addresses, or in DOWNLOAD_SLOTS."""
         slots = (float(slot.get("delay", 0.0)) for slot in self.project.download_slots.values())

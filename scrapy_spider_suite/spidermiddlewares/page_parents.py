@@ -60,7 +60,7 @@ class PageParentMiddleware:
             crawl = self._crawl
             lease = crawl.leases.get(response.request)
             if lease is not None:
-                crawl.parents[output] = lease
+                crawl.translator.parents[output] = lease
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Yield from ``start()``, unless an earlier run of this job has run it to its end.
@@ -79,14 +79,14 @@ class PageParentMiddleware:
             await turns.yield_turn()
             # Between two outputs, the engine runs in this task.
             STARTING.set(True)
-            crawl.start.task = asyncio.current_task()
+            crawl.seeds.start.task = asyncio.current_task()
             try:
                 output = await anext(outputs)
             except StopAsyncIteration:
                 break
             finally:
                 STARTING.set(False)
-                crawl.start.task, crawl.start.waits = None, False
+                crawl.seeds.start.task, crawl.seeds.start.waits = None, False
             if isinstance(output, Request):
                 open_crawl(self._crawler).trusted.add_start(output)
             else:
@@ -97,7 +97,7 @@ class PageParentMiddleware:
         await items.through()
         # Queued URLs may be another agent's.
         came = items.any or crawl.agent is not None or crawl.frontier.counters.has_urls
-        if came and not (crawl.start.volatile or items.lost or crawl.stopping):
+        if came and not (crawl.seeds.start.volatile or items.lost or crawl.stopping):
             note_fact(crawl, STARTED)
 
 

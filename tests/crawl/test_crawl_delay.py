@@ -82,7 +82,7 @@ class Robots:
 
 def test_the_longest_of_what_a_hosts_origins_ask_for_holds() -> None:
     """A host has one clock for both schemes: no origin takes back what the other asked for."""
-    crawl: Any = MagicMock(broad=False)
+    crawl: Any = MagicMock(**{"settings.broad": False})
     robots: Any = Robots()
     preparation = HostPreparation(crawl, MagicMock(), MagicMock(), robots)
     assert preparation._crawl_delay("https://a.test/") == 7.0

@@ -104,7 +104,7 @@ def test_what_a_full_disk_did_not_take_comes_again(
             send(signals.item_error, response=None, failure=Failure(error), **about)
         await end
         assert (kv.get(STARTED) is not None) is stored
-        crawl.close()
+        crawl.frontier.close()
         crawl.close_job()
 
     run(scenario())

@@ -44,7 +44,7 @@ def use_job(nameserver: Any, tmp_path: Path) -> Callable[..., None]:
             open_crawl(crawler)
             try:
                 await scenario(crawl)
-                crawl.close()
+                crawl.frontier.close()
             finally:
                 crawl.resolver.close()
                 crawl.close_job()
