@@ -1,7 +1,6 @@
-"""The tables of ``scrapy frontier report``, named as Heritrix names its reports.
+"""The tables of ``scrapy frontier report``, and how rows of several agents add up.
 
-Each takes what the store knows and returns rows, ready for text, CSV or JSON; nothing here reads
-the fetch log.
+Rows come from the store, never from the fetch log.
 """
 
 from __future__ import annotations
@@ -9,36 +8,26 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
-from scrapy_spider_suite.analysis.link_stats import HostLinks
+from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
+from scrapy_spider_suite.analysis.link_stats import HostLinks, LinkStats, link_report
+from scrapy_spider_suite.crawl.seeds import bad_seed_lines
 from scrapy_spider_suite.store.counters import Counters, FetchTotals, Table
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rows import HostRecord
-from scrapy_spider_suite.store.url_states import SeedRow
+from scrapy_spider_suite.store.url_states import SeedRow, seeds
+from scrapy_spider_suite.urls.hosts import registered_domain
 
 Row = dict[str, Any]
+ReadRows = Callable[[StoreReader, int], Iterable[Row]]
 
-COLUMNS = {
-    "seeds": ("seed", "state", "reason", "status", "attempts", "when", "tag"),
-    "bad-seeds": ("origin", "line", "text", "why"),
-    "hosts": ("host", "done", "failed", "pending", "attempts", "given_up"),
-    "statuses": ("status", "fetches", "bytes", "mean_ms"),
-    "types": ("type", "fetches", "bytes", "mean_ms"),
-    "domains": ("domain", "hosts", "done", "failed", "pending", "attempts"),
-    "links": (
-        "host", "pages", "links", "internal", "external", "in_links", "out_hosts", "in_hosts",
-    ),
-    "degrees": ("of", "degree", "count"),
-    "languages": ("language", "fetches"),
-    "sizes": ("below", "fetches"),
-    "anchors": ("word", "times"),
-}
-"""Report -> its columns; a number is one of URLs unless its name says otherwise."""
+_DOMAIN_COLUMNS = ("domain", "hosts", "done", "failed", "pending", "attempts")
 
-
-def seed_rows(seeds: Iterable[SeedRow]) -> Iterator[Row]:
+def seed_rows(found: Iterable[SeedRow]) -> Iterator[Row]:
     """What became of each seed; *when* is the time of its last attempt, since the epoch."""
-    for seed in seeds:
+    for seed in found:
         state = seed.state
         yield {
             "seed": seed.url,
@@ -78,7 +67,7 @@ def domain_rows(
             row[at] += number
     ordered = sorted(totals.items(), key=lambda item: (-item[1][1], item[0]))
     return [
-        dict(zip(COLUMNS["domains"], (domain, *row), strict=True))
+        dict(zip(_DOMAIN_COLUMNS, (domain, *row), strict=True))
         for domain, row in (ordered[:limit] if limit else ordered)
     ]
 
@@ -98,13 +87,14 @@ def degree_rows(degrees: Mapping[str, Mapping[int, int]]) -> Iterator[Row]:
             yield {"of": name, "degree": degree, "count": count}
 
 
-def count_rows(report: str, table: Iterable[tuple[Any, int]], limit: int = 0) -> Iterator[Row]:
-    """A *report* of two columns; of *limit* rows those with the greatest counts, 0: all in order.
-    """
+def count_rows(
+    columns: tuple[str, str], table: Iterable[tuple[Any, int]], limit: int = 0
+) -> Iterator[Row]:
+    """Rows of two *columns*; of *limit* rows those with the greatest counts, 0: all in order."""
     if limit:
         table = heapq.nlargest(limit, table, key=lambda row: row[1])
     for row in table:
-        yield dict(zip(COLUMNS[report], row, strict=True))
+        yield dict(zip(columns, row, strict=True))
 
 
 def tally_rows(table: Table, column: str, limit: int = 0) -> list[Row]:
@@ -132,24 +122,103 @@ def crawl_facts(counters: Counters, tallies: FetchTotals) -> Row:
     }  # fmt: skip
 
 
-_KEYS: Final = {
-    "statuses": ("status",), "types": ("type",), "domains": ("domain",), "hosts": ("host",),
-    "links": ("host",), "degrees": ("of", "degree"), "languages": ("language",),
-    "sizes": ("below",), "anchors": ("word",),
+def _tally(table: str, column: str) -> ReadRows:
+    return lambda reader, limit: tally_rows(
+        getattr(FetchTotals.load(reader.store), table), column, limit
+    )
+
+
+def _seeds(reader: StoreReader, limit: int) -> Iterable[Row]:
+    for number, row in enumerate(seed_rows(seeds(reader.store)), 1):
+        yield row
+        if number == limit:
+            break
+
+
+def _bad_seeds(reader: StoreReader, limit: int) -> Iterable[Row]:
+    return map(asdict, islice(bad_seed_lines(reader.store), limit or None))
+
+
+def _links(reader: StoreReader) -> LinkStats:
+    return LinkStats(reader.store.kv(LINKS))
+
+
+def _counts(name: str, columns: tuple[str, str]) -> ReadRows:
+    return lambda reader, limit: count_rows(columns, _links(reader).table(name), limit)
+
+
+def _sizes(reader: StoreReader, limit: int) -> Iterable[Row]:
+    powers = ((1 << int(power), number) for power, number in _links(reader).table("sizes"))
+    return count_rows(("below", "fetches"), powers, limit)
+
+
+class Report(NamedTuple):
+    """How the rows of one report are read, shown, and added up over agents.
+
+    Attributes:
+        columns: a number is one of URLs unless the name of its column says otherwise.
+        rows: reads at most so many rows of a store, the greatest; 0: all.
+        keys: rows of agents that agree in these columns are added up; (): none are.
+        order: the column by which the greatest rows are chosen.
+        is_sorted: rows are in that order even without a limit.
+        limit_first: each agent applies the limit to its own rows.
+    """
+
+    columns: tuple[str, ...]
+    rows: ReadRows
+    keys: tuple[str, ...] = ()
+    order: str = ""
+    is_sorted: bool = False
+    limit_first: bool = False
+
+
+REPORTS: Final = {
+    "seeds": Report(
+        ("seed", "state", "reason", "status", "attempts", "when", "tag"), _seeds, limit_first=True
+    ),
+    "bad-seeds": Report(("origin", "line", "text", "why"), _bad_seeds, limit_first=True),
+    "hosts": Report(
+        ("host", "done", "failed", "pending", "attempts", "given_up"),
+        lambda reader, limit: host_rows(reader.hosts(), limit), ("host",), "done",
+        limit_first=True,
+    ),
+    "statuses": Report(
+        ("status", "fetches", "bytes", "mean_ms"), _tally("statuses", "status"), ("status",),
+        "fetches", is_sorted=True,
+    ),
+    "types": Report(
+        ("type", "fetches", "bytes", "mean_ms"), _tally("types", "type"), ("type",), "fetches",
+        is_sorted=True,
+    ),
+    "domains": Report(
+        _DOMAIN_COLUMNS,
+        lambda reader, limit: domain_rows(reader.hosts(), registered_domain, limit), ("domain",),
+        "done", is_sorted=True,
+    ),
+    "links": Report(
+        ("host", "pages", "links", "internal", "external", "in_links", "out_hosts", "in_hosts"),
+        lambda reader, limit: link_rows(_links(reader).hosts(), limit), ("host",), "in_hosts",
+        limit_first=True,
+    ),
+    "degrees": Report(
+        ("of", "degree", "count"),
+        lambda reader, limit: degree_rows(link_report(_links(reader)).degrees), ("of", "degree"),
+        "count",
+    ),
+    "languages": Report(
+        ("language", "fetches"), _counts("languages", ("language", "fetches")), ("language",),
+        "fetches",
+    ),
+    "sizes": Report(("below", "fetches"), _sizes, ("below",), "fetches"),
+    "anchors": Report(
+        ("word", "times"), _counts("anchors", ("word", "times")), ("word",), "times"
+    ),
 }  # fmt: skip
-"""Report -> the columns that say which rows are added up; there are others that are not."""
-_ORDER: Final = {
-    "statuses": "fetches", "types": "fetches", "domains": "done", "hosts": "done",
-    "links": "in_hosts", "degrees": "count", "languages": "fetches", "sizes": "fetches",
-    "anchors": "times",
-}  # fmt: skip
-"""Report -> the column by which the greatest rows are known."""
-_SORTED: Final = ("statuses", "types", "domains")
+
+
 _MEAN = "mean_ms"
 _LEAST, _MOST = ("begun",), ("seconds",)
 _WITHOUT = ("job", "agent")
-ADDED_UP: Final = (*_SORTED, "degrees", "languages", "sizes", "anchors")
-"""Reports whose rows are added up over agents before they are cut."""
 
 
 def crawl_of_agents(rows: list[Row]) -> Row:
@@ -159,10 +228,11 @@ def crawl_of_agents(rows: list[Row]) -> Row:
 
 def rows_of_agents(name: str, rows: list[Row], limit: int) -> list[Row]:
     """The rows of the report *name* of several agents, added up; *limit* 0: all."""
-    if name in _KEYS:
-        rows = _by_key(rows, _KEYS[name])
-        if limit or name in _SORTED:
-            column = _ORDER[name]
+    report = REPORTS[name]
+    if report.keys:
+        rows = _by_key(rows, report.keys)
+        if limit or report.is_sorted:
+            column = report.order
             rows = heapq.nlargest(limit or len(rows), rows, key=lambda row: row.get(column) or 0)
     return rows[: limit or None]
 

@@ -5,14 +5,9 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
-from itertools import islice
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
-from scrapy_spider_suite.analysis.link_stats import LinkStats, link_report
-from scrapy_spider_suite.crawl.seeds import bad_seed_lines
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.operate import reports
 from scrapy_spider_suite.operate.verb import (
@@ -26,61 +21,10 @@ from scrapy_spider_suite.operate.verb import (
 from scrapy_spider_suite.store.counters import FetchTotals
 from scrapy_spider_suite.store.job_directory import JobFile
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.store.url_states import seeds
-from scrapy_spider_suite.urls.hosts import registered_domain
 
 _OTHER_NAMES = {"responsecode": "statuses", "mimetype": "types", "crawl-summary": "crawl"}
 """Heritrix's names -> ours, where they differ."""
-NAMES = ("crawl", *reports.COLUMNS, *_OTHER_NAMES)
-
-
-def _tally(table: str, column: str) -> Callable[[StoreReader, int], Iterable[Row]]:
-    def rows(reader: StoreReader, limit: int) -> Iterable[Row]:
-        return reports.tally_rows(getattr(FetchTotals.load(reader.store), table), column, limit)
-
-    return rows
-
-
-def _report_seeds(reader: StoreReader, limit: int) -> Iterable[Row]:
-    for number, row in enumerate(reports.seed_rows(seeds(reader.store)), 1):
-        yield row
-        if number == limit:
-            break
-
-
-def _bad_seeds(reader: StoreReader, limit: int) -> Iterable[Row]:
-    return map(asdict, islice(bad_seed_lines(reader.store), limit or None))
-
-
-def _links(reader: StoreReader) -> LinkStats:
-    return LinkStats(reader.store.kv(LINKS))
-
-
-def _counts(name: str) -> Callable[[StoreReader, int], Iterable[Row]]:
-    def rows(reader: StoreReader, limit: int) -> Iterable[Row]:
-        return reports.count_rows(name, _links(reader).table(name), limit)
-
-    return rows
-
-
-def _sizes(reader: StoreReader, limit: int) -> Iterable[Row]:
-    powers = ((1 << int(power), number) for power, number in _links(reader).table("sizes"))
-    return reports.count_rows("sizes", powers, limit)
-
-
-_ROWS: dict[str, Callable[[StoreReader, int], Iterable[Row]]] = {
-    "seeds": _report_seeds,
-    "bad-seeds": _bad_seeds,
-    "hosts": lambda reader, limit: reports.host_rows(reader.hosts(), limit),
-    "statuses": _tally("statuses", "status"),
-    "types": _tally("types", "type"),
-    "domains": lambda reader, limit: reports.domain_rows(reader.hosts(), registered_domain, limit),
-    "links": lambda reader, limit: reports.link_rows(_links(reader).hosts(), limit),
-    "degrees": lambda reader, limit: reports.degree_rows(link_report(_links(reader)).degrees),
-    "languages": _counts("languages"),
-    "sizes": _sizes,
-    "anchors": _counts("anchors"),
-}
+NAMES = ("crawl", *reports.REPORTS, *_OTHER_NAMES)
 
 
 def _report_options(parser: argparse.ArgumentParser) -> None:
@@ -94,8 +38,9 @@ def _report_options(parser: argparse.ArgumentParser) -> None:
 
 def _plan(call: Invocation) -> Question:
     name, limit = call.options.name, call.options.limit
+    report = reports.REPORTS.get(own_name(name))
     # Agents send all rows that are added up: the sum is cut.
-    cut = limit and own_name(name) not in reports.ADDED_UP
+    cut = limit and (report is None or report.limit_first)
     return Question(words=(name, "--limit", str(limit)) if cut else (name,))
 
 
@@ -105,7 +50,7 @@ def _look(call: Invocation, question: Question) -> Iterator[Row]:
         if name == "crawl":
             yield _crawl(reader, folder)
         else:
-            yield from _ROWS[name](reader, call.options.limit)
+            yield from reports.REPORTS[name].rows(reader, call.options.limit)
 
 
 def _show(call: Invocation, found: Found) -> int:
@@ -120,7 +65,7 @@ def _show(call: Invocation, found: Found) -> int:
         return 0
     if not found.one_job:
         rows = reports.rows_of_agents(name, list(rows), options.limit)
-    columns = reports.COLUMNS[name]
+    columns = reports.REPORTS[name].columns
     if options.csv and not call.json:
         print_csv(rows, columns)
     else:
