@@ -111,13 +111,13 @@ class Engine(Protocol):
         """The crawl was refused while it was opened: `close` does nothing."""
 
     def wake(self) -> None:
-        """Have Scrapy's engine ask for requests again."""
+        ...
 
     def flush(self) -> None:
         """Write all changes, or pause the crawl until that is possible."""
 
     def flush_soon(self) -> None:
-        """Write all changes once this turn of the loop is over."""
+        ...
 
     def pause_until_writable(self, why: str) -> None:
         """Pause, since nothing can be written because of *why*, until writing works again."""
@@ -190,7 +190,7 @@ class ClusterMember(Protocol):
         ...
 
     def may_read_seeds(self) -> bool:
-        """Whether seeds of other agents may be queued for them."""
+        ...
 
     def refuse_fetch(self, request: Request, lease: Lease | None, delay: float) -> None:
         """Raise `HostBarred` if this agent may not send *request* now."""
@@ -211,8 +211,6 @@ class ReadCounter(Protocol):
 
 
 class OutsideFetches:
-    """Counts of fetches without a visit: all of them, and those that wait for their host."""
-
     def __init__(self) -> None:
         self.count = self.waiting = 0
 

@@ -146,7 +146,6 @@ def make_normalizer(
 
 
 def make_twins(settings: SuiteSettings, kv: KV | None) -> Twins | None:
-    """The twins of *kv*, if *settings* ask for them."""
     if settings.profile == "broad" and settings.prefer_https and kv is not None:
         return Twins(kv)
     return None
@@ -318,7 +317,6 @@ class PolicyFile:
     # What holds for a request
 
     def obeys_robots(self, url: str) -> bool | None:
-        """Whether robots.txt counts for *url*; None without a rule for its host."""
         return self.policy.obeys_robots(*self._place_of(url)) if self.policy.overrides else None
 
     def user_agent(self, url: str) -> str | None:

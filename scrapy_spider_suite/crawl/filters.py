@@ -87,7 +87,6 @@ class FilterSet:
 
 
 def filter_texts(settings: SuiteSettings) -> dict[Stage, str]:
-    """The text of each stage in *settings*; "" for none."""
     return {stage: str(getattr(settings, name)) for stage, name in FILTER_SETTINGS.items()}
 
 
@@ -182,7 +181,6 @@ class CrawlFilters:
         return any(stage in self._set.of for stage in stages)
 
     def keep(self, stage: Stage, links: list[str], subject: LinkFacts) -> list[str]:
-        """The *links* that the filter of *stage* wants; counts the others."""
         found = self.of(stage)
         if found is None or not links:
             return links
@@ -196,7 +194,6 @@ class CrawlFilters:
         return kept
 
     def wants(self, stage: Stage, url: str, subject: LinkFacts) -> bool:
-        """Whether the filter of *stage* wants *url*; counts it if not."""
         found = self.of(stage)
         if found is None:
             return True
@@ -298,7 +295,6 @@ class CrawlFilters:
             raise FilterRefused(f"{name} does not want {request.url}")
 
     def of_page(self, stage: Stage, response: Response, entry: Entry, address: str) -> bool:
-        """Whether the filter of *stage* (parse, store) wants *response*."""
         if not self.has(stage):
             return True
         url = normalize(response.url) or response.url

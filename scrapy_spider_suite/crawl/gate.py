@@ -41,7 +41,6 @@ class Caps:
         self._bandwidth = BandwidthLimit()
 
     def reached(self) -> str | None:
-        """The cap that the job has reached, over all its runs."""
         frontier, settings = self._crawl.frontier, self._crawl.settings
         counters = frontier.counters
         # A page that waits for what led from it to be done would wait for ever.
@@ -256,7 +255,6 @@ async def observed(
     lease: Lease | None,
     transfer: Coroutine[object, object, Response],
 ) -> Response:
-    """Await *transfer*, the fetch of *request*; call the observers."""
     observers = _observers.get(crawler)
     if observers is None:
         return await transfer

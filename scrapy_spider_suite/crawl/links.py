@@ -143,7 +143,6 @@ class TrapFilter:
         self._traps = crawl.frontier.traps
 
     def learn(self, lease: Lease, response: Response, links: list[str]) -> None:
-        """Note the page of *lease* and its *links*, inside the scope or not."""
         frontier, late = self._crawl.frontier, lease.stored
         visited = lease.plan is not None if late is None else late.visited
         # A page that is visited again is no evidence that others say the same.
@@ -213,7 +212,6 @@ class LinkFollower:
         )
 
     def follow(self, response: Response) -> None:
-        """Give the links of *response* to the frontier, in its page's commit."""
         request = response.request
         lease = None if request is None else self._crawl.leases.get(request)
         if lease is None or not has_links(response):

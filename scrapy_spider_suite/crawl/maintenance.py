@@ -103,7 +103,6 @@ class SieveFlusher:
         self._said = ""
 
     def look(self, *, starving: bool) -> None:
-        """Begin a flush if it is time; *starving*: nothing can be fetched at present."""
         sifter = self._crawl.frontier.states.sieve_queue
         if sifter is None or self._busy or self._closing or not sifter.waiting:
             return
@@ -179,7 +178,6 @@ class SieveFlusher:
             self._not_before = now + (now - self._began) * _SHARE
 
     def stop(self) -> None:
-        """Begin nothing more. A flush under way is given up: its links wait on."""
         self._closing = True
         if self._thread is not None:
             self._thread.join()
@@ -238,8 +236,6 @@ class DiskWatch(Protocol):
 
 
 class CrawlWatch(Protocol):
-    """Tells people and service managers how the crawl does."""
-
     def start(self) -> None: ...
 
     def stop(self) -> None: ...
@@ -394,7 +390,6 @@ class Maintenance:
             await asyncio.to_thread(archiver.finish)
 
     def sift(self, *, starving: bool) -> None:
-        """Begin a flush of the sieve, or the reading of stored pages, if it is time."""
         if not (self._engine.closing or self._disk.paused):
             self._flusher.look(starving=starving)
             self._parts.deferred_links.look(starving=starving)

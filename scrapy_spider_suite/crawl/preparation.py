@@ -54,7 +54,6 @@ def find_mailbox(text: str | None) -> str:
 
 
 def has_contact(user_agent: str | None) -> bool:
-    """Whether `find_contact` finds one (gap G19; RFC 9309 §2.2.1)."""
     return bool(find_contact(user_agent))
 
 

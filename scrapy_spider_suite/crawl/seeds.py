@@ -428,7 +428,6 @@ class CrawlSeeds:
         return self._task is not None and not self._task.done()
 
     def open(self, texts: Iterable[str]) -> None:
-        """Take the seeds that *texts* name, and begin the other sources."""
         self.begin(texts)
         for source in self._sources:
             source.begin()
@@ -437,7 +436,6 @@ class CrawlSeeds:
         self._sources.append(source)
 
     def begin(self, texts: Iterable[str]) -> None:
-        """Take the seeds that *texts* name, after those before."""
         self._todo.extend(texts)
         if self._todo and not self._reading:
             self._task = asyncio.ensure_future(self._run())

@@ -66,7 +66,6 @@ class DeadHosts:
         self._began = time.time()
 
     def hopeless(self, host: HostState) -> bool:
-        """Whether *host* has failed more often than RETRY_TIMES; False in the broad profile."""
         crawl = self._crawl
         settings = crawl.settings
         return not settings.broad and host.record.failures > settings.project.retry_times
@@ -127,8 +126,6 @@ class DeadHosts:
 
 
 class InProgress(set[Request]):
-    """The requests that the engine has in progress; calls *left* when one has left."""
-
     def __init__(self, left: Callable[[Request], None]) -> None:
         super().__init__()
         self._left = left
@@ -302,7 +299,6 @@ class Visits:
         self._told: set[str] = set()  # hosts whose waiting was explained
 
     def hand_out(self, leases: list[Lease]) -> Lease:
-        """Begin a visit; return its first lease."""
         first, *rest = leases
         if rest:
             self.bursts[first] = rest
@@ -319,7 +315,6 @@ class Visits:
     def fetched(
         self, lease: Lease, result: Request | Response | None, error: BaseException | None
     ) -> None:
-        """End the fetch of *lease*, which returned *result* or raised *error*."""
         crawl = self._crawl
         now = crawl.now()
         self.caps.settle(lease)
@@ -358,7 +353,6 @@ class Visits:
             frontier.health.postpone(host, until, str(error))
 
     def release(self, lease: Lease, now: float) -> None:
-        """End the visit of *lease*, unless its burst has more."""
         crawl = self._crawl
         heard = lease.heard or Event.IGNORED
         rest = self.bursts.pop(lease, None)

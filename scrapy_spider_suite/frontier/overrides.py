@@ -89,7 +89,6 @@ class Override:
     hours: Hours | None = None
 
     def given(self) -> Iterator[tuple[str, object]]:
-        """The fields that it changes, with their values."""
         for name in _FIELDS:
             value = getattr(self, name)
             if value is not None:
@@ -196,7 +195,6 @@ class Overrides:
         return len(self._lines)
 
     def lines_for_host(self, host: str) -> Iterator[OverrideLine]:
-        """The rules that hold for *host* by its name, the closest first."""
         return self._lines.of_host(host)
 
     def lines_for_address(self, address: str) -> Iterator[OverrideLine]:
@@ -207,7 +205,6 @@ class Overrides:
         return self._lines.get(subject)
 
     def for_host(self, host: str) -> Override | None:
-        """The override of *host*: each field by the closest rule that names it."""
         return _merged(self._lines.of_host(host))
 
     def for_address(self, address: str) -> Override | None:

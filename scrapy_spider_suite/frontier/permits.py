@@ -66,11 +66,9 @@ class VisitPermits:
 
     @property
     def full(self) -> bool:
-        """Whether no visit that needs leave can be chosen now."""
         return self.source is not None and (self.source.away or len(self._held) >= _MOST)
 
     def acquire(self, now: float) -> Visit | None:
-        """The next visit: one that has leave, or one that needs it (see `check`)."""
         while self._agenda and self._agenda[0][0] <= now:
             visit = heappop(self._agenda)[2]
             if self._held.get(visit.host.key) is visit:

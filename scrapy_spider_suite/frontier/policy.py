@@ -167,7 +167,6 @@ class Policy:
         return Pace(pace.delay) if self.shared else pace
 
     def of_address(self, address: str) -> Pace:
-        """The pace of a numeric *address*."""
         pace = self.address
         rule = self.overrides.for_address(address)
         if rule is not None:
@@ -189,7 +188,6 @@ class Policy:
         return None if found is None else bool(found)
 
     def user_agent(self, host: str, address: str = "") -> str | None:
-        """The User-Agent for *host*; None where no rule names one."""
         found = self._closest("user_agent", host, address)
         return None if found is None else str(found)
 

@@ -42,7 +42,6 @@ class BandwidthLimit:
         self.mean += (size - self.mean) * _WEIGHT
 
     def charge(self, size: float, now: float) -> None:
-        """So many bytes more were received, or are expected."""
         paid = self.rate * (now - self._at)
         self._at = now
         # Without a limit nothing is owed, now or when there is one again.

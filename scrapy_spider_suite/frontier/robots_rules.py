@@ -244,7 +244,6 @@ class RobotsRules:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing answered at all: it is asked for at each visit of its host."""
         return self.verdict is RobotsVerdict.DISALLOW_FOR_NOW and self.status is None
 
     def asked_again(self, next_visit: float) -> float:

@@ -10,8 +10,6 @@ from scrapy_spider_suite.frontier.workbench import FOREVER, HostState
 
 
 class WaitReason(StrEnum):
-    """Why a host is not visited now. The values are what users read."""
-
     ROBOTS = "robots.txt unavailable"
     RETRY_AFTER = "Retry-After"
     BACK_OFF = "back-off"

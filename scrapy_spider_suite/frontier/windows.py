@@ -82,8 +82,6 @@ _PORTION = 1_000
 
 
 class HostWindow:
-    """Keeps *window* in step with the hosts on *workbench*. Times are ``now``."""
-
     def __init__(self, window: Window, workbench: Workbench) -> None:
         self._window = window
         self._workbench = workbench
@@ -91,7 +89,6 @@ class HostWindow:
 
     @property
     def room(self) -> float:
-        """How many more hosts may come into memory for the window's sake."""
         return self._window.room
 
     def host_entered(self, host: HostState, *, expected: bool) -> None:
@@ -106,7 +103,6 @@ class HostWindow:
         self._window.leave(key)
 
     def visit_over(self, host: HostState, *, visited: bool) -> None:
-        """A visit of *host*, held since it began, is over, or did not take place."""
         if visited:
             self._window.mark_visited(host.key)
         else:
@@ -149,7 +145,6 @@ class HostWindow:
         self.release(staying)
 
     def release(self, hosts: list[HostState]) -> None:
-        """Hold *hosts* no longer; the first of them at once."""
         self._going = hosts[::-1]
         self.step()
 

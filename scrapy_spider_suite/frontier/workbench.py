@@ -381,7 +381,6 @@ class Workbench:
     # Another policy
 
     def set_pace(self, host: HostState, pace: Pace, now: float) -> None:
-        """Change the pace of *host*; a wait that is only its delay is measured anew."""
         ready_at = host.ready_at()
         if pace.concurrency > host.concurrency == 1 and host.out:
             host.start_clock(now)  # nobody knows any more when what is out began
@@ -391,7 +390,6 @@ class Workbench:
         self._moved(host, ready_at)
 
     def set_address_pace(self, address: AddressState, pace: Pace, now: float) -> None:
-        """Let *address* have another pace, likewise."""
         if pace.concurrency != 1 == address.concurrency and address.out:
             address.start_clock(now)
         address.delay, address.concurrency = pace.delay, pace.concurrency
@@ -399,7 +397,6 @@ class Workbench:
         self.offer_address(address)
 
     def set_exclusion(self, host: HostState, exclusion: Exclusion | None, until: float) -> None:
-        """Exclude *host* until *until*; None: include it again."""
         ready_at = host.ready_at()
         host.exclusion, host.excluded_until = exclusion, until
         self._moved(host, ready_at)
@@ -515,7 +512,6 @@ class UnresolvedHosts:
         self.later.pop(key, None)
 
     def due(self, now: float, limit: int) -> Iterator[HostState]:
-        """Take up to *limit* hosts whose names may be resolved now; defer the others."""
         while self._wanted and limit > 0:
             key = next(iter(self._wanted))
             host = self._wanted.pop(key)
@@ -557,14 +553,12 @@ class Departure:
         self._held = False
 
     def hold(self) -> None:
-        """Its connection is being made."""
         if not self._held:
             self._held = True
             self._host.departing += 1
             self._address.departing += 1
 
     def gone(self, now: float) -> None:
-        """Its bytes are out at *now*: the delays run from here."""
         self.release()
         for place in (self._host, self._address):
             if place.concurrency != 1:

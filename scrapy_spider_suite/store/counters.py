@@ -80,8 +80,6 @@ _ROW = struct.Struct(">QQ")
 
 
 class Domain(NamedTuple):
-    """What a job has had of one registered domain."""
-
     hosts: int = 0
     """Hosts of which a URL was ever queued."""
     pages: int = 0
@@ -111,7 +109,6 @@ class DomainCounts:
         return found
 
     def count(self, host: str, *, hosts: int = 0, pages: int = 0) -> None:
-        """Add *hosts* and *pages* to the domain of *host*, in the next batch."""
         domain = registered_domain(host)
         old = self._of(domain)
         new = self._known[domain] = Domain(max(0, old.hosts + hosts), max(0, old.pages + pages))
@@ -133,12 +130,10 @@ class DomainCounts:
             del self._leased[domain]
 
     def leased(self, host: str) -> int:
-        """How many URLs of the domain of *host* are out."""
         return self._leased.get(registered_domain(host), 0)
 
 
 def domain_row(store: Store, host: str) -> tuple[str, Domain]:
-    """The registered domain of *host* and its counts in *store*."""
     domain = registered_domain(host)
     return domain, _read(domain, store.kv(_FAMILY).get(domain.encode()))
 
@@ -199,7 +194,6 @@ class FetchTotals:
     changed: bool = False
 
     def count(self, status: str, media_type: str, kind: str, size: int, ms: int) -> None:
-        """Count one fetch of *size* bytes that took *ms* milliseconds."""
         for table, key in (
             (self.statuses, status), (self.types, self._row_of(media_type)), (self.kinds, kind),
         ):  # fmt: skip

@@ -40,8 +40,6 @@ _CLOCK = struct.Struct(">d")
 
 
 class AddressClocks:
-    """Makes the states of addresses; *floor* as in `Residents`."""
-
     def __init__(
         self, workbench: Workbench, store: Store, policy: Policy, floor: float | None
     ) -> None:
@@ -97,7 +95,6 @@ class AddressClocks:
         return max(known, default=-math.inf)
 
     def state(self, pacing_key: str, address: str, now: float) -> AddressState:
-        """The clock of the address paced under *pacing_key* (none of its own: "")."""
         state = self._addresses.get(pacing_key)
         if state is None:
             pace = self._policy.of_address(address) if address else None
@@ -187,7 +184,6 @@ class QueueFronts:
         return True
 
     def remove(self, host: HostState, entry: Entry) -> None:
-        """Let the front of a resident host know nothing of *entry*."""
         host.front[:] = [item for item in host.front if item[0] != entry.key]
         heapify(host.front)
 
@@ -271,12 +267,10 @@ class HostRecords:
         self._touched: dict[str, HostRecord] = {}
 
     def touch(self, key: str) -> HostRecord:
-        """The record of a host, about to be changed; `save` stores it."""
         record = self._touched[key] = self.get(key)
         return record
 
     def get(self, key: str) -> HostRecord:
-        """The record of a host, to be looked at."""
         host = self._hosts.get(key)
         record: HostRecord = self._known(key) if host is None else host.record
         return record
@@ -297,7 +291,6 @@ class HostRecords:
         return max(0, self.get(key).pending - self._fronts.leased(key))
 
     def changed(self, key: str, record: HostRecord) -> None:
-        """*record*, which somebody holds, has changed; `save` stores it."""
         self._touched[key] = record
 
     def host_entered(self, key: str) -> None:
@@ -408,7 +401,6 @@ class DiskWaits:
                     self._add(less, _number(less, number * kind[1]), hosts)
 
     def _kind(self, kind: _Kind, when: float, wall: float) -> _Kind:
-        """How a host of this *kind* that is due at *when* is counted at the time *wall*."""
         reason, width = kind
         if (when // width + 1) * width <= wall:
             return _PAST
@@ -553,7 +545,6 @@ class WaitingList:
         return True
 
     def is_far(self, key: str, wall: float) -> bool:
-        """Whether a host's phase is far off (K8)."""
         phases = self._policy.phases
         return phases is not None and phases.opens(key, wall) - wall >= FAR_AHEAD
 
@@ -663,5 +654,4 @@ class WaitingList:
 
 
 def due_time(due: float) -> float:
-    """The wall time of a host that stands under *due*."""
     return due - EXCLUDED_BAND if due >= EXCLUDED_BAND else due

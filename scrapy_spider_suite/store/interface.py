@@ -22,7 +22,6 @@ class KV(Protocol):
         ...
 
     def delete(self, key: bytes) -> None:
-        """Forget *key*. Forgetting an unknown key is not an error."""
         ...
 
     def items(self, prefix: bytes = b"", since: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
@@ -103,7 +102,7 @@ class Store(Protocol):
 
     @property
     def dirty(self) -> bool:
-        """Whether anything waits for `flush`."""
+        ...
 
     @property
     def backlog(self) -> int:
@@ -122,7 +121,7 @@ class Store(Protocol):
         """Up to *limit* rows of *host* whose order keys are greater than *after*."""
 
     def put_row(self, entry: Entry) -> None:
-        """Store a pending entry under its host and order key."""
+        ...
 
     def delete_row(self, host: str, key: bytes) -> None:
         ...
@@ -144,10 +143,10 @@ class Store(Protocol):
         """
 
     def put_due(self, when: float, host: str) -> None:
-        """Let *host* wait on disk until *when* (wall)."""
+        ...
 
     def delete_due(self, when: float, host: str) -> None:
-        """Take *host* off the waiting list."""
+        ...
 
     def kv(self, name: str) -> KV:
         ...
@@ -187,7 +186,7 @@ class MemoryStore:
         return []
 
     def put_row(self, entry: Entry) -> None:
-        """Nothing: fronts hold the entries."""
+        ...
 
     def delete_row(self, host: str, key: bytes) -> None:
         ...

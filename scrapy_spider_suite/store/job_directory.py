@@ -56,7 +56,6 @@ class JobHistory:
         self.path = folder / HISTORY_FILE
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """All that was written, the oldest first."""
         return files.read_json_lines(self.path)
 
     def append(self, *rows: dict[str, Any]) -> None:
@@ -78,7 +77,6 @@ _COMPARED = ("*.sst", "MANIFEST-*", "CURRENT")
 
 
 def holds_data(store: Path) -> bool:
-    """Whether anything was ever written to the database in the folder *store*."""
     return any(store.glob("*.sst")) or any(log.stat().st_size for log in store.glob("*.log"))
 
 
@@ -121,8 +119,6 @@ _SHOWN = 200  # characters of a setting's value in an error
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """What ``job.json`` says."""
-
     format: int
     id: str
     spider: str
@@ -155,7 +151,6 @@ class JobFile:
             raise JobDamagedError(f"{path} is no job description{_WAY_OUT}") from error
 
     def write(self, folder: Path) -> None:
-        """Write ``job.json``, whole or not at all."""
         fields = {name: getattr(self, name) for name in self.__slots__}
         files.replace_file(folder / "job.json", f"{json.dumps(fields, indent=1)}\n".encode())
 
@@ -354,7 +349,6 @@ _ATTEMPTS = 5
 
 
 def check_target(jobdir: Path, target: Path) -> None:
-    """Raise `JobError` unless a copy of *jobdir* can be made as *target*."""
     if os.path.lexists(target):
         raise JobError(f"{target} exists: name a directory that does not exist yet")
     parent = target.absolute().parent

@@ -32,8 +32,6 @@ _FINGERPRINT = b"\xff"
 
 @dataclass(frozen=True, slots=True)
 class UrlRow:
-    """One URL that the job knows, with its state."""
-
     url: str
     state: UrlState
     tag: str | None = None
@@ -73,7 +71,6 @@ class StoreReader:
         return read_status(self.folder)
 
     def crawl_state(self, wall: float) -> CrawlState:
-        """The state of the last crawl of the job; *wall* is the time now."""
         return state_of(self.folder, self.status() or {}, wall)
 
     def hosts(self) -> Iterator[tuple[str, HostRecord]]:
@@ -83,7 +80,6 @@ class StoreReader:
         return self.store.record(name)
 
     def pending(self, host: str) -> Iterator[Entry]:
-        """The queue of *host*, in the order in which it will be fetched."""
         record = self.store.record(host)
         after = b"" if record is None else record.head
         while rows := self.store.rows(host, after, _BATCH):

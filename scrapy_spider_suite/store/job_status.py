@@ -16,8 +16,6 @@ _SILENT = 10.0
 
 
 class CrawlState(StrEnum):
-    """The state of the last crawl of a job."""
-
     RUNNING = "running"
     SILENT = "silent"
     """Its process is there, and has said nothing for some seconds."""
@@ -57,7 +55,6 @@ def read_status(folder: Path) -> dict[str, Any] | None:
 
 
 def state_of(folder: Path, status: dict[str, Any], wall: float) -> CrawlState:
-    """The state of the crawl that wrote *status* in *folder*; *wall* is the time now."""
     if not status or status.get("ended"):
         return CrawlState.ENDED
     silent = wall - status.get("when", status.get("started", 0.0)) > _SILENT

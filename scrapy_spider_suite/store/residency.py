@@ -101,7 +101,6 @@ class Residents:
     # Coming and going
 
     def push(self, entry: Entry, record: HostRecord, now: float) -> None:
-        """Put a pending *entry*, whose row is stored, into its host's front if it belongs there."""
         host, wall = self.workbench.hosts.get(entry.host), now + self.records.wall_offset
         if host is None:
             parked = self._is_parked(entry.host, record, new=not entry.volatile)
@@ -143,7 +142,6 @@ class Residents:
         self._is_foreign = is_foreign
 
     def held_back(self, key: str) -> bool:
-        """Whether nothing of a host may be fetched here for now."""
         return self._is_foreign is not None and self._is_foreign(key, "")
 
     def _is_parked(self, key: str, record: HostRecord, *, new: int = 0) -> bool:
@@ -181,7 +179,6 @@ class Residents:
         self.records.changed(key, record)
 
     def leave(self, host: HostState, now: float) -> None:
-        """Move an idle host to disk, where it waits for its time."""
         record: HostRecord = host.record
         self.fronts.set_head(host)
         note_clock(host, self.records.wall_offset)
@@ -320,7 +317,6 @@ class HostHealth:
     def judge(
         self, host: HostState, event: Event, now: float, retry_after: float | None = None
     ) -> None:
-        """Let *host* wait, or give it up, because its last visit ended with *event*."""
         record: HostRecord = host.record
         back_off = self._residents.policy.back_off
         verdict = judge_host(event, record.failures, back_off, retry_after)
@@ -347,7 +343,6 @@ class HostHealth:
             self._residents.unresolved.add(host)
 
     def postpone(self, host: HostState, until: float, why: str) -> None:
-        """Let *host* wait until *until* at least, and store why."""
         self._workbench.postpone(host, until, why)
         self._records.touch(host.key)
         self._records.save()
@@ -371,14 +366,12 @@ class HostHealth:
         self._records.save()
 
     def cancel_giving_up(self, key: str) -> None:
-        """A host is not given up after all; its pending URLs may be visited."""
         self._given_up.pop(key, None)
         host = self._workbench.hosts.get(key)
         if host is not None and host.address is None:
             self._residents.unresolved.add(host)
 
     def revive(self, key: str, record: HostRecord) -> bool:
-        """Forget that the host with *record* was given up; return whether it was."""
         dead, record.dead, record.failures = record.dead, "", 0
         if dead:
             self._states.counters.dead_hosts -= dead == Event.HOST_DEAD.value
@@ -386,7 +379,6 @@ class HostHealth:
         return bool(dead)
 
     def step(self, now: float) -> None:
-        """Fail the next part of the pending URLs of hosts that were given up."""
         left = _AT_ONCE
         for key in list(self._given_up):
             left -= max(1, self._fail_pending(key, left, now))

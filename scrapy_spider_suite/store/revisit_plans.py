@@ -116,7 +116,6 @@ class RevisitPlan:
 
 
 def row_of(entry: Entry) -> bytes:
-    """How *entry*, which can be stored, is kept in its plan."""
     return pack_row(entry)
 
 
@@ -132,7 +131,6 @@ _BUCKET = 5
 
 
 def plan_of(rows: KV, identity: bytes) -> RevisitPlan | None:
-    """The plan of a page in *rows*, or None. Raises `JobDamagedError`."""
     data = rows.get(_PLAN + identity)
     return None if data is None else RevisitPlan.from_bytes(data)
 
@@ -167,7 +165,6 @@ class RevisitPlans:
         return not self._number and self.settings.mode is Mode.OFF
 
     def get(self, identity: bytes) -> RevisitPlan | None:
-        """The plan of a page, or None. Raises `JobDamagedError`."""
         return plan_of(self._rows, identity)
 
     # Visits
@@ -331,7 +328,6 @@ class RevisitPlans:
         return None if key is None else _time(key)
 
     def withdraw(self, identity: bytes) -> None:
-        """A page is fetched before it is due, since somebody asked for that."""
         plan = self.get(identity)
         if plan is not None:
             self._unindex(identity, plan)

@@ -125,7 +125,6 @@ class RocksOptions:
             self._buffers.set_buffer_size(memory * 3 // 5)
 
     def options(self, *, root: bool = False) -> Options:
-        """Those of a family; of the database itself, *root*."""
         options = Options(raw_mode=True)
         table = BlockBasedOptions()
         table.set_block_cache(self._cache)
@@ -169,7 +168,6 @@ class PendingWrites:
         return self._size
 
     def set(self, family: str, key: bytes, value: bytes | None, group: bytes = b"") -> None:
-        """Let *key* have *value* with the next batch."""
         groups = self._families.setdefault(family, {})
         changes = groups.get(group)
         if changes is None:
@@ -195,7 +193,6 @@ class PendingWrites:
         return _newest(mine, disk)
 
     def everywhere(self, disk: Iterator[Row], family: str) -> Iterator[Row]:
-        """All rows of a family, as after the next batch."""
         groups = self._families.get(family, {}).values()
         return _newest(sorted(item for changes in groups for item in changes.items()), disk)
 
@@ -425,7 +422,6 @@ class Database:
             raise self._damaged(error) from error
 
     def every_row(self) -> Iterator[tuple[str, bytes, bytes]]:
-        """All that was flushed: family, key, value."""
         for family in self._families:
             for key, value in self._on_disk(family):
                 yield family, key, value
@@ -544,7 +540,6 @@ class RocksStore(Database):
         self._pending.set("queue", prefix + key, None, prefix)
 
     def all_rows(self) -> Iterator[Entry]:
-        """Every pending entry of the job, host by host."""
         for key, value in self._pending.everywhere(self._on_disk("queue"), "queue"):
             end = key.index(b"\0", 2)  # of the host; the slot before it may hold a NUL
             yield unpack_row(key[2:end].decode(), key[end + 1 :], value)
@@ -567,7 +562,6 @@ class RocksStore(Database):
             yield key[2:-1].decode(), HostRecord.from_bytes(value)
 
     def hosts_between(self, begin: bytes, end: bytes) -> Iterator[str]:
-        """The hosts that have records, and keys from *begin* on, before *end*."""
         for key, _ in self._scan("hosts", begin, end):
             if key >= end:
                 return

@@ -122,7 +122,6 @@ class PolicyUpdate:
         return far and self.is_excluded(host, now)
 
     def is_excluded(self, host: HostState, now: float) -> bool:
-        """Whether *host* may not be visited now, by rules for it or for its address."""
         wall = now + self._residents.records.wall_offset
         exclusion = self._policy.exclusion_of_visit(host.key, host.connect_to, wall)
         if exclusion != host.exclusion:
@@ -220,7 +219,6 @@ class Rotation:
     # Housekeeping
 
     def tick(self, now: float) -> None:
-        """Drop hosts that have nothing left, and admit hosts that wait on disk."""
         self._residents.unresolved.tick()
         if not self._candidates:
             self._candidates = list(self._workbench.hosts.values())[::-1]
@@ -233,7 +231,6 @@ class Rotation:
         self._records.save()
 
     def step(self, now: float) -> bool:
-        """Let some hosts make room, and bring some in; whether there may be more."""
         more = self._make_room(now)
         return self.admit(now) or more
 

@@ -64,7 +64,6 @@ class Archive:
         self.urls.add(url for url in map(_url_of, keys) if url is not None)
 
     def of_host(self, host: str) -> Iterator[bytes]:
-        """The rest of the state key of each URL of *host*, in no order."""
         for prefix in _prefixes(host):
             yield from map(encode, self.urls.iter(prefix))
 
@@ -196,7 +195,6 @@ class SieveIndex:
         self.sieve.offer_prints((), self.prints(keys))
 
     def prints(self, keys: Iterable[bytes]) -> bytes:
-        """The fingerprints of the URLs with these state keys, one after the other."""
         if self._times:
             keys = map(self._key, keys)
         return fingerprints(keys, self._width)
@@ -206,7 +204,6 @@ class SieveIndex:
         return self._width
 
     def forget_host(self, host: str) -> None:
-        """Know nothing of *host* any more, from the next batch on."""
         self.was_dropped(host, int.from_bytes(self._times.get(host_key(host), b""), "big") + 1)
 
     @property

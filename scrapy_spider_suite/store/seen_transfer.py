@@ -122,7 +122,6 @@ class Archiver:
 def make_archiver(
     store: Store, counters: Counters, flush: Callable[[], None]
 ) -> Archiver | None:
-    """What moves rows of *store* to its archive; None if it has none."""
     if not isinstance(store, RocksStore) or store.archive is None:
         return None
     return Archiver(store, store.archive, counters, flush)
@@ -284,7 +283,6 @@ class SieveQueue:
 
     @property
     def waiting(self) -> int:
-        """How many links wait for a flush, or to be handed out."""
         return self._sieve.next - self._at
 
     @property
@@ -301,7 +299,6 @@ class SieveQueue:
 
     @property
     def under_way(self) -> Flush | None:
-        """The flush that was begun, and of which not all is handed out."""
         return self._sieve.under_way
 
     @property
@@ -377,14 +374,12 @@ class SieveQueue:
 def make_sieve_queue(
     store: Store, cache: FingerprintCache, counters: Counters, *, active: bool
 ) -> SieveQueue | None:
-    """What asks the sieve of *store*; None if it has none."""
     if not isinstance(store, RocksStore) or store.sieve is None:
         return None
     return SieveQueue(store, store.sieve, cache, counters, active=active)
 
 
 def keys_of(urls: Iterable[str]) -> list[bytes]:
-    """The state keys of normal *urls*, links of a page."""
     keys, prefix, origin = [], b"", " "
     for url in urls:
         if not url.startswith(origin):  # most links of a page lead to its own host

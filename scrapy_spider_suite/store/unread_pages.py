@@ -61,11 +61,9 @@ class PageDemand:
 
     @property
     def out(self) -> int:
-        """How many pages were chosen and are not over."""
         return len(self._out)
 
     def host_shrank(self, host: str) -> None:
-        """Less of *host* is left than there was."""
         if len(self._waiting) and self._left(host) < LOW:
             self._low[host] = None
 
@@ -115,7 +113,6 @@ class PageDemand:
             self.host_shrank(host)
 
     def of_all(self, limit: int) -> list[UnreadPage]:
-        """Up to *limit* of the oldest pages."""
         return self._take(self._waiting.oldest(limit, self._out))
 
     def _turn(self, fetches: int, limit: int) -> list[UnreadPage]:
@@ -188,7 +185,6 @@ class UnreadPages:
         return self._count
 
     def add(self, entry: Entry, place: bytes) -> None:
-        """The page of *entry* is done, and stored at *place*."""
         self._counters.sequence += 1
         number = self._counters.sequence
         if not self._count:
@@ -291,7 +287,6 @@ class UnreadPages:
             yield _page(_number(key[-_NUMBER.size :]), row)
 
     def has_url(self, host: str, url: str) -> bool:
-        """Whether the page of *url*, of *host*, waits for its links to be read."""
         return any(page.entry.url == url for page in self._rows(host))
 
     def count_of(self, host: str) -> int:

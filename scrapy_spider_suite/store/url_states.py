@@ -27,7 +27,6 @@ class SeedRow:
 
 
 def note_seed(store: Store, entry: Entry) -> None:
-    """Note a seed in the next batch, unless it is noted."""
     kv = store.kv(_FAMILY)
     if kv.get(entry.identity) is None:
         kv.put(entry.identity, _row(entry.url, ""))
@@ -53,7 +52,6 @@ def write_seed_note(store: Store, entry: Entry) -> None:
 
 
 def clear_guess(store: Store, identity: bytes) -> None:
-    """Let nothing of a seed be guessed any more."""
     kv = store.kv(_FAMILY)
     url, tag, _ = _read(kv.get(identity) or b"")
     kv.put(identity, _row(url, make_seed_note(tag, guessed=False)))
@@ -176,7 +174,6 @@ class UrlStates:
         self._volatile_known.discard(identity)
 
     def add_pending(self, entry: Entry, record: HostRecord) -> None:
-        """Write a new pending *entry* and give it its order key."""
         if not record.counted:
             record.counted = True
             self.domains.count(entry.host, hosts=1)
@@ -208,7 +205,6 @@ class UrlStates:
     def conclude(
         self, entry: Entry, record: HostRecord, event: Event, status: int, wall: float
     ) -> None:
-        """Write the last word on *entry*: done or failed, and why."""
         state = State.DONE if OUTCOMES[event].state is State.DONE else State.FAILED
         self._count_end(entry.host, record, state, event)
         last = _state_of(entry, state, event, status, wall)
@@ -232,13 +228,11 @@ class UrlStates:
         events[Event.SUCCESS] = events.get(Event.SUCCESS, 0) + number
 
     def refuse(self, entry: Entry, record: HostRecord, event: Event, wall: float) -> None:
-        """Write the last word on *entry*, which waited and was not asked for."""
         self.conclude(entry, record, event, 0, wall)
         if self.on_refused is not None:
             self.on_refused(entry.identity, wall)
 
     def uncount(self, host: str, record: HostRecord, state: UrlState) -> None:
-        """A URL of *host* is no longer done or failed, as *state* says."""
         name = state.state.value
         if state.state is State.PENDING or state.event is None:
             return
@@ -265,26 +259,22 @@ class UrlStates:
             self._give_key(entry, record.head, tried=entry.attempts > 0)
 
     def import_state(self, key: bytes, host: str, record: HostRecord, state: UrlState) -> None:
-        """Write that a URL of *host* is done or failed, as another agent found."""
         self._end(key, state.to_bytes())
         self.cache.add(key)
         if state.event is not None:
             self._count_end(host, record, state.state, state.event)
 
     def remove(self, entry: Entry, record: HostRecord) -> None:
-        """Take *entry*, which was pending, out of its queue."""
         self._count(entry, record, -1)
         if not entry.volatile:
             self._store.delete_row(entry.host, entry.key)
 
     def put_last(self, entry: Entry) -> None:
-        """Let *entry*, which is pending, come after everything else of its host."""
         if not entry.volatile:
             self._store.delete_row(entry.host, entry.key)
         self._give_last_key(entry)
 
     def put_first(self, entry: Entry, record: HostRecord, priority: int) -> None:
-        """Let *entry*, which is pending, have a higher *priority*."""
         if not entry.volatile:
             self._store.delete_row(entry.host, entry.key)
         entry.priority = max(entry.priority, priority)
@@ -351,12 +341,10 @@ def lastmod(store: Store, identity: bytes) -> int | None:
 
 
 def note_sitemap(store: Store, identity: bytes, voucher: str) -> None:
-    """Put into the next batch that the host *voucher* vouches for a sitemap."""
     store.kv(_SITEMAPS).put(identity, voucher.encode())
 
 
 def voucher_of_sitemap(store: Store, identity: bytes) -> str | None:
-    """The host that vouches for a sitemap; None for what is none."""
     row = store.kv(_SITEMAPS).get(identity)
     return None if row is None else row.decode()
 
@@ -371,7 +359,6 @@ def write_voucher_count(store: Store, host: str, number: int) -> None:
 
 
 def forget_url(store: Store, identity: bytes) -> None:
-    """Forget what sitemaps say of a URL, or that it is one."""
     store.kv(_LASTMOD).delete(identity)
     store.kv(_SITEMAPS).delete(identity)
 

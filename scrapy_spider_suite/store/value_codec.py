@@ -1,4 +1,4 @@
-"""Python values as msgpack and back, exactly, with neither pickle nor eval.
+"""Python values as msgpack and back, exactly, without pickle and eval.
 
 Standard msgpack holds plain values. Each other container is an array whose first element is a
 *mark*; each other scalar (datetime, Decimal, UUID, ...) is an extension. Instances of listed
@@ -213,10 +213,7 @@ _NO_DEFAULT = object()
 
 
 class ObjectKind(Protocol):
-    """How the instances of a family of classes are stored."""
-
     def accepts(self, cls: type) -> bool:
-        """Return whether *cls* belongs to the family."""
         ...
 
     def state(self, value: Any) -> Any:

@@ -74,7 +74,6 @@ class RetryFailed:
         return state if state.event in policy.retry_failed else None
 
     def freed(self, identity: bytes, url: str, host: str) -> UrlState | None:
-        """The state of *url* if it failed in a trap that is none any more."""
         if not self._parts.traps.frees(url, host):
             return None
         state = self._failed(identity)
@@ -129,7 +128,6 @@ class StoredPageLinks:
         self.demand = PageDemand(self.waiting, self._records.left)
 
     def concluded(self, lease: Lease, event: Event) -> None:
-        """The URL of *lease* is over; its links may come later."""
         place = b""
         if lease.stored is not None:
             with suppress(ValueError):  # it could not be written, and its host was given up

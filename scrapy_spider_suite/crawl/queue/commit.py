@@ -74,7 +74,6 @@ class RevisitPlanner:
         )  # fmt: skip
 
     def missed(self, identity: bytes, wall: float) -> None:
-        """No page was found; this matters only to pages that were found before."""
         if not self.revisits.idle:
             self.revisits.missed(identity, wall)
 
@@ -175,7 +174,6 @@ class Commit:
         self._admission.relieve()
 
     def unhold(self, lease: Lease, now: float) -> None:
-        """One thing that held *lease* is durable."""
         lease.holds -= 1
         if not lease.settled:
             return

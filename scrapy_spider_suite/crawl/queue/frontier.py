@@ -203,11 +203,9 @@ class UrlEdits:
     # No longer pending
 
     def pending(self, host: str, after: bytes, limit: int) -> list[Entry]:
-        """Up to *limit* queued URLs of *host* whose order keys lie beyond *after*."""
         return self._store.rows(host, after, limit)
 
     def fail(self, entry: Entry, event: Event, now: float) -> bool:
-        """Fail a queued *entry* because of *event*; False if the entry is leased."""
         if not self.remove(entry):
             return False
         record = self._records.touch(entry.host)
@@ -241,7 +239,6 @@ class UrlEdits:
     # Forgotten
 
     def forget(self, entry: Entry) -> bool:
-        """Forget a queued *entry* as if it had never been found; False if the entry is leased."""
         if not self.remove(entry):
             return False
         self._forget_state(entry.identity)

@@ -244,7 +244,6 @@ class ForeignUrlCheck:
             yield
 
     def __bool__(self) -> bool:
-        """Whether anything in memory is held back at present."""
         return bool(self._hosts or self._entries)
 
     def check(self, visit: Visit, now: float) -> bool:
@@ -482,7 +481,6 @@ class Leases:
 
     @property
     def full(self) -> bool:
-        """Whether the job will have all its pages if every lease succeeds."""
         return self._budget.left_of_job(self.out) <= 0
 
     def acquire(self, now: float) -> list[Lease]:

@@ -48,15 +48,15 @@ from scrapy_spider_suite.urls.url_spaces import (
 logger = logging.getLogger(__name__)
 
 _SUSPECTS = 20_000
-"""Domains that are counted; beyond that all are forgotten."""
+"""Counted domains; a full table is cleared."""
 _DOMAINS_MAX = 100_000
-"""Farms that are remembered, the last ones."""
+"""Stored duplicate domains, the last ones."""
 _DOMAIN = b"."
-"""Begins the key of a farm; no host begins with a dot."""
+"""First byte of a duplicate domain's key; no host begins with a dot."""
 
 
 class DuplicateDomains:
-    """The farms of a job, in *kv*; true while there is any."""
+    """The duplicate domains of a job, in *kv*; false when empty."""
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
@@ -100,12 +100,10 @@ FAMILY = "traps"
 _MOST = 2_000
 """Host statistics in memory, 100 KiB each at most."""
 _CACHE = 50_000
-"""Hosts of which it is remembered that nothing is known."""
+"""Hosts cached as unknown."""
 
 
 class TrapStats:
-    """The stats of each host of a job."""
-
     def __init__(self, store: Store) -> None:
         self._kv = store.kv(FAMILY)
         self._known: dict[str, HostTrapStats] = {}
@@ -126,7 +124,6 @@ class TrapStats:
         return None
 
     def learn(self, host: str) -> HostTrapStats:
-        """The stats of *host*, about to be changed. Raises `JobDamagedError`."""
         stats = self.get(host)
         # One of which nothing is left is false, and is the one that is remembered all the same.
         return self.change(host, HostTrapStats() if stats is None else stats)
@@ -139,7 +136,6 @@ class TrapStats:
         return stats
 
     def report(self, host: str, found: TrapRefusal | None, limits: TrapLimits) -> None:
-        """Log that *found* is a trap on *host*: once a host and kind."""
         if found is None or [*self.learn(host).closed.values()].count(found.trap) > 1:
             return
         if found.trap is Trap.NUMBERS and not limits.numbers:
@@ -207,7 +203,7 @@ def unpack(host: str, row: bytes) -> HostTrapStats:
 
 
 PRIORITY = -1_000
-"""That of what was mined: it comes after the links that pages had."""
+"""Priority of mined URLs: below that of links."""
 MISSES_MAX = 8
 """Misses in a folder after which nothing more is mined there."""
 _MISSES_OF_HOST = 24
@@ -261,7 +257,6 @@ class UrlMiner:
         )
 
     def gave_up(self, entry: Entry) -> bool:
-        """Whether *entry* was mined, and too many like it did not exist since."""
         return bool(entry.flags & _SPECULATIVE) and self._misses(entry.host, entry.url)
 
     def concluded(self, entry: Entry, event: Event) -> None:
@@ -275,8 +270,6 @@ class UrlMiner:
 
 
 class SessionUrls:
-    """Which URL stands for a page, in *kv*."""
-
     def __init__(self, kv: KV, stats: TrapStats) -> None:
         self._kv = kv
         self._stats = stats
@@ -303,7 +296,6 @@ class SessionUrls:
                 self._kv.put(key, _short(url))
 
     def concluded(self, entry: Entry, event: Event) -> None:
-        """If *entry* was no page, another URL may stand for its page."""
         if event is not Event.REPLACED and OUTCOMES[event].state is State.DONE:
             return
         session = self.session(entry.url, entry.host)
@@ -324,13 +316,13 @@ def _key(host: str, session: Session) -> bytes:
 _FEW = 1_000
 """URLs of a host and folder below which no share is too large."""
 BEHIND = 1 << 24
-"""What a crowded folder takes off the priority of what lies in it."""
+"""Priority that URLs in a crowded folder lose."""
 LAST = BEHIND << 2
-"""The priority that URLs in a space of numbers lose."""
+"""Priority that URLs in a space of numbers lose."""
 _REOPENED = 10_000
-"""Hosts of which it is remembered that something was opened again; beyond that none is."""
+"""Reopened hosts in memory; a full set is cleared."""
 _SAMPLED = (Trap.QUERY, Trap.SESSIONS)
-"""Traps of which a few URLs are let through, to see whether they still are."""
+"""Traps that a few URLs pass, so that a wrong verdict shows."""
 _CALM = 64
 """Pages of a host after which only some are compared."""
 _ONE_IN = 4
@@ -473,13 +465,11 @@ class Traps:
         return False
 
     def waited_in(self, url: str, host: str) -> TrapRefusal | None:
-        """Which trap the normal *url* on *host*, which is pending, has waited in."""
         if self._policy.traps.permuted and self._orders.has_other_order(url):
             return TrapRefusal(Trap.PERMUTED)
         return self.closed(url, host)
 
     def frees(self, url: str, host: str) -> bool:
-        """Whether *url*, which failed in a trap, lies in none any more."""
         return host in self.reopened and self.closed(url, host) is None
 
     # Learning

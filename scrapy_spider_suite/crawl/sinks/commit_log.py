@@ -42,8 +42,6 @@ none may let an engine go on that another wants to stand still."""
 
 
 class Sink(Protocol):
-    """Writes pages or items later than it gets them."""
-
     def settled(self, lease: Lease) -> None:
         """The page of *lease* has settled: hold it while something is not written."""
 
@@ -51,7 +49,7 @@ class Sink(Protocol):
         ...
 
     async def finish(self) -> None:
-        """Write everything, and tell the log."""
+        ...
 
     async def close(self) -> None:
         ...
@@ -78,10 +76,10 @@ class CommitLog(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether the crawl waits for sinks alone."""
+        ...
 
     def lease_of(self, request: Request | None) -> Lease | None:
-        """The lease of the page of *request*, while it is out."""
+        ...
 
     def written(self, leases: Iterable[Lease]) -> None:
         """The output of each of *leases* is durable, or its faults say that it will not be."""
@@ -197,7 +195,6 @@ class PageFaults:
         connect(self._item_dropped, signals.item_dropped)
 
     def lease_of(self, response: Response | Failure | None) -> Lease | None:
-        """The lease of the page *response*, while it is out."""
         request = getattr(response, "request", None)
         return None if request is None else self._crawl.leases.get(request)
 

@@ -93,7 +93,6 @@ class ItemFiles:
             self._put(self._file.path.name, self._file.size)
 
     def rotate(self) -> None:
-        """Begin another file with the next block, if this one is large or old enough."""
         file, settings = self._file, self._log.settings
         if file is None:
             return
@@ -232,7 +231,7 @@ class _ItemJob(NamedTuple):
 
 
 class ItemPacks:
-    """A sink (see `commitlog`): items into packs in *folder*, as the settings of *log* say now.
+    """A sink (see `commit_log`): items into packs in *folder*, as the settings of *log* say now.
 
     Stats: ``suite/items/written``, ``suite/items/bytes``, ``suite/items/refused``,
     ``suite/items/failed``, ``suite/items/dropped``, and those of `ItemFiles`.
@@ -296,7 +295,6 @@ class ItemPacks:
             self._cannot_write(error)
 
     def settled(self, lease: Lease) -> None:
-        """Hold the page of *lease* until its items are written."""
         if lease.items is not None:
             lease.holds += 1
             lease.last = self._last

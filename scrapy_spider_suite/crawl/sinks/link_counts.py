@@ -84,7 +84,6 @@ class LinkCountSink:
         )  # fmt: skip
 
     def read(self, lease: Lease, response: Response, links: Sequence[str]) -> None:
-        """Note the *links* of the page of *lease*, each once."""
         if lease.facts is None:  # it came from a cache
             return
         content_type = field_text(response.headers, "Content-Type")
@@ -110,7 +109,6 @@ class LinkCountSink:
             lease.facts = replace(lease.facts, links=_links(item))
 
     def concluded(self, lease: Lease, event: Event) -> None:
-        """Put the counts of *lease*, done or failed, into the store's next batch."""
         if lease.facts is None or event is Event.INTERRUPTED:
             return
         if self._log.settings.page_items and not lease.wanted:

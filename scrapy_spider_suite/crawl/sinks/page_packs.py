@@ -329,7 +329,7 @@ class _PackJob:
 
 
 class PagePacks:
-    """A sink (see `commitlog`): pages into packs in *folder*, as the settings of *log* say now.
+    """A sink (see `commit_log`): pages into packs in *folder*, as the settings of *log* say now.
 
     Packs that a kill left open are closed first, in the writer's thread; answers wait for that.
 
@@ -423,7 +423,6 @@ class PagePacks:
                 self._pack([each], lease)
 
     def takes(self, lease: Lease) -> bool:
-        """Whether the answers of *lease*, whose page has settled, are to be packed."""
         if self._log.settings.page_items and not lease.wanted:
             return False
         return bool(lease.fetches) and (not lease.faults or _LEFT_OUT.isdisjoint(lease.faults))
@@ -518,7 +517,6 @@ class PagePacks:
         self._behind = behind
 
     def flush_if_idle(self) -> None:
-        """Write what waits, if the crawl has nothing else to do."""
         if self._log.waits:
             self._writer.flush()
 
