@@ -19,7 +19,8 @@ def test_without_a_crawl(job: Path, frontier: Frontier) -> None:
     """There is nothing that it could hold for; the way out is named."""
     said = frontier("set", "SUITE_HOST_DELAY", "3", "-j", str(job))
     assert said.code == 1
-    assert said.out.startswith("no crawl is running: SUITE_HOST_DELAY holds for a running crawl")
+    assert said.out.startswith("no crawl is running: `set` changes a running crawl")
+    assert "change SUITE_HOST_DELAY where the crawl is started" in said.out
     [row] = AuditLog(job / FOLDER).rows()
     assert (row["verb"], row["ok"]) == ("set", False)
     said = frontier("set", "SUITE_HOST_DELLAY", "3", "-j", str(job))
@@ -27,7 +28,7 @@ def test_without_a_crawl(job: Path, frontier: Frontier) -> None:
     assert "did you mean SUITE_HOST_DELAY?" in said.out
     assert "no crawl is running" not in said.out
     said = frontier("set", "CONCURRENT_REQUESTS", "3", "-j", str(job))
-    assert said.out.startswith("no crawl is running: CONCURRENT_REQUESTS holds for a running")
+    assert "change CONCURRENT_REQUESTS where the crawl is started" in said.out
     assert "use SUITE_HOST_DELAY" in frontier("set", "DOWNLOAD_DELAY", "3", "-j", str(job)).out
     assert frontier("set", "SUITE_REDIS_URL", "redis://me:se/cret@a.test", "-j", str(job)).code == 1
     key = "a key of 16 letters"
