@@ -24,7 +24,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from support.packs import fetch, plan
-from scrapy_spider_suite.packs.warc import records
+from scrapy_spider_suite.packs.warc import make_records
 from scrapy_spider_suite.packs.writer import PackWriter
 folder, form = Path(sys.argv[1]), sys.argv[2]
 def say(number):
@@ -32,7 +32,7 @@ def say(number):
 with open(folder / "log", "w", buffering=1) as sys.stdout:
     writer = PackWriter(plan(folder, form, max_bytes=40_000, wait=0.002))
     for number in range(100_000):
-        writer.append(records(fetch(number))).add_done_callback(say(number))
+        writer.append(make_records(fetch(number))).add_done_callback(say(number))
 """
 
 
@@ -191,5 +191,5 @@ def _check_killed(folder: Path, said: list[str], lzop: Lzop) -> None:
     assert said
     for line in said:
         number, *place, name = line.split()
-        record = read_record(folder / name, cdxj.Place(*map(int, place)))
+        record = read_record(folder / name, cdxj.RecordPlace(*map(int, place)))
         assert record.url == f"http://www.example.com/{number}"

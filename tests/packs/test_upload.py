@@ -287,8 +287,8 @@ def test_what_no_library_knows(url: str) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from scrapy_spider_suite.packs.pack_file import waiting
-from scrapy_spider_suite.packs.upload import Target, upload
+from scrapy_spider_suite.packs.pack_file import packs_to_upload
+from scrapy_spider_suite.packs.upload import UploadTarget, upload_pack
 step, count = int(sys.argv[3]), 0
 def change(event, arguments):
     global count
@@ -296,11 +296,11 @@ def change(event, arguments):
         count += 1
         if count == step:
             os.kill(os.getpid(), signal.SIGKILL)
-target = Target(sys.argv[2])
+target = UploadTarget(sys.argv[2])
 target._connect()
 sys.addaudithook(change)
-for pack in waiting(Path(sys.argv[1])):
-    upload(pack, target, 1e9, keep=False)
+for pack in packs_to_upload(Path(sys.argv[1])):
+    upload_pack(pack, target, 1e9, keep=False)
 """
 
 

@@ -114,14 +114,14 @@ _KILLER = """
 import os, sys
 from pathlib import Path
 from scrapy_spider_suite.analysis.search import index_follower
-from scrapy_spider_suite.analysis.search.index_follower import Follower
+from scrapy_spider_suite.analysis.search.index_follower import IndexFollower
 honest = index_follower.document_of
 def document_of(page, entry):
     if entry.url.endswith("/3"):
         os.kill(os.getpid(), 9)
     return honest(page, entry)
 index_follower.document_of = document_of
-print(Follower(Path(sys.argv[1])).step().skipped)
+print(IndexFollower(Path(sys.argv[1])).step().skipped)
 """
 
 
