@@ -31,7 +31,7 @@ def test_a_call_is_carried_out_and_answered(in_scene: InScene) -> None:
 
     async def test(scene: Scene) -> None:
         call = a_call(arguments={"subject": "example.com", "seconds": 1.5, "drop": False})
-        await scene.caller.leave({"a": call})
+        await scene.caller.submit({"a": call})
         reply = await scene.answer(call.id)
         assert (reply.code, reply.said, reply.facts) == (0, "done", {"number": 1})
         assert scene.doer.done == [call]
@@ -48,7 +48,7 @@ def test_urgent_ones_come_first(in_scene: InScene) -> None:
         await scene.kill()
         calls = [a_call(id=new_call_id(urgent=urgent)) for urgent in (False, False, True, True)]
         for call in calls:
-            await scene.caller.leave({"a": call})
+            await scene.caller.submit({"a": call})
         scene.start()
         await scene.until(lambda: len(scene.doer.done) == 4)
         assert scene.doer.done == [*calls[2:], *calls[:2]]
@@ -62,7 +62,7 @@ def test_a_process_that_was_killed_leaves_the_call_to_the_next(in_scene: InScene
     async def test(scene: Scene) -> None:
         scene.doer.wait.clear()
         call = a_call()
-        await scene.caller.leave({"a": call})
+        await scene.caller.submit({"a": call})
         await scene.until(lambda: bool(scene.listener._tasks))
         await scene.kill()
         assert (scene.doer.done, scene.client.llen(KEYS.calls("a"))) == ([], 1)
@@ -85,7 +85,7 @@ def test_a_list_arrives_whole_though_processes_are_killed(in_scene: InScene) -> 
         ]
         call = a_call(verb="add", pieces=len(pieces))
         await scene.kill()
-        await scene.caller.leave({"a": call})
+        await scene.caller.submit({"a": call})
         sent = [await scene.caller.send(call.id, "a", piece) for piece in pieces[: PIECES + 1]]
         assert sent == [True] * PIECES + [False]
         for killed_at in (3, PIECES):
@@ -117,7 +117,7 @@ def test_what_cannot_be_done_is_answered(in_scene: InScene) -> None:
         await scene.caller.send(torn.id, "a", ListPiece(0, PIECE, b"x"))
         calls = [a_call(verb="unknown"), a_call(verb="fault"), late, torn, a_call()]
         for call in calls:
-            await scene.caller.leave({"a": call})
+            await scene.caller.submit({"a": call})
         said = [(await scene.answer(calls[index].id)).said for index in (0, 1, 3, 4)]
         assert said[0] == "nobody does that"
         assert said[1] == "it failed: ZeroDivisionError('a fault')"
@@ -149,7 +149,7 @@ def test_what_is_no_call_is_refused_and_counted(
         with caplog.at_level(logging.WARNING):
             scene.client.rpush(KEYS.calls("a"), text, text)
             call = a_call()
-            await scene.caller.leave({"a": call})
+            await scene.caller.submit({"a": call})
             assert (await scene.answer(call.id)).code == 0
             await scene.until(lambda: not scene.client.llen(KEYS.calls("a")))
         assert scene.listener.counters.refused in (1, 2)  # equal ones are one
@@ -183,10 +183,10 @@ def test_calls_are_bounded(in_scene: InScene) -> None:
     async def test(scene: Scene) -> None:
         await scene.kill()
         with pytest.raises(AgentCallError, match="longer than"):
-            await scene.caller.leave({"b": a_call(), "c": a_call(words=["x" * CALL_MAX])})
+            await scene.caller.submit({"b": a_call(), "c": a_call(words=["x" * CALL_MAX])})
         scene.client.rpush(KEYS.calls("b"), *[b"x"] * WAITING_MAX)
         with pytest.raises(AgentCallError, match="wait for b already"):
-            await scene.caller.leave({"c": a_call(), "b": a_call()})
+            await scene.caller.submit({"c": a_call(), "b": a_call()})
         assert scene.client.exists(KEYS.calls("c")) == 0
 
     in_scene(test)
@@ -213,7 +213,7 @@ def test_redis_is_away_for_a_while(tmp_path: Path) -> None:
             scene = Scene(server, client, tmp_path / "lists")
             scene.doer.wait.clear()
             call = a_call()
-            await scene.caller.leave({"a": call})
+            await scene.caller.submit({"a": call})
             await scene.until(lambda: bool(scene.listener._tasks))
             server.kill()
             scene.doer.wait.set()

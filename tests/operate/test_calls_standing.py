@@ -23,14 +23,14 @@ def test_what_stands_is_heard_by_who_comes_later(in_scene: InScene) -> None:
             a_call(verb="block", arguments={"subject": subject}) for subject in ("x", "x", "y", "z")
         )
         for call in (first, again, other, gone):
-            await scene.caller.stand(call)
-        await scene.caller.over(gone)
+            await scene.caller.keep_standing(call)
+        await scene.caller.remove_standing(gone)
         scene.client.hset(KEYS.standing, mapping={"junk": b"junk", "long": b"x" * (CALL_MAX + 1)})
         scene.client.hset(KEYS.standing, "drop", a_call(verb="drop").to_bytes())
         for _ in range(2):
             scene.start()
             last = a_call()
-            await scene.caller.leave({"a": last})
+            await scene.caller.submit({"a": last})
             await scene.answer(last.id)
             await scene.kill()
         done = [call for call in scene.doer.done if call.stands.startswith("block")]
@@ -51,7 +51,7 @@ def test_a_standing_call_that_fails_does_not_end_the_listening(
         await scene.kill()
         failing, other = (a_call(verb="block", arguments={"subject": each}) for each in "xy")
         for call in (failing, other):
-            await scene.caller.stand(call)
+            await scene.caller.keep_standing(call)
         do, errors = scene.doer.carry_out, [error, error]
 
         async def carry_out(call: AgentCall) -> AgentReply:
@@ -64,7 +64,7 @@ def test_a_standing_call_that_fails_does_not_end_the_listening(
         scene.start()
         await scene.until(lambda: other in scene.doer.done)
         last = a_call()
-        await scene.caller.leave({"a": last})
+        await scene.caller.submit({"a": last})
         assert (await scene.answer(last.id)).code == 0
         await scene.until(lambda: failing in scene.doer.done)
         assert not scene.task.done()
@@ -84,7 +84,7 @@ def test_a_standing_call_that_takes_long_keeps_no_other_waiting(
     async def test(scene: Scene) -> None:
         await scene.kill()
         standing = a_call(verb="block", arguments={"subject": "x"})
-        await scene.caller.stand(standing)
+        await scene.caller.keep_standing(standing)
         monkeypatch.setattr(agent_calls, "STAND", 1)
         begun, free, do = [], asyncio.Event(), scene.doer.carry_out
 
@@ -99,7 +99,7 @@ def test_a_standing_call_that_takes_long_keeps_no_other_waiting(
         await scene.until(lambda: bool(begun))
         for _ in range(3):
             last = a_call()
-            await scene.caller.leave({"a": last})
+            await scene.caller.submit({"a": last})
             assert (await scene.answer(last.id)).code == 0
         assert (begun, scene.listener._stood) == ([standing], set())
         free.set()
@@ -122,7 +122,7 @@ def test_what_was_taken_back_meanwhile_does_not_stand(
         held = asyncio.Event()
         blocks = [a_call(verb="block", arguments={"subject": each}) for each in "xy"]
         for call in blocks:
-            await scene.caller.stand(call)
+            await scene.caller.keep_standing(call)
 
         async def is_new(call: AgentCall) -> bool:
             await held.wait()
@@ -132,8 +132,8 @@ def test_what_was_taken_back_meanwhile_does_not_stand(
         scene.start()
         backs = [a_call(verb="unblock", arguments=call.arguments) for call in blocks]
         for call in backs:
-            await scene.caller.stand(call)
-            await scene.caller.leave({"a": call})
+            await scene.caller.keep_standing(call)
+            await scene.caller.submit({"a": call})
             await scene.answer(call.id)
         held.set()
         standing = scene.listener._standing
@@ -152,7 +152,7 @@ def test_a_call_that_stands_and_comes_is_carried_out_once_at_a_time(
     async def test(scene: Scene) -> None:
         await scene.kill()
         call = a_call(verb="block", arguments={"subject": "x"})
-        await scene.caller.stand(call)
+        await scene.caller.keep_standing(call)
         free, begun, most, do = asyncio.Event(), 0, 0, scene.doer.carry_out
 
         async def carry_out(call: AgentCall) -> AgentReply:
@@ -166,7 +166,7 @@ def test_a_call_that_stands_and_comes_is_carried_out_once_at_a_time(
         monkeypatch.setattr(scene.doer, "carry_out", carry_out)
         scene.start()
         await scene.until(lambda: begun > 0)
-        await scene.caller.leave({"a": call})
+        await scene.caller.submit({"a": call})
         await scene.until(lambda: bool(scene.listener._tasks))
         looks = scene.listener._looks
         await scene.until(lambda: scene.listener._looks > looks + 3)

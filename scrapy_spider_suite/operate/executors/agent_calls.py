@@ -1,4 +1,4 @@
-"""Calls: what an operator asks of the agents of a crawl through Redis, and what they answer.
+"""Calls of an operator to the agents of a crawl, through Redis: both sides.
 
 ========================  ==========================================================================
 ``calls:AGENT``           a list of what is asked of one agent, until it has answered
@@ -7,19 +7,9 @@
 ``standing``              a hash of the last calls that hold until another one: blocks, pauses
 ========================  ==========================================================================
 
-All of them lie under ``suite:{CRAWL}:`` and are bounded; all but what stands expire. A call stays
-where it is until it was answered, so that an agent that is killed meanwhile, or is away, finds it
-again; its id tells whether it was carried out already. Whoever may write to the server may ask, and
-what is read there may be anybody's: both sides look at it before they use it, and what is no call,
-or no answer, is refused and counted.
-
-An agent listens for what is asked of it through Redis: see `calls`.
-
-It looks every second, on a connection of its own, and every minute for what stands: so an agent
-that comes later knows what is blocked. What stands is carried out one by one, while calls are
-heard; what fails is tried again a minute later. A call is taken out when its answer is there, in
-one step; who carries it out knows by its id whether that was done by the process before. While
-Redis is away nothing is asked, and answers wait.
+All lie under ``suite:{CRAWL}:``, are bounded, and expire, but for ``standing``. A call is removed
+in one step with its answer, so an agent that was killed or away finds it again; the id tells
+whether it was carried out. Anybody may write to the server: both sides check what they read.
 """
 
 from __future__ import annotations
@@ -50,23 +40,23 @@ logger = logging.getLogger(__name__)
 CALL_MAX: Final = 64 << 10
 """Bytes of a call."""
 WAITING_MAX: Final = 1_000
-"""Calls that may wait for an agent."""
+"""Calls that may wait for one agent."""
 KEPT: Final = 86_400.0
-"""Seconds for which a call waits for an agent that is away."""
+"""Seconds that a call waits for its agent."""
 ANSWER_KEPT: Final = 3_600.0
-"""Seconds for which an answer waits for whoever asked."""
+"""Seconds that an answer waits for the asker."""
 ANSWER_MAX: Final = 2 << 20
 """Bytes of an answer, packed."""
 ANSWER_RAW: Final = 16 << 20
 """Bytes of an answer, unpacked."""
 PIECE: Final = 128 << 10
-"""Bytes of a piece of a list, unpacked; the packed one is no longer than that and a little."""
+"""Bytes of a piece of a list, unpacked."""
 PIECE_MAX: Final = PIECE + 4_096
 PIECES: Final = 8
-"""Pieces that are on the way to an agent at a time."""
+"""Pieces in transit to one agent."""
 LATEST: Final = 1e10
 NUMBER: Final = 8
-"""Bytes of the number that a piece begins with; the same number of them say where it belongs."""
+"""Bytes of a piece's number, and of its offset, which follows."""
 
 STANDING_MAX: Final = 1_000
 """Calls that may stand."""
@@ -86,33 +76,32 @@ class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
 
     id: _Id
     kind: Literal["act", "look"]
-    """Something is to be done, once; or somebody only looks."""
 
     verb: _Word
     who: Annotated[str, msgspec.Meta(max_length=300)]
     when: _Time
     until: _Time
-    """After which it is not begun any more."""
+    """The call is not begun later."""
 
     why: Annotated[str, msgspec.Meta(max_length=10_000)] = ""
     arguments: dict[str, Plain] = {}
-    """Of something to be done."""
+    """Of an act."""
 
     words: Annotated[list[str], msgspec.Meta(max_length=100)] = []
-    """Of a look: what follows the verb on the command line."""
+    """Of a look: the words after the verb on the command line."""
 
     pieces: _Number = 0
-    """Of a list that comes with it; 0 without one."""
+    """Of the list that comes with the call; 0: no list."""
 
     @property
     def stands(self) -> str:
-        """What it is about, if it stands; otherwise empty."""
+        """The verb's word and subject, if the call stands; else ""."""
         verb = find_verb(self.verb) if self.kind == "act" else None
         kind = "" if verb is None else verb.stands
         return f"{kind} {self.arguments.get('subject', '')}" if kind else ""
 
     def to_bytes(self) -> bytes:
-        """As it lies in Redis. Raises `AgentCallError`: it is too long."""
+        """Raises `AgentCallError`: it is too long."""
         data = msgspec.json.encode(self)
         if len(data) > CALL_MAX:
             raise AgentCallError(f"{self.verb}: that is longer than {CALL_MAX:,} bytes")
@@ -120,7 +109,7 @@ class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> AgentCall:
-        """Read what anybody may have written. Raises `AgentCallError`: it is no call."""
+        """Decode untrusted bytes. Raises `AgentCallError`."""
         try:
             return msgspec.json.decode(data, type=cls)
         except (ValueError, RecursionError) as error:
@@ -138,13 +127,13 @@ class AgentReply(msgspec.Struct, frozen=True, kw_only=True):
     said: Annotated[str, msgspec.Meta(max_length=10_000)] = ""
     facts: dict[str, Any] = {}
     lines: list[str] = []
-    """What a look has found: JSON, a value each, or lines of the fetch log."""
+    """Results of a look: a JSON value each, or lines of the fetch log."""
 
     cut: bool = False
-    """There was more than an answer may hold."""
+    """The answer was too long: lines are missing."""
 
     def to_bytes(self) -> bytes:
-        """As it lies in Redis; of lines that are too many the first."""
+        """Drops the last lines of an answer that is too long, and sets `cut`."""
         reply = self
         while True:
             raw = msgspec.json.encode(reply)
@@ -157,7 +146,7 @@ class AgentReply(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> AgentReply:
-        """Read what anybody may have written. Raises `AgentCallError`: it is no answer."""
+        """Decode untrusted bytes. Raises `AgentCallError`."""
         try:
             if len(data) > ANSWER_MAX:
                 raise ValueError(f"longer than {ANSWER_MAX:,} bytes")
@@ -176,13 +165,12 @@ class ListPiece(NamedTuple):
     data: bytes
 
     def to_bytes(self) -> bytes:
-        """As it lies in Redis."""
         head = self.number.to_bytes(NUMBER, "big") + self.at.to_bytes(NUMBER, "big")
         return head + zstd.compress(self.data, LEVEL)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ListPiece:
-        """Read what anybody may have written. Raises `AgentCallError`: it is no piece."""
+        """Decode untrusted bytes. Raises `AgentCallError`."""
         number, at = data[:NUMBER], data[NUMBER : 2 * NUMBER]
         try:
             if len(data) > PIECE_MAX:
@@ -194,45 +182,38 @@ class ListPiece(NamedTuple):
 
 
 def new_call_id(*, urgent: bool) -> str:
-    """An id for a call that is made now; *urgent* ones come before all others."""
+    """Return an id of this moment; *urgent* ids sort before all others."""
     return f"{'00-' if urgent else ''}{time.time_ns():020}-{secrets.token_hex(8)}"
 
 
 class CallKeys:
-    """Where what belongs to the calls of *crawl* lies. Raises `ValueError`: it can have no such
-    name."""
+    """Names of the keys of calls. Raises `ValueError`: no name of a crawl."""
 
     def __init__(self, crawl: str) -> None:
         self._prefix = RedisKeys(crawl).prefix
 
     def calls(self, agent: str) -> str:
-        """What is asked of *agent*."""
         return f"{self._prefix}calls:{agent}"
 
     def answers(self, id: str) -> str:
-        """What was answered to a call."""
         return f"{self._prefix}answers:{id}"
 
     @property
     def standing(self) -> str:
-        """What stands."""
         return f"{self._prefix}standing"
 
     def pieces(self, id: str, agent: str) -> str:
-        """A list on its way to *agent*."""
         return f"{self._prefix}pieces:{id}:{agent}"
 
 
 class CallSender:
-    """The side of whoever asks agents of *crawl* in the Redis at *url*.
-
-    Its calls raise `RegistryError` when Redis cannot be used.
+    """Asks agents of *crawl* in the Redis at *url*. All methods raise `RegistryError`.
 
     Attributes:
-        refused: what was found in the place of an answer, and is none, in a line each.
+        refused: agents whose answer is unusable, and why.
 
     Raises:
-        ValueError: there is no such URL, or a crawl cannot have that name.
+        ValueError: the URL or the crawl's name is invalid.
     """
 
     def __init__(self, url: str, crawl: str, *, timeout: float = TIMEOUT) -> None:
@@ -241,13 +222,13 @@ class CallSender:
         self.refused: dict[str, str] = {}
 
     async def close(self) -> None:
-        """Close its connections; never raises."""
+        """Never raises."""
         await self._server.close()
 
-    async def leave(self, calls: Mapping[str, AgentCall]) -> None:
-        """Leave a call for each agent by its name, all of one id: all of them, or none.
+    async def submit(self, calls: Mapping[str, AgentCall]) -> None:
+        """Write a call for each agent by its name, of one id: all or none.
 
-        Raises `AgentCallError`: it is too long, or too many wait for one of them.
+        Raises `AgentCallError`: a call is too long, or too many wait.
         """
         if not calls:
             return
@@ -261,8 +242,8 @@ class CallSender:
         if full:
             raise AgentCallError(f"{WAITING_MAX:,} calls wait for {agents[full - 1]} already")
 
-    async def stand(self, call: AgentCall) -> None:
-        """Keep *call* for agents that come later, instead of what stood about the same.
+    async def keep_standing(self, call: AgentCall) -> None:
+        """Keep *call* for later agents; it replaces the standing call about the same subject.
 
         Raises `AgentCallError`: too many stand.
         """
@@ -273,12 +254,12 @@ class CallSender:
         if full:
             raise AgentCallError(f"{STANDING_MAX:,} blocks stand already: take some back")
 
-    async def over(self, call: AgentCall) -> None:
-        """Nothing stands about this any more: all agents know it."""
+    async def remove_standing(self, call: AgentCall) -> None:
+        """Remove the standing call about the same subject: all agents know it."""
         await self._server.run(_SCRIPTS["stand"], [self._keys.standing], call.stands, b"", "0")
 
     async def answers(self, id: str, agents: Iterable[str]) -> dict[str, AgentReply]:
-        """What those of *agents* who have done so have answered, by their names."""
+        """Return the answers so far, by the agent's name."""
         wanted = [agent for agent in agents if agent not in self.refused]
         if not wanted:
             return {}
@@ -302,7 +283,7 @@ class CallSender:
         return replies
 
     async def send(self, id: str, agent: str, piece: ListPiece) -> bool:
-        """Send the next piece of a list; False if there is no room for it now."""
+        """Send the next piece of a list; False: no room now."""
         [sent] = await self._server.run(
             _SCRIPTS["send"], [self._keys.pieces(id, agent)], str(PIECES),
             str(round(ANSWER_KEPT * 1000)), piece.to_bytes(),
@@ -311,15 +292,15 @@ class CallSender:
 
 
 LOOK: Final = 1.0
-"""Seconds between two looks for calls."""
+"""Seconds between polls for calls."""
 STAND: Final = 60
-"""Looks for calls to one for those that stand."""
+"""Polls for calls per poll for standing calls."""
 ABREAST: Final = 100
-"""Calls that are seen to at a time."""
+"""Calls carried out at a time."""
 _AWAY: Final = 10.0
-"""Longest time, in seconds, between two tries while Redis cannot be used."""
+"""Longest pause, in seconds, while Redis is unusable."""
 _SILENT: Final = 60.0
-"""Seconds for which the next piece of a list may take; whoever sends it has been killed, then."""
+"""Seconds to wait for the next piece of a list: its sender was killed then."""
 _TIMEOUT: Final = 10.0
 
 _LISTENER_SCRIPTS: Final = {
@@ -328,41 +309,41 @@ _LISTENER_SCRIPTS: Final = {
 
 
 class Carrier(Protocol):
-    """Carries out what is asked, each call once, whatever became of the process before."""
+    """Carries out each call once, also after a kill."""
 
     def place(self, call: AgentCall) -> Path | None:
-        """Where to write the list that comes with *call*; None: it is here already."""
+        """Return the path for the list of *call*; None: the list is complete already."""
         ...
 
     async def is_new(self, call: AgentCall) -> bool:
-        """Whether *call*, which stands, was never carried out here."""
+        """Whether the standing *call* was never carried out here."""
         ...
 
     async def carry_out(self, call: AgentCall) -> AgentReply:
-        """Do what is asked, unless that was done before, and answer. Raises `AgentCallError`."""
+        """Carry *call* out, unless that was done before. Raises `AgentCallError`."""
         ...
 
     def close(self) -> None:
-        """Nothing more is asked."""
+        """Called last."""
 
 
 @dataclass(slots=True)
 class ListenerCounters:
-    """What became of calls so far."""
 
     answered: int = 0
     refused: int = 0
-    """No calls, or none that this agent carries out."""
     expired: int = 0
     away: int = 0
-    """Times that Redis could not be used."""
+    """Times that Redis became unusable."""
 
 
 class CallListener:
-    """Listens for the calls to *agent* of *crawl*, and has *carrier* carry them out.
+    """Polls Redis for calls to *agent*, and for standing calls; *carrier* carries them out.
+
+    Standing calls are carried out one by one; a failed one is tried again a minute later.
 
     Raises:
-        ValueError: there is no such URL, or a crawl cannot have that name.
+        ValueError: the URL or the crawl's name is invalid.
     """
 
     def __init__(
@@ -387,11 +368,11 @@ class CallListener:
 
     @property
     def stats(self) -> dict[str, int]:
-        """By the names of stats, without ``suite/``."""
+        """Stats by name, without ``suite/``."""
         return {f"calls/{name}": count for name, count in asdict(self.counters).items()}
 
     async def run(self) -> None:
-        """Listen until this is cancelled; what is under way is then left for the next process."""
+        """Listen until cancelled; the next process repeats unfinished calls."""
         pause = self._look
         try:
             while True:
@@ -426,7 +407,6 @@ class CallListener:
                 self._tasks[text] = asyncio.ensure_future(self._see_to(text))
 
     async def _take_standing(self) -> None:
-        """Have calls that stand and are new here carried out, while others are heard."""
         found = await self._server.run(
             _LISTENER_SCRIPTS["standing"], [self._keys.standing], str(STANDING_MAX), str(CALL_MAX)
         )
@@ -445,7 +425,6 @@ class CallListener:
             self._standing = asyncio.ensure_future(self._stand())
 
     async def _stand(self) -> None:
-        """Carry out what stands and never was; what fails is found again at the next look."""
         while self._due:
             about, (text, call) = next(iter(self._due.items()))
             try:
@@ -476,7 +455,7 @@ class CallListener:
             asyncio.get_running_loop().call_later(self._look, self._tasks.pop, text, None)
 
     async def _answer_of(self, text: bytes) -> tuple[str, bytes]:
-        """The id of the call, and its answer; nothing if nobody waits for one."""
+        """Return the call's id and answer; b"": no asker waits."""
         try:
             call = AgentCall.from_bytes(text)
         except AgentCallError as error:
@@ -502,7 +481,6 @@ class CallListener:
         return call.id, reply.to_bytes()
 
     async def _carry_out(self, call: AgentCall) -> AgentReply:
-        """Carry out *call*, which may stand and come, after what is under way of the same."""
         while call.id in self._under_way:
             await asyncio.sleep(self._look)
         self._under_way.add(call.id)
@@ -534,10 +512,7 @@ class CallListener:
     # Lists
 
     async def _fetch(self, call: AgentCall, place: Path) -> None:
-        """Write the list that comes with *call* to *place*, from where the process before was.
-
-        Raises `AgentCallError` and `OSError`.
-        """
+        """Write the list of *call* to *place*; resumes. Raises `AgentCallError`, `OSError`."""
         have, number = b"", -1
         silent = self._wall()
         with open(os.open(place, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
@@ -557,7 +532,7 @@ class CallListener:
             await asyncio.to_thread(os.fsync, file.fileno())
 
     async def _piece(self, call: AgentCall, have: bytes) -> ListPiece | None:
-        """The next piece, once that with the number *have* is out; None: it is not there yet."""
+        """Remove the piece numbered *have*; return the next one, or None if it has not come."""
         while True:
             try:
                 found = await self._server.run(
@@ -592,7 +567,7 @@ def _id_of(text: bytes) -> str:
 
 
 def _put(file: int, piece: ListPiece, last: int) -> None:
-    """Write *piece* where it belongs. Raises `AgentCallError`: one before it is missing."""
+    """Raises `AgentCallError`: an earlier piece is missing."""
     size = os.fstat(file).st_size
     known = piece.number == last + 1 or last < 0
     if not known or piece.at > size:

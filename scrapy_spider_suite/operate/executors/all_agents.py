@@ -337,14 +337,14 @@ async def ask(
     calls = {name: call(name) for name in asked}
     standing = next((each for each in calls.values() if each.stands), None)
     if standing is not None:
-        await line.caller.stand(standing)
-    await line.caller.leave(calls)
+        await line.caller.keep_standing(standing)
+    await line.caller.submit(calls)
     if parts is not None:
         sending = [send(line.caller, id, name, parts[name], seconds) for name in asked]
         await asyncio.gather(*sending)
     heard = await _wait(line, id, [name for name in asked if name not in gone], seconds, gone)
     if standing is not None and _ends_standing(standing) and not heard.silent:
-        await line.caller.over(standing)
+        await line.caller.remove_standing(standing)
     return heard
 
 
