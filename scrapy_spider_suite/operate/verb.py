@@ -28,31 +28,31 @@ from scrapy_spider_suite.urls.url_lists import BadLine
 Row = dict[str, Any]
 
 _TIME_FIELDS = ("begun", "ended", "next_due", "last_heard", "started", "when")
-"""What is seconds since the epoch in JSON, and a date for people."""
+"""Seconds since the epoch in JSON, a date in a table."""
 
 
 REDIS = ("redis://", "rediss://", "unix://")
-"""What ``-j`` begins with if it names no directory."""
+"""Schemes of a ``-j`` that names a Redis."""
 
 _MORE = re.compile(r"[/\\?#@]|\]:|^[^:]*:[^:]*$")
-"""What a URL has beside its host; of IPv6 there are more colons."""
+"""Parts of a URL beside its host."""
 _FIRST, _BAD = 10, 5
-"""URLs and bad lines that are shown of many."""
+"""URLs and bad lines that are shown."""
 _WITH_PORT = re.compile(r"(\[[^\]]+\]|[^][:/]+):\d{1,5}")
 """A host and its port; a bare IPv6 address has more colons."""
 
 
 Result = tuple[str, dict[str, Any]]
-"""What is said of an action that was carried out, and its facts."""
+"""The message of an action, and its facts."""
 Work = Generator[Any, None, Result]
-"""A long action: yields between portions nothing, or `WAITING`."""
+"""A long action: yields None between portions, or `WAITING`."""
 Apply = Callable[[JobTarget, Action], Result | Work]
 AskJob = Callable[..., Answer | None]
-"""`executors.one_job.ask_job`, for a verb that needs the answer in between."""
+"""`executors.one_job.ask_job`."""
 PORTION = 0.015
-"""Seconds for which a crawl may be kept from its work at a time."""
+"""Seconds that a portion may delay a crawl."""
 WAITING: Final = True
-"""What a verb yields that has nothing to do before something else has happened."""
+"""Yielded by a verb that waits for another thread or process."""
 
 ACT_EXITS = {
     1: "the answer is no: nothing was changed",
@@ -66,7 +66,7 @@ class AnswerIsNoError(Exception):
 
 
 def display_text(name: str, value: Any) -> str:
-    """Return the value of the field *name* as people read it, on a line; nothing is ``-``."""
+    """Return *value* as one line of text; None is ``-``."""
     if value is None:
         return "-"
     if name in _TIME_FIELDS and isinstance(value, int | float):
@@ -76,7 +76,7 @@ def display_text(name: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class Invocation:
-    """One call of a verb: the options of all verbs, and in *options* its own."""
+    """One call of a verb; *options* are those of the verb alone."""
 
     jobdir: str | None
     json: bool
@@ -84,11 +84,10 @@ class Invocation:
     """Scrapy's settings, with those of the project and ``-s``."""
     options: argparse.Namespace
     crawl: str | None = None
-    """The name of the crawl that ``--crawl`` gives."""
 
     @property
     def redis(self) -> str | None:
-        """The URL of the Redis where the agents of the crawl meet, if that is what ``-j`` names."""
+        """The URL of the agents' Redis, if ``-j`` names one."""
         return self.jobdir if self.jobdir and self.jobdir.startswith(REDIS) else None
 
     def folder(self) -> Path:
@@ -123,7 +122,7 @@ class Invocation:
 
 
 def no_options(parser: argparse.ArgumentParser) -> None:
-    """Declare nothing: the verb has neither arguments nor options."""
+    """Declare nothing."""
 
 
 @dataclass(frozen=True)
@@ -132,20 +131,19 @@ class Verb:
 
     name: str
     summary: str
-    """What it does, without a full stop, for the list of verbs."""
+    """For the list of verbs, without a full stop."""
     run: Callable[[Invocation], int] | None = None
-    """Does it, and returns the exit code. A `JobVerb` has none. Raises `SuiteError`s."""
+    """Returns the exit code; None for a `JobVerb`. Raises `SuiteError`s."""
     add_options: Callable[[argparse.ArgumentParser], None] = no_options
     arguments: str = ""
-    """As they are written, such as ``HOST``; for the list of verbs."""
+    """Such as ``HOST``; for the list of verbs."""
     about: str = ""
-    """What else has to be known of it: a paragraph or a few, at most 99 columns wide."""
+    """A paragraph or a few of help, at most 99 columns wide."""
     examples: tuple[str, ...] = ()
-    """Whole command lines without ``scrapy`` and the name of the command."""
+    """Command lines without ``scrapy`` and the name of the command."""
     exits: Mapping[int, str] = field(default_factory=dict)
-    """Exit codes beside 0 (done) and 2 (wrong usage, or nothing to work on)."""
+    """Exit codes other than 0 and 2."""
     needs_job: bool = True
-    """Whether it is about the job that ``-j`` names."""
 
     def description(self) -> str:
         """The head of its help."""
@@ -153,7 +151,7 @@ class Verb:
         return f"{summary}\n\n{self.about}" if self.about else summary
 
     def epilog(self, command: str, unusable: str) -> str:
-        """The end of its help: examples and exit codes; *unusable*: what 2 says of the data."""
+        """The end of its help; *unusable* is the second meaning of exit code 2."""
         exits = {0: "done", **self.exits, 2: f"wrong usage or {unusable}"}
         codes = ", ".join(f"{code} {meaning}" for code, meaning in sorted(exits.items()))
         lines = [f"  scrapy {command} {example}" for example in self.examples]
@@ -225,17 +223,17 @@ def plan_look(call: Invocation) -> Question:
 
 
 def reads_no_list(options: argparse.Namespace, listed: str | None) -> bool:
-    """Whether no list came along: the verb names no other file."""
+    """Whether no list came along."""
     return listed is None
 
 
 def show_nothing(call: Invocation, found: Found) -> int:
-    """Show nothing: the verb never looks."""
+    """Show nothing."""
     return 0
 
 
 def show_counts(call: Invocation, found: Found) -> int:
-    """Print what a verb would change, with ``--dry-run``."""
+    """Print the counts of ``--dry-run``."""
     by_agent = {name: list(rows) for name, rows in found.by_agent.items()}
     facts: Row = add_up(row for rows in by_agent.values() for row in rows)
     facts = {"dry_run": True, "urls": 0, **facts}
@@ -256,7 +254,6 @@ def show_counts(call: Invocation, found: Found) -> int:
 
 
 def _flat(facts: Row) -> Row:
-    """*facts* with the counts by reason as facts of their own, in their place."""
     flat: Row = {}
     for name, value in facts.items():
         flat |= value if name == "by_reason" else {name: value}
@@ -264,7 +261,7 @@ def _flat(facts: Row) -> Row:
 
 
 def add_up(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Numbers added up, lists one after the other; of the rest the value that all share."""
+    """Add numbers up, join lists; keep other values only where all are equal."""
     sums: dict[str, Any] = {}
     for facts in found:
         for name, value in facts.items():
@@ -311,24 +308,24 @@ class JobVerb(Verb):
     show: Callable[[Invocation, Found], int] = show_nothing
     say: Callable[[Invocation, Answer], int] = say_answer
     run_with: Callable[[Invocation, AskJob], int] | None = None
-    """Does it instead of all of these: its answer is needed before the end."""
+    """Runs in place of `plan` to `say`: needs the answer before its end."""
     urgent: bool = False
-    """In force as soon as it is read, so it is read before other actions."""
+    """Read before other actions."""
     stands: str = ""
-    """Agents that come later obey it too; it takes the place of the same word's last call."""
+    """Later agents obey it too; it replaces the last call with this word and subject."""
     ends_standing: bool = False
-    """Nothing stands any more once all agents have done it."""
+    """Removes the standing call once all agents have done it."""
     of_one_host: bool = False
-    """Most agents know nothing of what it is about."""
+    """Most agents do not know its host."""
     not_remote: str = ""
-    """What to do instead of asking agents through Redis; "": they can be asked."""
+    """Advice where agents cannot be asked through Redis; "": they can."""
     reads_only: Callable[[argparse.Namespace, str | None], bool] = reads_no_list
-    """Whether a look with these options names no file but the list, if one came along."""
+    """Whether a look with these options names no file but the list."""
     listed: bool = True
     """Whether ``scrapy frontier`` has it."""
 
     def may_look(self, options: argparse.Namespace, listed: str | None) -> bool:
-        """Whether an agent may look with the *options* that a stranger gave."""
+        """Whether an agent may look with untrusted *options*."""
         counts = self.apply is None or bool(getattr(options, "dry_run", False))
         return self.look is not None and counts and self.reads_only(options, listed)
 
@@ -370,7 +367,7 @@ def print_answer(call: Invocation, answer: Answer) -> None:
 
 
 def print_silence(answer: Answer) -> int:
-    """Say which agents have not answered, if any; return the exit code then, else 0."""
+    """Print the agents without an answer; return 3 if there are any, else 0."""
     silent = answer.facts.get("silent")
     if not silent:
         return 0
@@ -394,10 +391,7 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
 
 
 def add_caution(parser: argparse.ArgumentParser, *, asks: bool = False) -> None:
-    """Declare ``--dry-run`` and ``--yes``, which all verbs take that destroy or change much.
-
-    Only those that *ask* ask whether it is meant: what they do cannot be taken back.
-    """
+    """Declare ``--dry-run`` and ``--yes``; *asks*: the verb destroys, so it asks first."""
     parser.add_argument("--dry-run", action="store_true", help="only count what it would change")
     parser.add_argument(
         "--yes", action="store_true",
@@ -406,7 +400,7 @@ def add_caution(parser: argparse.ArgumentParser, *, asks: bool = False) -> None:
 
 
 def confirm(call: Invocation, question: str) -> None:
-    """Ask whether what destroys is meant, unless ``--yes`` says so. Raises `UsageError`."""
+    """Ask for confirmation, unless ``--yes`` is given. Raises `UsageError`."""
     if call.options.yes:
         return
     if not sys.stdin.isatty():
@@ -416,17 +410,15 @@ def confirm(call: Invocation, question: str) -> None:
 
 
 def without_port(text: str) -> str:
-    """*text*, or the host alone where it is a host with a port: a host is one, whatever its ports.
-    """
+    """Remove the port of a host."""
     found = _WITH_PORT.fullmatch(text)
     return text if found is None else found[1]
 
 
 def host_argument(text: str) -> str:
-    """The type of a HOST argument: as URLs in normal form have it, an IPv6 address in the brackets
-    that it came in, or in none. ``*.`` may begin it; a port is left out.
+    """The type of HOST: the normal form, without port; ``*.`` may begin it.
 
-    Raises `argparse.ArgumentTypeError`: nothing that a URL could have as its host, or more of one.
+    An IPv6 address keeps its brackets, or has none. Raises `argparse.ArgumentTypeError`.
     """
     text = without_port(text)
     if _MORE.search(text):
@@ -440,7 +432,7 @@ def host_argument(text: str) -> str:
 
 
 class ActionProgress:
-    """The last *host* and *url* that were dealt with, a position *at* in a file, and counts."""
+    """The last *host* and *url* done, the offset *at* in a file, and counts."""
 
     def __init__(self, kv: KV, id: str) -> None:
         self._kv = kv
@@ -451,15 +443,13 @@ class ActionProgress:
             self.host, self.url, self.at, self.counts = msgpack.unpackb(data)
 
     def count(self, name: str, number: int = 1) -> None:
-        """Count *number* more."""
         self.counts[name] = self.counts.get(name, 0) + number
 
     def save(self) -> None:
-        """Put it into the next batch, with what was done up to here."""
+        """Put it into the next batch, with the changes so far."""
         self._kv.put(self._key, msgpack.packb([self.host, self.url, self.at, self.counts]))
 
     def forget(self) -> None:
-        """The action is over."""
         self._kv.delete(self._key)
 
 
