@@ -36,25 +36,25 @@ from scrapy_spider_suite.store.job_status import read_status
 
 
 def told(words: Iterable[str]) -> bytes:
-    """*words* as they come through the pipe."""
+    """*words* as the pipe carries them."""
     return json.dumps(list(words)).encode()
 
 
 MODULE: Final = "scrapy_spider_suite.operate.fleet"
 _SUMS: Final = ("done", "failed", "pending")
 _SETTLED: Final = ("finished", "waiting", "drained")
-"""Finish reasons of agents that owe the others nothing, and are owed nothing."""
+"""Finish reasons of agents without rows in transit."""
 _LAST: Final = 4_096
 """Bytes of the end of a log in which the last line is looked for."""
 
 
 class _Agent:
-    """The *process* of an agent, whose job directory said *before* what it says of the job.
+    """The *process* of an agent; *before* is the status of its job before the start.
 
     Attributes:
-        status: what the directory says by now, whoever says it.
-        own: what this process has said of itself, last; nothing of what others say later.
-        over: whether its end was told.
+        status: the newest status of the job, of any process.
+        own: the last status that this process wrote.
+        over: whether its end was printed.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class _Agent:
         self._before = _writer(before)
 
     def look(self) -> None:
-        """Read what the directory says."""
+        """Read the status of the job."""
         found = read_status(self._folder) or {}
         self.status = {**self.status, **found}  # who ended before it could count says no numbers
         # Numbers of processes come again, in a container each time; and another command may have
@@ -79,17 +79,16 @@ class _Agent:
 
     @property
     def settled(self) -> bool:
-        """Whether it has ended, and what it had is counted here or by others, and not by both."""
+        """Whether it has ended, and its rows are counted exactly once."""
         return self.over and self.own.get("finish_reason") in _SETTLED
 
     @property
     def cut_short(self) -> bool:
-        """Whether it has ended without a last word: it says what it did once a second."""
+        """Whether it ended without a last status: that is written once a second."""
         killed = (self.process.returncode or 0) < 0
         return self.over and not self.own.get("ended") and (killed or bool(self.own))
 
     def reason(self) -> str:
-        """Why it has ended."""
         if self.process.returncode < 0:
             return f"killed by {_signal(-self.process.returncode)}"
         if not self.own:
@@ -112,7 +111,7 @@ class Fleet:
         self._last = (time.monotonic(), 0)
 
     def start(self, name: str, command: Sequence[str], said: bytes = b"") -> None:
-        """Start the agent *name*, whose input is what is *said*, unless they are to stop by now.
+        """Start the agent *name* with *said* as its input, unless `stop` was called.
 
         Raises `OSError`.
         """
@@ -134,11 +133,11 @@ class Fleet:
 
     @property
     def running(self) -> int:
-        """How many run."""
+        """The number of agents that run."""
         return sum(not agent.over for agent in self._agents.values())
 
     def stop(self) -> None:
-        """Have all of them end: in good order when called once, in a hurry when called again."""
+        """Stop all: in good order; in a hurry when called again."""
         self._stopping = True
         for agent in self._agents.values():
             if agent.process.poll() is None:
@@ -146,7 +145,7 @@ class Fleet:
                     os.kill(agent.process.pid, signal.SIGTERM)
 
     def ended(self) -> Iterator[dict[str, Any]]:
-        """What there is to say of those that have ended since the last call."""
+        """Facts of the agents that ended since the last call."""
         for name, agent in self._agents.items():
             if agent.over or (code := agent.process.poll()) is None:
                 continue
@@ -160,11 +159,10 @@ class Fleet:
             }  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
-        """How all of them do, added up.
+        """Sums over all agents.
 
-        Pages that were *fetched* stay with who fetched them; what is done, failed and pending goes
-        with its hosts. Until a hand-over is through both sides have it, and what is on its way as a
-        letter is counted by nobody: that sum is *exact* when all have ended in good order.
+        Both sides of an unfinished hand-over count its rows; no agent counts rows in messages. So
+        the sums are *exact* only when all agents have ended in good order.
         """
         agents = self._agents.values()
         for agent in agents:
@@ -205,14 +203,14 @@ def _number(value: object) -> int:
 
 _SHOWN: Final = 10
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.]")
-"""What no agent has in its name."""
+"""Characters that no agent's name has."""
 _POLL: Final = 0.2
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OWN_SETTINGS: Final = frozenset({
     "JOBDIR", "LOG_FILE", "SUITE_AGENT_ADDRESS", "SUITE_AGENT_NAME", "SUITE_CLUSTER",
     "SUITE_CRAWL_NAME", "SUITE_REDIS_URL", "TELNETCONSOLE_PORT",
 })  # fmt: skip
-"""What each agent is given its own of."""
+"""Settings that differ between agents, or name the crawl."""
 
 
 def run_fleet(call: Invocation, kind: str, crawl: str | None) -> int:
@@ -258,7 +256,7 @@ def _refuse_unknown_spider(call: Invocation, own: Mapping[str, Any]) -> None:
 
 
 def agent_names(call: Invocation, kind: str) -> list[str]:
-    """Of the agents that are to be started. Raises `UsageError`: a list has too few."""
+    """Names of the agents to start. Raises `UsageError`: SUITE_AGENTS has too few."""
     options = call.options
     if kind == "lan":
         listed = [each.partition("=")[0] for each in call.settings.getlist("SUITE_AGENTS")]
@@ -274,7 +272,7 @@ def agent_names(call: Invocation, kind: str) -> list[str]:
 
 
 def command_line(call: Invocation, own: Mapping[str, Any]) -> Iterator[str]:
-    """How an agent is started, as everybody on the machine may see it."""
+    """The command line of an agent, which everybody on the machine may read."""
     yield from (sys.executable, "-m", MODULE, "crawl", call.options.spider)
     yield from _as_options(own)
 
@@ -296,7 +294,7 @@ def own_settings(
 
 
 def shared_words(call: Invocation, kind: str) -> Iterator[str]:
-    """The rest of it, the same for all: any of it may hold a password."""
+    """Words for the pipe, the same for all agents: any may hold a password."""
     for argument in call.options.arguments:
         yield from ("-a", argument)
     settings = call.settings
@@ -346,7 +344,7 @@ def stopped_by_signals(fleet: Fleet) -> Iterator[None]:
 
 
 def watch(call: Invocation, fleet: Fleet, every: float) -> int:
-    """Say how it goes until all have ended; return the highest of their exit codes."""
+    """Print progress until all have ended; return the highest exit code."""
     last = time.monotonic()
     while fleet.running:
         time.sleep(_POLL)

@@ -1,4 +1,4 @@
-"""Asks the agents of a crawl through Redis, and adds up what they answer."""
+"""Asks the agents of a crawl through Redis, and adds up their answers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CrawlPlace(NamedTuple):
 
 
 class CrawlConnection(NamedTuple):
-    """Open connections to the agents of a crawl, and how they were a moment ago."""
+    """Open connections to the agents of a crawl, and a recent overview."""
 
     place: CrawlPlace
     office: ClusterAdmin
@@ -65,7 +65,7 @@ class CrawlConnection(NamedTuple):
 
 
 def redis_of(text: str | None) -> RedisUrl:
-    """The Redis that *text* names. Raises `UsageError`: it names none."""
+    """Raises `UsageError`: *text* names no Redis."""
     try:
         found = redis_url().parse(text or "")
     except ValueError as error:
@@ -77,14 +77,14 @@ def redis_of(text: str | None) -> RedisUrl:
 
 
 def crawl_name(call: Invocation) -> str | None:
-    """The name of the crawl that *call* is about, if it says it."""
+    """The name of the crawl, if *call* gives one."""
     return call.crawl or call.settings.get("SUITE_CRAWL_NAME")
 
 
 async def find_crawl(redis: RedisUrl, name: str | None) -> CrawlPlace:
-    """The crawl *name* in *redis*; without a name the only one there is.
+    """Return the crawl *name*, or the only crawl in *redis*.
 
-    Raises `ClusterError`: there is none, or more than one; or a crawl cannot have that name.
+    Raises `ClusterError`: no crawl, several, or an invalid name.
     """
     if name:
         return CrawlPlace(redis, name)
@@ -102,7 +102,7 @@ async def find_crawl(redis: RedisUrl, name: str | None) -> CrawlPlace:
 
 @asynccontextmanager
 async def connect(call: Invocation) -> AsyncIterator[CrawlConnection]:
-    """Connections to the crawl that *call* names. Raises `ClusterError`: it is not there."""
+    """Connect to the crawl that *call* names. Raises `ClusterError`: it does not exist."""
     redis, name = redis_of(call.jobdir), crawl_name(call)
     place = await find_crawl(redis, name)
     try:
@@ -123,7 +123,7 @@ async def connect(call: Invocation) -> AsyncIterator[CrawlConnection]:
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """What *work* returns."""
+    """Run *work*; return its result."""
     return asyncio.run(work)
 
 
@@ -132,11 +132,11 @@ _SEND_POLL = 0.05
 _SHOWN_BAD, _KEPT = 5, 1_000
 
 Whose = Callable[[str, str], str]
-"""The agent that a URL is sent to: of its host, and itself."""
+"""(host, URL) -> the agent that gets the URL."""
 
 
 def assignment_in(overview: ClusterOverview) -> Assignment:
-    """The assignment function of the crawl. Raises `ClusterError`: it is not to be had here."""
+    """Load the assignment function of the crawl. Raises `ClusterError`."""
     text = overview.fixed.get(SETTING, "")
     found = _ASSIGNMENT.fullmatch(text)
     if found is None:
@@ -151,7 +151,7 @@ def assignment_in(overview: ClusterOverview) -> Assignment:
 
 
 def owners(overview: ClusterOverview, there: Mapping[str, MemberRecord]) -> Whose:
-    """Who owns a URL; for what an agent owns that is not *there* anybody who is."""
+    """The owner of a URL; if it is not *there*, any agent that is."""
     assignment = assignment_in(overview)
     table = OwnerTable.of(assignment, overview.view.members)
     names = [member.name for member in table.members]
@@ -159,7 +159,7 @@ def owners(overview: ClusterOverview, there: Mapping[str, MemberRecord]) -> Whos
 
 
 def holders(overview: ClusterOverview, there: Mapping[str, MemberRecord]) -> Whose:
-    """Who holds a URL, and so knows what became of it; if that one is not *there*, anybody."""
+    """The holder of a URL, which has its row; if it is not *there*, any agent that is."""
     assignment = assignment_in(overview)
     names = {number: row.name for number, row in overview.view.numbers.items()}
     holders = overview.holders.holders.tolist()
@@ -182,7 +182,7 @@ def _whose(
 
 @dataclass
 class AgentList:
-    """What one agent gets: a file of whole lines."""
+    """The lines for one agent, in a file."""
 
     path: Path
     bytes: int = 0
@@ -190,18 +190,17 @@ class AgentList:
 
     @property
     def pieces(self) -> int:
-        """In how many it is sent."""
         return -(-self.bytes // PIECE)
 
 
 @dataclass
 class DividedList:
-    """A list that was divided.
+    """A list, divided among agents.
 
     Attributes:
-        parts: what each agent gets, by its name; nobody gets nothing.
-        bad: how many lines are no seeds, which are sent to nobody.
-        bad_lines: the first of them.
+        parts: by the agent's name; none is empty.
+        bad: the number of lines that are no seeds.
+        bad_lines: the first of these lines.
     """
 
     parts: dict[str, AgentList] = field(default_factory=dict)
@@ -210,13 +209,13 @@ class DividedList:
 
     @property
     def first_bad(self) -> list[str]:
-        """The first few lines that are no seeds, as people read them."""
+        """The first few bad lines, as text."""
         return [str(line) for line in self.bad_lines[:_SHOWN_BAD]]
 
 
 @contextmanager
 def divide_list(lines: Iterable[str], whose: Whose) -> Iterator[DividedList]:
-    """Divide *lines*, all of which are read before anything is sent."""
+    """Divide *lines*; reads all of them first."""
     found, read = DividedList(), SeedLines("URLs")
     with TemporaryDirectory(prefix="suite-list-") as folder, ExitStack() as stack:
         files: dict[str, BinaryIO] = {}
@@ -246,10 +245,7 @@ def _write(part: AgentList, file: BinaryIO, line: str, origin: tuple[str, str]) 
 
 
 async def send(caller: CallSender, id: str, agent: str, part: AgentList, seconds: float) -> None:
-    """Send *part* as fast as *agent* takes it; give up if it has taken nothing for *seconds*.
-
-    Raises `RegistryError`.
-    """
+    """Send *part*; give up after *seconds* without room. Raises `RegistryError`."""
     with part.path.open("rb") as file:
         for number in range(part.pieces):
             piece = ListPiece(number, number * PIECE, file.read(PIECE))
@@ -262,14 +258,14 @@ async def send(caller: CallSender, id: str, agent: str, part: AgentList, seconds
 
 _POLL = 0.1
 _LOOK = 2.0
-"""Seconds between two looks at who of those that are waited for is still heard."""
+"""Seconds between checks for agents that ended."""
 _TELL = 5.0
-"""Seconds after which it is said who is waited for."""
+"""Seconds until the agents waited for are printed."""
 
 
 @dataclass(frozen=True)
 class AgentQuestion:
-    """What is asked: *kind* and what belongs to it, as of `agents.calls.Call`."""
+    """See `AgentCall`."""
 
     kind: Literal["act", "look"]
     verb: str
@@ -282,17 +278,14 @@ class AgentQuestion:
 
 @dataclass
 class AgentAnswers:
-    """What came of a question: what agents answered, and why others did not, by their names."""
+    """Answers, and reasons of agents without one, by the agent's name."""
 
     replies: dict[str, AgentReply] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
 
 
 def taking_part(line: CrawlConnection) -> dict[str, MemberRecord]:
-    """The agents that take part, by their names, also those that are away.
-
-    Raises `ClusterError`: there are none.
-    """
+    """Agents that take part, also those away, by name. Raises `ClusterError`: none."""
     rows = {
         row.name: row for row in line.overview.view.rows
         if row.state in (MemberState.ACTIVE, MemberState.LEAVING)
@@ -303,7 +296,7 @@ def taking_part(line: CrawlConnection) -> dict[str, MemberRecord]:
 
 
 def missing_agents(line: CrawlConnection, rows: Mapping[str, MemberRecord]) -> dict[str, str]:
-    """Which of the agents do not run, it seems, and since when."""
+    """Agents that do not run, with the reason."""
     now = line.overview.now
     return {name: _silence(row, now) for name, row in rows.items() if row.missing(now)}
 
@@ -319,8 +312,8 @@ async def ask(
 ) -> AgentAnswers:  # fmt: skip
     """Ask the agents *rows*, each with its part of a list if there are *parts*.
 
-    Those that are away, or are not heard any more, are not waited for; what is to be done they do
-    when they are back, within a day. Raises `ClusterError`.
+    Does not wait for agents that are away: they carry out an act when they are back, within a day.
+    Raises `ClusterError`.
     """
     gone = missing_agents(line, rows)
     asked = [name for name in rows if question.kind == "act" or name not in gone]
@@ -387,7 +380,6 @@ async def _wait(
 
 
 async def _lost(line: CrawlConnection, names: list[str]) -> dict[str, str]:
-    """Which of the agents *names* do not run by now, and since when. Raises `RegistryError`."""
     overview = await line.office.overview()
     rows = {} if overview is None else {row.name: row for row in overview.view.rows}
     now = 0.0 if overview is None else overview.now
@@ -398,18 +390,18 @@ async def _lost(line: CrawlConnection, names: list[str]) -> dict[str, str]:
 
 
 SILENT = "silent"
-"""The fact that names agents which have not answered, and why."""
+"""The fact with the agents without an answer."""
 AGENTS = "agents"
-"""The fact that has what each agent says."""
+"""The fact with the answer of each agent."""
 _MOST = 20
 
 
 WAIT: Final = 60.0
-"""Seconds that an agent has to look."""
+"""Seconds to wait for a look."""
 
 
 def run_on_agents(verb: JobVerb, call: Invocation, words: list[str]) -> int:
-    """Do *verb* as *call* says, on all agents of the crawl in Redis; return the exit code.
+    """Do *verb* on all agents of the crawl; return the exit code.
 
     *words* follow the verb on the command line.
     """
@@ -461,7 +453,6 @@ async def _ask_all(
 def _show(
     verb: JobVerb, call: Invocation, heard: AgentAnswers, found: DividedList | None
 ) -> int:
-    """Print what was *heard*, then who was silent; return the exit code."""
     fine = {name: reply for name, reply in sorted(heard.replies.items()) if reply.code in (0, 1)}
     unable = {name: reply for name, reply in heard.replies.items() if name not in fine}
     if fine and verb.of_one_host:
@@ -489,7 +480,7 @@ def _show(
 
 
 def _rows(reply: AgentReply) -> list[Any]:
-    """The rows that *reply* has found. Raises `ClusterError`: these are no rows."""
+    """Raises `ClusterError`: the lines are no JSON."""
     try:
         return [json.loads(line) for line in reply.lines]
     except (ValueError, RecursionError) as error:
@@ -501,7 +492,7 @@ def _complain(text: str) -> None:
 
 
 async def running(line: CrawlConnection) -> dict[str, Any]:
-    """The agents that are not away. Raises `ClusterError`: none is there."""
+    """The agents that run. Raises `ClusterError`: none."""
     rows = taking_part(line)
     gone = missing_agents(line, rows)
     found = {name: row for name, row in rows.items() if name not in gone}
@@ -511,7 +502,7 @@ async def running(line: CrawlConnection) -> dict[str, Any]:
 
 
 def merge_answers(heard: AgentAnswers, found: DividedList | None = None) -> Answer:
-    """One answer of all. *found*: a list that came with it."""
+    """Merge all answers into one; *found* is the list that was sent."""
     replies = heard.replies
     id = next(iter(replies.values())).id if replies else ""
     said = answer_lines(replies)
@@ -539,7 +530,7 @@ def _with_bad(facts: dict[str, Any], found: DividedList) -> dict[str, Any]:
 
 
 def answer_lines(replies: Mapping[str, AgentReply]) -> list[str]:
-    """What each agent says; what several say alike once."""
+    """A line per different message, with its agents."""
     by_text: dict[str, list[str]] = {}
     for name, reply in sorted(replies.items()):
         by_text.setdefault(reply.said, []).append(name)
@@ -553,7 +544,7 @@ def _names(names: list[str]) -> str:
 
 
 def silence(heard: Mapping[str, str]) -> str:
-    """One line on who has not answered, and why."""
+    """One line with the agents without an answer, and the reasons."""
     return f"no answer from {_list(heard)}"
 
 
