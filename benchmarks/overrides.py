@@ -90,9 +90,9 @@ def look_ups(count: int) -> None:
     policy = Policy(overrides=rules(tuple(lines)))
     print(f"reading {len(lines)} rules: {time.process_time() - start:.2f} s")
     for name, work in (
-        ("a host with a rule", lambda: policy.of_host("h7.example.com")),
-        ("a host five labels deep, without", lambda: policy.of_host("a.b.c.example.net")),
-        ("an address", lambda: policy.of_address("10.0.7.1")),
+        ("a host with a rule", lambda: policy.for_host("h7.example.com")),
+        ("a host five labels deep, without", lambda: policy.for_host("a.b.c.example.net")),
+        ("an address", lambda: policy.for_address("10.0.7.1")),
     ):
         took = timed(lambda work=work: [work() for _ in range(10_000)]) / 10_000
         print(f"{name}: {took * 1e6:.1f} us")

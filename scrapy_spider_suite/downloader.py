@@ -305,7 +305,7 @@ class PoliteDownloader(Downloader):
                 self.active.discard(request)
             if self._autothrottle:
                 # Never below what was promised.
-                host.delay = max(slot.delay, crawl.frontier.policy.of_host(host.key).delay)
+                host.delay = max(slot.delay, crawl.frontier.policy.for_host(host.key).delay)
             workbench.end(host, address, crawl.now(), visit=visit is not None)
             if sharing is not None:
                 sharing.end(taken, host, address)

@@ -403,7 +403,7 @@ class FrontierScheduler(BaseScheduler):
         if not self._closed:
             with condemn_on_damage(self.crawl.store):
                 self._maintenance.flush()
-                self._deferred.look(starving=False)
+                self._deferred.poll(starving=False)
 
     def hold(self, response: Response | Failure | None, durable: asyncio.Future[Any]) -> bool:
         """See the function `hold`."""

@@ -77,7 +77,7 @@ class Originals:
         if digest:
             self._rows.put(digest, msgpack.packb((page.url, page.when, page.record)))
 
-    def of_host(self, host: str, after: bytes, rows: int) -> tuple[list[bytes], bytes]:
+    def for_host(self, host: str, after: bytes, rows: int) -> tuple[list[bytes], bytes]:
         """Return the digests among the next *rows* behind *after* whose original is on *host*, and
         the last digest read (empty at the end). Raises `JobDamagedError`.
         """

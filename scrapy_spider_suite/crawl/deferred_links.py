@@ -151,7 +151,7 @@ class DeferredLinks:
 
     # Pages whose turn has come
 
-    def look(self, *, starving: bool) -> None:
+    def poll(self, *, starving: bool) -> None:
         """Read the links of some pages, if they are wanted; *starving*: nothing can be fetched."""
         crawl = self._crawl
         if self._busy or self._ended or self._engine.closing or self._engine.paused:

@@ -294,7 +294,7 @@ class CrawlFilters:
             name = setting_name(FILTER_SETTINGS[Stage.FETCH])
             raise FilterRefused(f"{name} does not want {request.url}")
 
-    def of_page(self, stage: Stage, response: Response, entry: Entry, address: str) -> bool:
+    def wants_page(self, stage: Stage, response: Response, entry: Entry, address: str) -> bool:
         if not self.has(stage):
             return True
         url = normalize(response.url) or response.url

@@ -102,7 +102,7 @@ class SieveFlusher:
         self._not_before = -math.inf
         self._said = ""
 
-    def look(self, *, starving: bool) -> None:
+    def poll(self, *, starving: bool) -> None:
         sifter = self._crawl.frontier.states.sieve_queue
         if sifter is None or self._busy or self._closing or not sifter.waiting:
             return
@@ -338,7 +338,7 @@ class Maintenance:
         starving = not self._engine.paused and (wait is None or wait > 0)
         self.sift(starving=starving)
         if not (self._engine.closing or self._disk.paused):
-            self._parts.revisits.look(starving=starving)
+            self._parts.revisits.poll(starving=starving)
         due = now - self._pulsed > _PULSE - _LOOK / 2
         if self._engine.closing or due:
             self._pulsed = now if due else self._pulsed
@@ -391,8 +391,8 @@ class Maintenance:
 
     def sift(self, *, starving: bool) -> None:
         if not (self._engine.closing or self._disk.paused):
-            self._flusher.look(starving=starving)
-            self._parts.deferred_links.look(starving=starving)
+            self._flusher.poll(starving=starving)
+            self._parts.deferred_links.poll(starving=starving)
 
     def _revise(self) -> None:
         update = self._crawl.frontier.policy_update

@@ -134,7 +134,7 @@ class Revisits:
     def _is_due(self, until: float | None = None) -> bool:
         return self._next is not None and self._next <= (until or time.time())
 
-    def look(self, *, starving: bool) -> None:
+    def poll(self, *, starving: bool) -> None:
         """Make due pages pending: as many as have their turn; *starving*: also of idle hosts."""
         crawl, settings = self._crawl, self._crawl.settings
         if settings.revisit == "off" or not len(self._planner):

@@ -195,21 +195,21 @@ class Overrides:
         return len(self._lines)
 
     def lines_for_host(self, host: str) -> Iterator[OverrideLine]:
-        return self._lines.of_host(host)
+        return self._lines.for_host(host)
 
     def lines_for_address(self, address: str) -> Iterator[OverrideLine]:
         """The rules that hold for a numeric *address* ("" for none), the closest first."""
-        return self._lines.of_address(address)
+        return self._lines.for_address(address)
 
     def line(self, subject: HostPattern) -> OverrideLine | None:
         return self._lines.get(subject)
 
     def for_host(self, host: str) -> Override | None:
-        return _merged(self._lines.of_host(host))
+        return _merged(self._lines.for_host(host))
 
     def for_address(self, address: str) -> Override | None:
         """The override of a numeric *address*: each field by the narrowest range that names it."""
-        return _merged(self._lines.of_address(address))
+        return _merged(self._lines.for_address(address))
 
 
 def _merged(lines: Iterator[OverrideLine]) -> Override | None:

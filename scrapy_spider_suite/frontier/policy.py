@@ -154,7 +154,7 @@ class Policy:
 
     # Pace
 
-    def of_host(self, host: str) -> Pace:
+    def for_host(self, host: str) -> Pace:
         """The pace of *host*: an override's fields, else the project's slot, else the general."""
         pace = self.slots.get(host, self.host)
         rule = self.overrides.for_host(host)
@@ -166,7 +166,7 @@ class Policy:
             )
         return Pace(pace.delay) if self.shared else pace
 
-    def of_address(self, address: str) -> Pace:
+    def for_address(self, address: str) -> Pace:
         pace = self.address
         rule = self.overrides.for_address(address)
         if rule is not None:
@@ -212,8 +212,8 @@ class Policy:
             exclusions += _exclusions_of_lines(overrides.lines_for_host(host), wall)
             exclusions += _exclusions_of_lines(overrides.lines_for_address(address), wall)
         if blocks:
-            exclusions += _exclusions_of_blocks(blocks.of_host(host), wall)
-            exclusions += _exclusions_of_blocks(blocks.of_address(address), wall)
+            exclusions += _exclusions_of_blocks(blocks.for_host(host), wall)
+            exclusions += _exclusions_of_blocks(blocks.for_address(address), wall)
         return max(exclusions, key=_until, default=None) if exclusions else None
 
     def exclusion_of_visit(self, host: str, address: str, wall: float) -> Exclusion | None:
@@ -252,7 +252,7 @@ class Policy:
                     if name not in named:
                         named.add(name)
                         found.append((name, value, line.rule))
-        for block in (*self.blocks.of_host(host), *self.blocks.of_address(address)):
+        for block in (*self.blocks.for_host(host), *self.blocks.for_address(address)):
             found.append((_BLOCKED, block.reason or True, block.rule))
         return found
 

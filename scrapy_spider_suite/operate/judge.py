@@ -454,7 +454,7 @@ class UrlJudge:
 
     def one_at_a_time(self, host: str, record: HostRecord) -> bool:
         """Whether no visit to *host* begins before the one before it has ended."""
-        return bool(record.crawl_delay) or self._policy.of_host(host).concurrency == 1
+        return bool(record.crawl_delay) or self._policy.for_host(host).concurrency == 1
 
     def _age(self, rules: RobotsRules) -> str:
         status = "no answer" if rules.status is None else f"status {rules.status}"

@@ -66,10 +66,10 @@ class PageFilterMiddleware:
         if lease is None:
             return
         address = str(response.ip_address or request.meta.get(ADDRESS, ""))
-        if not filters.of_page(Stage.STORE, response, lease.entry, address):
+        if not filters.wants_page(Stage.STORE, response, lease.entry, address):
             lease.faults.add(Event.NOT_STORED)
             self._not_stored.add(request)
-        if not filters.of_page(Stage.PARSE, response, lease.entry, address):
+        if not filters.wants_page(Stage.PARSE, response, lease.entry, address):
             lease.faults.add(Event.NOT_PARSED)
             raise FilterRefused(f"SUITE_PARSE_FILTER does not want {response.url}", response)
 

@@ -84,7 +84,7 @@ class AddressClocks:
         at = self._stored.get(pacing_key, -math.inf)
         if self._floor is None:
             return at
-        return max(at, self._floor + self._policy.of_address(pacing_key).delay)
+        return max(at, self._floor + self._policy.for_address(pacing_key).delay)
 
     def all_free_at(self) -> float:
         """When the delay of every address is over, in memory or not."""
@@ -97,7 +97,7 @@ class AddressClocks:
     def state(self, pacing_key: str, address: str, now: float) -> AddressState:
         state = self._addresses.get(pacing_key)
         if state is None:
-            pace = self._policy.of_address(address) if address else None
+            pace = self._policy.for_address(address) if address else None
             delay, concurrency = (pace.delay, pace.concurrency) if pace else (0.0, 0)
             next_fetch = self._stored.pop(pacing_key, now)
             if self._floor is not None:
@@ -630,7 +630,7 @@ class WaitingList:
         subject = excluded_pattern(record.why) if record.why else None
         if subject is not None and subject.kind is PatternKind.PREFIX:
             self.leave(key, record)
-            record.next_fetch, record.why = wall + self._policy.of_host(key).delay, ""
+            record.next_fetch, record.why = wall + self._policy.for_host(key).delay, ""
             self.add(key, record, wall)
 
     def _apply_rule(self, key: str, record: HostRecord, wall: float) -> bool:
@@ -646,7 +646,7 @@ class WaitingList:
             exclusion = self._policy.exclusion_of_rule(subject, wall)
         if exclusion is None:
             # Nobody knows any more when it was visited: its delay runs from now.
-            delay = max(self._policy.of_host(key).delay, record.crawl_delay)
+            delay = max(self._policy.for_host(key).delay, record.crawl_delay)
             record.next_fetch, record.why = wall + delay, ""
         else:
             record.next_fetch, record.why = min(exclusion.until, NEVER), str(exclusion)

@@ -154,7 +154,7 @@ class Residents:
     ) -> HostState:
         """Make a host resident; with *more*, it has rows on disk; *expected*: an entry follows."""
         wall = now + self.records.wall_offset
-        pace = self.policy.of_host(key)
+        pace = self.policy.for_host(key)
         delay = max(pace.delay, self.policy.start_delay)
         host = HostState(key, delay, pace.concurrency, pace.burst)
         host.record = record
@@ -214,7 +214,7 @@ class Residents:
 
     def _apply_crawl_delay(self, host: HostState) -> None:
         host.crawl_delay = crawl_delay(self.policy, host)
-        host.concurrency = 1 if host.crawl_delay else self.policy.of_host(host.key).concurrency
+        host.concurrency = 1 if host.crawl_delay else self.policy.for_host(host.key).concurrency
 
     def retire(self, key: str) -> None:
         """A host has nothing pending: it leaves the waiting list, if it is not in memory."""

@@ -98,7 +98,7 @@ class PolicyUpdate:
         if host.revision == self._policy.revision:
             return
         host.revision = self._policy.revision
-        pace = self._policy.of_host(host.key)
+        pace = self._policy.for_host(host.key)
         if self._policy.start_delay:  # something measures its delay, never below the policy's
             pace = Pace(max(pace.delay, host.delay), pace.concurrency, pace.burst)
         host.crawl_delay = crawl_delay(self._policy, host)
@@ -112,7 +112,7 @@ class PolicyUpdate:
         if address.revision != self._policy.revision:
             address.revision = self._policy.revision
             if address.numeric:
-                pace = self._policy.of_address(address.numeric)
+                pace = self._policy.for_address(address.numeric)
                 self._workbench.set_address_pace(address, pace, now)
 
     def out_of_phase(self, host: HostState, now: float) -> bool:

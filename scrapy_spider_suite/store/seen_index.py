@@ -63,7 +63,7 @@ class Archive:
         """Take in the URLs of *keys*. Raises `StoreWriteError`; none is here, then."""
         self.urls.add(url for url in map(_url_of, keys) if url is not None)
 
-    def of_host(self, host: str) -> Iterator[bytes]:
+    def for_host(self, host: str) -> Iterator[bytes]:
         for prefix in _prefixes(host):
             yield from map(encode, self.urls.iter(prefix))
 

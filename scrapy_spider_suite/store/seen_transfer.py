@@ -131,7 +131,7 @@ def archived(store: RocksStore, host: str) -> Iterator[bytes]:
     """The rest of the state keys of *host*'s archived URLs without rows."""
     if store.archive is not None:
         prefix = host_key(host)
-        for name in store.archive.of_host(host):
+        for name in store.archive.for_host(host):
             if not store.has_row(prefix + name):
                 yield name
 

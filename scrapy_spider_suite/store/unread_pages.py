@@ -99,7 +99,7 @@ class PageDemand:
             host = self._low.popitem(last=False)[0]
             if host in busy or host in self._served or self._left(host) >= LOW:
                 continue
-            found += self._waiting.of_host(host, _EACH)
+            found += self._waiting.for_host(host, _EACH)
             if self._in_sieve:
                 self._served.add(host)
         self._for_host.update(page.number for page in found)
@@ -243,7 +243,7 @@ class UnreadPages:
                 break
         return found
 
-    def of_host(self, host: str, limit: int, without: Iterable[int] = ()) -> list[UnreadPage]:
+    def for_host(self, host: str, limit: int, without: Iterable[int] = ()) -> list[UnreadPage]:
         found: list[UnreadPage] = []
         out, digest = {*without}, _digest(host)
         if not self._count:

@@ -170,7 +170,7 @@ class PatternTable(Generic[V]):
             del self._names[pattern.text]
         return value
 
-    def of_host(self, host: str) -> Iterator[V]:
+    def for_host(self, host: str) -> Iterator[V]:
         """The values for *host* by name, the longest first."""
         names = self._names
         if not names:
@@ -183,7 +183,7 @@ class PatternTable(Generic[V]):
                 yield names[f".{domain}"]
             domain = domain.partition(".")[2]
 
-    def of_address(self, address: str) -> Iterator[V]:
+    def for_address(self, address: str) -> Iterator[V]:
         """The values for a numeric *address* or pacing key, the narrowest range first.
 
         None for "" (a host without an address).

@@ -88,10 +88,10 @@ class SpellingRules:
     def __len__(self) -> int:
         return len(self._rules)
 
-    def of_host(self, host: str, general: SpellingOptions) -> SpellingOptions:
+    def for_host(self, host: str, general: SpellingOptions) -> SpellingOptions:
         """The options for *host*; *general* ones where no rule decides."""
         found = general
-        for rule in reversed([*self._rules.of_host(host)]):
+        for rule in reversed([*self._rules.for_host(host)]):
             found = replace(found, **rule)
         return found
 
@@ -279,7 +279,7 @@ class RewriterTable:
     def _rewriter_of(self, host: str) -> Rewriter:
         if len(self._by_host) >= _REMEMBERED:
             self._by_host.clear()
-        options = self._rules.of_host(host, self._general)
+        options = self._rules.for_host(host, self._general)
         rewriter = self._by_options.setdefault(options, Rewriter(options))
         self._by_host[host] = rewriter
         return rewriter

@@ -153,8 +153,8 @@ def test_originals(tmp_path: Path) -> None:
     assert table.find(other) is None
     table.replace(digest, second)
     assert table.find(digest) == second
-    assert table.of_host("b.test", b"", 10) == ([digest], b"")
-    assert table.of_host("a.test", b"", 10) == table.of_host("b.test", digest, 10) == ([], b"")
+    assert table.for_host("b.test", b"", 10) == ([digest], b"")
+    assert table.for_host("a.test", b"", 10) == table.for_host("b.test", digest, 10) == ([], b"")
     table.forget(digest)
     assert table.find(digest) is None
     again.close()
@@ -177,4 +177,4 @@ def test_a_damaged_row_is_named(data: bytes) -> None:
     with pytest.raises(JobDamagedError, match=re.escape("digests")):
         Originals(rows).find(b"digest")
     with pytest.raises(JobDamagedError, match=re.escape("digests")):
-        Originals(rows).of_host("a.test", b"", 10)
+        Originals(rows).for_host("a.test", b"", 10)

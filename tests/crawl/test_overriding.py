@@ -37,7 +37,7 @@ async def look(crawl: PolicyFile, times: int = 2) -> None:
 
 def delay(crawl: PolicyFile) -> float:
     """The delay of a host."""
-    return crawl.policy.of_host("a.t").delay
+    return crawl.policy.for_host("a.t").delay
 
 
 @pytest.fixture
@@ -168,8 +168,8 @@ def test_without_a_file_there_is_nothing_to_look_at() -> None:
     """The policy is what the settings say."""
     crawl = policy_file(None, SUITE_HOST_DELAY=3, SUITE_REQUESTS_PER_VISIT=2)
     asyncio.run(look(crawl))
-    assert crawl.policy.of_host("a.t").delay == 3.0
-    assert crawl.policy.of_host("a.t").burst == 2
+    assert crawl.policy.for_host("a.t").delay == 3.0
+    assert crawl.policy.for_host("a.t").burst == 2
     assert crawl.obeys_robots("http://a.t/") is None
 
 

@@ -80,22 +80,22 @@ def test_when_it_is_full_or_the_crawl_starves(crawl: Crawl) -> None:
     async def run() -> None:
         flusher, frontier = crawl.flusher(), crawl.frontier
         crawl.bring(0, 10)
-        flusher.look(starving=False)
+        flusher.poll(starving=False)
         assert crawl.flushes == 0
-        flusher.look(starving=True)
+        flusher.poll(starving=True)
         await crawl.until(lambda: frontier.pending == 10 and not frontier.states.in_sieve)
         assert crawl.woken > 0
         crawl.bring(10, 20)
         crawl.time = flusher._not_before - 0.001
         flusher._not_before = crawl.time + 1.0
-        flusher.look(starving=True)
+        flusher.poll(starving=True)
         assert frontier.states.in_sieve == 10
         crawl.time += 1.1
-        flusher.look(starving=True)
+        flusher.poll(starving=True)
         await crawl.until(lambda: frontier.pending == 20)
         crawl.time += 1e6
         crawl.bring(20, 1100)
-        flusher.look(starving=False)
+        flusher.poll(starving=False)
         await crawl.until(lambda: frontier.pending == 1100)
         assert crawl.flushes == 3
         flusher.stop()
@@ -110,7 +110,7 @@ def test_with_nothing_else_to_wait_for_it_comes_at_once(crawl: Crawl) -> None:
         flusher = crawl.flusher()
         flusher._not_before = 1e9
         crawl.bring(0, 10)
-        flusher.look(starving=True)
+        flusher.poll(starving=True)
         await crawl.until(lambda: crawl.frontier.pending == 10)
         flusher.stop()
 
@@ -133,13 +133,13 @@ def test_a_flush_that_fails(
         with monkeypatch.context() as patch:
             patch.setattr(crawl.store, "sync_log", full)
             for _ in range(3):
-                flusher.look(starving=True)
+                flusher.poll(starving=True)
                 await crawl.until(lambda: not flusher._busy)
-                flusher.look(starving=True)
+                flusher.poll(starving=True)
                 assert not flusher._busy
                 crawl.time += 6.0
         assert crawl.frontier.states.in_sieve == 10
-        flusher.look(starving=True)
+        flusher.poll(starving=True)
         await crawl.until(lambda: crawl.frontier.pending == 10)
         flusher.stop()
 
@@ -156,7 +156,7 @@ def test_a_waiting_row_that_nobody_can_read(crawl: Crawl) -> None:
         crawl.frontier.flush()
         [(number, _)] = SieveRows(crawl.store).items(0)
         SieveRows(crawl.store).put(number, b"\xc1")
-        flusher.look(starving=True)
+        flusher.poll(starving=True)
         await crawl.until(lambda: crawl.store.damage != "")
         flusher.stop()
 
@@ -170,13 +170,13 @@ def test_a_file_of_the_sieve_that_is_gone(crawl: Crawl, tmp_path: Path) -> None:
     async def run() -> None:
         flusher = crawl.flusher()
         crawl.bring(0, 10)
-        flusher.look(starving=True)
+        flusher.poll(starving=True)
         await crawl.until(lambda: crawl.frontier.pending == 10 and not flusher._busy)
         [rows] = (tmp_path / SIEVE_FOLDER).glob("*.rows")
         rows.unlink()
         crawl.bring(10, 20)
         flusher._not_before = 0.0
-        flusher.look(starving=True)
+        flusher.poll(starving=True)
         await crawl.until(lambda: crawl.store.damage != "")
         flusher.stop()
         assert crawl.store.damage == f"{rows} is missing"
@@ -190,7 +190,7 @@ def test_stopped_in_the_middle(crawl: Crawl, tmp_path: Path) -> None:
     async def run() -> None:
         flusher, frontier = crawl.flusher(), crawl.frontier
         crawl.bring(0, 1000)
-        flusher.look(starving=True)
+        flusher.poll(starving=True)
         flusher.stop()
         frontier.flush()
         assert frontier.pending + frontier.states.in_sieve == 1000

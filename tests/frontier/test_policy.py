@@ -36,35 +36,35 @@ def policy() -> Policy:
 
 def test_a_host_goes_by_the_general_pace() -> None:
     """Nothing is said of it."""
-    assert policy().of_host("example.net") == Pace(4.0, 1, 2)
+    assert policy().for_host("example.net") == Pace(4.0, 1, 2)
 
 
 def test_an_override_changes_what_it_names() -> None:
     """The rest is the general pace."""
-    assert policy().of_host("own.example.com") == Pace(0.0, 8, 20)
-    assert policy().of_host("www.example.com") == Pace(9.0, 1, 2)
+    assert policy().for_host("own.example.com") == Pace(0.0, 8, 20)
+    assert policy().for_host("www.example.com") == Pace(9.0, 1, 2)
 
 
 def test_an_override_comes_on_top_of_a_projects_slot() -> None:
     """DOWNLOAD_SLOTS is the project's pace, the overrides file the operator's."""
-    assert policy().of_host("shop.example.com") == Pace(9.0, 3, 1)
-    assert policy().of_host("slot") == Pace(1.0, 5, 1)
+    assert policy().for_host("shop.example.com") == Pace(9.0, 3, 1)
+    assert policy().for_host("slot") == Pace(1.0, 5, 1)
 
 
 def test_addresses() -> None:
     """Delay and concurrency, each for itself; bursts are the hosts' business."""
-    assert policy().of_address("203.0.113.1") == Pace(0.5, 1)
-    assert policy().of_address("192.0.2.1") == Pace(0.0, 4)
-    assert policy().of_address("198.51.100.1") == Pace(0.5, 2)
+    assert policy().for_address("203.0.113.1") == Pace(0.5, 1)
+    assert policy().for_address("192.0.2.1") == Pace(0.0, 4)
+    assert policy().for_address("198.51.100.1") == Pace(0.5, 2)
 
 
 def test_an_address_with_a_delay_has_one_visit_at_a_time() -> None:
     """Where addresses set no limit, a rule for some of them does."""
     free = Policy(host=Pace(4.0), address=Pace(0.0, 0), overrides=OVERRIDES)
-    assert free.of_address("203.0.113.1") == Pace(0.0, 0)
-    assert free.of_address("192.0.2.1") == Pace(0.0, 4)
+    assert free.for_address("203.0.113.1") == Pace(0.0, 0)
+    assert free.for_address("192.0.2.1") == Pace(0.0, 4)
     slow = Overrides.parse(["203.0.113.0/24 delay=2"], "rules.txt")
-    assert Policy(address=Pace(0.0, 0), overrides=slow).of_address("203.0.113.1") == Pace(2.0, 1)
+    assert Policy(address=Pace(0.0, 0), overrides=slow).for_address("203.0.113.1") == Pace(2.0, 1)
 
 
 def test_page_budgets() -> None:
@@ -77,8 +77,8 @@ def test_page_budgets() -> None:
 
 def test_the_defaults_are_polite() -> None:
     """Four seconds between visits to a host, half a second to an address, one at a time."""
-    assert Policy().of_host("example.net") == Pace(4.0, 1, 1)
-    assert Policy().of_address("192.0.2.1") == Pace(0.5, 1, 1)
+    assert Policy().for_host("example.net") == Pace(4.0, 1, 1)
+    assert Policy().for_address("192.0.2.1") == Pace(0.5, 1, 1)
     assert Policy().max_pages("example.net") == 0
 
 
@@ -190,7 +190,7 @@ def test_a_change_has_a_new_revision() -> None:
     """Whoever keeps an answer can see that it is old; a name that is none changes nothing."""
     policy = Policy()
     policy.update(host=Pace(9.0), host_max_pages=3)
-    assert (policy.of_host("a.t"), policy.max_pages("a.t"), policy.revision) == (Pace(9.0), 3, 1)
+    assert (policy.for_host("a.t"), policy.max_pages("a.t"), policy.revision) == (Pace(9.0), 3, 1)
     with pytest.raises(AttributeError):
         policy.update(hosts=Pace(1.0))
     assert policy.revision == 1

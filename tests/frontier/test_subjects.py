@@ -98,9 +98,9 @@ def test_the_table_answers_as_a_naive_model(
     address = ipaddress.IPv4Address(number)
     networks = [ipaddress.ip_network(text) for text in model if "/" in text]
     for each in [address, *(net.network_address for net in networks)]:
-        assert list(table.of_address(str(each))) == naive_address(model, each)
+        assert list(table.for_address(str(each))) == naive_address(model, each)
     for name in [host, *(text.lstrip(".") for text in model if "/" not in text)]:
-        assert list(table.of_host(name)) == naive_host(model, name)
+        assert list(table.for_host(name)) == naive_host(model, name)
 
 
 def test_prefixes() -> None:
@@ -111,7 +111,7 @@ def test_prefixes() -> None:
     assert list(table.of_url("http://a.t/x/1", "a.t")) == ["http://a.t/x/", "http://a.t/"]
     assert list(table.of_url("https://a.t/xy", "a.t")) == ["https://a.t/x"]
     assert list(table.of_url("http://c.t/x/", "c.t")) == []
-    assert list(table.of_host("a.t")) == []
+    assert list(table.for_host("a.t")) == []
     table.remove(HostPattern.parse("http://a.t/"))
     assert list(table.of_url("http://a.t/y", "a.t")) == []
 
@@ -121,10 +121,10 @@ def test_a_bare_address_is_a_host_and_a_range() -> None:
     table: PatternTable[int] = PatternTable()
     for number, text in enumerate(["192.0.2.7", "2001:db8::7"]):
         table.put(HostPattern.parse(text), number)
-    assert list(table.of_host("192.0.2.7")) == list(table.of_address("192.0.2.7")) == [0]
-    assert list(table.of_host("[2001:db8::7]")) == list(table.of_address("2001:db8::7")) == [1]
+    assert list(table.for_host("192.0.2.7")) == list(table.for_address("192.0.2.7")) == [0]
+    assert list(table.for_host("[2001:db8::7]")) == list(table.for_address("2001:db8::7")) == [1]
     for carrier in ("::ffff:192.0.2.7", "64:ff9b::192.0.2.7", "2002:c000:207::1"):
-        assert list(table.of_address(carrier)) == [0]
+        assert list(table.for_address(carrier)) == [0]
     table.remove(HostPattern.parse("192.0.2.7"))
-    assert list(table.of_host("192.0.2.7")) == list(table.of_address("192.0.2.7")) == []
-    assert list(table.of_address("")) == []
+    assert list(table.for_host("192.0.2.7")) == list(table.for_address("192.0.2.7")) == []
+    assert list(table.for_address("")) == []

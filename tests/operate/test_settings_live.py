@@ -97,10 +97,10 @@ def _revisiting(name: str) -> Callable[[Parts], Any]:
 Probe = Callable[[Parts], Any]
 PROBES: dict[str, tuple[str, Any, Probe]] = {
     "host_delay": ("7s", 7.0, lambda p: p.policy.host.delay),
-    "ip_delay": ("3", 3.0, lambda p: p.policy.of_address("192.0.2.1").delay),
-    "host_concurrency": ("4", 4, lambda p: p.policy.of_host("a.test").concurrency),
-    "ip_concurrency": ("6", 6, lambda p: p.policy.of_address("192.0.2.1").concurrency),
-    "requests_per_visit": ("5", 5, lambda p: p.policy.of_host("a.test").burst),
+    "ip_delay": ("3", 3.0, lambda p: p.policy.for_address("192.0.2.1").delay),
+    "host_concurrency": ("4", 4, lambda p: p.policy.for_host("a.test").concurrency),
+    "ip_concurrency": ("6", 6, lambda p: p.policy.for_address("192.0.2.1").concurrency),
+    "requests_per_visit": ("5", 5, lambda p: p.policy.for_host("a.test").burst),
     "backoff_base": ("2", 2.0, lambda p: p.policy.back_off.base),
     "backoff_max": ("1h", 3600.0, lambda p: p.policy.back_off.longest),
     "dead_host_failures": ("3", 3, lambda p: p.policy.back_off.dead_after),

@@ -319,10 +319,10 @@ class Counting(Policy):
         self.asked += 1
         return super().exclusion(*arguments)
 
-    def of_host(self, host: str) -> Pace:
+    def for_host(self, host: str) -> Pace:
         """See `Policy`."""
         self.asked += 1
-        return super().of_host(host)
+        return super().for_host(host)
 
 
 # At random
@@ -350,7 +350,7 @@ class Lenient(Watch):
     def changed(self) -> None:
         """The policy has changed."""
         for key, delay in self.delays.items():
-            of = self.policy.of_address if key[0].isdigit() else self.policy.of_host
+            of = self.policy.for_address if key[0].isdigit() else self.policy.for_host
             self.delays[key] = min(delay, of(key).delay)
 
     def begins(self, host: str, address: str, now: float, *, first: bool) -> None:
@@ -365,8 +365,8 @@ class Lenient(Watch):
     def ends(self, host: str, address: str, now: float) -> None:
         """See `Watch`."""
         super().ends(host, address, now)
-        self.delays[host] = self.policy.of_host(host).delay
-        self.delays[address] = self.policy.of_address(address).delay
+        self.delays[host] = self.policy.for_host(host).delay
+        self.delays[address] = self.policy.for_address(address).delay
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -115,7 +115,7 @@ class Watch:
 
     def begins(self, host: str, address: str, now: float, *, first: bool) -> None:
         """A transfer begins; only the *first* of a visit has to wait for the delays."""
-        pace, address_pace = self.policy.of_host(host), self.policy.of_address(address)
+        pace, address_pace = self.policy.for_host(host), self.policy.for_address(address)
         assert not self.on_hosts.get(host), f"two connections to {host}"
         assert not self.on_addresses.get(address), f"two connections to {address}"
         self.on_hosts[host] = self.on_addresses[address] = 1

@@ -129,12 +129,12 @@ def test_the_closest_rule_decides_each_field() -> None:
     )  # fmt: skip
     general = SpellingOptions.from_words(["tracking", "www"], ["ref"])
     assert len(rules) == 3
-    assert rules.of_host("d.test", general) == general
+    assert rules.for_host("d.test", general) == general
     of_a = SpellingOptions(www=True, drop=("q",))
-    assert rules.of_host("a.test", general) == of_a
+    assert rules.for_host("a.test", general) == of_a
     expected = SpellingOptions(index=True, www=True, drop=("q",))
-    assert rules.of_host("x.b.a.test", general) == expected
-    assert rules.of_host("c.b.a.test", general) == SpellingOptions(
+    assert rules.for_host("x.b.a.test", general) == expected
+    assert rules.for_host("c.b.a.test", general) == SpellingOptions(
         tracking=True, index=True, www=True, drop=("q",), keep=("x",)
     )
 

@@ -269,7 +269,7 @@ class Admission:
             and not self.retry_failed.retry(entry, wall)
         ):
             self._states.counters.filtered += 1
-            self._traps.was_known(entry.url)
+            self._traps.note_known(entry.url)
         else:
             taken = self._admit(entry, now, wall)
         if entry.seed_note:  # of a seed that is known already, too
@@ -305,7 +305,7 @@ class Admission:
             known = not new or row(entry.identity) is not None
             if known and not self.retry_failed.retry(entry, wall):
                 self._states.counters.filtered += 1
-                self._traps.was_known(entry.url)
+                self._traps.note_known(entry.url)
             else:
                 self._admit(entry, now, wall)
 

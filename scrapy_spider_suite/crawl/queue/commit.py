@@ -168,7 +168,7 @@ class Commit:
         self.held += bool(lease.holds)
         if lease.holds:
             self._admission.spill(lease, now)
-            lease.near_the_end()
+            lease.write_last_items()
         else:
             self._commit(lease, now)
         self._admission.relieve()
@@ -178,7 +178,7 @@ class Commit:
         if not lease.settled:
             return
         if lease.holds:
-            lease.near_the_end()
+            lease.write_last_items()
         else:
             self.held -= 1
             self._commit(lease, now)

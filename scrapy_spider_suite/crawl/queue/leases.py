@@ -377,7 +377,7 @@ class Lease:
         ours = not self.entry.flags & _USER
         return outcome.after(self.entry.attempts + tried, retry_times, ours=ours), event, tried
 
-    def near_the_end(self) -> None:
+    def write_last_items(self) -> None:
         """Have its items written if only they hold the lease."""
         last, items = self.last, self.items
         if self.holds == 1 and last is not None and items is not None:

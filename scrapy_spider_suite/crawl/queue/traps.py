@@ -501,7 +501,7 @@ class Traps:
                 if crowded:
                     self.met[Trap.PREFIX] += 1
 
-    def was_known(self, url: str) -> None:
+    def note_known(self, url: str) -> None:
         if "&" in url and self._policy.traps.permuted:
             self._orders.note(url)
 

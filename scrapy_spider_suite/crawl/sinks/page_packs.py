@@ -93,7 +93,7 @@ class ClosedPacks:
                 folder, agent, target, keep=log.settings.packs_keep, report=self._told
             )
 
-    def look(self) -> None:
+    def poll(self) -> None:
         self._merging.notify()
         if self._uploads is not None:
             self._uploads.notify()
@@ -495,7 +495,7 @@ class PagePacks:
 
     def _say_closed(self, path: Path) -> None:
         self._stats.inc_value("suite/packs/closed")
-        self._closed.look()
+        self._closed.poll()
         crawler = self._log.crawler
         crawler.signals.send_catch_log(pack_closed, path=path, spider=crawler.spider)
 

@@ -288,7 +288,7 @@ def _forget_originals(site: JobTarget, host: str) -> Work:
     for originals in (Originals(site.store.kv(each)) for each in (PAYLOADS, STRUCTURES)):
         left, after = True, b""
         while left:
-            found, after = originals.of_host(host, after, _DIGESTS)
+            found, after = originals.for_host(host, after, _DIGESTS)
             for digest in found:
                 originals.forget(digest)
             left = bool(after)

@@ -238,7 +238,7 @@ def test_only_orders_that_were_queued_count() -> None:
     assert guard.contains(Entry("a.test", first)), "it was queued before that was known"
     assert not guard.contains(Entry("a.test", second))
     later = traps(permuted=1)
-    later.was_known(first)
+    later.note_known(first)
     assert later.passed([second], YEAR) == []
 
 
