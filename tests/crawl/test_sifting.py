@@ -195,7 +195,7 @@ def test_stopped_in_the_middle(crawl: Crawl, tmp_path: Path) -> None:
         frontier.flush()
         assert frontier.pending + frontier.states.in_sieve == 1000
         later = crawl.flusher()
-        later.look(starving=True)
+        later.poll(starving=True)
         await crawl.until(lambda: frontier.pending == 1000)
         assert not frontier.states.in_sieve
         later.stop()
