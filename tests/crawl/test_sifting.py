@@ -218,11 +218,11 @@ def test_nothing_is_archived_and_no_flush_begins_while_a_disk_is_full(
         _archiver=SimpleNamespace(step=archived),
         _engine=SimpleNamespace(closing=False),
         _parts=SimpleNamespace(
-            deferred_links=SimpleNamespace(look=lambda *, starving: asked.append("stored pages")),
+            deferred_links=SimpleNamespace(poll=lambda *, starving: asked.append("stored pages")),
         ),
         _disk=SimpleNamespace(paused=paused, stuck=False),
         _crawl=SimpleNamespace(settings=SimpleNamespace(seen_store="trie")),
-        _flusher=SimpleNamespace(look=lambda *, starving: asked.append("sieve")),
+        _flusher=SimpleNamespace(poll=lambda *, starving: asked.append("sieve")),
     )  # fmt: skip
     Maintenance._archive(maintenance)
     Maintenance.sift(maintenance, starving=True)
