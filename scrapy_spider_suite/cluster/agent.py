@@ -52,32 +52,6 @@ logger = logging.getLogger(__name__)
 _SECONDS: Final = 10.0  # over which the rate of pages is measured
 
 
-class AgentFacts:
-    """The facts of an agent that ``scrapy cluster ls`` shows."""
-
-    def __init__(self, crawl: Crawl, path: str, outbox: Outbox) -> None:
-        self._crawl = crawl
-        self._outbox = outbox
-        self._path = path
-        self._rate = PageRate()
-
-    def now(
-        self, *, paused: bool, skew: float | None
-    ) -> dict[str, str | int | float | None]:  # fmt: skip
-        crawl = self._crawl
-        frontier, phases = crawl.frontier, crawl.policy_file.policy.phases
-        # Of what is done some comes, and goes, with its hosts.
-        done, fetched = frontier.counters.done, frontier.statistics().fetched
-        return {
-            "machine": socket.gethostname(), "pid": os.getpid(), "job": self._path,
-            "hosts": len(frontier.workbench.hosts), "pending": frontier.pending, "done": done,
-            "failed": frontier.counters.failed, "rate": self._rate.of(crawl.now(), fetched),
-            "lag": len(self._outbox),
-            "phase": None if phases is None else phases.active(time.time()) + 1,
-            "paused": paused, "skew": skew,
-        }  # fmt: skip
-
-
 class PageRate:
     """Pages per second over the last ten seconds."""
 
@@ -136,6 +110,8 @@ _PORTIONS = 0.01  # seconds between two portions of re-admitted rows
 _SOON = 5.0  # seconds for which a host waits that this agent may not visit now
 _CACHE = 4  # the share of `seen_cache` that remembers URLs sent to others
 _DONE = ("finished", "waiting")  # finish reasons with which all agents end
+
+
 def make_agent(crawl: Crawl) -> Agent | None:
     """Return the agent of *crawl*; None if it crawls alone. Raises `SettingsError`."""
     if not crawl.settings.cluster or not is_crawl(crawl.crawler):
@@ -172,7 +148,7 @@ class Agent:
         self._mode: ClusterMode | None = None
         self._mailbox: Mailbox | None = None
         self._scheduler: Engine | None = None
-        self._facts = AgentFacts(crawl, str(job.path), self.routing.outbox)
+        self._rate = PageRate()
         self._looking: asyncio.TimerHandle | None = None
 
     # Life
@@ -270,7 +246,6 @@ class Agent:
 
     @property
     def ended(self) -> bool:
-        """Whether the crawl is over for all agents."""
         return self._mode is not None and self._mode.ended
 
     def may_fetch(self) -> bool:
@@ -308,11 +283,9 @@ class Agent:
 
     @property
     def owns_hosts(self) -> bool:
-        """Whether each host has one owner."""
         return self.ownership.assignment.by_host
 
     def is_foreign(self, url: str) -> bool:
-        """Whether another agent owns *url*."""
         return self.ownership.owner(host_of(url), url) != self.name
 
     @property
@@ -332,7 +305,6 @@ class Agent:
 
     @property
     def at_rest(self) -> bool:
-        """Whether there is nothing to do now."""
         scheduler, mailbox = self._scheduler, self._mailbox
         if scheduler is None or mailbox is None:
             return False
@@ -349,11 +321,23 @@ class Agent:
             epoch=self.ownership.epoch, idle=idle, left=self._left and not idle,
             sent=outbox.put_in, received=outbox.dropped,
             activity=counters.sequence + counters.done + counters.failed + taken,
-            facts=self._facts.now(
-                paused=self._scheduler is not None and self._scheduler.paused,
-                skew=None if self._mode is None else self._mode.stats.get("cluster/skew"),
-            ),
+            facts=self._facts(),
         )  # fmt: skip
+
+    def _facts(self) -> dict[str, str | int | float | None]:
+        crawl, scheduler, mode = self.crawl, self._scheduler, self._mode
+        frontier, phases = crawl.frontier, crawl.policy_file.policy.phases
+        # Of what is done some comes, and goes, with its hosts.
+        done, fetched = frontier.counters.done, frontier.statistics().fetched
+        return {
+            "machine": socket.gethostname(), "pid": os.getpid(), "job": str(self.job.path),
+            "hosts": len(frontier.workbench.hosts), "pending": frontier.pending, "done": done,
+            "failed": frontier.counters.failed, "rate": self._rate.of(crawl.now(), fetched),
+            "lag": len(self.routing.outbox),
+            "phase": None if phases is None else phases.active(time.time()) + 1,
+            "paused": scheduler is not None and scheduler.paused,
+            "skew": None if mode is None else mode.stats.get("cluster/skew"),
+        }  # fmt: skip
 
     def publish(self) -> None:
         stats = self.crawl.crawler.stats

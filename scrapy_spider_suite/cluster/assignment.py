@@ -88,7 +88,6 @@ class OwnerTable:
         return self.members[int(self.owners[unit])].name
 
     def counts(self) -> dict[str, int]:
-        """Return the number of units of each agent."""
         counts = np.bincount(self.owners, minlength=len(self.members)).tolist()
         return {member.name: n for member, n in zip(self.members, counts, strict=True)}
 

@@ -180,7 +180,6 @@ class Handshake:
         self.greet(sender, REFUSE, wall)
 
     def unlisted(self, by: str) -> None:
-        """The list of agent *by* lacks this agent."""
         why = (
             f"agent {by} runs with another list, on which agent {self._name} is not, and all "
             "agents of a crawl need the same SUITE_AGENTS"
@@ -400,7 +399,6 @@ class LanMode(MessageRules):
         await self._handshake.meet()
 
     def takes(self, message: Message) -> bool:
-        """Whether the sender of *message* agrees with this agent."""
         if message.epoch == self._handshake.digest:
             self._refused_senders.discard(message.sender)
             return True
@@ -428,7 +426,6 @@ class LanMode(MessageRules):
         await cancel_tasks(self._task, self._asking)
 
     def may_fetch(self, delay: float = 0.0) -> bool:
-        """Always: hosts never move."""
         return True
 
     def drain(self) -> None:
@@ -436,7 +433,6 @@ class LanMode(MessageRules):
 
     @property
     def busy(self) -> bool:
-        """Never: hosts never move."""
         return False
 
     @property

@@ -47,7 +47,6 @@ class ReceivedRows:
         self._of: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
 
     def covers(self, message: Message) -> bool:
-        """Whether all rows of *message* have come."""
         return self.has(message.sender, message.first, message.last)
 
     def has(self, sender: str, first: int, last: int) -> bool:
@@ -111,7 +110,6 @@ class MessageRules:
         return True
 
     def agrees(self, to: str) -> bool:
-        """Whether rows may go to the agent *to*."""
         return True
 
 

@@ -75,7 +75,6 @@ class AgentLease:
         self._wall_end = max(self._wall_end, wall + seconds)
 
     def dropped(self) -> None:
-        """The lease is lost."""
         self._end = self._wall_end = -math.inf
 
     def live(self, now: float, wall: float) -> bool:

@@ -172,7 +172,6 @@ def unpack_message(data: bytes, bounds: MessageLimits) -> Message:
 
 
 def pack_acknowledgements(receiver: str, receipts: Iterable[Acknowledgement]) -> bytes:
-    """Return the kept messages of one sender as bytes."""
     name = encode_name(receiver)
     numbers = [_RECEIPT.pack(*receipt[1:]) for receipt in receipts]
     return b"".join((bytes([len(name)]), name, *numbers))

@@ -81,7 +81,6 @@ class Ownership:
         self.refresh()
 
     def hold_own(self) -> None:
-        """Hold the own units, as in a fixed membership."""
         self.number = 1
         mine = np.array([name == self.name for name in self._names])
         self._holders = mine.astype(np.uint16)
@@ -109,18 +108,15 @@ class Ownership:
 
     @property
     def settled(self) -> bool:
-        """Whether this agent holds exactly its own units."""
         return bool(np.array_equal(self.mine, self.own))
 
     def owner(self, host: str, url: str) -> str:
         return self._names[self.assignment.unit(host, url)]
 
     def is_held_elsewhere(self, host: str, url: str) -> bool:
-        """Whether this agent may not fetch *url* of *host*."""
         return not self._free[self.assignment.unit(host, url)]
 
     def units_of_others(self) -> dict[int, Units]:
-        """Return the units of other owners by their number."""
         if self.table is None:
             return {}
         numbers = {row.name: number for number, row in self._rows.items()}
@@ -135,7 +131,6 @@ class Ownership:
         return self._rows.get(number)
 
     def free(self) -> Units:
-        """Return own units whose holder is gone."""
         gone = [_NOBODY] + [
             number for number, row in self._rows.items()
             if row.state in (MemberState.DEAD, MemberState.LEFT, MemberState.REMOVED)

@@ -61,10 +61,6 @@ _LONG: Final = 1e9  # seconds of an endless lease in the stats
 _FIRST, _MOST = 0.5, 5.0  # seconds until a failed Redis is asked again: at first, and at most
 
 
-def no_time() -> float:
-    return 0.0
-
-
 class MemberHeartbeat:
     """Keeps an agent a member of *registry*.
 
@@ -122,7 +118,7 @@ class MemberHeartbeat:
     def start(self) -> None:
         self._task = logged_task(self._run(), "heartbeats")
 
-    async def close(self, quiet: Callable[[], float] = no_time) -> None:
+    async def close(self, quiet: Callable[[], float] = lambda: 0.0) -> None:
         """Stop, and announce a return; *quiet*: see `AgentRegistry.announce_stop`."""
         await cancel_tasks(self._task)
         with suppress(RegistryError, FencedError):  # its lease runs out by itself
@@ -380,7 +376,7 @@ class PeersMode:
         if self._file_transport is not None:
             await self._file_transport.close()
         addresses = self._addresses
-        await self._peer.close(no_time if addresses is None else addresses.quiet_in)
+        await self._peer.close((lambda: 0.0) if addresses is None else addresses.quiet_in)
 
     async def _hand_over(self) -> None:
         while self._handover is not None:

@@ -171,7 +171,6 @@ class PushedSeeds:
         self.busy = False
 
     def begin(self) -> None:
-        """Take seeds until `stop`."""
         crawler = self._crawl.crawler
         self._crawl.seeds.awaited = True
         self._read = _take_over(crawler)

@@ -204,8 +204,6 @@ class Joined(NamedTuple):
 
 
 class MovedUnits(NamedTuple):
-    """The result of a change of holders."""
-
     units: Units
     why: str  # why there are none: ``epoch`` or ``target``; otherwise empty
 
@@ -343,7 +341,6 @@ class AgentRegistry(RegistryClient):
         return states, news
 
     async def give(self, units: Units, to: int, epoch: int) -> MovedUnits:
-        """Make the member *to* holder of held *units*."""
         return await self._move(units, {"how": "give", "to": to, "epoch": epoch})
 
     async def seize(self, units: Units, epoch: int) -> MovedUnits:

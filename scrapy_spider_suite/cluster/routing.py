@@ -201,7 +201,6 @@ class OwnerRouter:
         return own
 
     def owns(self, entry: Entry) -> bool:
-        """Whether *entry* is this agent's, or no web URL."""
         return not self.other(entry)
 
     def other(self, entry: Entry) -> str:

@@ -304,7 +304,6 @@ class DumpSettlement:
         self._end(file_id)
 
     def keep(self, file_id: str) -> Steps:
-        """Admit the hosts again: the hand-over is called off."""
         for host in self._dump.hosts():
             if host is None:
                 yield False

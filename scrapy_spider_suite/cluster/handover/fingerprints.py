@@ -145,7 +145,6 @@ class FingerprintLoad:
 
     @property
     def width(self) -> int:
-        """Bytes of a fingerprint; 0 without a sieve."""
         return 0 if self._store.sieve is None else self._store.sieve.width
 
     # Checking and merging

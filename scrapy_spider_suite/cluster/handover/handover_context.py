@@ -293,7 +293,6 @@ class ForeignUnits:
         self.come(self._ownership.own | self._ownership.mine)
 
     def unknown(self) -> Mask:
-        """Return the units to look for in the store."""
         ownership = self._ownership
         return ~(ownership.own | ownership.mine | ownership.in_transfer | self._clean | self.found)
 

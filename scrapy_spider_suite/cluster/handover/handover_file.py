@@ -410,7 +410,6 @@ def read_label(path: Path) -> HandoverLabel:
 
 
 def quoted_name(name: str) -> str:
-    """Return *name* as a safe part of a path."""
     return quote(name, safe="").replace(".", "%2E")
 
 

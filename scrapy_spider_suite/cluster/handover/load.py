@@ -101,7 +101,6 @@ class Conflicts:
 
     @property
     def left(self) -> bool:
-        """Whether any mark is left."""
         return next(self._kv.items(_CONFLICT), None) is not None
 
     def row(self, entry: Entry, state: UrlState) -> None:

@@ -46,8 +46,6 @@ GiveUnits = Callable[[Numbers, int, int], Awaitable[MovedUnits]]
 
 @dataclass(slots=True, eq=False)
 class OutgoingFile:
-    """A file for member *number*."""
-
     label: HandoverLabel
     path: Path
     number: int

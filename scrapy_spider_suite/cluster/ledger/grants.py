@@ -63,7 +63,7 @@ class Grant:
 
 @dataclass(slots=True)
 class GrantRequest:
-    """Grants that are wanted, all or none."""
+    """All or none of *needs*."""
 
     serial: int
     needs: tuple[Need, ...]
@@ -142,7 +142,6 @@ class OutboxPortion:
     def lines(
         self, now: float
     ) -> tuple[tuple[FetchEnd, ...], tuple[ReturnedGrant, ...], tuple[DelayWish, ...]]:
-        """Return the lines of a batch sent at *now*."""
         ends = tuple(
             FetchEnd(key, serial, min(int((now - ended) * 1000), WISH_MAX), whole_millis(delay))
             for key, serial, ended, delay in self.ended if ended >= 0
@@ -271,7 +270,6 @@ class Grants:
                 self._give_back(key, grant)
 
     def postpone(self, key: str, until: float) -> None:
-        """Nobody should fetch there before *until*."""
         self.outbox.wish(key, until)
 
     # The ledger

@@ -81,7 +81,6 @@ class LedgerClient:
         self._wake.set()
 
     async def run(self) -> None:
-        """Run until closed or cancelled."""
         wait = SOONEST
         while await self._awaited():
             try:

@@ -108,7 +108,6 @@ class LedgerBatch(NamedTuple):
     asks: tuple[tuple[LedgerLine, ...], ...] = ()  # each is granted for all its keys or none
 
     def all_keys(self) -> list[str]:
-        """Return every key once."""
         asked = (line for ask in self.asks for line in ask)
         lines: Iterable[Any] = chain(self.ends, self.returns, self.wishes, asked)
         return list(dict.fromkeys(line.key for line in lines))

@@ -212,7 +212,6 @@ class SharedAddresses:
         return frontier.residents.clocks.next_fetch(key) <= self._crawl.now()
 
     async def run(self, registry: AgentRegistry) -> None:
-        """Ask until cancelled."""
         while True:
             try:
                 await self._ask(registry)

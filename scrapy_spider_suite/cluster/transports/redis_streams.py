@@ -185,7 +185,6 @@ class SendQueue:
         return found
 
     def wake(self) -> float | None:
-        """Return when a message is due; None: never."""
         return min((post.when for post in self), default=None)
 
     def lies(self, post: QueuedMessage, entry: bytes, now: float) -> bool:
@@ -200,7 +199,6 @@ class SendQueue:
         post.pause = min(2 * post.pause, MOST_PAUSE)
 
     def acknowledged(self, to: str, first: int, last: int) -> bool:
-        """Forget the message; False if it is unknown."""
         return self._posts.get(to, {}).pop((first, last), None) is not None
 
     def clear(self, to: str) -> int:
@@ -309,11 +307,9 @@ class RedisStreams:
             self._work.set()
 
     def withdraw(self, to: str) -> None:
-        """Forget messages under way to *to*; those in its inbox stay there."""
         self.counters.withdrawn += self._posts.clear(to)
 
     async def close(self, seconds: float = 5.0) -> None:
-        """Stop; send acknowledgements within *seconds*."""
         self._received = self._acknowledged = None
         tasks, self._tasks = self._tasks, []
         await _end(tasks)

@@ -253,7 +253,6 @@ class Spool:
         return self._inbox.kept(label)
 
     def place(self, label: HandoverLabel) -> Path:
-        """Return the path of a file."""
         return self._folder / f"{quoted_name(label.sender)}.{label.file_id}{_WHOLE}"
 
     def take(self, label: HandoverLabel) -> asyncio.Task[None]:
@@ -348,7 +347,6 @@ class TcpTransport:
         await self._spool.close()
 
     def withdraw(self, label: HandoverLabel) -> None:
-        """The receiver removes an unfinished file when another one comes."""
         self.counters.withdraw(label)
 
     # Sending

@@ -87,7 +87,6 @@ class UdpPeers:
         return self._to[to].room() if to in self._to else 0
 
     def send(self, to: str, message: PackedMessage) -> bool:
-        """Take *message*; False without room."""
         if to not in self._to:
             return False
         outgoing = self._to[to]
@@ -107,7 +106,6 @@ class UdpPeers:
             self.counters.receipts += 1
 
     def wake(self) -> float | None:
-        """Return when `due` has something; None: never."""
         if self._replies:
             return 0.0
         times = [outgoing.wake() for outgoing in self._to.values()]
@@ -115,7 +113,6 @@ class UdpPeers:
         return min((time for time in times if time is not None), default=None)
 
     def due(self, now: float) -> list[tuple[str, bytes]]:
-        """Return datagrams to be sent now, with their receivers."""
         packets, self._replies = self._replies, []
         for name, outgoing in self._to.items():
             packets += [(name, packet) for packet in outgoing.due(now)]

@@ -358,8 +358,6 @@ FIRST_BURST, LEAST_BURST = 16.0, 2.0
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """A message that is not kept yet."""
-
     message: PackedMessage
     number: int = -1  # within the connection; -1: not sent over it
     sent: float = 0.0  # when it was sent last
@@ -380,7 +378,6 @@ class RetryTimer:
         return min(max(usual, LEAST_WAIT) * self._factor, MOST_WAIT)
 
     def took(self, seconds: float) -> None:
-        """A message sent once was reported after *seconds*."""
         if not self.trip:
             self.trip, self._deviation = seconds, seconds / 2
         else:
@@ -426,14 +423,12 @@ class PairSender:
         self._timer = 0.0  # when to say HELLO, or to probe
 
     def calls(self, packet: Packet) -> bool:
-        """Whether *packet* is about the current connection."""
         return packet.call == self._call
 
     def room(self) -> int:
         return self._window - len(self._messages)
 
     def put(self, message: PackedMessage) -> bool:
-        """Take *message*, once; False without room."""
         key = message.first, message.last
         if key in self._messages:
             return True
@@ -444,14 +439,12 @@ class PairSender:
         return True
 
     def clear(self) -> int:
-        """Forget all messages and the connection; return how many."""
         count = len(self._messages)
         self._messages.clear()
         self._begin()
         return count
 
     def wake(self) -> float | None:
-        """Return when `due` has something; None: never."""
         if not self._messages:
             return None
         if self._unheard:
