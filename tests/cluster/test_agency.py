@@ -32,11 +32,10 @@ from scrapy_spider_suite.store.request_codec import RequestCodec
 
 def agent(**store: Any) -> Any:
     """An agent whose crawl is being stopped, as far as is needed here."""
-
-    async def written() -> None:
-        """It does not wait for a disk any more."""
-
-    return SimpleNamespace(crawl=SimpleNamespace(store=SimpleNamespace(**store), written=written))
+    crawl = SimpleNamespace(
+        store=SimpleNamespace(**store), stopping=True, write=lambda: None, wake=lambda: None
+    )
+    return SimpleNamespace(crawl=crawl)
 
 
 def test_nobody_is_told_of_what_is_not_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
