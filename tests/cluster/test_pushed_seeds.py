@@ -40,17 +40,14 @@ class Source:
 
 def crawl_without_requests(clock: list[float]) -> Any:
     """The core of a crawl in which nothing is ever pending, at the last time of *clock*."""
-
-    async def written() -> None:
-        """Nothing is kept."""
-
     kvs: dict[str, MemoryKV] = {}
     return SimpleNamespace(
         crawler=get_crawler(), frontier=SimpleNamespace(pending=0), job=None, normalizer=None,
         now=lambda: clock[-1], pushed=False, settings=SimpleNamespace(redis_url=RedisUrl(
             "redis://a.example"
         )),
-        stopping=False, seeds=SimpleNamespace(awaited=True), wake=lambda: None, written=written,
+        stopping=False, seeds=SimpleNamespace(awaited=True), wake=lambda: None,
+        write=lambda: None,
         store=SimpleNamespace(kv=lambda name: kvs.setdefault(name, MemoryKV()), dirty=False),
     )  # fmt: skip
 
