@@ -17,11 +17,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from scrapy_spider_suite.analysis.search.index_follower import IndexFollower, IndexProgress
 from scrapy_spider_suite.errors import SearchBusyError, SuiteError
 from scrapy_spider_suite.runtime.helper_processes import start_helper
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.analysis.search.index_follower import IndexFollower, IndexProgress
 
 NICENESS: Final = 5
 PAUSE: Final = 2.0
@@ -36,6 +38,9 @@ def follow(
 
     Raises `SearchBusyError` (another process still writes after *wait* seconds) and `OSError`.
     """
+    # Only the helper process needs the libraries of the extra `index`.
+    from scrapy_spider_suite.analysis.search.index_follower import IndexProgress
+
     behind = 0
     while not stopped.is_set():
         last = ending.is_set()
@@ -61,6 +66,8 @@ def tell(progress: IndexProgress) -> None:
 
 
 def main(arguments: list[str]) -> int:
+    from scrapy_spider_suite.analysis.search.index_follower import IndexFollower
+
     parser = argparse.ArgumentParser(prog="follow")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rebuild", action="store_true")
