@@ -120,7 +120,7 @@ def test_some_settings(finished: Path, frontier: Frontier) -> None:
     assert changed == ["SUITE_RETRY_TIMES"]
     whole = frontier("settings", "MAX_PAGES", SUITE_MAX_PAGES=7).out
     assert "SUITE_MAX_PAGES = 7\n" in whole
-    assert "See docs/running.md." in whole
+    assert "See docs/broad-crawls.md." in " ".join(whole.split())
     assert max(map(len, whole.splitlines())) <= 100
 
 

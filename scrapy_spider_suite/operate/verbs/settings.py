@@ -97,8 +97,9 @@ def _whole(rows: list[Row]) -> Iterator[str]:
             f"A resumed job: {row['kind']}{live}. See docs/{row['page']}.",
         ):
             yield from textwrap.wrap(
-                text, _WIDTH, initial_indent="    ", subsequent_indent="    "
-            )
+                text, _WIDTH, initial_indent="    ", subsequent_indent="    ",
+                break_on_hyphens=False,  # paths stay whole
+            )  # fmt: skip
 
 
 def _values(row: Row) -> str:
