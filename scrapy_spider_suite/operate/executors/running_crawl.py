@@ -28,7 +28,7 @@ from scrapy_spider_suite.operate.restrictions import OPERATOR, paused_by
 from scrapy_spider_suite.operate.terms import CrawlTerms
 from scrapy_spider_suite.operate.verbs import actions
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.settings.declarations import plain_value, shown_value
+from scrapy_spider_suite.settings.declarations import SettingKind, plain_value, shown_value
 from scrapy_spider_suite.settings.project import LIVE_SCRAPY_SETTINGS, ProjectSettings
 from scrapy_spider_suite.settings.suite import (
     DECLARATIONS,
@@ -95,6 +95,8 @@ def change_setting(
     if name in LIVE_SCRAPY_SETTINGS:
         return _change_scrapys(crawl, name, raw, dry=dry)
     field = find_setting(name)
+    if DECLARATIONS[field].kind is SettingKind.FIXED:
+        raise SettingsError(f"{name} is fixed for the life of a job")
     if not DECLARATIONS[field].live:
         raise SettingsError(
             f"{name} holds from a start: stop the crawl and start it again with the setting"
