@@ -39,8 +39,9 @@ from scrapy_spider_suite.cluster.messages import (
     unpack_message,
 )
 from scrapy_spider_suite.cluster.transports import redis_streams, udp
-from scrapy_spider_suite.cluster.transports.udp import Address, UdpTransport
+from scrapy_spider_suite.cluster.transports.udp import UdpTransport
 from scrapy_spider_suite.cluster.transports.udp_protocol import OVERHEAD
+from scrapy_spider_suite.settings.values import Endpoint
 
 KEEP = 0.05
 AHEAD = 5_000
@@ -159,7 +160,7 @@ def through(open_: Opener, rows: Rows, overhead: int) -> str:
     return line(rows, size, seconds, spent, receiver, counters.taken) + again
 
 
-def addresses() -> dict[str, Address]:
+def addresses() -> dict[str, Endpoint]:
     """Two ports of loopback."""
     sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
     for each in sockets:

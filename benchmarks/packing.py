@@ -67,7 +67,7 @@ class Clocks:
         from scrapy_spider_suite.packs import PackWriter
 
         for step, owner, name in [
-            ("wire", http1, "_sent"), ("fetched", PagePacks, "fetched"),
+            ("wire", http1, "_wire_copy"), ("fetched", PagePacks, "fetched"),
             ("settled", PagePacks, "settled"), ("let go", PagePacks, "_settle_written"),
             ("pulse", PagePacks, "pulse"), ("commit", Commit, "_commit"),
             ("writer", PackWriter, "_run"),
