@@ -204,7 +204,7 @@ def seeds_read(job: Path) -> int:
     """How many lines of its only list a job has taken."""
     with StoreReader(job / FOLDER) as reader:
         kept = (msgpack.unpackb(value) for _, value in reader.store.kv("seed_lists").items())
-        return sum(each["sown"]["lines"] for each in kept)
+        return sum(each["counts"]["lines"] for each in kept)
 
 
 def logs(here: Ground) -> list[str]:
