@@ -55,7 +55,7 @@ async def visit(lending: LedgerClient, needs: list[Need], fetches: int) -> None:
 
 async def fetch(where: str, number: int, hosts: int, fetches: int) -> dict[str, float]:
     """One process: what it did and what it cost."""
-    grants = Grants(f"{number + 1:016x}", timeout=TIMEOUT, window=WINDOW, everything=True)
+    grants = Grants(f"{number + 1:016x}", timeout=TIMEOUT, window=WINDOW)
     lending = LedgerClient(ledger_of(where), grants, pause=0.0)
     running = asyncio.create_task(lending.run())
     began, cpu = time.perf_counter(), time.process_time()

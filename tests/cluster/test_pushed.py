@@ -60,7 +60,7 @@ def agents(redis: RedisServer, folder: Path, spider: str, idle: int) -> Iterator
         "REDIS_START_URLS_KEY": KEY, "SUITE_REDIS_URL": redis.url,
         "SUITE_CLUSTER": "peers", "SUITE_CRAWL_NAME": CRAWL, "SUITE_WHEN_DONE": "wait",
     }  # fmt: skip
-    with Fleet(folder, lambda name: settings, {}, f"pushed_spiders.{spider}") as fleet:
+    with Fleet(folder, lambda name: settings, {}, f"support.pushed_spiders.{spider}") as fleet:
         for name in AGENTS:
             fleet.start(name)
         both = "agents that share the crawl: a, b"
