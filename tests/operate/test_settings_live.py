@@ -194,7 +194,7 @@ def test_live_settings(web: FakeWebProcess, tmp_path: Path, run: Any) -> None:
             if declared.live:
                 assert name in PROBES, f"{name}: where does it take effect?"
             else:
-                with pytest.raises(SettingsError, match="holds from a start|fixed for the life"):
+                with pytest.raises(SettingsError, match=r"holds from a start|fixed for the life"):
                     change_setting(parts.crawl, setting_name(name), "default")
 
     _beside(web, tmp_path, act, run)
