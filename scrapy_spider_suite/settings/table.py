@@ -274,6 +274,7 @@ class SettingsTable:
     when_done: Literal["finish", "wait"] = setting(
         BUDGETS, v.choice("finish", "wait"), "finish", FREE,
         "When no URL is left: finish ends the crawl, wait waits for URLs from outside.",
+        live=True,
     )
     stop_timeout: float = setting(
         BUDGETS, v.duration(), 20.0, FREE,

@@ -126,6 +126,7 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "traps": ("same=fail", (24, 0), lambda p: (p.policy.traps.same, p.policy.traps.hosts)),
     "max_wait": ("0", 0.0, _anew("max_wait")),
     "stop_timeout": ("3", 3.0, _anew("stop_timeout")),
+    "when_done": ("wait", "wait", _anew("when_done")),
     "min_free": ("1G", 1 << 30, _anew("min_free")),
     "stall_timeout": ("1h", 3600.0, _anew("stall_timeout")),
     "revisit_interval": ("2d", 172_800.0, _revisiting("seconds")),
