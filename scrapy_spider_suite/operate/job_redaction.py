@@ -1,10 +1,8 @@
-"""Where a host is named in the files of a job at rest, and how its name goes from the logs.
+"""Takes a host out of a job at rest: every file, every row, also those that `drop` leaves.
 
-Takes a host out of a job at rest, with what `drop` does not touch: every file, every row.
-
-`drop` forgets what is the host's own, beside a running crawl too. What others keep of it is left
-there: pages that it led to, link statistics, logs. This goes through all of it, rewrites what names
-the host, and looks at the end what still does.
+`drop` deletes the host's own rows, also in a running crawl. Other rows and logs may name the host:
+pages that it led to, link statistics, the fetch log. `redact_job` rewrites them, then searches all
+files for the name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""``block`` and ``unblock``: nothing is sent to a host, a domain, an address range, below a URL.
+"""``block``, ``unblock``, ``blocks``: no request goes to a host, domain, range or URL prefix.
 
-What is pending there waits, unless it is to be dropped; what is under way is fetched to its end.
-
-``scrapy frontier block``, ``unblock`` and ``blocks``.
+Pending URLs wait, unless `block` drops them. Requests in progress run to their end.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
-"""Whether a job knows anything of a host, or of what lies below a URL: a name with a typo is told
-apart by that from one of which all is gone.
+"""``drop``: forgets a host, or the URLs below a URL, with everything that the job keeps about it.
 
-``drop``: a host, or what lies below a URL, with everything that the job keeps about it.
-
-First it is blocked and what is out comes home; then its queue, its URLs and what else there is go,
-a portion at a time; at last the files in which remains may lie are rewritten. What is not in the
-store is not touched: the receipt says so. All of that is done for a host of which nothing is known,
-too; the receipt says it then.
-
-``scrapy frontier drop``.
+Order: block the host and wait until its requests are back; delete its queue, URLs and other rows,
+a portion at a time; rewrite the files in which deleted rows may lie. The receipt names the places
+outside the store, which stay. A host that the job does not know passes the same steps, and the
+receipt says that the host was unknown.
 """
 
 from __future__ import annotations

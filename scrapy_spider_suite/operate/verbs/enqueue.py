@@ -1,14 +1,8 @@
-"""``add``, ``refetch`` and ``retry``: URLs that become pending, for the first time or once more.
+"""``add``, ``refetch`` and ``retry``: make URLs pending, for the first time or again.
 
-A portion is a few hundred rows; each is one batch, with how far it has come.
-
-A URL that is fetched once more keeps its identity and its depth; it is counted as pending, no
-longer as done or failed. Of the requests that a spider made itself only the fingerprint is kept,
-from which no request can be made again: they are left as they are, and counted.
-
-``scrapy frontier add``: URLs for the running or the next crawl.
-
-``scrapy frontier refetch`` and ``retry``.
+A portion is a few hundred rows: one batch, which also stores the progress. A URL that is fetched
+again keeps its identity and depth; it counts as pending, no longer as done or failed. The job has
+only the fingerprint of a spider's own request, so such requests are counted and left.
 """
 
 from __future__ import annotations

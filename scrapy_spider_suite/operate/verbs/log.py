@@ -1,11 +1,4 @@
-"""The manifest of a crawl: all that whoever cites it, or repeats it, has to know.
-
-``scrapy frontier log``: what was fetched of a host, and when.
-
-``scrapy frontier audit``: what was asked of the job, and what came of it.
-
-``scrapy frontier manifest``.
-"""
+"""``log``, ``audit``, ``manifest``: the fetches of a host, the actions on a job, its record."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""``set``: another value for a setting, for as long as this crawl runs.
-
-It is not kept: where a crawl is started from is the one place that says how it begins.
-
-``scrapy frontier set``.
-
-``scrapy frontier settings``: the settings of the suite.
-"""
+"""``set``: another value for a setting until the running crawl ends. The job does not keep it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""``scrapy frontier status``: whether the crawl runs, why it waits, and the job in figures.
-
-``scrapy frontier hosts``: the hosts with most pending or failed URLs, and why they wait.
-
-``scrapy frontier urls``: what the job knows of the URLs of a host.
-"""
+"""``status``, ``hosts`` and ``urls``: the state of a crawl, of its hosts and of one host's URLs."""
 
 from __future__ import annotations
 

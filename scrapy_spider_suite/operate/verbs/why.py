@@ -1,11 +1,4 @@
-"""When a page is visited again, and why then, in words.
-
-What a job knows of one URL: its state, its place in the queue, and where it came from.
-
-``scrapy frontier why``: why a host waits, what became of a URL and what will.
-
-``scrapy frontier test``: what would become of URLs, before a crawl or beside one.
-"""
+"""``why`` and ``test``: why a host waits, the fate of a URL, and what each rule says of URLs."""
 
 from __future__ import annotations
 
