@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -134,14 +134,6 @@ class WaitingLog:
             self._file = None
 
     __del__ = close
-
-
-def waiting_in(folder: Path) -> Iterator[Item]:
-    """The items in the logs of *folder*, while another process may write them."""
-    for path in sorted(folder.glob("waiting-*.log")):
-        with suppress(FileNotFoundError):  # flushed meanwhile
-            for data, text in _records(path):
-                yield decode(data) if text else data
 
 
 def _open(path: Path) -> int:
