@@ -22,8 +22,6 @@ from scrapy.utils.python import global_object_name
 from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.cluster.agent import Partners, join_cluster, make_agent
-from scrapy_spider_suite.cluster.ledger.ledger_client import make_shared_limits
 from scrapy_spider_suite.crawl.assembly import open_crawl
 from scrapy_spider_suite.crawl.context import Crawl, stays_open
 from scrapy_spider_suite.crawl.deferred_links import DeferredLinks
@@ -42,7 +40,6 @@ from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError, SuiteEr
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.operate.disk_guard import DiskGuard
-from scrapy_spider_suite.operate.executors.call_executor import make_call_service
 from scrapy_spider_suite.operate.executors.running_crawl import make_action_runner
 from scrapy_spider_suite.operate.supervision import Supervision
 from scrapy_spider_suite.pipelines.sinks import sink_pipelines
@@ -54,6 +51,9 @@ from scrapy_spider_suite.urls.url_lists import check_sources
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import BaseDupeFilter
+
+    from scrapy_spider_suite.cluster.agent import Agent, Partners
+    from scrapy_spider_suite.cluster.ledger.ledger_client import SharedLimits
 
 logger = logging.getLogger(__name__)
 
@@ -143,6 +143,8 @@ class FrontierScheduler(BaseScheduler):
         self._closed = True  # until it is open
         self._pauses: set[str] = set()
         self.sinks: list[Sink] = []
+        self._agent: Agent | None = None
+        self._limits: SharedLimits | None = None
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> FrontierScheduler:
@@ -199,8 +201,13 @@ class FrontierScheduler(BaseScheduler):
 
     def _join(self, crawl: Crawl) -> None:
         """Make this process one of several. Raises `SettingsError`."""
-        self._agent = crawl.agent = make_agent(crawl)
-        self._limits = crawl.rates = make_shared_limits(crawl, crawl.settings)
+        if crawl.settings.cluster or crawl.settings.rate_ledger is not None:
+            # A crawl of one process loads nothing of this, redis-py least of all.
+            from scrapy_spider_suite.cluster.agent import make_agent
+            from scrapy_spider_suite.cluster.ledger.ledger_client import make_shared_limits
+
+            self._agent = crawl.agent = make_agent(crawl)
+            self._limits = crawl.rates = make_shared_limits(crawl, crawl.settings)
         if self._agent is not None:
             self._agent.limits = self._limits
             crawl.frontier.admission.router = self._agent.routing
@@ -221,6 +228,9 @@ class FrontierScheduler(BaseScheduler):
         return self._duplicates.open()
 
     async def _begin_among(self, others: Partners) -> None:
+        from scrapy_spider_suite.cluster.agent import join_cluster
+        from scrapy_spider_suite.operate.executors.call_executor import make_call_service
+
         if self._agent is not None:
             self._agent.services.append(make_call_service)
         await join_cluster(others, self)

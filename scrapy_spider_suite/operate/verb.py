@@ -11,19 +11,20 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgpack  # type: ignore[import-untyped]
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.operate.actions import Action, Answer
-from scrapy_spider_suite.operate.job_target import JobTarget
 from scrapy_spider_suite.runtime.text import printable
-from scrapy_spider_suite.store.interface import KV
-from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 from scrapy_spider_suite.urls.normalize import host_of, normalize
-from scrapy_spider_suite.urls.url_lists import BadLine
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.operate.job_target import JobTarget
+    from scrapy_spider_suite.store.interface import KV
+    from scrapy_spider_suite.urls.url_lists import BadLine
 
 Row = dict[str, Any]
 
@@ -46,7 +47,7 @@ Result = tuple[str, dict[str, Any]]
 """The message of an action, and its facts."""
 Work = Generator[Any, None, Result]
 """A long action: yields None between portions, or `WAITING`."""
-Apply = Callable[[JobTarget, Action], Result | Work]
+Apply: TypeAlias = "Callable[[JobTarget, Action], Result | Work]"
 AskJob = Callable[..., Answer | None]
 """`executors.one_job.ask_job`."""
 PORTION = 0.015
@@ -92,6 +93,9 @@ class Invocation:
 
     def folder(self) -> Path:
         """The ``suite`` folder of the job. Raises `JobError` if there is no job."""
+        # The verbs of packs do without the database.
+        from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
+
         folder = Path(str(self.jobdir)) / FOLDER
         if JobFile.read(folder) is None:
             raise JobError(f"{self.jobdir} holds no job of scrapy-spider-suite")

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_spider_suite.analysis.search.index_place import IndexPlace
 from scrapy_spider_suite.errors import PackError, SearchError
 
 if TYPE_CHECKING:
@@ -82,6 +81,9 @@ def remove_texts(folder: Path, accepts: Callable[[str, str], bool]) -> None:
 
 
 def _usable(folder: Path) -> bool:
+    # The add-on asks `require` at each start of Scrapy: it must not load what reads packs.
+    from scrapy_spider_suite.analysis.search.index_place import IndexPlace
+
     place = IndexPlace(folder)
     if not place.exists():
         return False

@@ -11,17 +11,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.cluster.assignment import OwnerTable
-from scrapy_spider_suite.cluster.handover.adopt import (
-    AdoptionResult,
-    adopt_directory,
-    adopt_packs,
-    lost_urls,
-)
 from scrapy_spider_suite.cluster.handover.handover_file import FileTransport, HandoverLabel
 from scrapy_spider_suite.cluster.membership import AgentLease, MemberRecord, Membership, MemberState
 from scrapy_spider_suite.cluster.ownership import Ownership
@@ -45,15 +39,18 @@ from scrapy_spider_suite.operate.executors.all_agents import (
     connect,
     missing_agents,
 )
-from scrapy_spider_suite.operate.job_target import JobTarget, job_at_rest
 from scrapy_spider_suite.operate.verb import Invocation, Row, confirm
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.declarations import read_given, setting_name
 from scrapy_spider_suite.settings.suite import DECLARATIONS
-from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 from scrapy_spider_suite.store.job_status import StatusFile, read_status
 from scrapy_spider_suite.urls.normalize import host_of
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.cluster.handover.adopt import AdoptionResult
+    from scrapy_spider_suite.operate.job_target import JobTarget
+    from scrapy_spider_suite.store.counters import Counters
 
 _COLUMNS = (
     "agent", "state", "share", "holds", "hosts", "pending", "pages", "rate", "lag", "phase",
@@ -350,6 +347,10 @@ class _ClosedReceiver:
 
 
 async def _adopt_job(call: Invocation) -> Row:
+    # Only `adopt` merges rows of a job: the other verbs load no crawl.
+    from scrapy_spider_suite.cluster.handover.adopt import adopt_directory
+    from scrapy_spider_suite.operate.job_target import job_at_rest
+
     folder = call.options.job / FOLDER
     if JobFile.read(folder) is None:
         raise ClusterError(f"{call.options.job} holds no job of scrapy-spider-suite")
@@ -416,6 +417,8 @@ def _refuse_living(row: MemberRecord) -> None:
 
 
 async def _adopt_lost_disk(call: Invocation) -> Row:
+    from scrapy_spider_suite.cluster.handover.adopt import adopt_packs, lost_urls
+
     options = call.options
     async with connect(call) as line:
         row = line.overview.view.row(options.name)
