@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from scrapy.commands import ScrapyCommand, ScrapyHelpFormatter
+from scrapy.commands import ScrapyHelpFormatter
+
+from scrapy_spider_suite.commands import base
 
 
-class Command(ScrapyCommand):
+class Command(base.Command):
     """Scrapy loads this at each start of any command, so everything else is imported late."""
 
-    requires_project = False
-    requires_crawler_process = False
+    name = "fakeweb"
 
     def short_desc(self) -> str:
         """One line for the list of commands."""
@@ -41,7 +42,7 @@ class Command(ScrapyCommand):
         """Serve until Ctrl-C, ``--seconds`` or the end of the parent."""
         from scrapy_spider_suite.testing import cli
 
-        self.exitcode = cli.run(opts, args)
+        self.end(lambda: cli.run(opts, args))
 
 
 class _Formatter(ScrapyHelpFormatter):

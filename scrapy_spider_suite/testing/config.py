@@ -129,7 +129,7 @@ class FakeWebConfig:
 
     seed: int = knob(1, "count", "names the web: another seed, another graph")
     domain: str = knob("fake.test", "text", "hosts are called h000000.DOMAIN, h000001.DOMAIN, …")
-    hosts: int = knob(100, "count", "number of synthetic hosts (0 = only --site and --hostile)")
+    hosts: int = knob(100, "count", "number of synthetic hosts (0: only other ones, as --site)")
     pages: int = knob(100, "count", "mean number of pages of a host", 1)
     pages_sigma: float = knob(0.0, "sigma", "spread of the number of pages over hosts")
     depth: int = knob(3, "count", "clicks from / to the furthest page of a mean host", 1)
@@ -197,6 +197,8 @@ class FakeWebConfig:
         for name in ("port", "dns_port"):
             if getattr(self, name) > 65535:
                 raise SettingsError.of(name, getattr(self, name), "a port of at most 65535")
+        if not (self.hosts or self.sites or self.hostile or self.traps):
+            raise SettingsError.of("hosts", 0, "at least 1 without --site, --hostile or --traps")
         for host, traits in self.overrides.items():
             _check_override(host, traits, self.hosts)
 

@@ -36,12 +36,25 @@ def test_help_has_the_examples() -> None:
     assert "(Default" not in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [("--hosts", "x"), ("--speed", "2"), ("extra",)])
+@pytest.mark.parametrize(
+    "arguments", [("--hosts", "x"), ("--hosts", "0"), ("--speed", "2"), ("extra",)]
+)
 def test_bad_options_are_one_line(arguments: tuple[str, ...]) -> None:
     """And exit code 2."""
     done = scrapy(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_has_read_enough() -> None:
+    """``--list-hostile | head`` ends without a traceback."""
+    listing = subprocess.Popen(
+        [*process_of("fakeweb"), "--list-hostile"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert listing.stdout is not None
+    listing.stdout.close()
+    assert listing.communicate(timeout=60)[1] == ""
 
 
 def test_it_is_light() -> None:
