@@ -1,17 +1,14 @@
-"""What each rule of a crawl says of a URL, in words.
-
-What ``why`` and ``test`` have in common: by which terms a URL is judged.
-"""
+"""The findings of each rule of a crawl about a URL, for ``why`` and ``test``."""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from scrapy_spider_suite.crawl.crawl_policy import policy_fields
 from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS, FilterSet
@@ -28,7 +25,7 @@ from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.fetch.address_rules import AddressPolicy, literal_address
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
-from scrapy_spider_suite.frontier.policy import Exclusion, Policy
+from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.robots_rules import (
     RobotsRules,
     RobotsVerdict,
@@ -62,104 +59,94 @@ _MEANING = {
     Stage.FOLLOW: "links to it are not taken",
     Stage.STORE: "its items are not stored",
 }
-
-
-class FilterRefusal(NamedTuple):
-    """A filter that does not want it, *why* by its atoms, and *where* the first of them stands."""
-
-    stage: Stage
-    why: str
-    where: str
-
-    @property
-    def final(self) -> bool:
-        """Whether the URL is not fetched for it."""
-        return self.stage not in (Stage.PARSE, Stage.STORE)
-
-
-def filter_refusals(
-    filters: FilterSet, terms: CrawlTerms, stages: Collection[Stage], url: str, subject: LinkFacts,
-    known: Collection[Fact],
-) -> Iterator[FilterRefusal]:  # fmt: skip
-    """Each filter of *stages* that does not want the normal *url*, whatever is not *known*.
-
-    A response is never known here: of filters that ask for it this tells only what goes for all.
-    """
-    for stage in stages:
-        found = filters.of.get(stage)
-        if found is None:
-            continue
-        where = terms.where(setting_name(FILTER_SETTINGS[stage]))
-        try:
-            wanted, said = found.verdict(url, subject, known)
-        except Exception as error:  # an atom of the project's own
-            why = f"{_MEANING[stage]}: the filter fails at it ({error!r})"
-            yield FilterRefusal(stage, why, where)
-            continue
-        if wanted is False:
-            why = " and ".join(map(str, said)) or "the filter is FALSE"
-            place = f", line {said[0].atom.line}, column {said[0].atom.column}" if said else ""
-            yield FilterRefusal(stage, f"{_MEANING[stage]}: {why}", where + place)
-
-
+_UNUSABLE = {
+    Unusable.NOT_HTTP: "no web address: its scheme is neither http nor https",
+    Unusable.MALFORMED: "no web address: it cannot be parsed as a URL",
+}
+_REASONS = {
+    OutOfScope.TOO_DEEP: ("DEPTH_LIMIT", "deeper than links are followed"),
+    OutOfScope.TOO_LONG: ("URLLENGTH_LIMIT", "longer than URLs may be"),
+}
 MINING = "mining"
-"""The rule by which what nobody linked to is forgotten."""
+"""The rule that gives up guessed URLs."""
+_PARSER = "scrapy.robotstxt.ProtegoRobotParser"  # in whose place the suite judges
 
 
-class Ruling(NamedTuple):
-    """Why a URL is refused, by which rule, and where that is laid down."""
+class Judgement(StrEnum):
+    FETCH = "fetch"
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The judgement of one *rule*: *why* in words, and *where* the rule is laid down."""
 
     rule: str
+    judgement: Judgement
     why: str
-    where: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.why}{f' [{self.where}]' if self.where else ''}"
 
 
-def in_words(terms: CrawlTerms, refusal: TrapRefusal) -> Ruling:
-    """*refusal* in words."""
+def decisive(findings: list[Finding]) -> Finding:
+    """The first finding that refuses, else the first that delays."""
+    for judgement in (Judgement.REFUSE, Judgement.WAIT):
+        for finding in findings:
+            if finding.judgement is judgement:
+                return finding
+    return Finding("nothing", Judgement.FETCH, "nothing stands in the way")
+
+
+def trap_finding(
+    terms: CrawlTerms, refusal: TrapRefusal, judgement: Judgement = Judgement.REFUSE
+) -> Finding:
     why = str(refusal) if refusal.trap is Trap.PREFIX else f"a trap: {refusal}"
-    return Ruling("trap", why, terms.where("SUITE_TRAPS", refusal.trap.value))
+    return Finding("trap", judgement, why, terms.where("SUITE_TRAPS", refusal.trap.value))
 
 
 class TrapJudge:
-    """Asks of URLs of one job. What a crawl remembers in memory is read from its *store* here."""
+    """Judges URLs of one job by its traps; reads from *store* what a crawl has in memory."""
 
     def __init__(self, terms: CrawlTerms, policy: Policy, store: RocksStore) -> None:
         self._terms = terms
         self._policy = policy
         self._store = store
-        self._grounds = grounds = TrapStats(store)
-        self._traps = Traps(store, policy, grounds, _nothing, self._has_values)
-        self._miner = UrlMiner(grounds, _nothing)
+        self._stats = TrapStats(store)
+        self._traps = Traps(store, policy, self._stats, lambda identity: False, self._has_values)
+        self._miner = UrlMiner(self._stats, lambda identity: False)
 
-    def of_link(self, url: str, host: str) -> Ruling | None:
-        """What becomes of a link to the normal *url* on *host*, whatever that betrays by itself."""
-        refusal = self._permuted(url, host) or self._traps.closed(url, host)
-        return None if refusal is None else in_words(self._terms, refusal)
+    def link_refusal(self, url: str, host: str) -> TrapRefusal | None:
+        """Why a link to the normal *url* on *host* is refused, beside the look of the URL."""
+        return self._permuted(url, host) or self._traps.closed(url, host)
 
-    def at_its_turn(self, entry: Entry) -> Ruling | None:
-        """What becomes of *entry*, which is pending."""
+    def at_its_turn(self, entry: Entry) -> Finding | None:
+        """Why the pending *entry* will be refused."""
         if entry.flags & ASKED_FOR:
             return None
         if self._miner.gave_up(entry):
             why = "mined, and too many like it are not there"
-            return Ruling(MINING, why, self._terms.where("SUITE_GUESS_URLS"))
+            where = self._terms.where("SUITE_GUESS_URLS")
+            return Finding(MINING, Judgement.REFUSE, why, where)
         refusal = self._traps.waited_in(entry.url, entry.host)
-        return None if refusal is None else in_words(self._terms, refusal)
+        return None if refusal is None else trap_finding(self._terms, refusal)
 
-    def put_last(self, entry: Entry) -> Ruling | None:
-        """Why *entry*, which is pending, comes after the others of its host, if it is for a trap.
+    def put_last(self, entry: Entry) -> Finding | None:
+        """Why a trap puts the pending *entry* after the others of its host.
 
         Its priority fell with each of its folders that had had its share, the first one first.
         """
         fell = 0 if entry.flags & ASKED_FOR else round(-entry.priority / BEHIND)
         if fell >= LAST // BEHIND:
-            space = self._traps.numbered(entry.url, self._grounds.get(entry.host))
-            found = space or path_and_query(entry.url)
-            return in_words(self._terms, TrapRefusal(Trap.NUMBERS, found))
+            space = self._traps.numbered(entry.url, self._stats.get(entry.host))
+            refusal = TrapRefusal(Trap.NUMBERS, space or path_and_query(entry.url))
+            return trap_finding(self._terms, refusal, Judgement.FETCH)
         path = path_and_query(entry.url).partition("?")[0]
         if fell <= 0 or not (crowded := [*folders(path)][-fell:]):
             return None
-        return in_words(self._terms, TrapRefusal(Trap.PREFIX, crowded[0]))
+        return trap_finding(self._terms, TrapRefusal(Trap.PREFIX, crowded[0]), Judgement.FETCH)
 
     def _permuted(self, url: str, host: str) -> TrapRefusal | None:
         """What the job knows that differs from *url* in the order of its query only."""
@@ -193,82 +180,49 @@ class TrapJudge:
             yield from self._store.archive.urls.iter(space)
 
 
-def _nothing(identity: bytes) -> bool:
-    return False
-
-
-_UNUSABLE = {
-    Unusable.NOT_HTTP: "no web address: its scheme is neither http nor https",
-    Unusable.MALFORMED: "no web address: it cannot be parsed as a URL",
-}
-_REASONS = {
-    OutOfScope.TOO_DEEP: ("DEPTH_LIMIT", "deeper than links are followed"),
-    OutOfScope.TOO_LONG: ("URLLENGTH_LIMIT", "longer than URLs may be"),
-}
-_PARSER = "scrapy.robotstxt.ProtegoRobotParser"  # in whose place the suite judges
-
-
-class Judgement(StrEnum):
-    """What a rule says of a URL."""
-
-    FETCH = "fetch"
-    WAIT = "wait"
-    REFUSE = "refuse"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one *rule* says: *why* in words, and *where* that is laid down."""
-
-    rule: str
-    judgement: Judgement
-    why: str
-    where: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.rule}: {self.why}{f' [{self.where}]' if self.where else ''}"
-
-
-def decisive(findings: list[Finding]) -> Finding:
-    """The finding that settles it: the first that refuses, else the first that has it wait."""
-    for judgement in (Judgement.REFUSE, Judgement.WAIT):
-        for finding in findings:
-            if finding.judgement is judgement:
-                return finding
-    return Finding("nothing", Judgement.FETCH, "nothing stands in the way")
-
-
 class UrlJudge:
-    """Asks the rules of one job (or of a crawl to be, without *store*), at *wall* time.
+    """Asks the rules of the job of *reader*, or of a crawl by *terms* that is to begin.
 
-    *addresses* says of hosts where they live, as far as that is known.
+    *addresses* are the known addresses of hosts.
     """
 
     def __init__(
-        self, terms: CrawlTerms, policy: Policy, store: RocksStore | None, wall: float,
-        addresses: Mapping[str, str] | None = None, filters: FilterSet | None = None,
+        self, terms: CrawlTerms, reader: StoreReader | None,
+        addresses: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         settings = terms.settings
         self._terms = terms
-        self._policy = policy
-        self._store = store
-        self._wall = wall
+        self._wall = time.time()
         self._known = addresses or {}
-        self._filters = filters or FilterSet()
         self._scope = Scope(
             terms.domains, settings.project.depth_limit, settings.project.urllength_limit
         )
         self._addresses = AddressPolicy(settings.allow_private_addresses)
-        self._traps = None if store is None else TrapJudge(terms, policy, store)
-        if store is not None:
-            self._robots = RobotsStore(store.kv("robots"))
-            for name, _ in store.kv("trusted").items():
-                self._addresses.trust(name.decode())
+        self._policy = Policy(**policy_fields(settings))
+        try:
+            self._policy.overrides = terms.overrides()
+        except SettingsError as error:
+            print(f"scrapy frontier: {error}: judged without its rules", file=sys.stderr)
+        self._filters = FilterSet()
+        try:
+            self._filters = terms.filters()
+        except SettingsError as error:
+            print(f"scrapy frontier: {error}: judged without filters", file=sys.stderr)
+        self._store = self._traps = None
+        if reader is None:
+            return
+        self._store = store = reader.store
+        self._traps = TrapJudge(terms, self._policy, store)
+        self._robots = RobotsStore(store.kv("robots"))
+        for name, _ in store.kv("trusted").items():
+            self._addresses.trust(name.decode())
+        for each in restrictions.stored_blocks(store.kv(restrictions.BLOCKS)):
+            self._policy.blocks.put(HostPattern.parse(each.subject), each.block())
 
     def findings(self, url: str, depth: int = 1, entry: Entry | None = None) -> list[Finding]:
-        """What each rule has to say of *url*, found *depth* links from a seed (0: a seed itself).
+        """The findings of all rules about *url*, *depth* links from a seed (0: a seed itself).
 
-        *entry* is it in the queue, where it is there already.
+        *entry* is the URL in the queue, if it is there.
         """
         normal = parse_reference(url, None)
         if isinstance(normal, Unusable):
@@ -276,53 +230,51 @@ class UrlJudge:
         host = host_of(normal)
         record = self._record(host)
         return [
-            *self._of_scope(normal, host, depth), *self._of_filters(normal, host, depth, entry),
-            *self._of_traps(normal, host, depth),
-            *self._of_budgets(host, record),
-            *self._of_job(), *self._of_address(host), *self._of_bars(normal, host),
-            *self._of_robots(normal, host), *self._of_clock(host, record),
-        ]  # fmt: skip
-
-    # Rules
+            *self._check_scope(normal, host, depth),
+            *self._check_filters(normal, host, depth, entry),
+            *self._check_traps(normal, host, depth),
+            *self._check_budgets(host, record),
+            *self._check_address(host),
+            *self._check_blocks(normal, host),
+            *self._check_robots(normal, host),
+            *self._check_clock(host, record),
+        ]
 
     def at_its_turn(self, entry: Entry) -> list[Finding]:
-        """What will be asked of *entry*, which is pending: it is in scope, whatever that is now."""
+        """The findings about the pending *entry*, for which the scope is not asked again."""
         excused = {"robots"} if entry.flags & Flag.NO_ROBOTS else set()
         if entry.flags & Flag.PROXIED:
             excused.add("address")
         trapped = None if self._traps is None else self._traps.at_its_turn(entry)
         found = [each for each in self.findings(entry.url, 0, entry) if each.rule not in excused]
-        return found if trapped is None else [_refused(trapped), *found]
+        return found if trapped is None else [trapped, *found]
 
     def put_last(self, entry: Entry) -> Finding | None:
-        """Why *entry*, which is pending, comes after the others of its host, if it does."""
-        found = None if self._traps is None else self._traps.put_last(entry)
-        if found is None:
-            return None
-        return Finding(found.rule, Judgement.FETCH, found.why, found.where)
+        """Why the pending *entry* comes after the others of its host, if it does."""
+        return None if self._traps is None else self._traps.put_last(entry)
 
-    def _of_scope(self, url: str, host: str, depth: int) -> Iterator[Finding]:
-        # It is asked when a link is found: whoever names a seed means it.
+    def _refuse(self, rule: str, why: str, setting: str) -> Finding:
+        return Finding(rule, Judgement.REFUSE, why, self._terms.where(setting))
+
+    def _check_scope(self, url: str, host: str, depth: int) -> Iterator[Finding]:
+        # Only links are checked: a seed is meant as it is.
         reason = self._scope.refuses(url, host, depth) if depth else None
-        opened = self._filters.of.get(Stage.SCHEDULE)
-        if reason is None or (
-            reason is OutOfScope.OFF_SITE and opened is not None and opened.needs(Fact.BEYOND)
-        ):
+        if reason is None:
             return
-        if reason is OutOfScope.OFF_SITE:
-            why, where = f"{host} is not among the allowed domains", (
-                f"allowed_domains of {self._terms.spider}"
-            )
-        else:
+        if reason is not OutOfScope.OFF_SITE:
             name, why = _REASONS[reason]
-            where = self._terms.where(name)
-        yield Finding("scope", Judgement.REFUSE, why, where)
+            yield self._refuse("scope", why, name)
+            return
+        opened = self._filters.of.get(Stage.SCHEDULE)
+        if opened is None or not opened.needs(Fact.BEYOND):
+            why = f"{host} is not among the allowed domains"
+            where = f"allowed_domains of {self._terms.spider}"
+            yield Finding("scope", Judgement.REFUSE, why, where)
 
-    def _of_filters(
+    def _check_filters(
         self, url: str, host: str, depth: int, entry: Entry | None
     ) -> Iterator[Finding]:
-        # Seeds, and what is in the queue, are past the first two.
-        stages = [stage for stage in Stage if depth or stage not in (Stage.SCHEDULE, Stage.FOLLOW)]
+        """No response is known here: of filters that need one this tells what holds for all."""
         off_site = self._scope.refuses(url, host, 0) is OutOfScope.OFF_SITE
         subject = LinkFacts("", depth, int(off_site), self._address(host))
         known = {Fact.DEPTH, Fact.BEYOND, *([Fact.ADDRESS] if subject.address else [])}
@@ -330,21 +282,36 @@ class UrlJudge:
             subject.via, subject.depth = entry.referrer, entry.depth
             subject.beyond = entry.hops_outside
             known.add(Fact.VIA)
-        for each in filter_refusals(self._filters, self._terms, stages, url, subject, known):
-            judgement = Judgement.REFUSE if each.final else Judgement.FETCH
-            yield Finding(f"{each.stage.value} filter", judgement, each.why, each.where)
+        for stage, found in self._filters.of.items():
+            # Seeds, and URLs in the queue, are past these two.
+            if not depth and stage in (Stage.SCHEDULE, Stage.FOLLOW):
+                continue
+            where = self._terms.where(setting_name(FILTER_SETTINGS[stage]))
+            try:
+                wanted, said = found.verdict(url, subject, known)
+            except Exception as error:  # an atom of the project's own
+                why = f"the filter fails at it ({error!r})"
+            else:
+                if wanted is not False:
+                    continue
+                why = " and ".join(map(str, said)) or "the filter is FALSE"
+                if said:
+                    where += f", line {said[0].atom.line}, column {said[0].atom.column}"
+            fetched = stage in (Stage.PARSE, Stage.STORE)
+            judgement = Judgement.FETCH if fetched else Judgement.REFUSE
+            yield Finding(f"{stage.value} filter", judgement, f"{_MEANING[stage]}: {why}", where)
 
-    def _of_traps(self, url: str, host: str, depth: int) -> Iterator[Finding]:
-        # As for scope: whoever names a seed means it.
+    def _check_traps(self, url: str, host: str, depth: int) -> Iterator[Finding]:
         if not depth or not self._policy.traps.any:
             return
         betrayed = trap_of_url(url, self._policy.traps, time.gmtime(self._wall).tm_year)
-        if betrayed is not None:
-            yield _refused(in_words(self._terms, TrapRefusal(betrayed)))
-        elif self._traps is not None and (found := self._traps.of_link(url, host)) is not None:
-            yield _refused(found)
+        refusal = None if betrayed is None else TrapRefusal(betrayed)
+        if refusal is None and self._traps is not None:
+            refusal = self._traps.link_refusal(url, host)
+        if refusal is not None:
+            yield trap_finding(self._terms, refusal)
 
-    def _of_budgets(self, host: str, record: HostRecord) -> Iterator[Finding]:
+    def _check_budgets(self, host: str, record: HostRecord) -> Iterator[Finding]:
         terms, policy = self._terms, self._policy
         if record.dead and record.dead != Event.BUDGET.value:
             why = f"the host was given up: {OUTCOMES[Event(record.dead)].meaning}"
@@ -356,56 +323,43 @@ class UrlJudge:
             rules = [rule for name, _, rule in self.rules(host) if name == "max_pages"]
             where = str(rules[0]) if rules else terms.where("SUITE_HOST_MAX_PAGES")
             done = counted(record.done, f"page of {host} is done", f"pages of {host} are done")
-            why = f"{done}, of at most {budget}"
-            yield Finding("budget", Judgement.REFUSE, why, where)
-        yield from self._of_domain(host, record)
-
-    def _of_domain(self, host: str, record: HostRecord) -> Iterator[Finding]:
-        policy, store = self._policy, self._store
-        if store is None:
+            yield Finding("budget", Judgement.REFUSE, f"{done}, of at most {budget}", where)
+        if self._store is None:
             return
-        name, domain = domain_row(store, host)
+        name, domain = domain_row(self._store, host)
         if policy.domain_max_pages and domain.pages >= policy.domain_max_pages:
             why = counted(domain.pages, f"page of {name} is done", f"pages of {name} are done")
-            where = self._terms.where("SUITE_DOMAIN_MAX_PAGES")
-            yield Finding("budget", Judgement.REFUSE, why, where)
+            yield self._refuse("budget", why, "SUITE_DOMAIN_MAX_PAGES")
         known = record.counted or not policy.domain_max_hosts
         if not known and domain.hosts >= policy.domain_max_hosts:
             why = f"{name} has {counted(domain.hosts, 'other host')}"
-            where = self._terms.where("SUITE_DOMAIN_MAX_HOSTS")
-            yield Finding("budget", Judgement.REFUSE, why, where)
+            yield self._refuse("budget", why, "SUITE_DOMAIN_MAX_HOSTS")
+        pages = Counters.load(self._store).done
+        if 0 < policy.job_max_pages <= pages:
+            why = f"the job has {counted(pages, 'page')}"
+            yield Finding("budget", Judgement.WAIT, why, terms.where("SUITE_MAX_PAGES"))
 
-    def _of_job(self) -> Iterator[Finding]:
-        done = 0 if self._store is None else Counters.load(self._store).done
-        if 0 < self._policy.job_max_pages <= done:
-            where = self._terms.where("SUITE_MAX_PAGES")
-            yield Finding("budget", Judgement.WAIT, f"the job has {counted(done, 'page')}", where)
-
-    def _of_address(self, host: str) -> Iterator[Finding]:
+    def _check_address(self, host: str) -> Iterator[Finding]:
         address = self._address(host)
         why = self._addresses.why_refused(address, host) if address else None
         if why is not None:
-            where = self._terms.where("SUITE_ALLOW_PRIVATE_ADDRESSES")
-            yield Finding("address", Judgement.REFUSE, why, where)
+            yield self._refuse("address", why, "SUITE_ALLOW_PRIVATE_ADDRESSES")
 
-    def _of_bars(self, url: str, host: str) -> Iterator[Finding]:
+    def _check_blocks(self, url: str, host: str) -> Iterator[Finding]:
         policy, wall = self._policy, self._wall
-        for exclusion in (
+        for found in (
             policy.exclusion_of_visit(host, self._address(host), wall),
             policy.exclusion_of_url(url, host, wall),
         ):  # fmt: skip
-            if exclusion is not None:
-                until = self._until(exclusion)
-                yield Finding("blocked", Judgement.WAIT, until, str(exclusion.rule))
+            if found is not None:
+                left = found.until - wall
+                until = f", for {display_duration(left)} more" if found.until < NEVER else ""
+                why = f"{found.why}{until}{': ' if found.reason else ''}{found.reason}"
+                yield Finding("blocked", Judgement.WAIT, why, str(found.rule))
 
-    def _until(self, bar: Exclusion) -> str:
-        left = bar.until - self._wall
-        until = f", for {display_duration(left)} more" if left < NEVER - self._wall else ""
-        return f"{bar.why}{until}{': ' if bar.reason else ''}{bar.reason}"
-
-    def _of_robots(self, url: str, host: str) -> Iterator[Finding]:
+    def _check_robots(self, url: str, host: str) -> Iterator[Finding]:
         rule = self._policy.obeys_robots(host, self._address(host))
-        if not (self._obeys_robots if rule is None else rule):
+        if not (self._terms.values.get("ROBOTSTXT_OBEY") if rule is None else rule):
             where = self._terms.where("ROBOTSTXT_OBEY")
             if rule is not None:
                 where = next(str(r) for n, _, r in self.rules(host) if n == "robots")
@@ -415,9 +369,11 @@ class UrlJudge:
         if rules is None:
             yield Finding("robots", Judgement.FETCH, "robots.txt is not known: it is read first")
             return
-        agent = self._agent(host)
+        values = self._terms.values
+        project = values.get("ROBOTSTXT_USER_AGENT") or values.get("USER_AGENT") or "*"
+        agent = self._policy.user_agent(host, self._address(host)) or str(project)
         where = f"robots.txt of {rules.origin}, {self._age(rules)}"
-        parser = self._terms.values.get("ROBOTSTXT_PARSER") or _PARSER
+        parser = values.get("ROBOTSTXT_PARSER") or _PARSER
         if parser != _PARSER and rules.verdict is RobotsVerdict.RULES:
             yield Finding("robots", Judgement.FETCH, f"{parser} decides, not asked here", where)
         elif rules.allowed(url, agent):
@@ -431,7 +387,7 @@ class UrlJudge:
             said = "" if line is None else f" by line {line[0]}: {line[1]}"
             yield Finding("robots", Judgement.REFUSE, f"forbidden to {agent!r}{said}", where)
 
-    def _of_clock(self, host: str, record: HostRecord) -> Iterator[Finding]:
+    def _check_clock(self, host: str, record: HostRecord) -> Iterator[Finding]:
         who = "" if self._store is None else paused_by(self._store.kv("control"))
         if who:
             yield Finding("paused", Judgement.WAIT, "the crawl is paused", who)
@@ -442,14 +398,12 @@ class UrlJudge:
             where = "" if record.why else self._terms.where(name)
             yield Finding("clock", Judgement.WAIT, why, where)
 
-    # What they go by
-
     def rules(self, host: str) -> list[tuple[str, object, object]]:
-        """Every override and block for *host*: what it sets, to what, and who said so."""
+        """The overrides and blocks for *host*: name, value, rule."""
         return [*self._policy.explain(host, self._address(host))]
 
     def robots(self, origin: str) -> RobotsRules | None:
-        """What is known of the robots.txt of *origin*, however old."""
+        """The rules last read from *origin*, however old."""
         return None if self._store is None else self._robots.last(origin)
 
     def one_at_a_time(self, host: str, record: HostRecord) -> bool:
@@ -486,25 +440,12 @@ class UrlJudge:
     def _record(self, host: str) -> HostRecord:
         return HostRecord() if self._store is None else self._store.record(host) or HostRecord()
 
-    @property
-    def _obeys_robots(self) -> bool:
-        return bool(self._terms.values.get("ROBOTSTXT_OBEY"))
-
-    def _agent(self, host: str) -> str:
-        values = self._terms.values
-        project = values.get("ROBOTSTXT_USER_AGENT") or values.get("USER_AGENT") or "*"
-        return self._policy.user_agent(host, self._address(host)) or str(project)
-
     def _address(self, host: str) -> str:
         return literal_address(host) or self._known.get(host, "")
 
 
-def _refused(by: Ruling) -> Finding:
-    return Finding(by.rule, Judgement.REFUSE, by.why, by.where)
-
-
 def display_duration(seconds: float) -> str:
-    """*seconds* in the unit in which a person would say it."""
+    """*seconds* in a readable unit."""
     for unit, length in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -524,7 +465,8 @@ def wait_rows(counts: Iterable[WaitCount], wall: float) -> list[dict[str, Any]]:
     return [
         {
             "reason": each.reason.value, "hosts": each.hosts,
-            "next_visit": None if each.next_visit is None else _left(each.next_visit, wall),
+            "next_visit": None if each.next_visit is None
+            else round(max(0.0, each.next_visit - wall), 1),
         }
         for each in counts
     ]  # fmt: skip
@@ -539,10 +481,6 @@ def wait_counts(rows: Iterable[Mapping[str, Any]], wall: float) -> list[WaitCoun
         )
         for row in rows
     )  # fmt: skip
-
-
-def _left(until: float, wall: float) -> float:
-    return round(max(0.0, until - wall), 1)
 
 
 def wait_summary(counts: Iterable[WaitCount], wall: float) -> str:
@@ -566,25 +504,3 @@ def _wait_in_words(count: WaitCount, wall: float) -> str:
     words = f"{count.hosts:,} {count.reason}"
     left = 0.0 if count.next_visit is None else count.next_visit - wall
     return f"{words} (next in {display_duration(left)})" if left >= 1.0 else words
-
-
-def make_judge(
-    terms: CrawlTerms, reader: StoreReader | None, addresses: Mapping[str, str] | None = None
-) -> UrlJudge:
-    """A judge by *terms*, with what the job of *reader* has stored, its blocks too."""
-    policy = Policy(**policy_fields(terms.settings))
-    try:
-        policy.overrides = terms.overrides()
-    except SettingsError as error:
-        print(f"scrapy frontier: {error}: judged without its rules", file=sys.stderr)
-    filters = FilterSet()
-    try:
-        filters = terms.filters()
-    except SettingsError as error:
-        print(f"scrapy frontier: {error}: judged without filters", file=sys.stderr)
-    wall = time.time()
-    if reader is None:
-        return UrlJudge(terms, policy, None, wall, filters=filters)
-    for each in restrictions.stored_blocks(reader.store.kv(restrictions.BLOCKS)):
-        policy.blocks.put(HostPattern.parse(each.subject), each.block())
-    return UrlJudge(terms, policy, reader.store, wall, addresses, filters)

@@ -31,7 +31,6 @@ from scrapy_spider_suite.operate.judge import (
     UrlJudge,
     decisive,
     display_duration,
-    make_judge,
     wait_counts,
     wait_summary,
     waits_in_status,
@@ -268,7 +267,7 @@ def _of_host(call: Invocation, reader: StoreReader, name: str) -> Row:
     fetch = last_fetch(reader.folder / FETCHES, name, time.time() - _DAY)
     address = fetch.address if fetch else ""
     terms = terms_of_job(call.settings, reader)
-    judging = make_judge(terms, reader, {name: address})
+    judging = UrlJudge(terms, reader, {name: address})
     twins = normalizer_for_reading(terms, reader.store).twins
     seen = [twins.why(f"{scheme}://{name}/") for scheme in ("http", "https")] if twins else []
     pending = [entry.url for entry in islice(reader.pending(name), _SHOWN)]
@@ -293,7 +292,7 @@ def _of_url(call: Invocation, reader: StoreReader, url: str) -> Row:
     terms = terms_of_job(call.settings, reader)
     plain = normalize(url)
     if plain is None:
-        [finding] = make_judge(terms, reader).findings(url)
+        [finding] = UrlJudge(terms, reader).findings(url)
         return {"url": url, "normal_form": None, "state": "unknown", "because": finding.why}
     normalizer = normalizer_for_reading(terms, reader.store)
     normal = normalizer.respell(plain)
@@ -311,7 +310,7 @@ def _of_url(call: Invocation, reader: StoreReader, url: str) -> Row:
             return _of_waiting(url, waits)
     fetch = _fetch_of(reader, normal, known)
     addresses = {host_of(normal): fetch.address} if fetch else {}
-    judging = make_judge(terms, reader, addresses)
+    judging = UrlJudge(terms, reader, addresses)
     row: Row = {"url": url, "normal_form": normal, "host": host_of(normal)}
     if normalizer.twins is not None and (twins := normalizer.twins.why(plain)):
         row["twins"] = twins
@@ -542,7 +541,7 @@ def _read_test(call: Invocation, question: Question) -> Iterator[Row]:
         else:
             terms = terms_of_spider(call.settings, options.spider)
         normal = normalizer_for_reading(terms, None if reader is None else reader.store)
-        yield from _test_rows(options.depth, lines, make_judge(terms, reader), reader, normal)
+        yield from _test_rows(options.depth, lines, UrlJudge(terms, reader), reader, normal)
 
 
 def _show_test(call: Invocation, found: Found) -> int:
