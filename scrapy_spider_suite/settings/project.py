@@ -35,7 +35,7 @@ _ATTRIBUTES = {
 LIVE_SCRAPY_SETTINGS: Mapping[str, v.ValueType] = {
     "CONCURRENT_REQUESTS": _COUNT,
     "DOWNLOAD_TIMEOUT": v.duration(1.0),
-    "LOG_LEVEL": v.log_level(),
+    "LOG_LEVEL": v.log_level,
 }
 """Scrapy's settings that ``scrapy frontier set`` changes in a running crawl."""
 SUITE_EQUIVALENTS: Mapping[str, str] = {
@@ -109,7 +109,7 @@ class ProjectSettings:
 
         per_domain = "CONCURRENT_REQUESTS_PER_DOMAIN"
         return cls(
-            autothrottle_enabled=read("AUTOTHROTTLE_ENABLED", v.boolean()),
+            autothrottle_enabled=read("AUTOTHROTTLE_ENABLED", v.boolean),
             autothrottle_start_delay=read("AUTOTHROTTLE_START_DELAY", _SECONDS),
             concurrency_was_set=_was_set(settings, spidercls, per_domain),
             concurrent_requests=read("CONCURRENT_REQUESTS", _COUNT),
@@ -122,8 +122,8 @@ class ProjectSettings:
             download_slots=_slots(settings),
             download_timeout=read("DOWNLOAD_TIMEOUT", _SECONDS) or 0.0,
             jobdir=settings["JOBDIR"] or None,
-            log_level=read("LOG_LEVEL", v.log_level()),
-            retry_times=read("RETRY_TIMES", _COUNT) if read("RETRY_ENABLED", v.boolean()) else 0,
+            log_level=read("LOG_LEVEL", v.log_level),
+            retry_times=read("RETRY_TIMES", _COUNT) if read("RETRY_ENABLED", v.boolean) else 0,
             robotstxt_user_agent=settings["ROBOTSTXT_USER_AGENT"] or None,
             urllength_limit=read("URLLENGTH_LIMIT", _COUNT),
             user_agent=str(_raw(settings, spidercls, "USER_AGENT") or ""),

@@ -46,7 +46,7 @@ def redis_server(settings: BaseSettings) -> RedisUrl:
         url = f"{scheme}://{f'[{host}]' if ':' in str(host) else host}:{port}"
         url = f"unix://{quote(path)}" if path else url
     try:
-        found = cast(RedisUrl, redis_url().parse(str(url)))
+        found = cast(RedisUrl, redis_url.parse(str(url)))
     except ValueDetailError as error:
         raise SettingsError(f"REDIS_URL: {error}") from None
     parts = urlsplit(found.url)

@@ -92,16 +92,16 @@ class SettingsTable:
         page="broad-crawls.md",
     )
     enabled: bool = setting(
-        START, v.boolean(), True, FIXED,
+        START, v.boolean, True, FIXED,
         "Switches the add-on on or off. A job that was begun with it on cannot go on without it.",
     )
     follow: bool = setting(
-        START, v.boolean(), False, FROM_NOW_ON,
+        START, v.boolean, False, FROM_NOW_ON,
         "Follow every link of every page in bulk, whatever the spider is.",
         page="broad-crawls.md",
     )
     seeds: tuple[str, ...] = setting(
-        START, v.texts(), (), FREE,
+        START, v.texts, (), FREE,
         "URLs and host names to begin with, files of them, and @URLs of such files. A spider's "
         "start() adds to these seeds.",
         page="seeds.md",
@@ -113,19 +113,19 @@ class SettingsTable:
         page="sitemaps.md",
     )
     crawl_name: str = setting(
-        START, v.name(), "", FREE,
+        START, v.name, "", FREE,
         "The name of the crawl, which its packs carry; empty is the spider's name. All agents of "
         "a crawl have the same.",
         page="packs.md",
     )
     operator: str = setting(
-        START, v.line(), "", FREE,
+        START, v.line, "", FREE,
         "The person or institution that crawls. The first record of each pack names it, beside "
         "the contact in USER_AGENT.",
         page="packs.md",
     )
     from_header: bool = setting(
-        START, v.boolean(), False, FREE,
+        START, v.boolean, False, FREE,
         "Send an e-mail address as the From header of all requests: the address in "
         "SUITE_OPERATOR, or else in USER_AGENT.",
         broad=True, page="politeness.md",
@@ -167,12 +167,12 @@ class SettingsTable:
         live=True,
     )
     overrides: Path | None = setting(
-        POLITENESS, v.file(), None, FREE,
+        POLITENESS, v.file, None, FREE,
         "A file of exceptions by host, .domain and CIDR. It is read again whenever it changes.",
         page="overrides.md",
     )
     rate_ledger: RedisUrl | Path | None = setting(
-        POLITENESS, v.redis_or_file(), None, FREE,
+        POLITENESS, v.redis_or_file, None, FREE,
         "Where several crawls keep the delays of hosts and addresses that they share: a Redis by "
         "its URL, or a file of one machine. Empty: the crawl has its own.",
     )
@@ -294,7 +294,7 @@ class SettingsTable:
         broad=900.0, live=True,
     )
     exit_codes: bool = setting(
-        BUDGETS, v.boolean(), False, FREE,
+        BUDGETS, v.boolean, False, FREE,
         "Let the exit code of the scrapy command tell how the crawl ended.",
         broad=True,
     )
@@ -328,12 +328,12 @@ class SettingsTable:
         live=True,
     )
     countries: Path | None = setting(
-        FILTERS, v.file(), None, FREE,
+        FILTERS, v.file, None, FREE,
         "A file with the countries of addresses, for filters: lines of 'network,country' or "
         "'first,last,country'.",
     )
     media_types: tuple[str, ...] = setting(
-        FILTERS, v.media_types(), (), FROM_NOW_ON,
+        FILTERS, v.media_types, (), FROM_NOW_ON,
         "Broad profile: media types of pages that are wanted, with * for any. Of other types the "
         "head alone is read. Empty reads all.",
         live=True, page="broad-crawls.md",
@@ -346,24 +346,24 @@ class SettingsTable:
         page="normal-form.md",
     )
     drop_parameters: tuple[str, ...] = setting(
-        URLS, v.parameters(), (), FIXED,
+        URLS, v.parameters, (), FIXED,
         "Broad profile: query parameters that are left out of URLs.",
         page="normal-form.md",
     )
     url_rules: tuple[str, ...] = setting(
-        URLS, v.url_rules(), (), FIXED,
+        URLS, v.url_rules, (), FIXED,
         "Broad profile: exceptions from SUITE_NORMAL_FORM and SUITE_DROP_PARAMETERS by host and "
         ".domain, a rule a line.",
         page="normal-form.md",
     )
     normalizer: str = setting(
-        URLS, v.import_path(), "", FIXED,
+        URLS, v.import_path, "", FIXED,
         "Broad profile: a callable of the project, or a class of one. It gets every URL and "
         "returns the URL to use, or None to drop it.",
         page="normal-form.md",
     )
     prefer_https: bool = setting(
-        URLS, v.boolean(), False, FROM_NOW_ON,
+        URLS, v.boolean, False, FROM_NOW_ON,
         "Broad profile: use one of http and https, and one of names with and without www. It does "
         "so for hosts whose answers show that both are the same.",
         page="normal-form.md",
@@ -387,7 +387,7 @@ class SettingsTable:
         page="duplicates.md",
     )
     follow_duplicates: bool = setting(
-        URLS, v.boolean(), True, FROM_NOW_ON,
+        URLS, v.boolean, True, FROM_NOW_ON,
         "Follow the links of pages that are duplicates by SUITE_COMPARE_PAGES.",
         page="duplicates.md",
     )
@@ -399,7 +399,7 @@ class SettingsTable:
         "left-most leaf of its paths, the best SUITE_SCORE.",
     )
     score: str | Path = setting(
-        ORDER, v.import_path_or_file(), "", FROM_NOW_ON,
+        ORDER, v.import_path_or_file, "", FROM_NOW_ON,
         "For best-first: a function of a URL, its depth and the page with the link, which returns "
         "a number; the highest comes first. Or a file with a URL or host, a tab and a number a "
         "line, such as `scrapy packs graph DIR --rank` writes.",
@@ -479,17 +479,17 @@ class SettingsTable:
         "pages take up to half as much beside it.",
     )
     require_durable: bool = setting(
-        JOB, v.boolean(), False, FROM_NOW_ON,
+        JOB, v.boolean, False, FROM_NOW_ON,
         "Refuse requests that cannot be stored, instead of keeping them in memory.",
     )
     storable: tuple[str, ...] = setting(
-        JOB, v.dotted_paths(), (), FROM_NOW_ON,
+        JOB, v.dotted_paths, (), FROM_NOW_ON,
         "Classes that requests in the job directory may hold, beside the built-in ones.",
     )
 
     # Network
     dns_servers: tuple[tuple[str, int], ...] = setting(
-        NETWORK, v.name_servers(), (), FREE,
+        NETWORK, v.name_servers, (), FREE,
         "Name servers to ask. Empty asks as the system does: hosts file, search domains.",
     )
     dns_ttl_max: float = setting(
@@ -501,11 +501,11 @@ class SettingsTable:
         "Which addresses are used: both, IPv4 or IPv6."
     )
     allow_private_addresses: bool | tuple[str, ...] = setting(
-        NETWORK, v.hosts_or_networks(), False, FREE,
+        NETWORK, v.hosts_or_networks, False, FREE,
         "Allow connections to private addresses: all, none, or a list of hosts and networks.",
     )
     redis_url: RedisUrl | None = setting(
-        NETWORK, v.redis_url(), None, FREE,
+        NETWORK, v.redis_url, None, FREE,
         "The Redis of the suite; agents need it. Empty: pushed seeds and items use the Redis in "
         "the settings of scrapy-redis (REDIS_URL, REDIS_HOST, REDIS_PARAMS, ...).",
         page="cluster.md",
@@ -513,7 +513,7 @@ class SettingsTable:
 
     # What is kept
     packs_dir: Path | None = setting(
-        KEPT, v.folder(), None, FREE,
+        KEPT, v.folder, None, FREE,
         "A folder for packs: every answer as WARC records, with robots.txt, redirects and errors. "
         "Empty keeps none.",
     )
@@ -531,16 +531,16 @@ class SettingsTable:
         "Age at which a pack is closed and another one begun; 0 closes none for its age.",
     )
     packs_upload: str = setting(
-        KEPT, v.remote_folder(), "", FREE,
+        KEPT, v.remote_folder, "", FREE,
         "Where closed packs are uploaded to, as fsspec writes it, such as 's3://bucket/folder'. "
         "Empty uploads none.",
     )
     packs_keep: bool = setting(
-        KEPT, v.boolean(), True, FREE,
+        KEPT, v.boolean, True, FREE,
         "Keep packs here after their upload; their indexes always stay.",
     )
     index: bool = setting(
-        KEPT, v.boolean(), False, FREE,
+        KEPT, v.boolean, False, FREE,
         "Let a process beside the crawl index the texts of the pages in SUITE_PACKS_DIR, for "
         "`scrapy packs search`.",
         page="search.md",
@@ -552,13 +552,13 @@ class SettingsTable:
         page="on-demand.md",
     )
     items_dir: Path | None = setting(
-        KEPT, v.folder(), None, FREE,
+        KEPT, v.folder, None, FREE,
         "A folder for item packs: items as compressed lines of JSON. With JOBDIR each item is "
         "there exactly once, after kills too. Empty keeps none.",
         page="items.md",
     )
     page_items: bool = setting(
-        KEPT, v.boolean(), False, FREE,
+        KEPT, v.boolean, False, FREE,
         "Let pages be items. With links followed in bulk every page is one; only pages with a "
         "PageItem are packed and counted.",
         page="items.md",
@@ -570,7 +570,7 @@ class SettingsTable:
         page="links.md",
     )
     fetch_log: bool | Path = setting(
-        KEPT, v.switch_or_folder(), True, FREE,
+        KEPT, v.switch_or_folder, True, FREE,
         "Where the fetch log is kept. True: in the job directory, if there is one. False: "
         "nowhere.",
         page="evidence.md",
@@ -581,7 +581,7 @@ class SettingsTable:
         live=True, page="evidence.md",
     )
     quiet_log: bool = setting(
-        KEPT, v.boolean(), False, FREE,
+        KEPT, v.boolean, False, FREE,
         "Fold repeated log lines and tracebacks of the engine into counts, and leave out "
         "tracebacks of network errors.",
         broad=True, live=True, page="running.md",
@@ -595,17 +595,17 @@ class SettingsTable:
         "UDP, without Redis. Empty: the process crawls alone.",
     )
     agent_name: str = setting(
-        AGENTS, v.name(), "", FREE,
+        AGENTS, v.name, "", FREE,
         "The name of this process in its crawl, which its packs carry; empty is the machine's "
         "name. Two agents that run at the same time need two names.",
     )
     assignment: str = setting(
-        AGENTS, v.assignment(), "ring", FIXED,
+        AGENTS, v.assignment, "ring", FIXED,
         "Which agent has a URL. ring: consistent hashing of its host. url-sum and host-parity: as "
         "KSpider and Tarantula. Or the import path of a class.",
     )
     agent_grace: float | None = setting(
-        AGENTS, v.grace_period(), 900.0, FIXED,
+        AGENTS, v.grace_period, 900.0, FIXED,
         "How long the hosts of a lost agent wait for it before other agents get them, or "
         "'forever'. All agents have the same.",
     )
@@ -614,26 +614,26 @@ class SettingsTable:
         "The share of the crawl that this agent has, relative to other agents.",
     )
     agent_address: str = setting(
-        AGENTS, v.address(), "", FREE,
+        AGENTS, v.address, "", FREE,
         "Where other agents reach this agent: an address, or address:port. Empty: the address "
         "from which it reaches Redis, and a free port.",
     )
     agents: tuple[str, ...] = setting(
-        AGENTS, v.texts(), (), FREE,
+        AGENTS, v.texts, (), FREE,
         "All agents of a 'lan', this agent too, each as name=address:port.",
     )
     cluster_key: Secret | None = setting(
-        AGENTS, v.secret(), None, FREE,
+        AGENTS, v.secret, None, FREE,
         "The key by which the agents of a crawl authenticate each other, 16 characters or more. "
         "lan needs it; peers draw one and keep it in Redis.",
     )
     shared_seeds: bool = setting(
-        AGENTS, v.boolean(), True, FREE,
+        AGENTS, v.boolean, True, FREE,
         "Every agent is given the same seeds: each takes its own and drops the rest. False: an "
         "agent sends seeds that belong to other agents on to them.",
     )
     handover_dir: Path | None = setting(
-        AGENTS, v.folder(), None, FREE,
+        AGENTS, v.folder, None, FREE,
         "A folder that all agents share, through which hosts are handed over. Empty: over TCP, to "
         "SUITE_AGENT_ADDRESS.",
     )

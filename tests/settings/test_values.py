@@ -15,9 +15,9 @@ from scrapy_spider_suite.settings import values as v
 @pytest.mark.parametrize(
     ("type_", "raw", "value"),
     [
-        (v.boolean(), "true", True),
-        (v.boolean(), "0", False),
-        (v.boolean(), 1, True),
+        (v.boolean, "true", True),
+        (v.boolean, "0", False),
+        (v.boolean, 1, True),
         (v.integer(0), "7", 7),
         (v.integer(0), 7.0, 7),
         (v.duration(), 4, 4.0),
@@ -31,19 +31,19 @@ from scrapy_spider_suite.settings import values as v
         (v.size(), "2GB", 2 << 30),
         (v.choice("finish", "wait"), "WAIT", "wait"),
         (v.choice("any", "4", "6"), 4, "4"),
-        (v.file(), "", None),
-        (v.switch_or_folder(), "true", True),
-        (v.switch_or_folder(), 0, False),
-        (v.switch_or_folder(), "/no/such/folder", Path("/no/such/folder")),
-        (v.switch_or_folder(), Path("/usr"), Path("/usr")),
-        (v.dotted_paths(), "a.B, c.d.E,", ("a.B", "c.d.E")),
-        (v.dotted_paths(), [], ()),
-        (values.name_servers(), "127.0.0.1:5353", (("127.0.0.1", 5353),)),
-        (values.name_servers(), ["::1", "[::1]:54"], (("::1", 53), ("::1", 54))),
-        (values.hosts_or_networks(), "1", True),
-        (values.hosts_or_networks(), False, False),
+        (v.file, "", None),
+        (v.switch_or_folder, "true", True),
+        (v.switch_or_folder, 0, False),
+        (v.switch_or_folder, "/no/such/folder", Path("/no/such/folder")),
+        (v.switch_or_folder, Path("/usr"), Path("/usr")),
+        (v.dotted_paths, "a.B, c.d.E,", ("a.B", "c.d.E")),
+        (v.dotted_paths, [], ()),
+        (values.name_servers, "127.0.0.1:5353", (("127.0.0.1", 5353),)),
+        (values.name_servers, ["::1", "[::1]:54"], (("::1", 53), ("::1", 54))),
+        (values.hosts_or_networks, "1", True),
+        (values.hosts_or_networks, False, False),
         (
-            values.hosts_or_networks(),
+            values.hosts_or_networks,
             ["127.0.0.0/8", "10.0.0.1", "Intranet.", "[::1]"],
             ("127.0.0.0/8", "10.0.0.1/32", "intranet", "::1/128"),
         ),
@@ -58,8 +58,8 @@ def test_what_is_allowed_is_read(type_: v.ValueType, raw: object, value: object)
 @pytest.mark.parametrize(
     ("type_", "raw"),
     [
-        (v.boolean(), "yes please"),
-        (v.boolean(), 2),
+        (v.boolean, "yes please"),
+        (v.boolean, 2),
         (v.integer(1, 20), 0),
         (v.integer(1, 20), 21),
         (v.integer(1), True),
@@ -78,21 +78,21 @@ def test_what_is_allowed_is_read(type_: v.ValueType, raw: object, value: object)
         (v.size(), 1.5),
         (v.size(), True),
         (v.choice("a", "b"), "c"),
-        (v.file(), "/no/such/file"),
-        (v.file(), 5),
-        (v.switch_or_folder(), __file__),
-        (v.switch_or_folder(), ""),
-        (v.switch_or_folder(), 5),
-        (v.switch_or_folder(), None),
-        (v.dotted_paths(), "notdotted"),
-        (v.dotted_paths(), 5),
-        (v.dotted_paths(), ["a.B", 5]),
-        (values.name_servers(), "ns.example.org"),
-        (values.name_servers(), "127.0.0.1:70000"),
-        (values.hosts_or_networks(), "10.0.0.0/99"),
-        (values.hosts_or_networks(), "999.1.1.1"),
-        (values.hosts_or_networks(), "two words"),
-        (values.hosts_or_networks(), "a..b"),
+        (v.file, "/no/such/file"),
+        (v.file, 5),
+        (v.switch_or_folder, __file__),
+        (v.switch_or_folder, ""),
+        (v.switch_or_folder, 5),
+        (v.switch_or_folder, None),
+        (v.dotted_paths, "notdotted"),
+        (v.dotted_paths, 5),
+        (v.dotted_paths, ["a.B", 5]),
+        (values.name_servers, "ns.example.org"),
+        (values.name_servers, "127.0.0.1:70000"),
+        (values.hosts_or_networks, "10.0.0.0/99"),
+        (values.hosts_or_networks, "999.1.1.1"),
+        (values.hosts_or_networks, "two words"),
+        (values.hosts_or_networks, "a..b"),
     ],
 )
 def test_anything_else_is_a_value_error(type_: v.ValueType, raw: object) -> None:
@@ -105,10 +105,10 @@ def test_a_file_must_exist(tmp_path: Path) -> None:
     """A folder is not a file; a file comes out as a path, whether text or path went in."""
     file = tmp_path / "rules"
     file.touch()
-    assert v.file().parse(str(file)) == file
-    assert v.file().parse(file) == file
+    assert v.file.parse(str(file)) == file
+    assert v.file.parse(file) == file
     with pytest.raises(ValueError, match=tmp_path.name):
-        v.file().parse(tmp_path)
+        v.file.parse(tmp_path)
 
 
 @given(st.floats(0, 1e9), st.sampled_from("smhdw"))
@@ -123,8 +123,8 @@ def test_a_duration_with_a_unit_is_that_many_of_it(number: float, letter: str) -
 def test_garbage_raises_nothing_but_value_error(raw: object) -> None:
     """Whatever a settings file holds, a parser answers or raises what its caller catches."""
     types = [
-        v.boolean(), v.integer(0), v.duration(), v.size(), v.choice("a"), v.file(),
-        v.dotted_paths(), values.name_servers(), values.hosts_or_networks(),
+        v.boolean, v.integer(0), v.duration(), v.size(), v.choice("a"), v.file,
+        v.dotted_paths, values.name_servers, values.hosts_or_networks,
     ]  # fmt: skip
     for type_ in types:
         try:

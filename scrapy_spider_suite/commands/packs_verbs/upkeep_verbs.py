@@ -149,7 +149,7 @@ def _run_upload(call: Invocation) -> int:
 
 def _place(to: str) -> str:
     """What the setting takes, or a folder from here on. Raises `UsageError`, which names none."""
-    kind = remote_folder()
+    kind = remote_folder
     try:
         return str(kind.parse(to if ":" in to else str(Path(to).absolute())))
     except ValueDetailError as error:

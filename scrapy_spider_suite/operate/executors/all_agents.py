@@ -67,7 +67,7 @@ class CrawlConnection(NamedTuple):
 def redis_of(text: str | None) -> RedisUrl:
     """Raises `UsageError`: *text* names no Redis."""
     try:
-        found = redis_url().parse(text or "")
+        found = redis_url.parse(text or "")
     except ValueError as error:
         raise UsageError(f"-j: {error}", print_help=False) from None
     if not isinstance(found, RedisUrl):
