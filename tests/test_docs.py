@@ -302,6 +302,13 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
     assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", prose)) - {"--strict"} <= known
 
 
+def test_only_live_settings_are_offered_to_be_set() -> None:
+    live = {setting_name(name) for name, declared in DECLARATIONS.items() if declared.live}
+    text = "".join(map(text_of, PAGES))
+    offered = set(re.findall(r"frontier set ([A-Z_]+)", text))
+    assert offered <= live | {*LIVE_SCRAPY_SETTINGS}
+
+
 def test_when_each_live_setting_takes_effect() -> None:
     """The table of docs/operating.md has the settings that `set` takes, and no others."""
     section = text_of(DOCS / "operating.md").split("### Set\n")[1].split("\n### ")[0]

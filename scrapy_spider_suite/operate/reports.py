@@ -80,11 +80,17 @@ def link_rows(hosts: Iterable[tuple[str, HostLinks]], limit: int = 0) -> Iterato
         yield {"host": name, **asdict(links)}
 
 
-def degree_rows(degrees: Mapping[str, Mapping[int, int]]) -> Iterator[Row]:
-    """How often each degree occurs, of pages (``out``, ``external``) and of hosts."""
-    for name, counts in degrees.items():
-        for degree, count in sorted(counts.items()):
-            yield {"of": name, "degree": degree, "count": count}
+def degree_rows(degrees: Mapping[str, Mapping[int, int]], limit: int = 0) -> list[Row]:
+    """How often each degree occurs, of pages (``out``, ``external``) and of hosts.
+
+    The *limit* most frequent; 0: all, in the order of degrees.
+    """
+    rows: list[Row] = [
+        {"of": name, "degree": degree, "count": count}
+        for name, counts in degrees.items()
+        for degree, count in sorted(counts.items())
+    ]
+    return heapq.nlargest(limit, rows, key=lambda row: row["count"]) if limit else rows
 
 
 def count_rows(
@@ -202,8 +208,8 @@ REPORTS: Final = {
     ),
     "degrees": Report(
         ("of", "degree", "count"),
-        lambda reader, limit: degree_rows(link_report(_links(reader)).degrees), ("of", "degree"),
-        "count",
+        lambda reader, limit: degree_rows(link_report(_links(reader)).degrees, limit),
+        ("of", "degree"), "count",
     ),
     "languages": Report(
         ("language", "fetches"), _counts("languages", ("language", "fetches")), ("language",),

@@ -70,9 +70,12 @@ class SettingDeclaration:
     live: bool
     page: str
 
-    def default(self, profile: Profile) -> object:
-        """Return the default in *profile*: a value, or a :class:`Derived`."""
-        return self.broad if profile == "broad" else self.spider
+    def default(
+        self, profile: Profile, project: ProjectSettings, given: Mapping[str, Any]
+    ) -> object:
+        """Return the default in *profile* of a crawl whose other settings are *given*."""
+        default = self.broad if profile == "broad" else self.spider
+        return default.rule(project, given) if isinstance(default, Derived) else default
 
 
 class SettingChange(NamedTuple):
@@ -82,22 +85,6 @@ class SettingChange(NamedTuple):
     old: object
     new: object
     kind: SettingKind
-
-
-class SettingRow(NamedTuple):
-    """One setting for a table, as text; *spider* and *broad* are the defaults."""
-
-    name: str
-    value: str
-    unit: str
-    kind: str
-    live: bool
-    allowed: str
-    spider: str
-    broad: str
-    meaning: str
-    group: str
-    page: str
 
 
 _SAME: Any = object()

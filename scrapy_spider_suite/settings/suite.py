@@ -13,11 +13,9 @@ from weakref import WeakKeyDictionary
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.settings.declarations import (
     KEY,
-    Derived,
     Profile,
     SettingChange,
     SettingDeclaration,
-    SettingRow,
     plain_value,
     read_given,
     setting_name,
@@ -82,10 +80,7 @@ class SuiteSettings(SettingsTable):
         given["profile"] = profile = _profile(given, spidercls)
         complete: dict[str, Any] = dict(given)
         for name, declared in DECLARATIONS.items():
-            default = declared.default(profile)
-            if isinstance(default, Derived):
-                default = default.rule(project, given)
-            complete.setdefault(name, default)
+            complete.setdefault(name, declared.default(profile, project, given))
         result = cls(project=project, **complete)
         result.check(spider_known=spidercls is not None)
         return result
@@ -98,12 +93,10 @@ class SuiteSettings(SettingsTable):
 
     def defaults(self) -> SuiteSettings:
         """Return the settings of a crawl in this profile that sets none of them."""
-        values: dict[str, Any] = {}
-        for name, declared in DECLARATIONS.items():
-            default = declared.default(self.profile)
-            values[name] = (
-                default.rule(self.project, {}) if isinstance(default, Derived) else default
-            )
+        values: dict[str, Any] = {
+            name: declared.default(self.profile, self.project, {})
+            for name, declared in DECLARATIONS.items()
+        }
         return replace(self, **values | {"profile": self.profile})
 
     def with_value(self, field: str, raw: object) -> SuiteSettings:
@@ -111,12 +104,11 @@ class SuiteSettings(SettingsTable):
 
         The text ``default`` stands for the default of the profile.
         """
-        value: Any = DECLARATIONS[field].default(self.profile)
-        if raw != "default":
-            value = read_given(DECLARATIONS, {setting_name(field): raw})[field]
-        elif isinstance(value, Derived):
+        if raw == "default":
             given = {each: getattr(self, each) for each in DECLARATIONS if each != field}
-            value = value.rule(self.project, given)
+            value: Any = DECLARATIONS[field].default(self.profile, self.project, given)
+        else:
+            value = read_given(DECLARATIONS, {setting_name(field): raw})[field]
         result = replace(self, **{field: value})
         result.check(spider_known=True)
         return result
@@ -136,22 +128,25 @@ class SuiteSettings(SettingsTable):
             if name in stored and (old := plain_value(stored[name])) != new
         ]
 
-    def as_table(self) -> list[SettingRow]:
-        """Return one row for each setting, in the order of declaration, with this crawl's value."""
+    def as_table(self) -> list[dict[str, Any]]:
+        """Return one row for each setting, in the order of declaration, with this crawl's value.
+
+        Values and defaults are text, as a user would write them.
+        """
         return [
-            SettingRow(
-                setting_name(name),
-                shown_value(getattr(self, name), declared.type.unit),
-                declared.type.unit,
-                declared.kind.value,
-                declared.live,
-                declared.type.allowed,
-                shown_value(declared.spider, declared.type.unit),
-                shown_value(declared.broad, declared.type.unit),
-                declared.meaning,
-                declared.group.title,
-                declared.page,
-            )
+            {
+                "name": setting_name(name),
+                "value": shown_value(getattr(self, name), declared.type.unit),
+                "unit": declared.type.unit,
+                "kind": declared.kind.value,
+                "live": declared.live,
+                "allowed": declared.type.allowed,
+                "spider": shown_value(declared.spider, declared.type.unit),
+                "broad": shown_value(declared.broad, declared.type.unit),
+                "meaning": declared.meaning,
+                "group": declared.group.title,
+                "page": declared.page,
+            }
             for name, declared in DECLARATIONS.items()
         ]
 
@@ -168,12 +163,11 @@ class Contradiction:
 
     Attributes:
         setting: the field whose value is refused.
-        holds: whether settings have this contradiction.
-        expected: what is allowed instead, or ``needs …``; may name fields, as in ``{s.phases}``.
-        of_crawl: it is no contradiction for a command that starts no crawl.
+        expected: the allowed value, or ``needs …``; may name fields, as in ``{s.phases}``.
+        of_crawl: checked once the spider is known, which may set the other value. Commands
+            that start no crawl are not checked.
     """
 
-    name: str
     setting: str
     holds: Callable[[SuiteSettings], bool]
     expected: str
@@ -190,90 +184,82 @@ class Contradiction:
 
 CONTRADICTIONS = (
     Contradiction(
-        "links are followed in bulk in the broad profile alone", "follow",
+        "follow",
         lambda s: s.follow and s.profile == "spider", "SUITE_PROFILE to be 'auto' or 'broad'",
     ),
     Contradiction(
-        "a delay of addresses needs a bound of their requests", "ip_concurrency",
+        "ip_concurrency",
         lambda s: s.ip_delay > 0 and not s.ip_concurrency, "1 or more while SUITE_IP_DELAY is set",
     ),
     Contradiction(
-        "best-first needs a score", "score",
-        lambda s: s.order == "best-first" and not s.score,
+        "score", lambda s: s.order == "best-first" and not s.score,
         "an import path or a file with SUITE_ORDER = 'best-first'",
     ),
     Contradiction(
-        "a score is for best-first", "score",
-        lambda s: s.order != "best-first" and bool(s.score),
+        "score", lambda s: s.order != "best-first" and bool(s.score),
         "'' but for SUITE_ORDER = 'best-first'",
     ),
     Contradiction(  # the leaves of a trie stand in no other order
-        "a window of leaves needs the order of leaves", "order",
-        lambda s: s.window == "leaf" and s.order != "bottom-up",
+        "order", lambda s: s.window == "leaf" and s.order != "bottom-up",
         "'bottom-up' with SUITE_WINDOW = 'leaf'",
     ),
     Contradiction(
-        "revisits: least and most", "revisit_least", lambda s: s.revisit_least > s.revisit_most,
+        "revisit_least", lambda s: s.revisit_least > s.revisit_most,
         "at most SUITE_REVISIT_MOST, which is {s.revisit_most:g}",
     ),
     Contradiction(
-        "the index reads packs", "index", lambda s: s.index and s.packs_dir is None,
-        "needs SUITE_PACKS_DIR",
+        "index", lambda s: s.index and s.packs_dir is None, "needs SUITE_PACKS_DIR", of_crawl=True,
     ),
     Contradiction(  # a pack might be gone before it is read
-        "the index reads packs that stay", "index",
-        lambda s: s.index and bool(s.packs_upload) and not s.packs_keep,
+        "index", lambda s: s.index and bool(s.packs_upload) and not s.packs_keep,
         "False with SUITE_PACKS_KEEP = False",
     ),
     Contradiction(
-        "a guard is shorter than its phase", "phase_guard",
-        lambda s: s.phase_guard >= s.phase_seconds,
+        "phase_guard", lambda s: s.phase_guard >= s.phase_seconds,
         "less than SUITE_PHASE_SECONDS, which is {s.phase_seconds:g}",
     ),
     Contradiction(  # the crawl would end while hosts wait for their phase
-        "the crawl waits for all phases", "max_wait",
-        lambda s: s.phases > 1 and 0 < s.max_wait < s.phases * s.phase_seconds,
+        "max_wait", lambda s: s.phases > 1 and 0 < s.max_wait < s.phases * s.phase_seconds,
         "0, or {s.phases} SUITE_PHASES of {s.phase_seconds:g} s at the least",
     ),
     Contradiction(  # a fingerprint says in which slot its host is, and no more
-        "a sieve goes with the ring", "seen_store",
+        "seen_store",
         lambda s: s.cluster != "" and s.seen_store == "sieve" and s.assignment != "ring",
         "'trie' or 'plain' with SUITE_CLUSTER and SUITE_ASSIGNMENT = {s.assignment!r}",
     ),
     Contradiction(
-        "peers meet in Redis", "cluster",
-        lambda s: s.cluster == "peers" and s.redis_url is None, "needs SUITE_REDIS_URL",
+        "cluster", lambda s: s.cluster == "peers" and s.redis_url is None, "needs SUITE_REDIS_URL",
     ),
     Contradiction(
-        "agents of a lan know each other", "cluster",
+        "cluster",
         lambda s: s.cluster == "lan" and not (s.agents and s.cluster_key and s.agent_name),
         "needs SUITE_AGENTS, SUITE_AGENT_NAME and SUITE_CLUSTER_KEY",
     ),
     Contradiction(  # nobody could keep the delay of an address that has hosts of two agents
-        "agents of a lan share addresses by a ledger", "ip_concurrency",
+        "ip_concurrency",
         lambda s: s.cluster == "lan" and s.rate_ledger is None and s.ip_concurrency > 0,
         "0, and SUITE_IP_DELAY = 0, or SUITE_RATE_LEDGER, with SUITE_CLUSTER = 'lan'",
     ),
     Contradiction(
-        "back-off: base and most", "backoff_base", lambda s: s.backoff_base > s.backoff_max,
+        "backoff_base", lambda s: s.backoff_base > s.backoff_max,
         "at most SUITE_BACKOFF_MAX, which is {s.backoff_max:g}",
     ),
     Contradiction(
-        "spiders of the spider profile read links themselves", "read_links",
-        lambda s: s.read_links != "eager" and s.profile == "spider",
+        "read_links", lambda s: s.read_links != "eager" and s.profile == "spider",
         "'eager' in the spider profile, whose spiders read links themselves", of_crawl=True,
     ),
     Contradiction(
-        "links are read out of packs", "read_links",
+        "read_links",
         lambda s: s.read_links != "eager" and s.packs_dir is None, "needs SUITE_PACKS_DIR",
+        of_crawl=True,
     ),
     Contradiction(
-        "links are read out of packs that stay", "read_links",
+        "read_links",
         lambda s: s.read_links != "eager" and bool(s.packs_upload) and not s.packs_keep,
         "'eager' with SUITE_PACKS_KEEP = False: links are read out of packs that are here",
     ),
     Contradiction(  # `scrapy packs upload` has packs of other crawls
-        "only packs are uploaded", "packs_upload",
+        "packs_upload",
         lambda s: bool(s.packs_upload) and s.packs_dir is None, "needs SUITE_PACKS_DIR",
         of_crawl=True,
     ),

@@ -87,6 +87,14 @@ def test_link_statistics(finished: Path, frontier: Frontier, arrivals: list[Arri
     assert word["times"] >= sum(row["links"] for row in links) > len(pages)
 
 
+def test_the_most_frequent_degrees(finished: Path, frontier: Frontier) -> None:
+    degrees = frontier("report", "degrees", "-j", str(finished), "--json").rows
+    two = frontier("report", "degrees", "--limit", "2", "-j", str(finished), "--json").rows
+    counts = sorted((row["count"] for row in degrees), reverse=True)
+    assert [row["count"] for row in two] == counts[:2]
+    assert len(counts) > 2
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_form_says_the_same(name: str, finished: Path, frontier: Frontier) -> None:
     """Text, CSV with a line of names, and JSON."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scrapy import Spider
 from scrapy.exceptions import NotConfigured
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
@@ -93,7 +94,7 @@ def _slowly(honest: Any) -> Any:
 def test_what_does_not_fit(wrong: dict[str, Any], why: str, tmp_path: Path) -> None:
     """Is said at the start."""
     with pytest.raises(SettingsError, match=f"SUITE_INDEX = True.*{why}"):
-        SuiteSettings.from_settings(Settings({**settings(tmp_path), **wrong}))
+        SuiteSettings.from_settings(Settings({**settings(tmp_path), **wrong}), Spider)
 
 
 def test_what_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

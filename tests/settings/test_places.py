@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from scrapy import Spider
 from scrapy.settings import Settings
@@ -40,13 +42,18 @@ def test_a_folder_from_here_on(value: str) -> None:
         read(value)
 
 
-def test_without_packs() -> None:
-    """A crawl that uploads packs and writes none is refused; commands have packs of their own."""
-    settings = Settings({"SUITE_PACKS_UPLOAD": "memory://a"})
-    with pytest.raises(SettingsError, match=r"SUITE_PACKS_UPLOAD = .* needs SUITE_PACKS_DIR"):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PACKS_UPLOAD", "memory://a"), ("INDEX", True), ("READ_LINKS", "on-demand")],
+)
+def test_without_packs(name: str, value: object) -> None:
+    """A crawl without packs is refused; of the project alone, a spider may still set them."""
+    settings = Settings({f"SUITE_{name}": value, "SUITE_PROFILE": "broad"})
+    assert SuiteSettings.from_settings(settings).packs_dir is None
+    with pytest.raises(SettingsError, match=rf"SUITE_{name} = .* needs SUITE_PACKS_DIR"):
         SuiteSettings.from_settings(settings, Spider)
     settings.set("SUITE_PACKS_DIR", "packs")
-    assert SuiteSettings.from_settings(settings, Spider).packs_upload == "memory://a"
+    assert SuiteSettings.from_settings(settings, Spider).packs_dir == Path("packs")
 
 
 @pytest.mark.parametrize("password", ["secret", "12secret/x", "x/secret"])

@@ -209,15 +209,15 @@ def test_a_former_name_is_refused_with_what_became_of_it(name: str, became: str)
 
 def test_the_table_has_a_row_for_each_setting() -> None:
     """Every column is text to print: values as one would write them, defaults in words."""
-    rows = {row.name: row for row in read({"SUITE_REQUESTS_PER_VISIT": 3}).as_table()}
+    rows = {row["name"]: row for row in read({"SUITE_REQUESTS_PER_VISIT": 3}).as_table()}
     assert len(rows) == len(DECLARATIONS)
-    assert rows["SUITE_REQUESTS_PER_VISIT"].value == "3"
-    assert rows["SUITE_HOST_DELAY"][2:8] == (
+    assert rows["SUITE_REQUESTS_PER_VISIT"]["value"] == "3"
+    assert tuple(rows["SUITE_HOST_DELAY"].values())[2:8] == (
         "seconds", "free", True, "a number of seconds >= 0, or one like 10m, 2h, 7d",
         "DOWNLOAD_DELAY", "4, or DOWNLOAD_DELAY if that is longer",
     )  # fmt: skip
-    assert rows["SUITE_DNS_TTL_MAX"].broad == "1d"
-    assert rows["SUITE_OVERRIDES"].value == "None"
+    assert rows["SUITE_DNS_TTL_MAX"]["broad"] == "1d"
+    assert rows["SUITE_OVERRIDES"]["value"] == "None"
 
 
 @pytest.mark.parametrize(("value", "enabled"), [(None, True), ("0", False), (False, False)])

@@ -34,7 +34,7 @@ def _look(call: Invocation, question: Question) -> list[Row]:
         # There is no spider here that would say which it is.
         settings.set("SUITE_PROFILE", job.settings.get("profile"), priority="project")
     suite = SuiteSettings.from_settings(settings)
-    rows = [row._asdict() for row in suite.as_table()]
+    rows = suite.as_table()
     if job is not None:
         for row in rows:
             row["job"] = job.settings.get(row["name"].removeprefix("SUITE_").lower())
