@@ -41,7 +41,7 @@ from scrapy_spider_suite.crawl.requests import (
 from scrapy_spider_suite.errors import PrivateAddressError, ResolveError
 from scrapy_spider_suite.exceptions import PrivateAddressRefused
 from scrapy_spider_suite.fetch.address_rules import pacing_key as address_key
-from scrapy_spider_suite.fetch.exchange import ADDRESS, DEPARTURE, KEEP_ALIVE
+from scrapy_spider_suite.fetch.http_messages import ADDRESS, DEPARTURE, KEEP_ALIVE
 from scrapy_spider_suite.frontier.outcomes import event_of_status
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, departure
 from scrapy_spider_suite.operate.supervision import CommandExit

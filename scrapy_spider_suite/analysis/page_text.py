@@ -17,7 +17,7 @@ from resiliparse.parse.html import HTMLTree
 from resiliparse.parse.lang import detect_fast
 from w3lib.encoding import html_to_unicode
 
-from scrapy_spider_suite.runtime.http_fields import media_type
+from scrapy_spider_suite.runtime.text import media_type
 
 TEXT_MIN: Final = 60
 """Characters of text from which on its language is guessed."""

@@ -22,7 +22,7 @@ from scrapy_spider_suite.errors import FilterError, SettingsError
 from scrapy_spider_suite.exceptions import FilterRefused
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.runtime.http_fields import field_text
+from scrapy_spider_suite.runtime.text import field_text
 from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.urls.filters import (

@@ -17,7 +17,7 @@ from scrapy.http import Response
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import StoppedError, hostname
 from scrapy_spider_suite.exceptions import HostWaitsTooLong, PrivateAddressRefused
-from scrapy_spider_suite.fetch.exchange import MEDIA_TYPES, RECEIVED, TRUNCATE, TRUNCATED
+from scrapy_spider_suite.fetch.http_messages import MEDIA_TYPES, RECEIVED, TRUNCATE, TRUNCATED
 from scrapy_spider_suite.fetch.resolver import suite_resolver
 from scrapy_spider_suite.frontier.politeness import BandwidthLimit
 from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState, Visit

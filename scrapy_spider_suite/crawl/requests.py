@@ -63,11 +63,10 @@ from scrapy_spider_suite.exceptions import (
     TooManyHops,
     UnwantedMediaType,
 )
-from scrapy_spider_suite.fetch.exchange import MEDIA_TYPES, TRUNCATE
-from scrapy_spider_suite.fetch.http_messages import MalformedResponseError
+from scrapy_spider_suite.fetch.http_messages import MEDIA_TYPES, TRUNCATE, MalformedResponseError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
-from scrapy_spider_suite.runtime.http_fields import field_text
+from scrapy_spider_suite.runtime.text import field_text
 from scrapy_spider_suite.store.request_codec import RequestCodec
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import Normal, Normalizer

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_spider_suite.crawl.crawl_policy import PolicyFile, get_policy_file
 from scrapy_spider_suite.crawl.preparation import find_mailbox
-from scrapy_spider_suite.runtime.http_fields import field_text
+from scrapy_spider_suite.runtime.text import field_text
 from scrapy_spider_suite.settings.suite import suite_settings
 
 if TYPE_CHECKING:

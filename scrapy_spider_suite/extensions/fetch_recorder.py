@@ -17,12 +17,12 @@ from scrapy_spider_suite.crawl.gate import FinishedFetch, add_fetch_observer
 from scrapy_spider_suite.crawl.requests import VIA, event_of_error
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import UnwantedMediaType
-from scrapy_spider_suite.fetch.exchange import ADDRESS
 from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER, FetchLine, FetchLog, format_line
+from scrapy_spider_suite.fetch.http_messages import ADDRESS
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
-from scrapy_spider_suite.runtime.http_fields import field_text, media_type
 from scrapy_spider_suite.runtime.refusal import refuse_crawl
 from scrapy_spider_suite.runtime.tasks import PeriodicTask
+from scrapy_spider_suite.runtime.text import field_text, media_type
 from scrapy_spider_suite.settings.project import is_crawl, uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed

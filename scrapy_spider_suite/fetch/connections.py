@@ -11,6 +11,7 @@ import contextlib
 import errno
 import ipaddress
 import logging
+import resource
 import socket
 import ssl
 from collections import OrderedDict
@@ -27,10 +28,7 @@ from scrapy.exceptions import (
 from scrapy_spider_suite.errors import OutOfFilesError
 
 if TYPE_CHECKING:
-    from scrapy import Request
     from scrapy.crawler import Crawler
-
-    from scrapy_spider_suite.fetch.exchange import HttpExchange
 
 logger = logging.getLogger(__name__)
 
@@ -67,19 +65,20 @@ class Connection(asyncio.Protocol):
     """One TCP or TLS connection.
 
     Attributes:
+        listener: gets the bytes of an answer; None: idle.
         peer: the connected address.
         fetches: requests sent on it.
         idle_until: loop time, in seconds, at which an idle one is closed.
     """
 
     __slots__ = (
-        "_holds_slot", "_listener", "_pool", "_transport", "certificate", "fetches",
-        "idle_until", "key", "peer",
+        "_holds_slot", "_pool", "_transport", "certificate", "fetches", "idle_until", "key",
+        "listener", "peer",
     )  # fmt: skip
 
     def __init__(self, pool: ConnectionPool, key: ConnectionKey) -> None:
         self._pool = pool
-        self._listener: ConnectionListener | None = None
+        self.listener: ConnectionListener | None = None
         self._holds_slot = False
         self._transport: asyncio.Transport | None = None
         self.key = key
@@ -105,21 +104,17 @@ class Connection(asyncio.Protocol):
             self._holds_slot = True
 
     def send(self, request: bytes, listener: ConnectionListener) -> None:
-        """Send *request*; *listener* hears what follows, until `end_exchange`."""
+        """Send *request*; *listener* gets the answer, until `listener` is None again."""
         self.fetches += 1
         if self._transport is None:
             listener.disconnected(None)
         else:
-            self._listener = listener
+            self.listener = listener
             self._transport.write(request)
-
-    def end_exchange(self) -> None:
-        """Report to the listener no more; the connection stays open."""
-        self._listener = None
 
     def close(self) -> None:
         """Close at once: a TLS shutdown would wait for the server's answer."""
-        self._listener = None
+        self.listener = None
         if self._transport is not None:
             self._transport.abort()
 
@@ -133,8 +128,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass *data* on; unrequested bytes end an idle connection."""
-        if self._listener is not None:
-            self._listener.received(data)
+        if self.listener is not None:
+            self.listener.received(data)
         else:
             self.close()
 
@@ -144,7 +139,7 @@ class Connection(asyncio.Protocol):
             self._holds_slot = False
             self._pool.slots.release()
         self._pool.forget(self)
-        listener, self._listener = self._listener, None
+        listener, self.listener = self.listener, None
         if listener is not None:
             listener.disconnected(exc)
 
@@ -345,21 +340,15 @@ def _translated(error: OSError, key: ConnectionKey) -> Exception:
     return DownloadFailedError(message)
 
 
-_UNKNOWN: Final = 1_024
-"""Assumed where the system does not tell (Windows: select() stops at 512, proactors do not)."""
 _ENOUGH: Final = (1 << 20, 1 << 16, 10_240)
 """Tried in turn where the hard limit is "infinity", which not every system lets one set."""
 
 
 def raise_file_limit() -> int:
     """Raise the soft limit of open files to the hard one; return the limit."""
-    try:
-        import resource
-    except ImportError:
-        return _UNKNOWN
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     infinite = resource.RLIM_INFINITY
-    for wanted in _ENOUGH if hard == infinite else (hard, *(n for n in _ENOUGH if n < hard)):
+    for wanted in _ENOUGH if hard == infinite else (hard,):
         if soft == infinite or soft >= wanted:
             break
         with contextlib.suppress(OSError, ValueError):
@@ -368,15 +357,6 @@ def raise_file_limit() -> int:
             soft = wanted
     return _ENOUGH[0] if soft == infinite else soft
 
-
-IDLE_SECONDS: Final = 15.0
-"""How long an idle connection is kept if the server does not say how long it keeps it."""
-SERVER_IDLE_SECONDS: Final = 5.0
-"""How long such a server is believed to keep it (the default of Apache and Node)."""
-MAX_IDLE_SECONDS: Final = 120.0
-"""Most seconds that a connection is kept idle."""
-_IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
-"""The list is Twisted's."""
 
 _pools: WeakKeyDictionary[Crawler, ConnectionPool] = WeakKeyDictionary()
 
@@ -392,26 +372,3 @@ def crawler_pool(crawler: Crawler) -> ConnectionPool:
 def idle_limit(files: int) -> int:
     """Return the limit of idle connections for *files* open files."""
     return max(1, files // 4)
-
-
-def seconds_to_keep(request: Request, exchange: HttpExchange) -> float:
-    """Return how long the connection may idle after *exchange*; 0: the server closes it before."""
-    if not exchange.leaves_connection_usable or _asks_to_close(request):
-        return 0.0
-    promised = exchange.reader.keep_alive_timeout
-    next_fetch = request.meta.get("suite_keep_alive")
-    if next_fetch is not None:
-        kept = SERVER_IDLE_SECONDS if promised is None else promised
-        if next_fetch > kept:
-            return 0.0
-    return IDLE_SECONDS if promised is None else min(promised, MAX_IDLE_SECONDS)
-
-
-def may_resend(request: Request) -> bool:
-    """Whether *request* may be sent twice after a dead connection."""
-    return request.method in _IDEMPOTENT and not request.body
-
-
-def _asks_to_close(request: Request) -> bool:
-    values: list[bytes] | None = dict.get(request.headers, b"Connection")
-    return values is not None and b"close" in b",".join(values).lower()

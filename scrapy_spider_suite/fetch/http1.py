@@ -17,18 +17,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pydispatch.dispatcher import getAllReceivers  # type: ignore[import-untyped]
+from scrapy import signals
 from scrapy.exceptions import (
     CannotResolveHostError,
+    DownloadCancelledError,
     DownloadFailedError,
     DownloadTimeoutError,
     NotConfigured,
     NotSupported,
     ResponseDataLossError,
+    StopDownload,
 )
+from scrapy.http import Headers
 from scrapy.responsetypes import responsetypes
-from scrapy.signals import spider_closed
+from twisted.python.failure import Failure
+from twisted.web.iweb import UNKNOWN_LENGTH
 
 from scrapy_spider_suite.errors import ResolveError
 from scrapy_spider_suite.exceptions import UnwantedMediaType
@@ -38,18 +44,25 @@ from scrapy_spider_suite.fetch.connections import (
     ConnectionKey,
     connect,
     crawler_pool,
-    may_resend,
-    seconds_to_keep,
 )
-from scrapy_spider_suite.fetch.exchange import (
+from scrapy_spider_suite.fetch.http_messages import (
+    ADDRESS,
+    DEPARTURE,
+    KEEP_ALIVE,
     MEDIA_TYPES,
     RECEIVED,
     TRUNCATE,
-    BodyLimits,
-    ByteSignals,
-    HttpExchange,
+    TRUNCATED,
+    WIRE,
+    MalformedResponseError,
+    Origin,
+    ResponseBoundsError,
+    ResponseReader,
+    StreamEnd,
+    WireCopy,
+    request_bytes,
+    split_url,
 )
-from scrapy_spider_suite.fetch.http_messages import WIRE, Origin, WireCopy, request_bytes, split_url
 from scrapy_spider_suite.fetch.resolver import suite_resolver
 from scrapy_spider_suite.fetch.tls import (
     CONTEXT_FACTORY,
@@ -58,6 +71,7 @@ from scrapy_spider_suite.fetch.tls import (
     make_ssl_context,
     peer_certificate,
 )
+from scrapy_spider_suite.runtime.text import media_type
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.signals import settings_changed
 
@@ -72,20 +86,214 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-async def addresses_for(crawler: Crawler, request: Request, origin: Origin) -> Sequence[str]:
-    """Return the addresses for *request*, at least one, in order of preference.
+IDLE_SECONDS: Final = 15.0
+"""How long an idle connection is kept if the server does not say how long it keeps it."""
+SERVER_IDLE_SECONDS: Final = 5.0
+"""How long such a server is believed to keep it (the default of Apache and Node)."""
+MAX_IDLE_SECONDS: Final = 120.0
+"""Most seconds that a connection is kept idle."""
+_IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
+"""Methods of requests that may be sent twice after a dead connection; the list is Twisted's."""
 
-    ``request.meta["suite_address"]`` if set, else those of the resolver. Raises
-    `CannotResolveHostError`, `PrivateAddressError`.
+
+class BodyLimits(NamedTuple):
+    """How much of a body is read."""
+
+    maxsize: int  # bytes above which the download is cancelled; 0: no limit
+    warnsize: int  # bytes above which a warning is logged; 0: never
+    truncate: int | None  # bytes after which reading stops without an error
+    fail_on_dataloss: bool  # a body that breaks off is an error, else a response with a flag
+    media_types: tuple[str, ...]  # of 2xx answers that are read; () for all
+
+
+class HttpExchange:
+    """One request and its answer on one connection; a `ConnectionListener`.
+
+    Invariant: *outcome* is set once: to None with a response, else to the error.
+
+    Attributes:
+        stop: the exception of a signal handler that stopped the download.
+        unwanted: only the head was read, because of the media type.
+        size: bytes received, head and framing included.
     """
-    booked: str | None = request.meta.get("suite_address")
-    if booked:
-        return (booked,)
-    host = f"[{origin.host}]" if ":" in origin.host else origin.host.rstrip(".")
-    try:
-        return (await suite_resolver(crawler).resolve(host)).addresses
-    except ResolveError as error:
-        raise CannotResolveHostError(str(error)) from error
+
+    __slots__ = (
+        "_crawler", "_head_seen", "_limits", "_request", "_started", "_warned", "flags",
+        "outcome", "reader", "size", "stop", "unwanted",
+    )  # fmt: skip
+
+    def __init__(
+        self, crawler: Crawler, request: Request, limits: BodyLimits, started: float
+    ) -> None:
+        self._crawler = crawler
+        self._request = request
+        self._limits = limits
+        self._started = started  # time.monotonic() when the download began
+        self._head_seen = self._warned = False
+        self.reader = ResponseReader(request.method)
+        self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.flags: list[str] = []
+        self.stop: StopDownload | None = None
+        self.unwanted = False
+        self.size = 0
+
+    def headers(self) -> Headers:
+        headers = Headers()  # filled past its methods: the reader has normalised the names
+        dict.update(headers, self.reader.fields)
+        return headers
+
+    def idle_seconds(self) -> float:
+        """Return how long the connection may idle now; 0: the server closes it before."""
+        reader, request = self.reader, self._request
+        asked: list[bytes] | None = dict.get(request.headers, b"Connection")
+        if asked is not None and b"close" in b",".join(asked).lower():
+            return 0.0
+        if not reader.keeps_alive or self.stop is not None:
+            return 0.0
+        promised = reader.keep_alive_timeout
+        next_fetch = request.meta.get(KEEP_ALIVE)
+        if next_fetch is not None:
+            kept = SERVER_IDLE_SECONDS if promised is None else promised
+            if next_fetch > kept:
+                return 0.0
+        return IDLE_SECONDS if promised is None else min(promised, MAX_IDLE_SECONDS)
+
+    def received(self, data: bytes) -> None:
+        reader = self.reader
+        self.size += len(data)
+        if self.outcome.done():
+            reader.excess = True
+            return
+        known = reader.size
+        try:
+            reader.feed(data)
+        except MalformedResponseError as error:
+            self._on_malformed(error)
+            return
+        if not self._head_seen:
+            if not reader.head_done:
+                return
+            self._on_head()
+        if reader.size > known and not self.outcome.done():
+            self._on_body(known)
+        if reader.done:
+            self._finish()
+
+    def disconnected(self, error: Exception | None) -> None:
+        if self.outcome.done():
+            return
+        end = self.reader.end()
+        why = f": {error}" if error else ""
+        if end is StreamEnd.CLOSED:
+            self._finish("partial")
+        elif self._head_seen:
+            self._lose_data(f"connection closed before the end of the body{why}")
+        elif end is StreamEnd.NOTHING:
+            self._fail(DownloadFailedError(f"connection closed without an answer{why}"))
+        else:
+            self._fail(DownloadFailedError(f"connection closed within the head{why}"))
+
+    def _on_head(self) -> None:
+        self._head_seen = True
+        request, limits, length = self._request, self._limits, self.reader.length
+        request.meta["download_latency"] = monotonic() - self._started
+        if self._has_receiver(signals.headers_received):
+            expected = UNKNOWN_LENGTH if length is None else length
+            self._stop_if_asked(
+                signals.headers_received, headers=self.headers(), body_length=expected
+            )
+            if self.outcome.done():
+                self.reader.cut_body(0)  # what came along with the head was not asked for
+                return
+        if limits.media_types and not self._is_wanted():
+            self.unwanted = True
+            self._finish()
+            self.reader.cut_body(0)
+            return
+        if length is None:
+            return
+        wanted = length if limits.truncate is None else min(length, limits.truncate)
+        self._check_size(wanted, "Expected to receive")
+
+    def _on_body(self, known: int) -> None:
+        # The body from byte *known* on is new.
+        reader, truncate = self.reader, self._limits.truncate
+        if self._has_receiver(signals.bytes_received):
+            self._stop_if_asked(signals.bytes_received, data=reader.body(known))
+            if self.outcome.done():
+                return
+        if truncate is not None and (
+            reader.size > truncate or reader.size == truncate < (reader.length or 0)
+        ):
+            reader.cut_body(truncate)
+            self._finish(TRUNCATED)
+        else:
+            self._check_size(reader.size, "Received")
+
+    def _is_wanted(self) -> bool:
+        if not 200 <= self.reader.status < 300:
+            return True
+        types = self.reader.fields.get(b"Content-Type", [b""])
+        found, wanted = media_type(types[-1].decode("latin-1")), self._limits.media_types
+        return not found or found in wanted or f"{found.partition('/')[0]}/*" in wanted
+
+    def _on_malformed(self, error: MalformedResponseError) -> None:
+        # The beginning of a broken body may be wanted.
+        if self.reader.head_done and not isinstance(error, ResponseBoundsError):
+            if not self._head_seen:
+                self._on_head()
+            self._lose_data(str(error))
+        else:
+            self._fail(error)
+
+    def _has_receiver(self, signal: object) -> bool:
+        return next(iter(getAllReceivers(self._crawler.signals.sender, signal)), None) is not None
+
+    def _stop_if_asked(self, signal: object, **named: Any) -> None:
+        results = self._crawler.signals.send_catch_log(
+            signal=signal, request=self._request, spider=self._crawler.spider, **named
+        )
+        for receiver, result in results:
+            if isinstance(result, Failure) and isinstance(result.value, StopDownload):
+                name = getattr(receiver, "__qualname__", repr(receiver))
+                logger.debug("Download stopped for %s from signal handler %s", self._request, name)
+                self.stop = result.value
+                self._finish("download_stopped")
+                return
+
+    def _lose_data(self, why: str) -> None:
+        if self._limits.fail_on_dataloss:
+            self._fail(ResponseDataLossError(why))
+        else:
+            self._finish("dataloss")
+
+    def _check_size(self, size: int, prefix: str) -> None:
+        limits = self._limits
+        if limits.maxsize and size > limits.maxsize:
+            message = (
+                f"{prefix} {size} bytes which is larger than download max size"
+                f" ({limits.maxsize}) in request {self._request}."
+            )
+            logger.warning(message)
+            self._fail(DownloadCancelledError(message))
+        elif limits.warnsize and size > limits.warnsize and not self._warned:
+            self._warned = True
+            logger.warning(
+                "%s %d bytes which is larger than download warn size (%d) in request %s.",
+                prefix, size, limits.warnsize, self._request,
+            )  # fmt: skip
+
+    def _finish(self, flag: str | None = None) -> None:
+        if not self.outcome.done():
+            self.reader.release()
+            if flag:
+                self.flags.append(flag)
+            self.outcome.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if not self.outcome.done():
+            self.reader.release()
+            self.outcome.set_exception(error)
 
 
 class Http1Handler:
@@ -116,8 +324,7 @@ class Http1Handler:
         self._pool = crawler_pool(crawler)
         crawler.signals.connect(self._changed, settings_changed)
         # Handlers are closed after the stats were dumped.
-        crawler.signals.connect(self._count, spider_closed)
-        self._signals = ByteSignals(crawler)
+        crawler.signals.connect(self._publish_counts, signals.spider_closed)
         self._timeout = settings.getfloat("DOWNLOAD_TIMEOUT")
         self._maxsize = settings.getint("DOWNLOAD_MAXSIZE")
         self._warnsize = settings.getint("DOWNLOAD_WARNSIZE")
@@ -160,13 +367,20 @@ class Http1Handler:
                 f"Getting {request.url} took longer than {seconds} seconds."
             ) from None
         except ResponseDataLossError:
-            self._warn_of_dataloss(request.url)
+            if not self._dataloss_warned:
+                self._dataloss_warned = True
+                logger.warning(
+                    "Got data loss in %s. If you want to process broken responses set the setting "
+                    "DOWNLOAD_FAIL_ON_DATALOSS = False -- This message won't be shown in further "
+                    "requests",
+                    request.url,
+                )
             raise
         if self._packed:
             meta[WIRE] = _wire_copy(message, connection, exchange)
         return self._response(request, connection, exchange)
 
-    def _count(self) -> None:
+    def _publish_counts(self) -> None:
         if self._crawler.stats is not None:
             for name, value in self._pool.statistics().items():
                 self._crawler.stats.set_value(f"suite/connections/{name}", value)
@@ -184,11 +398,11 @@ class Http1Handler:
         self, request: Request, origin: Origin, message: bytes, timeout: asyncio.Timeout
     ) -> tuple[Connection, HttpExchange]:
         started = monotonic()
-        if (departure := request.meta.get("suite_departure")) is not None:
+        if (departure := request.meta.get(DEPARTURE)) is not None:
             departure.hold()
         bind = request.meta.get("bindaddress")
         bind = self._bind if bind is None else _bind_address(bind)
-        addresses = await addresses_for(self._crawler, request, origin)
+        addresses = await self._addresses(request, origin)
         server = origin.scheme, origin.host, origin.port, bind
         keys = [ConnectionKey(each, *server) for each in addresses]
         connection = next(filter(None, map(self._pool.checkout, keys)), None)
@@ -198,7 +412,7 @@ class Http1Handler:
                 return await self._converse(request, connection, exchange, message)
             except DownloadFailedError:
                 # Without a byte of an answer: the server closed it just as it was taken.
-                if not (exchange.unanswered and may_resend(request)):
+                if exchange.reader.touched or request.method not in _IDEMPOTENT or request.body:
                     raise
                 self._pool.counts["retried"] += 1
                 await _wait_before_resend(request, timeout)
@@ -206,21 +420,32 @@ class Http1Handler:
         exchange = self._exchange(request, started)
         return await self._converse(request, connection, exchange, message)
 
+    async def _addresses(self, request: Request, origin: Origin) -> Sequence[str]:
+        # At least one, in order of preference.
+        booked: str | None = request.meta.get(ADDRESS)
+        if booked:
+            return (booked,)
+        host = f"[{origin.host}]" if ":" in origin.host else origin.host.rstrip(".")
+        try:
+            return (await suite_resolver(self._crawler).resolve(host)).addresses
+        except ResolveError as error:
+            raise CannotResolveHostError(str(error)) from error
+
     async def _converse(
         self, request: Request, connection: Connection, exchange: HttpExchange, message: bytes
     ) -> tuple[Connection, HttpExchange]:
-        keep = 0.0
+        idle_seconds = 0.0
         connection.send(message, exchange)
-        if (departure := request.meta.get("suite_departure")) is not None:
+        if (departure := request.meta.get(DEPARTURE)) is not None:
             departure.gone(monotonic())  # after the bytes: whatever held them up delays no less
         try:
             await exchange.outcome
-            keep = seconds_to_keep(request, exchange)
+            idle_seconds = exchange.idle_seconds()
         finally:
-            connection.end_exchange()
+            connection.listener = None
             request.meta[RECEIVED] = request.meta.get(RECEIVED, 0) + exchange.size
-            if keep > 0:
-                self._pool.keep_idle(connection, keep)
+            if idle_seconds > 0:
+                self._pool.keep_idle(connection, idle_seconds)
             else:
                 connection.close()
         return connection, exchange
@@ -252,8 +477,7 @@ class Http1Handler:
             meta.get("download_fail_on_dataloss", self._fail_on_dataloss),
             tuple(meta.get(MEDIA_TYPES, ())),
         )
-        outcome = asyncio.get_running_loop().create_future()
-        return HttpExchange(request, limits, self._signals, outcome, started)
+        return HttpExchange(self._crawler, request, limits, started)
 
     def _response(
         self, request: Request, connection: Connection, exchange: HttpExchange
@@ -294,16 +518,6 @@ class Http1Handler:
                 pool.retryAutomatically = False  # at once, that is: without the delay
         return await self._proxied.download_request(request)  # type: ignore[no-any-return]
 
-    def _warn_of_dataloss(self, url: str) -> None:
-        if not self._dataloss_warned:
-            self._dataloss_warned = True
-            logger.warning(
-                "Got data loss in %s. If you want to process broken responses set the setting "
-                "DOWNLOAD_FAIL_ON_DATALOSS = False -- This message won't be shown in further "
-                "requests",
-                url,
-            )
-
 
 def _wire_copy(message: bytes, connection: Connection, exchange: HttpExchange) -> WireCopy:
     reader, tls = exchange.reader, connection.ssl_object
@@ -316,7 +530,7 @@ def _wire_copy(message: bytes, connection: Connection, exchange: HttpExchange) -
 async def _wait_before_resend(request: Request, timeout: asyncio.Timeout) -> None:
     # The server may have read the request before it closed the connection: to it, this is another
     # one. The wait does not count against *timeout*.
-    seconds = request.meta.get("suite_keep_alive") or 0.0
+    seconds = request.meta.get(KEEP_ALIVE) or 0.0
     deadline = timeout.when()
     if seconds > 0 and deadline is not None:
         timeout.reschedule(deadline + seconds)

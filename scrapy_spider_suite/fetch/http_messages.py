@@ -421,8 +421,16 @@ _WANTS_LENGTH: Final = frozenset({"POST", "PUT", "PATCH"})
 _known_names: set[bytes] = set()
 
 
+ADDRESS: Final = "suite_address"
+KEEP_ALIVE: Final = "suite_keep_alive"
+DEPARTURE: Final = "suite_departure"
+TRUNCATE: Final = "suite_truncate"
+MEDIA_TYPES: Final = "suite_media_types"
+RECEIVED: Final = "suite_received"
 WIRE: Final = "suite_wire"
-"""Meta key of a `WireCopy`."""
+"""Keys of a request's meta; see `Http1Handler`."""
+TRUNCATED: Final = "truncated"
+"""The flag of a response whose body was not read to its end."""
 
 
 class WireCopy(NamedTuple):

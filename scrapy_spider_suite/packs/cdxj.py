@@ -24,7 +24,7 @@ from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import http_records
 from scrapy_spider_suite.packs.containers import RecordPlace
 from scrapy_spider_suite.packs.warc import FIELDS, Record, clean_url
-from scrapy_spider_suite.runtime.http_fields import media_type
+from scrapy_spider_suite.runtime.text import media_type
 
 _URL = re.compile(r"(?i)(https?|ftp)://([^/?#]*)([^?#]*)(?:\?([^#]*))?")
 _WWW = re.compile(r"^www\d*\.")

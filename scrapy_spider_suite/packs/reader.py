@@ -34,7 +34,7 @@ from scrapy_spider_suite.packs.pack_file import (
 from scrapy_spider_suite.packs.scan import Damage, RecordGroup, read_two_records, scan
 from scrapy_spider_suite.packs.sorted_lines import GrowingLines
 from scrapy_spider_suite.packs.warc import IDENTICAL, Link, Record, parse_date
-from scrapy_spider_suite.runtime.http_fields import media_type
+from scrapy_spider_suite.runtime.text import media_type
 from scrapy_spider_suite.urls.extract import PageContext, extract_edges
 
 logger = logging.getLogger(__name__)

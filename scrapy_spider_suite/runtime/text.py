@@ -1,12 +1,31 @@
-"""Numbers in sentences ("1 URL", "2,000 URLs"), and foreign text on one line."""
+"""Numbers in sentences ("1 URL", "2,000 URLs"), foreign text on one line, header fields as text."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """*number* with *one*, or with *many* (by default *one* and an s) unless it is 1."""
+    """Return *number* with *one*, or with *many* (by default *one* and an s) unless it is 1."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
 def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+class Headers(Protocol):
+    """Scrapy's ``Headers``, or an object like it."""
+
+    def get(self, key: str, /) -> bytes | None:
+        ...
+
+
+def field_text(headers: Headers, name: str) -> str:
+    """Return the last value of the field *name*, decoded as latin-1; "" without one."""
+    return (headers.get(name) or b"").decode("latin-1")
+
+
+def media_type(content_type: str) -> str:
+    """Return the type in a ``Content-Type``: lower case, no parameters (RFC 9110 §8.3.1)."""
+    return content_type.partition(";")[0].strip().lower()

@@ -17,7 +17,7 @@ from scrapy_spider_suite.crawl.empty_runs import ANSWERED, is_noted, note_fact
 from scrapy_spider_suite.crawl.filters import get_filters
 from scrapy_spider_suite.crawl.requests import SITEMAP
 from scrapy_spider_suite.exceptions import FilterRefused
-from scrapy_spider_suite.fetch.exchange import ADDRESS
+from scrapy_spider_suite.fetch.http_messages import ADDRESS
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
 from scrapy_spider_suite.urls.filters import Stage
 

@@ -9,7 +9,7 @@ from support.byte_servers import Peer, RawServer, answering
 from support.http_client import Client
 
 from scrapy_spider_suite.exceptions import UnwantedMediaType
-from scrapy_spider_suite.fetch.exchange import MEDIA_TYPES, RECEIVED
+from scrapy_spider_suite.fetch.http_messages import MEDIA_TYPES, RECEIVED
 
 TEXT = {MEDIA_TYPES: ("text/*", "application/xhtml+xml")}
 

@@ -18,7 +18,7 @@ from scrapy_spider_suite.crawl.gate import FinishedFetch, add_fetch_observer
 from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.runtime.http_fields import field_text, media_type
+from scrapy_spider_suite.runtime.text import field_text, media_type
 from scrapy_spider_suite.store.job_directory import close_job, job_of
 from scrapy_spider_suite.urls.extract import link_texts
 from scrapy_spider_suite.urls.filters.atom_registry import FilterPage

@@ -35,8 +35,7 @@ from scrapy_spider_suite.errors import (
     SettingsError,
 )
 from scrapy_spider_suite.exceptions import UnwantedMediaType
-from scrapy_spider_suite.fetch.exchange import ADDRESS, TRUNCATED
-from scrapy_spider_suite.fetch.http_messages import WIRE, WireCopy
+from scrapy_spider_suite.fetch.http_messages import ADDRESS, TRUNCATED, WIRE, WireCopy
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.items import PageItem, link_of
 from scrapy_spider_suite.packs import (

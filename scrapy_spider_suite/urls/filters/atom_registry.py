@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
-from scrapy_spider_suite.runtime.http_fields import media_type
+from scrapy_spider_suite.runtime.text import media_type
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 
