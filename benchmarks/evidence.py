@@ -27,8 +27,13 @@ from backports import zstd
 from peers import BROAD_SCRAPY, SUITE, measure
 
 from scrapy_spider_suite.fetch import fetch_log
-from scrapy_spider_suite.fetch.fetch_log import FetchLine, FetchLog, format_line
-from scrapy_spider_suite.fetch.fetch_log_reader import FetchFilter, FetchLogReader
+from scrapy_spider_suite.fetch.fetch_log import (
+    FetchFilter,
+    FetchLine,
+    FetchLog,
+    FetchLogReader,
+    format_line,
+)
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.testing.loopback import address_text
 

@@ -48,7 +48,6 @@ _RECORD_TYPE = {
 _ADDRESS_RECORDS = (pycares.ARecordData, pycares.AAAARecordData)
 
 _Result = pycares.AddrInfoResult | pycares.DNSResult
-_Callback = Callable[[_Result | None, int | None], None]
 
 
 class DnsAnswer(NamedTuple):
@@ -79,9 +78,11 @@ class AresChannel:
         self._ticker: asyncio.TimerHandle | None = None
         self._closed = False
         self._dns_alone = bool(servers)
+        # c-ares waits for the first try as long as five answers took of late, twice as long for
+        # each further one, shortened by up to a half at random, and ignores late answers.
         self._ares = pycares.Channel(
             servers=servers,
-            tries=_tries_within(timeout),
+            tries=max(2, math.ceil(math.log2(2 * timeout / LEAST_WAIT))),
             timeout=min(FIRST_WAIT, timeout / 4),
             sock_state_cb=self._watch,
         )
@@ -104,22 +105,19 @@ class AresChannel:
 
         self._open.add(future)
         try:
-            self._put(host, family, settle)
+            if self._dns_alone:
+                # Not getaddrinfo with lookups="b": pycares frees that text before c-ares reads it.
+                self._ares.query(host, _RECORD_TYPE[family], callback=settle)
+            else:
+                self._ares.getaddrinfo(
+                    host, None, family=family, type=socket.SOCK_STREAM, flags=_NO_SORT,
+                    callback=settle,
+                )  # fmt: skip
         except pycares.AresError as error:
             # For some failures pycares raises, for some it calls back, for some it does both.
             settle(None, error.args[0])
         self._keep_ticking()
         return future
-
-    def _put(self, host: str, family: socket.AddressFamily, callback: _Callback) -> None:
-        if self._dns_alone:
-            # Not getaddrinfo with lookups="b": pycares frees that string before c-ares reads it.
-            self._ares.query(host, _RECORD_TYPE[family], callback=callback)
-        else:
-            kind = socket.SOCK_STREAM
-            self._ares.getaddrinfo(
-                host, None, family=family, type=kind, flags=_NO_SORT, callback=callback
-            )
 
     def close(self) -> None:
         """Answer all open questions with ``ARES_ECANCELLED`` and close the sockets."""
@@ -162,12 +160,6 @@ class AresChannel:
         if not self._loop.is_closed():
             self._loop.remove_reader(fd)
             self._loop.remove_writer(fd)
-
-
-def _tries_within(timeout: float) -> int:
-    # c-ares waits for the first try as long as five answers took of late, twice as long for each
-    # further one, shortened by up to a half at random, and ignores late answers.
-    return max(2, math.ceil(math.log2(2 * timeout / LEAST_WAIT)))
 
 
 def _answer(result: _Result | None, code: int | None) -> DnsAnswer:
@@ -281,21 +273,18 @@ class DnsClient:
         worn = age >= MAX_AGE or self._asked >= MAX_ASKED or (self._skips_cache and age >= MIN_AGE)
         if self._current is None or worn:
             successor = AresChannel(self._servers, self._timeout)
-            self._retire()
+            if self._current is not None:
+                self._retired.add(self._current)
+                loop = asyncio.get_running_loop()
+                loop.call_later(self._timeout, self._close_channel, self._current)
+            for idle in [each for each in self._retired if each.idle]:
+                self._close_channel(idle)
             self._current = successor
             self._opened = self._now()
             self._asked = 0
             self._skips_cache = False
         self._asked += 1
         return self._current
-
-    def _retire(self) -> None:
-        channel = self._current
-        if channel is not None:
-            self._retired.add(channel)
-            asyncio.get_running_loop().call_later(self._timeout, self._close_channel, channel)
-        for idle in [each for each in self._retired if each.idle]:
-            self._close_channel(idle)
 
     def _close_channel(self, channel: AresChannel) -> None:
         self._retired.discard(channel)
@@ -307,30 +296,30 @@ _UNANSWERED_MIN = 3  # questions in a row: one may be the fault of the servers o
 
 
 class OutageWarning:
-    """Warns once when no name server answers, and once when they answer again."""
+    """Warns once when no name server answers, and once when they answer again.
 
-    def __init__(self) -> None:
+    *since*: the time of that warning while it lasts, else None.
+    """
+
+    def __init__(self, servers: Sequence[str]) -> None:
+        self._servers = servers
         self._unanswered = _UNANSWERED_MIN - 1  # before any answer, the first one counts
-        self._since: float | None = None
+        self.since: float | None = None
 
-    @property
-    def lasts(self) -> bool:
-        return self._since is not None
-
-    def note(self, code: int | None, servers: Sequence[str], now: float) -> None:
-        """Note the end of a question to *servers* at *now* with *code* (None: addresses)."""
+    def note(self, code: int | None, now: float) -> None:
+        """Note the end of a question at *now* with *code* (None: addresses)."""
         if code not in _UNANSWERED:
             self._unanswered = 0
-            if self._since is not None:
-                logger.warning("Name servers answer again, after %.0f s", now - self._since)
-                self._since = None
+            if self.since is not None:
+                logger.warning("Name servers answer again, after %.0f s", now - self.since)
+                self.since = None
             return
         self._unanswered += 1
-        if self._since is None and self._unanswered >= _UNANSWERED_MIN:
-            self._since = now
+        if self.since is None and self._unanswered >= _UNANSWERED_MIN:
+            self.since = now
             logger.warning(
                 "No name server answers (%s; SUITE_DNS_SERVERS chooses them): new hosts wait",
-                server_names(servers),
+                server_names(self._servers),
             )
 
 

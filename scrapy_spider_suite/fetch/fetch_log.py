@@ -1,5 +1,7 @@
 """The fetch log: one line of text for each fetch, in files that are rotated and compressed.
 
+`FetchLog` writes, `FetchLogReader` reads, also while the log is written.
+
 docs/evidence.md has the fields. All but visible ASCII is percent-encoded: no server or page can end
 a field. URLs are cut at `URL_MAX` characters, lines at `LINE_MAX` bytes.
 
@@ -11,6 +13,7 @@ lost.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
 import os
 import re
@@ -18,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from io import BufferedIOBase
@@ -29,6 +33,7 @@ from backports import zstd
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.runtime.files import lock_file
 from scrapy_spider_suite.runtime.text import counted
+from scrapy_spider_suite.urls.normalize import normalize
 
 logger = logging.getLogger(__name__)
 
@@ -497,3 +502,126 @@ def _times_in_file(file: int, size: int) -> tuple[float, float]:
         with contextlib.suppress(ValueError):  # a comment, or the end of a line
             found.append(parse_time(line.partition(b" ")[0]))
     return (min(found), max(found)) if found else (0.0, 0.0)
+
+
+_URL, _ADDRESS = 4, 9
+
+
+@dataclass(frozen=True, slots=True)
+class FetchFilter:
+    """Accepts lines with *needle* (lower case) whose fields *matches* accepts."""
+
+    needle: bytes
+    matches: Callable[[list[bytes]], bool]
+
+    @classmethod
+    def parse(cls, text: str) -> FetchFilter:
+        """Return the filter for a URL, a host, ``.domain`` with all below, or an address.
+
+        A URL matches as given and in normal form. Raises `ValueError`.
+        """
+        is_url, below = "://" in text, text.startswith(".")
+        if is_url:
+            host = host_in_field(url_field(text).encode())
+        else:
+            normal = normalize(f"http://{text.strip('.')}/")
+            host = (text.strip(".").lower() if normal is None else normal.split("/")[2]).encode()
+        if not host.strip():
+            raise ValueError(f"{text[:80]!r} names no host, .domain, address or URL")
+        if is_url:
+            spellings = {url_field(each).encode() for each in (text, normalize(text)) if each}
+            return cls(host, lambda fields: fields[_URL] in spellings)
+        if below:
+            return cls(host, lambda fields: _is_below(host_in_field(fields[_URL]), host))
+        try:
+            address = str(ipaddress.ip_address(text.strip("[]"))).encode()
+        except ValueError:
+            return cls(host, lambda fields: host_in_field(fields[_URL]) == host)
+        return cls(
+            address, lambda f: address in (f[_ADDRESS].lower(), host_in_field(f[_URL]).strip(b"[]"))
+        )
+
+
+class FetchLogReader:
+    """Reads the fetch log in *folder*; *damaged* lists files not read whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.damaged: list[Path] = []
+
+    def lines(self, target: FetchFilter | None = None, since: float = 0.0) -> Iterator[bytes]:
+        """Yield the lines of *target* (None: all), oldest first, from *since* on."""
+        earliest = format_time(since).encode() if since > 0 else b""
+        for block in self._blocks(since):
+            for line in _lines_with(block, b"" if target is None else target.needle):
+                fields = line.split(b" ")
+                if fields[0] < earliest or len(fields) < 11:
+                    continue
+                if target is None or target.matches([*fields[:-1], fields[-1].rstrip(b"\n")]):
+                    yield line
+
+    def _blocks(self, since: float) -> Iterator[bytes]:
+        active = self.folder / ACTIVE
+        try:
+            # Opened before the others are listed: it may get its final name in between.
+            last = active.open("rb")
+        except FileNotFoundError:
+            last = None
+        try:
+            inode = None if last is None else os.fstat(last.fileno()).st_ino
+            for path in closed_files(self.folder):
+                reach = times_in_name(path)
+                if reach is None or reach[1] + 0.001 < since or _inode_of(path) == inode:
+                    continue
+                try:
+                    with open_log_file(path) as file:
+                        yield from line_blocks(file)
+                except ReadError:
+                    self.damaged.append(path)
+            if last is not None:
+                yield from line_blocks(last)
+        finally:
+            if last is not None:
+                last.close()
+
+
+def host_in_field(url: bytes) -> bytes:
+    """Return the host in the URL field *url*: lower case, no trailing dot."""
+    rest = url.partition(b"://")[2]
+    for end in (b"/", b"?", b"#"):
+        rest = rest.partition(end)[0]
+    rest = rest.rpartition(b"@")[2]
+    name = rest.partition(b"]")[0] + b"]" if rest.startswith(b"[") else rest.partition(b":")[0]
+    return name.lower().rstrip(b".")
+
+
+def _is_below(host: bytes, domain: bytes) -> bool:
+    return host == domain or host.endswith(b"." + domain)
+
+
+def _lines_with(block: bytes, needle: bytes) -> Iterator[bytes]:
+    lower = block.lower()
+    at = lower.find(needle)
+    while 0 <= at < len(block):
+        begin = lower.rfind(b"\n", 0, at) + 1
+        end = lower.find(b"\n", at) + 1 or len(block)
+        if block[begin : begin + 1] != b"#":
+            yield block[begin:end]
+        at = lower.find(needle, end)
+
+
+def _inode_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
+
+
+def parsed_lines(lines: Iterator[bytes]) -> Iterator[dict[str, object]]:
+    """Yield *lines* as values for JSON, without unreadable ones."""
+    for line in lines:
+        try:
+            fetch = parse_line(line)
+        except ValueError:
+            continue
+        yield fetch._asdict() | {"time": format_time(fetch.time), "remarks": list(fetch.remarks)}

@@ -12,7 +12,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
@@ -66,62 +66,11 @@ def resolver_from(settings: SuiteSettings) -> Resolver:
     return Resolver(policy, servers, settings.ip_family, limits)
 
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
-
-class ExpiringCache(Generic[Key, Value]):
-    """At most *size* values, each until it expires. Raises `ValueError`: *size* below 1.
-
-    Invariant: no value is returned at or after its expiry. A new key pushes out the least recently
-    used one. Times in seconds.
-    """
-
-    def __init__(self, size: int) -> None:
-        if size < 1:
-            raise ValueError(f"a cache holds at least one value, not {size}")
-        self._size = size
-        # Least recently used first. An OrderedDict, because taking the first key of a plain dict
-        # again and again walks over the places of those taken before.
-        self._pairs: OrderedDict[Key, tuple[Value, float]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def __repr__(self) -> str:
-        return f"<ExpiringCache: {len(self._pairs)} of {self._size}>"
-
-    def get(self, key: Key, now: float) -> tuple[Value, float] | None:
-        """Return the live value of *key* and its expiry, or None; a hit is a use."""
-        pair = self._pairs.get(key)
-        if pair is None:
-            return None
-        if pair[1] <= now:
-            del self._pairs[key]
-            return None
-        self._pairs.move_to_end(key)
-        return pair
-
-    def put(self, key: Key, value: Value, expires: float) -> None:
-        self._pairs[key] = (value, expires)
-        self._pairs.move_to_end(key)
-        if len(self._pairs) > self._size:
-            self._pairs.popitem(last=False)
-
-    def drop(self, key: Key) -> None:
-        self._pairs.pop(key, None)
-
-    def clear(self) -> None:
-        self._pairs.clear()
-
-
 ZERO_TTL = 600.0
 """Seconds that an answer with TTL 0 is used for; so is the hosts file, which has no TTL.
 
 RFC 1035 §3.2.1 means it for one transaction, which a crawl that comes back soon cannot honour.
 """
-
-
 TTL_MIN: Final = 600.0
 """Seconds that an address is kept at least, unless SUITE_DNS_TTL_MAX is less."""
 TIMEOUT: Final = 10.0
@@ -130,7 +79,7 @@ TIMEOUT: Final = 10.0
 
 @dataclass(frozen=True)
 class ResolverLimits:
-    """Bounds of a resolver; times in seconds. Raises `ValueError`."""
+    """Bounds of a resolver; times in seconds."""
 
     ttl_min: float = TTL_MIN  # seconds that an answer is kept at least
     ttl_max: float = 86_400.0  # seconds that an answer is kept at most
@@ -142,15 +91,6 @@ class ResolverLimits:
     """Seconds within which a name is resolved or given up, after its wait for a turn."""
 
     concurrency: int = 256  # names that are asked for at a time; more wait for their turn
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.ttl_min <= self.ttl_max:
-            raise ValueError(f"ttl_min {self.ttl_min} is not between 0 and ttl_max {self.ttl_max}")
-        if self.negative_ttl < 0:
-            raise ValueError(f"negative_ttl {self.negative_ttl} is negative")
-        for name in ("cache_size", "timeout", "concurrency"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} {getattr(self, name)} is not positive")
 
     def lifetime(self, ttl: float) -> float:
         """Return the seconds for which an answer with *ttl* is used.
@@ -186,13 +126,13 @@ _TRANSIENT = {
 
 
 class LookupResult(Struct, frozen=True, gc=False):
-    """Addresses or an error, and how long it holds; outside garbage collection.
+    """Addresses or an error, valid for *seconds*; outside garbage collection.
 
     An error is kept as type and text: a raised exception keeps every frame.
     """
 
     addresses: tuple[str, ...]
-    keep: float  # seconds; 0: must not be remembered
+    seconds: float  # 0: must not be remembered
     error: type[SuiteError] | None = None
     message: str = ""
 
@@ -222,16 +162,16 @@ def failed_lookup(name: str, code: int, negative_ttl: float) -> LookupResult:
 
 
 def allowed_lookup(
-    name: str, addresses: tuple[str, ...], keep: float, policy: AddressPolicy
+    name: str, addresses: tuple[str, ...], seconds: float, policy: AddressPolicy
 ) -> LookupResult:
     """Return the allowed ones of *addresses* (at least one), or why the first is refused."""
     reasons = [policy.why_refused(address, name) for address in addresses]
     kept = tuple(a for a, why in zip(addresses, reasons, strict=True) if why is None)
     if kept:
-        return LookupResult(kept, keep)
+        return LookupResult(kept, seconds)
     # An address that is the host itself stands in the reason.
     host = "" if literal_address(name) else f"{name}: "
-    return LookupResult((), keep, PrivateAddressError, f"{host}{reasons[0]}")
+    return LookupResult((), seconds, PrivateAddressError, f"{host}{reasons[0]}")
 
 
 Family = Literal["any", "4", "6"]
@@ -293,12 +233,14 @@ class Resolver:
         self.closed = False
         self.listener: Callable[[str], None] | None = None
         self._now = now
-        self._cache: ExpiringCache[str, LookupResult] = ExpiringCache(self.limits.cache_size)
+        # Results and when they expire, least recently used first. An OrderedDict, because deleting
+        # the first key of a plain dict again and again walks over the places of those deleted.
+        self._cache: OrderedDict[str, tuple[LookupResult, float]] = OrderedDict()
         self._asking: dict[str, asyncio.Task[LookupResult]] = {}
         self._turns = asyncio.Semaphore(self.limits.concurrency)
         self._client = DnsClient(self.servers, self.limits.timeout, now)
         self.counts: Counter[str] = Counter()
-        self._silence = OutageWarning()
+        self._outage = OutageWarning(self.servers)
 
     def __repr__(self) -> str:
         return f"<Resolver: {len(self._cache)} cached, {len(self._asking)} in flight>"
@@ -313,20 +255,19 @@ class Resolver:
             PrivateAddressError: the policy refuses all its addresses.
         """
         name = _canonical(host)
-        known = self._cache.get(name, self._now())
-        if known is not None:
-            outcome, expires = known
-            self.counts["negative_hits" if outcome.error else "hits"] += 1
-            return _resolution(outcome, expires - self._now())
-        outcome = self._by_itself(name) or await self._shared(name)
-        return _resolution(outcome, outcome.keep)
+        known = self._known(name)
+        if known is None:
+            result = self._literal(name) or await self._shared(name)
+            return _resolution(result, result.seconds)
+        self.counts["negative_hits" if known[0].error else "hits"] += 1
+        return _resolution(*known)
 
     def trust(self, host: str) -> bool:
         """See `AddressPolicy.trust`."""
         name = _canonical(host)
         new = self.policy.trust(name)
         if new:
-            self._cache.drop(name)
+            self._cache.pop(name, None)
         return new
 
     def withdraw(self, host: str) -> None:
@@ -336,25 +277,36 @@ class Resolver:
     def cached(self, host: str) -> Resolution | None:
         """Return the known addresses of *host*; None if unknown, or a failure."""
         name = _canonical(host)
-        now = self._now()
-        known = self._cache.get(name, now)
+        known = self._known(name)
         if known is None:
-            outcome = self._by_itself(name)
-            return None if outcome is None or outcome.error else _resolution(outcome, outcome.keep)
-        if known[0].error:
+            result = self._literal(name)
+            known = None if result is None else (result, result.seconds)
+        elif not known[0].error:
+            self.counts["hits"] += 1
+        return None if known is None or known[0].error else _resolution(*known)
+
+    def _known(self, name: str) -> tuple[LookupResult, float] | None:
+        # The cached result, and the seconds that are left of it.
+        pair = self._cache.get(name)
+        if pair is None:
             return None
-        self.counts["hits"] += 1
-        return Resolution(known[0].addresses, known[1] - now)
+        result, expires = pair
+        left = expires - self._now()
+        if left <= 0:
+            del self._cache[name]
+            return None
+        self._cache.move_to_end(name)
+        return result, left
 
     def forget(self, host: str) -> None:
         """Forget *host*, whose address refused or never answered; the next answer is fresh."""
-        self._cache.drop(_canonical(host))
+        self._cache.pop(_canonical(host), None)
         self._client.skip_cache()
 
     @property
     def silent_servers(self) -> tuple[str, ...] | None:
         """The name servers if none answers (empty: the system's), else None."""
-        return self.servers if self._silence.lasts else None
+        return None if self._outage.since is None else self.servers
 
     def close(self) -> None:
         """Fail open look-ups with `ResolveError` and close the sockets; idempotent."""
@@ -362,7 +314,7 @@ class Resolver:
         self._client.close()
         self._cache.clear()
 
-    def _by_itself(self, name: str) -> LookupResult | None:
+    def _literal(self, name: str) -> LookupResult | None:
         address = literal_address(name)
         if address is not None:
             return allowed_lookup(name, (address,), self.limits.ttl_max, self.policy)
@@ -388,8 +340,11 @@ class Resolver:
             del self._asking[name]
         if outcome.error is not None:
             self.counts[_COUNTER_NAMES.get(outcome.error, "failures")] += 1
-        if outcome.keep > 0 and not self.closed:
-            self._cache.put(name, outcome, self._now() + outcome.keep)
+        if outcome.seconds > 0 and not self.closed:
+            self._cache[name] = outcome, self._now() + outcome.seconds
+            self._cache.move_to_end(name)
+            if len(self._cache) > self.limits.cache_size:
+                self._cache.popitem(last=False)
         return outcome
 
     async def _ask(self, name: str) -> LookupResult:
@@ -400,12 +355,12 @@ class Resolver:
             self.counts["queries"] += 1
             answer = await self._client.ask(name, family, deadline - time.monotonic())
             if not self.closed:
-                self._silence.note(answer.code, self.servers, self._now())
+                self._outage.note(answer.code, self._now())
             if answer.code is None:
-                keep = self.limits.lifetime(answer.ttl)
+                seconds = self.limits.lifetime(answer.ttl)
                 if self.policy.note_addresses(name, answer.addresses) and self.listener is not None:
                     self.listener(name)
-                outcomes.append(allowed_lookup(name, answer.addresses, keep, self.policy))
+                outcomes.append(allowed_lookup(name, answer.addresses, seconds, self.policy))
             else:
                 outcomes.append(failed_lookup(name, answer.code, self.limits.negative_ttl))
             if outcomes[-1].error not in _ASK_ON:

@@ -21,9 +21,12 @@ from backports import zstd
 from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats
 from scrapy_spider_suite.errors import JobError, JobInUseError
 from scrapy_spider_suite.fetch import fetch_log
-from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER as FETCHES
-from scrapy_spider_suite.fetch.fetch_log_reader import FetchFilter, FetchLogReader
-from scrapy_spider_suite.fetch.fetch_log_reader import host_in_field as host_of_field
+from scrapy_spider_suite.fetch.fetch_log import (
+    LOG_FOLDER,
+    FetchFilter,
+    FetchLogReader,
+    host_in_field,
+)
 from scrapy_spider_suite.operate.actions import Answer
 from scrapy_spider_suite.operate.job_target import JobTarget, job_at_rest, take_job_lock
 from scrapy_spider_suite.runtime import files
@@ -68,9 +71,9 @@ def clean_fetches(folder: Path, names: HostNames) -> int:
         fields = line.split(b" ")
         if len(fields) < 11 or line.startswith(b"#"):
             return line
-        if names.takes(host_of_field(fields[_URL]).decode()):
+        if names.takes(host_in_field(fields[_URL]).decode()):
             return b""
-        if names.takes(host_of_field(fields[_VIA]).decode()):
+        if names.takes(host_in_field(fields[_VIA]).decode()):
             fields[_VIA] = b"-"
         return b" ".join(fields)
 
@@ -85,7 +88,7 @@ def count_fetches(folder: Path, names: HostNames) -> int:
     """Return how many lines `clean_fetches` would change. Raises `OSError`."""
 
     def fits(fields: list[bytes]) -> bool:
-        return any(names.takes(host_of_field(fields[each]).decode()) for each in (_URL, _VIA))
+        return any(names.takes(host_in_field(fields[each]).decode()) for each in (_URL, _VIA))
 
     log = FetchLogReader(folder)
     return sum(1 for _ in log.lines(FetchFilter(names.name.encode(), fits)))
@@ -198,7 +201,7 @@ def count_traces(folder: Path, host: str) -> JobTraces:
         found.links = sum(1 for name, _ in stats.hosts() if names.takes(name))
         found.links += sum(1 for edge in stats.edges() if any(map(names.takes, edge[:2])))
     try:
-        found.fetches = count_fetches(folder / FETCHES, names)
+        found.fetches = count_fetches(folder / LOG_FOLDER, names)
     except OSError as error:
         raise JobError(f"{folder.parent}: {error}") from error
     return found
@@ -237,7 +240,7 @@ def redact_job(
                 raise _in_use(folder)
             for path in (folder / "store").glob("LOG*"):  # what the database did, with keys
                 path.unlink()
-            swept.fetches = clean_fetches(folder / FETCHES, names)
+            swept.fetches = clean_fetches(folder / LOG_FOLDER, names)
             swept.actions = clean_log(folder / "audit.jsonl", names)
             clean_log(folder / CHRONICLE, names)
             # Tables are compressed: their rows were looked at.

@@ -13,9 +13,7 @@ from scrapy.http import Response
 from support.inprocess_crawls import Crawled, crawl_here
 from support.websites import Answer, Page, Site, links, running
 
-from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER as FETCHES
-from scrapy_spider_suite.fetch.fetch_log import FetchLine, parse_line
-from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader
+from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER, FetchLine, FetchLogReader, parse_line
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_directory import FOLDER
@@ -68,7 +66,7 @@ def site() -> Iterator[Site]:
 
 def log_of(folder: Path) -> dict[str, FetchLine]:
     """The fetch log of the job in *folder*, by path."""
-    lines = map(parse_line, FetchLogReader(folder / "job" / FOLDER / FETCHES).lines())
+    lines = map(parse_line, FetchLogReader(folder / "job" / FOLDER / LOG_FOLDER).lines())
     return {"/" + line.url.split("/", 3)[3]: line for line in lines}
 
 

@@ -25,9 +25,13 @@ from support.websites import Answer, Site, links, moved, running
 
 from scrapy_spider_suite.crawl.gate import FinishedFetch
 from scrapy_spider_suite.extensions.fetch_recorder import FetchRecorder
-from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER as FETCHES
-from scrapy_spider_suite.fetch.fetch_log import FetchLine, FetchLog, parse_line
-from scrapy_spider_suite.fetch.fetch_log_reader import FetchLogReader
+from scrapy_spider_suite.fetch.fetch_log import (
+    LOG_FOLDER,
+    FetchLine,
+    FetchLog,
+    FetchLogReader,
+    parse_line,
+)
 from scrapy_spider_suite.store.counters import FetchTotals
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -144,7 +148,7 @@ def test_a_line_for_each_fetch(
 ) -> None:
     """Whatever became of it; none for what was never on the wire."""
     assert everything().reason == "finished"
-    log = log_of(tmp_path / "job" / FOLDER / FETCHES)
+    log = log_of(tmp_path / "job" / FOLDER / LOG_FOLDER)
     told = {
         fetch.url.removeprefix(site.url): (fetch.status, fetch.reason, fetch.remarks, fetch.depth)
         for fetch in log
@@ -182,7 +186,7 @@ def test_tallies_are_those_of_the_log(
     """By status, type and kind."""
     assert everything().reason == "finished"
     tallies = tallies_of(tmp_path / "job")
-    log = log_of(tmp_path / "job" / FOLDER / FETCHES)
+    log = log_of(tmp_path / "job" / FOLDER / LOG_FOLDER)
     counts = Counter(str(fetch.status or fetch.reason) for fetch in log)
     assert {key: row[0] for key, row in tallies.statuses.items()} == counts
     assert tallies.total() == (
@@ -201,7 +205,7 @@ def test_tallies_go_on(everything: Callable[..., Crawled], tmp_path: Path) -> No
     before = tallies_of(tmp_path / "job").total()[0]
     assert everything().reason == "finished"
     after = tallies_of(tmp_path / "job").total()[0]
-    assert 3 <= before < after == len(log_of(tmp_path / "job" / FOLDER / FETCHES))
+    assert 3 <= before < after == len(log_of(tmp_path / "job" / FOLDER / LOG_FOLDER))
 
 
 def test_seeds_are_known(everything: Callable[..., Crawled], site: Site, tmp_path: Path) -> None:
@@ -220,7 +224,7 @@ def test_seeds_are_known(everything: Callable[..., Crawled], site: Site, tmp_pat
 def test_stats(everything: Callable[..., Crawled], tmp_path: Path) -> None:
     """Lines, bytes, and lost lines, as they are in the end."""
     crawled = everything()
-    log = tmp_path / "job" / FOLDER / FETCHES / "fetch.log"
+    log = tmp_path / "job" / FOLDER / LOG_FOLDER / "fetch.log"
     assert crawled.stat("suite/fetch_log/bytes") == log.stat().st_size
     assert crawled.stat("suite/fetch_log/lines") == log.read_bytes().count(b"\n") - 1
     assert crawled.crawler.stats.get_value("suite/fetch_log/lost") == 0
@@ -239,7 +243,7 @@ def test_a_folder_of_its_own(everything: Callable[..., Crawled], tmp_path: Path)
 def test_switched_off(everything: Callable[..., Crawled], tmp_path: Path) -> None:
     """No log, and the tallies all the same; nor is there one without a job directory."""
     crawled = everything(SUITE_FETCH_LOG=False)
-    assert not (tmp_path / "job" / FOLDER / FETCHES).exists()
+    assert not (tmp_path / "job" / FOLDER / LOG_FOLDER).exists()
     assert tallies_of(tmp_path / "job").total()[0] == 12
     assert "suite/fetch_log/lines" not in crawled.crawler.stats.get_stats()
     assert "suite/fetch_log/lines" not in everything(JOBDIR=None).crawler.stats.get_stats()
@@ -340,12 +344,12 @@ def test_a_kill_loses_the_last_second_at_most(tmp_path: Path) -> None:
         arguments = {"seeds": web.ready.seeds[0]}
         crawl("support.spiders.Bulk", settings, tmp_path, kill_after=6, **arguments)
         arrivals = web.arrivals()
-        log = log_of(tmp_path / "job" / FOLDER / FETCHES)
+        log = log_of(tmp_path / "job" / FOLDER / LOG_FOLDER)
         known = {fetch.url.replace(f":{web.ready.http_port}", "") for fetch in log}
         last = max(arrival.end for arrival in arrivals)
         older = {f"http://{each.host}{each.path}" for each in arrivals if each.end < last - 2.0}
         assert len(older) > 100
         assert older - known == set()
         crawl("support.spiders.Bulk", settings, tmp_path, kill_after=4, **arguments)
-        assert len(log_of(tmp_path / "job" / FOLDER / FETCHES)) > len(log)
+        assert len(log_of(tmp_path / "job" / FOLDER / LOG_FOLDER)) > len(log)
     assert tallies_of(tmp_path / "job").total()[0] > 100

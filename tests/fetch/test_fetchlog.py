@@ -23,19 +23,17 @@ from scrapy_spider_suite.fetch import fetch_log as fetchlog
 from scrapy_spider_suite.fetch.fetch_log import (
     ACTIVE,
     HEAD,
+    FetchFilter,
     FetchLine,
     FetchLog,
+    FetchLogReader,
     closed_files,
     compress_file,
     format_line,
-    parse_line,
-    times_in_name,
-)
-from scrapy_spider_suite.fetch.fetch_log_reader import (
-    FetchFilter,
-    FetchLogReader,
     host_in_field,
+    parse_line,
     parsed_lines,
+    times_in_name,
 )
 
 START = 1_795_287_839.0

@@ -39,14 +39,14 @@ from scrapy_spider_suite.fetch.resolver import (
 def test_failures(code: int, error: type[Exception], keep: float) -> None:
     """The servers' failures are kept shorter than missing names, our own troubles not at all."""
     outcome = failed_lookup("a.example", code, negative_ttl=300.0)
-    assert (outcome.error, outcome.keep) == (error, keep)
+    assert (outcome.error, outcome.seconds) == (error, keep)
     assert outcome.message.startswith("a.example: ")
 
 
 @pytest.mark.parametrize("code", sorted(errno.errorcode))
 def test_every_code_of_cares_has_an_outcome(code: int) -> None:
     """Nothing is kept longer than the negative TTL, whatever c-ares says."""
-    assert failed_lookup("a.example", code, negative_ttl=0.5).keep <= 0.5
+    assert failed_lookup("a.example", code, negative_ttl=0.5).seconds <= 0.5
 
 
 def test_judged_drops_what_is_refused() -> None:

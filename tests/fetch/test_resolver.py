@@ -251,6 +251,21 @@ def test_statistics(nameserver: NameServer, use: Any) -> None:
     use(scenario)
 
 
+def test_the_least_recently_used_name_is_forgotten_first(nameserver: NameServer, use: Any) -> None:
+    """A full cache keeps the names that were asked for last."""
+    for name in "abc":
+        nameserver.add(f"{name}.example", "1.1.1.1")
+
+    async def scenario(resolver: Resolver) -> None:
+        for name in "abac":
+            await resolver.resolve(f"{name}.example")
+        assert resolver.cached("a.example") is not None
+        assert resolver.cached("b.example") is None
+        assert resolver.cached("c.example") is not None
+
+    use(scenario, limits=ResolverLimits(cache_size=2))
+
+
 def test_two_resolvers_on_one_loop(nameserver: NameServer, use: Any) -> None:
     """Two resolvers share nothing: each has its policy, its cache, its end."""
     nameserver.add("fake.example", "127.0.0.1")

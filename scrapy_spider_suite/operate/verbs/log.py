@@ -13,8 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.fetch.fetch_log import FIELDS, LOG_FOLDER
-from scrapy_spider_suite.fetch.fetch_log_reader import FetchFilter, FetchLogReader, parsed_lines
+from scrapy_spider_suite.fetch.fetch_log import (
+    FIELDS,
+    LOG_FOLDER,
+    FetchFilter,
+    FetchLogReader,
+    parsed_lines,
+)
 from scrapy_spider_suite.operate.actions import AuditLog
 from scrapy_spider_suite.operate.verb import (
     Found,

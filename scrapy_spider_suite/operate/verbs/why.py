@@ -18,9 +18,13 @@ from scrapy.exceptions import UsageError
 from scrapy.utils.request import fingerprint
 
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER as FETCHES
-from scrapy_spider_suite.fetch.fetch_log import FetchLine, parse_line
-from scrapy_spider_suite.fetch.fetch_log_reader import FetchFilter, FetchLogReader
+from scrapy_spider_suite.fetch.fetch_log import (
+    LOG_FOLDER,
+    FetchFilter,
+    FetchLine,
+    FetchLogReader,
+    parse_line,
+)
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import waits_for_rule
@@ -264,7 +268,7 @@ def _of_host(call: Invocation, reader: StoreReader, name: str) -> Row:
     record = reader.host(name)
     if record is None:
         raise JobError(f"the job has never met the host {name!r}")
-    fetch = last_fetch(reader.folder / FETCHES, name, time.time() - _DAY)
+    fetch = last_fetch(reader.folder / LOG_FOLDER, name, time.time() - _DAY)
     address = fetch.address if fetch else ""
     terms = terms_of_job(call.settings, reader)
     judging = UrlJudge(terms, reader, {name: address})
@@ -337,7 +341,7 @@ def _fetch_of(reader: StoreReader, url: str, known: Trace | None) -> FetchLine |
     """The last fetch of a URL, by the log; only where it can be found without reading all of it."""
     if known is None or not known.state.when:
         return None
-    return last_fetch(reader.folder / FETCHES, url, known.state.when - SINCE)
+    return last_fetch(reader.folder / LOG_FOLDER, url, known.state.when - SINCE)
 
 
 def _of_unknown(reader: StoreReader, judging: UrlJudge, url: str) -> Row:
