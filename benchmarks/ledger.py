@@ -6,7 +6,7 @@ For a ledger in Redis and one in a file: one process visits hosts, each with its
 the ledger lets it, with no delay between fetches and so many visits at once; then 4 processes do,
 each with its own hosts, so that only the ledger is shared. Each fetch has two keys: a line of its
 ends and one of the next ask. Printed are, for each fetch: microseconds of CPU of the caller
-(all of its process: `grants`, `lending` and the client; for the file that is all there is), and of
+(all of its process: `grants` and the client; for the file that is all there is), and of
 the server (its whole process, and within the script); then fetches a second, and keys in a call.
 
 Then a broad crawl of a web in a process of its own, alone, with a file and with a Redis, in turns:
@@ -33,11 +33,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from support.crawls import start, web_settings  # noqa: E402
-from support.ledger_processes import ledger_of  # noqa: E402
+from support.ledger_processes import begin_fetch, ledger_of  # noqa: E402
 from support.redis_servers import RedisServer  # noqa: E402
 
 from scrapy_spider_suite.cluster.ledger.grants import Grants, Need  # noqa: E402
 from scrapy_spider_suite.cluster.ledger.ledger_client import LedgerClient  # noqa: E402
+from scrapy_spider_suite.runtime.clock import boottime  # noqa: E402
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess  # noqa: E402
 
 TIMEOUT, WINDOW = 1.0, 1.0
@@ -45,25 +46,26 @@ DELAY = 0.4
 """Seconds between two requests to a host of the web that is crawled."""
 
 
-async def visit(lending: LedgerClient, needs: list[Need], fetches: int) -> None:
+async def visit(client: LedgerClient, grants: Grants, needs: list[Need], fetches: int) -> None:
     """Fetch a host so many times; the fetch itself takes no time."""
     for _ in range(fetches):
-        taken = await lending.leave(needs)
+        await begin_fetch(grants, needs, client.poke)
         await asyncio.sleep(0)
-        lending.end(taken)
+        grants.end(needs, boottime())
+        client.poke()
 
 
 async def fetch(where: str, number: int, hosts: int, fetches: int) -> dict[str, float]:
     """One process: what it did and what it cost."""
     grants = Grants(f"{number + 1:016x}", timeout=TIMEOUT, window=WINDOW)
-    lending = LedgerClient(ledger_of(where), grants, pause=0.0)
-    running = asyncio.create_task(lending.run())
+    client = LedgerClient(ledger_of(where), grants, pause=0.0)
+    running = asyncio.create_task(client.run())
     began, cpu = time.perf_counter(), time.process_time()
     names = [f"{number} {host}" for host in range(hosts)]
     needs = [[Need(f"host {name}", 0), Need(f"address {name}", 0)] for name in names]
-    await asyncio.gather(*(visit(lending, each, fetches) for each in needs))
+    await asyncio.gather(*(visit(client, grants, each, fetches) for each in needs))
     spent, took = time.process_time() - cpu, time.perf_counter() - began
-    await lending.close()
+    await client.close()
     await running
     figures = grants.counters
     return {

@@ -190,14 +190,19 @@ class RedisServer:
 _CRAWL: Final = re.compile(r"[\w.:-]{1,100}")
 
 
+def check_crawl_name(name: str) -> None:
+    """Raise `ValueError` if *name* cannot stand in the keys of a crawl."""
+    if not _CRAWL.fullmatch(name):
+        raise ValueError(f"{name!r} is no name for a crawl: 1 to 100 of letters, _ . : -")
+
+
 class RedisKeys:
     """The names of all keys of *crawl*. Raises `ValueError` for an invalid name."""
 
     FIRST: ClassVar = "suite:{*}:crawl"  # glob of the first key of every crawl
 
     def __init__(self, crawl: str) -> None:
-        if not _CRAWL.fullmatch(crawl):
-            raise ValueError(f"{crawl!r} is no name for a crawl: 1 to 100 of letters, _ . : -")
+        check_crawl_name(crawl)
         self.prefix = f"suite:{{{crawl}}}:"
         self.crawl, self.members = f"{self.prefix}crawl", f"{self.prefix}members"
         self.facts, self.holders = f"{self.prefix}facts", f"{self.prefix}holders"

@@ -14,7 +14,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from scrapy_spider_suite.cluster.ledger.grants import Grants, Need
 from scrapy_spider_suite.cluster.ledger.ledger_client import LedgerClient
 from scrapy_spider_suite.cluster.ledger.ledger_stores import FileLedger, RedisLedger
 from scrapy_spider_suite.cluster.ledger.rate_ledger import RateLedger
+from scrapy_spider_suite.runtime.clock import boottime
 
 
 class Fetch(NamedTuple):
@@ -62,6 +63,14 @@ def gaps(fetches: list[Fetch]) -> Iterator[float]:
             yield (two.start - one.end) / 1e9
 
 
+async def begin_fetch(grants: Grants, needs: list[Need], poke: Callable[[], None]) -> None:
+    """Wait until a fetch may start, and start it."""
+    while (at := grants.ready(needs, now := boottime())) > now:
+        poke()
+        await asyncio.sleep(min(at - now, 0.005))
+    grants.start(needs, now)
+
+
 class Contender:
     """One process."""
 
@@ -80,29 +89,30 @@ class Contender:
         text = "".join(f"{self.number}\t{need.key}\t{what}\t{at}\n" for need in keys)
         os.write(self.log, text.encode())
 
-    async def visit(self, lending: LedgerClient, host: int) -> None:
+    async def visit(self, grants: Grants, client: LedgerClient, host: int) -> None:
         """Fetch one host and its address again and again."""
         needs = [Need(f"host {host}", self.delay), Need(f"address {host % 3}", self.delay / 2)]
         while self.left > 0:
-            taken = await lending.leave(needs)
+            await begin_fetch(grants, needs, client.poke)
             self.note(needs, "start")
             self.left -= 1
             await asyncio.sleep(random.uniform(0, 0.01))
             if self.slain and self.fetches - self.left >= self.slain:
                 os.kill(os.getpid(), signal.SIGKILL)
             self.note(needs, "end")
-            lending.end(taken)
+            grants.end(needs, boottime())
+            client.poke()
 
     async def run(self) -> None:
         """Until all is fetched."""
         name = f"{self.number + 1:016x}"
         grants = Grants(name, timeout=self.timeout, window=0.5)
-        lending = LedgerClient(ledger_of(self.where), grants, pause=0.002)
-        running = asyncio.create_task(lending.run())
+        client = LedgerClient(ledger_of(self.where), grants, pause=0.002)
+        running = asyncio.create_task(client.run())
         async with asyncio.TaskGroup() as visits:
             for host in range(self.keys):
-                visits.create_task(self.visit(lending, host))
-        await lending.close()
+                visits.create_task(self.visit(grants, client, host))
+        await client.close()
         await running
 
 

@@ -1,16 +1,13 @@
 """The grants of one process: requests, use, return and reports to the ledger. Pure.
 
-``now`` is in seconds of a clock that runs during sleep. A caller asks `ready`, then calls `start`
-at once; `outgoing` gives the next batch, `answered` or `failed` take the result.
-
-Invariant: between `start` and `end` the process has a grant for each key, in its window at the
-start.
+Invariant: between `start` and `end` the process has a grant for each key. ``now`` is in seconds of
+a clock that runs during sleep.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
@@ -21,7 +18,6 @@ from scrapy_spider_suite.cluster.ledger.rate_ledger import (
     WISH_MAX,
     DelayWish,
     FetchEnd,
-    LedgerAnswer,
     LedgerBatch,
     LedgerLine,
     LedgerReply,
@@ -50,15 +46,13 @@ class GrantCounters:
 
 @dataclass(slots=True)
 class Grant:
-    """Fetches may start from *opens* to *closes*; *out* have started."""
+    """A fetch may start from *opens* to *closes*."""
 
     serial: int
     opens: float
     closes: float
-    asked: float  # the delay it was granted for
-    out: int = 0
-    ended: float = -1.0
-    delay: float = 0.0
+    delay: float  # which it was granted for
+    in_use: bool = False
 
 
 @dataclass(slots=True)
@@ -80,12 +74,17 @@ expires; a lost wish is not heard."""
 
 
 class EndedGrant(NamedTuple):
-    """A grant whose fetch ended at *ended*, or was not used (below 0)."""
+    """A grant whose fetch ended at *ended*; None: it was not used."""
 
     key: str
     serial: int
-    ended: float
-    delay: float
+    ended: float | None = None
+    delay: float = 0.0
+
+
+class OutboxPortion(NamedTuple):
+    ended: list[EndedGrant]
+    wishes: list[tuple[str, float]]
 
 
 class LedgerOutbox:
@@ -99,12 +98,8 @@ class LedgerOutbox:
     def __len__(self) -> int:
         return len(self._ended) + len(self._wishes)
 
-    def end(self, key: str, serial: int, ended: float, delay: float) -> None:
-        self._ended.append(EndedGrant(key, serial, ended, delay))
-        self._bound()
-
-    def give_back(self, key: str, serial: int) -> None:
-        self._ended.append(EndedGrant(key, serial, -1.0, 0.0))
+    def add(self, grant: EndedGrant) -> None:
+        self._ended.append(grant)
         self._bound()
 
     def wish(self, key: str, until: float) -> None:
@@ -112,9 +107,9 @@ class LedgerOutbox:
         self._bound()
 
     def take(self, room: int) -> OutboxPortion:
-        ended = tuple(self._ended.popleft() for _ in range(min(room, len(self._ended))))
+        ended = [self._ended.popleft() for _ in range(min(room, len(self._ended)))]
         keys = list(self._wishes)[: room - len(ended)]
-        return OutboxPortion(ended, tuple((key, self._wishes.pop(key)) for key in keys))
+        return OutboxPortion(ended, [(key, self._wishes.pop(key)) for key in keys])
 
     def put_back(self, portion: OutboxPortion) -> None:
         self._ended.extendleft(reversed(portion.ended))
@@ -129,28 +124,6 @@ class LedgerOutbox:
         while len(self._wishes) > OUTBOX_MAX:
             del self._wishes[next(iter(self._wishes))]
             self.dropped += 1
-
-
-@dataclass(frozen=True, slots=True)
-class OutboxPortion:
-    ended: tuple[EndedGrant, ...] = ()
-    wishes: tuple[tuple[str, float], ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.ended) + len(self.wishes)
-
-    def lines(
-        self, now: float
-    ) -> tuple[tuple[FetchEnd, ...], tuple[ReturnedGrant, ...], tuple[DelayWish, ...]]:
-        ends = tuple(
-            FetchEnd(key, serial, min(int((now - ended) * 1000), WISH_MAX), whole_millis(delay))
-            for key, serial, ended, delay in self.ended if ended >= 0
-        )  # fmt: skip
-        returns = tuple(
-            ReturnedGrant(each.key, each.serial) for each in self.ended if each.ended < 0
-        )
-        wishes = tuple(DelayWish(key, whole_millis(until - now)) for key, until in self.wishes)
-        return ends, returns, wishes
 
 
 def whole_millis(seconds: float) -> int:
@@ -200,18 +173,17 @@ class Grants:
 
     # Fetches
 
-    def ready(self, needs: Iterable[Need], now: float, within: Collection[Need] = ()) -> float:
+    def ready(self, needs: Iterable[Need], now: float) -> float:
         """Return when a fetch with *needs* may start; asks for missing grants.
 
-        If after *now*, ask again then, after news of `answered`, or after a fetch here. A fetch
-        *within* another one shares its keys.
+        If after *now*, ask again then, after news of `answered`, or after a fetch here.
         """
         missing, at = [], now
         for need in needs:
             grant = self._grants.get(need.key)
-            if grant is not None and grant.out and need not in within:
+            if grant is not None and grant.in_use:
                 return now + PATIENCE
-            if grant is not None and not grant.out and grant.asked < need.delay:
+            if grant is not None and grant.delay < need.delay:
                 self._give_back(need.key, grant)  # it was for another host of the address
                 grant = None
             if grant is None or grant.closes <= now:
@@ -228,45 +200,38 @@ class Grants:
         request = self._requests.get(missing)
         return request is not None and (request.queued or request.in_flight)
 
-    def start(
-        self, needs: Iterable[Need], now: float, within: Collection[Need] = ()
-    ) -> tuple[Need, ...]:
-        """Start a fetch; pass the result to `end` or `cancel`. Raises `ValueError` if not `ready`.
-        """
+    def start(self, needs: Iterable[Need], now: float) -> tuple[Need, ...]:
+        """Start a fetch; pass the result to `end`. Raises `ValueError` if not `ready`."""
         taken = tuple(needs)
         for need in taken:
             grant = self._grants.get(need.key)
             if grant is None or not grant.opens <= now < grant.closes:
                 raise ValueError(f"no grant for {need.key}")
-            if grant.out and need not in within:
+            if grant.in_use:
                 raise ValueError(f"a fetch is out for {need.key}")
         for need in taken:
-            self._grants[need.key].out += 1
+            self._grants[need.key].in_use = True
         return taken
 
     def end(self, taken: Iterable[Need], now: float) -> None:
-        for need in taken:
-            grant = self._grants[need.key]
-            grant.ended, grant.delay = now, max(grant.delay, need.delay)
-            self._over(need.key, grant)
-
-    def cancel(self, taken: Iterable[Need]) -> None:
-        for need in taken:
-            self._over(need.key, self._grants[need.key])
+        for key, delay in taken:
+            grant = self._grants.pop(key)
+            self.counters.ended += 1
+            self.outbox.add(EndedGrant(key, grant.serial, now, delay))
 
     def drop(self, needs: Iterable[Need]) -> None:
         keys = tuple(need.key for need in needs)
         self._forget(keys)
         for key in keys:
             grant = self._grants.get(key)
-            if grant is not None and not grant.out:
+            if grant is not None and not grant.in_use:
                 self._give_back(key, grant)
 
     def close(self) -> None:
         for keys in list(self._requests):
             self._forget(keys)
         for key, grant in list(self._grants.items()):
-            if not grant.out:
+            if not grant.in_use:
                 self._give_back(key, grant)
 
     def postpone(self, key: str, until: float) -> None:
@@ -284,14 +249,14 @@ class Grants:
         """Return the next batch, if there is one; one at a time."""
         self._tidy(now)
         portion = self.outbox.take(BATCH)
-        room, asks = BATCH - len(portion), []
+        room, asks = BATCH - len(portion.ended) - len(portion.wishes), []
         while self._queue and room > 0:
             keys = self._queue.popleft()
             if (request := self._requests.get(keys)) is not None and request.queued:
                 asks.append(keys)
                 request.queued, request.in_flight = False, True
                 room -= len(keys)
-        if not (portion or asks):
+        if not (portion.ended or portion.wishes or asks):
             return None
         self.counters.calls += 1
         return SentBatch(self._batch(portion, asks, now), tuple(asks), portion)
@@ -299,13 +264,22 @@ class Grants:
     def answered(self, sent: SentBatch, reply: LedgerReply, asked: float, now: float) -> set[str]:
         """Take the *reply* to a batch sent at *asked*; return keys whose `ready` may change."""
         if self._era and reply.era != self._era:
-            self._lost(now)
+            self.counters.losses += 1
+            for key, grant in self._grants.items():
+                if grant.in_use:
+                    self.postpone(key, now + self._hold)
         self._era, self._longest = reply.era, max(self._longest, reply.longest)
         for keys, lines, answer in zip(sent.asks, sent.batch.asks, reply.answers, strict=True):
             if answer.closes:
-                self._granted(keys, lines, answer, asked, now)
-            else:
-                self._refused(keys, answer, now)
+                # The ledger's now lies between *asked* and *now*: each end of the window by the
+                # later, or the earlier, of the two.
+                opens, closes = now + answer.opens / 1000, asked + answer.closes / 1000
+                self._granted(keys, lines, opens, closes)
+                continue
+            self.counters.refused += len(keys)
+            if (request := self._requests.get(keys)) is not None:
+                request.in_flight = request.maybe = False
+                request.again = now + answer.wait / 1000
         return {key for keys in sent.asks for key in keys}
 
     def failed(self, sent: SentBatch) -> None:
@@ -337,14 +311,20 @@ class Grants:
     def _batch(
         self, portion: OutboxPortion, asks: Iterable[tuple[str, ...]], now: float
     ) -> LedgerBatch:
-        ends, returns, wishes = portion.lines(now)
+        ends = tuple(
+            FetchEnd(key, serial, min(int((now - ended) * 1000), WISH_MAX), whole_millis(delay))
+            for key, serial, ended, delay in portion.ended if ended is not None
+        )  # fmt: skip
+        returns = tuple(
+            ReturnedGrant(each.key, each.serial) for each in portion.ended if each.ended is None
+        )
+        wishes = tuple(DelayWish(key, whole_millis(until - now)) for key, until in portion.wishes)
         lines = tuple(self._lines(self._requests[keys]) for keys in asks)
         delays = [line.delay for each in lines for line in each] + [end.delay for end in ends]
         self._longest = max(self._longest, *delays, 0)
         return LedgerBatch(
             self._process, self._era, self._longest, whole_millis(self._window),
-            whole_millis(self._hold),
-            whole_millis(self._ahead), ends, returns, wishes, lines,
+            whole_millis(self._hold), whole_millis(self._ahead), ends, returns, wishes, lines,
         )  # fmt: skip
 
     def _lines(self, request: GrantRequest) -> tuple[LedgerLine, ...]:
@@ -356,25 +336,11 @@ class Grants:
         self.counters.asked += len(lines)
         return tuple(lines)
 
-    def _refused(self, keys: tuple[str, ...], answer: LedgerAnswer, now: float) -> None:
-        self.counters.refused += len(keys)
-        if (request := self._requests.get(keys)) is not None:
-            request.in_flight = request.maybe = False
-            request.again = now + answer.wait / 1000
-
     def _granted(
-        self,
-        keys: tuple[str, ...],
-        lines: Sequence[LedgerLine],
-        answer: LedgerAnswer,
-        asked: float,
-        now: float,
+        self, keys: tuple[str, ...], lines: Iterable[LedgerLine], opens: float, closes: float
     ) -> None:
         request = self._requests.pop(keys, None)
-        self.counters.granted += len(lines)
-        # The ledger's now lies between *asked* and *now*: each end of the window by the later, or
-        # the earlier, of the two.
-        opens, closes = now + answer.opens / 1000, asked + answer.closes / 1000
+        self.counters.granted += len(keys)
         for line in lines:
             grant = self._grants.get(line.key)
             if grant is not None and grant.serial == line.serial:
@@ -383,37 +349,28 @@ class Grants:
                 grant = Grant(line.serial, opens, closes, line.delay / 1000)
                 self._grants[line.key] = grant
             else:  # nobody wants it any more, or its fetch has ended
-                self.outbox.give_back(line.key, line.serial)
+                self.outbox.add(EndedGrant(line.key, line.serial))
                 continue
             heappush(self._agenda, (grant.closes, line.serial, (line.key,)))
-
-    def _over(self, key: str, grant: Grant) -> None:
-        grant.out -= 1
-        if not grant.out and grant.ended >= 0:
-            del self._grants[key]
-            self.counters.ended += 1
-            self.outbox.end(key, grant.serial, grant.ended, grant.delay)
-        elif not grant.out:
-            heappush(self._agenda, (grant.closes, grant.serial, (key,)))
 
     def _give_back(self, key: str, grant: Grant) -> None:
         del self._grants[key]
         self.counters.returned += 1
-        self.outbox.give_back(key, grant.serial)
+        self.outbox.add(EndedGrant(key, grant.serial))
 
     def _forget(self, keys: tuple[str, ...]) -> None:
         request = self._requests.pop(keys, None)
         if request is not None and (request.maybe or request.in_flight):
             for key in keys:
                 if key not in self._grants:
-                    self.outbox.give_back(key, request.serial)
+                    self.outbox.add(EndedGrant(key, request.serial))
 
     def _tidy(self, now: float) -> None:
         while self._agenda and self._agenda[0][0] <= now:
             _, serial, keys = heappop(self._agenda)
             grant = self._grants.get(keys[0])
             if len(keys) == 1 and grant is not None and grant.serial == serial:
-                if not grant.out and grant.closes <= now:
+                if not grant.in_use and grant.closes <= now:
                     self._give_back(keys[0], grant)
                 continue
             request = self._requests.get(keys)
@@ -424,9 +381,3 @@ class Grants:
                 self._forget(keys)
             else:
                 heappush(self._agenda, (max(idle, now + self._window), serial, keys))
-
-    def _lost(self, now: float) -> None:
-        self.counters.losses += 1
-        for key, grant in self._grants.items():
-            if grant.out:
-                self.postpone(key, now + self._hold)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -51,23 +51,16 @@ PAUSE: Final = 0.005
 class LedgerClient:
     """Exchanges *grants* with *ledger* while `run` runs.
 
-    Args:
-        news: told the keys whose `Grants.ready` may have changed.
-
-    Attributes:
-        failures: failed calls.
-        away: why the last call failed, or "".
-        damaged: some keys with foreign data.
+    *news* gets the keys whose `Grants.ready` may have changed. *away*: why the last call failed.
     """
 
     def __init__(
         self, ledger: RateLedger, grants: Grants, *, clock: Callable[[], float] = boottime,
         news: Callable[[set[str]], None] = lambda keys: None, pause: float = PAUSE,
     ) -> None:  # fmt: skip
-        self.grants = grants
-        self.failures = 0
         self.away = ""
-        self.damaged: set[str] = set()
+        self._grants = grants
+        self._damaged: set[str] = set()
         self._ledger = ledger
         self._clock = clock
         self._news = news
@@ -75,14 +68,17 @@ class LedgerClient:
         self._closed = False
         self._one = asyncio.Lock()
         self._wake = asyncio.Event()
-        self._changed = asyncio.Event()
 
     def poke(self) -> None:
         self._wake.set()
 
     async def run(self) -> None:
         wait = SOONEST
-        while await self._awaited():
+        while not self._closed:
+            if (due := self._grants.due(self._clock())) != 0.0:
+                self._wake.clear()
+                await wait_at_most(self._wake, due)
+                continue
             try:
                 await self._call()
                 wait = SOONEST
@@ -91,26 +87,11 @@ class LedgerClient:
                 await asyncio.sleep(wait)
                 wait = min(LATEST, 2 * wait)
 
-    async def leave(self, needs: Sequence[Need], within: Collection[Need] = ()) -> tuple[Need, ...]:
-        """Wait until a fetch without a visit may start, and start it."""
-        while True:
-            now = self._clock()
-            at = self.grants.ready(needs, now, within)
-            if at <= now:
-                return self.grants.start(needs, now, within)
-            self.poke()
-            await wait_at_most(self._changed, at - now)
-
-    def end(self, taken: Iterable[Need]) -> None:
-        self.grants.end(taken, self._clock())
-        self.poke()
-        self._tell()
-
     async def close(self) -> None:
         """Return unused grants and send what is left; never raises. `run` ends by itself."""
         self._closed = True
         self.poke()
-        self.grants.close()
+        self._grants.close()
         try:
             while await self._call():
                 pass
@@ -118,50 +99,34 @@ class LedgerClient:
             pass
         await self._ledger.close()
 
-    async def _awaited(self) -> bool:
-        while not self._closed and (due := self.grants.due(self._clock())) != 0.0:
-            self._wake.clear()
-            await wait_at_most(self._wake, due)
-        return not self._closed
-
     async def _call(self) -> bool:
         async with self._one:
-            return await self._exchange()
-
-    async def _exchange(self) -> bool:
-        now = self._clock()
-        sent = self.grants.outgoing(now)
-        if sent is None:
-            return False
-        try:
-            reply = await self._ledger.settle(sent.batch)
-        except BaseException as error:
-            self.grants.failed(sent)
-            if isinstance(error, LedgerError):
-                self._failed(error)
-            raise
-        if self.away:
-            logger.info("%s is back", self._ledger.where)
-            self.away = ""
-        self._report(reply.damaged)
-        self._news(self.grants.answered(sent, reply, now, self._clock()))
-        self._tell()
-        return True
-
-    def _tell(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    def _failed(self, error: LedgerError) -> None:
-        self.failures += 1
-        if not self.away:
-            logger.warning("%s; no fetch starts on what is shared until it is back", error)
-        self.away = str(error)
+            now = self._clock()
+            sent = self._grants.outgoing(now)
+            if sent is None:
+                return False
+            try:
+                reply = await self._ledger.settle(sent.batch)
+            except BaseException as error:
+                self._grants.failed(sent)
+                if isinstance(error, LedgerError):
+                    if not self.away:
+                        logger.warning(
+                            "%s; no fetch starts on what is shared until it is back", error
+                        )
+                    self.away = str(error)
+                raise
+            if self.away:
+                logger.info("%s is back", self._ledger.where)
+                self.away = ""
+            self._report(reply.damaged)
+            self._news(self._grants.answered(sent, reply, now, self._clock()))
+            return True
 
     def _report(self, keys: Iterable[str]) -> None:
         for key in keys:
-            if key not in self.damaged and len(self.damaged) < 100:
-                self.damaged.add(key)
+            if key not in self._damaged and len(self._damaged) < 100:
+                self._damaged.add(key)
                 logger.warning(
                     "%s holds what the suite did not write under %r: nothing is fetched there",
                     self._ledger.where, key,
@@ -183,7 +148,6 @@ _UNKNOWN: Final = 1.0  # seconds until a host is looked at again while nothing m
 
 _PASSES: Final = frozenset({"away", "memory"})  # errors of a ledger for which a crawl waits
 
-TakenNeeds = tuple[Need, ...]
 
 def make_shared_limits(crawl: Crawl, settings: SuiteSettings) -> SharedLimits | None:
     """Return the limits that *crawl* shares, or None. Raises `SettingsError`."""
@@ -224,9 +188,7 @@ class SharedLimits:
         # Whatever is longer is cut: a grant runs out, and then others may fetch there.
         self._longest = crawl.settings.project.longest_fetch
         self._process = secrets.token_hex(8)
-        self.grants = Grants(
-            self._process, timeout=self._longest, ahead=NEAR
-        )
+        self.grants = Grants(self._process, timeout=self._longest, ahead=NEAR)
         self._client = LedgerClient(ledger, self.grants, news=self._news)
         self._running: asyncio.Task[None] | None = None
         self._closed = False
@@ -244,9 +206,6 @@ class SharedLimits:
         if control.gate is None:
             raise SettingsError(NO_GATE)
         self._crawl.frontier.leases.permits.source = self
-        await self._ask()
-
-    async def _ask(self) -> None:
         self._running = logged_task(self._client.run(), "grants")
         try:
             await self._ledger.settle(LedgerBatch(self._process, 0, 0, 1, 0, 0))
@@ -298,14 +257,14 @@ class SharedLimits:
         self.grants.drop(self._needs(host, address))
         self._client.poke()
 
-    def begin(self, host: HostState, address: AddressState) -> TakenNeeds:
+    def begin(self, host: HostState, address: AddressState) -> tuple[Need, ...]:
         """Begin a fetch after a `pause` of 0.0; pass the result to `end`."""
         taken = self.grants.start(self._needs(host, address), self._asked)
         if taken and self.addresses is not None:
             self.addresses.begun(address)
         return taken
 
-    def end(self, taken: TakenNeeds, host: HostState, address: AddressState) -> None:
+    def end(self, taken: tuple[Need, ...], host: HostState, address: AddressState) -> None:
         """End a fetch; ask for the next grant if that fetch could begin at once."""
         now = boottime()
         self.grants.end(taken, now)
@@ -344,9 +303,11 @@ class SharedLimits:
     # News
 
     def _news(self, keys: set[str]) -> None:
-        kinds = [key.partition(" ") for key in keys]
-        hosts = {name for kind, _, name in kinds if kind == "host"}
-        self._look_again(hosts, {name for kind, _, name in kinds if kind != "host"})
+        found: dict[str, set[str]] = {"host": set(), "address": set()}
+        for key in keys:
+            kind, _, name = key.partition(" ")
+            found[kind].add(name)
+        self._look_again(found["host"], found["address"])
 
     def _met(self, addresses: set[str]) -> None:
         if addresses:
@@ -363,24 +324,24 @@ class SharedLimits:
     # What is shared
 
     def _is_unknown(self, address: AddressState) -> bool:
-        if self.addresses is None or not _is_paced(address):
-            return False
-        return self.addresses.standing(address) in (AddressSharing.NEW, AddressSharing.ASK)
+        return (
+            self.addresses is not None
+            and _is_paced(address)
+            and self.addresses.standing(address) in (AddressSharing.NEW, AddressSharing.ASK)
+        )
 
-    def _passes_by(self, needs: TakenNeeds) -> bool:
+    def _passes_by(self, needs: tuple[Need, ...]) -> bool:
         return self.addresses is not None and bool(needs and self._client.away)
 
-    def _needs(self, host: HostState, address: AddressState) -> TakenNeeds:
-        whole = self.addresses is None
-        need = (Need(host_grant_key(host.key), host.gap()),) if whole else ()
-        if not _is_paced(address):
-            return need
-        if (
-            self.addresses is not None
-            and self.addresses.standing(address) is not AddressSharing.SHARED
-        ):
-            return need
-        return *need, Need(address_grant_key(address.key), address.delay)
+    def _needs(self, host: HostState, address: AddressState) -> tuple[Need, ...]:
+        needs, shared = [], True
+        if self.addresses is None:
+            needs.append(Need(host_grant_key(host.key), host.gap()))
+        elif _is_paced(address):
+            shared = self.addresses.standing(address) is AddressSharing.SHARED
+        if shared and _is_paced(address):
+            needs.append(Need(address_grant_key(address.key), address.delay))
+        return tuple(needs)
 
 
 def _is_paced(address: AddressState) -> bool:

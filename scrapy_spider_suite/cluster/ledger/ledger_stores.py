@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -24,13 +23,12 @@ from scrapy_spider_suite.cluster.ledger.rate_ledger import (
     LedgerBatch,
     LedgerMarker,
     LedgerReply,
-    check_batch,
     pack_batch,
     unpack_reply,
 )
-from scrapy_spider_suite.cluster.redis_server import RedisServer, load_script
+from scrapy_spider_suite.cluster.redis_server import RedisServer, check_crawl_name, load_script
 from scrapy_spider_suite.errors import LedgerError, RegistryError
-from scrapy_spider_suite.runtime.clock import boot_id
+from scrapy_spider_suite.runtime.clock import boot_id, boottime
 from scrapy_spider_suite.runtime.files import lock_file
 
 _SPARE: Final = 16  # expired accounts removed with a call, beside as many as its keys
@@ -51,10 +49,6 @@ DELETE FROM accounts WHERE key IN (SELECT key FROM accounts WHERE over <= ? ORDE
 """
 
 
-def _boottime_ms() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
-
-
 class FileLedger:
     """`RateLedger` in the file *path*, whose folder exists.
 
@@ -65,8 +59,8 @@ class FileLedger:
     """
 
     def __init__(
-        self, path: Path, timeout: float = 5.0, *, clock: Callable[[], int] = _boottime_ms,
-        run: str | None = None,
+        self, path: Path, timeout: float = 5.0, *,
+        clock: Callable[[], int] = lambda: int(boottime() * 1000), run: str | None = None,
     ) -> None:  # fmt: skip
         self._path = path
         self._timeout = timeout
@@ -78,8 +72,6 @@ class FileLedger:
         self.where = f"the ledger {path}"
 
     async def settle(self, batch: LedgerBatch) -> LedgerReply:
-        """See `RateLedger`. Raises `ValueError` for invalid batches."""
-        check_batch(batch)
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._settle, batch)
 
     async def close(self) -> None:
@@ -211,9 +203,6 @@ class _Accounts:
         self._file.executemany("DELETE FROM accounts WHERE key = ?", over)
 
 
-_NAME: Final = re.compile(r"[\w.:-]{1,100}")
-
-
 class RedisLedger:
     """`RateLedger` under ``suite:ledger:{NAME}``, 250 bytes a host; crawls of one *name* share it.
 
@@ -222,8 +211,7 @@ class RedisLedger:
     """
 
     def __init__(self, url: str, name: str, timeout: float = 5.0) -> None:
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name for a ledger: 1 to 100 of messages, _ . : -")
+        check_crawl_name(name)
         self._server = RedisServer(url, timeout)
         self._script = load_script("world", "ledger")
         self._marker = f"suite:ledger:{{{name}}}"
@@ -231,8 +219,6 @@ class RedisLedger:
         self.where = f"Redis at {self._server.where}"
 
     async def settle(self, batch: LedgerBatch) -> LedgerReply:
-        """See `RateLedger`. Raises `ValueError` for invalid batches."""
-        check_batch(batch)
         keys = batch.all_keys()
         data = pack_batch(batch, {key: index for index, key in enumerate(keys)})
         names = [self._marker, *(f"{self._marker}:{key}" for key in keys)]

@@ -12,7 +12,6 @@ answer of a call: ages in a batch, offsets in a reply. 0 means never.
 from __future__ import annotations
 
 import math
-import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
@@ -36,10 +35,9 @@ WISH_MAX: Final = round(LONGEST_WISH * 1000)
 HOLD_MAX: Final = 86_400_000
 """Milliseconds of a fetch, at most."""
 
+_FUTURE: Final = 2 * (WISH_MAX + HOLD_MAX)
 
 NOBODY: Final = "0" * 16
-
-_PROCESS: Final = re.compile(r"[0-9a-f]{16}")
 
 
 def host_grant_key(host: str) -> str:
@@ -130,6 +128,9 @@ class LedgerReply(NamedTuple):
     damaged: tuple[str, ...] = ()
 
 
+_RedisReply = tuple[int, int, list[LedgerAnswer], list[int]]
+
+
 class RateLedger(Protocol):
     where: str  # for log lines, without a password
 
@@ -138,32 +139,9 @@ class RateLedger(Protocol):
 
         Raises `LedgerError`: not usable now; the batch may have been applied.
         """
-        ...
 
     async def close(self) -> None:
         """Close; never raises."""
-        ...
-
-
-def check_batch(batch: LedgerBatch) -> None:
-    spans = [line.delay for ask in batch.asks for line in ask]
-    spans += [wish.wait for wish in batch.wishes] + [end.delay for end in batch.ends]
-    spans += [end.ago for end in batch.ends] + [batch.longest]
-    grants = (batch.window, batch.hold, batch.ahead)
-    good = all(0 <= span <= WISH_MAX for span in spans)
-    if not _PROCESS.fullmatch(batch.process) or batch.process == NOBODY:
-        raise ValueError(f"{batch.process!r} is no name of a process: 16 hexadecimal digits")
-    if not good or not all(0 <= span <= HOLD_MAX for span in grants) or not batch.window:
-        raise ValueError("a time in a batch is below 0 or too long")
-    if any(not 0 < len(key) <= KEY_MAX for key in batch.all_keys()):
-        raise ValueError("a key is empty or too long")
-
-
-class RedisReply(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    era: int
-    longest: int
-    answers: list[tuple[int, int, int]]
-    damaged: list[int]
 
 
 def pack_batch(batch: LedgerBatch, indexes: dict[str, int]) -> bytes:
@@ -181,19 +159,16 @@ def pack_batch(batch: LedgerBatch, indexes: dict[str, int]) -> bytes:
 
 def unpack_reply(data: bytes, batch: LedgerBatch, keys: list[str]) -> LedgerReply:
     """Return Lua's answer to *batch*. Raises `ValueError` for an invalid one."""
-    said = msgspec.msgpack.decode(data, type=RedisReply)
-    spans = [span for answer in said.answers for span in answer]
-    bound = 2 * WISH_MAX + 2 * HOLD_MAX
-    if len(said.answers) != len(batch.asks) or not all(0 <= span <= bound for span in spans):
+    era, longest, answers, damaged = msgspec.msgpack.decode(data, type=_RedisReply)
+    if len(answers) != len(batch.asks) or not all(
+        0 <= span <= _FUTURE for answer in answers for span in answer
+    ):
         raise ValueError("answers that fit no question")
-    if not all(0 <= index < len(keys) for index in said.damaged) or said.era <= 0:
+    if not all(0 <= index < len(keys) for index in damaged) or era <= 0:
         raise ValueError("keys or an era that cannot be")
-    if not 0 <= said.longest <= WISH_MAX:
+    if not 0 <= longest <= WISH_MAX:
         raise ValueError("a delay that cannot be")
-    answers = tuple(LedgerAnswer(*answer) for answer in said.answers)
-    return LedgerReply(
-        said.era, said.longest, answers, tuple(keys[index] for index in said.damaged)
-    )
+    return LedgerReply(era, longest, tuple(answers), tuple(keys[index] for index in damaged))
 
 
 MAGIC: Final = b"L1"
@@ -212,7 +187,6 @@ SOONEST, LATEST = 50, 2_000
 
 _RECORD: Final = struct.Struct(">2s8d16s16s")
 _MARKER: Final = struct.Struct(">2s4d40s")
-_FUTURE: Final = 2 * (WISH_MAX + HOLD_MAX)
 
 
 class Account(Struct):
@@ -244,14 +218,11 @@ class Account(Struct):
         """Raises `ValueError` for foreign data."""
         if not isinstance(data, bytes) or len(data) != _RECORD.size:
             raise ValueError("no account")
-        magic, *numbers, holder, claimant = _RECORD.unpack(data)
-        serial = numbers[6]
-        times = (*numbers[:6], numbers[7])
-        if magic != MAGIC or not all(0 <= time <= now + _FUTURE for time in times):
+        magic, *times, serial, claimed, holder, claimant = _RECORD.unpack(data)
+        good = magic == MAGIC and holder.isalnum() and claimant.isalnum() and 0 <= serial <= 2**53
+        if not good or not all(0 <= time <= now + _FUTURE for time in (*times, claimed)):
             raise ValueError("no account")
-        if not (0 <= serial <= 2**53 and holder.isalnum() and claimant.isalnum()):
-            raise ValueError("no account")
-        return cls(*(*numbers, holder.decode(), claimant.decode()))
+        return cls(*(*times, serial, claimed, holder.decode(), claimant.decode()))
 
     def has(self, process: str, serial: int, now: int) -> bool:
         return self.held(now) and self.holder == process and self.serial == serial
@@ -266,7 +237,7 @@ class Account(Struct):
         return max(self.due, ended, held, self.claimed)
 
     def end(self, process: str, end: FetchEnd, now: int) -> None:
-        at = max(0, now + 1 - end.ago)  # the millisecond has begun: no gap is short of one
+        at = max(0, now + 1 - end.ago)  # the millisecond has begun: no gap may lack one
         self.ended, self.due = max(self.ended, at), max(self.due, at + end.delay)
         self.drop(process, end.serial)
 
@@ -358,12 +329,9 @@ def apply_batch(
 
 
 def _asked(
-    accounts: Sequence[Account],
-    lines: Sequence[LedgerLine],
-    marker: LedgerMarker,
-    batch: LedgerBatch,
-    now: int,
-) -> LedgerAnswer:
+    accounts: Sequence[Account], lines: Sequence[LedgerLine], marker: LedgerMarker,
+    batch: LedgerBatch, now: int,
+) -> LedgerAnswer:  # fmt: skip
     process, opens, claimed, waits = batch.process, float(now), False, []
     for account, line in zip(accounts, lines, strict=True):
         wait = 0.0

@@ -12,6 +12,7 @@ from support.ledgers import Memory
 
 from scrapy_spider_suite.cluster.ledger.grants import (
     OUTBOX_MAX,
+    EndedGrant,
     Grants,
     LedgerOutbox,
     Need,
@@ -44,10 +45,6 @@ class Process:
             self.town.at(self.town.now + min(at - now, 0.3), lambda: self.visit(needs))
             return
         taken = self.grants.start(needs, now)
-        if self.random.random() < 0.1:
-            self.grants.cancel(taken)
-            self.town.at(self.town.now + 0.1, lambda: self.visit(needs))
-            return
         took = self.random.choice([0.05, 0.3, 3.0, TIMEOUT])
         self.town.begin(self, needs, took)
         self.town.at(self.town.now + took, lambda: self.ended(needs, taken))
@@ -154,7 +151,7 @@ def test_what_is_not_ready_cannot_be_started() -> None:
         grants.start(NEEDS, WINDOW)
 
 
-@pytest.mark.parametrize("how", ["window", "drop", "close", "cancel"])
+@pytest.mark.parametrize("how", ["window", "drop", "close"])
 def test_a_grant_that_is_not_used_is_returned(how: str) -> None:
     """So that others have it before it runs out."""
     grants, ledger = Grants("a" * 16, timeout=TIMEOUT), Memory()
@@ -164,8 +161,6 @@ def test_a_grant_that_is_not_used_is_returned(how: str) -> None:
         grants.drop(NEEDS)
     elif how == "close":
         grants.close()
-    elif how == "cancel":
-        grants.cancel(grants.start(NEEDS, WINDOW - 0.1))
     due = grants.due(0.0)
     assert due is not None
     assert due <= WINDOW
@@ -177,8 +172,8 @@ def test_a_grant_that_is_not_used_is_returned(how: str) -> None:
     assert other.ready(NEEDS, due) == due
 
 
-def test_a_visit_that_goes_on_has_its_grant_renewed() -> None:
-    """For a fetch within it that starts after the window; the end of the last one ends all."""
+def test_a_grant_is_for_one_fetch_which_may_outlast_its_window() -> None:
+    """The delay runs from its end."""
     grants, ledger = Grants("a" * 16, timeout=TIMEOUT), Memory()
     grants.ready(NEEDS, 0.0)
     answer(grants, ledger, 0.0)
@@ -186,12 +181,7 @@ def test_a_visit_that_goes_on_has_its_grant_renewed() -> None:
     assert grants.ready(NEEDS, 1.0) > 1.0
     with pytest.raises(ValueError, match="a fetch is out for host a"):
         grants.start(NEEDS, 1.0)
-    assert grants.ready(NEEDS, WINDOW + 1, visit) > WINDOW + 1
-    answer(grants, ledger, WINDOW + 1)
-    assert grants.ready(NEEDS, WINDOW + 1, visit) == WINDOW + 1
-    within = grants.start(NEEDS, WINDOW + 1, visit)
-    grants.end(within, WINDOW + 2)
-    assert grants.counters.ended == 0
+    assert grants.outgoing(WINDOW + 1) is None
     grants.end(visit, WINDOW + 3)
     assert grants.counters.ended == 2
     answer(grants, ledger, WINDOW + 3)
@@ -230,7 +220,7 @@ def test_debts_are_bounded() -> None:
     """The oldest are dropped, and counted."""
     outbox = LedgerOutbox()
     for number in range(OUTBOX_MAX + 3):
-        outbox.end(f"host {number}", number, 0.0, 1.0)
+        outbox.add(EndedGrant(f"host {number}", number, 0.0, 1.0))
     outbox.put_back(outbox.take(500))
     assert (len(outbox), outbox.dropped) == (OUTBOX_MAX, 3)
     assert outbox.take(1).ended[0].key == "host 3"

@@ -267,21 +267,6 @@ async def test_a_marker_that_no_ledger_wrote_is_refused(place: Place, a: User, b
         assert "\n" not in str(caught.value)
 
 
-@contract
-async def test_what_is_no_batch_is_not_sent(place: Place, a: User, b: User) -> None:
-    """A program's mistake, not the ledger's."""
-    for asked in ({"delay": -1}, {"delay": 10**12}):
-        with pytest.raises(ValueError, match="a time in a batch"):
-            await a.ask(K, **asked)
-        a.longest = 0
-    for process in ("0" * 16, "a", "x" * 16):
-        with pytest.raises(ValueError, match="no name of a process"):
-            await User(a.ledger, process).ask(K)
-    for key in ("", "k" * (KEY_MAX + 1)):
-        with pytest.raises(ValueError, match="a key is"):
-            await a.ask(key)
-
-
 def test_keys_have_a_bound() -> None:
     """A host may have any length, where a spider chose its slot; two are still two."""
     long = [host_grant_key("h" * 5_000 + end) for end in "ab"]

@@ -139,7 +139,7 @@ def test_a_redis_that_throws_keys_away_is_refused(redis_server: RedisServer) -> 
 
 def test_a_name_that_is_none_is_refused() -> None:
     """Before anything is asked."""
-    with pytest.raises(ValueError, match="no name for a ledger"):
+    with pytest.raises(ValueError, match="no name for a crawl"):
         RedisLedger("redis://127.0.0.1", "a}b")
 
 

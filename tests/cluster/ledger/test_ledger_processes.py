@@ -66,7 +66,7 @@ def test_a_redis_that_is_killed_stops_what_is_shared_and_nothing_else(
         now = lending._clock()
         assert grants.ready([Need("host b", 1.0)], now) > now
         lending.poke()
-        while lending.failures < 2:
+        while grants.counters.failures < 2:
             await asyncio.sleep(0.01)
         server.start()
         while lending.away:
