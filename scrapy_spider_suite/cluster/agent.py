@@ -19,17 +19,10 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy_spider_suite.cluster.agreement import AgentPhase
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.lan import make_lan_mode
-from scrapy_spider_suite.cluster.ledger.ledger_client import (
-    SharedLimits,
-)
-from scrapy_spider_suite.cluster.mailbox import (
-    Mailbox,
-    MessageRules,
-    ReceivedRows,
-)
+from scrapy_spider_suite.cluster.ledger.ledger_client import SharedLimits
+from scrapy_spider_suite.cluster.mailbox import Mailbox
 from scrapy_spider_suite.cluster.membership import Heartbeat, refuse_short_lease
-from scrapy_spider_suite.cluster.messages import MessageTransport
-from scrapy_spider_suite.cluster.mode import AgentContext, ClusterMode, ServiceFactory
+from scrapy_spider_suite.cluster.mode import ClusterMode, ServiceFactory
 from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.cluster.redis_server import require_redis
 from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
@@ -49,62 +42,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SECONDS: Final = 10.0  # over which the rate of pages is measured
-
-
-class PageRate:
-    """Pages per second over the last ten seconds."""
-
-    def __init__(self) -> None:
-        self._seen: list[tuple[float, int]] = []
-
-    def of(self, now: float, fetched: int) -> float:
-        """Return the rate at *now*, with *fetched* pages so far."""
-        self._seen.append((now, fetched))
-        while len(self._seen) > 2 and now - self._seen[1][0] >= _SECONDS:
-            self._seen.pop(0)
-        then, before = self._seen[0]
-        return round((fetched - before) / (now - then), 2) if now > then else 0.0
-
+_RATE_SECONDS: Final = 10.0  # over which the rate of pages is measured
 
 OUTBOX_ROWS = 10_000_000
 """At this many rows for other agents the crawl pauses; a row takes 0.1 to 0.8 KB of disk."""
 OUTBOX_FULL = "the outbox"
-_LOOK = 1.0  # seconds between two checks of a full outbox
-
-
-def outbox_is_full(crawl: Crawl, scheduler: Engine | None, outbox: Outbox) -> bool:
-    """Whether *outbox* is full; then *scheduler* pauses until a tenth of it is free."""
-    if scheduler is None or len(outbox) < OUTBOX_ROWS:
-        return False
-    if OUTBOX_FULL not in scheduler.pauses:
-        most = sorted(outbox.receivers.items(), key=lambda each: -each[1])[:3]
-        logger.warning(
-            "the outbox is full: %s for other agents (%s): the crawl pauses until some are taken; "
-            "nothing is lost", counted(len(outbox), "row waits", "rows wait"),
-            ", ".join(f"{name} {rows:,}" for name, rows in most),
-        )  # fmt: skip
-        crawl.crawler.stats.inc_value("suite/outbox/pauses")
-        scheduler.pause(OUTBOX_FULL)
-        _go_on_later(crawl, scheduler, outbox)
-    return True
-
-
-def _go_on_later(crawl: Crawl, scheduler: Engine, outbox: Outbox) -> None:
-    asyncio.get_running_loop().call_later(_LOOK, _look, crawl, scheduler, outbox)
-
-
-def _look(crawl: Crawl, scheduler: Engine, outbox: Outbox) -> None:
-    if scheduler.closing:
-        return
-    if len(outbox) > OUTBOX_ROWS * 9 // 10:
-        _go_on_later(crawl, scheduler, outbox)
-        return
-    waiting = counted(len(outbox), "row waits", "rows wait")
-    logger.info("%s for other agents: the crawl goes on", waiting)
-    scheduler.unpause(OUTBOX_FULL)
-
-
+_OUTBOX_CHECK = 1.0  # seconds between two checks of a full outbox
 _DISK = 0.25  # seconds between two tries to write to a store that failed
 _PORTIONS = 0.01  # seconds between two portions of re-admitted rows
 _SOON = 5.0  # seconds for which a host waits that this agent may not visit now
@@ -122,9 +65,11 @@ def make_agent(crawl: Crawl) -> Agent | None:
 
 
 class Agent:
-    """One agent, made before the frontier, which asks `routing` for the owner of a URL.
+    """One agent, which all its parts see; made before the frontier, which asks its `routing`.
 
     Attributes:
+        incarnation: 64 random bits of this process.
+        kv: the agent's mapping in the store.
         phasing: the phases, if each agent has a part of every host.
         only_waiting: all hosts left wait for longer than SUITE_MAX_WAIT.
     """
@@ -134,6 +79,8 @@ class Agent:
         self.crawl, self.job = crawl, job
         self.name = settings.agent_name or socket.gethostname()
         self.crawl_name = settings.crawl_name or ("" if spider is None else spider.name)
+        self.incarnation = secrets.randbits(64)
+        self.kv = crawl.store.kv("agent")
         self.only_waiting = False
         self.services: list[ServiceFactory] = []
         assignment = load_assignment(settings.assignment)
@@ -148,8 +95,8 @@ class Agent:
         self._mode: ClusterMode | None = None
         self._mailbox: Mailbox | None = None
         self._scheduler: Engine | None = None
-        self._rate = PageRate()
-        self._looking: asyncio.TimerHandle | None = None
+        self._fetched: list[tuple[float, int]] = []  # of the last seconds: time, pages until then
+        self._readmitting: asyncio.TimerHandle | None = None
 
     # Life
 
@@ -162,40 +109,29 @@ class Agent:
             rules = self.crawl.policy_file.policy.overrides
             refuse_short_lease(self.crawl.settings, rules.longest_delay)
         self.changed()
-        await self._meet()
-
-    async def _meet(self) -> None:
-        crawl = self.crawl
-        context = AgentContext(
-            self.ownership, secrets.randbits(64), self.job.file.id, crawl.store.kv("agent"),
-            self._written, self._heartbeat, self.changed, self.over,
-        )  # fmt: skip
-        rules: MessageRules | None = None
-        transport: MessageTransport
         try:
-            if crawl.settings.cluster == "peers":
-                require_redis("SUITE_CLUSTER = 'peers'")
-                from scrapy_spider_suite.cluster.peers import PeersMode  # it loads redis-py
-
-                peers = self._mode = PeersMode(self, context)
-                transport = peers.transport
-            else:
-                self._mode, transport = rules, _ = make_lan_mode(self, context)
+            self._mode = self._make_mode()
         except ValueError as error:
             raise SettingsError(f"SUITE_CLUSTER: {error}") from error
-        self._mailbox = Mailbox(
-            context, crawl.frontier, self.routing, transport,
-            ReceivedRows(crawl.store.kv("received")), clock=crawl.now, news=crawl.wake, rules=rules,
-        )  # fmt: skip
+        self._mailbox = Mailbox(self, self._mode)
         await self._mode.open()
         await self._mailbox.start()
         self._mode.start()
         await self._mode.meet()
 
+    def _make_mode(self) -> ClusterMode:
+        if self.crawl.settings.cluster == "peers":
+            require_redis("SUITE_CLUSTER = 'peers'")
+            from scrapy_spider_suite.cluster.peers import PeersMode  # it loads redis-py
+
+            return PeersMode(self)
+        return make_lan_mode(self)
+
     def send_notice(self, to: str, message: Sequence[Any]) -> bool:
         return self._mailbox is not None and self._mailbox.send_notice(to, message)
 
-    async def _written(self) -> None:
+    async def write_durably(self) -> None:
+        """Make the store durable; waits while that fails."""
         await make_durable(self.crawl)
         while self.crawl.store.dirty:
             await asyncio.sleep(_DISK)
@@ -203,8 +139,8 @@ class Agent:
 
     async def close(self, reason: str = "") -> None:
         """Stop for *reason*; the other agents wait for this one unless the crawl is over."""
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._readmitting is not None:
+            self._readmitting.cancel()
         if self._mailbox is not None:
             await self._mailbox.close()
         if self._mode is not None:
@@ -220,20 +156,21 @@ class Agent:
             self.phasing.changed()
         if self._mailbox is not None:
             self._mailbox.readdress_outbox()
-        self._look_on()
+        self._plan_readmission()
 
-    def _look_on(self) -> None:
+    def _plan_readmission(self) -> None:
         self.crawl.wake()
-        if self._looking is None and self.crawl.frontier.leases.foreign.busy:
-            self._looking = asyncio.get_running_loop().call_later(_PORTIONS, self._go_on)
+        if self._readmitting is None and self.crawl.frontier.leases.foreign.busy:
+            loop = asyncio.get_running_loop()
+            self._readmitting = loop.call_later(_PORTIONS, self._readmit)
 
-    def _go_on(self) -> None:
-        self._looking = None
+    def _readmit(self) -> None:
+        self._readmitting = None
         self.crawl.frontier.leases.foreign.step()
-        self._look_on()
+        self._plan_readmission()
 
     def over(self, reason: str) -> None:
-        """Stop: the crawl is over (""), or for that *reason*."""
+        """Stop: the crawl is over (""), or the agent ends for *reason*."""
         if self._scheduler is not None and (reason or self.only_waiting):
             self._scheduler.stop(reason or "waiting")
         self.crawl.wake()
@@ -250,12 +187,35 @@ class Agent:
 
     def may_fetch(self) -> bool:
         """Whether a fetch may start: its host cannot get another holder before its end."""
-        may = self._mode is not None and self._mode.may_fetch()
-        return may and not outbox_is_full(self.crawl, self._scheduler, self.routing.outbox)
+        return self._mode is not None and self._mode.may_fetch() and self.may_read_seeds()
 
     def may_read_seeds(self) -> bool:
-        """Whether the outbox has room for seeds of other agents."""
-        return not outbox_is_full(self.crawl, self._scheduler, self.routing.outbox)
+        """Whether the outbox has room; otherwise the crawl pauses until a tenth of it is free."""
+        scheduler, outbox = self._scheduler, self.routing.outbox
+        if scheduler is None or len(outbox) < OUTBOX_ROWS:
+            return True
+        if OUTBOX_FULL not in scheduler.pauses:
+            most = sorted(outbox.receivers.items(), key=lambda each: -each[1])[:3]
+            logger.warning(
+                "the outbox is full: %s for other agents (%s): the crawl pauses until some are "
+                "taken; nothing is lost", counted(len(outbox), "row waits", "rows wait"),
+                ", ".join(f"{name} {rows:,}" for name, rows in most),
+            )  # fmt: skip
+            self.crawl.crawler.stats.inc_value("suite/outbox/pauses")
+            scheduler.pause(OUTBOX_FULL)
+            asyncio.get_running_loop().call_later(_OUTBOX_CHECK, self._check_outbox, scheduler)
+        return False
+
+    def _check_outbox(self, scheduler: Engine) -> None:
+        rows = len(self.routing.outbox)
+        if scheduler.closing:
+            return
+        if rows > OUTBOX_ROWS * 9 // 10:
+            asyncio.get_running_loop().call_later(_OUTBOX_CHECK, self._check_outbox, scheduler)
+            return
+        waiting = counted(rows, "row waits", "rows wait")
+        logger.info("%s for other agents: the crawl goes on", waiting)
+        scheduler.unpause(OUTBOX_FULL)
 
     def refuse_fetch(self, request: Request, lease: Lease | None, delay: float) -> None:
         """Raise `HostExcluded` if *request*, and a *delay* of seconds after it, may not run here
@@ -296,43 +256,46 @@ class Agent:
     @property
     def finished(self) -> bool:
         """Whether the job has nothing left and expects nothing."""
-        return not (self._left or stays_open(self.crawl))
+        return not (self._has_rows or stays_open(self.crawl))
 
     @property
-    def _left(self) -> bool:
+    def _has_rows(self) -> bool:
         frontier = self.crawl.frontier
         return bool(frontier.pending or frontier.states.in_sieve or len(self.routing.outbox))
 
     @property
     def at_rest(self) -> bool:
-        scheduler, mailbox = self._scheduler, self._mailbox
-        if scheduler is None or mailbox is None:
-            return False
-        if self._mode is None or self._mode.busy:
+        scheduler, mailbox, mode = self._scheduler, self._mailbox, self._mode
+        if scheduler is None or mailbox is None or mode is None or mode.busy:
             return False
         done = self.only_waiting or not (scheduler.starting or scheduler.has_work())
         return done and mailbox.idle and self.ownership.settled
 
-    def _heartbeat(self) -> Heartbeat:
+    def heartbeat(self) -> Heartbeat:
+        """Return the report of this agent."""
         outbox, counters = self.routing.outbox, self.crawl.frontier.counters
-        taken = 0 if self._mailbox is None else self._mailbox.taken
+        stored = 0 if self._mailbox is None else self._mailbox.stored
         idle = self.at_rest and not stays_open(self.crawl)
         return Heartbeat(
-            epoch=self.ownership.epoch, idle=idle, left=self._left and not idle,
+            epoch=self.ownership.epoch, idle=idle, left=self._has_rows and not idle,
             sent=outbox.put_in, received=outbox.dropped,
-            activity=counters.sequence + counters.done + counters.failed + taken,
+            activity=counters.sequence + counters.done + counters.failed + stored,
             facts=self._facts(),
         )  # fmt: skip
 
     def _facts(self) -> dict[str, str | int | float | None]:
         crawl, scheduler, mode = self.crawl, self._scheduler, self._mode
         frontier, phases = crawl.frontier, crawl.policy_file.policy.phases
-        # Of what is done some comes, and goes, with its hosts.
-        done, fetched = frontier.counters.done, frontier.statistics().fetched
+        recent = self._fetched
+        recent.append((crawl.now(), frontier.statistics().fetched))
+        while len(recent) > 2 and recent[-1][0] - recent[1][0] >= _RATE_SECONDS:
+            recent.pop(0)
+        (then, before), (now, fetched) = recent[0], recent[-1]
+        rate = round((fetched - before) / (now - then), 2) if now > then else 0.0
         return {
             "machine": socket.gethostname(), "pid": os.getpid(), "job": str(self.job.path),
-            "hosts": len(frontier.workbench.hosts), "pending": frontier.pending, "done": done,
-            "failed": frontier.counters.failed, "rate": self._rate.of(crawl.now(), fetched),
+            "hosts": len(frontier.workbench.hosts), "pending": frontier.pending,
+            "done": frontier.counters.done, "failed": frontier.counters.failed, "rate": rate,
             "lag": len(self.routing.outbox),
             "phase": None if phases is None else phases.active(time.time()) + 1,
             "paused": scheduler is not None and scheduler.paused,
@@ -364,14 +327,21 @@ async def join_cluster(others: Partners, scheduler: Engine) -> None:
 
     Raises the `SuiteError` of a refusal; under a command, ends the process.
     """
-    opening = asyncio.ensure_future(_open(others, scheduler))
+    async def open_all() -> None:
+        for each in others:
+            await each.open(scheduler)
+
+    opening = asyncio.ensure_future(open_all())
     closed = asyncio.Event()
 
     async def shut_down() -> None:
         await _give_up(opening, others, scheduler, "shutdown")
-        if not _by_deferreds():
+        tasks = asyncio.all_tasks()
+        # `CrawlerProcess` runs the engine by Deferreds: it logs a cancellation with a traceback.
+        if all(getattr(each.get_coro(), "__name__", "") != "open_spider_async" for each in tasks):
             closed.set()
-            await _all_ended()
+            if left := tasks - {asyncio.current_task()}:
+                await asyncio.wait(left, timeout=_PATIENCE)
 
     with _before_shutdown(shut_down):
         try:
@@ -388,11 +358,6 @@ async def join_cluster(others: Partners, scheduler: Engine) -> None:
             await asyncio.get_running_loop().create_future()
 
 
-async def _open(others: Partners, scheduler: Engine) -> None:
-    for each in others:
-        await each.open(scheduler)
-
-
 async def _give_up(
     opening: asyncio.Future[None], others: Partners, scheduler: Engine, reason: str
 ) -> None:
@@ -401,17 +366,6 @@ async def _give_up(
     for each in others:
         await each.close()
     scheduler.crawl.close_job(reason)
-
-
-def _by_deferreds() -> bool:
-    """Whether `CrawlerProcess` runs the engine: it logs a cancellation with a traceback."""
-    names = (getattr(task.get_coro(), "__name__", "") for task in asyncio.all_tasks())
-    return "open_spider_async" in names
-
-
-async def _all_ended() -> None:
-    if left := asyncio.all_tasks() - {asyncio.current_task()}:
-        await asyncio.wait(left, timeout=_PATIENCE)
 
 
 @contextmanager

@@ -1,11 +1,11 @@
 """Mode ``lan``: a fixed list of agents that exchange messages over UDP only (K21).
 
-`Handshake`: an agent fetches once an agent that agrees has answered, or after `HANDSHAKE_SECONDS`.
-Of two that disagree the one of lower `Seniority` ends, then the later name.
+An agent fetches once an agent that agrees has answered, or after `HANDSHAKE_SECONDS`. Of two that
+disagree the one of lower `Seniority` ends, then the later name.
 
-Rounds: the first agent by name finds the end, when two rounds in a row report the same (Mattern,
-Distributed Computing 2, 1987, 161-175). Each agent writes the end down before it confirms it.
-`LateStart`: an agent started after the end waits to hear whether the crawl goes on.
+The first agent by name finds the end, when two rounds in a row report the same (Mattern,
+Distributed Computing 2, 1987, 161-175). Each agent writes the end down before it confirms it. An
+agent started after the end waits to hear whether the crawl goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -23,15 +23,13 @@ from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
 from scrapy_spider_suite.cluster.agreement import shared_settings
 from scrapy_spider_suite.cluster.assignment import Member
-from scrapy_spider_suite.cluster.mailbox import MessageRules
 from scrapy_spider_suite.cluster.membership import (
     PROTOCOL,
     SKEW_MAX,
-    Heartbeat,
     settings_difference,
 )
 from scrapy_spider_suite.cluster.messages import Message
-from scrapy_spider_suite.cluster.mode import HAS_ENDED, AgentContext
+from scrapy_spider_suite.cluster.mode import HAS_ENDED, ClusterMode
 from scrapy_spider_suite.cluster.transports.udp import UdpTransport, parse_agents
 from scrapy_spider_suite.errors import JoinRefusedError, SettingsError
 from scrapy_spider_suite.runtime.clock import boottime
@@ -43,9 +41,6 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.agent import Agent
 
 logger = logging.getLogger(__name__)
-
-SendMessage = Callable[[str, Sequence[Any]], bool]
-"""Sends a message to an agent if there is room."""
 
 MEET, AGREE, REFUSE = range(200, 203)
 """Kinds of messages: a question, agreement, refusal. All carry the sender's terms."""
@@ -60,9 +55,9 @@ _LATE: Final = 16  # messages to each other agent whose times are remembered
 _BYTES: Final = 6_000  # of all values in a message, which has 8 KiB at most
 _JOB: Final = b"job:"  # prefix of the key that holds the job of another agent
 _CLOCK, _LIST = "clock", "list"
-_OTHERS: Final = (
-    "agent {} has another list, other fixed settings or another release, and all agents of a crawl "
-    "need the same: {}"
+_DISAGREES: Final = (
+    "agent {} has another list, other fixed settings or another protocol, and all agents of a "
+    "crawl need the same: {}"
 )
 _MET: Final = b"met"  # key that exists once this job has met an agent that agrees
 
@@ -77,7 +72,7 @@ class Seniority(IntEnum):
 
 
 class Handshake:
-    """The handshakes of an agent with the *others* of its list.
+    """The handshakes of *agent* with the *others* of its list.
 
     Args:
         terms: shared settings besides the list, as text.
@@ -89,16 +84,15 @@ class Handshake:
     """
 
     def __init__(
-        self, context: AgentContext, others: Sequence[str], terms: Mapping[str, str], *,
-        tell: SendMessage, skew: float = SKEW_MAX, wall: Callable[[], float] = time.time,
+        self, agent: Agent, others: Sequence[str], terms: Mapping[str, str], *,
+        skew: float = SKEW_MAX, wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.met: set[str] = set()
-        name = self._name = context.name
-        self._others, self._job, self._kv = others, context.job_id, context.kv
-        self._tell, self._over = tell, context.over
+        self._agent, self._others = agent, others
+        self._name, self._job, self._kv = agent.name, agent.job.file.id, agent.kv
         self._skew, self._wall = skew, wall
         self._asked: dict[str, deque[tuple[float, float]]] = {}  # wall time and another, of late
-        listed = ", ".join(sorted([name, *others]))
+        listed = ", ".join(sorted([agent.name, *others]))
         whole = {**terms, "SUITE_AGENTS": listed, "the protocol": str(PROTOCOL)}
         self.digest = xxh3_64_intdigest(repr(sorted(whole.items())).encode())
         most = _BYTES // len(whole)
@@ -135,7 +129,7 @@ class Handshake:
         wall = self._wall()
         self._asked.setdefault(other, deque(maxlen=_LATE)).append((wall, boottime()))
         said = [kind, self._terms, int(self._standing), self._job, wall, asked, self._skew]
-        self._tell(other, said)
+        self._agent.send_notice(other, said)
 
     def wonder(self, other: str) -> None:
         """Ask *other*, which speaks and has not been met; at most every `_PAUSE` seconds."""
@@ -172,7 +166,7 @@ class Handshake:
             if why == _CLOCK:
                 self._end(JoinRefusedError(differ, _CLOCK))
             else:
-                self._end(JoinRefusedError(_OTHERS.format(sender, differ), "terms"))
+                self._end(JoinRefusedError(_DISAGREES.format(sender, differ), "terms"))
             return
         if self._said.get(sender) != why:
             self._said[sender] = why
@@ -249,7 +243,7 @@ class Handshake:
             self._answered.set()
         else:
             logger.error("%s: this agent ends", self._refused)
-            self._over("refused")
+            self._agent.over("refused")
 
 
 def _cut(text: str, most: int) -> str:
@@ -264,55 +258,7 @@ ENDED: Final = b"ended"
 
 ARRIVAL_SECONDS: Final = 15.0
 """Seconds for which others may still arrive; and after which a silent agent counts as gone."""
-_LOOK: Final = 0.25
-
-
-class LateStart:
-    """An agent that is started after the end.
-
-    Attributes:
-        late: the crawl had ended at the start, and does not go on.
-    """
-
-    def __init__(
-        self, others: Collection[str], met: Collection[str], kv: KV, *,
-        post: Callable[[], Heartbeat], say: Callable[[bool], None],
-    ) -> None:  # fmt: skip
-        self.late = kv.get(ENDED) is not None
-        self._others, self._met, self._kv = others, met, kv
-        self._post, self._say = post, say
-        self._idle: dict[str, tuple[bool, float]] = {}  # what others said last, and when
-
-    def mark(self) -> None:
-        self._kv.put(ENDED, b"")
-
-    def forget(self) -> None:
-        self.late = False
-        self._kv.delete(ENDED)
-
-    def heard(self, sender: str, *, idle: bool) -> None:
-        self._idle[sender] = idle, boottime()
-
-    async def goes_on(self) -> bool:
-        """Wait until it is known whether this agent has more to do."""
-        began, activity = boottime(), self._post().activity
-        since: dict[str, float] = {}  # when each of the others was met
-        while True:
-            said, now = self._post(), boottime()
-            since.update((name, now) for name in self._met if name not in since)
-            if said.left or said.activity != activity:
-                return True
-            self._say(said.idle)
-            there = len(self._met) == len(self._others) or now - began > ARRIVAL_SECONDS
-            rest = all(self._rests(name, met, now) for name, met in since.items())
-            if said.idle and there and rest:
-                return False
-            await asyncio.sleep(_LOOK)
-
-    def _rests(self, name: str, met: float, now: float) -> bool:
-        idle, when = self._idle.get(name, (False, met))
-        return idle or now - when > ARRIVAL_SECONDS
-
+_LATE_CHECK: Final = 0.25
 
 ASK, POST, END, NOTED, LATE, ON = range(100, 106)
 """Kinds of messages: question of a round; its answer; the crawl is over; the confirmation is noted;
@@ -337,58 +283,55 @@ class _RoundReport(NamedTuple):
     activity: int
 
 
-class LanMode(MessageRules):
-    """Mode ``lan`` of an agent among *names*; set *tell* before `start`."""
+class LanMode(ClusterMode):
+    """Mode ``lan`` of *agent* among *names*.
+
+    Attributes:
+        late: the crawl had ended at the start, and does not go on.
+    """
 
     listens = True
-    tell: SendMessage
 
     def __init__(
-        self, context: AgentContext, names: Sequence[str], terms: Mapping[str, str], *,
+        self, agent: Agent, names: Sequence[str], terms: Mapping[str, str], *,
         skew: float = SKEW_MAX, wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        self.ended = False
+        self._agent, self._kv = agent, agent.kv
         self._names = sorted(names)
-        self._others = [name for name in self._names if name != context.name]
-        self._ownership = context.ownership
-        self._incarnation = context.incarnation
-        self._changed, self._post, self._over = context.changed, context.heartbeat, context.over
-        self._handshake = Handshake(
-            context, self._others, terms, tell=lambda to, message: self.tell(to, message),
-            skew=skew, wall=wall,
-        )  # fmt: skip
+        self._others = [name for name in self._names if name != agent.name]
+        self._first = self._names[0]
+        self._leads = self._first == agent.name
+        self.handshake = Handshake(agent, self._others, terms, skew=skew, wall=wall)
         self._round = 1
-        self._said: dict[str, _RoundReport] = {}
-        self._before: list[_RoundReport] = []
-        self._refused_senders: set[str] = set()  # whose messages were not taken
-        kv = self._kv = context.kv
-        self._late = LateStart(
-            self._others, self._handshake.met, kv, post=self._post, say=self._say_late
-        )  # fmt: skip
-        self._written = context.written
-        known = kv.get(OVER)
+        self._reports: dict[str, _RoundReport] = {}
+        self._last_reports: list[_RoundReport] = []
+        self._refused_senders: set[str] = set()
+        self.late = self._kv.get(ENDED) is not None
+        self._late_idle: dict[str, tuple[bool, float]] = {}  # what late agents said last, and when
+        known = self._kv.get(OVER)
         self._over_before = known is not None  # as of an earlier process
         self._found = self._over_before  # that it is over
-        self._know = set((known or b"").decode().splitlines())  # who knows it
+        self._know = set((known or b"").decode().splitlines())  # agents that know it
         self._noted = set(self._know)
         self._dismissed = asyncio.Event()
-        self._once = WarnOnce(logger, f"agent {context.name}")
+        self._once = WarnOnce(logger, f"agent {agent.name}")
         self._task: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        # A list has no epochs: what stands in each message for one says what its sender goes by.
-        self._ownership.set_members(self._handshake.digest, [Member(name) for name in self._names])
-        self._ownership.hold_own()
-        self._changed()
+        # A list has no epochs: messages carry the digest of the terms in their place.
+        ownership, members = self._agent.ownership, [Member(name) for name in self._names]
+        ownership.set_members(self.handshake.digest, members)
+        ownership.hold_own()
+        self._agent.changed()
 
     def start(self) -> None:
         """Begin the handshakes, and the rounds if this agent leads them."""
-        self._asking = logged_task(self._handshake.ask(), "greetings")
-        if self._late.late:
-            if not self._post().left:
+        self._asking = logged_task(self.handshake.ask(), "greetings")
+        if self.late:
+            if not self._agent.heartbeat().left:
                 logger.warning(HAS_ENDED)
-            self._task = logged_task(self._rest(), "rounds")
+            self._task = logged_task(self._wait_late(), "rounds")
         elif self._leads:
             self._task = logged_task(self._lead(), "rounds")
         elif self._over_before:
@@ -396,212 +339,197 @@ class LanMode(MessageRules):
 
     async def meet(self) -> None:
         """Wait shortly for an agent that agrees. Raises `JoinRefusedError`."""
-        await self._handshake.meet()
+        await self.handshake.meet()
 
-    def takes(self, message: Message) -> bool:
-        if message.epoch == self._handshake.digest:
+    def accepts(self, message: Message) -> bool:
+        if message.epoch == self.handshake.digest:
             self._refused_senders.discard(message.sender)
             return True
         if message.sender in self._others and message.sender not in self._refused_senders:
             self._refused_senders.add(message.sender)
             logger.warning(
                 "agent %s does not take the URLs that agent %s sends: they do not agree on the "
-                "list, the fixed settings or the release", self._ownership.name, message.sender,
+                "list, the fixed settings or the protocol", self._agent.name, message.sender,
             )  # fmt: skip
-            self._handshake.greet(message.sender)
+            self.handshake.greet(message.sender)
         return False
 
     def agrees(self, to: str) -> bool:
-        """Whether the agent *to* agrees with this one; others keep no rows of it."""
-        return to in self._handshake.met
-
-    def unlisted(self, by: str) -> None:
-        self._handshake.unlisted(by)
+        return to in self.handshake.met
 
     async def close(self, *, over: bool = False) -> None:
-        """Stop; the others wait for this agent, unless it is *over*."""
         if over and self.ended:
             self._kv.delete(OVER)
-            self._late.mark()
+            self._kv.put(ENDED, b"")
         await cancel_tasks(self._task, self._asking)
-
-    def may_fetch(self, delay: float = 0.0) -> bool:
-        return True
 
     def drain(self) -> None:
         logger.error("with SUITE_CLUSTER = 'lan' the list of agents is fixed: this one stays")
 
     @property
-    def busy(self) -> bool:
-        return False
-
-    @property
     def stats(self) -> dict[str, int | float]:
         return {"cluster/agents": len(self._names), "cluster/round": self._round}
-
-    @property
-    def _first(self) -> str:
-        return self._names[0]
-
-    @property
-    def _leads(self) -> bool:
-        return self._first == self._ownership.name
 
     # Rounds
 
     async def _lead(self) -> None:
-        await self._ask()
+        while not self._found:
+            self._reports[self._agent.name] = self._own_report()
+            for name in self._others:
+                if name not in self._reports and self.agrees(name):
+                    self._agent.send_notice(name, [ASK, self._round])
+            await asyncio.sleep(_BEAT)
+            if len(self._reports) == len(self._names):
+                self._finish_round()
         await self._tell_all()
         self._end()
 
-    async def _ask(self) -> None:
-        while not self._found:
-            self._say(self._ownership.name, self._own())
-            for name in self._others:
-                if name not in self._said and self.agrees(name):
-                    self.tell(name, [ASK, self._round])
-            await asyncio.sleep(_BEAT)
-            if len(self._said) == len(self._names):
-                self._next_round()
-
-    def _next_round(self) -> None:
-        said = [self._said[name] for name in self._names]
-        sent, received = sum(each.sent for each in said), sum(each.received for each in said)
-        quiet = all(each.idle for each in said) and sent == received
-        same = [each._replace(round=0) for each in said]
-        self._found = quiet and same == self._before
-        self._before = same if quiet else []
+    def _finish_round(self) -> None:
+        reports = [self._reports[name]._replace(round=0) for name in self._names]
+        sent, received = sum(each.sent for each in reports), sum(each.received for each in reports)
+        quiet = all(each.idle for each in reports) and sent == received
+        self._found = quiet and reports == self._last_reports
+        self._last_reports = reports if quiet else []
         self._round += 1
-        self._said.clear()
+        self._reports.clear()
 
     async def _tell_all(self) -> None:
         until, wait = asyncio.get_running_loop().time() + _LAST, _BEAT / 4
-        await self._note()
+        await self._note_end()
         while left := [name for name in self._others if name not in self._noted]:
             for name in left:
-                self.tell(name, [END])
+                self._agent.send_notice(name, [END])
             if asyncio.get_running_loop().time() > until:
                 wait = _BEAT
                 names = ", ".join(left)
                 self._once.say("left", f"the crawl is over; {names} are waited for: start them")
             await asyncio.sleep(wait)
             if self._know > self._noted:
-                await self._note()
+                await self._note_end()
 
-    async def _note(self) -> None:
+    async def _note_end(self) -> None:
         self._kv.put(OVER, "\n".join(sorted(self._know)).encode())
         know = set(self._know)
-        await self._written()
+        await self._agent.write_durably()
         for name in know - self._noted:
-            self.tell(name, [NOTED])
+            self._agent.send_notice(name, [NOTED])
         self._noted |= know
 
     async def _follow(self) -> None:
         self._found = True
-        self._late.forget()
-        await self._note()
+        self._forget_late()
+        await self._note_end()
         until = asyncio.get_running_loop().time() + _LAST
         while not self._dismissed.is_set() and asyncio.get_running_loop().time() < until:
-            self.tell(self._first, [END])
+            self._agent.send_notice(self._first, [END])
             await wait_at_most(self._dismissed, _BEAT / 4)
         self._end()
 
-    def _goes_on(self) -> None:
+    def _reopen(self) -> None:
         if self._task is not None:
             self._task.cancel()
         self._over_before = self._found = False
         self._kv.delete(OVER)
-        self._late.forget()
+        self._forget_late()
         if self._leads:
             self._task = logged_task(self._lead(), "rounds")
 
-    async def _rest(self) -> None:
-        if not await self._late.goes_on():
+    def _own_report(self) -> _RoundReport:
+        own = self._agent.heartbeat()
+        return _RoundReport(
+            self._agent.incarnation, self._round, own.idle, own.sent, own.received, own.activity
+        )
+
+    # After the end
+
+    async def _wait_late(self) -> None:
+        if not await self._goes_on():
             self._end()
             return
-        self._late.forget()
+        self._forget_late()
         if self._leads:
             await self._lead()
 
-    def _say_late(self, idle: bool) -> None:
-        for name in self._handshake.met:
-            self.tell(name, [LATE, idle])
+    async def _goes_on(self) -> bool:
+        """Wait until it is known whether this late agent has more to do."""
+        met = self.handshake.met
+        began, activity = boottime(), self._agent.heartbeat().activity
+        since: dict[str, float] = {}  # when each of the others was met
+        while True:
+            own, now = self._agent.heartbeat(), boottime()
+            since.update((name, now) for name in met if name not in since)
+            if own.left or own.activity != activity:
+                return True
+            for name in met:
+                self._agent.send_notice(name, [LATE, own.idle])
+            there = len(met) == len(self._others) or now - began > ARRIVAL_SECONDS
+            reports = [self._late_idle.get(name, (False, when)) for name, when in since.items()]
+            rest = all(idle or now - when > ARRIVAL_SECONDS for idle, when in reports)
+            if own.idle and there and rest:
+                return False
+            await asyncio.sleep(_LATE_CHECK)
 
-    def _own(self) -> _RoundReport:
-        said = self._post()
-        return _RoundReport(
-            self._incarnation, self._round, said.idle, said.sent, said.received, said.activity
-        )
+    def _forget_late(self) -> None:
+        self.late = False
+        self._kv.delete(ENDED)
 
-    def _say(self, name: str, said: _RoundReport) -> None:
-        if said.round == self._round:
-            self._said[name] = said
-
-    # What others say
+    # Messages of others
 
     def heard(self, sender: str, message: Sequence[Any]) -> None:
         """Take a *message*. Raises `ValueError` or `TypeError` for invalid ones."""
         kind, *rest = message
-        leads, late = self._leads, self._late.late
+        leads, tell = self._leads, self._agent.send_notice
         if kind in (MEET, AGREE, REFUSE):
-            self._handshake.heard(sender, message)
-        elif sender not in self._handshake.met:
-            self._handshake.wonder(sender)  # it will say that again
+            self.handshake.heard(sender, message)
+        elif sender not in self.handshake.met:
+            self.handshake.wonder(sender)  # it will say that again
         elif kind == ASK and sender == self._first:
             (number,) = rest
             self._round = int(number)
-            if (self._over_before or late) and not self.ended:
-                self._goes_on()
+            if (self._over_before or self.late) and not self.ended:
+                self._reopen()
             if not (self._found or self.ended):  # it was asked before that was known
-                self.tell(sender, [POST, *self._own()])
+                tell(sender, [POST, *self._own_report()])
         elif kind == POST and leads and self._found:
-            self.tell(sender, [END])
+            tell(sender, [END])
         elif kind == POST and leads:
             incarnation, number, idle, sent, received, activity = map(int, rest)
-            said = _RoundReport(incarnation, number, bool(idle), sent, received, activity)
-            self._say(sender, said)
+            if number == self._round:
+                self._reports[sender] = _RoundReport(
+                    incarnation, number, bool(idle), sent, received, activity
+                )
         elif kind == END and sender == self._first:
             if not (self._found or self.ended):
                 if self._task is not None:  # it was late
                     self._task.cancel()
                 self._task = logged_task(self._follow(), "rounds")
         elif kind == END and leads:
-            self._hears(sender)
+            known = self._found and sender in self._noted
+            if known or (self.late and self.ended):  # it had noted all before
+                tell(sender, [NOTED])
+            elif self._found:
+                self._know.add(sender)
         elif kind == NOTED and sender == self._first:
             self._dismissed.set()
         elif kind == LATE:
             (idle,) = rest
-            self._hears_late(sender, idle=bool(idle))
+            if self.late:
+                self._late_idle[sender] = bool(idle), boottime()
+            else:
+                tell(sender, [ON] if not self._found else [END] if leads else [LATE, True])
         elif kind == ON:
-            if late and not self.ended:
-                self._goes_on()
+            if self.late and not self.ended:
+                self._reopen()
         else:
             raise ValueError(f"no message has the number {kind!r} from {sender}")
 
-    def _hears(self, sender: str) -> None:
-        known = self._found and sender in self._noted
-        if known or (self._late.late and self.ended):  # it had noted all before
-            self.tell(sender, [NOTED])
-        elif self._found:
-            self._know.add(sender)
-
-    def _hears_late(self, sender: str, *, idle: bool) -> None:
-        if self._late.late:
-            self._late.heard(sender, idle=idle)
-        elif not self._found:
-            self.tell(sender, [ON])
-        elif self._leads:
-            self.tell(sender, [END])
-        else:
-            self.tell(sender, [LATE, True])
-
     def _end(self) -> None:
         self.ended = True
-        self._over("")
+        self._agent.over("")
 
 
-def make_lan_mode(agent: Agent, context: AgentContext) -> tuple[LanMode, UdpTransport]:
-    """Return the mode of *agent*, and its transport. Raises `SettingsError`, `ValueError`."""
+def make_lan_mode(agent: Agent) -> LanMode:
+    """Return the mode of *agent*, with its transport. Raises `SettingsError`, `ValueError`."""
     settings, phasing = agent.crawl.settings, agent.phasing
     try:
         agents = parse_agents(settings.agents)
@@ -610,17 +538,19 @@ def make_lan_mode(agent: Agent, context: AgentContext) -> tuple[LanMode, UdpTran
     if agent.name not in agents:
         raise SettingsError.of("SUITE_AGENT_NAME", agent.name, f"one of {', '.join(agents)}")
     if is_fresh_store(agent.job.store):
-        context.kv.delete(b"names")  # those of a start that was refused
-    check_agent_names(context.kv, agents)
+        agent.kv.delete(b"names")  # those of a start that was refused
+    check_agent_names(agent.kv, agents)
     if phasing is not None:
         phasing.check(tuple(agents))
     mode = LanMode(
-        context, list(agents), shared_settings(settings, agent.ownership.assignment),
+        agent, list(agents), shared_settings(settings, agent.ownership.assignment),
         skew=SKEW_MAX if phasing is None else phasing.terms.skew,
     )  # fmt: skip
-    mode.tell = agent.send_notice
     key = "" if settings.cluster_key is None else settings.cluster_key.text
-    return mode, UdpTransport(agent.name, agents, key.encode(), unlisted=mode.unlisted)
+    mode.transport = UdpTransport(
+        agent.name, agents, key.encode(), unlisted=mode.handshake.unlisted
+    )
+    return mode
 
 
 def check_agent_names(kv: KV, names: Iterable[str]) -> None:

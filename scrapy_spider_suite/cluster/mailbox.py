@@ -10,26 +10,23 @@ import asyncio
 import logging
 import struct
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack  # type: ignore[import-untyped]
 
-from scrapy_spider_suite.cluster.messages import (
-    Acknowledgement,
-    Message,
-    MessagePacker,
-    MessageTransport,
-)
-from scrapy_spider_suite.cluster.mode import AgentContext
-from scrapy_spider_suite.cluster.routing import FIRST_ROW_NUMBER, OwnerRouter, unpack_rows
-from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.cluster.messages import Acknowledgement, Message, MessagePacker
+from scrapy_spider_suite.cluster.routing import FIRST_ROW_NUMBER, unpack_rows
 from scrapy_spider_suite.errors import MessageError, MessageTooLargeError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks, logged_task, wait_at_most
 from scrapy_spider_suite.store.interface import KV
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.cluster.agent import Agent
+    from scrapy_spider_suite.cluster.mode import ClusterMode
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +42,6 @@ class ReceivedRows:
     def __init__(self, kv: KV) -> None:
         self._kv = kv
         self._of: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
-
-    def covers(self, message: Message) -> bool:
-        return self.has(message.sender, message.first, message.last)
 
     def has(self, sender: str, first: int, last: int) -> bool:
         return any(each[0] <= first and last <= each[1] for each in self._known(sender))
@@ -92,75 +86,37 @@ _SPARE: Final = 32  # room for notices to one receiver, beside rows
 _UNPACKED: Final = 8  # bytes of rows read for each byte of a message: they are packed to a fifth
 
 
-class MessageRules:
-    """The agents a mailbox talks to; by default all, and rows only.
-
-    Attributes:
-        listens: notices are expected.
-    """
-
-    listens = False
-
-    def heard(self, sender: str, message: Sequence[Any]) -> None:
-        """Take a notice. Raises `ValueError` or `TypeError` for invalid ones."""
-        raise ValueError("no messages are expected")
-
-    def takes(self, message: Message) -> bool:
-        """Whether to keep *message*; otherwise it stays with its sender."""
-        return True
-
-    def agrees(self, to: str) -> bool:
-        return True
-
-
 class Mailbox:
-    """Exchanges the messages of one agent.
-
-    Args:
-        clock: the time of the frontier.
-        news: called when URLs have come.
+    """Exchanges the messages of *agent* by the rules and the transport of *mode*.
 
     Attributes:
         unread: unreadable received rows.
         too_large: rows that fit into no message; their URLs are not fetched.
-        taken: received rows that are kept.
+        stored: received rows that are stored.
     """
 
-    def __init__(
-        self, context: AgentContext, frontier: Frontier, router: OwnerRouter,
-        transport: MessageTransport, received: ReceivedRows, *, clock: Callable[[], float],
-        news: Callable[[], None], rules: MessageRules | None = None,
-    ) -> None:  # fmt: skip
-        self.unread = 0
-        self.too_large = 0
-        self.taken = 0
-        self.transport = transport
-        self._frontier = frontier
-        self._routing = router
-        self._outbox = router.outbox
-        self._packer = MessagePacker(context.name, context.incarnation, transport.bounds)
-        self._known = received
-        self._ownership = context.ownership
-        self._written = context.written
-        self._clock = clock
-        self._news = news
-        self._rules = rules or MessageRules()
-        self._spare = _SPARE if self._rules.listens else 0
+    def __init__(self, agent: Agent, mode: ClusterMode) -> None:
+        self.unread = self.too_large = self.stored = 0
+        self.transport = mode.transport
+        self._agent, self._mode = agent, mode
+        self._ownership, self._outbox = agent.ownership, agent.routing.outbox
+        self._packer = MessagePacker(agent.name, agent.incarnation, mode.transport.bounds)
+        self._received_rows = ReceivedRows(agent.crawl.store.kv("received"))
+        self._spare = _SPARE if mode.listens else 0
         self._notices = 0
         self._messages: deque[Message] = deque()
-        self._kept: list[Acknowledgement] = []
+        self._stored: list[Acknowledgement] = []
         self._next: dict[str, int] = {}
         self._arrived, self._due = asyncio.Event(), asyncio.Event()
         self._open = asyncio.Event()
         self._open.set()
         self._tasks: list[asyncio.Task[None]] = []
-        self._once = WarnOnce(logger, f"messages, agent {context.name}")
+        self._once = WarnOnce(logger, f"messages, agent {agent.name}")
 
     async def start(self) -> None:
         """Begin. Raises `OSError`: the transport cannot."""
-        await self.transport.start(self._received, self._acknowledged)
-        for step in (self._receive, self._send):
-            self._tasks.append(logged_task(step(), "messages"))
+        await self.transport.start(self._arrive, self._acknowledged)
+        self._tasks = [logged_task(step(), "messages") for step in (self._receive, self._send)]
 
     async def close(self) -> None:
         """Stop; unacknowledged rows are sent again by the next run."""
@@ -170,11 +126,11 @@ class Mailbox:
     @property
     def idle(self) -> bool:
         """Whether no row waits for others, and all received rows are on disk."""
-        return not (len(self._outbox) or self._messages or self._kept)
+        return not (len(self._outbox) or self._messages or self._stored)
 
     @property
     def counters(self) -> dict[str, int]:
-        own = {"rows_taken": self.taken, "unread": self.unread, "too_large": self.too_large}
+        own = {"rows_taken": self.stored, "unread": self.unread, "too_large": self.too_large}
         return asdict(self.transport.counters) | own
 
     def send_notice(self, to: str, notice: Sequence[Any]) -> bool:
@@ -182,7 +138,7 @@ class Mailbox:
 
         Rows under way to an agent that disagrees are withdrawn.
         """
-        if to in self._next and not self._rules.agrees(to):
+        if to in self._next and not self._mode.agrees(to):
             self._withdraw(to)
         self._notices += 1
         row = self._notices, msgpack.packb(list(notice))
@@ -195,12 +151,12 @@ class Mailbox:
             self._open.clear()
 
     def readdress_outbox(self) -> None:
-        self._routing.reroute(self._ownership.owner)
+        self._agent.routing.reroute(self._ownership.owner)
         self._due.set()
 
     # In
 
-    def _received(self, message: Message) -> None:
+    def _arrive(self, message: Message) -> None:
         self._messages.append(message)
         self._arrived.set()
 
@@ -213,39 +169,35 @@ class Mailbox:
                 if self._messages[0].last < FIRST_ROW_NUMBER:
                     self._hear_notice(self._messages.popleft())
                     continue
-                if not self._rules.takes(self._messages[0]):
-                    self._messages.popleft()
-                    continue
-                await self._keep(self._messages[0])
-                self._kept.append(self._messages.popleft().receipt)
-                if len(self._kept) >= _MESSAGES_AT_ONCE:
-                    await self._acknowledge_kept()
-            if self._kept:
-                await self._acknowledge_kept()
+                message = self._messages[0]  # there until it is stored: the mailbox is not idle
+                if self._mode.accepts(message):
+                    await self._store_rows(message)
+                    self._stored.append(message.receipt)
+                self._messages.popleft()
+                if len(self._stored) >= _MESSAGES_AT_ONCE:
+                    await self._acknowledge_stored()
+            if self._stored:
+                await self._acknowledge_stored()
 
-    async def _keep(self, message: Message) -> None:
-        if self._known.covers(message):
+    async def _store_rows(self, message: Message) -> None:
+        if self._received_rows.has(message.sender, message.first, message.last):
             return
         whole = message.last - message.first == len(message.rows) - 1
         for number, row in enumerate(message.rows, message.first):
-            if whole and self._known.has(message.sender, number, number):
+            if whole and self._received_rows.has(message.sender, number, number):
                 continue  # an earlier process died within the message
-            urls = self._keep_row(message.sender, number, row) if whole else self._schedule_row(row)
-            if urls > 1 or number % _PORTION == 0:
+            entries = self._entries(row)
+            # An entry and its number go in one batch; several links come before their number.
+            if whole and len(entries) == 1:
+                self._received_rows.put(message.sender, number, number)
+            self._schedule(entries)
+            if whole and len(entries) != 1:
+                self._received_rows.put(message.sender, number, number)
+            if len(entries) > 1 or number % _PORTION == 0:
                 await asyncio.sleep(0)
-        self._known.add(message)
-        self.taken += len(message.rows)
+        self._received_rows.add(message)
+        self.stored += len(message.rows)
         await asyncio.sleep(0)
-
-    def _keep_row(self, sender: str, number: int, row: bytes) -> int:
-        """Schedule the row, and note it in one batch; links are noted after the last one."""
-        entries = self._entries(row)
-        if len(entries) == 1:
-            self._known.put(sender, number, number)
-        self._frontier.admission.schedule(entries, self._clock(), came=True)
-        if len(entries) != 1:
-            self._known.put(sender, number, number)
-        return len(entries)
 
     def _hear_notice(self, message: Message) -> None:
         self.transport.acknowledge(message.receipt)
@@ -254,15 +206,14 @@ class Mailbox:
                 notice = msgpack.unpackb(row)
                 if not isinstance(notice, list) or not notice:
                     raise TypeError("a notice that is none")
-                self._rules.heard(message.sender, notice)
+                self._mode.heard(message.sender, notice)
             except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
                 self.unread += 1
                 self._once.say("unread", f"a notice of {message.sender}: {error}")
 
-    def _schedule_row(self, row: bytes) -> int:
-        entries = self._entries(row)
-        self._frontier.admission.schedule(entries, self._clock(), came=True)
-        return len(entries)
+    def _schedule(self, entries: list[Entry]) -> None:
+        crawl = self._agent.crawl
+        crawl.frontier.admission.schedule(entries, crawl.now(), came=True)
 
     def _entries(self, row: bytes) -> list[Entry]:
         try:
@@ -272,12 +223,12 @@ class Mailbox:
             self._once.say("unread", error)
             return []
 
-    async def _acknowledge_kept(self) -> None:
-        await self._written()
-        for receipt in self._kept:
+    async def _acknowledge_stored(self) -> None:
+        await self._agent.write_durably()
+        for receipt in self._stored:
             self.transport.acknowledge(receipt)
-        self._kept.clear()
-        self._news()
+        self._stored.clear()
+        self._agent.crawl.wake()
 
     # Out
 
@@ -290,23 +241,19 @@ class Mailbox:
             await wait_at_most(self._due, BEAT)
             self._due.clear()
             for to in self._outbox.receivers:
-                if not self._owns_units(to):
+                table = self._ownership.table
+                names = {to} if table is None else {member.name for member in table.members}
+                if to not in names or (table is not None and to == self._agent.name):
                     await self._readdress(to)
-                elif self._rules.agrees(to):
+                elif self._mode.agrees(to):
                     await self._send_to(to)
-
-    def _owns_units(self, to: str) -> bool:
-        table = self._ownership.table
-        if table is None:
-            return True
-        return to != self._ownership.name and any(member.name == to for member in table.members)
 
     async def _send_to(self, to: str) -> None:
         while self.transport.room(to) > self._spare:
             # What is sent stands in the database: no number is given twice.
-            await self._written()
+            await self._agent.write_durably()
             rows = self._next_rows(to)
-            if not rows or not self._rules.agrees(to):
+            if not rows or not self._mode.agrees(to):
                 break
             try:
                 message = self._packer.pack(rows, self._ownership.epoch)
@@ -338,10 +285,10 @@ class Mailbox:
         while rows := list(islice(self._outbox.rows(to), _PORTION)):
             for number, row in rows:
                 # In one turn of the loop, so in one batch.
-                self._schedule_row(row)
+                self._schedule(self._entries(row))
                 self._outbox.drop(to, number, number)
             await asyncio.sleep(0)
-        self._news()
+        self._agent.crawl.wake()
 
     def _withdraw(self, to: str) -> None:
         self.transport.withdraw(to)

@@ -1,17 +1,13 @@
-"""The protocol of a value of SUITE_CLUSTER, and the crawl's side of it."""
+"""What the values of SUITE_CLUSTER have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
-
-from scrapy_spider_suite.cluster.membership import Heartbeat
-from scrapy_spider_suite.cluster.ownership import Ownership
-from scrapy_spider_suite.store.interface import KV
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.agent import Agent
+    from scrapy_spider_suite.cluster.messages import Message, MessageTransport
 
 HAS_ENDED: Final = (
     "the crawl has ended: this agent has nothing to do, and ends unless it finds more; give it "
@@ -21,57 +17,36 @@ HAS_ENDED: Final = (
 """Logged by an agent that is started after the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentContext:
-    """Shared by the parts of one agent.
-
-    Attributes:
-        incarnation: 64 random bits of this process.
-        kv: the agent's mapping in the store.
-        written: makes the store durable; waits while that fails.
-        heartbeat: returns the agent's report.
-        changed: called when the agent owns or holds other units.
-        over: called once, with "" at the crawl's end, or a reason to end: ``removed``,
-            ``replaced``,
-            ``drained``, ``refused``.
-    """
-
-    ownership: Ownership
-    incarnation: int
-    job_id: str
-    kv: KV
-    written: Callable[[], Awaitable[None]]
-    heartbeat: Callable[[], Heartbeat]
-    changed: Callable[[], None]
-    over: Callable[[str], None]
-
-    @property
-    def name(self) -> str:
-        return self.ownership.name
-
-
 class Service(Protocol):
-    """Work for others that an agent does while it is a member of the crawl."""
+    """Work for others that an agent does while it is a member of the crawl.
 
-    async def run(self) -> None:
-        """Serve until cancelled."""
+    *stats*: by their names without ``suite/``.
+    """
 
     @property
     def stats(self) -> dict[str, int]:
-        """By the names of stats, without ``suite/``."""
         ...
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
 
 
 ServiceFactory: TypeAlias = "Callable[[Agent], Service]"
 
 
-class ClusterMode(Protocol):
-    """One agent among the other agents."""
+class ClusterMode:
+    """One agent among the other agents.
 
-    @property
-    def ended(self) -> bool:
-        """Whether all agents are idle: the crawl is over."""
-        ...
+    Attributes:
+        ended: all agents are idle: the crawl is over.
+        busy: a hand-over is under way, or due.
+        listens: notices are expected.
+        stats: by their names without ``suite/``.
+    """
+
+    transport: MessageTransport
+    ended = False
+    listens = False
 
     async def open(self) -> None:
         """Join; learn owners and holders. Raises `ClusterError`, `SettingsError`."""
@@ -87,17 +62,29 @@ class ClusterMode(Protocol):
 
     def may_fetch(self, delay: float = 0.0) -> bool:
         """Whether a fetch started now, and *delay* seconds after it, end in time."""
-        ...
+        return True
 
     def drain(self) -> None:
         """Hand over all hosts, then end."""
 
     @property
     def busy(self) -> bool:
-        """Whether a hand-over is under way, or due."""
-        ...
+        return False
 
     @property
     def stats(self) -> dict[str, int | float]:
-        """By the names of stats, without ``suite/``."""
-        ...
+        return {}
+
+    # Messages
+
+    def heard(self, sender: str, message: Sequence[Any]) -> None:
+        """Take a notice. Raises `ValueError` or `TypeError` for invalid ones."""
+        raise ValueError("no messages are expected")
+
+    def accepts(self, message: Message) -> bool:
+        """Whether to store the rows of *message*; otherwise they stay with their sender."""
+        return True
+
+    def agrees(self, to: str) -> bool:
+        """Whether the agent *to* stores rows of this agent."""
+        return True

@@ -66,7 +66,7 @@ class Ownership:
         self._rows = members.numbers
         return self.set_members(members.epoch, members.members, table)
 
-    def update_members(self, members: Membership) -> None:
+    def set_records(self, members: Membership) -> None:
         self._rows = members.numbers
 
     def set_number(self, number: int) -> None:

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from scrapy_spider_suite.cluster.membership import (
     folder_identity,
     refuse_short_lease,
 )
-from scrapy_spider_suite.cluster.mode import HAS_ENDED, AgentContext
+from scrapy_spider_suite.cluster.mode import HAS_ENDED, ClusterMode
 from scrapy_spider_suite.cluster.registry import AgentRegistry, Joined
 from scrapy_spider_suite.cluster.transports.redis_streams import RedisStreams
 from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
@@ -61,33 +60,41 @@ _LONG: Final = 1e9  # seconds of an endless lease in the stats
 _FIRST, _MOST = 0.5, 5.0  # seconds until a failed Redis is asked again: at first, and at most
 
 
-class MemberHeartbeat:
-    """Keeps an agent a member of *registry*.
+class MemberHeartbeat(ClusterMode):
+    """Keeps *agent* a member of *registry*.
 
     Attributes:
         away: why Redis cannot be used, or "".
-        moved: free units that this agent took.
+        taken: free units that this agent took.
     """
 
-    def __init__(
-        self, context: AgentContext, registry: AgentRegistry,
-        candidate: Callable[[], Awaitable[Candidate]], *, idle: Callable[[], bool],
-        joined: Callable[[Joined], None], hear: Callable[[bool], None],
-    ) -> None:  # fmt: skip
-        self.ended = False
+    def __init__(self, agent: Agent, registry: AgentRegistry) -> None:
         self.away = ""
-        self.moved = 0
+        self.taken = 0
         self.registry = registry
-        self._candidate = candidate
-        self._ownership = context.ownership
-        self._changed, self._post, self._over = context.changed, context.heartbeat, context.over
-        self._idle, self._joined, self._hear = idle, joined, hear
+        self.agent = agent
+        self._ownership = agent.ownership
         self._known: Holders | None = None
-        self._held = context.ownership.mine  # as of then
+        self._held = agent.ownership.mine  # as of then
         self._poked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._draining = False
         self._skew, self._clock_off = 0.0, False
+
+    async def candidate(self) -> Candidate:
+        """Return this agent as it joins."""
+        raise NotImplementedError
+
+    def joined(self, joined: Joined) -> None:
+        """Called after each join."""
+
+    def units_changed(self) -> None:
+        """Called when owners or holders changed."""
+        self.agent.changed()
+
+    def quiet_in(self) -> float:
+        """Return the seconds until all fetches and delays are over, after no fetch may start."""
+        return 0.0
 
     # Life
 
@@ -118,32 +125,28 @@ class MemberHeartbeat:
     def start(self) -> None:
         self._task = logged_task(self._run(), "heartbeats")
 
-    async def close(self, quiet: Callable[[], float] = lambda: 0.0) -> None:
-        """Stop, and announce a return; *quiet*: see `AgentRegistry.announce_stop`."""
+    async def close(self, *, over: bool = False) -> None:
         await cancel_tasks(self._task)
         with suppress(RegistryError, FencedError):  # its lease runs out by itself
-            await self.registry.announce_stop(quiet)
+            await self.registry.announce_stop(self.quiet_in)
         await self.registry.close()
-
-    def poke(self) -> None:
-        self._poked.set()
 
     def may_fetch(self, delay: float = 0.0) -> bool:
         return self.registry.lease.may_fetch(boottime(), time.time(), delay)
 
     def drain(self) -> None:
         self._draining = True
-        self.poke()
+        self._poked.set()
 
     @property
-    def facts(self) -> dict[str, int | float]:
+    def stats(self) -> dict[str, int | float]:
         view, skew = self.registry.view, self.registry.skew
         seconds = self.registry.lease.seconds(boottime(), time.time())
         return {
-            "agents": len(view.members), "epoch": view.epoch, "taken": self.moved,
-            "away": int(bool(self.away)),
-            "skew": 0.0 if skew is None else round(skew.offset, 3),
-            "lease": round(max(0.0, min(seconds, _LONG)), 1),
+            "cluster/agents": len(view.members), "cluster/epoch": view.epoch,
+            "cluster/taken": self.taken, "cluster/away": int(bool(self.away)),
+            "cluster/skew": 0.0 if skew is None else round(skew.offset, 3),
+            "cluster/lease": round(max(0.0, min(seconds, _LONG)), 1),
         }  # fmt: skip
 
     # Heartbeats
@@ -155,43 +158,40 @@ class MemberHeartbeat:
                 await self._beat()
                 self._back()
                 wait = _FIRST
-                await wait_at_most(self._poked, WHILE_IDLE if self._idle() else HEARTBEAT)
+                await wait_at_most(self._poked, WHILE_IDLE if self.agent.at_rest else HEARTBEAT)
                 self._poked.clear()
             except RegistryError as error:
                 self._failed(error)
                 await asyncio.sleep(wait)
                 wait = min(_MOST, 2 * wait)
             except FencedError as error:
-                if not await self._again(error):
+                if not await self._rejoin(error):
                     return
 
     async def _beat(self) -> None:
-        answer = await self.registry.renew(self._post)
-        self._look_at_clock()
-        await self._learn()
+        answer = await self.registry.renew(self.agent.heartbeat)
+        skew = self.registry.skew
+        why = "" if skew is None else clock_refusal(skew.offset, self._skew)
+        if why and not self._clock_off:
+            logger.warning(why)
+        self._clock_off = bool(why)
+        await self._update_view()
         row = self.registry.row
         if self._draining or (row is not None and row.state is not MemberState.ACTIVE):
             await self._drain()
         if answer.ended != self.ended:
             self.ended = answer.ended
             if self.ended:
-                self._over("")
+                self.agent.over("")
 
-    def _look_at_clock(self) -> None:
-        skew = self.registry.skew
-        why = "" if skew is None else clock_refusal(skew.offset, self._skew)
-        if why and not self._clock_off:
-            logger.warning(why)
-        self._clock_off = bool(why)
-
-    async def _again(self, error: FencedError) -> bool:
+    async def _rejoin(self, error: FencedError) -> bool:
         if not error.again:
             if self.registry.answer.code == MemberState.LEFT:
                 self._drained()  # no answer came when it left
             else:
                 logger.error("%s: this agent ends", error)
                 reasons = (each for each in ("removed", "taken") if each in str(error))
-                self._over(next(reasons, "fenced"))
+                self.agent.over(next(reasons, "fenced"))
             return False
         logger.warning("%s: it joins again", error)
         try:
@@ -203,7 +203,7 @@ class MemberHeartbeat:
             await asyncio.sleep(_FIRST)
         except JoinRefusedError as refused:
             logger.error("%s: this agent ends", refused)
-            self._over("refused")
+            self.agent.over("refused")
             return False
         return True
 
@@ -211,13 +211,13 @@ class MemberHeartbeat:
         if not self.registry.lease.live(boottime(), time.time()):
             # Others may hold by now what it held.
             self._ownership.set_number(0)
-            self._changed()
-        candidate = await self._candidate()
+            self.units_changed()
+        candidate = await self.candidate()
         self._skew = candidate.skew
         joined = await self.registry.join(candidate)
         self._ownership.set_number(joined.number)
-        self._joined(joined)
-        await self._learn(anew=True)
+        self.joined(joined)
+        await self._update_view(anew=True)
         self._back()
         answer = self.registry.answer
         if answer.claims > answer.now and not self._ownership.mine.any():
@@ -229,26 +229,25 @@ class MemberHeartbeat:
 
     # What changes
 
-    async def _learn(self, *, anew: bool = False) -> None:
-        registry, ownership = self.registry, self._ownership
+    async def _update_view(self, *, anew: bool = False) -> None:
+        registry, ownership, known = self.registry, self._ownership, self._known
         other = ownership.epoch != registry.view.epoch
         if other:
-            await self._meet(registry.view)
+            await self._set_members(registry.view)
         else:
-            ownership.update_members(registry.view)
-        known = self._known
+            ownership.set_records(registry.view)
         answer = registry.answer
         if known is not None and known.era != answer.era:
             await self._claim(known)
         moved = known is None or (known.era, known.moves) != (answer.era, answer.moves)
         if moved or other or anew:
-            await self.look()
-        # Who is dead frees what it held.
+            await self.update_holders()
+        # A dead holder frees its units.
         free = ownership.free()
         if len(free) and (await registry.seize(free, ownership.epoch)).units.size:
-            await self.look()
+            await self.update_holders()
 
-    async def _meet(self, view: Membership) -> None:
+    async def _set_members(self, view: Membership) -> None:
         ownership = self._ownership
         try:
             # It takes long where many are new.
@@ -258,8 +257,8 @@ class MemberHeartbeat:
                 logger.info("agents that share the crawl: %s", members or "none")
         except SettingsError as error:
             logger.error("%s: this agent ends", error)
-            self._over("refused")
-        self._changed()
+            self.agent.over("refused")
+        self.units_changed()
 
     async def _claim(self, known: Holders) -> None:
         mine = self._held.nonzero()[0].astype("u2")  # it may have had another number then
@@ -270,33 +269,32 @@ class MemberHeartbeat:
                 "it held", len(claimed.units), counted(len(mine), "unit"),
             )  # fmt: skip
 
-    async def look(self) -> None:
-        """Update the holders. Raises as the registry does."""
+    async def update_holders(self) -> None:
+        """Raises as the registry does."""
         before = self._ownership.mine
         self._known = await self.registry.holders()
         self._ownership.set_holders(self._known)
         self._held = self._ownership.mine
-        taken = int((self._held & ~before).sum())
-        self.moved += taken
-        self._changed()
+        self.taken += int((self._held & ~before).sum())
+        self.units_changed()
 
     # Going
 
     async def _drain(self) -> None:
         row = self.registry.row
-        self._hear(True)  # it is a member still, as the heartbeat said
+        self.agent.set_receiving(True)  # it is a member still, as the heartbeat said
         if row is not None and row.state is MemberState.ACTIVE and not await self.registry.leave():
             self._draining = False
             logger.error("there is no other agent that could take what this one has: it stays")
-        elif not self._ownership.mine.any() and self._idle():
+        elif not self._ownership.mine.any() and self.agent.at_rest:
             # What comes from now on would stay here.
-            self._hear(False)
+            self.agent.set_receiving(False)
             if await self.registry.finish_leaving():
                 self._drained()
 
     def _drained(self) -> None:
         logger.info("this agent has handed over everything, and ends")
-        self._over("drained")
+        self.agent.over("drained")
 
     # Redis
 
@@ -316,31 +314,25 @@ HANDOVER_FOLDER = "handover"
 _AGAIN = 1.0  # seconds until hand-overs resume after the process was fenced
 
 
-class PeersMode:
-    """Mode ``peers`` of *agency*. Raises `ValueError`: invalid crawl name or URL."""
+class PeersMode(MemberHeartbeat):
+    """Mode ``peers`` of *agent*. Raises `ValueError`: invalid crawl name or URL."""
 
-    def __init__(self, agency: Agent, context: AgentContext) -> None:
-        crawl, job = agency.crawl, agency.job
-        settings = crawl.settings
-        self._agency = agency
-        self._job = job
+    def __init__(self, agent: Agent) -> None:
+        settings, name = agent.crawl.settings, agent.crawl_name
         self._url = "" if settings.redis_url is None else settings.redis_url.url
-        self._kv, incarnation = context.kv, context.incarnation
         lease = AgentLease(settings.project.longest_fetch)
-        self._registry = AgentRegistry(self._url, agency.crawl_name, lease, incarnation=incarnation)
-        self._peer = MemberHeartbeat(
-            replace(context, changed=self._changed), self._registry, self._candidate,
-            idle=lambda: agency.at_rest, joined=self._joined, hear=agency.set_receiving,
-        )  # fmt: skip
-        self.transport = RedisStreams(self._url, agency.crawl_name, agency.name, incarnation)
-        self._services = [make(agency) for make in agency.services]
+        registry = AgentRegistry(self._url, name, lease, incarnation=agent.incarnation)
+        super().__init__(agent, registry)
+        self.transport = RedisStreams(self._url, name, agent.name, agent.incarnation)
+        self._services = [make(agent) for make in agent.services]
         self._file_transport: FileTransport | None = None
         self._handover: Handover | None = None
         self._id = ""
         self._lapses = 0
         self._tasks: list[asyncio.Task[None]] = []
-        crawl.crawler.signals.connect(self._check_settings, settings_changing)
-        crawl.crawler.signals.connect(self._settings_changed, settings_changed)
+        signals = agent.crawl.crawler.signals
+        signals.connect(self._check_settings, settings_changing)
+        signals.connect(self._settings_changed, settings_changed)
 
     def _check_settings(self, old: SuiteSettings, new: SuiteSettings) -> None:
         refuse_short_lease(new, new.longest_delay)
@@ -351,36 +343,32 @@ class PeersMode:
 
     # Life
 
-    async def open(self) -> None:
-        await self._peer.open()
-
-    async def meet(self) -> None:
-        ...
-
     def start(self) -> None:
-        self._peer.start()
+        super().start()
         self._tasks = [
             logged_task(self._hand_over(), "hand-overs"),
             *(logged_task(service.run(), "services") for service in self._services),
         ]  # fmt: skip
         if (addresses := self._addresses) is not None:
-            self._tasks.append(logged_task(addresses.run(self._registry), "addresses"))
+            self._tasks.append(logged_task(addresses.run(self.registry), "addresses"))
 
     @property
     def _addresses(self) -> SharedAddresses | None:
-        limits = self._agency.limits
+        limits = self.agent.limits
         return None if limits is None else limits.addresses
+
+    def quiet_in(self) -> float:
+        return 0.0 if self._addresses is None else self._addresses.quiet_in()
 
     async def close(self, *, over: bool = False) -> None:
         await cancel_tasks(*self._tasks)
         if self._file_transport is not None:
             await self._file_transport.close()
-        addresses = self._addresses
-        await self._peer.close((lambda: 0.0) if addresses is None else addresses.quiet_in)
+        await super().close(over=over)
 
     async def _hand_over(self) -> None:
         while self._handover is not None:
-            with condemn_on_damage(self._agency.crawl.store):
+            with condemn_on_damage(self.agent.crawl.store):
                 try:
                     await self._handover.run(self._id)
                 except FencedError:
@@ -390,89 +378,79 @@ class PeersMode:
 
     # Joining
 
-    async def _candidate(self) -> Candidate:
-        if self._file_transport is None:
-            await self._receive()
-        agency, job = self._agency, self._job
-        settings, terms = agency.crawl.settings, agency.phasing and agency.phasing.terms
+    async def candidate(self) -> Candidate:
+        transport = self._file_transport or await self._start_handovers()
+        agent, job, kv = self.agent, self.agent.job, self.agent.kv
+        settings, terms = agent.crawl.settings, agent.phasing and agent.phasing.terms
         return Candidate(
-            name=agency.name, job=job.file.id, folder=folder_identity(job.folder),
+            name=agent.name, job=job.file.id, folder=folder_identity(job.folder),
             grace=settings.agent_grace, weight=settings.agent_weight,
-            fixed=shared_settings(settings, agency.ownership.assignment), idle=agency.finished,
+            fixed=shared_settings(settings, agent.ownership.assignment), idle=agent.finished,
             most=terms.phases if terms else 0, skew=terms.skew if terms else SKEW_MAX,
-            address="" if self._file_transport is None else self._file_transport.address,
-            id=(self._kv.get(b"crawl") or b"").decode(),
-            number=int(self._kv.get(b"number") or b"0"),
+            address=transport.address, id=(kv.get(b"crawl") or b"").decode(),
+            number=int(kv.get(b"number") or b"0"),
         )  # fmt: skip
 
-    async def _receive(self) -> None:
-        crawl, folder = self._agency.crawl, self._job.folder / HANDOVER_FOLDER
+    async def _start_handovers(self) -> FileTransport:
+        agent, crawl = self.agent, self.agent.crawl
+        folder = agent.job.folder / HANDOVER_FOLDER
         file_transport = await self._make_file_transport(crawl.settings, folder / "in")
         context = HandoverContext(
-            crawl.frontier, self._job.store, self._agency.ownership,
-            lambda: (crawl.now(), time.time()), self._agency.changed, open_sieve=self._open_sieve,
+            crawl.frontier, agent.job.store, agent.ownership, lambda: (crawl.now(), time.time()),
+            agent.changed, open_sieve=self._open_sieve,
         )  # fmt: skip
         self._handover = Handover(
-            context, file_transport, folder / "out", give=self._registry.give, look=self._peer.look
-        )
+            context, file_transport, folder / "out", give=self.registry.give,
+            look=self.update_holders,
+        )  # fmt: skip
         await file_transport.start(self._handover.inbox)
         self._file_transport = file_transport
+        return file_transport
 
     def _open_sieve(self) -> None:
         """Open a sieve whatever SUITE_SEEN_STORE is: another agent hands one over."""
-        crawl = self._agency.crawl
-        self._job.open_seen(replace(crawl.settings, seen_store="sieve"))
+        crawl = self.agent.crawl
+        self.agent.job.open_seen(replace(crawl.settings, seen_store="sieve"))
         crawl.frontier.states.use_sieve(active=crawl.settings.seen_store == "sieve")
 
     async def _make_file_transport(self, settings: SuiteSettings, folder: Path) -> FileTransport:
-        rate, name = settings.handover_rate, self._agency.name
+        rate, agent = settings.handover_rate, self.agent
         if settings.handover_dir is not None:
-            return FolderTransport(settings.handover_dir, self._agency.crawl_name, name, rate)
+            return FolderTransport(settings.handover_dir, agent.crawl_name, agent.name, rate)
         if settings.cluster_key is None:
-            key = await self._registry.secret()
+            key = await self.registry.secret()
         else:
             key = settings.cluster_key.text
         host, port = endpoint(settings.agent_address) if settings.agent_address else ("", 0)
         host = host or await asyncio.to_thread(own_address, self._url)
         return TcpTransport(host, port, key.encode(), folder, rate)
 
-    def _joined(self, joined: Joined) -> None:
+    def joined(self, joined: Joined) -> None:
         self._id = joined.id
-        lapsed, self._lapses = self._registry.lapses != self._lapses, self._registry.lapses
+        lapsed, self._lapses = self.registry.lapses != self._lapses, self.registry.lapses
         if lapsed and not joined.kept and (addresses := self._addresses) is not None:
             addresses.forget()
-        self._kv.put(b"crawl", joined.id.encode())
-        self._kv.put(b"number", str(joined.number).encode())
-        self._agency.crawl.write()
+        agent = self.agent
+        agent.kv.put(b"crawl", joined.id.encode())
+        agent.kv.put(b"number", str(joined.number).encode())
+        agent.crawl.write()
         logger.info(
-            "this is agent %s, number %d, of the crawl %s%s", self._agency.name, joined.number,
-            self._agency.crawl_name, ": it is back, and has what it had" if joined.kept else "",
+            "this is agent %s, number %d, of the crawl %s%s", agent.name, joined.number,
+            agent.crawl_name, ": it is back, and has what it had" if joined.kept else "",
         )  # fmt: skip
 
-    def _changed(self) -> None:
+    def units_changed(self) -> None:
         if self._handover is not None:
             self._handover.poke()
-        self._agency.changed()
-
-    # What is asked
-
-    @property
-    def ended(self) -> bool:
-        return self._peer.ended
+        super().units_changed()
 
     @property
     def busy(self) -> bool:
         return self._handover is None or self._handover.busy
 
-    def may_fetch(self, delay: float = 0.0) -> bool:
-        return self._peer.may_fetch(delay)
-
-    def drain(self) -> None:
-        self._peer.drain()
-
     @property
     def stats(self) -> dict[str, int | float]:
-        found: dict[str, Any] = {f"cluster/{n}": v for n, v in self._peer.facts.items()}
+        found: dict[str, Any] = super().stats
         if self._handover is not None:
             found |= {f"handover/{n}": v for n, v in self._handover.facts.items()}
         if self._file_transport is not None:

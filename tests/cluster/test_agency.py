@@ -44,7 +44,7 @@ def test_nobody_is_told_of_what_is_not_on_disk(monkeypatch: pytest.MonkeyPatch) 
     here = agent(dirty=True)
 
     async def test() -> None:
-        written = asyncio.ensure_future(Agent._written(here))
+        written = asyncio.ensure_future(Agent.write_durably(here))
         for _ in range(10):
             await asyncio.sleep(0)
         assert not written.done()
@@ -154,11 +154,13 @@ def test_the_setting_is_named_of_a_ledger_that_is_not_there(
         """Nothing is asked of it."""
 
     async def test(ledger: RedisLedger) -> None:
+        leases = SimpleNamespace(permits=SimpleNamespace())
         here: Any = SimpleNamespace(
             _ledger=ledger, _process="0" * 15 + "1", _client=SimpleNamespace(run=quiet),
+            gate=object(), _crawl=SimpleNamespace(frontier=SimpleNamespace(leases=leases)),
             addresses=None if setting == "SUITE_RATE_LEDGER" else object(),
         )  # fmt: skip
-        await SharedLimits._ask(here)
+        await SharedLimits.open(here, here)
         await here._running
         await ledger.close()
 

@@ -11,15 +11,15 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.agent_contexts import agent_context
 from support.message_transport_contract import until
+from support.stub_agents import stub_agent
 from support.udp_ports import KEY, free_addresses
 from support.virtual_crawl import POLICY, WALL, entry
 
 from scrapy_spider_suite.cluster import lan
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.lan import LanMode
-from scrapy_spider_suite.cluster.mailbox import Mailbox, ReceivedRows
+from scrapy_spider_suite.cluster.mailbox import Mailbox
 from scrapy_spider_suite.cluster.membership import Heartbeat
 from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
@@ -47,20 +47,16 @@ class Agent:
         self.frontier = Frontier(self.store, POLICY, now=0.0, wall=WALL, capacity=100)
         self.frontier.admission.router = self.routing
         self.post = UdpTransport(name, places, KEY, WINDOW)
-        context = agent_context(
+        agent = stub_agent(
             self.ownership, job_id=f"job of {name}", kv=self.store.kv("agent"),
             written=self.written, heartbeat=lambda: Heartbeat(1, False, 0, 0, 0),
-            over=self.over.append,
+            over=self.over.append, frontier=self.frontier, store=self.store,
         )  # fmt: skip
-        self.neighbour = LanMode(
-            context, list(places), {"SUITE_ORDER": setting},
-        )  # fmt: skip
-        self.mail = Mailbox(
-            context, self.frontier, self.routing, self.post,
-            ReceivedRows(self.store.kv("received")), clock=lambda: 0.0, news=lambda: None,
-            rules=self.neighbour,
-        )  # fmt: skip
-        self.neighbour.tell = self.mail.send_notice
+        agent.routing = self.routing
+        self.neighbour = LanMode(agent, list(places), {"SUITE_ORDER": setting})
+        self.neighbour.transport = self.post
+        self.mail = Mailbox(agent, self.neighbour)
+        agent.send_notice = self.mail.send_notice
 
     async def written(self) -> None:
         """What was said is on disk."""

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.agent_contexts import agent_context
+from support.stub_agents import stub_agent
 
 from scrapy_spider_suite.cluster import lan
 from scrapy_spider_suite.cluster.assignment import load_assignment
@@ -47,12 +47,12 @@ class Street:
         """Another process of that agent; what was said to it waits for it."""
         other = "ab".replace(name, "")
         self.agents[name] = Handshake(
-            agent_context(
+            stub_agent(
                 Ownership(load_assignment("ring"), name), job_id=f"job of {name}",
                 kv=self.kept[name], over=lambda reason: self.ended.append(name),
+                send_notice=lambda to, message: not self.waits[to].append(list(message)),  # type: ignore[func-returns-value]
             ),
             [other], {"SUITE_ORDER": self.terms[name]},
-            tell=lambda to, message: not self.waits[to].append(list(message)),  # type: ignore[func-returns-value]
             skew=self.skew[name], wall=lambda: self.now + self.ahead[name],
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
-from support.agent_contexts import agent_context
+from support.stub_agents import stub_agent
 
 from scrapy_spider_suite.cluster import lan
 from scrapy_spider_suite.cluster import lan as greeting
@@ -46,16 +46,15 @@ class Town:
             self.agents[name] = self._agent(name)
 
     def _agent(self, name: str) -> LanMode:
-        agent = LanMode(
-            agent_context(
+        return LanMode(
+            stub_agent(
                 Ownership(load_assignment("ring"), name), job_id=self.jobs[name],
                 kv=self.kept[name], written=self._written, heartbeat=lambda: self.said[name],
                 over=self.over[name].append,
+                send_notice=lambda to, message: self._bring(name, to, list(message)),
             ),
             list(self._lists.get(name, "cab")), {"SUITE_ORDER": self._terms.get(name, "same")},
         )  # fmt: skip
-        agent.tell = lambda to, message: self._bring(name, to, list(message))
-        return agent
 
     async def _written(self) -> None:
         await asyncio.sleep(0)
@@ -81,7 +80,7 @@ class Town:
                 await asyncio.sleep(0.005)
 
     def _bring(self, sender: str, to: str, message: list[Any]) -> bool:
-        if to not in self.agents or self.agents[to]._ownership.epoch == 0:
+        if to not in self.agents or self.agents[to]._agent.ownership.epoch == 0:
             return True  # it has not begun
         if self._random.random() >= self._lost and not self.deaf & {sender, to}:
             asyncio.get_running_loop().call_soon(self.agents[to].heard, sender, message)
@@ -103,7 +102,7 @@ class Town:
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lan, "_BEAT", 0.01)
     monkeypatch.setattr(greeting, "HANDSHAKE_SECONDS", 0.05)
-    monkeypatch.setattr(late, "_LOOK", 0.005)
+    monkeypatch.setattr(late, "_LATE_CHECK", 0.005)
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.3])
@@ -252,12 +251,12 @@ def test_who_has_nothing_to_do_after_the_end_ends(
 def test_who_comes_late_is_given_time_to_say_that_it_works() -> None:
     """It is met in the last moment: what it has to say is on its way."""
     now = 0.0
-    met: list[str] = []
+
     async def test() -> None:
         nonlocal now
-        found = late.LateStart(("a",), met, MemoryKV(), post=lambda: Heartbeat(1, True, 0, 0, 0),
-                          say=lambda idle: None)  # fmt: skip
-        waiting = asyncio.ensure_future(found.goes_on())
+        agent = LanMode(stub_agent(Ownership(load_assignment("ring"), "b")), "ab", {})
+        met = agent.handshake.met
+        waiting = asyncio.ensure_future(agent._goes_on())
         for now in (
             1.0,
             late.ARRIVAL_SECONDS - 0.1,
@@ -265,7 +264,7 @@ def test_who_comes_late_is_given_time_to_say_that_it_works() -> None:
             2 * late.ARRIVAL_SECONDS - 1,
         ):
             if now > late.ARRIVAL_SECONDS - 1 and not met:
-                met.append("a")
+                met.add("a")
             for _ in range(5):
                 await asyncio.sleep(0.01)
             assert not waiting.done(), now
@@ -274,7 +273,7 @@ def test_who_comes_late_is_given_time_to_say_that_it_works() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(late, "boottime", lambda: now)
-        patch.setattr(late, "_LOOK", 0.001)
+        patch.setattr(late, "_LATE_CHECK", 0.001)
         asyncio.run(test())
 
 
@@ -381,11 +380,11 @@ def test_who_goes_by_something_else_does_not_begin(
             await town.agents["c"].meet()
         assert str(refused.value).endswith(f"agents of a crawl need the same: {differ}")
         assert not any(town.over.values())
-        epochs = {name: town.agents[name]._ownership.epoch for name in "abc"}
+        epochs = {name: town.agents[name]._agent.ownership.epoch for name in "abc"}
         assert epochs["a"] == epochs["b"] != epochs["c"]
         for sender, taken in (("b", True), ("c", False), ("c", False)):
             message = Message(sender, 1, epochs[sender], 1, 1, (b"",))
-            assert town.agents["a"].takes(message) == taken
+            assert town.agents["a"].accepts(message) == taken
         for _ in range(20):
             await asyncio.sleep(0)
         await town.kill(*"abc")
@@ -425,7 +424,7 @@ def test_who_has_lost_its_directory_is_named(caplog: pytest.LogCaptureFixture) -
 
     async def test() -> None:
         await town.begin(*"abc")
-        await town.until(lambda: all(len(town.agents[n]._handshake.met) == 2 for n in "abc"))
+        await town.until(lambda: all(len(town.agents[n].handshake.met) == 2 for n in "abc"))
         for job in ("job of b", "another"):
             assert "directory was lost" not in caplog.text
             await town.kill("b")
@@ -433,7 +432,7 @@ def test_who_has_lost_its_directory_is_named(caplog: pytest.LogCaptureFixture) -
                 town.kept["b"] = MemoryKV()
             town.jobs["b"] = job
             await town.begin("b")
-            await town.until(lambda: len(town.agents["b"]._handshake.met) == 2)
+            await town.until(lambda: len(town.agents["b"].handshake.met) == 2)
         await town.kill(*"abc")
 
     asyncio.run(test())
@@ -446,8 +445,11 @@ def test_terms_fit_into_a_message() -> None:
     names = [f"agent-{n}-\N{SNOWMAN}" for n in range(900)]
     terms = {f"SUITE_{n}": f"{n}" * 5_000 for n in range(15)}
     one = greeting.Handshake(
-        agent_context(Ownership(load_assignment("ring"), names[0])), names[1:], terms,
-        tell=lambda to, message: not said.append(message),
+        stub_agent(
+            Ownership(load_assignment("ring"), names[0]),
+            send_notice=lambda to, message: not said.append(message),  # type: ignore[func-returns-value]
+        ),
+        names[1:], terms,
     )  # fmt: skip
     one.greet(names[1])
     assert len(msgpack.packb(said[0])) < BOUNDS.alone
@@ -469,7 +471,7 @@ def test_what_no_agent_says_is_refused(sender: str, message: list[Any]) -> None:
     async def hear() -> None:
         if message[0] < greeting.MEET:
             town.agents["c"].heard(sender, message)
-        town.agents["c"]._handshake.met |= {"a", "b"}
+        town.agents["c"].handshake.met |= {"a", "b"}
         assert town.agents["c"].agrees("a")
         with pytest.raises((ValueError, TypeError)):
             town.agents["c"].heard(sender, message)

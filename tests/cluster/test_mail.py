@@ -10,11 +10,11 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
-from support.agent_contexts import agent_context
+from support.stub_agents import stub_agent
 from support.virtual_crawl import POLICY, WALL, entry
 
 from scrapy_spider_suite.cluster.assignment import Member, load_assignment
-from scrapy_spider_suite.cluster.mailbox import Mailbox, MessageRules, ReceivedRows
+from scrapy_spider_suite.cluster.mailbox import Mailbox, ReceivedRows
 from scrapy_spider_suite.cluster.messages import (
     Acknowledgement,
     Message,
@@ -25,6 +25,7 @@ from scrapy_spider_suite.cluster.messages import (
     PackedMessage,
     unpack_message,
 )
+from scrapy_spider_suite.cluster.mode import ClusterMode
 from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
@@ -98,13 +99,15 @@ class Agent:
         self.frontier.admission.router = self.routing
         self.post = Post(offices, name)
         self.heard: list[Any] = []
-        rules = MessageRules()
-        rules.listens, rules.heard = True, self.hear  # type: ignore[method-assign]
-        self.mail = Mailbox(
-            agent_context(self.ownership, incarnation=7, written=self.written), self.frontier,
-            self.routing, self.post, ReceivedRows(self.store.kv("received")), clock=lambda: 0.0,
-            news=lambda: None, rules=rules,
+        mode = ClusterMode()
+        mode.listens, mode.heard = True, self.hear  # type: ignore[method-assign]
+        mode.transport = self.post
+        agent = stub_agent(
+            self.ownership, incarnation=7, written=self.written, frontier=self.frontier,
+            store=self.store,
         )  # fmt: skip
+        agent.routing = self.routing
+        self.mail = Mailbox(agent, mode)
 
     def hear(self, sender: str, message: Sequence[Any]) -> None:
         """A number that is none is refused as `lan` refuses it."""
@@ -163,7 +166,7 @@ def test_rows_leave_the_outbox_when_they_are_kept(tmp_path: Path) -> None:
             a.post.deliver()
             await until(lambda before=kept: len(b.post.kept) == before + len(a.post.sent))
         assert b.pending() == set(a.urls(False)) == set(b.urls(True))
-        assert b.mail.taken == len(b.urls(True))
+        assert b.mail.stored == len(b.urls(True))
         assert not a.mail.idle
         b.post.return_all()
         b.post.return_all()
@@ -184,7 +187,7 @@ def test_a_request_that_is_not_filtered_is_taken_once(tmp_path: Path) -> None:
         a.post.deliver()
         await until(lambda: b.post.kept)
         assert b.frontier.pending == 3
-        b.mail._known = ReceivedRows(b.store.kv("received"))
+        b.mail._received_rows = ReceivedRows(b.store.kv("received"))
         a.post.deliver()
         await until(lambda: len(b.post.kept) == 2 * len(a.post.sent))
         assert b.frontier.pending == 3
@@ -216,12 +219,12 @@ def test_who_dies_within_a_letter_takes_the_rest_of_it(
         b.frontier.flush()
         monkeypatch.undo()
         b.mail._messages.clear()
-        b.mail._known = ReceivedRows(b.store.kv("received"))
+        b.mail._received_rows = ReceivedRows(b.store.kv("received"))
         await b.mail.start()
         a.post.deliver()
         await until(lambda: b.post.kept)
         assert b.frontier.pending == 5
-        assert b.mail._known.covers(unpack_message(a.post.sent[0][1].data, a.post.bounds))
+        assert b.mail._received_rows.has("a", *a.post.sent[0][1][1:3])
 
     run(test, tmp_path)
 

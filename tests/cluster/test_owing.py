@@ -56,10 +56,10 @@ class Scene:
         self.closing = False
         stats = SimpleNamespace(inc_value=lambda name: self.stats.update([name]))
         crawl = SimpleNamespace(crawler=SimpleNamespace(stats=stats))
-        self.agency: Any = SimpleNamespace(
-            _mode=SimpleNamespace(may_fetch=lambda: True), _scheduler=self, crawl=crawl,
-            routing=SimpleNamespace(outbox=self.outbox),
-        )  # fmt: skip
+        self.agent: Any = Agent.__new__(Agent)
+        self.agent._mode = SimpleNamespace(may_fetch=lambda: True)
+        self.agent._scheduler, self.agent.crawl = self, crawl
+        self.agent.routing = SimpleNamespace(outbox=self.outbox)
 
     def pause(self, why: str) -> None:
         """As the scheduler does."""
@@ -83,12 +83,12 @@ class Scene:
 
     def may(self) -> bool:
         """Whether it may begin a fetch."""
-        return Agent.may_fetch(self.agency)
+        return bool(self.agent.may_fetch())
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owing, "_LOOK", 0.0)
+    monkeypatch.setattr(owing, "_OUTBOX_CHECK", 0.0)
     monkeypatch.setattr(owing, "OUTBOX_ROWS", 20)
 
 

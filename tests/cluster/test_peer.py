@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.agent_contexts import agent_context
 from support.agent_town import ALL, InTown, Town, back, beat, candidate
+from support.stub_agents import stub_agent
 
 from scrapy_spider_suite.cluster import peers as module
 from scrapy_spider_suite.cluster.assignment import Member, Owners, load_assignment
@@ -28,43 +28,43 @@ def _by_the_town(monkeypatch: pytest.MonkeyPatch, in_town: InTown) -> None:
     monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: 0.0, monotonic=monotonic))
 
 
-class Here:
-    """A `Peer` of *registry*, and what it says."""
+class Here(MemberHeartbeat):
+    """An agent *name* of *registry*, and what it says."""
 
     def __init__(self, registry: AgentRegistry, name: str) -> None:
-        self.registry, self.name, self.crawl = registry, name, ""
-        self.number = 0
+        self.crawl, self.number = "", 0
         self.over: list[str] = []
         self.hears = [True]
         self.ownership = Ownership(load_assignment("ring"), name)
-        self.peer = MemberHeartbeat(
-            agent_context(
-                self.ownership, over=self.over.append,
+        super().__init__(
+            stub_agent(
+                self.ownership, over=self.over.append, set_receiving=self.hears.append,
                 heartbeat=lambda: Heartbeat(self.ownership.epoch, True, 0, 0, 0),
             ),
-            registry, self._candidate, idle=lambda: True, joined=self._joined,
-            hear=self.hears.append,
-        )  # fmt: skip
+            registry,
+        )
 
-    async def _candidate(self) -> Candidate:
-        return candidate(self.name, id=self.crawl, number=self.number)
+    async def candidate(self) -> Candidate:
+        """See `MemberHeartbeat`."""
+        return candidate(self.agent.name, id=self.crawl, number=self.number)
 
-    def _joined(self, joined: object) -> None:
-        self.crawl, self.number = joined.id, joined.number  # type: ignore[attr-defined]
+    def joined(self, joined: Joined) -> None:
+        """See `MemberHeartbeat`."""
+        self.crawl, self.number = joined.id, joined.number
 
 
 async def _drained(town: Town) -> Here:
     """An agent that has given another one all that it held."""
     a = Here(town.registry(), "a")
-    await a.peer.open()
+    await a.open()
     b = await town.agent("b")
-    a.peer.drain()
-    await a.peer._beat()
+    a.drain()
+    await a._beat()
     assert a.hears[-1]  # it holds everything still
     await beat(b)
     moved = await a.registry.give(ALL, 2, a.registry.answer.epoch)
     assert len(moved.units) == len(ALL)
-    await a.peer.look()
+    await a.update_holders()
     return a
 
 
@@ -80,9 +80,9 @@ def test_who_is_drained_takes_nothing_from_before_it_leaves(in_town: InTown) -> 
             return len(heard) > 1 and await left()
 
         a.registry.finish_leaving = held  # type: ignore[method-assign]
-        await a.peer._beat()
+        await a._beat()
         assert not a.over
-        await a.peer._beat()
+        await a._beat()
         assert a.over == ["drained"]
         assert heard == [False, False]
         assert a.hears[-4:] == [True, False, True, False]
@@ -103,10 +103,10 @@ def test_who_left_and_heard_no_answer_is_drained(in_town: InTown) -> None:
 
         a.registry.finish_leaving = unheard  # type: ignore[method-assign]
         with pytest.raises(RegistryError):
-            await a.peer._beat()
+            await a._beat()
         with pytest.raises(FencedError) as fenced:
-            await a.peer._beat()
-        assert not await a.peer._again(fenced.value)
+            await a._beat()
+        assert not await a._rejoin(fenced.value)
         assert a.over == ["drained"]
 
     in_town(test)
@@ -126,9 +126,9 @@ def test_who_owns_what_is_found_out_beside_the_loop(
             return table(members)
 
         monkeypatch.setattr(a.ownership.assignment, "table", noting)
-        await a.peer.open()
+        await a.open()
         await town.agent("b")
-        await a.peer._beat()
+        await a._beat()
         assert [member.name for member in a.ownership.table.members] == ["a", "b"]  # type: ignore[union-attr]
         assert len(threads) == 2
         assert get_ident() not in threads
@@ -145,13 +145,13 @@ def test_why_the_first_agent_waits_is_said(
     async def test(town: Town) -> None:
         town.client.set("test:uptime", 1_000)
         here = Here(town.registry(), "a")
-        await here.peer.open()
+        await here.open()
         assert not here.ownership.mine.any()
         assert caplog.text.count("what nobody has claimed is taken in 15 s") == 1
         town.wiped()
         town.client.set("test:uptime", 10**9)
         other = Here(town.registry(), "b")
-        await other.peer.open()
+        await other.open()
         assert other.ownership.mine.all()
         assert caplog.text.count("what nobody has claimed") == 1
 
@@ -165,11 +165,11 @@ def test_a_clock_that_is_set_is_said_once(
 
     async def test(town: Town) -> None:
         here = Here(town.registry(), "a")
-        await here.peer.open()
+        await here.open()
         said = []
         for step in (0, 300, 0, -300, 300):
             town.now += step
-            await here.peer._beat()
+            await here._beat()
             said.append(caplog.text.count("is 300 s ahead of that of Redis: expected 60 s"))
         assert said == [0, 1, 1, 1, 2]
 
@@ -182,10 +182,10 @@ def test_who_is_back_is_found_where_it_is_now(in_town: InTown) -> None:
     async def test(town: Town) -> None:
         await town.agent("a", address="10.0.0.1:7000")
         b = Here(town.registry(), "b")
-        await b.peer.open()
+        await b.open()
         epoch = b.ownership.epoch
         _, joined = await back(town, "a", address="10.0.0.1:7001")
-        await b.peer._beat()
+        await b._beat()
         row = b.ownership.record(joined.number)
         assert row is not None
         assert (joined.kept, b.ownership.epoch, row.address) == (True, epoch, "10.0.0.1:7001")
@@ -198,14 +198,14 @@ def test_under_another_number_an_agent_claims_what_it_held(in_town: InTown) -> N
 
     async def test(town: Town) -> None:
         a, b = await town.agent("a"), Here(town.registry(), "b")
-        await b.peer.open()
+        await b.open()
         number = b.number
         for name in "cf":
             await town.agent(name)
         await beat(a)
         await a.give(ALL[::2], 2, a.answer.epoch)
         await a.give(ALL[1::4], 4, a.answer.epoch)
-        await b.peer._beat()
+        await b._beat()
         mine = np.flatnonzero(b.ownership.mine)
         town.wiped()
         town.wait(1)
@@ -213,8 +213,8 @@ def test_under_another_number_an_agent_claims_what_it_held(in_town: InTown) -> N
         for name in "de":
             await town.agent(name)
         with pytest.raises(FencedError) as fenced:
-            await b.peer._beat()
-        assert await b.peer._again(fenced.value)
+            await b._beat()
+        assert await b._rejoin(fenced.value)
         assert (number, b.number) == (2, 4)
         assert np.flatnonzero(b.ownership.mine).tolist() == mine.tolist()
 
@@ -239,10 +239,10 @@ def test_who_begins_while_the_others_close_waits_for_them(
             return await join(asked)
 
         monkeypatch.setattr(a.registry, "join", later)
-        await a.peer.open()
+        await a.open()
         assert caplog.text.count("its agents are closing") == 1
         assert a.number == 2
-        await a.peer._beat()
-        assert not a.peer.ended
+        await a._beat()
+        assert not a.ended
 
     in_town(test)

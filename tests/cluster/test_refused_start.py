@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.agent_contexts import agent_context
 from support.agent_town import candidate
 from support.crawls import loopback_settings
 from support.fleet import OPEN, Agent, Fleet
 from support.redis_servers import RedisServer, free_port
 from support.running_crawl import until
+from support.stub_agents import stub_agent
 
 from scrapy_spider_suite.cluster import peers
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.membership import AgentLease, Candidate
 from scrapy_spider_suite.cluster.ownership import Ownership
-from scrapy_spider_suite.cluster.peers import PeersMode
 from scrapy_spider_suite.cluster.redis_server import server_place
 from scrapy_spider_suite.cluster.registry import AgentRegistry
 from scrapy_spider_suite.errors import JobError, RegistryError
@@ -112,18 +110,16 @@ def test_redis_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "PATIENCE", 0.0)
     shares = Ownership(load_assignment("ring"), "a")
 
-    async def here() -> Candidate:
-        return candidate("a")
+    class Here(peers.MemberHeartbeat):
+        async def candidate(self) -> Candidate:
+            return candidate("a")
 
     async def test() -> None:
         registry = AgentRegistry(
             f"redis://:secret@127.0.0.1:{free_port()}/1", "web", AgentLease(60.0)
         )
-        agent: Any = SimpleNamespace(_peer=peers.MemberHeartbeat(
-            agent_context(shares), registry, here, idle=lambda: True, joined=print, hear=print,
-        ))  # fmt: skip
         with pytest.raises(RegistryError, match=r"^SUITE_REDIS_URL: Redis at 127\.") as caught:
-            await PeersMode.open(agent)
+            await Here(stub_agent(shares), registry).open()
         assert (caught.value.kind, "secret" in str(caught.value)) == ("away", False)
         await registry.close()
 
