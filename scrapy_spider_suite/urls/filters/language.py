@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import scrapy_spider_suite.urls.filters.atoms  # noqa: F401 - registers all of them
 from scrapy_spider_suite.errors import FilterError
-from scrapy_spider_suite.urls.filters import atoms as _links
-from scrapy_spider_suite.urls.filters import atoms as _responses
 from scrapy_spider_suite.urls.filters.atom_registry import (
     ATOMS,
     KNOWN,
@@ -201,13 +200,6 @@ def _wanted(expected: set[str]) -> str:
     if "ARGUMENT" in expected:
         return "an argument in parentheses"
     return "'and', 'or' or ')'" if "RPAR" in expected else "'and', 'or' or the end"
-
-
-# Arguments
-
-
-REGISTERED = (_links, _responses)
-"""The modules whose atoms are known from the start."""
 
 
 class AtomResult(NamedTuple):
