@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from scrapy.commands import ScrapyHelpFormatter
-
 from scrapy_spider_suite.commands import base
 
 
@@ -15,26 +13,22 @@ class Command(base.Command):
     name = "fakeweb"
 
     def short_desc(self) -> str:
-        """One line for the list of commands."""
         return "Serve a local web of many hosts, for tests and experiments"
 
     def long_desc(self) -> str:
-        """A paragraph for ``scrapy fakeweb --help``."""
         from scrapy_spider_suite.testing.cli import ABOUT
 
         return ABOUT
 
     def syntax(self) -> str:
-        """What follows the name of the command."""
         return "[options]"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add Scrapy's own options and those of the in-vitro web."""
         from scrapy_spider_suite.testing import cli
 
         super().add_options(parser)
         parser.allow_abbrev = False
-        parser.formatter_class = _Formatter
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = cli.EXAMPLES
         cli.add_options(parser)
 
@@ -43,18 +37,3 @@ class Command(base.Command):
         from scrapy_spider_suite.testing import cli
 
         self.end(lambda: cli.run(opts, args))
-
-
-class _Formatter(ScrapyHelpFormatter):
-    """Scrapy's formatter, which leaves the lines of the examples alone."""
-
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        # What ends with a colon would be taken for a heading: "(default:" stays with its value.
-        glue = "(default:\N{NO-BREAK SPACE}"
-        lines = super()._split_lines(text.replace("(default: ", glue), width)
-        return [line.replace(glue, "(default: ") for line in lines]
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if "\n" in text:
-            return text
-        return super()._fill_text(text, width, indent)

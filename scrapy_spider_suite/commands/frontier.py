@@ -28,15 +28,12 @@ class Command(base.VerbCommand):
     faults = (OSError,)
 
     def syntax(self) -> str:
-        """The arguments."""
         return "VERB [ARGUMENT...] -j JOBDIR [options]"
 
     def short_desc(self) -> str:
-        """One line."""
         return "Look at a job directory of scrapy-spider-suite, and act on it"
 
     def add_common_options(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the options that mean the same for every verb."""
         parser.add_argument(
             "-j", "--jobdir", metavar="DIR|URL",
             help="the job (default: JOBDIR), or redis://HOST/0: all agents of a crawl",
@@ -45,25 +42,22 @@ class Command(base.VerbCommand):
         super().add_common_options(parser)
 
     def names(self) -> Iterable[str]:
-        """See `VerbCommand`: verbs that only look come first."""
+        """Verbs that only read come first."""
         from scrapy_spider_suite.operate.verbs import all_verbs
 
         verbs = sorted(all_verbs().values(), key=lambda verb: verb.apply is not None)
         return [verb.name for verb in verbs if verb.listed]
 
     def find(self, name: str) -> JobVerb | None:
-        """See `VerbCommand`."""
         from scrapy_spider_suite.operate.verbs import find_verb
 
         verb = find_verb(name)
         return verb if verb is not None and verb.listed else None
 
     def about(self) -> str:
-        """See `VerbCommand`."""
         return _ABOUT
 
     def carry_out(self, verb: Verb, call: Invocation, words: list[str]) -> int:
-        """Do what *call* says, on one job, or on agents if ``-j`` names a Redis."""
         from scrapy_spider_suite.operate.executors.one_job import run_on_job
         from scrapy_spider_suite.operate.verb import JobVerb
 
@@ -76,7 +70,6 @@ class Command(base.VerbCommand):
         return run_on_agents(verb, call, words)
 
     def job_of(self, verb: Verb, opts: argparse.Namespace) -> str | None:
-        """The job directory that *verb* works on. Raises `UsageError`: it is not said."""
         job = self.jobdir(opts)
         if not job and verb.needs_job:
             raise UsageError("which job? give -j DIR, or set JOBDIR", print_help=False)

@@ -14,9 +14,7 @@ class Command(VerbCommand):
     faults = (OSError,)
 
     def syntax(self) -> str:
-        """The arguments."""
         return "VERB [ARGUMENT...] [PATH...] [options]"
 
     def short_desc(self) -> str:
-        """One line."""
         return "Look into packs of pages of scrapy-spider-suite, take pages out, remove some"

@@ -29,7 +29,7 @@ from scrapy_spider_suite.testing.config import (
 from scrapy_spider_suite.testing.fake_web import FakeWeb, new_loop
 
 ABOUT = (
-    "Serve a web of many hosts on this machine only: a synthetic one, folders of files, or "
+    "Serve a web of many hosts on this machine only: a synthetic one, folders of files, or\n"
     "hostile answers, with a name server and a log of every request."
 )
 

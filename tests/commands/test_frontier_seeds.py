@@ -77,7 +77,7 @@ def test_portions(
     job: Path, frontier: Frontier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Written again and again, here after each piece: nothing is left of the position."""
-    monkeypatch.setattr(enqueue, "_SOWING", 0.0)
+    monkeypatch.setattr(enqueue, "_SCHEDULING", 0.0)
     path = tmp_path / "seeds"
     path.write_text("".join(f"http://h{n % 7}.test/{n}\n" for n in range(5_000)))
     said = frontier("add", str(path), "-j", str(job), "--json").rows[0]

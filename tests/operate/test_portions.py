@@ -19,13 +19,14 @@ from scrapy_spider_suite.frontier.revisit_rules import Mode, RevisitPolicy, Vali
 from scrapy_spider_suite.operate.actions import Action
 from scrapy_spider_suite.operate.job_target import JobTarget
 from scrapy_spider_suite.operate.verbs import actions
-from scrapy_spider_suite.operate.verbs.drop import _forget_originals, _forget_plans
+from scrapy_spider_suite.operate.verbs.drop import HostDrop
 from scrapy_spider_suite.store.revisit_plans import row_of
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 
 HOST = "a.test"
 URLS = 500
+ACTION = Action("1", "drop", {}, "job", "me", 0.0)
 MOST = 50
 """URLs in one portion: some milliseconds on a slow machine."""
 
@@ -78,7 +79,8 @@ def test_plans_of_what_lies_below_a_url(site: JobTarget) -> None:
         revisits.visited(host_key(HOST) + name, 0.0, b"", Validators(), host=HOST, row=row)
     rows = revisits._rows = Counted(revisits._rows)
     reads = [0]
-    for _ in _forget_plans(site, HostPattern(PatternKind.PREFIX, f"http://{HOST}/a/", HOST)):
+    below = HostPattern(PatternKind.PREFIX, f"http://{HOST}/a/", HOST)
+    for _ in HostDrop(site, below, ACTION).forget_plans():
         reads.append(rows.read)
     assert reads[-1] == 10 + 180
     assert max(late - early for early, late in pairwise(reads)) <= MOST
@@ -94,9 +96,10 @@ def test_pages_that_others_repeat(site: JobTarget, monkeypatch: pytest.MonkeyPat
         table.add_original(b"%05d" % (number * 7 % 2_500), Original(f"http://{host}/{number}", 0.0))
     site.commit()
     rows = {name: Counted(site.store.kv(name)) for name in (PAYLOADS, STRUCTURES)}
+    drop = HostDrop(site, HostPattern(PatternKind.HOST, HOST, HOST), ACTION)
     monkeypatch.setattr(site.store, "kv", rows.__getitem__)
     reads = [0]
-    for _ in _forget_originals(site, HOST):
+    for _ in drop.forget_originals():
         reads.append(rows[PAYLOADS].read)
     assert reads[-1] == 2_500
     assert max(late - early for early, late in pairwise(reads)) <= 1_000

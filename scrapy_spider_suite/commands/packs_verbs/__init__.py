@@ -16,13 +16,12 @@ MODULES = {
     "upload": "upkeep_verbs",
     "redact": "redact_verb",
 }
-"""Verb -> the module here whose `VERBS` has it, in the order in which the help lists them."""
+"""The module of each verb, in the order of the help."""
 
 ABOUT = """\
-PATH is a pack or a folder of packs, of which there may be several (one of each agent);
-without one it is SUITE_PACKS_DIR of the project. A crawl may be writing there.
+PATH is a pack or a folder of packs. Several may be given, such as one of each agent. The
+default is SUITE_PACKS_DIR of the project. A crawl may be writing there.
 
 `scrapy packs VERB --help` has the options of a verb, and examples.
 
 Exit codes: 0 done, 1 the answer is no (see the verb), 2 wrong usage or no packs."""
-"""What holds for all of them."""

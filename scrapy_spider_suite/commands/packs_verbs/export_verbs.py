@@ -36,40 +36,41 @@ from scrapy_spider_suite.store.job_directory import FOLDER
 if TYPE_CHECKING:
     from scrapy_spider_suite.analysis.link_graph import Level, LinkGraph
 
+
 def _add_export_options(parser: argparse.ArgumentParser) -> None:
     add_paths(parser)
-    to = parser.add_mutually_exclusive_group(required=True)
-    to.add_argument(
+    form = parser.add_mutually_exclusive_group(required=True)
+    form.add_argument(
         "--warc-gz", type=Path, metavar="FILE|DIR",
-        help="WARC, a gzip member for each record, which every WARC tool opens: one file "
-        "*.warc.gz, or several in a folder",
+        help="one file *.warc.gz, or several in a folder; every WARC tool opens them",
     )  # fmt: skip
-    to.add_argument(
+    form.add_argument(
         "--warc-zst", type=Path, metavar="FILE|DIR",
-        help="WARC, a Zstandard frame for each record, for FastWARC and who decompresses first "
-        "(zstd -dc; warcio does not read it): one file *.warc.zst, or several in a folder",
+        help="one file *.warc.zst, or several in a folder; FastWARC and zstd -dc open them, "
+        "warcio does not",
     )  # fmt: skip
-    to.add_argument("--dir", type=Path, metavar="DIR", help="a file for each page, and pages.jsonl")
-    to.add_argument(
+    form.add_argument(
+        "--dir", type=Path, metavar="DIR", help="a file for each page, and pages.jsonl"
+    )
+    form.add_argument(
         "--parquet", type=Path, metavar="FILE",
-        help="a table as Common Crawl's index has it, with title, language and text ([parquet])",
+        help="a table like Common Crawl's index, with title, language and text ([parquet])",
     )  # fmt: skip
-    to.add_argument("--wacz", type=Path, metavar="FILE", help="a file for replayweb.page: *.wacz")
+    form.add_argument("--wacz", type=Path, metavar="FILE", help="a file for replayweb.page: *.wacz")
     parser.add_argument(
-        "--job", type=Path, metavar="DIR", help="with --wacz: put the manifest of that job with it"
+        "--job", type=Path, metavar="DIR", help="with --wacz: add the manifest of this job"
     )
     add_choice(parser, sample=True)
 
 
 def _run_export(call: Invocation) -> int:
     packs, choice = packs_of(call), choice_of(call.options)
-    total = sum(1 for _ in select(packs, choice))
-    with progress(total, "pages") as move:
+    with progress(sum(1 for _ in select(packs, choice)), "pages") as move:
         done = _export(call.options, packs, choice, move)
     for url, why in done.failed:
         print(f"{printable(url)}: {printable(why)}", file=sys.stderr)
-    row = {"pages": done.pages, "files": list(map(str, done.files)), "failed": len(done.failed)}
-    call.facts(row)
+    files = list(map(str, done.files))
+    call.facts({"pages": done.pages, "files": files, "failed": len(done.failed)})
     tell_absent(packs)
     return 1 if tell_damage(packs) or done.failed else 0
 
@@ -83,45 +84,15 @@ def _export(
         return done
     if options.dir is not None:
         return export_files(packs, choice, options.dir, move)
+    info = CrawlInfo(name="export", software=SOFTWARE, notes={"description": "pages out of packs"})
     if options.wacz is not None:
-        known = b"" if options.job is None else _manifest(options.job)
-        return export_wacz(packs, choice, options.wacz, _crawl(), time.time(), move, known)
+        manifest = b""
+        if options.job is not None:
+            manifest = json.dumps(read_manifest(options.job / FOLDER), indent=1).encode()
+        return export_wacz(packs, choice, options.wacz, info, time.time(), move, manifest)
     form = "gz" if options.warc_zst is None else "zst"
     target = options.warc_gz or options.warc_zst
-    return export_warc(packs, choice, target, _crawl(), time.time(), move, form)
-
-
-def _manifest(job: Path) -> bytes:
-    """The manifest of the crawl. Raises `JobError`s."""
-    return json.dumps(read_manifest(job / FOLDER), indent=1).encode()
-
-
-def _crawl() -> CrawlInfo:
-    return CrawlInfo(name="export", software=SOFTWARE, notes={"description": "pages out of packs"})
-
-
-_EXPORT = (
-    Verb(
-        "export", "pages in forms that other programs open", _run_export, _add_export_options,
-        "[PATH...] --FORM FILE",
-        about=(
-            "In WARC, a page comes with its request and its metadata. A revisit stays one, and is\n"
-            "complete where the page that it is the same as is exported, too; in the other forms\n"
-            "it has the body of that. Nothing is left of an export that fails."
-        ),
-        examples=(
-            "export crawls/news/packs --warc-gz news.warc.gz --host '*.example.com'",
-            "export crawls/news/packs --warc-zst warcs/ --from 2026-11",
-            "export crawls/news/packs --parquet news.parquet",
-            "export crawls/news/packs --wacz news.wacz --host example.com --job crawls/news",
-            "export crawls/news/packs --dir pages --sample 100 --mime text/html",
-        ),
-        exits={1: "something could not be read, and was left out"},
-    ),
-)  # fmt: skip
-
-
-_FORMS = ("tables", "arcs", "ascii")
+    return export_warc(packs, choice, target, info, time.time(), move, form)
 
 
 def _add_graph_options(parser: argparse.ArgumentParser) -> None:
@@ -133,14 +104,14 @@ def _add_graph_options(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--pages", dest="levels", action="store_const", const=("page",),
                        help="the graph of pages alone")  # fmt: skip
     parser.add_argument(
-        "--format", action="append", choices=_FORMS, dest="forms",
-        help="tables: vertices and edges as Common Crawl has them (the default); arcs: edges for "
+        "--format", action="append", choices=("tables", "arcs", "ascii"), dest="forms",
+        help="tables: vertices and edges like Common Crawl's (the default); arcs: edges for "
         "networkx, igraph and WebGraph; ascii: WebGraph's ASCIIGraph; may be given again",
     )  # fmt: skip
     parser.add_argument("--rank", action="store_true", help="PageRank, too: see SUITE_SCORE")
     parser.add_argument("--plot", action="store_true", help="the degrees as SVG, too")
     parser.add_argument("--memory", type=_size, default=512 << 20, metavar="SIZE",
-                        help="what sorting may use (512M); the rest is on disk")  # fmt: skip
+                        help="memory for sorting (512M); the rest is on disk")  # fmt: skip
     add_choice(parser)
 
 
@@ -188,23 +159,37 @@ def _write(graph: LinkGraph, folder: Path, level: Level, options: argparse.Names
 def _size(text: str) -> int:
     declared = size(32 << 20)
     try:
-        found = declared.parse(text)
-        assert isinstance(found, int)
-        return found
+        return int(declared.parse(text))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r}: expected {declared.allowed}") from None
 
 
-_GRAPH = (
+VERBS = (
+    Verb(
+        "export", "pages in forms that other programs open", _run_export, _add_export_options,
+        "[PATH...] --FORM FILE",
+        about=(
+            "In WARC, a page comes with its request and its metadata. A revisit stays a revisit;\n"
+            "it is complete if the page that it repeats is exported, too. In the other forms it\n"
+            "has the body of that page. An export that fails leaves no files."
+        ),
+        examples=(
+            "export crawls/news/packs --warc-gz news.warc.gz --host '*.example.com'",
+            "export crawls/news/packs --warc-zst warcs/ --from 2026-11",
+            "export crawls/news/packs --parquet news.parquet",
+            "export crawls/news/packs --wacz news.wacz --host example.com --job crawls/news",
+            "export crawls/news/packs --dir pages --sample 100 --mime text/html",
+        ),
+        exits={1: "something could not be read, and was left out"},
+    ),
     Verb(
         "graph", "pages and hosts as graphs: vertices, edges, ranks", _run_graph,
-        _add_graph_options,
-        "DIR [PATH...]",
+        _add_graph_options, "DIR [PATH...]",
         about=(
-            "Of the HTML pages and redirects in the packs, or of pages of the --mime that is\n"
-            "given, of several agents' folders together: each page as it was last fetched.\n"
-            "Vertices are pages that were fetched and those that they lead to; ids from 0, in\n"
-            "the order of SURT. docs/links.md has the files and who loads them. Needs the extra\n"
+            "Reads the HTML pages and redirects in the packs, or the pages of --mime. Folders of\n"
+            "several agents make one graph. Each page counts as it was last fetched. Vertices are\n"
+            "fetched pages and the pages that they link to; ids count from 0 in the order of\n"
+            "SURT. docs/links.md has the files and the programs that load them. Needs the extra\n"
             "graph."
         ),
         examples=(
@@ -215,5 +200,3 @@ _GRAPH = (
         exits={1: "something is damaged, and was left out"},
     ),
 )  # fmt: skip
-
-VERBS = (*_EXPORT, *_GRAPH)

@@ -1,4 +1,4 @@
-"""What verbs of ``scrapy packs`` have in common: packs, the pages that are meant, a bar."""
+"""Options and output that verbs of ``scrapy packs`` share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +22,7 @@ from scrapy_spider_suite.packs.selection import Selection
 
 
 def paths_of(call: Invocation) -> list[Path]:
-    """The packs and folders that are meant. Raises `UsageError`: none are."""
+    """The packs and folders of the command line, or SUITE_PACKS_DIR. Raises `UsageError`."""
     given = list(call.options.path)
     if not given and call.settings is not None and call.settings.get("SUITE_PACKS_DIR"):
         given = [call.settings["SUITE_PACKS_DIR"]]
@@ -31,16 +32,15 @@ def paths_of(call: Invocation) -> list[Path]:
 
 
 def packs_of(call: Invocation) -> Packs:
-    """Those packs, open. Raises `PackError`: a path is none, or there is none in all of them."""
+    """The open packs. Raises `PackError`: a path is no pack, or there are no packs at all."""
     packs = open_packs(*paths_of(call))
-    # One of several agents may have none yet, and what is elsewhere was packed, too.
+    # One of several agents may have no pack yet. Uploaded and missing packs count, too.
     if not (packs.files() or packs.away() or packs.missing()):
         raise PackError(f"no packs in {', '.join(map(str, packs.paths))}")
     return packs
 
 
 def add_paths(parser: argparse.ArgumentParser) -> None:
-    """Declare PATH."""
     parser.add_argument(
         "path", nargs="*", metavar="PATH",
         help="a pack, or a folder of packs (default: SUITE_PACKS_DIR)",
@@ -48,18 +48,18 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
 
 
 def add_choice(parser: argparse.ArgumentParser, *, sample: bool = False) -> None:
-    """Declare which pages are meant."""
+    """Declare the options of `choice_of`."""
     parser.add_argument(
         "--host", action="append", default=[], type=host_argument, metavar="HOST",
-        help="pages of that host; *.example.com: and of those below it; may be given again",
+        help="pages of this host; *.example.com: and of hosts below it; may be given again",
     )  # fmt: skip
     parser.add_argument(
-        "--from", dest="first", type=_first, metavar="TIME",
-        help="fetched since then: 2026-11-22, 2026-11-22T10:15 (UTC)",
+        "--from", dest="first", type=time_argument, metavar="TIME",
+        help="fetched since this time: 2026-11-22, 2026-11-22T10:15 (UTC)",
     )  # fmt: skip
     parser.add_argument(
-        "--to", dest="last", type=_last, metavar="TIME",
-        help="fetched up to the end of that year, month, day, hour or minute",
+        "--to", dest="last", type=partial(time_argument, last=True), metavar="TIME",
+        help="fetched up to the end of this year, month, day, hour or minute",
     )  # fmt: skip
     parser.add_argument(
         "--status", action="append", default=[], type=_status, metavar="CODE",
@@ -72,12 +72,12 @@ def add_choice(parser: argparse.ArgumentParser, *, sample: bool = False) -> None
     if sample:
         parser.add_argument(
             "--sample", type=row_limit, default=0, metavar="N",
-            help="so many of them by chance, the same ones each time (0: all)",
+            help="a random sample of N pages, the same each time (0: all)",
         )  # fmt: skip
 
 
 def choice_of(options: argparse.Namespace) -> Selection:
-    """What those options ask for."""
+    """The pages that the options of `add_choice` select."""
     return Selection(
         hosts=tuple(options.host),
         first=options.first or "",
@@ -90,14 +90,17 @@ def choice_of(options: argparse.Namespace) -> Selection:
 
 @contextmanager
 def progress(total: int | None, unit: str) -> Iterator[Callable[[int], object]]:
-    """A bar on the terminal, if there is one, and what moves it on; *unit* ``B``: kB, MB, ..."""
+    """Show a progress bar on a terminal; yield the function that advances it.
+
+    With *unit* ``B`` the bar shows kB, MB, …
+    """
     with tqdm(total=total, unit=unit, unit_scale=unit == "B", disable=None, file=sys.stderr,
               leave=False) as bar:  # fmt: skip
         yield bar.update
 
 
 def tell_damage(packs: Packs) -> int:
-    """Say on stderr what could not be read; return the exit code: 1 if there is any."""
+    """Print unreadable places to stderr; return the exit code: 1 if there are any."""
     for path, damage in packs.damage:
         where = f"{damage.length} bytes at {damage.offset}"
         print(f"{path}: damaged, {where}: {damage.why}", file=sys.stderr)
@@ -105,7 +108,7 @@ def tell_damage(packs: Packs) -> int:
 
 
 def tell_absent(packs: Packs) -> None:
-    """Say on stderr that packs are not here, and where they are: their pages are left out."""
+    """Print to stderr which packs are uploaded or missing: their pages are left out."""
     away = packs.away()
     if away:
         where = ", ".join(sorted({done.url.removesuffix(f"/{pack.name}") for pack, done in away}))
@@ -118,7 +121,7 @@ def tell_absent(packs: Packs) -> None:
 
 
 def of_extra(module: str, extra: str) -> ModuleType:
-    """A *module* of the suite's that needs *extra*. Raises `PackError`: that is not installed."""
+    """Import a *module* of the suite that needs *extra*. Raises `PackError`: not installed."""
     try:
         return import_module(f"scrapy_spider_suite.{module}")
     except ImportError as error:
@@ -133,15 +136,9 @@ def _status(text: str) -> str:
     raise argparse.ArgumentTypeError(f"{text!r}: expected a status such as 200 or 3xx")
 
 
-def _first(text: str) -> str:
+def time_argument(text: str, *, last: bool = False) -> str:
+    """The type of TIME: 14 digits. *last*: the end of the year, month, day, hour or minute."""
     try:
-        return timestamp(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _last(text: str) -> str:
-    try:
-        return timestamp(text, last=True)
+        return timestamp(text, last=last)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None

@@ -19,10 +19,11 @@ from scrapy_spider_suite.commands.packs_verbs.options import (
     progress,
     tell_absent,
     tell_damage,
+    time_argument,
 )
 from scrapy_spider_suite.operate.verb import Invocation, Row, Verb
 from scrapy_spider_suite.packs import Damage, Page
-from scrapy_spider_suite.packs.cdxj import IndexEntry, timestamp
+from scrapy_spider_suite.packs.cdxj import IndexEntry
 from scrapy_spider_suite.packs.http_records import split_message
 from scrapy_spider_suite.packs.pack_file import (
     FORMAT_READERS,
@@ -38,7 +39,6 @@ from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.urls.normalize import normalize
 
 _COLUMNS = ("name", "pages", "bytes", "from", "to", "state")
-_ALL_COLUMNS = (*_COLUMNS, "uploaded")
 
 
 def _add_ls_options(parser: argparse.ArgumentParser) -> None:
@@ -63,8 +63,8 @@ def _run_ls(call: Invocation) -> int:
         for path, done in away:
             rows.append(_row(path, choice, done.size, "away", done))
             move(1)
-    columns = _COLUMNS if all(row["uploaded"] is None for row in rows) else _ALL_COLUMNS
-    call.table(rows, columns)
+    uploaded = any(row["uploaded"] is not None for row in rows)
+    call.table(rows, (*_COLUMNS, "uploaded") if uploaded else _COLUMNS)
     if not call.json:
         for form in sorted({format_of(path) for path in files}):
             print(f"*.warc.{form}: {FORMAT_READERS[form]}", file=sys.stderr)
@@ -81,7 +81,6 @@ def _pack(path: Path, choice: Selection) -> Row:
 
 
 def _row(path: Path, choice: Selection, size: int, state: str, done: Uploaded | None) -> Row:
-    """A pack in a row; of its pages those that are wanted."""
     count, first, last = 0, "", ""
     for entry in pack_entries(path):
         if choice.accepts(entry):
@@ -111,32 +110,8 @@ def _line(entry: IndexEntry) -> str:
     return "\t".join(printable(str(each)) for each in what)
 
 
-_LS = (
-    Verb(
-        "ls", "packs, or with --pages the pages in them", _run_ls, _add_ls_options, "[PATH...]",
-        about=(
-            "Counts and times are those of the pages that are asked for, by the indexes: answers\n"
-            "and revisits, not the requests and metadata beside them. Pages come pack by pack, by\n"
-            "time, status, type (warc/revisit for a revisit) and URL, separated by tabs.\n"
-            "Packs that were uploaded are named with the place where they are; those that are not\n"
-            "here any more are away, and their pages are not listed.\n"
-            "Standard error says how other tools read packs of each format."
-        ),
-        examples=(
-            "ls",
-            "ls crawls/news/packs other-machine/packs --json",
-            "ls crawls/news/packs --host '*.example.com' --status 404",
-            "ls crawls/news/packs --pages --mime text/html --from 2026-11-01 --to 2026-11",
-        ),
-    ),
-)  # fmt: skip
-
-
 def _at(text: str) -> datetime:
-    try:
-        digits = timestamp(text, last=True)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    digits = time_argument(text, last=True)
     return datetime.strptime(digits, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
 
 
@@ -145,12 +120,12 @@ def _get_options(parser: argparse.ArgumentParser) -> None:
     add_paths(parser)
     parser.add_argument(
         "--at", type=_at, metavar="TIME",
-        help="as it was then: 2026-11-22 (at its end), 2026-11-22T10:15 (UTC)",
+        help="the version at this time: 2026-11-22 (its end), 2026-11-22T10:15 (UTC)",
     )  # fmt: skip
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--headers", action="store_true", help="the head of the response instead")
-    what.add_argument("--record", action="store_true", help="the WARC record instead")
-    what.add_argument("--links", action="store_true", help="where the page leads to instead")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--headers", action="store_true", help="print the head of the response")
+    form.add_argument("--record", action="store_true", help="print the WARC record")
+    form.add_argument("--links", action="store_true", help="print the links of the page")
 
 
 def _get(call: Invocation) -> int:
@@ -182,21 +157,12 @@ def _links(page: Page, call: Invocation) -> None:
 
 
 def _get_facts(page: Page) -> dict[str, Any]:
-    """What ``--json`` prints of a page; the body is no JSON."""
     return {
-        "url": page.url,
-        "time": page.record.get("WARC-Date"),
-        "status": page.status,
-        "mime": page.mime,
-        "headers": page.headers,
-        "digest": page.digest,
-        "revisit": page.is_revisit,
-        "via": page.via,
-        "hops": page.hops,
-        "pack": str(page.path),
-        "offset": page.place.offset,
-        "length": page.place.length,
-    }
+        "url": page.url, "time": page.record.get("WARC-Date"), "status": page.status,
+        "mime": page.mime, "headers": page.headers, "digest": page.digest,
+        "revisit": page.is_revisit, "via": page.via, "hops": page.hops, "pack": str(page.path),
+        "offset": page.place.offset, "length": page.place.length,
+    }  # fmt: skip
 
 
 def _cat(call: Invocation) -> int:
@@ -205,8 +171,7 @@ def _cat(call: Invocation) -> int:
     code = 0
     packs = packs_of(call)
     files = packs.files()
-    total = sum(path.stat().st_size for path in files)
-    with progress(total, "B") as move:
+    with progress(sum(path.stat().st_size for path in files), "B") as move:
         for path in files:
             for part in scan(path):
                 if not isinstance(part, Damage):
@@ -218,38 +183,6 @@ def _cat(call: Invocation) -> int:
                 move(part.length)
     tell_absent(packs)
     return code
-
-
-_GET = (
-    Verb(
-        "get", "a page as it came: its body, decompressed, on stdout", _get, _get_options,
-        "URL [PATH...]",
-        about=(
-            "The last version, or the one of a time. Of a revisit the body is that of the page\n"
-            "that it is the same as. With --json: what is known of the page, without its body."
-        ),
-        examples=(
-            "get https://example.com/ > index.html",
-            "get https://example.com/ crawls/news/packs --at 2026-11-22",
-            "get https://example.com/ crawls/news/packs --headers",
-            "get https://example.com/ crawls/news/packs --links",
-            "get https://example.com/ crawls/news/packs --record | warcio check /dev/stdin",
-        ),
-        exits={1: "the page is not in the packs"},
-    ),
-    Verb(
-        "cat", "packs as they are when decompressed: WARC", _cat, add_paths, "PATH...",
-        about=(
-            "Of every format, as `lzop -dc` has it of lzo. Of a pack that is being written: what\n"
-            "is complete. What is damaged is named on stderr, and left out."
-        ),
-        examples=(
-            "cat crawls/news/packs/news-20261122101458-00001-a.warc.lzo | less",
-            "cat crawls/news/packs | warcio index -",
-        ),
-        exits={1: "something is damaged"},
-    ),
-)  # fmt: skip
 
 
 def _add_links_options(parser: argparse.ArgumentParser) -> None:
@@ -273,15 +206,58 @@ def _run_links(call: Invocation) -> int:
     return tell_damage(packs)
 
 
-_LINKS = (
+VERBS = (
     Verb(
-        "links", "where pages lead to: edges, as the crawl found them", _run_links,
-        _add_links_options,
+        "ls", "packs, or with --pages the pages in them", _run_ls, _add_ls_options, "[PATH...]",
+        about=(
+            "Counts and times are of the selected pages, by the indexes: answers and revisits,\n"
+            "not requests and metadata. A line of a page has time, status, type (warc/revisit\n"
+            "for a revisit) and URL, separated by tabs. Uploaded packs are listed with their\n"
+            "place. A pack that was deleted here after its upload is 'away'; its pages are not\n"
+            "listed. Standard error says which tools read the format of the packs."
+        ),
+        examples=(
+            "ls",
+            "ls crawls/news/packs other-machine/packs --json",
+            "ls crawls/news/packs --host '*.example.com' --status 404",
+            "ls crawls/news/packs --pages --mime text/html --from 2026-11-01 --to 2026-11",
+        ),
+    ),
+    Verb(
+        "get", "a page as it came: its body, decompressed, on stdout", _get, _get_options,
+        "URL [PATH...]",
+        about=(
+            "The last version, or the version at a time. The body of a revisit is the body of\n"
+            "the page that it repeats. --json prints the facts about the page, without its body."
+        ),
+        examples=(
+            "get https://example.com/ > index.html",
+            "get https://example.com/ crawls/news/packs --at 2026-11-22",
+            "get https://example.com/ crawls/news/packs --headers",
+            "get https://example.com/ crawls/news/packs --links",
+            "get https://example.com/ crawls/news/packs --record | warcio check /dev/stdin",
+        ),
+        exits={1: "the page is not in the packs"},
+    ),
+    Verb(
+        "cat", "the WARC records of packs, decompressed", _cat, add_paths, "PATH...",
+        about=(
+            "Works for every format. Of a pack that is being written, prints the complete\n"
+            "records. Damaged places are named on stderr and left out."
+        ),
+        examples=(
+            "cat crawls/news/packs/news-20261122101458-00001-a.warc.lzo | less",
+            "cat crawls/news/packs | warcio index -",
+        ),
+        exits={1: "something is damaged"},
+    ),
+    Verb(
+        "links", "the links of pages, as the crawl found them", _run_links, _add_links_options,
         "[PATH...]",
         about=(
             "A line for each link of each page: page, link, kind (a, area, frame, redirect,\n"
             "refresh, canonical, sitemap) and nofollow or -, separated by tabs. A page that was\n"
-            "fetched again is there again. Graphs with numbers for pages: docs/links.md."
+            "fetched twice comes twice. Graphs with numbers for pages: docs/links.md."
         ),
         examples=(
             "links crawls/news/packs > edges.tsv",
@@ -290,5 +266,3 @@ _LINKS = (
         exits={1: "something is damaged, and was left out"},
     ),
 )  # fmt: skip
-
-VERBS = (*_LS, *_GET, *_LINKS)

@@ -34,24 +34,24 @@ _WAIT: Final = 60.0
 
 def _options(parser: argparse.ArgumentParser) -> None:
     add_paths(parser)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
+    subject = parser.add_mutually_exclusive_group(required=True)
+    subject.add_argument(
         "--host", type=host_argument, metavar="HOST",
-        help="all pages of that host; *.example.com: and of those below it",
+        help="all pages of this host; *.example.com: and of hosts below it",
     )  # fmt: skip
-    what.add_argument("--url", metavar="URL", help="that page alone, whenever it was fetched")
+    subject.add_argument("--url", metavar="URL", help="all versions of this page")
     parser.add_argument(
         "--mentions", action="store_true",
-        help="pages elsewhere too, whose text or head names the host or the URL",
+        help="remove pages of other hosts, too, whose text or head names the host or the URL",
     )  # fmt: skip
     parser.add_argument(
         "--job", type=Path, metavar="DIR",
-        help="the host goes from that job, too: store, link statistics, logs (no crawl may use it)",
+        help="remove the host from this job, too: store, link statistics, logs; no crawl may "
+        "use the job",
     )  # fmt: skip
     parser.add_argument(
-        "--items", type=Path, metavar="DIR",
-        help="items that name it go from the item packs there, too",
-    )  # fmt: skip
+        "--items", type=Path, metavar="DIR", help="remove items that name it from these item packs"
+    )
     add_caution(parser, asks=True)
 
 
@@ -108,28 +108,26 @@ def _folder(call: Invocation, folder: Path, subject: RedactionTarget) -> int:
         else:
             receipt = redact(folder, subject, time.time(), move,
                              mentions=call.options.mentions, texts=search)  # fmt: skip
-    row = {"folder": str(folder), "done": not call.options.dry_run, **asdict(receipt)}
-    call.facts(row)
+    call.facts({"folder": str(folder), "done": not call.options.dry_run, **asdict(receipt)})
     left = receipt.open or receipt.away or receipt.uploaded
     return 4 if left and not call.options.dry_run else 0
 
 
 VERBS = (
     Verb(
-        "redact", "take a host or a URL out of packs, with every byte", _run, _options,
+        "redact", "remove a host or a URL from packs, with every byte", _run, _options,
         "[PATH...] --host HOST",
         about=(
-            "Its pages, their requests and links go, revisits elsewhere that have its body, links\n"
-            "to it and Referers that name it: from the indexes at once, then from the packs, that\n"
-            "are written anew. A kill leaves every pack whole; the same call again goes on. The\n"
-            "text of other pages that name it stays unless --mentions: then those pages go, too.\n"
-            "Packs that are being written stay as they are; the receipt names them: call again\n"
-            "when they are closed. Where packs were uploaded to is named, too: of those that are\n"
-            "not here any more if they hold pages of the host (away), of those that are here if\n"
-            "they changed (uploaded): these go up once more, and replace what is there.\n"
-            "With --job the host is dropped from that job, and from what `scrapy frontier drop`\n"
-            "leaves there; block it if the crawl is to go on. A folder keeps receipts in\n"
-            "redactions.jsonl, with the subject as a digest only. It cannot be undone."
+            "Removes pages with their requests and links, revisits with the same body, links to\n"
+            "the host and Referers that name it. The indexes change at once; then the packs are\n"
+            "written anew. After a kill every pack is whole, and the same call continues. The\n"
+            "text of other pages that name the host stays; --mentions removes these pages, too.\n"
+            "The receipt names three kinds of packs that need another step. open: a pack that is\n"
+            "being written; call again when it is closed. away: an uploaded pack that is not here\n"
+            "and has pages of the host. uploaded: a pack that changed here; it is uploaded again.\n"
+            "--job drops the host from the job, and from the logs that `scrapy frontier drop`\n"
+            "leaves; block the host if the crawl is to continue. Each folder keeps its receipts\n"
+            "in redactions.jsonl, with a digest of the subject. This cannot be undone."
         ),
         examples=(
             "redact crawls/news/packs --host example.com --dry-run",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.analysis.search.query import Hit
 
 _TRIES: Final = 10
-"""Processes in a row that may end before what is wrong is said: pages may do that to them."""
+"""Processes that are started in a row; a page may end one."""
 _WAIT: Final = "60"
 """Seconds to wait for another process that writes."""
 
@@ -39,7 +39,7 @@ def _search_options(parser: argparse.ArgumentParser) -> None:
     add_choice(parser)
     parser.add_argument(
         "--lang", action="append", default=[], type=str.lower, metavar="CODE",
-        help="pages in that language (ISO 639-1: en, de, ja); may be given again",
+        help="pages in this language (ISO 639-1: en, de, ja); may be given again",
     )  # fmt: skip
     add_limit(parser)
 
@@ -67,24 +67,17 @@ def _search(call: Invocation) -> int:
 
 def _row(hit: Hit) -> dict[str, Any]:
     return {
-        "url": hit.url,
-        "title": hit.title,
-        "time": f"{hit.time:%Y-%m-%dT%H:%M:%SZ}",
-        "status": hit.status,
-        "mime": hit.mime,
-        "language": hit.language,
-        "score": hit.score,
-        "snippet": hit.snippet.text,
-        "marks": hit.snippet.marks,
-        "pack": hit.entry.filename,
-    }
+        "url": hit.url, "title": hit.title, "time": f"{hit.time:%Y-%m-%dT%H:%M:%SZ}",
+        "status": hit.status, "mime": hit.mime, "language": hit.language, "score": hit.score,
+        "snippet": hit.snippet.text, "marks": hit.snippet.marks, "pack": hit.entry.filename,
+    }  # fmt: skip
 
 
 def _index_options(parser: argparse.ArgumentParser) -> None:
     add_paths(parser)
     parser.add_argument(
         "--rebuild", action="store_true",
-        help="make the index anew of the packs that are here; the old one is used until then",
+        help="make a new index of the packs here; the old index is used until it is complete",
     )  # fmt: skip
 
 
@@ -100,7 +93,7 @@ def _index(call: Invocation) -> int:
 
 
 class _Indexing:
-    """Has a process index a folder, and another one when a page ends it."""
+    """Indexes a folder in a process, and starts another process when a page ends it."""
 
     def __init__(self, folder: Path, *, rebuild: bool) -> None:
         self._folder = folder
@@ -112,7 +105,7 @@ class _Indexing:
         self._end = (0, "")
 
     def run(self, call: Invocation) -> int:
-        """Index what there is. Raises `SearchError`."""
+        """Index all packs. Raises `SearchError`."""
         self._left = sum(path.stat().st_size for path in self._folder.iterdir() if is_pack(path))
         with progress(self._left, "B") as self._move:
             for _ in range(_TRIES):
@@ -157,11 +150,10 @@ VERBS = (
         "search", "pages by their words, the best first", _search, _search_options,
         "QUERY [PATH...]",
         about=(
-            "Every word of QUERY has to be in the title or the text; words in quotes stand\n"
-            "one after the other, -word is not there, a OR b is either, title:word and url:word\n"
-            "are of that part, * is every page. Of a URL the newest version is found.\n"
-            "`scrapy packs index` makes the index, and so does a crawl with SUITE_INDEX, which\n"
-            "may be running."
+            "A page is found if its title or text has every word of QUERY. \"a b\": these words\n"
+            "in this order. -word: pages without the word. a OR b: pages with one of the words.\n"
+            "title:word, url:word: the word in this part. *: every page. The newest version of\n"
+            "each URL is found. A crawl with SUITE_INDEX, or `scrapy packs index`, makes the index."
         ),
         examples=(
             "search 'full text'",
@@ -173,9 +165,8 @@ VERBS = (
     Verb(
         "index", "index the words of pages, for search", _index, _index_options, "[PATH...]",
         about=(
-            "Goes on from where the index is; a crawl may be writing, and index as well. What\n"
-            "is damaged in packs is named on stderr, and left out. An index that is damaged is\n"
-            "named, and made anew."
+            "Adds the pages that the index does not have yet, beside a running crawl too. Damaged\n"
+            "places of packs are named on stderr and left out. A damaged index is made anew."
         ),
         examples=("index crawls/news/packs", "index crawls/news/packs --rebuild"),
         exits={1: "something in the packs is damaged"},

@@ -49,10 +49,9 @@ def _verified(path: Path) -> list[PackFinding]:
 
 
 def _tell(call: Invocation, findings: Iterable[PackFinding]) -> int:
-    """Print what is wrong; return how many things that are."""
+    """Print *findings*; return their number."""
     count = 0
-    for finding in findings:
-        count += 1
+    for count, finding in enumerate(findings, 1):  # noqa: B007
         if call.json:
             print(json.dumps({**finding._asdict(), "path": str(finding.path)}))
         else:
@@ -60,25 +59,6 @@ def _tell(call: Invocation, findings: Iterable[PackFinding]) -> int:
             url = f" ({printable(finding.url)})" if finding.url else ""
             print(f"{finding.path}: {finding.kind}{where}: {finding.what}{url}")
     return count
-
-
-_VERIFY = (
-    Verb(
-        "verify", "is it as it was written? checksums, digests, indexes", _run_verify, add_paths,
-        "[PATH...]",
-        about=(
-            "Reads everything. Of packs that are being written, what is complete is looked at;\n"
-            "their indexes are not. A pack that is gone, and whose index is not, is named; what\n"
-            "was uploaded and deleted here is not missing."
-        ),
-        examples=(
-            "verify",
-            "verify crawls/news/packs other-machine/packs",
-            "verify crawls/news/packs --json",
-        ),
-        exits={1: "something is not as it was written"},
-    ),
-)  # fmt: skip
 
 
 def _run_merge(call: Invocation) -> int:
@@ -91,31 +71,16 @@ def _run_merge(call: Invocation) -> int:
     return 0
 
 
-_MERGE = (
-    Verb(
-        "merge", "join the indexes of packs, so that a page of many is found soon", _run_merge,
-        add_paths,
-        "[PATH...]",
-        about=(
-            "A crawl does it as packs are closed; this is for packs that were brought together.\n"
-            "Their own indexes stay; a pack that has none, or a damaged one, gets another. Prints\n"
-            "how many were made so, and of how many files the index of a folder consists now."
-        ),
-        examples=("merge crawls/news/packs",),
-    ),
-)  # fmt: skip
-
-
 def _add_upload_options(parser: argparse.ArgumentParser) -> None:
     add_paths(parser)
     parser.add_argument(
-        "--to", metavar="URL", help="where to, as fsspec has it (default: SUITE_PACKS_UPLOAD)"
+        "--to", metavar="URL", help="a folder, as fsspec writes it (default: SUITE_PACKS_UPLOAD)"
     )
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--keep", action="store_true", default=None, help="keep the packs here")
-    what.add_argument(
+    after = parser.add_mutually_exclusive_group()
+    after.add_argument("--keep", action="store_true", default=None, help="keep the packs here")
+    after.add_argument(
         "--delete", dest="keep", action="store_false",
-        help="delete each here once it is certain to be there (default: SUITE_PACKS_KEEP)",
+        help="delete each pack here after its copy was checked (default: SUITE_PACKS_KEEP)",
     )  # fmt: skip
 
 
@@ -148,36 +113,59 @@ def _run_upload(call: Invocation) -> int:
 
 
 def _place(to: str) -> str:
-    """What the setting takes, or a folder from here on. Raises `UsageError`, which names none."""
-    kind = remote_folder
+    """A value of SUITE_PACKS_UPLOAD; a relative folder is made absolute. Raises `UsageError`."""
     try:
-        return str(kind.parse(to if ":" in to else str(Path(to).absolute())))
+        return str(remote_folder.parse(to if ":" in to else str(Path(to).absolute())))
     except ValueDetailError as error:
         raise UsageError(f"--to: {error}", print_help=False) from None
     except ValueError:
-        raise UsageError(f"--to: expected {kind.allowed}", print_help=False) from None
+        raise UsageError(f"--to: expected {remote_folder.allowed}", print_help=False) from None
 
 
 def _packs(path: Path, target: UploadTarget, *, keep: bool) -> list[Path]:
-    """What of *path* waits. Raises `PackError`: it is no pack, or is there already."""
-    target.require_elsewhere(path if path.is_dir() else path.parent)
-    if path.is_dir():
-        return packs_to_upload(path, keep=keep, target=target.url)
-    format_of(path)
-    return [
-        pack for pack in packs_to_upload(path.parent, keep=keep, target=target.url) if pack == path
-    ]
+    """The packs of *path* to upload. Raises `PackError`: no pack, or the target is its folder."""
+    folder = path if path.is_dir() else path.parent
+    target.require_elsewhere(folder)
+    if path != folder:
+        format_of(path)
+    waiting = packs_to_upload(folder, keep=keep, target=target.url)
+    return [pack for pack in waiting if path in (folder, pack)]
 
 
-_UPLOAD = (
+VERBS = (
     Verb(
-        "upload", "bring packs to another file system: what a crawl did not get done", _run_upload,
+        "verify", "check packs and indexes: checksums, digests, places", _run_verify, add_paths,
+        "[PATH...]",
+        about=(
+            "Reads everything. Of packs that are being written, the complete records are checked,\n"
+            "and not their indexes. A pack is missing if its index is there; a pack that was\n"
+            "uploaded and deleted here is not missing."
+        ),
+        examples=(
+            "verify",
+            "verify crawls/news/packs other-machine/packs",
+            "verify crawls/news/packs --json",
+        ),
+        exits={1: "something is not as it was written"},
+    ),
+    Verb(
+        "merge", "join the indexes of packs, so that pages are found faster", _run_merge,
+        add_paths, "[PATH...]",
+        about=(
+            "A crawl does so when it closes packs; this is for packs that were brought together.\n"
+            "Their own indexes stay; a missing or damaged index is made anew. Prints how many\n"
+            "were made, and the number of files of the joined index."
+        ),
+        examples=("merge crawls/news/packs",),
+    ),
+    Verb(
+        "upload", "upload the packs that a crawl has not uploaded", _run_upload,
         _add_upload_options, "[PATH...] --to URL",
         about=(
-            "Each closed pack that was not uploaded there yet, with its index. What arrived is\n"
-            "checked, and noted in a small file beside the pack (NAME.uploaded), before it may be\n"
-            "deleted.\n"
-            "Its index stays: `ls` and `get` say where its pages are. Prints where each pack is."
+            "Uploads each closed pack that is not there yet, with its index. The copy is checked\n"
+            "and noted in a small file beside the pack (NAME.uploaded) before the pack may be\n"
+            "deleted. The index stays: `ls` and `get` say where the pages are. Prints the place\n"
+            "of each pack."
         ),
         examples=(
             "upload crawls/news/packs --to s3://bucket/news",
@@ -186,5 +174,3 @@ _UPLOAD = (
         exits={1: "something could not be uploaded: call again"},
     ),
 )  # fmt: skip
-
-VERBS = (*_VERIFY, *_MERGE, *_UPLOAD)

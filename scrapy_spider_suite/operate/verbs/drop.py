@@ -2,15 +2,13 @@
 
 Order: block the host and wait until its requests are back; delete its queue, URLs and other rows,
 a portion at a time; rewrite the files in which deleted rows may lie. The receipt names the places
-outside the store, which stay. A host that the job does not know passes the same steps, and the
-receipt says that the host was unknown.
+outside the store, which stay, and says whether the job knew the host.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Generator, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -51,303 +49,286 @@ from scrapy_spider_suite.operate.verb import (
 from scrapy_spider_suite.store import url_states
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_transfer import bring_back, while_locked
 from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 from scrapy_spider_suite.urls.hosts import registered_domain
 
-KNOWN = "known"
-"""The fact of a receipt that says whether there was anything to be dropped."""
-
-
-def knows(store: RocksStore, folder: Path, subject: HostPattern) -> bool:
-    """Whether *subject* was met, is blocked, or was dropped before: that may have to be done again.
-
-    Of what lies below a URL the rows say it, but where a sieve stands for them. *folder* is the
-    job's ``suite`` folder.
-    """
-    below = subject.kind is PatternKind.PREFIX
-    met = store.record(subject.host) is not None and not (below and store.sieve is None)
-    return met or _blocked(store, subject) or _dropped(folder, str(subject))
-
-
-def unknown(store: RocksStore, subject: HostPattern) -> str:
-    """What to say of *subject*, of which nothing is in the job."""
-    if subject.kind is PatternKind.PREFIX and store.record(subject.host) is not None:
-        return f"the job knows nothing below {subject}"
-    return f"the job has never met the host {subject.host!r}"
-
-
-def _blocked(store: RocksStore, subject: HostPattern) -> bool:
-    blocks = restrictions.stored_blocks(store.kv(restrictions.BLOCKS))
-    found = (HostPattern.parse(each.subject) for each in blocks)
-    if subject.kind is PatternKind.PREFIX:
-        return subject in found
-    return any(each.host == subject.host for each in found)
-
-
-def _dropped(folder: Path, subject: str) -> bool:
-    """Whether that was dropped, also in part; rows of earlier releases do not say what was known.
-    """
-    return any(
-        row.get("verb") == "drop" and row.get("ok") and isinstance(facts := row.get("facts"), dict)
-        and facts.get("subject") == subject and facts.get(KNOWN)
-        for row in AuditLog(folder).rows()
-    )  # fmt: skip
-
-
 _ROWS = 50
 _BUCKETS = 32
-"""Groups of robots.txt that are looked through in one portion."""
+"""Groups of robots.txt that are read in one portion."""
 _DIGESTS = 1_000
-"""Pages by their digests, likewise: some milliseconds."""
-NOT_REMOVED = "not_removed"
-"""The fact of a receipt that says what should have gone and could not."""
-NOT_TOUCHED = "not_touched"
-"""The one that says what was left."""
+"""Pages by their digests that are read in one portion: some milliseconds."""
+_KNOWN = "known"
+"""The fact of a receipt: there was something to be dropped."""
+_NOT_REMOVED = "not_removed"
+"""The fact of a receipt: places that could not be rewritten."""
+_NOT_TOUCHED = "not_touched"
+"""The fact of a receipt: places that stay."""
 _HELD = "held"
 _COUNTED = ("pending", "done", "failed", "unread", "seeds", "robots", "cookies")
+
+_Portions = Generator[Any, None, None]
 
 
 def drop(site: JobTarget, action: Action) -> Work:
     """Forget a host, or the URLs below a prefix."""
     action.expect("subject")
-    subject = parse_droppable(action.get("subject", str))
+    subject = _parse_droppable(action.get("subject", str))
     if site.store.archive is not None and site.store.archive.urls.damaged:
         raise ActionError(
             "the archive of seen URLs is damaged: `scrapy frontier check --repair` first"
         )
-    progress = ActionProgress(site.kv, action.id)
-    if KNOWN not in progress.counts:
-        progress.counts[KNOWN] = knows(site.store, site.folder, subject)
-        progress.save()
-    _hold(site, action, subject, progress)
-    yield
-    yield from _forget_plans(site, subject)
-    yield from _forget_unread(site, subject, progress)
-    yield from _empty_sieve(site, subject, progress)
-    yield from _empty_queue(site, subject, progress)
-    # Pages that were out until now.
-    yield from _forget_unread(site, subject, progress)
-    yield from while_locked(site.store.archive, _forget_urls(site, subject, progress))
-    yield from _forget_plans(site, subject)  # those of what was out
-    if subject.kind is not PatternKind.PREFIX:
-        yield from _forget_host(site, subject.host, progress)
-    if progress.counts.pop(_HELD, 0):
-        site.store.kv(restrictions.BLOCKS).delete(str(subject).encode())
-        site.blocks_changed()
-    yield
-    erasers = [site.store.erase(subject.host)]
-    if progress.counts.get("unread"):
-        keys = site.frontier.stored_links.waiting.keys_of(subject.host)
-        erasers.append(site.store.erase_keys([("kv", *keys)]))
-    for eraser in erasers:
-        while eraser.is_alive():
-            eraser.join(0.0 if site.running else 1.0)
-            yield WAITING
-    while site.store.archive is not None and site.store.archive.poll():
-        yield WAITING  # the tries without what was removed
-    progress.forget()
-    failures = dict.fromkeys(each.failure for each in erasers if each.failure)
-    return _receipt(site, subject, progress, "; ".join(failures))
+    return (yield from HostDrop(site, subject, action).run())
 
 
-def _receipt(
-    site: JobTarget, subject: HostPattern, progress: ActionProgress, failure: str
-) -> Result:
-    counts = {name: progress.counts.get(name, 0) for name in _COUNTED}
-    known = bool(progress.counts.get(KNOWN)) or any(counts.values())
-    facts: dict[str, Any] = {
-        "subject": str(subject), KNOWN: known, **counts, NOT_TOUCHED: _not_touched(site, subject)
-    }  # fmt: skip
-    said = f"{subject} was dropped: " + ", ".join(f"{name} {n}" for name, n in counts.items())
-    if not known:
-        said = unknown(site.store, subject)
-    if failure:
-        left = f"{failure}: what was deleted may still be read there; `drop` it once more"
-        facts[NOT_REMOVED] = [left]
-        said += f"; not removed: {left}"
-    return said, facts
-
-
-def _not_touched(site: JobTarget, subject: HostPattern) -> list[str]:
-    store, below = site.store, subject.kind is PatternKind.PREFIX
-    found = {
-        "the fetch log": (site.folder / FETCHES).exists(),
-        "the audit log": True,
-        "what pipelines and feeds have written": True,
-        "the address's clock, which other hosts share": not below,
-        "that its registered domain has hosts without end (SUITE_TRAPS: hosts)":
-            registered_domain(subject.host) in DuplicateDomains(store.kv(GROUNDS)),
-        "referrers of URLs of other hosts that are pending or failed": True,
-        "the log of the archive (suite/seen/fresh-*), until its rows have gone to a trie":
-            store.archive is not None and store.archive.urls.stats().log > 0,
-        "signatures of what its pages said (SUITE_COMPARE_PAGES = near), which name no page":
-            next(store.kv(NEAR).items(), None) is not None,
-        "fingerprints in the sieve, by which nothing is looked up any more":
-            store.sieve is not None and not below,
-        "fingerprints in the sieve of pages that were answered 200: they stay seen":
-            store.sieve is not None and below,
-    }  # fmt: skip
-    return [what for what, there in found.items() if there]
-
-
-def parse_droppable(text: str) -> HostPattern:
-    """The host or prefix that *text* names. Raises `ActionError` for anything else."""
+def _parse_droppable(text: str) -> HostPattern:
     subject = parse_subject(text)
     if subject.kind in (PatternKind.DOMAIN, PatternKind.RANGE):
         raise ActionError(f"{subject} is more than a host: drop hosts, or what lies below a URL")
     return subject
 
 
-def belongs(subject: HostPattern, url: str) -> bool:
-    """Whether a *url* of the host of *subject* is to go."""
+def _is_below(subject: HostPattern, url: str) -> bool:
+    """Whether *subject*, a host or a prefix, has the *url* of its host."""
     return subject.kind is not PatternKind.PREFIX or url.startswith(subject.text)
 
 
-def _hold(site: JobTarget, action: Action, subject: HostPattern, progress: ActionProgress) -> None:
-    """Block it for as long as it takes, also over a kill; a block of the operator's own stays."""
-    kv = site.store.kv(restrictions.BLOCKS)
-    if kv.get(str(subject).encode()) is None:
-        StoredBlock(str(subject), action.who, action.when, "it is being dropped").put(kv)
-        progress.counts[_HELD] = 1
-        progress.save()
-        site.blocks_changed()
+def _is_known(store: RocksStore, folder: Path, subject: HostPattern) -> bool:
+    """Whether the job in *folder* met, blocks or has dropped *subject*; a drop may be repeated.
+
+    The rows say so of URLs below a prefix, unless a sieve stands for them.
+    """
+    below = subject.kind is PatternKind.PREFIX
+    if store.record(subject.host) is not None and not (below and store.sieve is None):
+        return True
+    blocks = restrictions.stored_blocks(store.kv(restrictions.BLOCKS))
+    found = [HostPattern.parse(each.subject) for each in blocks]
+    if subject in found if below else any(each.host == subject.host for each in found):
+        return True
+    return any(
+        row.get("verb") == "drop" and row.get("ok") and isinstance(facts := row.get("facts"), dict)
+        and facts.get("subject") == str(subject) and facts.get(_KNOWN)
+        for row in AuditLog(folder).rows()
+    )  # fmt: skip
 
 
-def _forget_unread(site: JobTarget, subject: HostPattern, progress: ActionProgress) -> Work:
-    """Take out stored pages whose links are to be read: they are not, then."""
-    waiting = site.frontier.stored_links.waiting
-    for gone in waiting.forget(subject.host, partial(belongs, subject), _ROWS):
-        progress.count("unread", gone)
-        progress.save()
-        yield
-    return "", {}
+def _words_of_unknown(store: RocksStore, subject: HostPattern) -> str:
+    if subject.kind is PatternKind.PREFIX and store.record(subject.host) is not None:
+        return f"the job knows nothing below {subject}"
+    return f"the job has never met the host {subject.host!r}"
 
 
-def _empty_sieve(site: JobTarget, subject: HostPattern, progress: ActionProgress) -> Work:
-    """Take out links that wait for the sieve; those that come later were found later."""
-    sifter = site.frontier.states.sieve_queue
-    if sifter is not None:
-        for gone in sifter.forget(subject.host, partial(belongs, subject), _ROWS):
-            progress.count("pending", gone)
+class HostDrop:
+    """Drops *subject* for *action*; its portions continue after a kill."""
+
+    def __init__(self, site: JobTarget, subject: HostPattern, action: Action) -> None:
+        self._site = site
+        self._store = site.store
+        self._subject = subject
+        self._host = subject.host
+        self._below = subject.kind is PatternKind.PREFIX
+        self._action = action
+        self._progress = ActionProgress(site.kv, action.id)
+
+    def run(self) -> Work:
+        store, progress = self._store, self._progress
+        if _KNOWN not in progress.counts:
+            progress.counts[_KNOWN] = _is_known(store, self._site.folder, self._subject)
             progress.save()
-            yield
-    return "", {}
-
-
-def _empty_queue(site: JobTarget, subject: HostPattern, progress: ActionProgress) -> Work:
-    """Take out what is queued; what is out comes back to the queue, or is done, in its time."""
-    left = True
-    while left:
-        left, after = False, b""
-        while entries := site.rework.pending(subject.host, after, _ROWS):
-            after = entries[-1].key
-            for entry in entries:
-                if belongs(subject, entry.url):
-                    gone = site.rework.forget(entry)
-                    progress.count("pending", gone)
-                    if gone:
-                        _forget_seed(site, entry.identity, progress)
-                        url_states.forget_url(site.store, entry.identity)
-                    left = left or not gone
-            progress.save()
-            yield
-        if left:
-            yield WAITING
-    return "", {}
-
-
-def _forget_urls(site: JobTarget, subject: HostPattern, progress: ActionProgress) -> Work:
-    yield from bring_back(site.store, subject.host)
-    prefix = host_key(subject.host)
-    while rows := site.rework.urls(subject.host, progress.url, _ROWS):
-        origins: set[str] = set()
-        for name, state in rows:
-            progress.url = name
-            url = state.url or name.decode("utf-8", "replace")
-            if not belongs(subject, url):
-                continue
-            _forget(site, subject.host, name, state, progress)
-            _forget_seed(site, prefix + name, progress)
-            url_states.forget_url(site.store, prefix + name)
-            origins.add(origin_of(url))
-        if subject.kind is not PatternKind.PREFIX:
-            progress.count("robots", sum(map(site.forget_robots, filter(None, origins))))
-        progress.save()
+        self._block()
         yield
-    return "", {}
+        yield from self.forget_plans()
+        yield from self._forget_unread()
+        yield from self._empty_sieve()
+        yield from self._empty_queue()
+        # Pages that were out until now.
+        yield from self._forget_unread()
+        yield from while_locked(store.archive, self._forget_urls())
+        yield from self.forget_plans()  # those of what was out
+        if not self._below:
+            yield from self._forget_host()
+        if progress.counts.pop(_HELD, 0):
+            store.kv(restrictions.BLOCKS).delete(str(self._subject).encode())
+            self._site.blocks_changed()
+        yield
+        erasers = [store.erase(self._host)]
+        if progress.counts.get("unread"):
+            keys = self._site.frontier.stored_links.waiting.keys_of(self._host)
+            erasers.append(store.erase_keys([("kv", *keys)]))
+        for eraser in erasers:
+            while eraser.is_alive():
+                eraser.join(0.0 if self._site.running else 1.0)
+                yield WAITING
+        while store.archive is not None and store.archive.poll():
+            yield WAITING  # the tries without what was removed
+        progress.forget()
+        failures = dict.fromkeys(each.failure for each in erasers if each.failure)
+        return self._receipt("; ".join(failures))
 
+    def _receipt(self, failure: str) -> Result:
+        found, subject = self._progress.counts, self._subject
+        counts = {name: found.get(name, 0) for name in _COUNTED}
+        known = bool(found.get(_KNOWN)) or any(counts.values())
+        facts: dict[str, Any] = {
+            "subject": str(subject), _KNOWN: known, **counts, _NOT_TOUCHED: self._not_touched()
+        }  # fmt: skip
+        said = f"{subject} was dropped: " + ", ".join(f"{name} {n}" for name, n in counts.items())
+        if not known:
+            said = _words_of_unknown(self._store, subject)
+        if failure:
+            left = f"{failure}: what was deleted may still be read there; `drop` it once more"
+            facts[_NOT_REMOVED] = [left]
+            said += f"; not removed: {left}"
+        return said, facts
 
-def _forget_originals(site: JobTarget, host: str) -> Work:
-    for originals in (Originals(site.store.kv(each)) for each in (PAYLOADS, STRUCTURES)):
-        left, after = True, b""
+    def _not_touched(self) -> list[str]:
+        store, below = self._store, self._below
+        found = {
+            "the fetch log": (self._site.folder / FETCHES).exists(),
+            "the audit log": True,
+            "what pipelines and feeds have written": True,
+            "the address's clock, which other hosts share": not below,
+            "that its registered domain has hosts without end (SUITE_TRAPS: hosts)":
+                registered_domain(self._host) in DuplicateDomains(store.kv(GROUNDS)),
+            "referrers of URLs of other hosts that are pending or failed": True,
+            "the log of the archive (suite/seen/fresh-*), until its rows have gone to a trie":
+                store.archive is not None and store.archive.urls.stats().log > 0,
+            "signatures of what its pages said (SUITE_COMPARE_PAGES = near), which name no page":
+                next(store.kv(NEAR).items(), None) is not None,
+            "fingerprints in the sieve, by which nothing is looked up any more":
+                store.sieve is not None and not below,
+            "fingerprints in the sieve of pages that were answered 200: they stay seen":
+                store.sieve is not None and below,
+        }  # fmt: skip
+        return [place for place, there in found.items() if there]
+
+    def _belongs(self, url: str) -> bool:
+        return _is_below(self._subject, url)
+
+    def _block(self) -> None:
+        """Block it until the end, also over a kill; a block of the operator's own stays."""
+        kv, subject = self._store.kv(restrictions.BLOCKS), str(self._subject)
+        if kv.get(subject.encode()) is None:
+            who, when = self._action.who, self._action.when
+            StoredBlock(subject, who, when, "it is being dropped").put(kv)
+            self._progress.counts[_HELD] = 1
+            self._progress.save()
+            self._site.blocks_changed()
+
+    def _forget_unread(self) -> _Portions:
+        """Forget stored pages whose links are to be read."""
+        waiting = self._site.frontier.stored_links.waiting
+        for gone in waiting.forget(self._host, self._belongs, _ROWS):
+            self._progress.count("unread", gone)
+            self._progress.save()
+            yield
+
+    def _empty_sieve(self) -> _Portions:
+        """Forget links that wait for the sieve; later links were found later."""
+        queue = self._site.frontier.states.sieve_queue
+        if queue is not None:
+            for gone in queue.forget(self._host, self._belongs, _ROWS):
+                self._progress.count("pending", gone)
+                self._progress.save()
+                yield
+
+    def _empty_queue(self) -> _Portions:
+        """Forget queued URLs; those in progress come back to the queue, or are done, in time."""
+        rework, progress, left = self._site.rework, self._progress, True
         while left:
-            found, after = originals.for_host(host, after, _DIGESTS)
-            for digest in found:
-                originals.forget(digest)
-            left = bool(after)
+            left, after = False, b""
+            while entries := rework.pending(self._host, after, _ROWS):
+                after = entries[-1].key
+                for entry in entries:
+                    if self._belongs(entry.url):
+                        gone = rework.forget(entry)
+                        progress.count("pending", gone)
+                        if gone:
+                            self._forget_seed(entry.identity)
+                            url_states.forget_url(self._store, entry.identity)
+                        left = left or not gone
+                progress.save()
+                yield
+            if left:
+                yield WAITING
+
+    def _forget_urls(self) -> _Portions:
+        site, progress, prefix = self._site, self._progress, host_key(self._host)
+        yield from bring_back(self._store, self._host)
+        while rows := site.rework.urls(self._host, progress.url, _ROWS):
+            origins: set[str] = set()
+            for name, state in rows:
+                progress.url = name
+                url = state.url or name.decode("utf-8", "replace")
+                if not self._belongs(url):
+                    continue
+                if state.state is not State.PENDING:  # else it has been found again meanwhile
+                    site.rework.forget_state(self._host, name, state)
+                    progress.count(state.state.value)
+                self._forget_seed(prefix + name)
+                url_states.forget_url(self._store, prefix + name)
+                origins.add(origin_of(url))
+            if not self._below:
+                progress.count("robots", sum(map(site.forget_robots, filter(None, origins))))
+            progress.save()
             yield
-    return "", {}
 
+    def _forget_seed(self, key: bytes) -> None:
+        seeds = self._store.kv("seeds")
+        if seeds.get(key) is not None:
+            seeds.delete(key)
+            self._progress.count("seeds")
 
-def _forget_plans(site: JobTarget, subject: HostPattern) -> Work:
-    """Visit nothing again: of many pages no other row says that they are done."""
-    revisits = site.frontier.planner.revisits
-    host = host_key(subject.host)
-    below = subject.text.encode() if subject.kind is PatternKind.PREFIX else b""
-    for begin in (host + below, host + b"\xff"):  # by their URLs, and by their fingerprints
-        since = b""
-        while portion := list(islice(revisits.planned(begin, since), _ROWS)):
-            since = portion[-1][0][len(begin) :] + b"\0"
-            for key, plan in portion:
-                if belongs(subject, plan.entry().url):
-                    revisits.forget(key)
+    def forget_plans(self) -> _Portions:
+        """Forget all visits to come: of many pages no other row says that they are done."""
+        revisits = self._site.frontier.planner.revisits
+        host = host_key(self._host)
+        below = self._subject.text.encode() if self._below else b""
+        for begin in (host + below, host + b"\xff"):  # by their URLs, and by their fingerprints
+            since = b""
+            while portion := list(islice(revisits.planned(begin, since), _ROWS)):
+                since = portion[-1][0][len(begin) :] + b"\0"
+                for key, plan in portion:
+                    if self._belongs(plan.entry().url):
+                        revisits.forget(key)
+                yield
+
+    def _forget_host(self) -> _Portions:
+        site, store, host, progress = self._site, self._store, self._host, self._progress
+        for first in range(0, BUCKETS, _BUCKETS):
+            origins = site.robots_of(host, range(first, first + _BUCKETS))
+            progress.count("robots", sum(map(site.forget_robots, origins)))
+            progress.save()
             yield
-    return "", {}
-
-
-def _forget_seed(site: JobTarget, key: bytes, progress: ActionProgress) -> None:
-    seeds = site.store.kv("seeds")
-    if seeds.get(key) is not None:
-        seeds.delete(key)
-        progress.count("seeds")
-
-
-def _forget(
-    site: JobTarget, host: str, name: bytes, state: UrlState, progress: ActionProgress
-) -> None:
-    if state.state is State.PENDING:
-        return  # it has been found again meanwhile
-    site.rework.forget_state(host, name, state)
-    progress.count(state.state.value)
-
-
-def _forget_host(site: JobTarget, host: str, progress: ActionProgress) -> Work:
-    for first in range(0, BUCKETS, _BUCKETS):
-        origins = site.robots_of(host, range(first, first + _BUCKETS))
-        progress.count("robots", sum(map(site.forget_robots, origins)))
+        progress.count("cookies", site.forget_cookies(host))
+        store.kv("trusted").delete(host.encode())
+        url_states.forget_host(store, host)
+        site.frontier.planner.revisits.forget_claims(host)
+        yield from self.forget_originals()
+        site.frontier.trap_stats.forget(host)
+        site.forget_twins(host)
+        if store.sieve is not None:
+            store.sieve.forget_host(host)
+            site.frontier.states.cache.clear()
+            record = store.record(host)
+            progress.count("done", 0 if record is None else record.done)
+        # What another page has brought meanwhile goes, too.
+        while not site.rework.forget_host(host, site.now()):
+            yield WAITING
+            yield from self._empty_queue()
         progress.save()
         yield
-    progress.count("cookies", site.forget_cookies(host))
-    site.store.kv("trusted").delete(host.encode())
-    url_states.forget_host(site.store, host)
-    site.frontier.planner.revisits.forget_claims(host)
-    yield from _forget_originals(site, host)
-    site.frontier.trap_stats.forget(host)
-    site.forget_twins(host)
-    if site.store.sieve is not None:
-        site.store.sieve.forget_host(host)
-        site.frontier.states.cache.clear()
-        record = site.store.record(host)
-        progress.count("done", 0 if record is None else record.done)
-    # What another page has brought meanwhile goes, too.
-    while not site.rework.forget_host(host, site.now()):
-        yield WAITING
-        yield from _empty_queue(site, HostPattern(PatternKind.HOST, host, host), progress)
-    progress.save()
-    yield
-    return "", {}
+
+    def forget_originals(self) -> _Portions:
+        """Forget the pages of the host that other pages repeat."""
+        for originals in (Originals(self._store.kv(each)) for each in (PAYLOADS, STRUCTURES)):
+            left, after = True, b""
+            while left:
+                found, after = originals.for_host(self._host, after, _DIGESTS)
+                for digest in found:
+                    originals.forget(digest)
+                left = bool(after)
+                yield
 
 
 _IN_PART = 4
@@ -355,7 +336,7 @@ _IN_PART = 4
 
 def _droppable(text: str) -> HostPattern:
     try:
-        return parse_droppable(without_port(text))
+        return _parse_droppable(without_port(text))
     except ActionError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -375,40 +356,32 @@ def _plan(call: Invocation) -> Question:
 
 def _count(call: Invocation, question: Question) -> Iterator[Row]:
     subject: HostPattern = call.options.subject
-    _require(call, subject)
+    with StoreReader(call.folder()) as reader:
+        found = (_is_below(subject, row.url) for row in reader.urls(subject.host))
+        if not _is_known(reader.store, reader.folder, subject) and not any(found):
+            raise JobError(_words_of_unknown(reader.store, subject))
     yield url_selection.count_urls(
-        call, subject, lambda url, _: belongs(subject, url), pending_too=True
+        call, subject, lambda url, _: _is_below(subject, url), pending_too=True
     )
 
 
 def _say(call: Invocation, answer: Answer) -> int:
     if not answer.ok:
         return say_answer(call, answer)
-    known = _drop_known(answer)
+    agents = answer.facts.get("agents")
+    every = [answer.facts] if agents is None else agents.values()
+    known = any(facts.get(_KNOWN, True) for facts in every)
     if call.json:
         print_answer(call, answer)
     elif known:
         print(answer.said)
-        print("not touched:\n  " + "\n  ".join(answer.facts[NOT_TOUCHED]))
+        print("not touched:\n  " + "\n  ".join(answer.facts[_NOT_TOUCHED]))
         print(f"receipt: {answer.id} (`scrapy frontier audit drop --json` has it)")
     if silent := print_silence(answer):
         return silent
     if not known:
         raise JobError(answer.said)
-    return _IN_PART if answer.facts.get(NOT_REMOVED) else 0
-
-
-def _drop_known(answer: Answer) -> bool:
-    agents = answer.facts.get("agents")
-    every = [answer.facts] if agents is None else agents.values()
-    return any(facts.get(KNOWN, True) for facts in every)
-
-
-def _require(call: Invocation, subject: HostPattern) -> None:
-    with StoreReader(call.folder()) as reader:
-        found = (belongs(subject, row.url) for row in reader.urls(subject.host))
-        if not knows(reader.store, reader.folder, subject) and not any(found):
-            raise JobError(unknown(reader.store, subject))
+    return _IN_PART if answer.facts.get(_NOT_REMOVED) else 0
 
 
 VERBS = (

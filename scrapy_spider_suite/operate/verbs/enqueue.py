@@ -56,21 +56,19 @@ from scrapy_spider_suite.urls.url_lists import (
     read_lines,
 )
 
-_SOWING = 0.005
-"""Seconds for which seeds are taken before they are written."""
+_SCHEDULING = 0.005
+"""Seconds for which seeds are scheduled before they are written."""
 _URLS = 50
 _HOSTS = 200
 _AHEAD = 10_000
-"""URLs that are to be moved to the front for which the queues of their hosts are read once."""
+"""URLs to be moved to the front, for which the queues of their hosts are read once."""
 _NOT_A_URL = 0xFF  # begins the identity of a spider's own request
 _PENDING = UrlState(State.PENDING)
 
-ONLY_FINGERPRINTS = (
+_ONLY_FINGERPRINTS = (
     "of pages that were answered 200 the sieve has fingerprints alone, which no pattern finds: "
     "give a list of their URLs"
 )
-"""What a pattern does not reach where a job has a sieve."""
-
 Wanted = Callable[[str, UrlState], bool]
 
 
@@ -78,59 +76,59 @@ def add(site: JobTarget, action: Action) -> Work:
     """Make the URLs that came with *action* pending, unless they are known."""
     action.expect("first")
     priority = FIRST if action.get("first", bool, False) else 0
-    # Whoever was asked sees to it that its agent has each: no other one was given the list.
-    take = seed_scheduler(site.frontier, site.now, priority, given=lambda: False)
+    # No other agent was given the list: URLs of others are sent to them.
+    schedule = seed_scheduler(site.frontier, site.now, priority, given=lambda: False)
 
     def plant(seeds: Sequence[Seed]) -> int:
-        sower.counts.sent += sum(site.is_foreign(seed.url) for seed in seeds)
-        return take(seeds)
+        listed.counts.sent += sum(site.is_foreign(seed.url) for seed in seeds)
+        return schedule(seeds)
 
-    sower = SeedList(site.store, plant, SeedLines("URLs", normal=site.normal), f"add {action.id}")
-    for _ in _taken_in(site, action, sower):
-        sower.save()
+    listed = SeedList(site.store, plant, SeedLines("URLs", normal=site.normal), f"add {action.id}")
+    for _ in _read_list(site, action, listed):
+        listed.save()
         yield
-    sower.forget()
-    sown = sower.counts
-    others = f", {sown.sent} went to other agents" if sown.sent else ""
-    said = f"{counted(sown.seeds, 'URL')} taken, {sown.new:,} new{others}"
-    if sown.bad:
-        bad = counted(sown.bad, "line is no seed", "lines are no seeds")
-        said += f", {bad}: {'; '.join(sown.first_bad)}"
-    sent = {"sent": sown.sent} if sown.sent else {}
-    return said, {"urls": sown.seeds + sown.bad, "new": sown.new, **sent, **bad_of(sown)}
+    listed.forget()
+    counts = listed.counts
+    others = f", {counts.sent} went to other agents" if counts.sent else ""
+    said = f"{counted(counts.seeds, 'URL')} taken, {counts.new:,} new{others}"
+    if counts.bad:
+        bad = counted(counts.bad, "line is no seed", "lines are no seeds")
+        said += f", {bad}: {'; '.join(counts.first_bad)}"
+    sent = {"sent": counts.sent} if counts.sent else {}
+    return said, {"urls": counts.seeds + counts.bad, "new": counts.new, **sent, **_bad_of(counts)}
 
 
-def bad_of(sown: SeedCounts) -> dict[str, Any]:
-    """The facts about lines that are no seeds."""
-    return {"no_web_addresses": sown.bad, "first_bad": sown.first_bad}
+def _bad_of(counts: SeedCounts) -> dict[str, Any]:
+    return {"no_web_addresses": counts.bad, "first_bad": counts.first_bad}
 
 
 def refetch(site: JobTarget, action: Action) -> Work:
     """Make URLs that are done or failed pending: those of a pattern, or those that came with it."""
     action.expect("pattern", "first")
     first = action.get("first", bool, False)
-    progress, bad = ActionProgress(site.kv, action.id), {}
+    progress, bad, also = ActionProgress(site.kv, action.id), {}, ""
     if "pattern" in action.arguments:
         subject, wanted = parse_pattern(action.get("pattern", str), site.normal)
-        yield from _walk_all(site, progress, subject, lambda url, _: wanted(url), first=first)
+        # Archived URLs get their rows back first.
+        walk = _walk(
+            site, progress, subject, lambda url, _: wanted(url), first=first, archived=True
+        )
+        yield from while_locked(site.store.archive, walk)
+        if site.store.sieve is not None:
+            also = f"; {_ONLY_FINGERPRINTS}"
     else:
-        sown = yield from _listed(site, action, progress, first=first)
-        bad = bad_of(sown) if sown.bad else {}
+        counts = yield from _renew_listed(site, action, progress, first=first)
+        if counts.bad:
+            bad = _bad_of(counts)
+            lines = counted(counts.bad, "line is no URL", "lines are no URLs")
+            also = f"; {lines}: {'; '.join(counts.first_bad)}"
     progress.forget()
-    said, counts = _renewed(progress, "", "fetched again")
-    if "pattern" in action.arguments and site.store.sieve is not None:
-        said += f"; {ONLY_FINGERPRINTS}"
-    if bad:
-        lines = counted(bad["no_web_addresses"], "line is no URL", "lines are no URLs")
-        said += f"; {lines}: {'; '.join(bad['first_bad'])}"
-    return said, counts | bad
+    said, facts = _renewed(progress, "", "fetched again")
+    return said + also, facts | bad
 
 
 def retry(site: JobTarget, action: Action) -> Work:
-    """Make URLs that failed for one reason pending, of all hosts or of some.
-
-    The reason *trap* opens what is closed on their hosts, too.
-    """
+    """Make URLs that failed for one reason pending; *trap* also opens traps of their hosts."""
     action.expect("reason", "subject")
     cause = parse_reason(action.get("reason", str))
     subject, within = None, None
@@ -146,7 +144,7 @@ def retry(site: JobTarget, action: Action) -> Work:
         if cause is Event.TRAP:
             progress.count("traps_opened", site.frontier.traps.reopen(host))
 
-    yield from _walk(site, progress, subject, wanted, first=False, begin=begin)
+    yield from _walk(site, progress, subject, wanted, begin=begin)
     if cause is Event.TRAP:
         site.frontier.trap_stats.save()
     progress.forget()
@@ -156,60 +154,59 @@ def retry(site: JobTarget, action: Action) -> Work:
 # Lists
 
 
-def _taken_in(site: JobTarget, action: Action, sower: SeedList) -> Iterator[None]:
-    """Take the lines that came with *action*, in portions, from where *sower* was."""
-    sower.resume([0, 0])
+def _read_list(site: JobTarget, action: Action, listed: SeedList) -> Iterator[None]:
+    """Take the lines that came with *action*, in portions, from where *listed* was."""
+    listed.resume([0, 0])
     try:
         with ListFile(ActionFolder(site.folder).open_urls(action.id)) as file:
-            file.skip(sower.at)
+            file.skip(listed.at)
             for block, _ in file.blocks():
-                sower.feed(block)
-                yield from _taken(site, sower)
+                listed.feed(block)
+                yield from _read_lines(site, listed)
     except READ_ERRORS as error:
         why = describe_read_error(error)
         raise ActionError(f"the URLs that belong to it cannot be read: {why}") from None
-    sower.end_of_text()
-    yield from _taken(site, sower)
+    listed.end_of_text()
+    yield from _read_lines(site, listed)
 
 
-def _taken(site: JobTarget, sower: SeedList) -> Iterator[None]:
-    while sower.more:
-        until = site.now() + _SOWING
-        sower.take()
-        while sower.more and site.now() < until:
-            sower.take()
+def _read_lines(site: JobTarget, listed: SeedList) -> Iterator[None]:
+    while listed.more:
+        until = site.now() + _SCHEDULING
+        listed.take()
+        while listed.more and site.now() < until:
+            listed.take()
         yield
 
 
-def _listed(
+def _renew_listed(
     site: JobTarget, action: Action, progress: ActionProgress, *, first: bool
 ) -> Generator[None, None, SeedCounts]:
     ahead: dict[str, set[bytes]] = {}
-    normal = site.normal
 
     def plant(seeds: Sequence[Seed]) -> int:
         for seed in seeds:
-            entry, data = find_seed(site.store, seed, normal)
+            entry, data = find_seed(site.store, seed, site.normal)
             if entry is None or data is None:
                 progress.count("unknown")
                 continue
             state = UrlState.from_bytes(data)
-            if not _again(site, progress, entry, state, first=first) and first:
+            if not _renew(site, progress, entry, state, first=first) and first:
                 ahead.setdefault(entry.host, set()).add(entry.identity)
         return 0
 
-    # By the plain form: of what its server insists on, the crawl's own would not be found.
-    sower = SeedList(site.store, plant, SeedLines("URLs"), f"refetch {action.id}")
-    for _ in _taken_in(site, action, sower):
+    # By the plain form: the crawl's own would not find a URL in its server's spelling.
+    listed = SeedList(site.store, plant, SeedLines("URLs"), f"refetch {action.id}")
+    for _ in _read_list(site, action, listed):
         if sum(map(len, ahead.values())) >= _AHEAD:
             yield from _move_listed(site, progress, ahead)
         if not ahead:  # else a kill would leave some behind
-            sower.save()
+            listed.save()
             progress.save()
         yield
     yield from _move_listed(site, progress, ahead)
-    sower.forget()
-    return sower.counts
+    listed.forget()
+    return listed.counts
 
 
 def _move_listed(
@@ -223,24 +220,18 @@ def _move_listed(
 # Patterns
 
 
-def _walk_all(
-    site: JobTarget, progress: ActionProgress, subject: HostPattern | None, wanted: Wanted, *,
-    first: bool
-) -> Work:
-    """`_walk`, also over what the archive holds, which gets its rows back first."""
-    walk = _walk(site, progress, subject, wanted, first=first, archived=True)
-    return (yield from while_locked(site.store.archive, walk))
-
-
 def _walk(
     site: JobTarget, progress: ActionProgress, subject: HostPattern | None, wanted: Wanted, *,
-    first: bool,
+    first: bool = False,
     archived: bool = False, begin: Callable[[str], None] = lambda host: None,
-) -> Work:  # fmt: skip
-    """Go over the URLs of *subject*, of every host without one; *begin* with each host."""
-    hosts = _all_hosts(site, progress) if subject is None else hosts_matching(
-        site.rework, subject, progress
-    )  # fmt: skip
+) -> Generator[Any, None, None]:  # fmt: skip
+    """Renew the *wanted* URLs of *subject*, None: of every host with failures.
+
+    *begin* is called with each host; *archived*: archived URLs, too, which get rows again.
+    """
+    hosts = _failed_hosts(site, progress)
+    if subject is not None:
+        hosts = hosts_matching(site.rework, subject, progress)
     for host in hosts:
         if host is None:
             progress.save()
@@ -256,17 +247,16 @@ def _walk(
                     progress.count("requests_of_the_spider", wanted(state.url, state))
                 elif wanted(url := name.decode("utf-8", "replace"), state):
                     entry = Entry(host, url, host_key(host) + name)
-                    _again(site, progress, entry, state, first=first)
+                    _renew(site, progress, entry, state, first=first)
             progress.save()
             yield
         if first:
             yield from _to_the_front(site, progress, host, lambda each: wanted(each.url, _PENDING))
         progress.url = b""
-    return "", {}
 
 
-def _all_hosts(site: JobTarget, progress: ActionProgress) -> Iterator[str | None]:
-    """Hosts that have anything that failed; None: a portion ends."""
+def _failed_hosts(site: JobTarget, progress: ActionProgress) -> Iterator[str | None]:
+    """Hosts with URLs that failed; None: a portion ends."""
     while rows := site.rework.hosts(progress.host, _HOSTS):
         for name, record in rows:
             if record.failed:
@@ -275,10 +265,7 @@ def _all_hosts(site: JobTarget, progress: ActionProgress) -> Iterator[str | None
         yield None
 
 
-# One by one
-
-
-def _again(
+def _renew(
     site: JobTarget, progress: ActionProgress, entry: Entry, state: UrlState, *, first: bool
 ) -> bool:
     """Make *entry* pending; False if it is so already."""
@@ -311,7 +298,7 @@ def _to_the_front(
 
 
 def _renewed(progress: ActionProgress, which: str, what: str) -> tuple[str, dict[str, Any]]:
-    """What to say of the URLs, *which* they were and *what* becomes of them, and the counts."""
+    """The message and the counts; *which* URLs they were, *what* becomes of them."""
     counts = {"urls": 0} | {name: n for name, n in progress.counts.items() if n}
     others = "; ".join(
         f"{name.replace('_', ' ')}: {number}" for name, number in counts.items() if name != "urls"
@@ -352,38 +339,8 @@ def _plan_add(call: Invocation) -> Question:
     )  # fmt: skip
 
 
-def _count_add(call: Invocation, question: Question) -> Iterator[Row]:
-    yield url_selection.count_seeds(call, question.lines or ())
-
-
-_ADD = (
-    JobVerb(
-        "add", "URLs, host names, or files of them, for the running or the next crawl",
-        add_options=_add_options, arguments="URL|FILE...", plan=_plan_add, look=_count_add,
-        apply=add, show=show_counts,
-        reads_only=lambda options, listed: options.sources == [listed],
-        about=(
-            "A file has a URL or a host name a line, plain or compressed (gz, xz, zst); @URL is a\n"
-            "list that is downloaded. What is known already is left as it is: see `refetch`. All\n"
-            "sources are read before anything is added; if one cannot be read, nothing is. Lines\n"
-            "that are no seeds are left out and counted: `report bad-seeds` has them."
-        ),
-        examples=(
-            "add https://example.com/ seeds.txt -j crawls/news",
-            "add breaking.txt --first -j crawls/news",
-            "add seeds.txt --dry-run -j crawls/news",
-            "add hosts.txt.zst @https://example.org/more.txt.gz --tag spring -j crawls/news",
-        ),
-        exits=ACT_EXITS,
-    ),
-)  # fmt: skip
-
-
-_PATTERN = "FILE|PATTERN"
-
-
 def _refetch_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar=_PATTERN)
+    parser.add_argument("source", metavar="FILE|PATTERN")
     parser.add_argument(
         "--first", action="store_true",
         help="before everything else of their hosts, those that are pending too",
@@ -417,10 +374,6 @@ def _count_refetch(call: Invocation, question: Question) -> Iterator[Row]:
     pattern = str(question.arguments["pattern"])
     subject, wanted = parse_pattern(pattern, url_selection.normal_of(call))
     yield url_selection.count_urls(call, subject, lambda url, _: wanted(url), pending_too=first)
-
-
-def _reads_only_list(options: argparse.Namespace, listed: str | None) -> bool:
-    return options.source == listed or not os.path.exists(options.source)
 
 
 def _reason_argument(text: str) -> str:
@@ -468,11 +421,34 @@ _PATTERNS = (
     "PATTERN is a host, a .domain, a URL, or a URL with * for anything after its host.\n"
     "The delays hold as ever. Requests that a spider made itself cannot be made again."
 )
-_RENEW = (
+VERBS = (
+    JobVerb(
+        "add", "URLs, host names, or files of them, for the running or the next crawl",
+        add_options=_add_options, arguments="URL|FILE...", plan=_plan_add,
+        look=lambda call, question: [url_selection.count_seeds(call, question.lines or ())],
+        apply=add, show=show_counts,
+        reads_only=lambda options, listed: options.sources == [listed],
+        about=(
+            "A file has a URL or a host name a line, plain or compressed (gz, xz, zst); @URL is a\n"
+            "list that is downloaded. What is known already is left as it is: see `refetch`. All\n"
+            "sources are read before anything is added; if one cannot be read, nothing is. Lines\n"
+            "that are no seeds are left out and counted: `report bad-seeds` has them."
+        ),
+        examples=(
+            "add https://example.com/ seeds.txt -j crawls/news",
+            "add breaking.txt --first -j crawls/news",
+            "add seeds.txt --dry-run -j crawls/news",
+            "add hosts.txt.zst @https://example.org/more.txt.gz --tag spring -j crawls/news",
+        ),
+        exits=ACT_EXITS,
+    ),
     JobVerb(
         "refetch", "fetch URLs again that were fetched or failed", add_options=_refetch_options,
-        arguments=_PATTERN, plan=_plan_refetch, look=_count_refetch, apply=refetch,
-        show=show_counts, reads_only=_reads_only_list, about=f"FILE has a URL a line.\n{_PATTERNS}",
+        arguments="FILE|PATTERN", plan=_plan_refetch, look=_count_refetch, apply=refetch,
+        show=show_counts, about=f"FILE has a URL a line.\n{_PATTERNS}",
+        reads_only=lambda options, listed: (
+            options.source == listed or not os.path.exists(options.source)
+        ),
         examples=(
             "refetch changed.txt --first -j crawls/news",
             "refetch 'https://example.com/news/*' --dry-run -j crawls/news",
@@ -493,5 +469,3 @@ _RENEW = (
         exits=ACT_EXITS,
     ),
 )  # fmt: skip
-
-VERBS = (*_ADD, *_RENEW)

@@ -9,9 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import islice
-from pathlib import Path
 
 from scrapy import Request
 from scrapy.exceptions import UsageError
@@ -36,10 +34,10 @@ from scrapy_spider_suite.operate.judge import (
     decisive,
     display_duration,
     wait_counts,
+    wait_rows,
     wait_summary,
     waits_in_status,
 )
-from scrapy_spider_suite.operate.judge import wait_rows as waiting_rows
 from scrapy_spider_suite.operate.terms import (
     CrawlTerms,
     normalizer_for_reading,
@@ -53,6 +51,7 @@ from scrapy_spider_suite.operate.verb import (
     JobVerb,
     Question,
     Row,
+    display_text,
     host_argument,
 )
 from scrapy_spider_suite.operate.verbs.status import (
@@ -73,20 +72,27 @@ from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import Normal
 from scrapy_spider_suite.urls.url_lists import BadLine, SeedLines, read_lines
 
-_Row = dict[str, object]
+_DAY = 86_400.0
+_BEFORE = 600.0
+"""Seconds before the last change of a URL's state in which its fetch may have ended."""
+_SHOWN = 3
 
 
-def next_visit(terms: CrawlTerms, plan: RevisitPlan, wall: float) -> _Row:
-    """When the page of *plan* is visited again, and what is known of it, at *wall* time."""
+def _next_visit(terms: CrawlTerms, plan: RevisitPlan, wall: float) -> Row:
+    """When the page of *plan* is visited again, and the facts of its last visit."""
     if terms.settings.revisit == "off":
         where = terms.where("SUITE_REVISIT")
         return {"next_try": "never", "why_then": f"pages are not fetched again ({where})"}
     left = plan.due - wall
-    when = f"it is due since {display_duration(-left)}"
-    if left > 0:
-        when = f"in {display_duration(left)}"
-    then = _why_then(terms, plan)
-    return {"next_try": f"{when}: {_time(plan.due)}", "why_then": then, **_plan_facts(plan)}
+    when = f"in {display_duration(left)}"
+    if left <= 0:
+        when = f"it is due since {display_duration(-left)}"
+    row = {
+        "next_try": f"{when}: {_date(plan.due)}", "why_then": _why_then(terms, plan),
+        "last_visit": _date(plan.history.last), "etag": plan.validators.etag,
+        "last_modified": plan.validators.last_modified,
+    }  # fmt: skip
+    return {name: value for name, value in row.items() if value}
 
 
 def _why_then(terms: CrawlTerms, plan: RevisitPlan) -> str:
@@ -103,28 +109,21 @@ def _why_then(terms: CrawlTerms, plan: RevisitPlan) -> str:
     return f"it changes about every {display_duration(1 / plan.rate)}, {by}"
 
 
-def _plan_facts(plan: RevisitPlan) -> _Row:
-    facts: _Row = {"last_visit": _time(plan.history.last)}
-    if plan.validators.etag:
-        facts["etag"] = plan.validators.etag
-    if plan.validators.last_modified:
-        facts["last_modified"] = plan.validators.last_modified
-    return facts
-
-
-def _time(when: float) -> str:
-    return datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-SINCE = 600.0
-"""Seconds before a URL's last word in which its fetch may have ended."""
+def _date(when: float) -> str:
+    return display_text("when", when)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A URL that the job knows. *entry* is its row and *ahead* how many others of its host come
-    before it, if it is pending; *tag* is None for what is no seed; *of_spider*: it is a request
-    that a spider made, or may be."""
+    """A URL that the job knows.
+
+    Attributes:
+        entry: its row, if it is pending; *ahead* URLs of its host come before it.
+        tag: None for a URL that is no seed.
+        of_spider: a spider made the request, or may have made it.
+        lastmod: the last change by a sitemap, in seconds since the epoch.
+        plan: of its next visit.
+    """
 
     url: str
     state: UrlState
@@ -132,14 +131,12 @@ class Trace:
     ahead: int
     tag: str | None
     of_spider: bool
-    lastmod: int | None = None
-    """When a sitemap says that its page changed, in seconds since the epoch."""
-    plan: RevisitPlan | None = None
-    """When it is visited again."""
+    lastmod: int | None
+    plan: RevisitPlan | None
 
 
 def trace(reader: StoreReader, url: str, normal: str) -> Trace | None:
-    """What is known of *url*, whose *normal* form is given; None if it was never stored."""
+    """The state of *url* with this *normal* form; None if it was never stored."""
     host = host_of(normal)
     found = _find(reader, host, url, normal)
     if found is None:
@@ -176,9 +173,9 @@ def _find(reader: StoreReader, host: str, url: str, normal: str) -> tuple[bytes,
     return None
 
 
-def last_fetch(folder: Path, target: str, since: float) -> FetchLine | None:
-    """The last line of *target* in the fetch log in *folder*, of those since *since* (wall)."""
-    last = None
+def _last_fetch(reader: StoreReader, target: str, since: float) -> FetchLine | None:
+    """The last line about *target* in the job's fetch log, since a time of the wall clock."""
+    folder, last = reader.folder / LOG_FOLDER, None
     if folder.is_dir():
         for line in FetchLogReader(folder).lines(FetchFilter.parse(target), since):
             last = line
@@ -188,8 +185,8 @@ def last_fetch(folder: Path, target: str, since: float) -> FetchLine | None:
         return None
 
 
-def came_from(known: Trace, fetch: FetchLine | None) -> str:
-    """The page that led to a URL, in words where it was none; "" if that is not known."""
+def _came_from(known: Trace, fetch: FetchLine | None) -> str:
+    """The page with the link, or another source in words; "" if it is not known."""
     page = known.state.via
     if known.entry is not None:
         page = known.entry.referrer
@@ -204,17 +201,10 @@ def came_from(known: Trace, fetch: FetchLine | None) -> str:
     return f"a seed, tag {known.tag}" if known.tag else "a seed"
 
 
-_DAY = 86_400.0
-_SHOWN = 3
-
-
-def _why_subject(text: str) -> str:
-    return text if "://" in text else host_argument(text)
-
-
 def _why_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "subject", metavar="HOST|URL", type=_why_subject, nargs="?",
+        "subject", metavar="HOST|URL", nargs="?",
+        type=lambda text: text if "://" in text else host_argument(text),
         help="a host with or without port, or a URL; the whole crawl if it is left out",
     )  # fmt: skip
 
@@ -229,7 +219,7 @@ def _read_why(call: Invocation, question: Question) -> Iterator[Row]:
 
 
 def _show_why(call: Invocation, found: Found) -> int:
-    """By agents that know the subject; an unknown URL, which all judge alike, once."""
+    # All agents judge an unknown URL alike.
     rows = list(found.rows())
     known = [row for row in rows if row.get("state") != "unknown"] or rows[:1]
     for number, row in enumerate(known):
@@ -242,16 +232,13 @@ def _show_why(call: Invocation, found: Found) -> int:
     return 0
 
 
-# The crawl
-
-
 def _of_crawl(call: Invocation, reader: StoreReader) -> Row:
     now = time.time()
     state, status = reader.crawl_state(now), reader.status() or {}
     counts = waits_in_status(status)
     paused, silent = pauses(reader, status), silent_servers(state, status)
     if call.json:
-        waits = waiting_rows(counts, now)
+        waits = wait_rows(counts, now)
         return {"running": state.running, "paused": paused, "waits": waits, **silent}
     lines = {
         "running": words_of_state(state, status), "paused": words_of_pauses(paused),
@@ -261,14 +248,11 @@ def _of_crawl(call: Invocation, reader: StoreReader) -> Row:
     return {name: words for name, words in lines.items() if words}
 
 
-# A host
-
-
 def _of_host(call: Invocation, reader: StoreReader, name: str) -> Row:
     record = reader.host(name)
     if record is None:
         raise JobError(f"the job has never met the host {name!r}")
-    fetch = last_fetch(reader.folder / LOG_FOLDER, name, time.time() - _DAY)
+    fetch = _last_fetch(reader, name, time.time() - _DAY)
     address = fetch.address if fetch else ""
     terms = terms_of_job(call.settings, reader)
     judging = UrlJudge(terms, reader, {name: address})
@@ -289,19 +273,16 @@ def _of_host(call: Invocation, reader: StoreReader, name: str) -> Row:
     }  # fmt: skip
 
 
-# A URL
-
-
 def _of_url(call: Invocation, reader: StoreReader, url: str) -> Row:
     terms = terms_of_job(call.settings, reader)
     plain = normalize(url)
-    if plain is None:
-        [finding] = UrlJudge(terms, reader).findings(url)
-        return {"url": url, "normal_form": None, "state": "unknown", "because": finding.why}
     normalizer = normalizer_for_reading(terms, reader.store)
-    normal = normalizer.respell(plain)
-    if normal is None:
+    normal = None if plain is None else normalizer.respell(plain)
+    if plain is None or normal is None:
         because = f"{terms.where('SUITE_NORMALIZER')} drops it"
+        if plain is None:
+            [finding] = UrlJudge(terms, reader).findings(url)
+            because = finding.why
         return {"url": url, "normal_form": None, "state": "unknown", "because": because}
     known = trace(reader, url, normal)
     if known is None and plain != normal:
@@ -309,10 +290,17 @@ def _of_url(call: Invocation, reader: StoreReader, url: str) -> Row:
         known = trace(reader, url, plain)
         normal = normal if known is None else plain
     if known is None or known.entry is None:
-        waits = reader.sifted(state_key(host_of(normal), normal))
-        if waits is not None:
-            return _of_waiting(url, waits)
-    fetch = _fetch_of(reader, normal, known)
+        link = reader.sifted(state_key(host_of(normal), normal))
+        if link is not None:  # the sieve was not asked yet, or its turn has not come since
+            return {
+                "url": url, "normal_form": link.url, "host": link.host, "state": "found",
+                "because": "a link led to it; whether it is new is known when the sieve is flushed",
+                "came_from": link.referrer,
+                "next_try": "if it is new, it is queued at its host then",
+            }  # fmt: skip
+    fetch = None
+    if known is not None and known.state.when:  # else the whole log would have to be read
+        fetch = _last_fetch(reader, normal, known.state.when - _BEFORE)
     addresses = {host_of(normal): fetch.address} if fetch else {}
     judging = UrlJudge(terms, reader, addresses)
     row: Row = {"url": url, "normal_form": normal, "host": host_of(normal)}
@@ -325,23 +313,6 @@ def _of_url(call: Invocation, reader: StoreReader, url: str) -> Row:
     depth = known.entry.depth if known is not None and known.entry is not None else 1
     row["rules_now"] = [str(each) for each in judging.findings(normal, depth)]
     return row
-
-
-def _of_waiting(url: str, entry: Entry) -> Row:
-    """Of a link that the sieve has not been asked about, or whose turn has not come since."""
-    return {
-        "url": url, "normal_form": entry.url, "host": entry.host, "state": "found",
-        "because": "a link led to it; whether it is new is known when the sieve is flushed",
-        "came_from": entry.referrer,
-        "next_try": "if it is new, it is queued at its host then",
-    }  # fmt: skip
-
-
-def _fetch_of(reader: StoreReader, url: str, known: Trace | None) -> FetchLine | None:
-    """The last fetch of a URL, by the log; only where it can be found without reading all of it."""
-    if known is None or not known.state.when:
-        return None
-    return last_fetch(reader.folder / LOG_FOLDER, url, known.state.when - SINCE)
 
 
 def _of_unknown(reader: StoreReader, judging: UrlJudge, url: str) -> Row:
@@ -369,33 +340,29 @@ def _of_known(
     row: Row = {
         "state": state.state.value, "reason": None if event is None else event.value,
         "because": _because(terms, event),
-        "status": state.status or None, "since": _why_time(state.when) if state.when else None,
-        "attempts": tries, "came_from": came_from(known, fetch),
+        "status": state.status or None, "since": _date(state.when) if state.when else None,
+        "attempts": tries, "came_from": _came_from(known, fetch),
     }  # fmt: skip
     if fetch is not None and fetch.address:
         row["address"] = fetch.address
     if known.lastmod is not None:
-        row["changed_by_sitemap"] = _why_time(known.lastmod)
+        row["changed_by_sitemap"] = _date(known.lastmod)
     if reader.unextracted.has_url(host_of(known.url), known.url):
         row["links"] = "not read yet: the page is stored until they are wanted (SUITE_READ_LINKS)"
     if state.state is State.PENDING:
         return row | _next_try(reader, judging, known)
     if known.plan is not None:
-        return row | next_visit(terms, known.plan, time.time())
+        return row | _next_visit(terms, known.plan, time.time())
     again = f"only `retry --reason {event}` has it tried again"
     after, reasons = terms.settings.retry_failed_after, terms.settings.retry_failed
     if state.state is State.FAILED and after and event is not None and event.value in reasons:
-        when = f"when a link leads there, from {_why_time(int(state.when + after))} on"
+        when = f"when a link leads there, from {_date(state.when + after)} on"
         return row | {"next_try": when, "why_then": terms.where("SUITE_RETRY_FAILED_AFTER")}
     if known.of_spider:
         again = SPIDERS_OWN
     elif state.state is not State.FAILED:
         again = "only `refetch` has it tried again"
     return row | {"next_try": "never", "why_then": again}
-
-
-def _why_time(when: int) -> str:
-    return datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _because(terms: CrawlTerms, event: Event | None) -> str:
@@ -451,33 +418,11 @@ def _next_try(reader: StoreReader, judging: UrlJudge, known: Trace) -> Row:
 
 
 def _under_way(reader: StoreReader, now: float) -> str:
-    """Whether a pending URL may be out now: the job on disk does not say which ones are."""
+    # The job on disk does not say which URLs are being fetched.
     out = (reader.status() or {}).get("leased", 0) if reader.crawl_state(now).running else 0
     if not out:
         return "no"
     return f"perhaps: {counted(out, 'URL is', 'URLs are')}, and only the crawl knows which"
-
-
-_WHY = (
-    JobVerb(
-        "why", "why the crawl or a host waits, what became of a URL, and what comes next",
-        add_options=_why_options, arguments="[HOST|URL]", look=_read_why, show=_show_why,
-        of_one_host=True,
-        about=(
-            "Without an argument: how many hosts wait, by reason, and when the first of each may\n"
-            "be visited.\n"
-            "Of a URL: its normal form, state, reason, attempts, the page that it came from, its\n"
-            "next try, and what each rule says of it now, with the setting, the line of the\n"
-            "overrides or of robots.txt, or the operator behind it. A URL that the job has never\n"
-            "come across is judged as if the page of a seed led there."
-        ),
-        examples=(
-            "why -j crawls/news",
-            "why example.com -j crawls/news",
-            "why https://example.com/private/page -j crawls/news",
-        ),
-    ),
-)  # fmt: skip
 
 
 def _depth(text: str) -> int:
@@ -493,12 +438,6 @@ def _test_options(parser: argparse.ArgumentParser) -> None:
         "--depth", type=_depth, default=1, metavar="N",
         help="links from a seed (1); 0: they are seeds, for which there is no scope",
     )  # fmt: skip
-
-
-def _lines(sources: list[str]) -> Iterator[str]:
-    if sources:
-        return read_lines(sources, "")
-    return (line.decode("utf-8", "replace").rstrip("\r\n") for line in sys.stdin.buffer)
 
 
 def _test_rows(
@@ -520,19 +459,22 @@ def _test_rows(
             yield _test_row(seed.url, by.judgement.value, by.rule, by.why, by.where)
 
 
-def _test_row(url: str, judgement: str, rule: str, why: str, where: str) -> Row:
-    return {"judgement": judgement, "decided_by": rule, "why": why, "where": where, "url": url}
-
-
 def _bad_row(line: BadLine) -> Row:
     return _test_row(line.text, "refuse", "normal form", line.why, f"{line.origin}:{line.line}")
+
+
+def _test_row(url: str, judgement: str, rule: str, why: str, where: str) -> Row:
+    return {"judgement": judgement, "decided_by": rule, "why": why, "where": where, "url": url}
 
 
 def _plan_test(call: Invocation) -> Question:
     options = call.options
     if options.spider is not None and call.redis is not None:
         raise UsageError("test: --spider goes by this project: leave -j out", print_help=False)
-    return Question(lines=_lines(options.source), words=("--depth", str(options.depth)))
+    lines: Iterable[str] = read_lines(options.source, "")
+    if not options.source:
+        lines = (line.decode("utf-8", "replace").rstrip("\r\n") for line in sys.stdin.buffer)
+    return Question(lines=lines, words=("--depth", str(options.depth)))
 
 
 def _read_test(call: Invocation, question: Question) -> Iterator[Row]:
@@ -555,7 +497,25 @@ def _show_test(call: Invocation, found: Found) -> int:
     return 0 if all(row["judgement"] != "refuse" for row in rows) and not found.bad_count else 1
 
 
-_TEST = (
+VERBS = (
+    JobVerb(
+        "why", "why the crawl or a host waits, what became of a URL, and what comes next",
+        add_options=_why_options, arguments="[HOST|URL]", look=_read_why, show=_show_why,
+        of_one_host=True,
+        about=(
+            "Without an argument: how many hosts wait, by reason, and when the first of each may\n"
+            "be visited.\n"
+            "Of a URL: its normal form, state, reason, attempts, the page that it came from, its\n"
+            "next try, and what each rule says of it now, with the setting, the line of the\n"
+            "overrides or of robots.txt, or the operator behind it. A URL that the job has never\n"
+            "come across is judged as if the page of a seed led there."
+        ),
+        examples=(
+            "why -j crawls/news",
+            "why example.com -j crawls/news",
+            "why https://example.com/private/page -j crawls/news",
+        ),
+    ),
     JobVerb(
         "test", "what would become of URLs if they were found now; nothing is fetched",
         add_options=_test_options, arguments="[FILE|URL]...", plan=_plan_test, look=_read_test,
@@ -575,5 +535,3 @@ _TEST = (
         needs_job=False,
     ),
 )  # fmt: skip
-
-VERBS = (*_WHY, *_TEST)
