@@ -29,7 +29,6 @@ from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
-    from scrapy.utils.request import RequestFingerprinterProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ _URL_MAX = 16_000  # most characters of a URL; a trie has room for four times as
 
 
 class StoredDupeFilter(BaseDupeFilter):
-    """Base: files in *folder* (else temporary), log (*debug*: each duplicate) and stats.
+    """Base: the files of what was seen, log and stats.
 
     While the disk is full, new keys stay in memory. Scrapy loses pending requests in a kill, so the
     keys of a killed run are forgotten.
@@ -47,27 +46,27 @@ class StoredDupeFilter(BaseDupeFilter):
     folder = ""
     """Its name in the job directory."""
 
-    def __init__(self, folder: str | Path | None, *, debug: bool = False) -> None:
-        self._temporary = TemporaryFolder() if folder is None else None
-        self._path = (self._temporary.path if self._temporary else Path(folder or "")) / self.folder
-        self._debug = debug
+    _seen: SieveSet | TrieStore
+
+    def __init__(self, crawler: Crawler) -> None:
+        job = job_dir(crawler.settings)
+        self._temporary = TemporaryFolder() if job is None else None
+        self._path = Path(self._temporary.path if self._temporary else job or "") / self.folder
+        self._crawler = crawler
+        self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._logged = False
         self._pending_keys: dict[Any, None] = {}
         self._damage: set[str] = set()
         self._until_upkeep = _UPKEEP_AFTER
-        self._crawler: Crawler | None = None
         self._checkpoint: Checkpoint | None = None
         self._is_open = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        made = cls._make(crawler)
-        made._crawler = crawler
-        return made
+        return cls(crawler)
 
     def open(self) -> None:
         """Open the files. Raises `SettingsError`, `JobError`; a command ends."""
-        assert self._crawler is not None
         try:
             self._open_files(suite_settings(self._crawler))
         except (SettingsError, JobError) as error:
@@ -85,7 +84,7 @@ class StoredDupeFilter(BaseDupeFilter):
             self._checkpoint = Checkpoint(self._path)
             undo.callback(self._checkpoint.close)
             self._open(settings)
-            undo.callback(self._close)
+            undo.callback(self._seen.close)
             self._checkpoint.save()
             undo.pop_all()
         if self._checkpoint.restored:
@@ -95,18 +94,12 @@ class StoredDupeFilter(BaseDupeFilter):
                 type(self).__name__,
             )
 
-    @classmethod
-    @abstractmethod
-    def _make(cls, crawler: Crawler) -> Self:
-        ...
-
     @abstractmethod
     def _open(self, settings: SuiteSettings) -> None:
-        """Open the files. Raises `SettingsError`, `JobError`."""
+        """Set `_seen`. Raises `SettingsError`, `JobError`."""
 
     @abstractmethod
-    def _key(self, request: Request) -> Any:
-        """The key of *request*."""
+    def _key(self, request: Request) -> Any: ...
 
     @abstractmethod
     def _add(self, key: Any) -> bool:
@@ -117,11 +110,7 @@ class StoredDupeFilter(BaseDupeFilter):
         """Do the store's upkeep; return the stats."""
 
     @abstractmethod
-    def _damaged(self) -> Iterable[str]:
-        ...
-    @abstractmethod
-    def _close(self) -> None:
-        """Close the files."""
+    def _damaged(self) -> Iterable[str]: ...
 
     def request_seen(self, request: Request) -> bool:
         """Add *request*; return whether an equal one was seen before."""
@@ -147,7 +136,8 @@ class StoredDupeFilter(BaseDupeFilter):
                 del self._pending_keys[key]
         except StoreWriteError:
             pass  # it was logged when it began
-        self._set_stats()
+        for name, value in self._upkeep().items():
+            self._crawler.stats.set_value(f"suite/seen/{name}", value)
         self._log_damage()
 
     def _log_damage(self) -> None:
@@ -156,12 +146,6 @@ class StoredDupeFilter(BaseDupeFilter):
                 self._damage.add(line)
                 logger.error("What was seen is known in part only: %s", line)
 
-    def _set_stats(self) -> None:
-        stats = self._upkeep()
-        if self._crawler is not None and self._crawler.stats is not None:
-            for name, value in stats.items():
-                self._crawler.stats.set_value(f"suite/seen/{name}", value)
-
     def close(self, reason: str) -> None:
         """Close the files; without a job directory they are removed."""
         if self._is_open:
@@ -169,7 +153,7 @@ class StoredDupeFilter(BaseDupeFilter):
             if self._pending_keys:
                 lost = counted(len(self._pending_keys), "request was", "requests were")
                 logger.error("%s seen and could not be written", lost)
-            self._close()
+            self._seen.close()
         if self._temporary is not None:
             self._temporary.remove()
         if self._is_open and self._checkpoint is not None:
@@ -201,22 +185,7 @@ class SieveDupeFilter(StoredDupeFilter):
 
     folder = "seen-sieve"
 
-    def __init__(
-        self,
-        folder: str | Path | None,
-        fingerprinter: RequestFingerprinterProtocol,
-        *,
-        debug: bool = False,
-    ) -> None:
-        super().__init__(folder, debug=debug)
-        self._fingerprinter = fingerprinter
-
-    @classmethod
-    def _make(cls, crawler: Crawler) -> Self:
-        fingerprinter = crawler.request_fingerprinter
-        assert fingerprinter is not None
-        debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
-        return cls(job_dir(crawler.settings), fingerprinter, debug=debug)
+    _seen: SieveSet
 
     def _open(self, settings: SuiteSettings) -> None:
         self._seen = SieveSet(
@@ -227,7 +196,8 @@ class SieveDupeFilter(StoredDupeFilter):
         )
 
     def _key(self, request: Request) -> bytes:
-        return self._fingerprinter.fingerprint(request)
+        assert self._crawler.request_fingerprinter is not None
+        return self._crawler.request_fingerprinter.fingerprint(request)
 
     def _add(self, key: bytes) -> bool:
         return self._seen.add_one(key)
@@ -247,9 +217,6 @@ class SieveDupeFilter(StoredDupeFilter):
     def _damaged(self) -> Iterable[str]:
         return self._seen.stats().damaged
 
-    def _close(self) -> None:
-        self._seen.close()
-
 
 class TrieDupeFilter(StoredDupeFilter):
     """Seen requests by URLs, in compressed tries: exact, and readable.
@@ -259,22 +226,16 @@ class TrieDupeFilter(StoredDupeFilter):
 
     folder = "seen-trie"
 
-    def __init__(self, folder: str | Path | None, *, debug: bool = False) -> None:
-        super().__init__(folder, debug=debug)
-        self._fingerprinter: RequestFingerprinterProtocol = RequestFingerprinter()
-
-    @classmethod
-    def _make(cls, crawler: Crawler) -> Self:
-        debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
-        return cls(job_dir(crawler.settings), debug=debug)
+    _seen: TrieStore
 
     def _open(self, settings: SuiteSettings) -> None:
-        used = None if self._crawler is None else self._crawler.request_fingerprinter
+        used = self._crawler.request_fingerprinter
         if type(used) is not RequestFingerprinter:
             raise SettingsError(
                 f"REQUEST_FINGERPRINTER_CLASS = {global_object_name(type(used))!r}: TrieDupeFilter "
                 "knows requests by their URLs; use scrapy_spider_suite.dupefilter.SieveDupeFilter"
             )
+        self._fingerprinter = used
         self._seen = TrieStore(self._path, ids=False)
 
     def _key(self, request: Request) -> str:
@@ -297,6 +258,3 @@ class TrieDupeFilter(StoredDupeFilter):
 
     def _damaged(self) -> Iterable[str]:
         return self._seen.damaged.values()
-
-    def _close(self) -> None:
-        self._seen.close()

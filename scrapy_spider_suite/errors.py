@@ -30,24 +30,13 @@ class FilterError(SettingsError):
     """
 
     def __init__(self, why: str, text: str, line: int, column: int) -> None:
-        before, _, after = self._around(text, line, column)
-        super().__init__(f"line {line}, column {column}: {why}, at {before}>>>{after}")
-        self.why = why
-        self.text = text
-        self.line = line
-        self.column = column
-
-    def pointer(self) -> str:
-        """The line, and a caret below the column."""
-        before, indent, after = self._around(self.text, self.line, self.column)
-        return f"{before}{after}\n{indent}^"
-
-    @staticmethod
-    def _around(text: str, line: int, column: int) -> tuple[str, str, str]:
         lines = text.split("\n")
         whole = lines[line - 1] if line <= len(lines) else ""
         before, after = whole[max(0, column - 41) : column - 1], whole[column - 1 : column + 39]
-        return before, "".join("\t" if sign == "\t" else " " for sign in before), after
+        super().__init__(f"line {line}, column {column}: {why}, at {before}>>>{after}")
+        self.why = why
+        self.line = line
+        self.column = column
 
 
 class JobError(SuiteError):

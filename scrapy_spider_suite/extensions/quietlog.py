@@ -42,65 +42,71 @@ REST = "other messages"
 
 
 @dataclass(slots=True)
-class _Kind:
+class Kind:
+    """Similar lines of one interval.
+
+    Attributes:
+        level: the highest.
+        left: lines that may still be written in this interval.
+        held: lines held back in this interval.
+        last: the last of them.
+        seen: there was a line in this interval.
+    """
+
+    name: str
     level: int
-    left: int  # lines that may be written in this interval
-    held: int = 0  # lines held back in this interval
-    last: str = ""  # the last line held back
-    seen: bool = True  # in this interval
+    left: int
+    held: int = 0
+    last: str = ""
+    seen: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class FoldedLines:
-    """*count* held back lines of *kind*; *level*: highest; *last* line."""
-
-    kind: str
-    level: int
-    count: int
-    last: str
-
-
-class LineFolding:
-    """Keeps count of the kinds of one log."""
+class LineFolding(logging.Filter):
+    """Keeps count of the kinds of one log, and lets the first lines of each pass."""
 
     def __init__(self, first: int = FIRST, kinds_max: int = KINDS_MAX) -> None:
+        super().__init__()
         self._first = first
         self._kinds_max = kinds_max
-        self._kinds: dict[str, _Kind] = {}
+        self._kinds: dict[str, Kind] = {}
+        # Any thread logs; a signal handler in the thread that holds the lock may log, too.
+        self._lock = threading.RLock()
 
-    def __repr__(self) -> str:
-        held = sum(kind.held for kind in self._kinds.values())
-        return f"<LineFolding: {len(self._kinds)} kinds, {held} lines held back>"
+    def filter(self, record: logging.LogRecord) -> bool:
+        passes = getattr(record, _PASSES, None)
+        if passes is None:
+            kind = kind_of(record)
+            passes = kind is None or self.passes(kind, record.levelno, partial(text_of, record))
+            setattr(record, _PASSES, passes)
+            if passes:
+                shorten(record)
+        return bool(passes)
 
-    def passes(self, kind: str, level: int, text: Callable[[], str]) -> bool:
-        """Whether to write a line of *kind*; otherwise it is counted, *text* kept."""
-        known = self._kinds.get(kind)
-        if known is None:
-            if len(self._kinds) >= self._kinds_max:
-                kind = REST
-            known = self._kinds.setdefault(kind, _Kind(level, self._first))
-        known.seen = True
-        known.level = max(known.level, level)
-        if known.left:
-            known.left -= 1
-            return True
-        known.held += 1
-        known.last = text()
-        return False
+    def passes(self, name: str, level: int, text: Callable[[], str]) -> bool:
+        """Whether to write a line of the kind *name*; otherwise it is counted, *text* kept."""
+        with self._lock:
+            if name not in self._kinds and len(self._kinds) >= self._kinds_max:
+                name = REST
+            kind = self._kinds.setdefault(name, Kind(name, level, self._first))
+            kind.seen = True
+            kind.level = max(kind.level, level)
+            if kind.left:
+                kind.left -= 1
+                return True
+            kind.held += 1
+            kind.last = text()
+            return False
 
-    def end_interval(self) -> list[FoldedLines]:
-        """End an interval; return its held back lines, the most frequent first."""
-        held = [
-            FoldedLines(name, kind.level, kind.held, kind.last)
-            for name, kind in self._kinds.items() if kind.held
-        ]  # fmt: skip
-        self._kinds = {name: kind for name, kind in self._kinds.items() if kind.seen}
-        for kind in self._kinds.values():
+    def end_interval(self) -> list[Kind]:
+        """End an interval; return the kinds with held back lines, the most frequent first."""
+        with self._lock:
+            seen = [kind for kind in self._kinds.values() if kind.seen]
             # Still new if it has not used up its first lines.
-            kind.left = max(kind.left, 1)
-            kind.held, kind.last = 0, ""
-            kind.seen = False
-        return sorted(held, key=lambda each: -each.count)
+            self._kinds = {
+                kind.name: Kind(kind.name, kind.level, max(kind.left, 1), seen=False)
+                for kind in seen
+            }
+        return sorted((kind for kind in seen if kind.held), key=lambda kind: -kind.held)
 
 
 _ENGINES = ("scrapy", "scrapy_spider_suite", "twisted", "asyncio", "py.warnings")
@@ -118,7 +124,7 @@ class QuietLog:
 
     def __init__(self, crawler: Crawler, interval: float = INTERVAL) -> None:
         self._crawler = crawler
-        self._filter = _Filter()
+        self._folding = LineFolding()
         self._handlers: list[logging.Handler] = []
         self._ticker = PeriodicTask(interval, self.log_counts)
         crawler.signals.connect(self.opened, signals.spider_opened)
@@ -143,7 +149,7 @@ class QuietLog:
         handlers = logging.getLogger().handlers
         self._handlers = [each for each in handlers if not isinstance(each, LogCounterHandler)]
         for handler in self._handlers:
-            handler.addFilter(self._filter)
+            handler.addFilter(self._folding)
         self._ticker.start()
 
     def stop(self) -> None:
@@ -151,40 +157,14 @@ class QuietLog:
         self._ticker.stop()
         self.log_counts()
         for handler in self._handlers:
-            handler.removeFilter(self._filter)
+            handler.removeFilter(self._folding)
         self._handlers = []
 
     def log_counts(self) -> None:
         """Log the number and the last of held back lines by kind."""
-        for held in self._filter.end_interval():
-            like = "other messages, the last" if held.kind == REST else "more like this"
-            logger.log(held.level, "%s %s: %s", f"{held.count:,}", like, held.last)
-
-
-class _Filter(logging.Filter):
-    def __init__(self) -> None:
-        super().__init__()
-        self._folding = LineFolding()
-        # Any thread logs; a signal handler in the thread that holds the lock may log, too.
-        self._lock = threading.RLock()
-
-    def end_interval(self) -> list[FoldedLines]:
-        with self._lock:
-            return self._folding.end_interval()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        passes = getattr(record, _PASSES, None)
-        if passes is None:
-            kind = kind_of(record)
-            passes = kind is None or self._passes(kind, record)
-            setattr(record, _PASSES, passes)
-            if passes:
-                shorten(record)
-        return bool(passes)
-
-    def _passes(self, kind: str, record: logging.LogRecord) -> bool:
-        with self._lock:
-            return self._folding.passes(kind, record.levelno, partial(text_of, record))
+        for kind in self._folding.end_interval():
+            like = "other messages, the last" if kind.name == REST else "more like this"
+            logger.log(kind.level, "%s %s: %s", f"{kind.held:,}", like, kind.last)
 
 
 def kind_of(record: logging.LogRecord) -> str | None:

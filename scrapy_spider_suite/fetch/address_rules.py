@@ -138,12 +138,6 @@ class AddressPolicy:
         self._trusted: set[str] = set()
         self._withdrawn: set[str] = set()
 
-    def __repr__(self) -> str:
-        if self._all:
-            return "<AddressPolicy: all>"
-        allowed = [*map(str, self._networks), *sorted(self._hosts | self._domains)]
-        return f"<AddressPolicy: public{' and ' if allowed else ''}{', '.join(allowed)}>"
-
     def trust(self, host: str) -> bool:
         """Allow *host* any address until `note_addresses` finds a public one; True if new.
 

@@ -87,9 +87,6 @@ class AresChannel:
             sock_state_cb=self._watch,
         )
 
-    def __repr__(self) -> str:
-        return f"<Channel: {'closed' if self._closed else f'{len(self._open)} open'}>"
-
     @property
     def idle(self) -> bool:
         return not self._open
@@ -209,9 +206,6 @@ class DnsClient:
         self._retired: set[AresChannel] = set()
         self._alone = asyncio.Semaphore(ALONE)
         self._closed = False
-
-    def __repr__(self) -> str:
-        return f"<Succession: {self._current}, {len(self._retired)} retired>"
 
     async def ask(self, host: str, family: socket.AddressFamily, seconds: float) -> DnsAnswer:
         """Return the addresses of *host*, or the code of a failure, within *seconds*."""

@@ -86,8 +86,9 @@ def format_line(fetch: FetchLine) -> bytes:
         f"{_format_number(ms)} {url} {via} {_format_number(depth)} "
         f"{_field(type_)} {_escape_short(digest)} {_field(address)} {_field(reason)}"
     )
-    if said := ",".join(_escape_remark(remark) for remark in remarks[:_REMARKS_MAX] if remark):
-        line += " " + said
+    said = [_field(each.replace(",", "%2C")) for each in remarks[:_REMARKS_MAX] if each]
+    if said:
+        line += " " + ",".join(said)
     return line.encode("ascii") + b"\n"
 
 
@@ -148,18 +149,13 @@ def _escape_short(text: str) -> str:
     return _escape(text[:_FIELD_MAX])[:_FIELD_MAX]
 
 
-@lru_cache(4_096)  # there are few media types, reasons, and addresses at a time
-def _cached_field(text: str) -> str:
-    return _escape_short(text)
+# There are few media types, reasons, and addresses at a time. Their text is cut before the call: a
+# server's header may have 64 KiB, which must not be kept thousands of times.
+_cached_short = lru_cache(4_096)(_escape_short)
 
 
 def _field(text: str) -> str:
-    # Cut first: a server's header may have 64 KiB, which must not be kept thousands of times.
-    return _cached_field(text[:_FIELD_MAX])
-
-
-def _escape_remark(text: str) -> str:
-    return _field(text.replace(",", "%2C"))
+    return _cached_short(text[:_FIELD_MAX])
 
 
 def _format_number(number: int | None) -> int | str:
@@ -354,9 +350,6 @@ class FetchLog:
                 f"the fetch log in {str(folder)!r} cannot be written: {error.strerror}"
             ) from error
         self.tidy()
-
-    def __repr__(self) -> str:
-        return f"<FetchLog {self.folder}: {self.lines} lines, {self.lost} lost>"
 
     def add(self, line: bytes, when: float) -> None:
         """Add a line of a fetch that ended at *when*, for the next `flush`."""

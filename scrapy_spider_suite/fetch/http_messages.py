@@ -58,17 +58,6 @@ def content_length(values: list[bytes]) -> int:
     return int(number)
 
 
-def last_coding(values: list[bytes]) -> bytes:
-    """Return the last ``Transfer-Encoding`` of *values*, in lower case."""
-    return b",".join(values).lower().rpartition(b",")[2].strip()
-
-
-def keep_alive_seconds(values: list[bytes]) -> int | None:
-    """Return the ``timeout`` in ``Keep-Alive`` *values*, or None."""
-    match = _KEEP_ALIVE_TIMEOUT.search(b",".join(values))
-    return int(match[1]) if match else None
-
-
 def repair_head(head: bytes) -> bytes:
     """Return *head* for a strict parser.
 
@@ -233,8 +222,8 @@ class ResponseReader:
     @property
     def keep_alive_timeout(self) -> int | None:
         """Seconds by ``Keep-Alive: timeout=``, or None."""
-        values = self.fields.get(b"Keep-Alive")
-        return keep_alive_seconds(values) if values else None
+        match = _KEEP_ALIVE_TIMEOUT.search(b",".join(self.fields.get(b"Keep-Alive", ())))
+        return int(match[1]) if match else None
 
     # Heads
 
@@ -325,7 +314,7 @@ class ResponseReader:
             return
         codings = self.fields.get(b"Transfer-Encoding")
         if codings is not None:
-            last = last_coding(codings)
+            last = b",".join(codings).lower().rpartition(b",")[2].strip()
             if last == b"chunked":
                 self.framing = Framing.CHUNKED
                 # With a tab behind it, which is allowed, llhttp does not know the word.
@@ -522,7 +511,10 @@ def request_bytes(
         if name in _NEVER_SENT:
             continue
         if name not in _known_names:
-            _check_name(name)
+            if not _TOKEN.fullmatch(name):
+                raise UnsendableRequestError(f"not a header name: {name[:200]!r}")
+            if len(_known_names) < 1024:
+                _known_names.add(name)
         for value in values:
             if b"\n" in value or b"\r" in value:
                 value = b" ".join(value.splitlines())
@@ -531,10 +523,3 @@ def request_bytes(
         lines.append(b"Content-Length: %d" % len(body))
     lines.append(b"\r\n")
     return b"\r\n".join(lines) + body
-
-
-def _check_name(name: bytes) -> None:
-    if not _TOKEN.fullmatch(name):
-        raise UnsendableRequestError(f"not a header name: {name[:200]!r}")
-    if len(_known_names) < 1024:
-        _known_names.add(name)

@@ -150,17 +150,10 @@ def refuse(error: Exception) -> NoReturn:
     handlers = logging.getLogger().handlers
     if handlers and not any(getattr(h, "stream", None) is sys.stderr for h in handlers):
         print(f"scrapy_spider_suite: {line}", file=sys.stderr)
-    _silence_twisted()
-    raise SystemExit(int(exit_code_for_error(error))) from None
-
-
-def _silence_twisted() -> None:
-    """Silence the report of the unhandled Deferred in which the process ends.
-
-    Older releases of Twisted report it twice, with a traceback.
-    """
+    # Older releases of Twisted report the unhandled Deferred twice, with a traceback.
     logging.getLogger("twisted").disabled = True
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False)
+    raise SystemExit(int(exit_code_for_error(error))) from None
 
 
 def refuse_crawl(crawler: Crawler, error: Exception) -> None:

@@ -22,7 +22,6 @@ from scrapy_spider_suite.extensions.quietlog import (
     FIRST,
     LineFolding,
     QuietLog,
-    _Filter,
     kind_of,
     shorten,
 )
@@ -277,7 +276,7 @@ def test_threads_take_turns() -> None:
             inside.pop()
             return passes
 
-    folded = _Filter()
+    folded = LineFolding()
     folded._folding = Alone()
     line = logging.LogRecord("scrapy", logging.INFO, "here", 1, "one kind", (), None)
     with ThreadPoolExecutor(4) as pool:

@@ -191,14 +191,6 @@ def test_bad_exceptions(entry: str) -> None:
     assert str(caught.value).startswith(f"{entry!r} is not an address")
 
 
-def test_repr() -> None:
-    """A policy says what it allows."""
-    assert repr(AddressPolicy(True)) == "<AddressPolicy: all>"
-    assert repr(PUBLIC_ONLY) == "<AddressPolicy: public>"
-    allowed = AddressPolicy([".b", "a", "10.0.0.0/8"])
-    assert repr(allowed) == "<AddressPolicy: public and 10.0.0.0/8, .b, a>"
-
-
 @pytest.mark.parametrize(
     ("host", "address"),
     [

@@ -249,11 +249,11 @@ def test_what_names_no_host_is_refused(target: str) -> None:
 
 def test_a_long_word_is_not_kept() -> None:
     """Of a server's header of 64 KiB, the log's memory of words holds the beginning only."""
-    fetchline._cached_field.cache_clear()
+    fetchline._cached_short.cache_clear()
     fetch = fetch_of(1)
     lines = {format_line(fetch._replace(type="x" * 100 + str(tail) * 65_000)) for tail in range(3)}
     assert len(lines) == 1
-    assert fetchline._cached_field.cache_info().currsize == len({"x", fetch.address, fetch.reason})
+    assert fetchline._cached_short.cache_info().currsize == len({"x", fetch.address, fetch.reason})
 
 
 def test_an_address_is_found_by_what_was_connected_to(log: FetchLog) -> None:
