@@ -61,9 +61,9 @@ _BOTH = (
         _DOWNLOADER, f"{_OURS}.downloadermiddlewares.useragent.HostUserAgentMiddleware", order=90
     ),
     # The last to see the output of a page: ties the page to its new requests.
-    Component(_SPIDER, f"{_OURS}.spidermiddlewares.page_parents.PageParentMiddleware", order=1),
+    Component(_SPIDER, f"{_OURS}.spidermiddlewares.pages.PageParentMiddleware", order=1),
     # Before links are followed: an unwanted page goes no further.
-    Component(_SPIDER, f"{_OURS}.spidermiddlewares.page_filters.PageFilterMiddleware", order=940),
+    Component(_SPIDER, f"{_OURS}.spidermiddlewares.pages.PageFilterMiddleware", order=940),
     # Scrapy's own is a pickle, which runs any code in it.
     Component(
         _EXTENSION, f"{_OURS}.extensions.persistence.SpiderState",
@@ -86,7 +86,7 @@ BY_SETTING = {
     "items_dir": Component(_PIPELINE, f"{_OURS}.pipelines.sinks.ItemPackPipeline", order=1_000),
     # Nearer to the spider than the middlewares that filter its output.
     "page_items": Component(
-        _SPIDER, f"{_OURS}.spidermiddlewares.page_links.PageItemMiddleware", order=960
+        _SPIDER, f"{_OURS}.spidermiddlewares.pages.PageItemMiddleware", order=960
     ),
 }
 """The components that a setting of the suite switches on, by the name of its field."""
@@ -94,7 +94,7 @@ COMPONENTS: dict[Profile, tuple[Component, ...]] = {
     "spider": (
         *_BOTH,
         # At the place of FollowMiddleware in the broad profile.
-        Component(_SPIDER, f"{_OURS}.spidermiddlewares.page_links.LinkCountMiddleware", order=950),
+        Component(_SPIDER, f"{_OURS}.spidermiddlewares.pages.LinkCountMiddleware", order=950),
     ),
     "broad": (
         *_BOTH,
@@ -112,7 +112,7 @@ COMPONENTS: dict[Profile, tuple[Component, ...]] = {
         # Before Scrapy's LogStats (0), whose first line it leaves out, too.
         Component(_EXTENSION, f"{_OURS}.extensions.progress.ProgressLine", order=-1),
         # Nearest to the spider: only links that the others let through are followed.
-        Component(_SPIDER, f"{_OURS}.spidermiddlewares.page_links.FollowMiddleware", order=950),
+        Component(_SPIDER, f"{_OURS}.spidermiddlewares.pages.FollowMiddleware", order=950),
     ),
 }  # fmt: skip
 """The middlewares and extensions of each profile."""

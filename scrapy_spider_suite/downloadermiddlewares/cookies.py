@@ -1,7 +1,7 @@
 """Cookies for crawls of very many hosts: a bounded jar for each registered domain, as bytes.
 
-A domain has at most `COOKIES_PER_DOMAIN` cookies (RFC 6265 §6.1) in at most `MAX_BYTES`, and only
-the `MAX_HOSTS` domains used last have any. A site cannot delete cookies of another one by an
+A domain has at most `COOKIES_PER_DOMAIN` cookies (RFC 6265 §6.1) in at most 4 KiB, and only
+the 10,000 domains used last have any. A site cannot delete cookies of another one by an
 expired cookie of its domain, as it can in one jar for all.
 """
 
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector
 
 COOKIES_PER_DOMAIN = 50
-MAX_BYTES = 4096
-"""Bytes of cookies that are kept of one domain."""
-MAX_HOSTS = 10_000
-"""Domains that have cookies."""
 
 JarKey = tuple[Hashable, str]
 """A request's ``cookiejar`` (None without one) and the registered domain of its host."""
@@ -43,22 +39,18 @@ class HostCookiesMiddleware(CookiesMiddleware):
     """Scrapy's cookies middleware with bounded jars; its settings and meta keys hold.
 
     Stats: ``suite/cookies/dropped`` counts cookies beyond a domain's bounds,
-    ``suite/cookies/domains_forgotten`` domains beyond `MAX_HOSTS`.
+    ``suite/cookies/domains_forgotten`` domains beyond `max_hosts`.
     """
 
-    def __init__(
-        self,
-        debug: bool = False,
-        *,
-        max_bytes: int = MAX_BYTES,
-        max_hosts: int = MAX_HOSTS,
-        stats: StatsCollector | None = None,
-    ) -> None:
+    max_bytes = 4096
+    """Bytes of cookies that are kept of one domain."""
+    max_hosts = 10_000
+    """Domains that have cookies."""
+
+    def __init__(self, debug: bool = False, *, stats: StatsCollector | None = None) -> None:
         super().__init__(debug)
         self.changed: set[JarKey] | None = None
         self._rows: OrderedDict[JarKey, bytes] = OrderedDict()  # used last, last
-        self._max_bytes = max_bytes
-        self._max_hosts = max_hosts
         self._stats = stats
 
     @classmethod
@@ -141,9 +133,7 @@ class HostCookiesMiddleware(CookiesMiddleware):
 
     def _store(self, key: JarKey, cookies: list[Cookie]) -> None:
         packed = pack_cookies(cookies) if cookies else None
-        if packed is not None and (
-            len(packed) > self._max_bytes or len(cookies) > COOKIES_PER_DOMAIN
-        ):
+        if packed and (len(packed) > self.max_bytes or len(cookies) > COOKIES_PER_DOMAIN):
             fitting = self._fitting(cookies)
             self._count("dropped", len(cookies) - len(fitting))
             packed = pack_cookies(fitting) if fitting else None
@@ -151,16 +141,13 @@ class HostCookiesMiddleware(CookiesMiddleware):
             self._note(key)
         if packed is not None:
             self._rows[key] = packed
-        if len(self._rows) > self._max_hosts:
-            self._forget_oldest()
-
-    def _forget_oldest(self) -> None:
-        self._note(self._rows.popitem(last=False)[0])
-        self._count("domains_forgotten", 1)
+        if len(self._rows) > self.max_hosts:
+            self._note(self._rows.popitem(last=False)[0])
+            self._count("domains_forgotten", 1)
 
     def _fitting(self, cookies: list[Cookie]) -> list[Cookie]:
         """Return the newest cookies that fit, in their order, without ones that are too big."""
-        left = self._max_bytes - 3  # the longest header that an array of so few can have
+        left = self.max_bytes - 3  # the longest header that an array of so few can have
         fitting: list[Cookie] = []
         for cookie in reversed(cookies):
             size = len(pack_cookies([cookie])) - 1

@@ -30,6 +30,8 @@ from scrapy_spider_suite.store.counters import OTHER, FetchTotals
 from scrapy_spider_suite.urls.page_digests import sha1_of, warc_digest
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
@@ -72,7 +74,7 @@ class FetchRecorder:
         folder, log = suite_settings(crawler).fetch_log, None
         if isinstance(folder, Path):
             try:
-                log = _open_log(folder, suite_settings(crawler))
+                log = FetchLog(folder, most=suite_settings(crawler).fetch_log_max)
             except SettingsError as error:
                 refuse_crawl(crawler, error)
         return cls(crawler, log)
@@ -85,7 +87,8 @@ class FetchRecorder:
         self._tallies.add(before)
         if self._log is None and crawl.settings.fetch_log is True and crawl.job is not None:
             try:
-                self._log = _open_log(crawl.job.folder / LOG_FOLDER, crawl.settings)
+                folder = crawl.job.folder / LOG_FOLDER
+                self._log = FetchLog(folder, most=crawl.settings.fetch_log_max)
             except SettingsError as error:
                 logger.error("%s; the crawl goes on without it", error)
         self._wanted = self._log is not None
@@ -125,14 +128,14 @@ class FetchRecorder:
         self._warned = log.error is not None
 
     def fetched(self, fetched: FinishedFetch) -> None:
-        kind = _kind(fetched)
+        kind = PAGE
+        if fetched.lease is None:
+            kind = ROBOTS if urlparse_cached(fetched.request).path == "/robots.txt" else ASIDE
         fetch = _fetch(fetched, kind, with_digest=self._wanted)
-        media_type = fetch.type or "-"
-        if not _TYPE.fullmatch(media_type):
-            media_type = OTHER if fetch.type else media_type
-        self._tallies.count(
-            str(fetch.status or fetch.reason), media_type, kind, fetch.bytes, fetch.ms
-        )
+        type_ = fetch.type or "-"
+        if fetch.type and not _TYPE.fullmatch(fetch.type):
+            type_ = OTHER
+        self._tallies.count(str(fetch.status or fetch.reason), type_, kind, fetch.bytes, fetch.ms)
         if not self._wanted:
             return
         line = format_line(fetch)
@@ -142,35 +145,33 @@ class FetchRecorder:
             self._log.add(line, fetch.time)
 
 
-def _open_log(folder: Path, settings: SuiteSettings) -> FetchLog:
-    return FetchLog(folder, most=settings.fetch_log_max)
-
-
-def _kind(fetched: FinishedFetch) -> str:
-    if fetched.lease is not None:
-        return PAGE
-    return ROBOTS if urlparse_cached(fetched.request).path == "/robots.txt" else ASIDE
-
-
 def _fetch(fetched: FinishedFetch, kind: str, *, with_digest: bool) -> FetchLine:
     # Nothing here depends on what a project puts into its meta.
     request, lease, response = fetched.request, fetched.lease, fetched.response
     if isinstance(fetched.error, UnwantedMediaType):
         response = fetched.error.response  # its head tells more than nothing
-    flags = () if response is None else response.flags
+    flags: Collection[str] = ()
+    status, body, type_, digest = None, b"", "", ""
+    address = request.meta.get(ADDRESS) or ""
+    if response is not None:
+        flags, status, body = response.flags, response.status, response.body
+        type_ = media_type(field_text(response.headers, "Content-Type"))
+        if with_digest and body:  # as in a WARC-Payload-Digest: SHA-1 in base 32
+            digest = warc_digest(sha1_of(body)).removeprefix("sha1:")
+        address = response.ip_address or address
     depth = request.meta.get("depth") if lease is None else lease.entry.depth
     via = request.meta.get(VIA) or field_text(request.headers, "Referer")
     return FetchLine(
         time=fetched.ended,
-        status=None if response is None else response.status,
-        bytes=0 if response is None else len(response.body),
+        status=status,
+        bytes=len(body),
         ms=round(fetched.seconds * 1_000),
         url=request.url,
         via=str(via),
         depth=depth if isinstance(depth, int) else None,
-        type=_media_type(response),
-        digest=_digest(response) if with_digest else "",
-        address=_address(request.meta.get(ADDRESS), response),
+        type=type_,
+        digest=digest,
+        address=str(address),
         reason=_reason(fetched.response, fetched.error),
         remarks=(
             *(() if kind == PAGE else (kind,)),
@@ -186,19 +187,3 @@ def _reason(response: Response | None, error: BaseException | None) -> str:
     if error is not None:
         return event_of_error(error)
     return event_of_status(0 if response is None else response.status)
-
-
-def _media_type(response: Response | None) -> str:
-    return "" if response is None else media_type(field_text(response.headers, "Content-Type"))
-
-
-def _digest(response: Response | None) -> str:
-    # As in a WARC-Payload-Digest: SHA-1 in base 32.
-    if response is None or not response.body:
-        return ""
-    return warc_digest(sha1_of(response.body)).removeprefix("sha1:")
-
-
-def _address(booked: str | None, response: Response | None) -> str:
-    actual = None if response is None else response.ip_address
-    return str(actual or booked or "")

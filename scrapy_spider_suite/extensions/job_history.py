@@ -55,7 +55,7 @@ class JobHistoryWriter:
         self._crawler = crawler
         self._run = uuid.uuid4().hex[:12]
         self._filters: dict[str, str] = {}
-        self._chronicle: JobHistory | None = None
+        self._history: JobHistory | None = None
         self._hashing: asyncio.Task[None] | None = None
         self._failed = False
         self._ticker = PeriodicTask(_FILTER_PERIOD, self._write_filters)
@@ -74,8 +74,8 @@ class JobHistoryWriter:
         crawl = get_crawl(self._crawler)
         if crawl.job is None:
             return
-        self._chronicle = JobHistory(crawl.job.folder)
-        last, self._filters = self._chronicle.last()
+        self._history = JobHistory(crawl.job.folder)
+        last, self._filters = self._history.last()
         suite, scrapy = crawl.settings.as_stored(), self._scrapy(crawl.settings)
         rows = [self._begun(crawl.settings, digest_of(suite))]
         if (last.get("suite"), last.get("scrapy")) != (suite, scrapy):
@@ -83,7 +83,7 @@ class JobHistoryWriter:
                 self._row("settings", digest=digest_of(suite), suite=suite, scrapy=scrapy)
             )
         self._write(*rows, *self._changed_filters())
-        self._hashing = asyncio.ensure_future(self._note_seeds(crawl.settings))
+        self._hashing = asyncio.ensure_future(self._write_seeds(crawl.settings))
         self._ticker.start()
 
     def changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
@@ -95,7 +95,7 @@ class JobHistoryWriter:
 
     async def closed(self, reason: str) -> None:
         self._ticker.stop()
-        if self._chronicle is not None:
+        if self._history is not None:
             counters = get_crawl(self._crawler).frontier.counters
             counts = {name: getattr(counters, name) for name in _COUNTS}
             self._write(*self._changed_filters(), self._row("ended", reason=reason, counts=counts))
@@ -138,7 +138,7 @@ class JobHistoryWriter:
             )),
         }
 
-    async def _note_seeds(self, settings: SuiteSettings) -> None:
+    async def _write_seeds(self, settings: SuiteSettings) -> None:
         # In a thread: a file may have gigabytes.
         spider = self._crawler.spider
         sources = [*settings.seeds, *getattr(spider, "start_urls", ()),
@@ -150,10 +150,10 @@ class JobHistoryWriter:
         return {"when": round(time.time(), 3), "run": self._run, "event": event, **facts}
 
     def _write(self, *rows: dict[str, Any]) -> None:
-        if self._chronicle is None or not rows:
+        if self._history is None or not rows:
             return
         try:
-            self._chronicle.append(*rows)
+            self._history.append(*rows)
         except OSError as error:
             if not self._failed:
                 logger.error("the chronicle of the job cannot be written: %s", error)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from scrapy import Spider, signals
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
@@ -49,19 +49,16 @@ SLICE = 0.02
 
 
 class SavedCookies:
-    """Keeps cookie jars over a restart, in the mapping of *open_kv*.
+    """Keeps cookie jars over a restart, in the job's store.
 
-    Changed jars of ``CookiesMiddleware`` or `HostCookiesMiddleware` are written every *period*
-    seconds and at the end, session cookies included.
+    Changed jars of ``CookiesMiddleware`` or `HostCookiesMiddleware` are written every
+    `COOKIES_PERIOD` seconds and at the end, session cookies included.
     """
 
-    def __init__(
-        self, crawler: Crawler, open_kv: Callable[[], KV | None], period: float = COOKIES_PERIOD
-    ) -> None:
+    def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._open_kv = open_kv
-        self._ticker = PeriodicTask(period, self.save)
-        self._jars: _Jars | None = None
+        self._ticker = PeriodicTask(COOKIES_PERIOD, self.save)
+        self._jars: _ScrapyJars | _HostJars | None = None
         crawler.signals.connect(self.spider_opened, signals.spider_opened)
         crawler.signals.connect(self.spider_closed, signals.spider_closed)
 
@@ -70,12 +67,12 @@ class SavedCookies:
         """Raises `NotConfigured`: no cookies, or no job directory."""
         if not crawler.settings.getbool("COOKIES_ENABLED") or not uses_job(crawler):
             raise NotConfigured
-        return cls(crawler, partial(job_kv, crawler, "cookies"))
+        return cls(crawler)
 
     def spider_opened(self) -> None:
         """Fill the jars with the cookies of the last run."""
         middleware = self._crawler.get_downloader_middleware(CookiesMiddleware)
-        kv = self._open_kv()
+        kv = job_kv(self._crawler, "cookies")
         if middleware is None or kv is None:
             return
         if isinstance(middleware, HostCookiesMiddleware):
@@ -87,19 +84,12 @@ class SavedCookies:
 
     def spider_closed(self) -> None:
         self._ticker.stop()
+        self.save(float("inf"))
+
+    def save(self, seconds: float | None = None) -> None:
+        """Save changed jars for at most *seconds*, by default `SLICE`."""
         if self._jars is not None:
-            self._jars.save(float("inf"))
-
-    def save(self) -> None:
-        """Save changed jars for at most `SLICE` seconds."""
-        if self._jars is not None:
-            self._jars.save(SLICE)
-
-
-class _Jars(Protocol):
-    def restore(self, now: float) -> None: ...
-
-    def save(self, seconds: float) -> None: ...
+            self._jars.save(SLICE if seconds is None else seconds)
 
 
 class _JarRows:
@@ -109,8 +99,8 @@ class _JarRows:
         self._values = ValueCodec()
         self._warned = False
 
-    def read(self, now: float) -> list[tuple[Any, list[Cookie]]]:
-        """Return each key with its unexpired cookies."""
+    def read(self, now: float) -> dict[Any, list[Cookie]]:
+        """Return the unexpired cookies of each key."""
         found: dict[Any, list[Cookie]] = {}
         for row, packed in self._kv.items(self._prefix):
             try:
@@ -118,7 +108,7 @@ class _JarRows:
                 found[key] = unpack_cookies(packed, now)
             except (CodecError, TypeError) as error:  # TypeError: no hash, so never a jar's key
                 logger.error("a cookie jar of the job directory cannot be read: %s", error)
-        return list(found.items())
+        return found
 
     def write(self, key: Hashable, packed: bytes | None) -> None:
         try:
@@ -145,7 +135,7 @@ class _ScrapyJars:
         self._round: list[Hashable] = []  # keys of the jars that are still to be looked at
 
     def restore(self, now: float) -> None:
-        for key, cookies in self._rows.read(now):
+        for key, cookies in self._rows.read(now).items():
             self._written[key] = 0
             for cookie in cookies:
                 self._jars[key].set_cookie(cookie)
@@ -186,7 +176,7 @@ class _HostJars:
 
     def restore(self, now: float) -> None:
         self._middleware.changed = self._changed
-        for key, cookies in self._rows.read(now):
+        for key, cookies in self._rows.read(now).items():
             match key:
                 case (jar, str(domain)):
                     self._changed.add(key)
@@ -292,67 +282,48 @@ _UNREADABLE = b"state.unreadable"
 
 
 class SpiderState:
-    """Keeps ``spider.state`` over restarts, without pickle, in the mapping of *open_kv*.
+    """Keeps ``spider.state`` over restarts, without pickle, in the job's store.
 
     ``state`` may hold any value that requests may (`store.request_codec`). It is saved at the end
-    and, if changed, every *period* seconds.
-
-    *storable*: prefixes of further classes; *pickle*: Scrapy's file; *modules*: SPIDER_MODULES.
+    and, if changed, every `STATE_PERIOD` seconds.
     """
 
-    def __init__(
-        self,
-        open_kv: Callable[[], KV | None],
-        storable: Iterable[str] = (),
-        pickle: Path | None = None,
-        period: float = STATE_PERIOD,
-        modules: Iterable[str] = (),
-    ) -> None:
-        self._open_kv = open_kv
-        self._storable = tuple(storable)
-        self._modules = tuple(modules)
-        self._pickle = pickle
-        self._period = period
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
         self._kv: KV | None = None
         self._ticker: PeriodicTask | None = None
         self._saved: int | None = None  # the hash of what was written last
         self._reported: set[str] = set()
+        crawler.signals.connect(self.spider_opened, signals.spider_opened)
+        crawler.signals.connect(self.spider_closed, signals.spider_closed)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Raises `NotConfigured` if the crawl has no job directory."""
         if not uses_job(crawler):
             raise NotConfigured
-        settings = suite_settings(crawler)
-        pickle = Path(str(settings.project.jobdir), "spider.state")
-        extension = cls(
-            partial(job_kv, crawler, "spiderstate"), settings.storable, pickle,
-            modules=crawler.settings.getlist("SPIDER_MODULES"),
-        )  # fmt: skip
-        crawler.signals.connect(extension.spider_opened, signals.spider_opened)
-        crawler.signals.connect(extension.spider_closed, signals.spider_closed)
-        return extension
+        return cls(crawler)
 
     def spider_opened(self, spider: Spider) -> None:
         """Give *spider* the state of the last run."""
-        if self._pickle is not None and self._pickle.exists():
+        settings = suite_settings(self._crawler)
+        pickle = Path(str(settings.project.jobdir), "spider.state")
+        if pickle.exists():
             logger.warning(
                 "%s was written by Scrapy as a pickle, which may run anything: it is not read. "
                 "spider.state begins with what this extension kept; delete the file when it is of "
                 "no use.",
-                self._pickle,
+                pickle,
             )
         state: dict[Any, Any] = {}
-        self._kv = self._open_kv()
+        self._kv = job_kv(self._crawler, "spiderstate")
         if self._kv is not None:
-            self._values = self._codec(spider)
+            modules = self._crawler.settings.getlist("SPIDER_MODULES")
+            self._values = RequestCodec.from_spider(spider, modules, settings.storable).values
             state = self._load(self._kv)
-            self._ticker = PeriodicTask(self._period, partial(self.save, spider))
+            self._ticker = PeriodicTask(STATE_PERIOD, partial(self.save, spider))
             self._ticker.start()
         vars(spider)["state"] = state
-
-    def _codec(self, spider: Spider) -> ValueCodec:
-        return RequestCodec.from_spider(spider, self._modules, self._storable).values
 
     def spider_closed(self, spider: Spider) -> None:
         if self._ticker is not None:

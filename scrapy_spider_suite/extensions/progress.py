@@ -57,7 +57,10 @@ class _StatusLine:
             handler.setStream(self._terminal)
 
     def show(self, parts: list[str], ways: Sequence[str] = ()) -> None:
-        width = self._width()
+        try:
+            width = os.get_terminal_size(self._terminal.fileno()).columns
+        except OSError:
+            width = _COLUMNS
         line = next((each for each in ways if len(each) < width), "")
         for part in parts:
             longer = f"{line}, {part}" if line else part
@@ -73,12 +76,6 @@ class _StatusLine:
 
     def flush(self) -> None:
         self._terminal.flush()
-
-    def _width(self) -> int:
-        try:
-            return os.get_terminal_size(self._terminal.fileno()).columns
-        except OSError:
-            return _COLUMNS
 
 
 class _Pace:
@@ -160,18 +157,14 @@ class ProgressLine:
             return True
         return type(self._crawler.get_extension(LogStats)) is not LogStats
 
-    def _note(self, now: float) -> None:
-        counters = self._crawl.frontier.counters
+    def _sample(self) -> None:
+        counters, now = self._crawl.frontier.counters, time.monotonic()
         self._pace.note(now, counters.done, counters.bytes, self._crawl.frontier.pending)
 
-    def _sample(self) -> None:
-        self._note(time.monotonic())
-
     def _show(self) -> None:
-        now = time.monotonic()
-        self._note(now)
+        self._sample()
         if self._status is None:
-            logger.info(self.line(now))
+            logger.info(self.line(time.monotonic()))
         else:
             self._status.show(self.parts(), self._pauses())
 

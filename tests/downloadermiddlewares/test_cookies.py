@@ -51,7 +51,9 @@ def deletes_another_sites(host: str, domain: str, rest: str) -> bool:
 def counted(**bounds: Any) -> tuple[HostCookiesMiddleware, MemoryStatsCollector]:
     """A middleware with *bounds*, and its stats."""
     stats = MemoryStatsCollector(get_crawler())
-    return HostCookiesMiddleware(stats=stats, **bounds), stats
+    middleware = HostCookiesMiddleware(stats=stats)
+    vars(middleware).update(bounds)
+    return middleware, stats
 
 
 class TestLikeScrapys:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 import scrapy.downloadermiddlewares.cookies
@@ -20,7 +21,6 @@ from scrapy.signalmanager import SignalManager
 from scrapy.utils.test import get_crawler
 from support.codec_values import in_a_loop, until
 
-import scrapy_spider_suite.store.job_directory
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
 from scrapy_spider_suite.extensions import persistence as module
 from scrapy_spider_suite.extensions.persistence import SavedCookies
@@ -58,14 +58,18 @@ def run(
 
     async def crawl() -> None:
         crawler = cast(Crawler, StubCrawler(middleware))
-        maintenance = SavedCookies(crawler, lambda: kv, period)
+        maintenance = SavedCookies(crawler)
         maintenance.spider_opened()
         used = use(middleware)
         if asyncio.iscoroutine(used):
             await used
         maintenance.spider_closed()
 
-    in_a_loop(crawl())
+    with (
+        patch.object(module, "job_kv", lambda crawler, name: kv),
+        patch.object(module, "COOKIES_PERIOD", period),
+    ):
+        in_a_loop(crawl())
 
 
 def receive(middleware: CookiesMiddleware, *cookies: str, url: str = URL, jar: Any = None) -> None:
@@ -223,7 +227,8 @@ def test_rows_beyond_this_runs_bounds() -> None:
 
     run(kv, HostCookiesMiddleware(), use)
     assert len(kv) == 5
-    run(kv, HostCookiesMiddleware(max_hosts=2))
+    with patch.object(HostCookiesMiddleware, "max_hosts", 2):
+        run(kv, HostCookiesMiddleware())
     assert len(kv) == 2
 
 
@@ -238,8 +243,7 @@ def test_nothing_to_keep() -> None:
 
 def test_from_crawler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It needs cookies and a job directory, and asks the job only when the spider opens."""
-    directory = scrapy_spider_suite.store.job_directory
-    monkeypatch.setattr(directory, "job_kv", lambda crawler, name: pytest.fail(name))
+    monkeypatch.setattr(module, "job_kv", lambda crawler, name: pytest.fail(name))
     for settings in ({}, {"JOBDIR": str(tmp_path), "COOKIES_ENABLED": False}):
         crawler = get_crawler(settings_dict=settings)
         crawler.crawling = True

@@ -91,7 +91,7 @@ def test_the_line(crawler: Any, run: Any) -> None:
     counters.done += 200
     counters.bytes += 3_000_000
     frontier.waits.count(now, now + frontier.wall_offset)
-    shown._note(now)
+    shown._pace.note(now, counters.done, counters.bytes, frontier.pending)
     assert re.fullmatch(
         r"1,434 pages \([\d.]+/s, 1\.\d MB/s\), 3 URLs to go \(no end in sight\), 0 under way; "
         r"3 hosts wait: 3 name look-up; 5 failed",

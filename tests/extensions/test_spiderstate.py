@@ -8,25 +8,32 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from scrapy import Request
 from scrapy.exceptions import NotConfigured
-from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 from support.codec_values import Book, CodecSpider, Colour, in_a_loop, same, until
 
+from scrapy_spider_suite.extensions import persistence
 from scrapy_spider_suite.extensions.persistence import SpiderState
 from scrapy_spider_suite.store.interface import MemoryKV
 
+NOWHERE = Path("no", "job")
 
-def run(kv: MemoryKV | None, change: Callable[[Any], Any], **options: Any) -> Any:
+
+def run(
+    kv: MemoryKV | None, change: Callable[[Any], Any], period: float = 60, jobdir: Path = NOWHERE
+) -> Any:
     """Open and close a spider; between, *change* its state. Return the state it had at first."""
 
     async def crawl() -> Any:
-        spider = CodecSpider()
-        spider.settings = Settings({"SPIDER_MODULES": ["support"]})
-        extension = SpiderState(lambda: kv, **options)
+        settings = {"SPIDER_MODULES": ["support"], "JOBDIR": str(jobdir)}
+        crawler = get_crawler(CodecSpider, settings)
+        crawler.crawling = True
+        spider = CodecSpider.from_crawler(crawler)
+        extension = SpiderState.from_crawler(crawler)
         extension.spider_opened(spider)
         first = dict(vars(spider)["state"])
         changed = change(spider)
@@ -35,7 +42,11 @@ def run(kv: MemoryKV | None, change: Callable[[Any], Any], **options: Any) -> An
         extension.spider_closed(spider)
         return first
 
-    return in_a_loop(crawl())
+    with (
+        patch.object(persistence, "job_kv", lambda crawler, name: kv),
+        patch.object(persistence, "STATE_PERIOD", period),
+    ):
+        return in_a_loop(crawl())
 
 
 def test_kept_over_a_restart() -> None:
@@ -137,7 +148,7 @@ def test_a_pickle_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     file = tmp_path / "spider.state"
     file.write_bytes(pickle.dumps(Bomb()))
     before = file.read_bytes()
-    assert run(MemoryKV(), lambda spider: None, pickle=file) == {}
+    assert run(MemoryKV(), lambda spider: None, jobdir=tmp_path) == {}
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "it is not read" in caplog.text
     assert file.read_bytes() == before
@@ -148,22 +159,3 @@ def test_without_a_job() -> None:
     assert run(None, lambda spider: spider.state.update(a=print)) == {}
     with pytest.raises(NotConfigured):
         SpiderState.from_crawler(get_crawler())
-
-
-def test_from_crawler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a job directory the extension opens the job's rows when the spider opens."""
-    kv = MemoryKV()
-    path = "scrapy_spider_suite.extensions.persistence.job_kv"
-    monkeypatch.setattr(path, lambda crawler, name: kv)
-    crawler = get_crawler(CodecSpider, {"JOBDIR": str(tmp_path)})
-    crawler.crawling = True
-    extension = SpiderState.from_crawler(crawler)
-
-    async def crawl() -> None:
-        spider = CodecSpider.from_crawler(crawler)
-        extension.spider_opened(spider)
-        vars(spider)["state"]["a"] = 1
-        extension.spider_closed(spider)
-
-    in_a_loop(crawl())
-    assert kv.get(b"state") is not None

@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.empty_runs import STARTED
-from scrapy_spider_suite.spidermiddlewares.page_parents import PageParentMiddleware
+from scrapy_spider_suite.spidermiddlewares.pages import PageParentMiddleware
 
 
 class Handed(Spider):

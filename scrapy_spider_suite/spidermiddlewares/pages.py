@@ -1,0 +1,338 @@
+"""Spider middlewares: pages are filtered, their links followed, their output tied to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from scrapy import Request, signals
+from scrapy.exceptions import NotConfigured
+from scrapy.http import HtmlResponse, Response
+from twisted.python.failure import Failure
+
+from scrapy_spider_suite.crawl.assembly import open_crawl
+from scrapy_spider_suite.crawl.context import (
+    STARTING,
+    follows_links,
+    get_crawl,
+    has_crawl,
+)
+from scrapy_spider_suite.crawl.empty_runs import ANSWERED, STARTED, is_noted, note_fact
+from scrapy_spider_suite.crawl.filters import get_filters
+from scrapy_spider_suite.crawl.links import LinkFollower, LinkReader, has_links
+from scrapy_spider_suite.crawl.requests import SITEMAP, detach_from_page, is_disk_full
+from scrapy_spider_suite.exceptions import FilterRefused
+from scrapy_spider_suite.fetch.http_messages import ADDRESS
+from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
+from scrapy_spider_suite.items import PageItem
+from scrapy_spider_suite.packs import Link
+from scrapy_spider_suite.runtime.event_loop import TimeSlices
+from scrapy_spider_suite.settings.suite import suite_settings
+from scrapy_spider_suite.signals import item_not_exported
+from scrapy_spider_suite.spiders import BroadSpider
+from scrapy_spider_suite.urls.filters import Stage
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+
+
+class PageParentMiddleware:
+    """Spider middleware for order 1: its output is what the engine gets."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> PageParentMiddleware:
+        return cls(crawler)
+
+    def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterable[Any]:
+        """Note the parent page of each request and each `PageItem`."""
+        for output in result:
+            self._note(response, output)
+            yield output
+
+    async def process_spider_output_async(
+        self, response: Response, result: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
+        """Note the parent page of each request and each `PageItem`."""
+        async for output in result:
+            self._note(response, output)
+            yield output
+
+    def _note(self, response: Response, output: Any) -> None:
+        if isinstance(output, PageItem):
+            output.owner = response.request
+        elif isinstance(output, Request) and response.request is not None:
+            detach_from_page(output)
+            crawl = get_crawl(self._crawler)
+            lease = crawl.leases.get(response.request)
+            if lease is not None:
+                crawl.translator.parents[output] = lease
+
+    async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """Yield from ``start()``, unless an earlier run of this job has run it to its end.
+
+        It runs again with another scheduler, which may have lost its requests, and if it yielded
+        nothing. Scrapy's engine reads without a pause while it can send nothing: so this reads in
+        slices of time.
+        """
+        crawl = get_crawl(self._crawler)
+        once = crawl.job is not None and crawl.engine is not None
+        if once and is_noted(crawl, STARTED):
+            logger.info("start() ran to its end in an earlier run of this job: not run again")
+            return
+        outputs, turns, items = aiter(start), TimeSlices(), _StartItems(crawl.crawler)
+        while True:
+            await turns.yield_turn()
+            # Between two outputs, the engine runs in this task.
+            STARTING.set(True)
+            crawl.seeds.start.task = asyncio.current_task()
+            try:
+                output = await anext(outputs)
+            except StopAsyncIteration:
+                break
+            finally:
+                STARTING.set(False)
+                crawl.seeds.start.task, crawl.seeds.start.waits = None, False
+            if isinstance(output, Request):
+                open_crawl(self._crawler).trusted.add_start(output)
+            else:
+                items.begin()
+            yield output
+        if not once:
+            return
+        await items.through()
+        # Queued URLs may be another agent's.
+        came = items.any or crawl.agent is not None or crawl.frontier.counters.has_urls
+        if came and not (crawl.seeds.start.volatile or items.lost or crawl.stopping):
+            note_fact(crawl, STARTED)
+
+
+class _StartItems:
+    def __init__(self, crawler: Crawler) -> None:
+        self.any = False
+        self._out = 0
+        self.lost = False  # a full disk did not take an item: start() runs again
+        self._changed = asyncio.Event()
+        for signal in (signals.item_scraped, signals.item_dropped, signals.item_error):
+            crawler.signals.connect(self._over, signal)
+        crawler.signals.connect(self._not_exported, item_not_exported)
+
+    def begin(self) -> None:
+        """Count an item that is yielded."""
+        self.any = True
+        self._out += 1
+
+    async def through(self) -> None:
+        """Return when each item was scraped, dropped or has failed."""
+        while self._out > 0:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _over(self, response: object, failure: Failure | None = None) -> None:
+        if response is None:
+            self._out -= 1
+            self.lost = self.lost or (failure is not None and is_disk_full(failure.value))
+            self._changed.set()
+
+    def _not_exported(self, response: object, failure: Failure) -> None:
+        # Sent while item_scraped is, which counts the item.
+        self.lost = self.lost or (response is None and is_disk_full(failure.value))
+
+
+class PageFilterMiddleware:
+    """SUITE_PARSE_FILTER and SUITE_STORE_FILTER.
+
+    A page that is not parsed ends as in Scrapy's HttpErrorMiddleware: its errback gets
+    `FilterRefused`. For a page that is not stored the callback runs, its requests are queued, and
+    its items are dropped.
+
+    Stats: ``suite/filter/store/items``, and those of `Filtering`.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._not_stored: WeakSet[Request] = WeakSet()
+        self._noted = False
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> PageFilterMiddleware:
+        return cls(crawler)
+
+    def process_spider_input(self, response: Response) -> None:
+        """Ask both filters. Raises `FilterRefused` if *response* is not to be parsed."""
+        self._check(response)
+        # Of a page the counters tell.
+        if not self._noted and event_of_status(response.status) is not Event.SUCCESS:
+            self._noted = True
+            crawl = get_crawl(self._crawler) if has_crawl(self._crawler) else None
+            if crawl is not None and crawl.engine is not None and not is_noted(crawl, ANSWERED):
+                note_fact(crawl, ANSWERED)
+
+    def _check(self, response: Response) -> None:
+        request, filters = response.request, get_filters(self._crawler)
+        if request is None or not filters.has(Stage.PARSE, Stage.STORE):
+            return
+        if SITEMAP in request.meta:
+            return  # no page
+        lease = get_crawl(self._crawler).leases.get(request)
+        if lease is None:
+            return
+        address = str(response.ip_address or request.meta.get(ADDRESS, ""))
+        if not filters.wants_page(Stage.STORE, response, lease.entry, address):
+            lease.faults.add(Event.NOT_STORED)
+            self._not_stored.add(request)
+        if not filters.wants_page(Stage.PARSE, response, lease.entry, address):
+            lease.faults.add(Event.NOT_PARSED)
+            raise FilterRefused(f"SUITE_PARSE_FILTER does not want {response.url}", response)
+
+    def process_spider_exception(
+        self, response: Response, exception: Exception
+    ) -> Iterable[Any] | None:
+        """Return [] for a page that is not parsed: it is no error."""
+        return [] if isinstance(exception, FilterRefused) else None
+
+    def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterable[Any]:
+        """Drop the items of pages that are not stored."""
+        if not self._drops(response):
+            return result
+        return (output for output in result if self._passes(output))
+
+    async def process_spider_output_async(
+        self, response: Response, result: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
+        """Drop the items of pages that are not stored."""
+        drops = self._drops(response)
+        async for output in result:
+            if not drops or self._passes(output):
+                yield output
+
+    def _drops(self, response: Response) -> bool:
+        return response.request is not None and response.request in self._not_stored
+
+    def _passes(self, output: Any) -> bool:
+        if isinstance(output, Request):
+            return True
+        self._crawler.stats.inc_value("suite/filter/store/items")
+        return False
+
+
+class FollowMiddleware:
+    """Follows every link of every page in bulk: BroadSpider, and any spider with SUITE_FOLLOW.
+
+    In the broad profile without either it follows the URLs of sitemaps alone.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._follower: LinkFollower | None = None
+        self._follows = follows_links(crawler)
+        crawler.signals.connect(self._opened, signals.spider_opened)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> FollowMiddleware:
+        """Raises `NotConfigured` where links are never followed."""
+        if not follows_links(crawler) and suite_settings(crawler).profile != "broad":
+            raise NotConfigured("neither a BroadSpider nor SUITE_FOLLOW")
+        return cls(crawler)
+
+    def _opened(self) -> None:
+        open_crawl(self._crawler).sitemaps.make_follower = self._link_follower
+
+    def process_spider_input(self, response: Response) -> None:
+        """Follow the links of *response* before its callback gets it."""
+        if self._follows:
+            self._link_follower().follow(response)
+
+    def _link_follower(self) -> LinkFollower:
+        if self._follower is not None:
+            return self._follower
+        spider = self._crawler.spider
+        if spider is None:
+            raise RuntimeError("the crawl has no spider yet")
+        choose = rank = None
+        if isinstance(spider, BroadSpider):
+            # A hook that no subclass overrides is not called at all.
+            if type(spider).choose_links is not BroadSpider.choose_links:
+                choose = spider.choose_links
+            if type(spider).link_priority is not BroadSpider.link_priority:
+                rank = spider.link_priority
+        self._follower = LinkFollower(get_crawl(self._crawler), spider, choose, rank)
+        return self._follower
+
+
+class LinkCountMiddleware:
+    """Reads the links of pages for SUITE_LINK_STATS in the spider profile.
+
+    Packs get the links, too, unless the spider gives others (`PageItem`).
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._reader = LinkReader(partial(suite_settings, crawler))
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> LinkCountMiddleware:
+        """Raises `NotConfigured`: no links are counted, or only those of page items."""
+        settings = suite_settings(crawler)
+        if not settings.link_stats or settings.page_items:
+            raise NotConfigured
+        return cls(crawler)
+
+    def process_spider_input(self, response: Response) -> None:
+        """Count the links of *response* before its callback gets it."""
+        crawl, request = get_crawl(self._crawler), response.request
+        if crawl.counter is None:
+            return
+        lease = None if request is None else crawl.leases.get(request)
+        if lease is None or lease.facts is None or not has_links(response):
+            return
+        page, lease.outlinks = self._reader.links_of(response)
+        crawl.counter.read(lease, response, page.links)
+
+
+class PageItemMiddleware:
+    """Yields every followed page as an item before the output of its callback: SUITE_PAGE_ITEMS."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> PageItemMiddleware:
+        """Raises `NotConfigured` without SUITE_PAGE_ITEMS, or where links are not followed."""
+        settings = suite_settings(crawler)
+        wanted = settings.page_items and follows_links(crawler)
+        if not wanted or settings.profile != "broad":
+            raise NotConfigured  # the spider itself yields a PageItem where it wants one
+        return cls(crawler)
+
+    def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterable[Any]:
+        """Yield the page, then the output of its callback."""
+        yield from self._page(response)
+        yield from result
+
+    async def process_spider_output_async(
+        self, response: Response, result: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
+        """Yield the page, then the output of its callback."""
+        for item in self._page(response):
+            yield item
+        async for output in result:
+            yield output
+
+    def _page(self, response: Response) -> Iterator[PageItem]:
+        request = response.request
+        if request is None or SITEMAP in request.meta:
+            return
+        lease = get_crawl(self._crawler).leases.get(request)
+        links = None
+        if lease is not None and lease.unread is None and isinstance(response, HtmlResponse):
+            links = [Link(*edge) for edge in lease.outlinks]
+        yield PageItem.from_response(response, links)
