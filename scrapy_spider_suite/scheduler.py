@@ -30,7 +30,6 @@ from scrapy_spider_suite.crawl.maintenance import MaintainedParts, Maintenance, 
 from scrapy_spider_suite.crawl.preparation import HostPreparation
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import hostname, in_errback
-from scrapy_spider_suite.crawl.robots import RobotsService
 from scrapy_spider_suite.crawl.seeds import CrawlSeeds
 from scrapy_spider_suite.crawl.sinks.commit_log import FrontierLog, PageFaults, Sink, finish_quietly
 from scrapy_spider_suite.crawl.visits import ForeignDownloader, InProgress, RequestSource
@@ -190,7 +189,7 @@ class FrontierScheduler(BaseScheduler):
         self._outgoing = RequestSource(
             crawl, self, visits, parts.revisits, self._preparation, self._maintenance
         )
-        self._seeding = CrawlSeeds(crawl, self._enqueue)
+        self._seeding = CrawlSeeds(crawl, self.enqueue_request)
         self._add_pushed_seeds()
         if self.gate is None:
             ForeignDownloader(crawl, visits, engine.downloader)
@@ -212,7 +211,8 @@ class FrontierScheduler(BaseScheduler):
             self._agent.limits = self._limits
             crawl.frontier.admission.router = self._agent.routing
             crawl.translator.owner_elsewhere = self._agent.routing.other
-        crawl.robots = _robots_of(crawl.crawler)
+        middleware = crawl.crawler.get_downloader_middleware(RobotsMiddleware)
+        crawl.robots = None if middleware is None else middleware.service
 
     def _add_pushed_seeds(self) -> None:
         if not hasattr(self.crawler.spider, "redis_key"):
@@ -302,12 +302,8 @@ class FrontierScheduler(BaseScheduler):
 
     # In
 
-    def enqueue_request(self, request: Request) -> bool:
-        """Make *request* pending; False: a duplicate, or not to be queued."""
-        return self._enqueue(request)
-
-    def _enqueue(self, request: Request, mark: str = "") -> bool:
-        # *mark*: of a seed.
+    def enqueue_request(self, request: Request, mark: str = "") -> bool:
+        """Make *request* pending; False: a duplicate, or not to be queued. *mark*: of a seed."""
         crawl = self.crawl
         lease = crawl.translator.parents.pop(request, None)
         if lease is None and not crawl.settings.broad and self._is_of_operator(request):
@@ -478,11 +474,6 @@ class FrontierScheduler(BaseScheduler):
         """Ask the engine to end the crawl with *reason*."""
         if not self.closing:
             _schedule_coro(self._engine.close_spider_async(reason=reason))
-
-
-def _robots_of(crawler: Crawler) -> RobotsService | None:
-    middleware = crawler.get_downloader_middleware(RobotsMiddleware)
-    return None if middleware is None else middleware.service
 
 
 def hold(

@@ -51,22 +51,17 @@ class LinkRedirectMiddleware:
     ``suite/redirect/too_many``.
     """
 
-    def __init__(self, stats: StatsCollector, url_max: int = 0) -> None:
-        """Follow to targets of at most *url_max* characters; 0 is no limit."""
-        self._stats = stats
-        self._url_max = url_max
-        self._crawler: Crawler | None = None
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._stats: StatsCollector = crawler.stats
+        self._url_max = crawler.settings.getint("URLLENGTH_LIMIT")  # 0: no limit
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Raises `NotConfigured` if ``REDIRECT_ENABLED`` is off."""
         if not crawler.settings.getbool("REDIRECT_ENABLED"):
             raise NotConfigured("REDIRECT_ENABLED is off")
-        if crawler.stats is None:
-            raise RuntimeError("the crawler has no stats collector yet")
-        middleware = cls(crawler.stats, crawler.settings.getint("URLLENGTH_LIMIT"))
-        middleware._crawler = crawler
-        return middleware
+        return cls(crawler)
 
     def process_response(self, request: Request, response: Response) -> Request | Response:
         """Return the request for the target, or *response* if it is not to be followed as a link.
@@ -97,8 +92,7 @@ class LinkRedirectMiddleware:
         return normal.respell(target)
 
     def _is_wanted(self, request: Request, status: int) -> bool:
-        spider = self._crawler.spider if self._crawler is not None else None
-        meta = request.meta
+        spider, meta = self._crawler.spider, request.meta
         return bool(
             meta.get("dont_redirect")
             or meta.get("handle_httpstatus_all")
@@ -125,6 +119,9 @@ class LinkRedirectMiddleware:
 def _link(request: Request, target: str, *, hops: int, to_itself: bool) -> Request:
     dropped = _OF_THIS_FETCH | (_OF_SCHEME_PROXY if "_scheme_proxy" in request.meta else set())
     meta: dict[str, Any] = {k: v for k, v in request.meta.items() if k not in dropped}
+    referer = request.headers.get(b"Referer")
+    if referer and referer.startswith(b"https:") and not target.startswith("https:"):
+        referer = None  # never tell plain HTTP about a secure page
     meta["suite_hops"] = hops
     if to_itself:
         meta["suite_self_redirect"] = True
@@ -132,18 +129,10 @@ def _link(request: Request, target: str, *, hops: int, to_itself: bool) -> Reque
         target,
         callback=request.callback,
         errback=request.errback,
-        headers=_referer(request, target),
+        headers={b"Referer": referer} if referer else {},
         meta=meta,
         cb_kwargs=request.cb_kwargs,
         priority=request.priority,
         flags=request.flags,
         dont_filter=to_itself,
     )
-
-
-def _referer(request: Request, target: str) -> dict[bytes, bytes]:
-    # Never tell plain HTTP about a secure page.
-    referer = request.headers.get(b"Referer")
-    if not referer or (referer.startswith(b"https:") and not target.startswith("https:")):
-        return {}
-    return {b"Referer": referer}

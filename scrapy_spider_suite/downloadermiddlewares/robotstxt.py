@@ -8,7 +8,6 @@ obeys the body of a 404). Rules expire, and at most 500 KiB of a robots.txt are 
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING
 
 from scrapy import signals
@@ -24,7 +23,6 @@ from scrapy_spider_suite.frontier.robots_rules import RobotsRules, RobotsVerdict
 from scrapy_spider_suite.settings.suite import suite_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Self
 
     from scrapy.crawler import Crawler
@@ -68,13 +66,15 @@ class RobotsMiddleware:
 
     DOWNLOAD_PRIORITY = DOWNLOAD_PRIORITY
 
-    def __init__(self, crawler: Crawler, *, clock: Callable[[], float] = time.time) -> None:
-        """Read the settings. *clock* gives seconds since the epoch."""
+    def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self.service = RobotsService(crawler, clock=clock)
+        self.service = RobotsService(crawler)
         self.service.announce = self._announce
         self._stats: StatsCollector = crawler.stats
-        self._parser_class = _foreign_parser(crawler)
+        chosen: type[RobotParser] = load_object(crawler.settings["ROBOTSTXT_PARSER"])
+        self._parser_class = None if chosen is ProtegoRobotParser else chosen
+        if self._parser_class is not None:
+            self._parser_class.from_crawler(crawler, b"")  # a missing library fails the start
         self._parsers: LocalCache[str, tuple[RobotsRules, RobotParser]]
         self._parsers = LocalCache(_PARSERS_MAX)
 
@@ -121,14 +121,6 @@ class RobotsMiddleware:
             await self._crawler.signals.send_catch_log_async(
                 signal=signal, robotparser=self._parser(rules), request=cause
             )
-
-
-def _foreign_parser(crawler: Crawler) -> type[RobotParser] | None:
-    parser_class: type[RobotParser] = load_object(crawler.settings["ROBOTSTXT_PARSER"])
-    if parser_class is ProtegoRobotParser:
-        return None
-    parser_class.from_crawler(crawler, b"")  # if its library is missing, the start fails
-    return parser_class
 
 
 def _text(value: str | bytes) -> str:

@@ -52,7 +52,10 @@ def make_ssl_context(settings: BaseSettings) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     context.options |= _LEGACY_SERVER_CONNECT
-    least, most = _versions(settings)
+    least = _version(settings, "DOWNLOAD_TLS_MIN_VERSION")
+    most = _version(settings, "DOWNLOAD_TLS_MAX_VERSION")
+    if settings["DOWNLOADER_CLIENT_TLS_METHOD"] not in (None, _ANY_METHOD) and not (least or most):
+        least = most = _version(settings, "DOWNLOADER_CLIENT_TLS_METHOD")
     if least is not None:
         context.minimum_version = least
     if most is not None:
@@ -65,14 +68,6 @@ def make_ssl_context(settings: BaseSettings) -> ssl.SSLContext:
         except OSError as error:
             logger.warning("Cannot write TLS session keys to SSLKEYLOGFILE=%s: %s", keys, error)
     return context
-
-
-def _versions(settings: BaseSettings) -> tuple[ssl.TLSVersion | None, ssl.TLSVersion | None]:
-    least = _version(settings, "DOWNLOAD_TLS_MIN_VERSION")
-    most = _version(settings, "DOWNLOAD_TLS_MAX_VERSION")
-    if settings["DOWNLOADER_CLIENT_TLS_METHOD"] not in (None, _ANY_METHOD) and not (least or most):
-        least = most = _version(settings, "DOWNLOADER_CLIENT_TLS_METHOD")
-    return least, most
 
 
 def _version(settings: BaseSettings, name: str) -> ssl.TLSVersion | None:
