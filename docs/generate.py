@@ -16,7 +16,6 @@ from pathlib import Path
 
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Health, Retry, State
 from scrapy_spider_suite.profiles import LEAN
-from scrapy_spider_suite.runtime.refusal import MEANINGS
 from scrapy_spider_suite.settings.declarations import (
     Derived,
     SettingDeclaration,
@@ -97,13 +96,6 @@ def lean() -> Iterator[str]:
         yield _row(f"`{name}`", f"`{change.value!r}`", change.reason)
 
 
-def exits() -> Iterator[str]:
-    """The exit codes."""
-    yield from _head("Code", "Meaning", "What to do")
-    for code, (meaning, remedy) in MEANINGS.items():
-        yield _row(str(int(code)), meaning, remedy)
-
-
 def atoms() -> Iterator[str]:
     """The atoms of filters."""
     yield from _head("Atom", "True if", "Example", "Stages")
@@ -116,7 +108,6 @@ TABLES: dict[str, tuple[str, Callable[[], Iterable[str]]]] = {
     "settings": ("settings.md", settings),
     "outcomes": ("outcomes.md", outcomes),
     "lean": ("broad-crawls.md", lean),
-    "exits": ("running.md", exits),
     "atoms": ("filters.md", atoms),
 }
 """Each table: the page that it stands in, and what makes its lines."""

@@ -95,44 +95,34 @@ class UnstorableError(CodecError):
 
 
 class ClusterError(SuiteError):
-    """Agents cannot work on one crawl together."""
+    """Agents cannot work on one crawl together.
+
+    Attributes:
+        kind: why, in a word; "" unless the class lists its kinds.
+    """
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class RegistryError(ClusterError):
     """Redis cannot be used now; it may have run the command.
 
-    Attributes:
-        kind: ``away`` (no answer in time), ``memory`` (full), ``type`` (a key has another type),
-            ``damaged`` (foreign data), or ``refused``.
+    Kinds: ``away`` (no answer in time), ``memory`` (full), ``type`` (a key has another type),
+    ``damaged`` (foreign data), ``refused``.
     """
-
-    def __init__(self, message: str, kind: str) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 class LedgerError(ClusterError):
     """The ledger of grants cannot be used now: nothing is fetched from shared hosts.
 
-    Attributes:
-        kind: as of `RegistryError`; ``eviction``: Redis is set to evict keys.
+    Kinds: as of `RegistryError`, and ``eviction`` (Redis is set to evict keys).
     """
-
-    def __init__(self, message: str, kind: str) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 class JoinRefusedError(ClusterError):
-    """An agent cannot take part in the crawl, or not as it is; nothing was changed.
-
-    Attributes:
-        kind: why, in a word, for the stats.
-    """
-
-    def __init__(self, message: str, kind: str) -> None:
-        super().__init__(message)
-        self.kind = kind
+    """An agent cannot take part in the crawl, or not as it is; nothing was changed."""
 
 
 class FencedError(ClusterError):

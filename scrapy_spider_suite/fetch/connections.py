@@ -260,13 +260,12 @@ async def connect(
         CannotResolveHostError: TLS cannot ask for the host.
         DownloadConnectionRefusedError, DownloadTimeoutError, DownloadFailedError.
     """
-    name = _server_name(key.host) if tls else None
     if pool.slots.locked():
         await _wait_for_slot(pool, timeout)
     else:
         await pool.slots.acquire()
     try:
-        connection = await _connect_or_make_room(pool, key, tls, name)
+        connection = await _connect_or_make_room(pool, key, tls)
     except BaseException:  # a cancelled attempt has a slot to give back, too
         pool.slots.release()
         raise
@@ -286,12 +285,12 @@ async def _wait_for_slot(pool: ConnectionPool, timeout: asyncio.Timeout) -> None
 
 
 async def _connect_or_make_room(
-    pool: ConnectionPool, key: ConnectionKey, tls: ssl.SSLContext | None, name: str | None
+    pool: ConnectionPool, key: ConnectionKey, tls: ssl.SSLContext | None
 ) -> Connection:
     waits = iter(WAITS_FOR_FILES)
     while True:
         try:
-            return await _connect(pool, key, tls, name)
+            return await _connect(pool, key, tls)
         except OSError as error:
             if isinstance(error, ssl.SSLError) or error.errno not in OUT_OF_FILES:
                 raise _translated(error, key) from error
@@ -303,10 +302,10 @@ async def _connect_or_make_room(
 
 
 async def _connect(
-    pool: ConnectionPool, key: ConnectionKey, tls: ssl.SSLContext | None, name: str | None
+    pool: ConnectionPool, key: ConnectionKey, tls: ssl.SSLContext | None
 ) -> Connection:
-    loop = asyncio.get_running_loop()
-    _, connection = await loop.create_connection(
+    name = _server_name(key.host) if tls else None
+    _, connection = await asyncio.get_running_loop().create_connection(
         lambda: Connection(pool, key),
         key.address,
         key.port,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, NoReturn
 
@@ -49,7 +48,10 @@ DAMAGED = "damaged"
 
 
 class ExitCode(IntEnum):
-    """Exit codes of ``scrapy crawl`` and ``runspider``; of several crawls the highest holds."""
+    """Exit codes of ``scrapy crawl`` and ``runspider``; of several crawls the highest holds.
+
+    docs/running.md says what each means.
+    """
 
     FINISHED = 0
     NOT_STARTED = 1
@@ -60,42 +62,6 @@ class ExitCode(IntEnum):
     DAMAGED = 6
     STALLED = 7
 
-
-MEANINGS: Mapping[ExitCode, tuple[str, str]] = {
-    ExitCode.FINISHED: (
-        "Finished: nothing is left. Or `drained`: other agents of the crawl have the rest.",
-        "nothing"),
-    ExitCode.NOT_STARTED: (
-        "Scrapy could not start the crawl: an error in the project's code.", "read the traceback"),
-    ExitCode.REFUSED: (
-        "Refused before the first fetch, with one line that says what to do: a bad setting, a job "
-        "directory of another format or begun with other fixed settings, a missing file of seeds, "
-        "a `BroadSpider` without the add-on, or wrong usage of the command. Or `refused`: agents "
-        "that it met later have another list, or other fixed settings.",
-        "change what the line names"),
-    ExitCode.WORK_LEFT: (
-        "The crawl ended by itself before everything was fetched: `waiting`, `max_pages`, "
-        "`max_bytes`, `max_time`, `seeds_unread` (the log names the list), `closespider_…`, "
-        "`cancelled`, or a reason of the spider's own. Or `no_pages`: every seed failed, or there "
-        "was no seed.",
-        "start it again later; after a `max_…` with a higher cap; after `no_pages` do what the "
-        "warning in the log says"),
-    ExitCode.INTERRUPTED: (
-        "A signal ended it (`shutdown`), or two signals.", "start it again"),
-    ExitCode.IN_USE: (
-        "Refused: another process uses the job directory.",
-        "nothing, or wait for the other process to end"),
-    ExitCode.DAMAGED: (
-        "Refused: the job directory cannot be read. Or `damaged`: damage was found during the "
-        "crawl, which wrote nothing from then on. Or `disk_error`: nothing could be written for "
-        "15 minutes, although there was room.",
-        "restore a copy, or begin a new job; after `disk_error` repair the disk, and start it "
-        "again"),
-    ExitCode.STALLED: (
-        "It stood still for `SUITE_STALL_TIMEOUT` and was ended; the stacks are in the log and in "
-        "the job's `stacks.txt`.", "start it again, and read the stacks"),
-}  # fmt: skip
-"""What each code means, and what is to be done."""
 
 _REASONS = {
     "finished": ExitCode.FINISHED,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from scrapy_spider_suite.errors import (
@@ -12,7 +15,6 @@ from scrapy_spider_suite.errors import (
     SettingsError,
 )
 from scrapy_spider_suite.runtime.refusal import (
-    MEANINGS,
     ExitCode,
     exit_code_for_error,
     exit_code_for_reason,
@@ -47,4 +49,6 @@ def test_refusals(error: object, code: int) -> None:
 
 def test_every_code_is_explained() -> None:
     """In the order of the numbers."""
-    assert list(MEANINGS) == list(ExitCode)
+    page = Path(__file__).parents[2] / "docs" / "running.md"
+    rows = re.findall(r"^\| (\d) \|", page.read_text(), re.MULTILINE)
+    assert [int(row) for row in rows] == list(ExitCode)
