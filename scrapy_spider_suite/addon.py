@@ -5,9 +5,8 @@ Scrapy's settings, at add-on priority. When it cannot, it refuses the crawl, whi
 otherwise (`runtime.refusal`).
 
 Of a scrapy-redis project, seeds and the connection are read (`settings.scrapy_redis`), and
-pipelines stay. scrapy-redis's scheduler, dupefilter and stats are replaced: they would do the
-suite's work otherwise, with blocking calls on the event loop. Subclasses stay, as all classes of
-the project's own; beside a scheduler that stays, so does the dupefilter.
+pipelines stay. scrapy-redis's scheduler, dupefilter and stats are replaced: they would block the
+event loop. Classes of the project's own stay, subclasses too.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from scrapy.utils.reactor import is_asyncio_reactor_installed, is_reactor_instal
 from scrapy_spider_suite import profiles
 from scrapy_spider_suite.analysis import search
 from scrapy_spider_suite.errors import SearchError, SettingsError
-from scrapy_spider_suite.profiles import CLASSES, canonical, keeps
+from scrapy_spider_suite.profiles import CLASSES, canonical, has_own_class
 from scrapy_spider_suite.runtime.refusal import (
     ASYNCIO_REACTOR,
     is_refused,
@@ -79,13 +78,23 @@ def replace_scrapy_redis(settings: BaseSettings) -> None:
     """
     moved = canonical(settings["SCHEDULER"]) == REPLACED_CLASSES["SCHEDULER"][0]
     # A scheduler of the project's own may be made of scrapy-redis's, which needs its dupefilter.
-    kept = () if moved or not keeps(settings, "SCHEDULER") else ("DUPEFILTER_CLASS",)
+    kept = () if moved or not has_own_class(settings, "SCHEDULER") else ("DUPEFILTER_CLASS",)
     for name, (theirs, instead, why) in REPLACED_CLASSES.items():
         if canonical(settings[name]) == theirs and name not in kept:
             settings.set(name, instead, priority=settings.getpriority(name) or 0)
             logger.warning("%s = %r makes way for %s: %s", name, theirs, instead, why)
-    if moved:
-        _warn_of_unused(settings)
+    if not moved:
+        return
+    if settings["JOBDIR"] and settings.getbool("SCHEDULER_FLUSH_ON_START"):
+        raise SettingsError(
+            "SCHEDULER_FLUSH_ON_START = True: a job goes on where it was; leave that out, and "
+            "begin anew with another JOBDIR"
+        )
+    if not settings["JOBDIR"] and settings.getbool("SCHEDULER_PERSIST"):
+        logger.warning("SCHEDULER_PERSIST = True keeps nothing by itself: set a JOBDIR")
+    for name, instead in UNUSED_SETTINGS.items():
+        if settings[name]:
+            logger.warning("%s = %r is not used: %s", name, settings[name], instead)
 
 
 def check_pushed_seeds(
@@ -99,24 +108,10 @@ def check_pushed_seeds(
             "seeds in Redis need a client: pip install 'scrapy-spider-suite[redis]'"
         )
     url = suite.redis_url or redis_server(settings)
-    from scrapy_spider_suite.cluster.redis_server import (
-        require_client,  # needs redis, which is an extra
-    )
+    # Needs redis, which is an extra.
+    from scrapy_spider_suite.cluster.redis_server import require_client
 
     require_client(url.url, url)
-
-
-def _warn_of_unused(settings: BaseSettings) -> None:
-    if settings["JOBDIR"] and settings.getbool("SCHEDULER_FLUSH_ON_START"):
-        raise SettingsError(
-            "SCHEDULER_FLUSH_ON_START = True: a job goes on where it was; leave that out, and "
-            "begin anew with another JOBDIR"
-        )
-    if not settings["JOBDIR"] and settings.getbool("SCHEDULER_PERSIST"):
-        logger.warning("SCHEDULER_PERSIST = True keeps nothing by itself: set a JOBDIR")
-    for name, instead in UNUSED_SETTINGS.items():
-        if settings[name]:
-            logger.warning("%s = %r is not used: %s", name, settings[name], instead)
 
 
 LOOP = "ASYNCIO_EVENT_LOOP"
@@ -167,9 +162,13 @@ class Addon:
                 return
             suite = SuiteSettings.from_settings(settings, spider)
             _require_asyncio(settings)
-            _require_extras(suite)
+            if suite.index:
+                search.require()
             check_pushed_seeds(settings, suite, spider)
             replace_scrapy_redis(settings)
+        except SearchError as error:
+            self._refuse(SettingsError(f"SUITE_INDEX = True: {error}"), settings)
+            return
         except SettingsError as error:
             self._refuse(error, settings)
             return
@@ -210,14 +209,6 @@ def _require_asyncio(settings: BaseSettings) -> None:
             raise SettingsError(f"another reactor is installed: the suite needs {ASYNCIO_REACTOR}")
     elif settings["TWISTED_REACTOR"] != ASYNCIO_REACTOR:
         raise SettingsError.of("TWISTED_REACTOR", settings["TWISTED_REACTOR"], ASYNCIO_REACTOR)
-
-
-def _require_extras(suite: SuiteSettings) -> None:
-    if suite.index:
-        try:
-            search.require()
-        except SearchError as error:
-            raise SettingsError(f"SUITE_INDEX = True: {error}") from error
 
 
 def _keep_the_loop(settings: BaseSettings) -> None:

@@ -142,7 +142,7 @@ def apply(
     Yields each setting where a project's own component wins, and the path of the suite's.
     """
     for name, path in CLASSES.items():
-        if keeps(settings, name):
+        if has_own_class(settings, name):
             yield name, path
         else:
             settings.set(name, path, priority="addon")
@@ -155,7 +155,7 @@ def apply(
             settings.set(name, lean.value, priority="addon")
 
 
-def keeps(settings: BaseSettings, name: str) -> bool:
+def has_own_class(settings: BaseSettings, name: str) -> bool:
     """Whether the project has its own class for *name*, a key of `CLASSES`."""
     theirs = (settings.getpriority(name) or 0) > SETTINGS_PRIORITIES["addon"]
     return theirs and canonical(settings[name]) != CLASSES[name]

@@ -379,11 +379,11 @@ class FrontierScheduler(BaseScheduler):
         if crawl.stopping and self._maintenance.cut:
             lease.faults.add(Event.INTERRUPTED)
         with condemn_on_damage(crawl.store):
-            self._keep(lease)
+            self._store_page(lease)
             crawl.frontier.commit.settle(lease, crawl.now())
         self.flush_soon()
 
-    def _keep(self, lease: Lease) -> None:
+    def _store_page(self, lease: Lease) -> None:
         # Raises JobDamagedError.
         try:
             packed = self._deferred.is_packed(lease)

@@ -96,7 +96,7 @@ class _Pace:
         seconds = max(1e-9, now - then)
         return (more - pages) / seconds, (still_more - received) / seconds
 
-    def end(self) -> str:
+    def time_left(self) -> str:
         now, _, _, pending = self._samples[-1]
         middle = (self._began + now) / 2
         first = max((each for each in self._samples if each[0] <= middle), default=self._samples[0])
@@ -184,7 +184,7 @@ class ProgressLine:
         counts = sorted(frontier.waits.counts, key=lambda each: each.reason is not _READY)
         return [
             f"{counted(frontier.counters.done, 'page')} ({pages:,.1f}/s, {_size(received)}/s)",
-            f"{frontier.pending:,} to go ({self._pace.end()})",
+            f"{frontier.pending:,} to go ({self._pace.time_left()})",
             *(f"{each.hosts:,} {each.reason}" for each in counts),
             f"{frontier.counters.failed:,} failed",
         ]
@@ -196,7 +196,7 @@ class ProgressLine:
         paused = "".join(f"{each}; " for each in self._pauses()[:1])
         return (
             f"{paused}{counted(counters.done, 'page')} ({pages:,.1f}/s, {_size(received)}/s), "
-            f"{counted(frontier.pending, 'URL')} to go ({self._pace.end()}), "
+            f"{counted(frontier.pending, 'URL')} to go ({self._pace.time_left()}), "
             f"{frontier.statistics().leased} under way; "
             f"{wait_summary(frontier.waits.counts, now + frontier.wall_offset)}; "
             f"{counters.failed:,} failed"

@@ -182,7 +182,7 @@ class HttpExchange:
     def disconnected(self, error: Exception | None) -> None:
         if self.outcome.done():
             return
-        end = self.reader.end()
+        end = self.reader.note_close()
         why = f": {error}" if error else ""
         if end is StreamEnd.CLOSED:
             self._finish("partial")

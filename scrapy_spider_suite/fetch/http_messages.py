@@ -183,7 +183,7 @@ class ResponseReader:
         elif data:
             self._read_body(data)
 
-    def end(self) -> StreamEnd:
+    def note_close(self) -> StreamEnd:
         """Note the end of the connection; return its meaning."""
         self._parser = None
         if not self.touched:
@@ -240,7 +240,10 @@ class ResponseReader:
                 self._skip(before - len(unread))
             end = head_end(unread, self._searched)
             if end < 0:
-                self._keep(unread)
+                self._skip(0, unread=len(unread))
+                if unread is not self._buffer:
+                    self._buffer = bytearray(unread)
+                self._searched = max(0, len(unread) - 2)  # its end may begin with the last two
                 return b""
             self._skip(end)
             self._buffer, self._searched = bytearray(), 0
@@ -248,16 +251,9 @@ class ResponseReader:
             unread = bytes(unread[end:])
         return bytes(unread)
 
-    def _keep(self, unread: bytes | bytearray) -> None:
-        if self._head_bytes + len(unread) > MAX_HEAD_BYTES:
-            raise ResponseBoundsError(f"head of more than {MAX_HEAD_BYTES} bytes")
-        if unread is not self._buffer:
-            self._buffer = bytearray(unread)
-        self._searched = max(0, len(unread) - 2)  # its end may begin with the last two
-
-    def _skip(self, size: int) -> None:
+    def _skip(self, size: int, unread: int = 0) -> None:
         self._head_bytes += size
-        if self._head_bytes > MAX_HEAD_BYTES:
+        if self._head_bytes + unread > MAX_HEAD_BYTES:
             raise ResponseBoundsError(f"head of more than {MAX_HEAD_BYTES} bytes")
 
     def _read_head(self, head: bytes) -> None:

@@ -104,11 +104,11 @@ class PageParentMiddleware:
             if isinstance(output, Request):
                 open_crawl(self._crawler).trusted.add_start(output)
             else:
-                items.begin()
+                items.count_yielded()
             yield output
         if not once:
             return
-        await items.through()
+        await items.wait_until_done()
         # Queued URLs may be another agent's.
         came = items.any or crawl.agent is not None or crawl.frontier.counters.has_urls
         if came and not (crawl.seeds.start.volatile or items.lost or crawl.stopping):
@@ -122,21 +122,20 @@ class _StartItems:
         self.lost = False  # a full disk did not take an item: start() runs again
         self._changed = asyncio.Event()
         for signal in (signals.item_scraped, signals.item_dropped, signals.item_error):
-            crawler.signals.connect(self._over, signal)
+            crawler.signals.connect(self._on_item_done, signal)
         crawler.signals.connect(self._not_exported, item_not_exported)
 
-    def begin(self) -> None:
-        """Count an item that is yielded."""
+    def count_yielded(self) -> None:
         self.any = True
         self._out += 1
 
-    async def through(self) -> None:
+    async def wait_until_done(self) -> None:
         """Return when each item was scraped, dropped or has failed."""
         while self._out > 0:
             self._changed.clear()
             await self._changed.wait()
 
-    def _over(self, response: object, failure: Failure | None = None) -> None:
+    def _on_item_done(self, response: object, failure: Failure | None = None) -> None:
         if response is None:
             self._out -= 1
             self.lost = self.lost or (failure is not None and is_disk_full(failure.value))

@@ -105,13 +105,13 @@ def test_when_it_ends() -> None:
     pace = progress._Pace(0.0)
     pace.note(0.0, 0, 0, 1_000)
     pace.note(30.0, 300, 0, 1_100)
-    assert pace.end() == "the queue grows"
+    assert pace.time_left() == "the queue grows"
     pace.note(60.0, 600, 0, 1_000)
     pace.note(90.0, 900, 0, 500)
-    assert pace.end() == "about 50 s"  # 600 less in a minute
+    assert pace.time_left() == "about 50 s"  # 600 less in a minute
     assert pace.rates() == (10.0, 0.0)
     pace.note(150.0, 900, 0, 0)
-    assert pace.end() == "the queue is empty"
+    assert pace.time_left() == "the queue is empty"
 
 
 def test_when_it_ends_at_the_beginning() -> None:
@@ -121,7 +121,7 @@ def test_when_it_ends_at_the_beginning() -> None:
     said = {}
     for second, pending in enumerate([500, 1_000, 960, 920, 880, 840, 800, 760], 1):
         pace.note(100.0 + second, 0, 0, pending)
-        said[second] = pace.end()
+        said[second] = pace.time_left()
     assert {said[1], said[2]} == {"the queue grows"}
     assert said[5] == "about 22 s"  # 120 less in three seconds
     assert said[8] == "about 19 s"
