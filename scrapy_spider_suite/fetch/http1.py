@@ -182,7 +182,7 @@ class HttpExchange:
     def disconnected(self, error: Exception | None) -> None:
         if self.outcome.done():
             return
-        end = self.reader.note_close()
+        end = self.reader.close()
         why = f": {error}" if error else ""
         if end is StreamEnd.CLOSED:
             self._finish("partial")

@@ -183,7 +183,7 @@ class ResponseReader:
         elif data:
             self._read_body(data)
 
-    def note_close(self) -> StreamEnd:
+    def close(self) -> StreamEnd:
         """Note the end of the connection; return its meaning."""
         self._parser = None
         if not self.touched:

@@ -73,7 +73,7 @@ def test_what_was_sent_is_read_however_it_is_cut(
     assert reader.done == (framing is not Framing.CLOSE)
     assert reader.keeps_alive == reader.done
     if framing is Framing.CLOSE:
-        assert reader.note_close() is StreamEnd.CLOSED
+        assert reader.close() is StreamEnd.CLOSED
     assert (reader.status, reader.version, reader.framing) == (status, "HTTP/1.1", framing)
     assert reader.body() == whole
     assert reader.size == len(whole)
@@ -99,7 +99,7 @@ def test_nonsense_never_raises_anything_else(pieces: list[bytes]) -> None:
     except MalformedResponseError:
         pass
     assert reader.size == len(reader.body())
-    assert isinstance(reader.note_close(), StreamEnd)
+    assert isinstance(reader.close(), StreamEnd)
 
 
 @pytest.mark.parametrize("value", [b"chunked\t", b"\tchunked", b"Chunked \t ", b"gzip,\tchunked\t"])
@@ -326,8 +326,8 @@ def test_bytes_that_come_one_by_one() -> None:
 
 def test_the_end() -> None:
     """What the end of the connection means depends on what has come."""
-    assert ResponseReader().note_close() is StreamEnd.NOTHING
-    assert read(b"HTTP/1.1 2").note_close() is StreamEnd.CUT
-    assert read(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab").note_close() is StreamEnd.CUT
-    assert read(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").note_close() is StreamEnd.CUT
-    assert read(b"HTTP/1.1 200 OK\r\n\r\n").note_close() is StreamEnd.CLOSED
+    assert ResponseReader().close() is StreamEnd.NOTHING
+    assert read(b"HTTP/1.1 2").close() is StreamEnd.CUT
+    assert read(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab").close() is StreamEnd.CUT
+    assert read(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").close() is StreamEnd.CUT
+    assert read(b"HTTP/1.1 200 OK\r\n\r\n").close() is StreamEnd.CLOSED
