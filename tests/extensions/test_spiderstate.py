@@ -29,7 +29,7 @@ def run(
     """Open and close a spider; between, *change* its state. Return the state it had at first."""
 
     async def crawl() -> Any:
-        settings = {"SPIDER_MODULES": ["support"], "JOBDIR": str(jobdir)}
+        settings = {"SPIDER_MODULES": ["support.codec_values"], "JOBDIR": str(jobdir)}
         crawler = get_crawler(CodecSpider, settings)
         crawler.crawling = True
         spider = CodecSpider.from_crawler(crawler)
