@@ -88,7 +88,8 @@ def test_a_directory_is_adopted(tmp_path: Path, seen: str) -> None:
         fetched = agents.crawls[dead].urls
         routing = OwnerRouter(Outbox(store.kv("outbox")), lambda host, url: names[0], dead)
         # Of a host that nobody else is fetching from: virtual time stands still below.
-        late = f"http://{next(iter(agents.crawls[dead].fetches)).host}/99"
+        hosts = [each.host for each in agents.crawls[dead].fetches]
+        late = f"http://{[*hosts, *agents.crawls[dead].frontier.workbench.hosts][0]}/99"
         assert not routing.keeps(entry(late))
         store.kv("outbox").put(b"r" + names[0].encode() + b"\0" + bytes(7) + b"\xff", b"rotten")
         store.flush()

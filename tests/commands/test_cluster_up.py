@@ -183,7 +183,7 @@ def test_two_agents_crawl_are_asked_drained_and_stopped(
             while lines[-1].get("agent") != "w_2":
                 lines.append(json.loads(up.stdout.readline()))
             up.send_signal(signal.SIGINT)
-            out, _ = up.communicate(timeout=100)
+            out, _ = up.communicate(timeout=600)
         finally:
             up.kill()
     lines += [json.loads(line) for line in out.splitlines()]

@@ -14,7 +14,7 @@ from scrapy_spider_suite.commands.fakeweb import Command
 def scrapy(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``scrapy fakeweb`` as a process, whether or not the entry point is installed."""
     return subprocess.run(
-        [*process_of("fakeweb"), *arguments], capture_output=True, text=True, timeout=60
+        [*process_of("fakeweb"), *arguments], capture_output=True, text=True, timeout=600
     )
 
 
@@ -53,7 +53,7 @@ def test_a_reader_that_has_read_enough() -> None:
     )  # fmt: skip
     assert listing.stdout is not None
     listing.stdout.close()
-    assert listing.communicate(timeout=60)[1] == ""
+    assert listing.communicate(timeout=600)[1] == ""
 
 
 def test_it_is_light() -> None:

@@ -78,7 +78,7 @@ def test_the_reference_validator_accepts_it(wacz: Path) -> None:
     """Of the package wacz, which has dependencies without wheels: where it is installed."""
     pytest.importorskip("wacz", reason="wacz is not installed")
     command = [sys.executable, "-W", "ignore", "-m", "wacz.main", "validate", "-f", str(wacz)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Version detected as 1.1.1" in done.stdout
 

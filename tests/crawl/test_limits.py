@@ -34,7 +34,7 @@ def test_more_hosts_than_files(tmp_path: Path) -> None:
         )  # fmt: skip
         ended = project.scrapy(
             "crawl", "bulk", "-a", f"seeds={tmp_path / 'seeds'}", JOBDIR=str(tmp_path / "job"),
-            prefix=("sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh"), timeout=120,
+            prefix=("sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh"), timeout=600,
         )  # fmt: skip
         reachable = set(web.web.reachable())
     assert ended.returncode == 0, ended.stderr[-3000:]

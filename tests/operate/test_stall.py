@@ -65,7 +65,7 @@ def test_processor_time_of_others_is_no_stall() -> None:
     other.start()
     other.join()
     assert not tripped.is_set()
-    burnt = time.thread_time() + 0.5
+    burnt = time.thread_time() + 20.0  # a busy machine counts it coarsely
     while time.thread_time() < burnt and not tripped.is_set():
         sum(range(1_000))
     watchdog.stop()

@@ -41,7 +41,7 @@ class Environment(NamedTuple):
         kept = {name: os.environ[name] for name in ("HOME", "LANG", "PATH") if name in os.environ}
         done = subprocess.run(
             [str(self.folder / "bin" / "python"), *arguments], cwd=folder, env=kept,
-            capture_output=True, text=True, timeout=120, check=False,
+            capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done
@@ -57,7 +57,7 @@ def fresh(tmp_path: Path) -> Environment:
     python = str(folder / "bin" / "python")
     subprocess.run(
         [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", wheel],
-        check=True, timeout=120,
+        check=True, timeout=600,
     )  # fmt: skip
     dependencies = tmp_path / "dependencies"
     dependencies.mkdir()

@@ -94,7 +94,7 @@ def test_slow_handshakes_do_not_shorten_the_delay(kind: str, tmp_path: Path) -> 
     line = [f"-s{name}={value}" for name, value in settings.items()]
     with stamped_site(Authority(tmp_path), SLOW) as site:
         where = ["-a", f"port={site.port}", "-a", f"hosts={hosts}"]
-        ended = scrapy(tmp_path, "runspider", "many.py", *where, *line, timeout=120)
+        ended = scrapy(tmp_path, "runspider", "many.py", *where, *line, timeout=600)
     assert "failed:" not in ended.stderr
     assert len(site.arrivals) == 96
     assert 32 <= site.connections < 90  # the other requests went over one that was kept

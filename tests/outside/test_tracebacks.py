@@ -79,7 +79,7 @@ def test_a_command_leaves_no_open_loop(project: Path, command: list[str]) -> Non
     """Python would close it at its end, too late for its sockets."""
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-m", "scrapy", *command], cwd=project,
-        env=environment(), capture_output=True, text=True, timeout=120, check=False,
+        env=environment(), capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert "unclosed event loop" not in done.stderr
     assert "Invalid file descriptor" not in done.stderr

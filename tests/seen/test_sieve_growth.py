@@ -15,7 +15,7 @@ def lines_of(script: str) -> list[list[str]]:
     """The words of each line that a benchmark prints."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / script), "--small"],
-        capture_output=True, text=True, timeout=120, cwd=ROOT, check=True,
+        capture_output=True, text=True, timeout=600, cwd=ROOT, check=True,
     )  # fmt: skip
     return [line.split() for line in done.stdout.splitlines()]
 
