@@ -28,7 +28,7 @@ from scrapy_spider_suite.commands.base import VerbCommand
 from scrapy_spider_suite.crawl.queue.frontier import FrontierStatistics
 from scrapy_spider_suite.fetch.connections import ConnectionPool
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES
-from scrapy_spider_suite.operate.executors.agent_calls import ListenerCounters
+from scrapy_spider_suite.operate.executors.call_executor import ListenerCounters
 from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.settings.project import LIVE_SCRAPY_SETTINGS
 from scrapy_spider_suite.settings.suite import DECLARATIONS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,7 @@ def _up(call: Invocation) -> int:
 
 
 def _run(work: Callable[[Invocation], Coroutine[Any, Any, int]]) -> Callable[[Invocation], int]:
-    return lambda call: all_agents.run_async(work(call))
+    return lambda call: asyncio.run(work(call))
 
 
 VERBS = (

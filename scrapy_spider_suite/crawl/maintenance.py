@@ -211,7 +211,7 @@ class JobOperator(Protocol):
     @property
     def waits(self) -> bool: ...
 
-    def look(self) -> None:
+    def poll(self) -> None:
         ...
 
 
@@ -411,7 +411,7 @@ class Maintenance:
         self._operating = False
         if self._operator is None or self._engine.closing:
             return
-        self._operator.look()
+        self._operator.poll()
         if self._operator.busy:
             self._operating = True
             self._loop.call_later(_PORTIONS, self._operate)

@@ -1,8 +1,7 @@
-"""Takes a host out of a job at rest: every file, every row, also those that `drop` leaves.
+"""Removes a host from every file and row of a job at rest.
 
-`drop` deletes the host's own rows, also in a running crawl. Other rows and logs may name the host:
-pages that it led to, link statistics, the fetch log. `redact_job` rewrites them, then searches all
-files for the name.
+`drop` deletes the host's own rows, also in a running crawl. `redact_job` also rewrites the rows and
+logs that name the host elsewhere, then searches all files for the name.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol, cast
+from typing import BinaryIO, Final, cast
 
 from backports import zstd
 
@@ -27,8 +26,8 @@ from scrapy_spider_suite.fetch.fetch_log import (
     FetchLogReader,
     host_in_field,
 )
-from scrapy_spider_suite.operate.actions import Answer
 from scrapy_spider_suite.operate.job_target import JobTarget, job_at_rest, take_job_lock
+from scrapy_spider_suite.operate.verb import AskJob
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.store.job_directory import HISTORY_FILE as CHRONICLE
 from scrapy_spider_suite.store.job_directory import JobFile
@@ -45,7 +44,7 @@ _OVERLAP: Final = 600
 
 
 class HostNames:
-    """What is to go: *host*, or ``*.example.com`` with all below; how it is spelled where."""
+    """Spellings of *host*, or of ``*.example.com`` and all hosts below."""
 
     def __init__(self, host: str) -> None:
         self.name = host.removeprefix("*.")
@@ -54,26 +53,29 @@ class HostNames:
         digest = hashlib.sha256(f"host {host}".encode()).hexdigest()
         self.digest = f"sha256:{digest}".encode()
 
-    def takes(self, host: str) -> bool:
-        """Whether *host* is to go."""
+    def matches(self, host: str) -> bool:
         return host == self.name or (self._below and host.endswith(f".{self.name}"))
 
-    def takes_url(self, url: str) -> bool:
-        """Whether *url*, in normal form, is of such a host."""
-        return "://" in url and self.takes(host_of(url))
+    def matches_url(self, url: str) -> bool:
+        """Whether the normal *url* is on such a host."""
+        return "://" in url and self.matches(host_of(url))
+
+    def matches_field(self, field: bytes) -> bool:
+        """Whether *field* of the fetch log is a URL on such a host."""
+        return self.matches(host_in_field(field).decode())
 
 
-def clean_fetches(folder: Path, names: HostNames) -> int:
-    """Take the lines of such hosts out of the fetch log in *folder*, and as where others were
-    found; return how many lines that were. Raises `OSError`: a file is as it was."""
+def _clean_fetches(folder: Path, names: HostNames) -> int:
+    """Delete the lines of such hosts from the fetch log in *folder*, and the referrers that name
+    them; return the number of lines changed. Raises `OSError`: a file is as it was."""
 
     def cleaned(line: bytes) -> bytes:
         fields = line.split(b" ")
         if len(fields) < 11 or line.startswith(b"#"):
             return line
-        if names.takes(host_in_field(fields[_URL]).decode()):
+        if names.matches_field(fields[_URL]):
             return b""
-        if names.takes(host_in_field(fields[_VIA]).decode()):
+        if names.matches_field(fields[_VIA]):
             fields[_VIA] = b"-"
         return b" ".join(fields)
 
@@ -81,33 +83,19 @@ def clean_fetches(folder: Path, names: HostNames) -> int:
     for path in fetch_log.uncompressed(folder):
         fetch_log.compress_file(path)
     paths = [*fetch_log.closed_files(folder), folder / fetch_log.ACTIVE]
-    return sum(_rewrite(path, names, cleaned) for path in paths if path.exists())
+    return sum(_rewrite(path, names, cleaned) for path in paths)
 
 
-def count_fetches(folder: Path, names: HostNames) -> int:
-    """Return how many lines `clean_fetches` would change. Raises `OSError`."""
-
-    def fits(fields: list[bytes]) -> bool:
-        return any(names.takes(host_in_field(fields[each]).decode()) for each in (_URL, _VIA))
-
-    log = FetchLogReader(folder)
-    return sum(1 for _ in log.lines(FetchFilter(names.name.encode(), fits)))
-
-
-def clean_log(path: Path, names: HostNames) -> int:
-    """Let a digest stand for the names of such hosts in a log; return in how many lines.
-
-    Raises `OSError`: it is as it was.
-    """
-    if not path.exists():
-        return 0
+def _clean_log(path: Path, names: HostNames) -> int:
+    """Put a digest in place of such hosts in a log; return the number of lines changed."""
     return _rewrite(path, names, lambda line: names.pattern.sub(names.digest, line))
 
 
-def named_in(folder: Path, names: HostNames, skipped: Callable[[Path], bool]) -> Iterator[str]:
-    """Yield the files below *folder* in whose names or content they are, decompressed or not."""
+def _files_naming(folder: Path, names: HostNames) -> Iterator[str]:
+    """Yield the files below *folder* that name such hosts, decompressed or not."""
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and not skipped(path):
+        # Tables are compressed: their rows were looked at.
+        if path.is_file() and path.suffix != ".sst":
             found = names.pattern.search(os.fsencode(path.name))
             with _opened(path) as file:
                 if found or _holds(file, names):
@@ -115,16 +103,20 @@ def named_in(folder: Path, names: HostNames, skipped: Callable[[Path], bool]) ->
 
 
 def _rewrite(path: Path, names: HostNames, change: Callable[[bytes], bytes]) -> int:
-    """Put *path* through *change*, line by line; return how many lines are others now."""
+    """Put the lines of *path* through *change*; return how many are different now."""
+    if not path.exists():
+        return 0
     with _opened(path) as file:
         if not _holds(file, names):
             return 0
-    count = 0
-    with files.replacing_file(path) as new, _opened(path) as source, _made(new, path) as target:
-        for line in source:
-            kept = change(line)
-            count += kept != line
-            target.write(kept)
+    count, compressed = 0, path.suffix == fetch_log.ZST
+    with files.replacing_file(path) as new, _opened(path) as source:
+        made = zstd.ZstdFile(new, "wb", level=fetch_log.ZSTD_LEVEL) if compressed else None
+        with cast(BinaryIO, made or new.open("wb")) as target:
+            for line in source:
+                kept = change(line)
+                count += kept != line
+                target.write(kept)
     return count
 
 
@@ -134,14 +126,8 @@ def _opened(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
-def _made(new: Path, path: Path) -> BinaryIO:
-    if path.suffix == fetch_log.ZST:
-        return cast(BinaryIO, zstd.ZstdFile(new, "wb", level=fetch_log.ZSTD_LEVEL))
-    return new.open("wb")
-
-
 def _holds(file: BinaryIO, names: HostNames) -> bool:
-    """Whether they are anywhere in *file*; what cannot be decompressed is not looked at."""
+    """Whether *file* names such hosts, as far as it can be decompressed."""
     rest = b""
     with suppress(zstd.ZstdError, EOFError, gzip.BadGzipFile):
         while data := file.read(_STEP):
@@ -151,7 +137,6 @@ def _holds(file: BinaryIO, names: HostNames) -> bool:
     return False
 
 
-_ANSWERS: Final = b"control\0"
 _SHOWN: Final = 60
 _BACKLOG: Final = 10_000
 """Rows that are changed in one batch."""
@@ -159,16 +144,16 @@ _BACKLOG: Final = 10_000
 
 @dataclass(slots=True)
 class JobReceipt:
-    """What was taken out of a job.
+    """Counts of what was removed from a job.
 
     Attributes:
-        hosts: how many were dropped.
+        hosts: hosts that were dropped.
         urls: URLs that were dropped with them.
-        referrers: URLs of other hosts that were found there: where is forgotten.
+        referrers: URLs of other hosts of which the referrer was removed.
         links: hosts and pairs of hosts of the link statistics.
         fetches: lines of the fetch log that were theirs, or named them.
-        actions: lines of the audit log, in which a digest stands in their place.
-        left: where they are still named.
+        actions: lines of the audit log that have a digest now.
+        left: places that still name the host.
     """
 
     hosts: int = 0
@@ -180,59 +165,49 @@ class JobReceipt:
     left: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class JobTraces:
-    """What `redact_job` would remove; see `JobReceipt`."""
-
-    hosts: int = 0
-    urls: int = 0
-    links: int = 0
-    fetches: int = 0
-
-
-def count_traces(folder: Path, host: str) -> JobTraces:
+def count_traces(folder: Path, host: str) -> dict[str, int]:
     """Count what `redact_job` would remove, beside a running crawl too. Raises `JobError`s."""
-    names, found = HostNames(host), JobTraces()
+    names = HostNames(host)
     with StoreReader(folder) as reader:
-        own = {name for name, _ in reader.hosts() if names.takes(name)}
-        found.hosts = len(own)
-        found.urls = sum(1 for name in {*own, names.name} for _ in reader.urls(name))
+        own = {name for name, _ in reader.hosts() if names.matches(name)}
+        urls = sum(1 for name in {*own, names.name} for _ in reader.urls(name))
         stats = LinkStats(reader.store.kv(ROWS))
-        found.links = sum(1 for name, _ in stats.hosts() if names.takes(name))
-        found.links += sum(1 for edge in stats.edges() if any(map(names.takes, edge[:2])))
+        links = sum(1 for name, _ in stats.hosts() if names.matches(name))
+        links += sum(1 for edge in stats.edges() if any(map(names.matches, edge[:2])))
+
+    def fits(fields: list[bytes]) -> bool:
+        return names.matches_field(fields[_URL]) or names.matches_field(fields[_VIA])
+
     try:
-        found.fetches = count_fetches(folder / LOG_FOLDER, names)
+        log = FetchLogReader(folder / LOG_FOLDER)
+        fetches = sum(1 for _ in log.lines(FetchFilter(names.name.encode(), fits)))
     except OSError as error:
         raise JobError(f"{folder.parent}: {error}") from error
-    return found
-
-
-class DropHost(Protocol):
-    """Asks a job to drop a host; `executors.one_job.ask_job` is one."""
-
-    def __call__(
-        self, folder: Path, verb: str, arguments: Mapping[str, Any], *, who: str, why: str,
-        wait: float,
-    ) -> Answer | None: ...  # fmt: skip
+    return {"hosts": len(own), "urls": urls, "links": links, "fetches": fetches}
 
 
 def redact_job(
-    folder: Path, host: str, who: str, why: str, wait: float, ask: DropHost
+    folder: Path, host: str, who: str, why: str, wait: float, ask: AskJob
 ) -> JobReceipt:
-    """Take *host*, or ``*.example.com``, out of the job whose ``suite`` folder is *folder*.
+    """Remove *host*, or ``*.example.com``, from the job whose ``suite`` folder is *folder*.
 
-    The same call again goes on where a kill was. Raises `JobError`s: above all a job that a crawl
-    is using, and one that cannot be written.
+    The same call again resumes after a kill. Raises `JobError`s: a crawl uses the job, or it
+    cannot be written.
     """
-    swept, names = JobReceipt(), HostNames(host)
-    with _still(folder) as site:
-        found = {name for name, _ in site.store.records() if names.takes(name)}
+    receipt, names = JobReceipt(), HostNames(host)
+    with _job_at_rest(folder) as target:
+        found = {name for name, _ in target.store.records() if names.matches(name)}
+    receipt.hosts = len(found)
     for name in sorted({*found, names.name}):  # one without a row may have seeds, or a robots.txt
-        _drop(ask, folder, name, swept, who, why, wait)
-    swept.hosts = len(found)
-    with _still(folder) as site:
-        _sweep_store(site, names, swept)
-    with _still(folder):  # its list of tables, which names keys, is begun anew
+        answer = ask(folder, "drop", {"subject": name}, who=who, why=why, wait=wait)
+        if answer is None or not answer.ok:
+            said = "no answer in time" if answer is None else answer.said
+            raise JobError(f"{name} could not be dropped: {said}")
+        receipt.urls += sum(answer.facts.get(state, 0) for state in ("pending", "done", "failed"))
+        receipt.left += answer.facts.get("not_removed", [])
+    with _job_at_rest(folder) as target:
+        _redact_store(target, names, receipt)
+    with _job_at_rest(folder):  # its list of tables, which names keys, is begun anew
         pass
     try:
         with (folder / "lock").open("a+") as lock:
@@ -240,86 +215,69 @@ def redact_job(
                 raise _in_use(folder)
             for path in (folder / "store").glob("LOG*"):  # what the database did, with keys
                 path.unlink()
-            swept.fetches = clean_fetches(folder / LOG_FOLDER, names)
-            swept.actions = clean_log(folder / "audit.jsonl", names)
-            clean_log(folder / CHRONICLE, names)
-            # Tables are compressed: their rows were looked at.
-            swept.left += named_in(folder, names, lambda path: path.suffix == ".sst")
+            receipt.fetches = _clean_fetches(folder / LOG_FOLDER, names)
+            receipt.actions = _clean_log(folder / "audit.jsonl", names)
+            _clean_log(folder / CHRONICLE, names)
+            receipt.left += _files_naming(folder, names)
     except OSError as error:
         raise JobError(f"{folder.parent}: {error}") from error
-    return swept
-
-
-def _drop(
-    ask: DropHost, folder: Path, host: str, swept: JobReceipt, who: str, why: str, wait: float
-) -> None:
-    answer = ask(folder, "drop", {"subject": host}, who=who, why=why, wait=wait)
-    if answer is None or not answer.ok:
-        said = "no answer in time" if answer is None else answer.said
-        raise JobError(f"{host} could not be dropped: {said}")
-    swept.urls += sum(answer.facts.get(state, 0) for state in ("pending", "done", "failed"))
-    swept.left += answer.facts.get("not_removed", [])
+    return receipt
 
 
 @contextmanager
-def _still(folder: Path) -> Iterator[JobTarget]:
+def _job_at_rest(folder: Path) -> Iterator[JobTarget]:
     if JobFile.read(folder) is None:
         raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
-    with job_at_rest(folder) as site:
-        if site is None:
+    with job_at_rest(folder) as target:
+        if target is None:
             raise _in_use(folder)
-        yield site
+        yield target
 
 
 def _in_use(folder: Path) -> JobInUseError:
     return JobInUseError(f"{folder.parent} is in use by a crawl: stop it first")
 
 
-def _sweep_store(site: JobTarget, names: HostNames, swept: JobReceipt) -> None:
-    """Let no row name them, and rewrite the files in which rows were that did."""
-    store = site.store
-    for _ in _referrers(site, names):
-        swept.referrers += 1
+def _redact_store(target: JobTarget, names: HostNames, receipt: JobReceipt) -> None:
+    """Redact all rows, and rewrite the files that held them."""
+    store = target.store
+    for _ in _redact_referrers(target, names):
+        receipt.referrers += 1
         if store.backlog > _BACKLOG:
-            site.commit()
-    swept.links = LinkStats(store.kv(ROWS)).forget(names.takes)
-    control = store.kv(_ANSWERS[:-1].decode())
-    for key, value in list(control.items()):
+            target.commit()
+    receipt.links = LinkStats(store.kv(ROWS)).forget(names.matches)
+    for key, value in list(target.kv.items()):
         if names.pattern.search(key) or names.pattern.search(value):
-            control.delete(key)
-    site.commit()
+            target.kv.delete(key)
+    target.commit()
     if store.archive is not None:
         store.archive.urls.flush()  # the log of what came last, which rows were removed from
     eraser = store.erase_keys([(family, b"", b"\xff" * 64) for family in FAMILIES])
     eraser.join()
-    swept.left += [eraser.failure] if eraser.failure else []
-    swept.left += _named_rows(store.every_row(), names)
+    receipt.left += [eraser.failure] if eraser.failure else []
+    for family, key, value in store.every_row():
+        if names.pattern.search(key) or names.pattern.search(value):
+            table = key.partition(b"\0")[0].decode("utf-8", "replace") if family == "kv" else family
+            receipt.left.append(f"a row of the store, in {table[:_SHOWN]}")
 
 
-def _referrers(site: JobTarget, names: HostNames) -> Iterator[None]:
-    """Forget that URLs were found on such hosts, one with each step.
+def _redact_referrers(target: JobTarget, names: HostNames) -> Iterator[None]:
+    """Remove such hosts as referrers, one with each step.
 
     Rows are those of the moment of the call, so batches may be written meanwhile.
     """
-    store = site.store
+    store = target.store
     for entry in store.all_rows():
-        if names.takes_url(entry.referrer):
+        if names.matches_url(entry.referrer):
             entry.referrer = ""
             store.put_row(entry)
             yield
-    yield from site.frontier.stored_links.waiting.forget_referrers(names.takes_url)
-    yield from site.frontier.planner.revisits.forget_referrers(names.takes_url)
+    yield from target.frontier.stored_links.waiting.forget_referrers(names.matches_url)
+    yield from target.frontier.planner.revisits.forget_referrers(names.matches_url)
     for key, packed in store.states(b""):
         if not names.pattern.search(packed):
             continue
         state = UrlState.from_bytes(packed)
-        if names.takes_url(state.via):
+        if names.matches_url(state.via):
             store.put_state(key, replace(state, via="").to_bytes())
             yield
-
-
-def _named_rows(rows: Iterable[tuple[str, bytes, bytes]], names: HostNames) -> Iterator[str]:
-    for family, key, value in rows:
-        if names.pattern.search(key) or names.pattern.search(value):
-            table = key.partition(b"\0")[0].decode("utf-8", "replace") if family == "kv" else family
-            yield f"a row of the store, in {table[:_SHOWN]}"

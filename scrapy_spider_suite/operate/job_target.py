@@ -76,9 +76,9 @@ class JobTarget:
         """Send nothing more, or go on; what is kept in the job says so to the next crawl."""
 
     def blocks_changed(self) -> None:
-        """A block was put in or taken out: `settle` puts that in force."""
+        """Have the next `apply_changes` put blocks in force, or take them out."""
 
-    def settle(self) -> None:
+    def apply_changes(self) -> None:
         """Put in force what has changed since the last time; called often."""
 
     def robots_of(self, host: str, buckets: range) -> list[str]:
@@ -107,9 +107,6 @@ class JobTarget:
     def forget_twins(self, host: str) -> None:
         """Forget what was seen of the forms of the site of *host*, with and without ``www.``."""
         self.store.kv(TWINS).delete(site_of(host).encode())
-
-    def look(self) -> None:
-        """Called before each look at what was asked."""
 
     def is_foreign(self, url: str) -> bool:
         """Whether another agent is to have *url*. Raises `ActionError`: that is not known now."""

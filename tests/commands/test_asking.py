@@ -44,10 +44,10 @@ def test_who_is_not_heard_any_more_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever is heard is, until it answers; what came at the last moment counts."""
-    for name in ("_POLL", "_LOOK", "_TELL"):
+    for name in ("_POLL", "_CHECK", "_TELL"):
         monkeypatch.setattr(all_agents, name, 0.0)
     crawl = Crawl(late=30)
-    line: Any = SimpleNamespace(office=crawl, caller=crawl)
+    line: Any = SimpleNamespace(admin=crawl, sender=crawl)
     names = ["killed", "ends", "late", "r"]
     heard = asyncio.run(all_agents._wait(line, "id", names, 600.0, {"away": "stopped"}))
     assert set(heard.replies) == {"ends", "late"}

@@ -185,7 +185,7 @@ def test_an_agent_that_is_removed(town: Town, cluster: Frontier) -> None:
     assert (said.code, "its process is not gone" in said.out) == (2, True)
     town.stop("b")
     [row] = cluster("remove", "b", "--dead", "--yes", "--json").rows
-    assert (row["removed"], row["others_take_them"]) == (True, "at once")
+    assert (row["removed"], row["was"], row["others_take_them"]) == (True, "stopped", "at once")
     rows = {row["agent"]: row for row in cluster("ls", "--json", "--all").rows}
     assert (rows["b"]["state"], rows["b"]["share"], rows["b"]["lease"]) == ("removed", 0.0, 0)
 

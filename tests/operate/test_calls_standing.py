@@ -10,7 +10,7 @@ import logging
 import pytest
 from support.calling_agents import KEYS, InScene, Scene, a_call
 
-from scrapy_spider_suite.operate.executors import agent_calls
+from scrapy_spider_suite.operate.executors import call_executor
 from scrapy_spider_suite.operate.executors.agent_calls import CALL_MAX, AgentCall, AgentReply
 
 
@@ -59,7 +59,7 @@ def test_a_standing_call_that_fails_does_not_end_the_listening(
                 raise errors.pop()
             return await do(call)
 
-        monkeypatch.setattr(agent_calls, "STAND", 5)
+        monkeypatch.setattr(call_executor, "STAND", 5)
         monkeypatch.setattr(scene.doer, "carry_out", carry_out)
         scene.start()
         await scene.until(lambda: other in scene.doer.done)
@@ -85,7 +85,7 @@ def test_a_standing_call_that_takes_long_keeps_no_other_waiting(
         await scene.kill()
         standing = a_call(verb="block", arguments={"subject": "x"})
         await scene.caller.keep_standing(standing)
-        monkeypatch.setattr(agent_calls, "STAND", 1)
+        monkeypatch.setattr(call_executor, "STAND", 1)
         begun, free, do = [], asyncio.Event(), scene.doer.carry_out
 
         async def carry_out(call: AgentCall) -> AgentReply:

@@ -138,7 +138,7 @@ def test_each_is_answered_and_written_down(yard: Yard) -> None:
         left(yard, "break"): (False, "it failed: ZeroDivisionError()"),
     }
     assert operator.waits
-    operator.look()
+    operator.poll()
     for id, (ok, said) in asked.items():
         given = answer(yard, id)
         assert given.ok is ok
@@ -154,14 +154,14 @@ def test_a_long_action_lets_others_go_between(yard: Yard) -> None:
     """A portion, then whoever came meanwhile."""
     operator = ActionRunner(yard, JOB, VERBS)
     long = left(yard, "count")
-    operator.look(0.0)
+    operator.poll(0.0)
     assert operator.busy
     short = left(yard, "shout", text="b")
-    operator.look(0.0)
+    operator.poll(0.0)
     assert answer(yard, short).said == "B"
     assert operator.busy
     for _ in range(5):
-        operator.look(0.0)
+        operator.poll(0.0)
     assert answer(yard, long) == Answer(long, True, "three", {"at": 3})
     assert not operator.busy
 
@@ -170,16 +170,16 @@ def test_a_kill_in_the_middle_is_carried_on(yard: Yard) -> None:
     """The next operator begins where the last one was; also if only the removal was missing."""
     first = ActionRunner(yard, JOB, VERBS)
     id = left(yard, "count")
-    first.look(0.0)
-    first.look(0.0)
+    first.poll(0.0)
+    first.poll(0.0)
     assert yard.kv.get(id.encode()) == b"2"
     second = ActionRunner(yard, JOB, VERBS)
     folder = ActionFolder(yard.folder)
     data = (folder.path / f"{id}.action").read_bytes()
     while not folder.is_answered(id):
-        second.look()
+        second.poll()
     (folder.path / f"{id}.action").write_bytes(data)
-    ActionRunner(yard, JOB, VERBS).look()
+    ActionRunner(yard, JOB, VERBS).poll()
     assert len(list(AuditLog(yard.folder).rows())) == 1
     assert folder.waiting() == []
 
@@ -189,10 +189,10 @@ def test_nothing_is_answered_before_it_is_durable(yard: Yard) -> None:
     operator = ActionRunner(yard, JOB, VERBS)
     id = left(yard, "shout", text="c")
     yard.full = True
-    operator.look()
+    operator.poll()
     assert ActionFolder(yard.folder).take_answer(id) is None
     yard.full = False
-    operator.look()
+    operator.poll()
     assert answer(yard, id).said == "C"
 
 
@@ -208,10 +208,10 @@ def test_an_audit_log_that_cannot_be_written_holds_the_answer(
 
     with monkeypatch.context() as patch:
         patch.setattr(AuditLog, "append", full)
-        operator.look()
+        operator.poll()
     assert ActionFolder(yard.folder).take_answer(id) is None
     yard.clock += 60.0
-    operator.look()
+    operator.poll()
     assert answer(yard, id).ok
 
 
@@ -222,10 +222,10 @@ def test_what_is_no_action_is_answered_too(yard: Yard) -> None:
     folder.path.mkdir()
     bad = folder.path / "mine.action"
     bad.write_text("{")
-    operator.look()
+    operator.poll()
     assert folder.waiting() == ["mine"]  # it may still be being written
     os.utime(bad, (1, 1))
-    operator.look()
+    operator.poll()
     assert answer(yard, "mine").said.startswith("this is no action: it is no JSON")
     assert folder.waiting() == []
     assert (folder.path / "mine.refused").read_text() == "{"
@@ -237,17 +237,17 @@ def test_a_store_that_cannot_write_is_tried_again(yard: Yard) -> None:
     """The portion is not skipped."""
     operator = ActionRunner(yard, JOB, VERBS)
     id = left(yard, "count")
-    operator.look(0.0)
+    operator.poll(0.0)
 
     def fail() -> None:
         raise StoreWriteError("full")
 
     flush, yard.frontier.flush = yard.frontier.flush, fail  # type: ignore[method-assign]
-    operator.look(0.0)
-    operator.look(0.0)
+    operator.poll(0.0)
+    operator.poll(0.0)
     yard.frontier.flush = flush  # type: ignore[method-assign]
     for _ in range(5):
-        operator.look(0.0)
+        operator.poll(0.0)
     assert answer(yard, id).facts == {"at": 3}
 
 
@@ -255,7 +255,7 @@ def test_an_answer_that_is_too_long_is_cut(yard: Yard) -> None:
     """Whoever asked has one, all the same."""
     operator = ActionRunner(yard, JOB, VERBS)
     id = left(yard, "chatter")
-    operator.look()
+    operator.poll()
     given = answer(yard, id)
     assert given.ok
     assert given.said == "x" * 2_000
@@ -270,11 +270,11 @@ def test_a_folder_that_is_none_stops_nothing(
     path = ActionFolder(yard.folder).path
     path.write_text("in the way")
     for _ in range(3):
-        operator.look()
+        operator.poll()
     assert len([r for r in caplog.records if "cannot be read or answered" in r.message]) == 1
     path.unlink()
     id = left(yard, "shout", text="e")
-    operator.look()
+    operator.poll()
     assert answer(yard, id).said == "E"
 
 
@@ -290,7 +290,7 @@ def test_a_fault_of_the_site_stops_nothing(
     operator = ActionRunner(yard, JOB, VERBS)
     id = left(yard, "shout", text="f")
     for _ in range(3):
-        operator.look()
+        operator.poll()
     assert answer(yard, id).said == "F"
     assert len([r for r in caplog.records if "put in force" in r.message]) == 1
 
@@ -327,12 +327,12 @@ def test_an_answer_that_cannot_be_given_is_written_down_once(
         for _ in range(2):  # a crawl, and the next one
             operator = ActionRunner(yard, JOB, {"loud": loud})
             for _ in range(4):
-                operator.look()
+                operator.poll()
             yard.clock += 60.0
-            operator.look()
+            operator.poll()
     assert tried == [id] * 4
     assert len([r for r in caplog.records if "cannot be read or answered" in r.message]) == 2
-    ActionRunner(yard, JOB, {"loud": loud}).look()
+    ActionRunner(yard, JOB, {"loud": loud}).poll()
     assert answer(yard, id) == Answer(id, True, "G", {"n": 1})
     assert shouted == [id]
     assert [row["id"] for row in AuditLog(yard.folder).rows()] == [id]
@@ -346,10 +346,10 @@ def test_an_action_that_was_taken_back_leaves_nothing(
     id = left(yard, "shout", text="h")
     with monkeypatch.context() as patch:
         patch.setattr(ActionFolder, "answer", lambda *_: os.mkdir(yard.folder))
-        ActionRunner(yard, JOB, VERBS).look()
+        ActionRunner(yard, JOB, VERBS).poll()
     assert len(list(yard.kv.items(b"carried out "))) == 1
     ActionFolder(yard.folder).remove(id)
-    ActionRunner(yard, JOB, VERBS).look()
+    ActionRunner(yard, JOB, VERBS).poll()
     assert list(yard.kv.items(b"carried out ")) == []
 
 
@@ -359,12 +359,12 @@ def test_what_waits_holds_up_nothing(yard: Yard) -> None:
     waiting = [left(yard, "loiter") for _ in range(20)]
     long, short = left(yard, "count"), left(yard, "shout", text="i")
     for _ in range(5):
-        operator.look(100.0)
+        operator.poll(100.0)
     assert answer(yard, short).ok
     assert answer(yard, long).facts == {"at": 3}
     assert operator.busy
     yard.kv.put(b"signal", b"1")
-    operator.look(100.0)
+    operator.poll(100.0)
     assert [answer(yard, id).said for id in waiting] == ["at last"] * 20
     assert not operator.busy
 
@@ -373,11 +373,11 @@ def test_long_ones_go_in_turn(yard: Yard) -> None:
     """Some of them at a time: each may have a file open."""
     operator = ActionRunner(yard, JOB, VERBS)
     ids = [left(yard, "count") for _ in range(20)]
-    operator.look(2 * 8 + 3.0)  # Yard's clock ticks at each question
+    operator.poll(2 * 8 + 3.0)  # Yard's clock ticks at each question
     begun = [id for id in ids if yard.kv.get(id.encode())]
     assert begun == ids[:8]
     while operator.busy:
-        operator.look()
+        operator.poll()
     assert all(answer(yard, id).facts == {"at": 3} for id in ids)
 
 
@@ -386,7 +386,7 @@ def test_what_is_urgent_comes_before_everything(yard: Yard) -> None:
     operator = ActionRunner(yard, JOB, VERBS)
     many = [left(yard, "count") for _ in range(250)]
     urgent = left(yard, "shout", urgent=True, text="j")
-    operator.look()
+    operator.poll()
     assert answer(yard, urgent).said == "J"
     assert len(ActionFolder(yard.folder).waiting()) == len(many)
     assert operator.busy
@@ -406,7 +406,7 @@ def test_answers_of_a_round_are_synced_together(
         sync(file)
 
     monkeypatch.setattr(os, "fsync", count_them)
-    ActionRunner(yard, JOB, VERBS).look()
+    ActionRunner(yard, JOB, VERBS).poll()
     assert synced == [0]
     assert [answer(yard, id).said for id in ids] == [str(n) for n in range(50)]
     assert len(list(AuditLog(yard.folder).rows())) == 50
@@ -417,16 +417,16 @@ def test_what_could_not_write_is_done_when_it_can(yard: Yard, verb: str) -> None
     """By the same operator."""
     operator = ActionRunner(yard, JOB, VERBS)
     id = left(yard, verb)
-    operator.look(0.0)
+    operator.poll(0.0)
     yard.full = True
     other = left(yard, verb)
     for _ in range(3):
-        operator.look(100.0)
+        operator.poll(100.0)
     assert ActionFolder(yard.folder).waiting()[-1] == other
     assert operator.stuck
     yard.full = False
     for _ in range(3):
-        operator.look(100.0)
+        operator.poll(100.0)
     assert [answer(yard, each).said for each in (id, other)] == ["written"] * 2
     assert not operator.busy
     assert not operator.stuck
@@ -438,10 +438,10 @@ def test_what_was_taken_back_in_line_is_not_begun(yard: Yard) -> None:
     for _ in range(8):
         left(yard, "count")
     last = left(yard, "count")
-    operator.look(0.0)
+    operator.poll(0.0)
     assert ActionFolder(yard.folder).withdraw(last) is None
     while operator.busy:
-        operator.look()
+        operator.poll()
     assert yard.kv.get(last.encode()) is None
     assert ActionFolder(yard.folder).take_answer(last) is None
     [row] = [row for row in AuditLog(yard.folder).rows() if row["id"] == last]
@@ -456,14 +456,14 @@ def test_a_snapshot_that_was_taken_back_leaves_nothing(yard: Yard, when: str) ->
     id = left(yard, "snapshot", target="/somewhere")
     if when == "before":
         assert folder.withdraw(id) is None
-    operator.look(0.0)
+    operator.poll(0.0)
     given = folder.withdraw(id) if when == "beside" else None
     while operator.busy and not (when == "after" and folder.copy_of(id).exists()):
-        operator.look(0.0)
+        operator.poll(0.0)
     if when in {"after", "too late"}:
         given = folder.withdraw(id)
     while operator.busy:
-        operator.look(0.0)
+        operator.poll(0.0)
     assert given is not None or when != "too late"
     if given is not None:  # "beside" and "after" may be too late, too
         assert given.ok

@@ -13,10 +13,10 @@ from scrapy_spider_suite.operate.executors.agent_calls import (
     AgentCall,
     AgentReply,
     CallKeys,
-    CallListener,
     CallSender,
     new_call_id,
 )
+from scrapy_spider_suite.operate.executors.call_executor import CallListener
 from support.redis_servers import RedisServer
 
 CRAWL = "web"
@@ -40,7 +40,7 @@ class Doer:
         self.wait = asyncio.Event()
         self.wait.set()
 
-    def place(self, call: AgentCall) -> Path | None:
+    def list_path(self, call: AgentCall) -> Path | None:
         """One file for each call."""
         return self.folder / call.id
 
@@ -76,7 +76,7 @@ class Scene:
 
     def start(self) -> None:
         """A new process of the agent."""
-        self.listener = CallListener(self.server.url, CRAWL, "a", self.doer, look=0.01)
+        self.listener = CallListener(self.server.url, CRAWL, "a", self.doer, pause=0.01)
         self.task = asyncio.ensure_future(self.listener.run())
 
     async def kill(self) -> None:

@@ -18,8 +18,7 @@ from scrapy_spider_suite.cluster.redis_server import RedisKeys
 from scrapy_spider_suite.cluster.registry import AgentRegistry
 from scrapy_spider_suite.errors import ClusterError
 from scrapy_spider_suite.operate.executors.action_runner import ActionRunner
-from scrapy_spider_suite.operate.executors.agent_calls import CallListener
-from scrapy_spider_suite.operate.executors.call_executor import CallExecutor
+from scrapy_spider_suite.operate.executors.call_executor import CallExecutor, CallListener
 from scrapy_spider_suite.operate.job_target import job_at_rest
 from scrapy_spider_suite.operate.verbs import actions
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
@@ -113,7 +112,7 @@ class Town:
         job = JobFile.read(folder)
         assert job is not None
         calling = CallExecutor(folder, job.id, name)
-        listener = CallListener(self.server.url, self.crawl, name, calling, look=LOOK)
+        listener = CallListener(self.server.url, self.crawl, name, calling, pause=LOOK)
         listening = asyncio.ensure_future(listener.run())
         try:
             with ExitStack() as stack:
@@ -121,7 +120,7 @@ class Town:
                 assert site is not None
                 operator, beat = ActionRunner(site, job.id, actions()), 0.0
                 while True:
-                    operator.look()
+                    operator.poll()
                     if time.monotonic() > beat:
                         beat = time.monotonic() + 2
                         with suppress(ClusterError):

@@ -82,7 +82,7 @@ def _job(call: Invocation) -> int:
     options = call.options
     if options.dry_run:
         found = count_traces(options.job / JOB, options.host)
-        call.facts({"job": str(options.job), "done": False, **asdict(found)})
+        call.facts({"job": str(options.job), "done": False, **found})
         return 0
     swept = redact_job(
         options.job / JOB, options.host, whoami(), "scrapy packs redact", _WAIT, ask_job

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scrapy_spider_suite.errors import ActionError, StoreWriteError, SuiteError
@@ -17,86 +17,77 @@ logger = logging.getLogger(__name__)
 
 _AT_ONCE = 100
 """Answers that are given in one go: some milliseconds."""
-_TRY = 10.0
+_RETRY = 10.0
 """Seconds between two tries to give an answer."""
 _CARRIED_OUT = b"carried out "
 """Begins the key of an answer in the job; it is written with the last portion of its action."""
 _SAID = 2_000
 """Characters that are left of an answer that is too long."""
+_SWEEP = 3600.0
+_READ = 100
+"""Actions that are read at a time: some milliseconds."""
+_ABREAST = 8
+"""Long actions that are under way at a time, beside those that wait: each has a file open."""
 
 
 @dataclass(slots=True)
 class _PendingAnswer:
-    """An answer that is to be given, and whether it is in the audit log already."""
-
     action: Action | str
     answer: Answer
     audited: bool = False
 
 
 class AnswerQueue:
-    """Those to the actions on *site*, whose *folder* they are left in."""
+    """Answers to the actions in *folder* on *target*: written to the audit log, then given.
 
-    def __init__(self, site: JobTarget, folder: ActionFolder) -> None:
-        self._site = site
+    Attributes:
+        fresh: answers that can be given now.
+        failed: answers that could not be given, and are tried again.
+    """
+
+    def __init__(self, target: JobTarget, folder: ActionFolder) -> None:
+        self.fresh: list[_PendingAnswer] = []
+        self.failed: list[_PendingAnswer] = []
+        self.trouble = ""
+        self._target = target
         self._folder = folder
-        self._audit = AuditLog(site.folder)
-        self._unsaid: list[_PendingAnswer] = []
-        self._failed: list[_PendingAnswer] = []
-        self._try_at = 0.0  # when those that failed are tried again
+        self._audit = AuditLog(target.folder)
+        self._try_at = 0.0
         self._complained = False
-        self._trouble = ""
 
-    @property
-    def more(self) -> bool:
-        """Whether any can be given now."""
-        return bool(self._unsaid)
-
-    @property
-    def left(self) -> bool:
-        """Whether any is to be given."""
-        return bool(self._unsaid or self._failed)
-
-    @property
-    def trouble(self) -> str:
-        """Why some cannot be given now; empty: they can."""
-        return self._trouble if self._failed else ""
-
-    def conclude(self, action: Action | str, answer: Answer) -> None:
-        """Have *answer* given to *action*, or to the file of that id, which is none."""
+    def add(self, action: Action | str, answer: Answer) -> None:
+        """Queue the *answer* to *action*, or to the file of that id, which is no action."""
         try:
             answer.to_bytes()
         except ActionError:
             answer = Answer(answer.id, answer.ok, answer.said[:_SAID], {"cut_short": True})
         if isinstance(action, Action):
-            self._site.kv.put(_mark(action.id), answer.to_bytes())
-        self._unsaid.append(_PendingAnswer(action, answer))
+            self._target.kv.put(_answer_key(action.id), answer.to_bytes())
+        self.fresh.append(_PendingAnswer(action, answer))
 
-    def was_carried_out(self, action: Action) -> bool:
-        """Whether *action* was, by an operator that could not answer; its answer is given then."""
-        done = self._site.kv.get(_mark(action.id))
+    def add_stored(self, action: Action) -> bool:
+        """Queue the answer of an earlier process, which could not give it; False if there is none.
+        """
+        done = self._target.kv.get(_answer_key(action.id))
         if done is None:
             return False
-        answer = Answer.from_bytes(done)
-        self._unsaid.append(_PendingAnswer(action, answer, self._is_audited(action.id)))
+        try:
+            audited = any(row.get("id") == action.id for row in self._audit.rows())
+        except OSError:
+            audited = False
+        self.fresh.append(_PendingAnswer(action, Answer.from_bytes(done), audited))
         return True
 
-    def _is_audited(self, id: str) -> bool:
-        try:
-            return any(row.get("id") == id for row in self._audit.rows())
-        except OSError:
-            return False
-
     def due(self, now: float) -> bool:
-        """Whether `say` has anything to do."""
-        return bool(self._unsaid) or (bool(self._failed) and now >= self._try_at)
+        return bool(self.fresh) or (bool(self.failed) and now >= self._try_at)
 
-    def say(self, now: float) -> None:
-        """Write some answers down, together, and give them; all that they say is durable."""
-        batch = self._unsaid[:_AT_ONCE]
-        del self._unsaid[:_AT_ONCE]
+    def give(self, now: float) -> None:
+        """Write some answers to the audit log, together, and give them; what they say is durable.
+        """
+        batch = self.fresh[:_AT_ONCE]
+        del self.fresh[:_AT_ONCE]
         if now >= self._try_at:
-            batch, self._failed = [*self._failed, *batch], []
+            batch, self.failed = [*self.failed, *batch], []
         try:
             self._write_down([each for each in batch if not each.audited])
         except OSError as error:
@@ -111,22 +102,22 @@ class AnswerQueue:
                 self._complained = False
 
     def _fail(self, batch: list[_PendingAnswer], error: OSError) -> None:
-        self._failed += batch
-        self._try_at = self._site.now() + _TRY
+        self.failed += batch
+        self._try_at = self._target.now() + _RETRY
         self.complain(error)
 
     def complain(self, error: OSError) -> None:
-        """Say once that the folder cannot be used; it is tried again."""
+        """Log once that the folder cannot be used."""
         if not self._complained:
             logger.error("actions cannot be read or answered now: %s", error)
         self._complained = True
-        self._trouble = f"it cannot be answered: {error}"
+        self.trouble = f"it cannot be answered: {error}"
 
     def _write_down(self, batch: list[_PendingAnswer]) -> None:
         if not batch:
             return
         rows = [(each.action, each.answer) for each in batch]
-        self._audit.append(rows, self._site.wall(), f"process {os.getpid()}")
+        self._audit.append(rows, self._target.wall(), f"process {os.getpid()}")
         for each in batch:
             each.audited = True
             action, answer = each.action, each.answer
@@ -142,26 +133,19 @@ class AnswerQueue:
             self._folder.mark_refused(action)
             return
         if not self._folder.remove(action.id):
-            self._folder.retract(action.id)  # it was taken back: nobody comes for it
-        self._site.kv.delete(_mark(action.id))
+            self._folder.retract(action.id)  # it was taken back: no asker waits
+        self._target.kv.delete(_answer_key(action.id))
 
-    def forget_what_is_gone(self) -> None:
-        """Of actions that whoever asked took back there is nothing left to answer."""
-        waiting = {_mark(id) for id in self._folder.waiting()}
-        for key, _ in self._site.kv.items(_CARRIED_OUT):
+    def forget_withdrawn(self) -> None:
+        """Delete stored answers to actions that were taken back."""
+        waiting = {_answer_key(id) for id in self._folder.waiting()}
+        for key, _ in self._target.kv.items(_CARRIED_OUT):
             if key not in waiting:
-                self._site.kv.delete(key)
+                self._target.kv.delete(key)
 
 
-def _mark(id: str) -> bytes:
+def _answer_key(id: str) -> bytes:
     return _CARRIED_OUT + os.fsencode(id)
-
-
-_SWEEP = 3600.0
-_READ = 100
-"""Actions that are read at a time: some milliseconds."""
-_ABREAST = 8
-"""Long actions that are under way at a time, beside those that wait: each has a file open."""
 
 
 @dataclass(slots=True)
@@ -175,97 +159,93 @@ class _Task:
 
 
 class ActionRunner:
-    """Carries out *verbs* on *site*, the job with the id *job*."""
+    """Carries out *verbs* on *target*, the job with the id *job*."""
 
-    def __init__(self, site: JobTarget, job: str, verbs: Mapping[str, Apply]) -> None:
-        self._site = site
+    def __init__(self, target: JobTarget, job: str, verbs: Mapping[str, Apply]) -> None:
+        self._target = target
         self._job = job
         self._verbs = verbs
-        self._folder = ActionFolder(site.folder)
-        self._answers = AnswerQueue(site, self._folder)
-        self._taken: set[str] = set()
+        self._folder = ActionFolder(target.folder)
+        self._answers = AnswerQueue(target, self._folder)
+        self._known: set[str] = set()  # ids
         self._unread = False
-        self._works: deque[_Task] = deque()
-        self._line: deque[_Task] = deque()
+        self._running: deque[_Task] = deque()
+        self._queued: deque[_Task] = deque()
         self._swept = 0.0
-        self._faulty: set[str] = set()
+        self._faulty = False
         self._durable = True
         self._trouble = "it cannot be written"
 
     @property
     def busy(self) -> bool:
         """Whether there is more to be done at once."""
-        return bool(self._works or self._line or self._unread or self._answers.more)
+        return bool(self._running or self._queued or self._unread or self._answers.fresh)
 
     @property
     def stuck(self) -> str:
-        """Why it cannot go on, since something cannot be written now; empty: it can."""
-        held = self.busy or self._answers.left
-        return self._answers.trouble or (self._trouble if held and not self._durable else "")
+        """The write error that stops it; empty: none."""
+        if self._answers.failed:
+            return self._answers.trouble
+        return self._trouble if self.busy and not self._durable else ""
 
     @property
     def waits(self) -> bool:
-        """Whether anything is left to be carried out; what cannot be read keeps no crawl open."""
+        """Whether an action is left to be carried out; unreadable ones keep no crawl open."""
         try:
-            return self.busy or any(id not in self._taken for id in self._folder.waiting())
+            return self.busy or any(id not in self._known for id in self._folder.waiting())
         except OSError as error:
             self._answers.complain(error)
             return False
 
-    def look(self, seconds: float = PORTION) -> None:
-        """Carry out what is new, and for about so many *seconds* what takes longer."""
-        self._see_to(self._site.look)
+    def poll(self, seconds: float = PORTION) -> None:
+        """Read new actions, and carry actions out for about so many *seconds*."""
+        self._apply_changes()
         try:
-            self._look(self._site.wall(), seconds)
+            self._poll(self._target.wall(), seconds)
         except OSError as error:  # a folder that is no folder, or not ours
             self._answers.complain(error)
 
-    def _see_to(self, step: Callable[[], None]) -> None:
-        """Let the site do a *step*: a fault there must not keep the crawl from its work."""
+    def _apply_changes(self) -> None:
         try:
-            step()
-        except Exception:  # whatever it is
-            if step.__name__ not in self._faulty:
+            self._target.apply_changes()
+        except Exception:  # a fault there must not keep the crawl from its work
+            if not self._faulty:
                 logger.exception("blocks cannot be put in force, or taken out, now")
-            self._faulty.add(step.__name__)
+            self._faulty = True
         else:
-            self._faulty.discard(step.__name__)
+            self._faulty = False
 
-    def _look(self, wall: float, seconds: float) -> None:
-        new = [id for id in self._folder.waiting() if id not in self._taken]
+    def _poll(self, wall: float, seconds: float) -> None:
+        new = [id for id in self._folder.waiting() if id not in self._known]
         for id in new[:_READ]:
-            self._take(id, wall)
+            self._read(id, wall)
         self._unread = len(new) > _READ
-        self._see_to(self._site.settle)
-        self._go_on(self._site.now() + seconds)
-        if self._answers.due(self._site.now()) and self._committed():
-            self._answers.say(self._site.now())
+        self._apply_changes()
+        self._work(self._target.now() + seconds)
+        if self._answers.due(self._target.now()) and self._committed():
+            self._answers.give(self._target.now())
         if wall > self._swept + _SWEEP:
             self._swept = wall
             self._folder.sweep(wall)
-            self._answers.forget_what_is_gone()
-            self._taken.intersection_update(self._folder.waiting())
+            self._answers.forget_withdrawn()
+            self._known.intersection_update(self._folder.waiting())
 
-    def _take(self, id: str, wall: float) -> None:
+    def _read(self, id: str, wall: float) -> None:
         if self._folder.is_answered(id):
-            self._taken.add(id)
+            self._known.add(id)
             self._folder.remove(id)  # a kill came between the two
             return
         try:
             action = self._folder.read(id)
         except ActionError as error:
             if not self._folder.may_be_half_written(id, wall):
-                self._taken.add(id)
-                answer = Answer(id, False, f"this is no action: {error}")
-                self._answers.conclude(id, answer)
+                self._known.add(id)
+                self._answers.add(id, Answer(id, False, f"this is no action: {error}"))
             return
-        self._taken.add(id)
-        self._begin(action)
-
-    def _begin(self, action: Action) -> None:
+        self._known.add(id)
+        if self._answers.add_stored(action):
+            return
         verb = self._verbs.get(action.verb)
-        if self._answers.was_carried_out(action):
-            return
         if action.job not in (self._job, FIRST):
             self._refuse(action, "the action was left for another job, or for one that was here "
                          "before")  # fmt: skip
@@ -273,42 +253,40 @@ class ActionRunner:
             known = ", ".join(self._verbs)
             self._refuse(action, f"there is no verb {action.verb[:80]!r}; known: {known}")
         elif not self._step(task := _Task(action, verb)):
-            self._line.append(task)
+            self._queued.append(task)
 
     def _refuse(self, action: Action, why: str) -> None:
-        self._answers.conclude(action, Answer(action.id, False, why))
+        self._answers.add(action, Answer(action.id, False, why))
 
-    # What takes longer
-
-    def _go_on(self, until: float) -> None:
+    def _work(self, until: float) -> None:
         waiting = 0
-        while (self._works or self._line) and self._committed():
+        while (self._running or self._queued) and self._committed():
             self._begin_next()
-            if waiting >= len(self._works):
+            if waiting >= len(self._running):
                 return  # all of them wait for something else
-            task = self._works.popleft()
+            task = self._running.popleft()
             if not self._step(task):
-                self._works.append(task)
+                self._running.append(task)
             waiting = waiting + 1 if task.waiting else 0
-            if self._site.now() >= until:
+            if self._target.now() >= until:
                 return
 
     def _begin_next(self) -> None:
-        while self._line and sum(not task.waiting for task in self._works) < _ABREAST:
-            task = self._line.popleft()
+        while self._queued and sum(not task.waiting for task in self._running) < _ABREAST:
+            task = self._queued.popleft()
             if self._folder.is_pending(task.action.id):
-                self._works.append(task)
+                self._running.append(task)
             else:
                 self._refuse(task.action, "it was taken back before it was begun")
 
     def _step(self, task: _Task) -> bool:
-        """Carry out *task*, or its next portion; whether it is over."""
+        """Carry out *task*, or its next portion; True: it is done."""
         action, task.waiting = task.action, False
         try:
             if task.work is not None:
                 task.waiting = next(task.work) is WAITING
                 return False
-            begun = task.verb(self._site, action)
+            begun = task.verb(self._target, action)
             if not isinstance(begun, tuple):
                 task.work = begun
                 return False
@@ -324,13 +302,13 @@ class ActionRunner:
         except Exception as error:  # a fault in a verb must not end the crawl
             logger.exception("the action %s failed", action.verb)
             answer = Answer(action.id, False, f"it failed: {error!r}")
-        self._answers.conclude(action, answer)
+        self._answers.add(action, answer)
         return True
 
     def _committed(self) -> bool:
-        self._see_to(self._site.settle)
+        self._apply_changes()
         try:
-            self._durable = self._site.commit()
+            self._durable = self._target.commit()
         except StoreWriteError as error:
             self._trouble = str(error)
             self._durable = False

@@ -1,4 +1,4 @@
-"""Calls of an operator to the agents of a crawl, through Redis: both sides.
+"""Calls of an operator to the agents of a crawl, through Redis: their form, and the sender.
 
 ========================  ==========================================================================
 ``calls:AGENT``           a list of what is asked of one agent, until it has answered
@@ -14,15 +14,10 @@ whether it was carried out. Anybody may write to the server: both sides check wh
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from backports import zstd
@@ -30,12 +25,8 @@ from backports import zstd
 from scrapy_spider_suite.cluster.messages import LEVEL, decompress
 from scrapy_spider_suite.cluster.redis_server import RedisKeys, RedisServer, load_script
 from scrapy_spider_suite.cluster.registry import TIMEOUT
-from scrapy_spider_suite.errors import AgentCallError, MessageError, RegistryError
+from scrapy_spider_suite.errors import AgentCallError, MessageError
 from scrapy_spider_suite.operate.verbs import find_verb
-from scrapy_spider_suite.runtime.tasks import WarnOnce
-from scrapy_spider_suite.runtime.text import counted
-
-logger = logging.getLogger(__name__)
 
 CALL_MAX: Final = 64 << 10
 """Bytes of a call."""
@@ -72,7 +63,7 @@ _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
 
 
 class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of one agent. Times are seconds since the epoch."""
+    """A question to one agent. Times are seconds since the epoch."""
 
     id: _Id
     kind: Literal["act", "look"]
@@ -117,7 +108,6 @@ class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent answers."""
 
     id: _Id
     agent: _Name
@@ -184,6 +174,16 @@ class ListPiece(NamedTuple):
 def new_call_id(*, urgent: bool) -> str:
     """Return an id of this moment; *urgent* ids sort before all others."""
     return f"{'00-' if urgent else ''}{time.time_ns():020}-{secrets.token_hex(8)}"
+
+
+def make_call(
+    kind: Literal["act", "look"], verb: str, who: str, *, seconds: float = KEPT,
+    urgent: bool = False, **fields: Any,
+) -> AgentCall:  # fmt: skip
+    """A call of this moment, not to be begun after *seconds*."""
+    now = time.time()
+    id = new_call_id(urgent=urgent)
+    return AgentCall(id=id, kind=kind, verb=verb, who=who, when=now, until=now + seconds, **fields)
 
 
 class CallKeys:
@@ -289,288 +289,3 @@ class CallSender:
             str(round(ANSWER_KEPT * 1000)), piece.to_bytes(),
         )  # fmt: skip
         return bool(sent)
-
-
-LOOK: Final = 1.0
-"""Seconds between polls for calls."""
-STAND: Final = 60
-"""Polls for calls per poll for standing calls."""
-ABREAST: Final = 100
-"""Calls carried out at a time."""
-_AWAY: Final = 10.0
-"""Longest pause, in seconds, while Redis is unusable."""
-_SILENT: Final = 60.0
-"""Seconds to wait for the next piece of a list: its sender was killed then."""
-_TIMEOUT: Final = 10.0
-
-_LISTENER_SCRIPTS: Final = {
-    name: load_script(name) for name in ("asked", "answer", "piece", "standing")
-}
-
-
-class Carrier(Protocol):
-    """Carries out each call once, also after a kill."""
-
-    def place(self, call: AgentCall) -> Path | None:
-        """Return the path for the list of *call*; None: the list is complete already."""
-        ...
-
-    async def is_new(self, call: AgentCall) -> bool:
-        """Whether the standing *call* was never carried out here."""
-        ...
-
-    async def carry_out(self, call: AgentCall) -> AgentReply:
-        """Carry *call* out, unless that was done before. Raises `AgentCallError`."""
-        ...
-
-    def close(self) -> None:
-        """Called last."""
-
-
-@dataclass(slots=True)
-class ListenerCounters:
-
-    answered: int = 0
-    refused: int = 0
-    expired: int = 0
-    away: int = 0
-    """Times that Redis became unusable."""
-
-
-class CallListener:
-    """Polls Redis for calls to *agent*, and for standing calls; *carrier* carries them out.
-
-    Standing calls are carried out one by one; a failed one is tried again a minute later.
-
-    Raises:
-        ValueError: the URL or the crawl's name is invalid.
-    """
-
-    def __init__(
-        self, url: str, crawl: str, agent: str, carrier: Carrier, *, look: float = LOOK,
-        wall: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
-        self.counters = ListenerCounters()
-        self._server = RedisServer(url, _TIMEOUT)
-        self._keys = CallKeys(crawl)
-        self._agent = agent
-        self._carrier = carrier
-        self._look = look
-        self._wall = wall
-        self._tasks: dict[bytes, asyncio.Task[None]] = {}
-        self._looks = 0
-        self._stood: set[bytes] = set()  # calls that stand, and are done
-        self._due: dict[str, tuple[bytes, AgentCall]] = {}  # standing calls to do, by subject
-        self._standing: asyncio.Task[None] | None = None  # carries them out
-        self._under_way: set[str] = set()  # ids of calls
-        self._once = WarnOnce(logger, f"calls to {agent}")
-        self._lost = ""
-
-    @property
-    def stats(self) -> dict[str, int]:
-        """Stats by name, without ``suite/``."""
-        return {f"calls/{name}": count for name, count in asdict(self.counters).items()}
-
-    async def run(self) -> None:
-        """Listen until cancelled; the next process repeats unfinished calls."""
-        pause = self._look
-        try:
-            while True:
-                try:
-                    await self._take()
-                except RegistryError as error:
-                    self._is_lost(error)
-                    pause = min(2 * pause, _AWAY)
-                else:
-                    self._is_there()
-                    pause = self._look
-                await asyncio.sleep(pause)
-        finally:
-            tasks = [*self._tasks.values(), *filter(None, [self._standing])]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._carrier.close()
-            await self._server.close()
-
-    async def _take(self) -> None:
-        if not self._looks % STAND:
-            await self._take_standing()
-        self._looks += 1
-        long, *texts = await self._server.run(
-            _LISTENER_SCRIPTS["asked"], [self._keys.calls(self._agent)], str(ABREAST), str(CALL_MAX)
-        )
-        if long:
-            self._refuse(long, f"longer than {CALL_MAX:,} bytes")
-        for text in sorted(texts, key=_id_of):  # urgent ones first, each kind in its order
-            if text not in self._tasks:
-                self._tasks[text] = asyncio.ensure_future(self._see_to(text))
-
-    async def _take_standing(self) -> None:
-        found = await self._server.run(
-            _LISTENER_SCRIPTS["standing"], [self._keys.standing], str(STANDING_MAX), str(CALL_MAX)
-        )
-        self._stood.intersection_update(found)
-        self._due.clear()
-        for text in found:
-            if text not in self._stood:
-                try:
-                    call = AgentCall.from_bytes(text)
-                except AgentCallError as error:
-                    self._refuse(1, error)
-                    self._stood.add(text)
-                else:
-                    self._due[call.stands] = text, call
-        if self._standing is None or self._standing.done():
-            self._standing = asyncio.ensure_future(self._stand())
-
-    async def _stand(self) -> None:
-        while self._due:
-            about, (text, call) = next(iter(self._due.items()))
-            try:
-                new = bool(about) and await self._carrier.is_new(call)
-                # What was heard meanwhile about the same is later, or is the same.
-                due = self._due.get(about) == (text, call)
-                if new and due:
-                    del self._due[about]
-                    await self._carry_out(call)
-                if due or not new:
-                    self._stood.add(text)
-            except AgentCallError as error:
-                self._refuse(1, error)
-                self._stood.add(text)
-            except OSError as error:
-                self._once.say("standing", f"{call.verb} stands: {error.strerror or error}")
-            except Exception:  # a fault in one call must not end the listening
-                logger.exception("what stands (%s) failed", call.verb)
-            if self._due.get(about) == (text, call):
-                del self._due[about]
-
-    async def _see_to(self, text: bytes) -> None:
-        try:
-            id, data = await self._answer_of(text)
-            await self._give(text, id, data)
-        finally:
-            # A look that was under way meanwhile still has it.
-            asyncio.get_running_loop().call_later(self._look, self._tasks.pop, text, None)
-
-    async def _answer_of(self, text: bytes) -> tuple[str, bytes]:
-        """Return the call's id and answer; b"": no asker waits."""
-        try:
-            call = AgentCall.from_bytes(text)
-        except AgentCallError as error:
-            self._refuse(1, error)
-            return "", b""
-        if call.until < self._wall():
-            self.counters.expired += 1
-            return call.id, b""
-        self._due.pop(call.stands, None)
-        try:
-            if call.pieces and (place := self._carrier.place(call)) is not None:
-                await self._fetch(call, place)
-            return call.id, (await self._carry_out(call)).to_bytes()
-        except AgentCallError as error:
-            self._refuse(1, error)
-            said = str(error)
-        except OSError as error:
-            said = f"{call.verb}: {error.strerror or error}"
-        except Exception as error:  # a fault in one call must not end the listening
-            logger.exception("what was asked (%s) failed", call.verb)
-            said = f"it failed: {error!r}"
-        reply = AgentReply(id=call.id, agent=self._agent, code=2, said=said[:2_000])
-        return call.id, reply.to_bytes()
-
-    async def _carry_out(self, call: AgentCall) -> AgentReply:
-        while call.id in self._under_way:
-            await asyncio.sleep(self._look)
-        self._under_way.add(call.id)
-        try:
-            return await self._carrier.carry_out(call)
-        finally:
-            self._under_way.discard(call.id)
-
-    async def _give(self, text: bytes, id: str, data: bytes) -> None:
-        keys = self._keys
-        places = [keys.calls(self._agent), keys.answers(id), keys.pieces(id, self._agent)]
-        given = (text, self._agent, data, str(round(ANSWER_KEPT * 1000)))
-        pause = self._look
-        while True:
-            try:
-                await self._server.run(_LISTENER_SCRIPTS["answer"], places, *given)
-            except RegistryError as error:
-                self._is_lost(error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _AWAY)
-            else:
-                self.counters.answered += bool(data)
-                return
-
-    def _refuse(self, count: int, why: object) -> None:
-        self.counters.refused += count
-        self._once.say("call", f"refused {why}")
-
-    # Lists
-
-    async def _fetch(self, call: AgentCall, place: Path) -> None:
-        """Write the list of *call* to *place*; resumes. Raises `AgentCallError`, `OSError`."""
-        have, number = b"", -1
-        silent = self._wall()
-        with open(os.open(place, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
-            while number < call.pieces - 1:
-                piece = await self._piece(call, have)
-                if piece is not None:
-                    _put(file.fileno(), piece, number)
-                    number, have, silent = piece.number, piece.to_bytes()[:NUMBER], self._wall()
-                elif self._wall() - silent > _SILENT:
-                    raise AgentCallError(
-                        f"{call.verb}: of {counted(call.pieces, 'piece')} of the list "
-                        f"{number + 1} came"
-                    )
-                else:
-                    await asyncio.sleep(self._look / 20)
-            # The last one goes with the answer: a process that comes after this one finds it.
-            await asyncio.to_thread(os.fsync, file.fileno())
-
-    async def _piece(self, call: AgentCall, have: bytes) -> ListPiece | None:
-        """Remove the piece numbered *have*; return the next one, or None if it has not come."""
-        while True:
-            try:
-                found = await self._server.run(
-                    _LISTENER_SCRIPTS["piece"], [self._keys.pieces(call.id, self._agent)], have,
-                    str(PIECE_MAX),
-                )  # fmt: skip
-            except RegistryError as error:
-                self._is_lost(error)
-                await asyncio.sleep(self._look)
-            else:
-                return ListPiece.from_bytes(found[0]) if found else None
-
-    # Redis
-
-    def _is_lost(self, error: RegistryError) -> None:
-        if self._lost != error.kind:
-            self.counters.away += 1
-            logger.warning("%s: nothing is heard of what is asked of %s", error, self._agent)
-        self._lost = error.kind
-
-    def _is_there(self) -> None:
-        if self._lost:
-            logger.info("Redis is back: what is asked of %s is heard again", self._agent)
-        self._lost = ""
-
-
-def _id_of(text: bytes) -> str:
-    try:
-        return AgentCall.from_bytes(text).id
-    except AgentCallError:
-        return ""
-
-
-def _put(file: int, piece: ListPiece, last: int) -> None:
-    """Raises `AgentCallError`: an earlier piece is missing."""
-    size = os.fstat(file).st_size
-    known = piece.number == last + 1 or last < 0
-    if not known or piece.at > size:
-        raise AgentCallError(f"piece {piece.number} of a list came without the one before it")
-    os.ftruncate(file, piece.at)
-    os.pwrite(file, piece.data, piece.at)

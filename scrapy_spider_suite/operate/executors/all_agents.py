@@ -7,13 +7,14 @@ import json
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO, Final, Literal, NamedTuple, TypeVar
+from typing import Any, BinaryIO, Final, NamedTuple
 
+import msgspec
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.cluster.assignment import (
@@ -28,13 +29,12 @@ from scrapy_spider_suite.cluster.registry import ClusterAdmin, ClusterOverview, 
 from scrapy_spider_suite.errors import ClusterError, RegistryError, SettingsError
 from scrapy_spider_suite.operate.actions import Answer, whoami
 from scrapy_spider_suite.operate.executors.agent_calls import (
-    KEPT,
     PIECE,
     AgentCall,
     AgentReply,
     CallSender,
     ListPiece,
-    new_call_id,
+    make_call,
 )
 from scrapy_spider_suite.operate.verb import Found, Invocation, JobVerb, Question, add_up
 from scrapy_spider_suite.operate.verbs import find_verb
@@ -43,24 +43,26 @@ from scrapy_spider_suite.settings.values import RedisUrl, redis_url
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.url_lists import ORIGIN, BadLine, SeedLines
 
-T = TypeVar("T")
-
-_SHOWN = 10
-
-
-class CrawlPlace(NamedTuple):
-    """A crawl in a Redis."""
-
-    redis: RedisUrl
-    crawl: str
+_ASSIGNMENT = re.compile(r"'?([\w.-]+)'? \(([0-9a-f]{16})\)")
+_SHOWN, _SHOWN_BAD, _KEPT_BAD = 10, 5, 1_000
+_MOST = 20
+"""Names in one line."""
+_POLL, _SEND_POLL = 0.1, 0.05
+_CHECK = 2.0
+"""Seconds between checks for agents that ended."""
+_TELL = 5.0
+"""Seconds until the agents waited for are printed."""
+WAIT: Final = 60.0
+"""Seconds to wait for a look."""
 
 
 class CrawlConnection(NamedTuple):
     """Open connections to the agents of a crawl, and a recent overview."""
 
-    place: CrawlPlace
-    office: ClusterAdmin
-    caller: CallSender
+    redis: RedisUrl
+    crawl: str
+    admin: ClusterAdmin
+    sender: CallSender
     overview: ClusterOverview
 
 
@@ -81,13 +83,7 @@ def crawl_name(call: Invocation) -> str | None:
     return call.crawl or call.settings.get("SUITE_CRAWL_NAME")
 
 
-async def find_crawl(redis: RedisUrl, name: str | None) -> CrawlPlace:
-    """Return the crawl *name*, or the only crawl in *redis*.
-
-    Raises `ClusterError`: no crawl, several, or an invalid name.
-    """
-    if name:
-        return CrawlPlace(redis, name)
+async def _only_crawl(redis: RedisUrl) -> str:
     try:
         names = await list_crawls(redis.url)
     except ValueError as error:
@@ -97,42 +93,32 @@ async def find_crawl(redis: RedisUrl, name: str | None) -> CrawlPlace:
     if len(names) > 1:
         some = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
         raise ClusterError(f"Redis at {redis} holds {len(names)} crawls: give --crawl, of {some}")
-    return CrawlPlace(redis, names[0])
+    return names[0]
 
 
 @asynccontextmanager
 async def connect(call: Invocation) -> AsyncIterator[CrawlConnection]:
-    """Connect to the crawl that *call* names. Raises `ClusterError`: it does not exist."""
-    redis, name = redis_of(call.jobdir), crawl_name(call)
-    place = await find_crawl(redis, name)
+    """Connect to the crawl that *call* names, or to the only crawl of its Redis.
+
+    Raises `ClusterError`: no such crawl, or several.
+    """
+    redis = redis_of(call.jobdir)
+    crawl = crawl_name(call) or await _only_crawl(redis)
     try:
-        office, caller = ClusterAdmin(redis.url, place.crawl), CallSender(redis.url, place.crawl)
+        admin, sender = ClusterAdmin(redis.url, crawl), CallSender(redis.url, crawl)
     except ValueError as error:
         raise ClusterError(f"--crawl: {error}") from None
     try:
-        overview = await office.overview()
+        overview = await admin.overview()
         if overview is None:
             names = ", ".join((await list_crawls(redis.url))[:_SHOWN]) or "none"
             raise ClusterError(
-                f"Redis at {redis} holds no crawl {place.crawl!r}; those there are: {names}"
+                f"Redis at {redis} holds no crawl {crawl!r}; those there are: {names}"
             )
-        yield CrawlConnection(place, office, caller, overview)
+        yield CrawlConnection(redis, crawl, admin, sender, overview)
     finally:
-        await office.close()
-        await caller.close()
-
-
-def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run *work*; return its result."""
-    return asyncio.run(work)
-
-
-_ASSIGNMENT = re.compile(r"'?([\w.-]+)'? \(([0-9a-f]{16})\)")
-_SEND_POLL = 0.05
-_SHOWN_BAD, _KEPT = 5, 1_000
-
-Whose = Callable[[str, str], str]
-"""(host, URL) -> the agent that gets the URL."""
+        await admin.close()
+        await sender.close()
 
 
 def assignment_in(overview: ClusterOverview) -> Assignment:
@@ -150,34 +136,32 @@ def assignment_in(overview: ClusterOverview) -> Assignment:
     return assignment
 
 
-def owners(overview: ClusterOverview, there: Mapping[str, MemberRecord]) -> Whose:
-    """The owner of a URL; if it is not *there*, any agent that is."""
-    assignment = assignment_in(overview)
-    table = OwnerTable.of(assignment, overview.view.members)
-    names = [member.name for member in table.members]
-    return _whose(assignment, names, table.owners.tolist(), there)
+FindAgent = Callable[[str, str], str]
+"""(host, URL) -> the agent that gets the URL."""
 
 
-def holders(overview: ClusterOverview, there: Mapping[str, MemberRecord]) -> Whose:
-    """The holder of a URL, which has its row; if it is not *there*, any agent that is."""
-    assignment = assignment_in(overview)
-    names = {number: row.name for number, row in overview.view.numbers.items()}
-    holders = overview.holders.holders.tolist()
-    most = max([*names, *holders])
-    return _whose(assignment, [names.get(number, "") for number in range(most + 1)], holders, there)
+def agent_finder(
+    overview: ClusterOverview, running: Mapping[str, MemberRecord], *, by_owner: bool
+) -> FindAgent:
+    """Find the owner of a URL or, if not *by_owner*, its holder, which has the row.
 
+    Another agent of *running* stands in for an agent that is not among them.
+    """
+    assignment, known = assignment_in(overview), sorted(running)
+    if by_owner:
+        table = OwnerTable.of(assignment, overview.view.members)
+        names = dict(enumerate(member.name for member in table.members))
+        units = table.owners.tolist()
+    else:
+        names = {number: row.name for number, row in overview.view.numbers.items()}
+        units = overview.holders.holders.tolist()
 
-def _whose(
-    assignment: Assignment, names: list[str], units: list[int], there: Mapping[str, MemberRecord]
-) -> Whose:
-    known = sorted(there)
-
-    def whose(host: str, url: str) -> str:
+    def find(host: str, url: str) -> str:
         unit = assignment.unit(host, url)
-        name = names[units[unit]]
-        return name if name in there else known[unit % len(known)]
+        name = names.get(units[unit], "")
+        return name if name in running else known[unit % len(known)]
 
-    return whose
+    return find
 
 
 @dataclass
@@ -214,7 +198,7 @@ class DividedList:
 
 
 @contextmanager
-def divide_list(lines: Iterable[str], whose: Whose) -> Iterator[DividedList]:
+def divide_list(lines: Iterable[str], find: FindAgent) -> Iterator[DividedList]:
     """Divide *lines*; reads all of them first."""
     found, read = DividedList(), SeedLines("URLs")
     with TemporaryDirectory(prefix="suite-list-") as folder, ExitStack() as stack:
@@ -223,9 +207,9 @@ def divide_list(lines: Iterable[str], whose: Whose) -> Iterator[DividedList]:
             seed = read.read(line.encode("utf-8", "replace"))
             if isinstance(seed, BadLine):
                 found.bad += 1
-                found.bad_lines += [seed] * (len(found.bad_lines) < _KEPT)
+                found.bad_lines += [seed] * (len(found.bad_lines) < _KEPT_BAD)
             elif seed is not None:
-                name = whose(host_of(seed.url), seed.url)
+                name = find(host_of(seed.url), seed.url)
                 if name not in files:
                     path = Path(folder) / str(len(files))
                     files[name] = stack.enter_context(path.open("wb"))
@@ -244,36 +228,16 @@ def _write(part: AgentList, file: BinaryIO, line: str, origin: tuple[str, str]) 
     part.bytes += file.write(text.encode("utf-8", "replace"))
 
 
-async def send(caller: CallSender, id: str, agent: str, part: AgentList, seconds: float) -> None:
+async def send(sender: CallSender, id: str, agent: str, part: AgentList, seconds: float) -> None:
     """Send *part*; give up after *seconds* without room. Raises `RegistryError`."""
     with part.path.open("rb") as file:
         for number in range(part.pieces):
             piece = ListPiece(number, number * PIECE, file.read(PIECE))
             deadline = time.monotonic() + seconds
-            while not await caller.send(id, agent, piece):
+            while not await sender.send(id, agent, piece):
                 if time.monotonic() > deadline:
                     return  # whoever waits for its answer says so
                 await asyncio.sleep(_SEND_POLL)
-
-
-_POLL = 0.1
-_LOOK = 2.0
-"""Seconds between checks for agents that ended."""
-_TELL = 5.0
-"""Seconds until the agents waited for are printed."""
-
-
-@dataclass(frozen=True)
-class AgentQuestion:
-    """See `AgentCall`."""
-
-    kind: Literal["act", "look"]
-    verb: str
-    who: str
-    why: str = ""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    words: tuple[str, ...] = ()
-    urgent: bool = False
 
 
 @dataclass
@@ -284,85 +248,70 @@ class AgentAnswers:
     silent: dict[str, str] = field(default_factory=dict)
 
 
-def taking_part(line: CrawlConnection) -> dict[str, MemberRecord]:
-    """Agents that take part, also those away, by name. Raises `ClusterError`: none."""
-    rows = {
-        row.name: row for row in line.overview.view.rows
-        if row.state in (MemberState.ACTIVE, MemberState.LEAVING)
+def missing_agents(
+    overview: ClusterOverview, rows: Mapping[str, MemberRecord]
+) -> dict[str, str]:
+    """The agents of *rows* that do not run, with the reason."""
+    now = overview.now
+    return {
+        name: f"not heard for {now - row.heard / 1000:,.0f} s" if row.incarnation else "stopped"
+        for name, row in rows.items() if row.missing(now)
     }  # fmt: skip
-    if not rows:
-        raise ClusterError(f"no agent takes part in the crawl {line.place.crawl}")
-    return rows
-
-
-def missing_agents(line: CrawlConnection, rows: Mapping[str, MemberRecord]) -> dict[str, str]:
-    """Agents that do not run, with the reason."""
-    now = line.overview.now
-    return {name: _silence(row, now) for name, row in rows.items() if row.missing(now)}
-
-
-def _silence(row: MemberRecord, now: float) -> str:
-    return f"not heard for {now - row.heard / 1000:,.0f} s" if row.incarnation else "stopped"
 
 
 async def ask(
-    line: CrawlConnection, question: AgentQuestion, rows: Mapping[str, MemberRecord],
-    seconds: float,
-    parts: Mapping[str, AgentList] | None = None,
+    connection: CrawlConnection, call: AgentCall, rows: Mapping[str, MemberRecord],
+    seconds: float, parts: Mapping[str, AgentList] | None = None,
 ) -> AgentAnswers:  # fmt: skip
     """Ask the agents *rows*, each with its part of a list if there are *parts*.
 
     Does not wait for agents that are away: they carry out an act when they are back, within a day.
     Raises `ClusterError`.
     """
-    gone = missing_agents(line, rows)
-    asked = [name for name in rows if question.kind == "act" or name not in gone]
-    id, now = new_call_id(urgent=question.urgent), time.time()
-    until = now + (KEPT if question.kind == "act" else seconds)
-
-    def call(name: str) -> AgentCall:
-        return AgentCall(
-            id=id, kind=question.kind, verb=question.verb, who=question.who, why=question.why,
-            when=now, until=until, arguments=dict(question.arguments), words=list(question.words),
-            pieces=0 if parts is None else parts[name].pieces,
-        )  # fmt: skip
-
-    calls = {name: call(name) for name in asked}
-    standing = next((each for each in calls.values() if each.stands), None)
-    if standing is not None:
-        await line.caller.keep_standing(standing)
-    await line.caller.submit(calls)
+    gone, sender = missing_agents(connection.overview, rows), connection.sender
+    asked = [name for name in rows if call.kind == "act" or name not in gone]
+    calls = dict.fromkeys(asked, call)
     if parts is not None:
-        sending = [send(line.caller, id, name, parts[name], seconds) for name in asked]
-        await asyncio.gather(*sending)
-    heard = await _wait(line, id, [name for name in asked if name not in gone], seconds, gone)
-    if standing is not None and _ends_standing(standing) and not heard.silent:
-        await line.caller.remove_standing(standing)
+        calls = {
+            name: msgspec.structs.replace(call, pieces=parts[name].pieces) for name in asked
+        }
+    stands = bool(asked and call.stands)
+    if stands:
+        await sender.keep_standing(call)
+    await sender.submit(calls)
+    if parts is not None:
+        await asyncio.gather(
+            *(send(sender, call.id, name, parts[name], seconds) for name in asked)
+        )
+    names = [name for name in asked if name not in gone]
+    heard = await _wait(connection, call.id, names, seconds, gone)
+    verb = find_verb(call.verb) if stands and not heard.silent else None
+    if verb is not None and verb.ends_standing:
+        await sender.remove_standing(call)
     return heard
 
 
-def _ends_standing(call: AgentCall) -> bool:
-    verb = find_verb(call.verb)
-    return verb is not None and verb.ends_standing
-
-
 async def _wait(
-    line: CrawlConnection, id: str, names: list[str], seconds: float, gone: Mapping[str, str]
-) -> AgentAnswers:
-    heard, caller, lost = AgentAnswers(), line.caller, dict(gone)
-    began = look = time.monotonic()
+    connection: CrawlConnection, id: str, names: list[str], seconds: float,
+    gone: Mapping[str, str],
+) -> AgentAnswers:  # fmt: skip
+    heard, sender, lost = AgentAnswers(), connection.sender, dict(gone)
+    began = checked = time.monotonic()
     told = False
 
     def waits() -> list[str]:
-        done = heard.replies.keys() | caller.refused.keys() | lost.keys()
+        done = heard.replies.keys() | sender.refused.keys() | lost.keys()
         return [name for name in names if name not in done]
 
     while waits():
         now, found = time.monotonic(), {}
         try:
-            if now >= look + _LOOK:
-                look, found = now, await _lost(line, waits())
-            heard.replies |= await caller.answers(id, waits())  # also of those that have just gone
+            if now >= checked + _CHECK:
+                checked = now
+                if (overview := await connection.admin.overview()) is not None:
+                    rows = {row.name: row for row in overview.view.rows}
+                    found = missing_agents(overview, rows)
+            heard.replies |= await sender.answers(id, waits())  # also of those that have just gone
         except RegistryError as error:
             if error.kind != "away" or now > began + seconds:
                 raise
@@ -374,30 +323,9 @@ async def _wait(
             print(f"waiting for {', '.join(waits())}, {seconds:g} s at most", file=sys.stderr)
         await asyncio.sleep(_POLL)
     heard.silent = {
-        **lost, **caller.refused, **dict.fromkeys(waits(), f"no answer within {seconds:g} s"),
+        **lost, **sender.refused, **dict.fromkeys(waits(), f"no answer within {seconds:g} s"),
     }  # fmt: skip
     return heard
-
-
-async def _lost(line: CrawlConnection, names: list[str]) -> dict[str, str]:
-    overview = await line.office.overview()
-    rows = {} if overview is None else {row.name: row for row in overview.view.rows}
-    now = 0.0 if overview is None else overview.now
-    return {
-        name: _silence(row, now) for name in names
-        if (row := rows.get(name)) is not None and row.missing(now)
-    }  # fmt: skip
-
-
-SILENT = "silent"
-"""The fact with the agents without an answer."""
-AGENTS = "agents"
-"""The fact with the answer of each agent."""
-_MOST = 20
-
-
-WAIT: Final = 60.0
-"""Seconds to wait for a look."""
 
 
 def run_on_agents(verb: JobVerb, call: Invocation, words: list[str]) -> int:
@@ -410,44 +338,42 @@ def run_on_agents(verb: JobVerb, call: Invocation, words: list[str]) -> int:
             f"{verb.name} works on a job directory, not over Redis: {verb.not_remote}",
             print_help=False,
         )
-    question = verb.plan(call)
+    question, options = verb.plan(call), call.options
+    who = getattr(options, "who", None) or whoami()
     if verb.look is None or (verb.apply is not None and not question.counts):
-        return verb.say(call, run_async(_act(verb, call, question)))
-    heard, found = run_async(_look(verb, call, question, words))
+        asked = make_call("act", verb.name, who, why=options.why, urgent=verb.urgent,
+                          arguments=dict(question.arguments))  # fmt: skip
+        return verb.say(call, merge_answers(
+            *asyncio.run(_ask_all(call, asked, question, options.wait))
+        ))  # fmt: skip
+    kept = words if question.words is None else question.words
+    asked = make_call("look", verb.name, who, seconds=WAIT, words=list(kept))
+    heard, found = asyncio.run(_ask_all(call, asked, question, WAIT))
     return _show(verb, call, heard, found)
 
 
-async def _act(verb: JobVerb, call: Invocation, question: Question) -> Answer:
-    options = call.options
-    asked = AgentQuestion(
-        "act", verb.name, options.who or whoami(), options.why, arguments=question.arguments,
-        urgent=verb.urgent,
-    )  # fmt: skip
-    async with connect(call) as line:
-        return merge_answers(*await _ask_all(line, asked, question, options.wait))
-
-
-async def _look(
-    verb: JobVerb, call: Invocation, question: Question, words: list[str]
-) -> tuple[AgentAnswers, DividedList | None]:
-    who = getattr(call.options, "who", None) or whoami()
-    kept = words if question.words is None else question.words
-    asked = AgentQuestion("look", verb.name, who, words=tuple(kept))
-    async with connect(call) as line:
-        return await _ask_all(line, asked, question, WAIT)
-
-
 async def _ask_all(
-    line: CrawlConnection, asked: AgentQuestion, question: Question, seconds: float
+    call: Invocation, asked: AgentCall, question: Question, seconds: float
 ) -> tuple[AgentAnswers, DividedList | None]:
     """Ask all agents; of a list each gets its own lines."""
-    if question.lines is None:
-        return await ask(line, asked, taking_part(line), seconds), None
-    rows = await running(line)
-    whose = (owners if question.by_owner else holders)(line.overview, rows)
-    with divide_list(question.lines, whose) as found:
-        parts = {name: rows[name] for name in found.parts}
-        return await ask(line, asked, parts, seconds, found.parts), found
+    async with connect(call) as connection:
+        overview = connection.overview
+        rows = {
+            row.name: row for row in overview.view.rows
+            if row.state in (MemberState.ACTIVE, MemberState.LEAVING)
+        }  # fmt: skip
+        if not rows:
+            raise ClusterError(f"no agent takes part in the crawl {connection.crawl}")
+        if question.lines is None:
+            return await ask(connection, asked, rows, seconds), None
+        gone = missing_agents(overview, rows)
+        running = {name: row for name, row in rows.items() if name not in gone}
+        if not running:
+            raise ClusterError(f"no agent of the crawl {connection.crawl} runs: {_list(gone)}")
+        find = agent_finder(overview, running, by_owner=question.by_owner)
+        with divide_list(question.lines, find) as found:
+            takers = {name: running[name] for name in found.parts}
+            return await ask(connection, asked, takers, seconds, found.parts), found
 
 
 def _show(
@@ -471,7 +397,7 @@ def _show(
         bad = (0, []) if found is None else (found.bad, found.bad_lines)
         shown = verb.show(call, Found(by_agent, *bad))
     if heard.silent:
-        _complain(silence(heard.silent))
+        _complain(f"no answer from {_list(heard.silent)}")
         return 1 if getattr(call.options, "alive", None) is not None else 3
     if unable:
         return 2
@@ -491,61 +417,37 @@ def _complain(text: str) -> None:
     print(f"scrapy frontier: {printable(text)}", file=sys.stderr)
 
 
-async def running(line: CrawlConnection) -> dict[str, Any]:
-    """The agents that run. Raises `ClusterError`: none."""
-    rows = taking_part(line)
-    gone = missing_agents(line, rows)
-    found = {name: row for name, row in rows.items() if name not in gone}
-    if not found:
-        raise ClusterError(f"no agent of the crawl {line.place.crawl} runs: {_list(gone)}")
-    return found
-
-
 def merge_answers(heard: AgentAnswers, found: DividedList | None = None) -> Answer:
     """Merge all answers into one; *found* is the list that was sent."""
-    replies = heard.replies
-    id = next(iter(replies.values())).id if replies else ""
-    said = answer_lines(replies)
-    facts = add_up(reply.facts for reply in replies.values())
-    if found is not None:
-        facts = _with_bad(facts, found)
-        if found.bad:
-            bad = counted(found.bad, "line is no seed", "lines are no seeds")
-            said.append(f"{bad}: {'; '.join(found.first_bad)}")
-    facts[AGENTS] = {
-        name: {"ok": not reply.code, "said": reply.said, **reply.facts}
-        for name, reply in sorted(replies.items())
-    }  # fmt: skip
-    if heard.silent:
-        facts[SILENT] = dict(sorted(heard.silent.items()))
-    ok = bool(replies or not heard.silent) and not any(reply.code for reply in replies.values())
-    return Answer(id, ok, "\n".join(said) or "nobody has answered", facts)
-
-
-def _with_bad(facts: dict[str, Any], found: DividedList) -> dict[str, Any]:
-    bad = facts.get("no_web_addresses", 0) + found.bad
-    first = [*found.first_bad, *facts.get("first_bad", [])]
-    urls = facts.get("urls", 0) + found.bad
-    return facts | {"urls": urls, "no_web_addresses": bad, "first_bad": first}
-
-
-def answer_lines(replies: Mapping[str, AgentReply]) -> list[str]:
-    """A line per different message, with its agents."""
+    replies = dict(sorted(heard.replies.items()))
     by_text: dict[str, list[str]] = {}
-    for name, reply in sorted(replies.items()):
+    for name, reply in replies.items():
         by_text.setdefault(reply.said, []).append(name)
-    return [f"{_names(names)}: {text}" for text, names in by_text.items()]
+    said = [f"{_names(names)}: {text}" for text, names in by_text.items()]
+    facts = add_up(reply.facts for reply in heard.replies.values())
+    if found is not None:
+        bad = facts.get("no_web_addresses", 0) + found.bad
+        first = [*found.first_bad, *facts.get("first_bad", [])]
+        urls = facts.get("urls", 0) + found.bad
+        facts |= {"urls": urls, "no_web_addresses": bad, "first_bad": first}
+        if found.bad:
+            bad_lines = counted(found.bad, "line is no seed", "lines are no seeds")
+            said.append(f"{bad_lines}: {'; '.join(found.first_bad)}")
+    facts["agents"] = {
+        name: {"ok": not reply.code, "said": reply.said, **reply.facts}
+        for name, reply in replies.items()
+    }
+    if heard.silent:
+        facts["silent"] = dict(sorted(heard.silent.items()))
+    ok = bool(replies or not heard.silent) and not any(reply.code for reply in replies.values())
+    id = next(iter(replies.values())).id if replies else ""
+    return Answer(id, ok, "\n".join(said) or "nobody has answered", facts)
 
 
 def _names(names: list[str]) -> str:
     if len(names) <= _MOST:
         return ", ".join(names)
     return f"{', '.join(names[:_MOST])} and {len(names) - _MOST} more"
-
-
-def silence(heard: Mapping[str, str]) -> str:
-    """One line with the agents without an answer, and the reasons."""
-    return f"no answer from {_list(heard)}"
 
 
 def _list(why: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""What an agent does, or looks up, when it is asked through Redis.
+"""An agent carries out calls that come through Redis.
 
 A change becomes an action in the job's folder, under the id of the call: it is carried out in
 portions, once, whoever is killed meanwhile, and is in the audit log with who asked and why. A look
@@ -10,34 +10,47 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from subprocess import Popen
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
-from scrapy_spider_suite.errors import ActionError, AgentCallError, SuiteError
+from scrapy_spider_suite.cluster.redis_server import RedisServer, load_script
+from scrapy_spider_suite.errors import ActionError, AgentCallError, RegistryError, SuiteError
 from scrapy_spider_suite.operate.actions import Action, ActionFolder, Answer, AuditLog
 from scrapy_spider_suite.operate.executors.agent_calls import (
+    ANSWER_KEPT,
+    CALL_MAX,
     KEPT,
+    NUMBER,
+    PIECE_MAX,
+    STANDING_MAX,
     AgentCall,
     AgentReply,
-    CallListener,
+    CallKeys,
+    ListPiece,
 )
 from scrapy_spider_suite.operate.verb import AnswerIsNoError, Invocation, VerbParser
 from scrapy_spider_suite.operate.verbs import find_verb
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.helper_processes import start_helper
+from scrapy_spider_suite.runtime.tasks import WarnOnce
+from scrapy_spider_suite.runtime.text import counted
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.agent import Agent
+
+logger = logging.getLogger(__name__)
 
 OUT: Final = 8 << 20
 """Characters of what was found that are handed on."""
@@ -49,11 +62,38 @@ _IDLE: Final = 60.0
 """Seconds after which one that nobody needs ends."""
 _LINE: Final = 8 * OUT
 """Characters of an answer, in which each of those above may be escaped."""
+_SUFFIX: Final = "-call"
+"""Ends the ids of actions that come from calls."""
+_KNOWN: Final = 1_000
+"""Answers that are kept in memory: more calls are never under way."""
+_POLL: Final = 0.1
+_SAID: Final = 2_000
+LISTEN: Final = 1.0
+"""Seconds between polls for calls."""
+STAND: Final = 60
+"""Polls for calls per poll for standing calls."""
+ABREAST: Final = 100
+"""Calls carried out at a time."""
+_AWAY: Final = 10.0
+"""Longest pause, in seconds, while Redis is unusable."""
+_SILENT: Final = 60.0
+"""Seconds to wait for the next piece of a list: its sender was killed then."""
+_TIMEOUT: Final = 10.0
+_SCRIPTS: Final = {
+    name: load_script(name) for name in ("asked", "answer", "piece", "standing")
+}
+
+
+class LookRequest(msgspec.Struct, frozen=True):
+    """*words* follow *verb*, then the path of a list of *urls*, if there is one."""
+
+    verb: str
+    words: list[str]
+    urls: str | None
+    folder: str
 
 
 class LookResult(msgspec.Struct):
-    """What a process answers."""
-
     code: int
     lines: list[str]
     said: str
@@ -61,51 +101,41 @@ class LookResult(msgspec.Struct):
 
 
 class LookProcesses:
-    """The processes of one agent."""
+    """The helper processes of one agent, which read its job beside the crawl."""
 
     def __init__(self) -> None:
         self._places = asyncio.Semaphore(_MOST)
-        self._idle: list[Popen[str]] = []
-        self._ends: dict[int, asyncio.TimerHandle] = {}
+        self._idle: dict[Popen[str], asyncio.TimerHandle] = {}
 
-    async def ask(self, asked: Any, seconds: float) -> LookResult:
+    async def ask(self, request: LookRequest, seconds: float) -> LookResult:
         """Have a process look, for some *seconds* at most."""
-        text = msgspec.json.encode(asked).decode()
+        text = msgspec.json.encode(request).decode()
+        loop, seen = asyncio.get_running_loop(), None
         async with self._places:
-            process = self._idle.pop() if self._idle else None
-            if process is None:
-                process = await asyncio.to_thread(start_helper, __name__, talks=True, project=True)
-            elif process.pid in self._ends:
-                self._ends.pop(process.pid).cancel()
-            return await self._asked(process, text, seconds)
-
-    async def _asked(self, process: Popen[str], text: str, seconds: float) -> LookResult:
-        loop, fine = asyncio.get_running_loop(), False
-        end = loop.call_later(max(1.0, seconds), process.kill)
-        try:
-            seen = await asyncio.to_thread(_talk, process, text)
-            fine = seen is not None
-        finally:
-            end.cancel()
-            if fine:
-                self._idle.append(process)
-                self._ends[process.pid] = loop.call_later(_IDLE, self._let_go, process)
+            if self._idle:
+                process, end = self._idle.popitem()
+                end.cancel()
             else:
-                _end_process(process)
-        return seen or LookResult(2, [], "it took too long, or failed: nothing was found out")
+                process = await asyncio.to_thread(start_helper, __name__, talks=True, project=True)
+            kill = loop.call_later(max(1.0, seconds), process.kill)
+            try:
+                seen = await asyncio.to_thread(_talk, process, text)
+            finally:
+                kill.cancel()
+                if seen is None:
+                    _end_process(process)
+                else:
+                    self._idle[process] = loop.call_later(_IDLE, self._end_idle, process)
+            return seen or LookResult(2, [], "it took too long, or failed: nothing was found out")
 
-    def _let_go(self, process: Popen[str]) -> None:
-        self._ends.pop(process.pid, None)
-        if process in self._idle:
-            self._idle.remove(process)
-            _end_process(process)
+    def _end_idle(self, process: Popen[str]) -> None:
+        self._idle.pop(process).cancel()
+        _end_process(process)
 
     def close(self) -> None:
-        """End them all."""
+        """End all."""
         for process in list(self._idle):
-            if process.pid in self._ends:
-                self._ends[process.pid].cancel()
-            self._let_go(process)
+            self._end_idle(process)
 
 
 def _talk(process: Popen[str], text: str) -> LookResult | None:
@@ -124,18 +154,10 @@ def _end_process(process: Popen[str]) -> None:
         pass
 
 
-_SUFFIX: Final = "-call"
-"""Ends the ids of actions that come from calls: they never are those of others."""
-_KNOWN: Final = 1_000
-"""Answers that are kept in memory: more calls are never under way."""
-_POLL: Final = 0.1
-_SAID: Final = 2_000
-
-
 class CallExecutor:
-    """Carries out calls on the job whose ``suite`` folder is *folder*, of the agent *name*.
+    """Carries out each call once, also after a kill, on the job with the ``suite`` folder *folder*.
 
-    *job* is the id in ``job.json``. See `agents.listening.Carrier`.
+    *job* is the id in ``job.json``, *name* that of the agent.
     """
 
     def __init__(self, folder: Path, job: str, name: str) -> None:
@@ -145,25 +167,30 @@ class CallExecutor:
         self._actions = ActionFolder(folder)
         self._done: dict[str, Answer] | None = None
         self._ids: set[str] = set()  # of all calls that were ever carried out here
-        self._one, self._leaving = asyncio.Lock(), asyncio.Lock()
-        self._lookers = LookProcesses()
+        self._reading, self._submitting = asyncio.Lock(), asyncio.Lock()
+        self._processes = LookProcesses()
 
-    def place(self, call: AgentCall) -> Path | None:
+    def list_path(self, call: AgentCall) -> Path | None:
+        """Return the path for the list of *call*; None: the list is complete already."""
         id = f"{call.id}{_SUFFIX}"
-        if call.kind == "act" and (self._actions.is_pending(id) or self._actions.is_answered(id)):
+        if call.kind == "act" and self._is_left(id):
             return None
         if self._done is not None and id in self._done:
             return None
         self._actions.path.mkdir(exist_ok=True)
         return self._actions.urls_of(id)
 
+    def _is_left(self, id: str) -> bool:
+        return self._actions.is_pending(id) or self._actions.is_answered(id)
+
     async def is_new(self, call: AgentCall) -> bool:
+        """Whether the standing *call* was never carried out here."""
         await self._earlier()
         id = f"{call.id}{_SUFFIX}"
-        busy = id in self._ids or self._actions.is_pending(id)
-        return not (busy or self._actions.is_answered(id))
+        return id not in self._ids and not self._is_left(id)
 
     async def carry_out(self, call: AgentCall) -> AgentReply:
+        """Carry *call* out, unless that was done before. Raises `AgentCallError`."""
         if call.kind == "look":
             return await self._look(call)
         verb = find_verb(call.verb)
@@ -180,17 +207,16 @@ class CallExecutor:
         done = await self._earlier()
         if id in done:
             return done[id]
-        async with self._leaving:  # in the order in which they were asked
-            if not (self._actions.is_pending(id) or self._actions.is_answered(id)):
+        async with self._submitting:  # in the order in which they were asked
+            if not self._is_left(id):
                 who = f"{call.who} (Redis)"
                 action = Action(id, call.verb, call.arguments, self._job, who, call.when, call.why)
                 try:
-                    await asyncio.to_thread(self._leave, action)
+                    await asyncio.to_thread(self._submit, action)
                 except ActionError as error:
                     raise AgentCallError(str(error)) from error
         while (answer := self._actions.take_answer(id)) is None:
-            if not self._actions.is_pending(id) and not self._actions.is_answered(id):
-                # Somebody else has taken the answer away: the log has it.
+            if not self._is_left(id):  # somebody has taken the answer: the log has it
                 self._done = None
                 if (known := (await self._earlier()).get(id)) is not None:
                     return known
@@ -202,30 +228,37 @@ class CallExecutor:
             del done[next(iter(done))]
         return answer
 
-    def _leave(self, action: Action) -> None:
+    def _submit(self, action: Action) -> None:
         self._actions.submit(action)
         files.sync_path(self._actions.path)
 
     async def _earlier(self) -> dict[str, Answer]:
-        """What was carried out of calls that may come again: the audit log has it."""
-        async with self._one:
+        """The answers to calls that may come again, from the audit log."""
+        async with self._reading:
             if self._done is None:
-                rows = await asyncio.to_thread(_of_calls, AuditLog(self._folder).rows())
+                rows = await asyncio.to_thread(self._audited)
                 self._ids.update(rows)
                 since = time.time() - 2 * KEPT
                 self._done = {id: answer for id, (done, answer) in rows.items() if done > since}
         return self._done
 
-    # Looking
+    def _audited(self) -> dict[str, tuple[float, Answer]]:
+        """The time and the answer of each call that was carried out, by its action's id."""
+        found = {}
+        for row in AuditLog(self._folder).rows():
+            id, done, facts = row.get("id"), row.get("done"), row.get("facts")
+            if isinstance(id, str) and id.endswith(_SUFFIX) and isinstance(done, int | float):
+                said, known = str(row.get("said", "")), facts if isinstance(facts, dict) else {}
+                found[id] = (done, Answer(id, bool(row.get("ok")), said, known))
+        return found
 
     async def _look(self, call: AgentCall) -> AgentReply:
         place = self._actions.urls_of(f"{call.id}{_SUFFIX}") if call.pieces else None
-        asked = {
-            "verb": call.verb, "words": call.words, "urls": None if place is None else str(place),
-            "folder": str(self._folder),
-        }  # fmt: skip
+        request = LookRequest(
+            call.verb, call.words, None if place is None else str(place), str(self._folder)
+        )
         try:
-            seen = await self._lookers.ask(asked, call.until - time.time())
+            seen = await self._processes.ask(request, call.until - time.time())
         finally:
             if place is not None:
                 place.unlink(missing_ok=True)
@@ -235,8 +268,256 @@ class CallExecutor:
         )  # fmt: skip
 
     def close(self) -> None:
-        """End what looks for others."""
-        self._lookers.close()
+        """End the processes that look."""
+        self._processes.close()
+
+
+@dataclass(slots=True)
+class ListenerCounters:
+    answered: int = 0
+    refused: int = 0
+    expired: int = 0
+    away: int = 0
+    """Times that Redis became unusable."""
+
+
+class CallListener:
+    """Polls Redis for calls to *agent*, and for standing calls; *executor* carries them out.
+
+    Standing calls are carried out one by one; a failed one is tried again a minute later.
+
+    Raises:
+        ValueError: the URL or the crawl's name is invalid.
+    """
+
+    def __init__(
+        self, url: str, crawl: str, agent: str, executor: CallExecutor, *, pause: float = LISTEN,
+        wall: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self.counters = ListenerCounters()
+        self._server = RedisServer(url, _TIMEOUT)
+        self._keys = CallKeys(crawl)
+        self._agent = agent
+        self._executor = executor
+        self._pause = pause
+        self._wall = wall
+        self._tasks: dict[bytes, asyncio.Task[None]] = {}
+        self._polls = 0
+        self._stood: set[bytes] = set()  # calls that stand, and are done
+        self._due: dict[str, tuple[bytes, AgentCall]] = {}  # standing calls to do, by subject
+        self._standing: asyncio.Task[None] | None = None  # carries them out
+        self._under_way: set[str] = set()  # ids of calls
+        self._once = WarnOnce(logger, f"calls to {agent}")
+        self._lost = ""
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """Stats by name, without ``suite/``."""
+        return {f"calls/{name}": count for name, count in asdict(self.counters).items()}
+
+    async def run(self) -> None:
+        """Listen until cancelled; the next process repeats unfinished calls."""
+        pause = self._pause
+        try:
+            while True:
+                try:
+                    await self._poll()
+                except RegistryError as error:
+                    self._redis_lost(error)
+                    pause = min(2 * pause, _AWAY)
+                else:
+                    self._redis_found()
+                    pause = self._pause
+                await asyncio.sleep(pause)
+        finally:
+            tasks = [*self._tasks.values(), *filter(None, [self._standing])]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._executor.close()
+            await self._server.close()
+
+    async def _poll(self) -> None:
+        if not self._polls % STAND:
+            await self._poll_standing()
+        self._polls += 1
+        long, *texts = await self._server.run(
+            _SCRIPTS["asked"], [self._keys.calls(self._agent)], str(ABREAST), str(CALL_MAX)
+        )
+        if long:
+            self._refuse(long, f"longer than {CALL_MAX:,} bytes")
+        for text in sorted(texts, key=_id_of):  # urgent ones first, each kind in its order
+            if text not in self._tasks:
+                self._tasks[text] = asyncio.ensure_future(self._handle(text))
+
+    async def _poll_standing(self) -> None:
+        found = await self._server.run(
+            _SCRIPTS["standing"], [self._keys.standing], str(STANDING_MAX), str(CALL_MAX)
+        )
+        self._stood.intersection_update(found)
+        self._due.clear()
+        for text in found:
+            if text not in self._stood:
+                try:
+                    call = AgentCall.from_bytes(text)
+                except AgentCallError as error:
+                    self._refuse(1, error)
+                    self._stood.add(text)
+                else:
+                    self._due[call.stands] = text, call
+        if self._standing is None or self._standing.done():
+            self._standing = asyncio.ensure_future(self._obey_standing())
+
+    async def _obey_standing(self) -> None:
+        while self._due:
+            about, (text, call) = next(iter(self._due.items()))
+            try:
+                new = bool(about) and await self._executor.is_new(call)
+                # What was heard meanwhile about the same is later, or is the same.
+                due = self._due.get(about) == (text, call)
+                if new and due:
+                    del self._due[about]
+                    await self._carry_out(call)
+                if due or not new:
+                    self._stood.add(text)
+            except AgentCallError as error:
+                self._refuse(1, error)
+                self._stood.add(text)
+            except OSError as error:
+                self._once.say("standing", f"{call.verb} stands: {error.strerror or error}")
+            except Exception:  # a fault in one call must not end the listening
+                logger.exception("what stands (%s) failed", call.verb)
+            if self._due.get(about) == (text, call):
+                del self._due[about]
+
+    async def _handle(self, text: bytes) -> None:
+        try:
+            id, data = await self._make_answer(text)
+            await self._deliver(text, id, data)
+        finally:
+            # A look that was under way meanwhile still has it.
+            asyncio.get_running_loop().call_later(self._pause, self._tasks.pop, text, None)
+
+    async def _make_answer(self, text: bytes) -> tuple[str, bytes]:
+        """Return the call's id and answer; b"": no asker waits."""
+        try:
+            call = AgentCall.from_bytes(text)
+        except AgentCallError as error:
+            self._refuse(1, error)
+            return "", b""
+        if call.until < self._wall():
+            self.counters.expired += 1
+            return call.id, b""
+        self._due.pop(call.stands, None)
+        try:
+            if call.pieces and (place := self._executor.list_path(call)) is not None:
+                await self._receive_list(call, place)
+            return call.id, (await self._carry_out(call)).to_bytes()
+        except AgentCallError as error:
+            self._refuse(1, error)
+            said = str(error)
+        except OSError as error:
+            said = f"{call.verb}: {error.strerror or error}"
+        except Exception as error:  # a fault in one call must not end the listening
+            logger.exception("what was asked (%s) failed", call.verb)
+            said = f"it failed: {error!r}"
+        reply = AgentReply(id=call.id, agent=self._agent, code=2, said=said[:2_000])
+        return call.id, reply.to_bytes()
+
+    async def _carry_out(self, call: AgentCall) -> AgentReply:
+        while call.id in self._under_way:
+            await asyncio.sleep(self._pause)
+        self._under_way.add(call.id)
+        try:
+            return await self._executor.carry_out(call)
+        finally:
+            self._under_way.discard(call.id)
+
+    async def _deliver(self, text: bytes, id: str, data: bytes) -> None:
+        keys = self._keys
+        places = [keys.calls(self._agent), keys.answers(id), keys.pieces(id, self._agent)]
+        given = (text, self._agent, data, str(round(ANSWER_KEPT * 1000)))
+        pause = self._pause
+        while True:
+            try:
+                await self._server.run(_SCRIPTS["answer"], places, *given)
+            except RegistryError as error:
+                self._redis_lost(error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _AWAY)
+            else:
+                self.counters.answered += bool(data)
+                return
+
+    def _refuse(self, count: int, why: object) -> None:
+        self.counters.refused += count
+        self._once.say("call", f"refused {why}")
+
+    # Lists
+
+    async def _receive_list(self, call: AgentCall, place: Path) -> None:
+        """Write the list of *call* to *place*; resumes. Raises `AgentCallError`, `OSError`."""
+        have, number = b"", -1
+        silent = self._wall()
+        with open(os.open(place, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
+            while number < call.pieces - 1:
+                piece = await self._next_piece(call, have)
+                if piece is not None:
+                    _write_piece(file.fileno(), piece, number)
+                    number, have, silent = piece.number, piece.to_bytes()[:NUMBER], self._wall()
+                elif self._wall() - silent > _SILENT:
+                    raise AgentCallError(
+                        f"{call.verb}: of {counted(call.pieces, 'piece')} of the list "
+                        f"{number + 1} came"
+                    )
+                else:
+                    await asyncio.sleep(self._pause / 20)
+            # The last one goes with the answer: a process that comes after this one finds it.
+            await asyncio.to_thread(os.fsync, file.fileno())
+
+    async def _next_piece(self, call: AgentCall, have: bytes) -> ListPiece | None:
+        """Remove the piece numbered *have*; return the next one, or None if it has not come."""
+        while True:
+            try:
+                found = await self._server.run(
+                    _SCRIPTS["piece"], [self._keys.pieces(call.id, self._agent)], have,
+                    str(PIECE_MAX),
+                )  # fmt: skip
+            except RegistryError as error:
+                self._redis_lost(error)
+                await asyncio.sleep(self._pause)
+            else:
+                return ListPiece.from_bytes(found[0]) if found else None
+
+    # Redis
+
+    def _redis_lost(self, error: RegistryError) -> None:
+        if self._lost != error.kind:
+            self.counters.away += 1
+            logger.warning("%s: nothing is heard of what is asked of %s", error, self._agent)
+        self._lost = error.kind
+
+    def _redis_found(self) -> None:
+        if self._lost:
+            logger.info("Redis is back: what is asked of %s is heard again", self._agent)
+        self._lost = ""
+
+
+def _id_of(text: bytes) -> str:
+    try:
+        return AgentCall.from_bytes(text).id
+    except AgentCallError:
+        return ""
+
+
+def _write_piece(file: int, piece: ListPiece, last: int) -> None:
+    """Raises `AgentCallError`: an earlier piece is missing."""
+    size = os.fstat(file).st_size
+    known = piece.number == last + 1 or last < 0
+    if not known or piece.at > size:
+        raise AgentCallError(f"piece {piece.number} of a list came without the one before it")
+    os.ftruncate(file, piece.at)
+    os.pwrite(file, piece.data, piece.at)
 
 
 def make_call_service(agent: Agent) -> CallListener:
@@ -244,26 +525,6 @@ def make_call_service(agent: Agent) -> CallListener:
     redis, job = agent.crawl.settings.redis_url, agent.job
     calling = CallExecutor(job.folder, job.file.id, agent.name)
     return CallListener("" if redis is None else redis.url, agent.crawl_name, agent.name, calling)
-
-
-def _of_calls(rows: Iterable[dict[str, Any]]) -> dict[str, tuple[float, Answer]]:
-    """When calls were carried out, and the answers, by the ids of their actions."""
-    found = {}
-    for row in rows:
-        id, done, facts = row.get("id"), row.get("done"), row.get("facts")
-        if isinstance(id, str) and id.endswith(_SUFFIX) and isinstance(done, int | float):
-            said, known = str(row.get("said", "")), facts if isinstance(facts, dict) else {}
-            found[id] = (done, Answer(id, bool(row.get("ok")), said, known))
-    return found
-
-
-class LookRequest(msgspec.Struct, frozen=True):
-    """What is asked: *words* follow *verb*, then the path of a list of *urls*, if there is one."""
-
-    verb: str
-    words: list[str]
-    urls: str | None
-    folder: str
 
 
 def look_for(request: LookRequest) -> Iterator[str]:

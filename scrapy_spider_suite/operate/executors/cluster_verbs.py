@@ -1,4 +1,4 @@
-"""What ``scrapy cluster`` does but ``up``: ls, owner, drain, remove, release, forget, adopt."""
+"""The verbs of ``scrapy cluster`` but ``up``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,8 @@ from scrapy_spider_suite.errors import (
 )
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.operate.actions import whoami
+from scrapy_spider_suite.operate.executors.agent_calls import make_call
 from scrapy_spider_suite.operate.executors.all_agents import (
-    AgentQuestion,
     CrawlConnection,
     ask,
     assignment_in,
@@ -50,7 +51,6 @@ from scrapy_spider_suite.urls.normalize import host_of
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.handover.adopt import AdoptionResult
     from scrapy_spider_suite.operate.job_target import JobTarget
-    from scrapy_spider_suite.store.counters import Counters
 
 _COLUMNS = (
     "agent", "state", "share", "holds", "hosts", "pending", "pages", "rate", "lag", "phase",
@@ -69,9 +69,14 @@ _RATE = 16 << 20
 
 async def list_agents(call: Invocation) -> int:
     """``ls``: print the agents."""
-    async with connect(call) as line:
-        overview = line.overview
-    rows = agent_rows(overview)
+    async with connect(call) as connection:
+        overview = connection.overview
+    held = Counter(overview.holders.holders.tolist())
+    members = overview.view.members
+    owned: dict[str, int] | None = None
+    with suppress(SuiteError):  # the assignment is not to be had here
+        owned = OwnerTable.of(assignment_in(overview), members).counts() if members else {}
+    rows = [_row(row, overview, held[row.number], owned) for row in overview.view.rows]
     gone = {row.name for row in overview.view.rows if row.state in _GONE}
     if not call.options.all:
         rows = [row for row in rows if row["agent"] not in gone or row["holds"]]
@@ -84,26 +89,11 @@ async def list_agents(call: Invocation) -> int:
     return 0
 
 
-def agent_rows(overview: ClusterOverview) -> list[Row]:
-    """What is known of each agent. *share* and *holds* are percents of the ring, the part that it
-    should have and the one that it has; *heard* and *lease* are seconds, ago and left."""
-    held = Counter(overview.holders.holders.tolist())
-    owned = _owned(overview)
-    return [_row(row, overview, held[row.number], owned) for row in overview.view.rows]
-
-
-def _owned(overview: ClusterOverview) -> dict[str, int] | None:
-    """How much each agent should have; None: that cannot be told here."""
-    try:
-        members = overview.view.members
-        return OwnerTable.of(assignment_in(overview), members).counts() if members else {}
-    except SuiteError:
-        return None
-
-
 def _row(
     row: MemberRecord, overview: ClusterOverview, held: int, owned: dict[str, int] | None
 ) -> Row:
+    """*share* and *holds* are percents of the ring, as assigned and as held; *heard* and *lease*
+    are seconds, ago and left."""
     facts, now = overview.facts.get(row.name, {}), overview.now
     runs = row.state in _HERE and not row.missing(now)
     return {
@@ -120,28 +110,18 @@ def _row(
 
 def state_of(row: MemberRecord, overview: ClusterOverview) -> str:
     """The state of a member in a word: also whether a process of it runs."""
-    if overview.ended and _was_there(row, overview):
+    missing = row.state in _HERE and row.missing(overview.now)
+    if overview.ended and (missing or (row.state is MemberState.DEAD and _held(overview, row))):
+        # All of the ring was held by members at the end, and no lease was taken since: an agent
+        # that is dead and holds units was a member then.
         return "ended"
     if row.state not in _HERE:
         return str(row.state)
-    if not row.incarnation:
-        return "stopped"
-    if row.missing(overview.now):
-        return "missing"
+    if missing:
+        return "missing" if row.incarnation else "stopped"
     if overview.facts.get(row.name, {}).get("paused"):
         return "paused"
     return "idle" if row.idle and row.state is MemberState.ACTIVE else str(row.state)
-
-
-def _was_there(row: MemberRecord, overview: ClusterOverview) -> bool:
-    """Whether a member that does not run any more was one at the end of the crawl.
-
-    All of the ring was held by members then, and nobody has taken any of it since: the lease of
-    who is dead and holds some has ended afterwards.
-    """
-    if row.state is MemberState.DEAD:
-        return bool((overview.holders.holders == row.number).any())
-    return row.state in _HERE and row.missing(overview.now)
 
 
 def _percent(units: int) -> float:
@@ -149,18 +129,13 @@ def _percent(units: int) -> float:
 
 
 async def find_owner(call: Invocation) -> int:
-    """``owner``: print the owner and the holder of a host or a URL."""
-    async with connect(call) as line:
-        call.facts(owner_facts(line.overview, call.options.subject))
-    return 0
+    """``owner``: print the owner and the holder of a host or a URL.
 
-
-def owner_facts(overview: ClusterOverview, subject: str) -> Row:
-    """Who should have *subject*, a host or a URL, and who has it; None is nobody.
-
-    Raises `ClusterError`: that cannot be told here; `UsageError`: a host has several.
+    Raises `ClusterError`: the assignment is not to be had here; `UsageError`: a host has several.
     """
-    assignment = assignment_in(overview)
+    async with connect(call) as connection:
+        overview = connection.overview
+    assignment, subject = assignment_in(overview), call.options.subject
     url = subject if "://" in subject else f"https://{subject}/"
     if url != subject and not assignment.by_host:
         raise UsageError(f"the URLs of {subject} are with several agents: give one of them",
@@ -170,48 +145,49 @@ def owner_facts(overview: ClusterOverview, subject: str) -> Row:
     members = overview.view.members
     owner = OwnerTable.of(assignment, members).owner(unit) if members else None
     holder = overview.view.numbers.get(int(overview.holders.holders[unit]))
-    return {
+    call.facts({
         "host": name, "unit": unit, "owner": owner,
         "holder": None if holder is None else holder.name,
         "state": None if holder is None else state_of(holder, overview),
         "job": None if holder is None else overview.facts.get(holder.name, {}).get("job"),
-    }  # fmt: skip
+    })  # fmt: skip
+    return 0
 
 
-def _find_member(line: CrawlConnection, name: str) -> MemberRecord:
-    row = line.overview.view.row(name)
+def _find_member(connection: CrawlConnection, name: str) -> MemberRecord:
+    row = connection.overview.view.row(name)
     if row is None:
-        names = ", ".join(row.name for row in line.overview.view.rows) or "none"
+        names = ", ".join(row.name for row in connection.overview.view.rows) or "none"
         raise ClusterError(f"no agent of the crawl has the name {name}; those there are: {names}")
     return row
 
 
-def _units_held(overview: ClusterOverview, row: MemberRecord) -> int:
+def _held(overview: ClusterOverview, row: MemberRecord) -> int:
     return int((overview.holders.holders == row.number).sum())
 
 
 async def drain_agent(call: Invocation) -> int:
     """``drain``: have an agent hand over all it has, and wait until it has left."""
     name, deadline = call.options.name, time.monotonic() + call.options.wait
-    async with connect(call) as line:
-        row = _find_member(line, name)
+    async with connect(call) as connection:
+        row = _find_member(connection, name)
         if row.state not in _HERE:
             return _refuse(call, f"{name} is gone already: {row.state}")
-        if why := missing_agents(line, {name: row}):
+        if why := missing_agents(connection.overview, {name: row}):
             return _refuse(call, f"{name} does not run ({why[name]}): start it and drain it, or "
                              f"`scrapy cluster remove {name}`")  # fmt: skip
-        others = _other_agents(line.overview, name)
+        others = _other_agents(connection.overview, name)
         if not others:
             return _refuse(call, f"there is no other agent that could take what {name} has")
-        if len(gone := missing_agents(line, others)) == len(others):
+        if len(gone := missing_agents(connection.overview, others)) == len(others):
             return _refuse(call, f"no agent runs that could take what {name} has "
                              f"({_reasons(gone)}): start one")  # fmt: skip
-        question = AgentQuestion("act", "drain", call.options.who or whoami(), call.options.why)
-        heard = await ask(line, question, {name: row}, _ANSWER)
+        asked = make_call("act", "drain", call.options.who or whoami(), why=call.options.why)
+        heard = await ask(connection, asked, {name: row}, _ANSWER)
         reply = heard.replies.get(name)
         if reply is not None and reply.code:
             return _refuse(call, f"{name}: {reply.said}")
-        return await _wait_until_left(call, line, name, deadline)
+        return await _wait_until_left(call, connection, name, deadline)
 
 
 def _other_agents(overview: ClusterOverview, name: str) -> dict[str, MemberRecord]:
@@ -229,11 +205,11 @@ def _refuse(call: Invocation, why: str) -> int:
 
 
 async def _wait_until_left(
-    call: Invocation, line: CrawlConnection, name: str, deadline: float
+    call: Invocation, connection: CrawlConnection, name: str, deadline: float
 ) -> int:
     began = last = time.monotonic()
     while True:
-        overview = await line.office.overview()
+        overview = await connection.admin.overview()
         row = None if overview is None else overview.view.row(name)
         if overview is None or row is None or row.state not in _HERE:
             state = "gone" if row is None else str(row.state)
@@ -246,7 +222,7 @@ async def _wait_until_left(
             return 3
         if now > last + _PROGRESS and not call.json:
             last = now
-            gone = missing_agents(line._replace(overview=overview), _other_agents(overview, name))
+            gone = missing_agents(overview, _other_agents(overview, name))
             waits = f"; of those that take it, some do not run: {_reasons(gone)}" if gone else ""
             print(f"{name}: {_work_left(overview, row)}{waits}", flush=True)
         await asyncio.sleep(_POLL)
@@ -255,7 +231,7 @@ async def _wait_until_left(
 def _work_left(overview: ClusterOverview, row: MemberRecord) -> str:
     facts = overview.facts.get(row.name, {})
     left = {
-        "units": _units_held(overview, row), "hosts in memory": facts.get("hosts"),
+        "units": _held(overview, row), "hosts in memory": facts.get("hosts"),
         "URLs that are pending": facts.get("pending"),
         "rows of URLs for other agents": facts.get("lag"),
     }  # fmt: skip
@@ -268,11 +244,11 @@ def _work_left(overview: ClusterOverview, row: MemberRecord) -> str:
 async def remove_agent(call: Invocation) -> int:
     """``remove``: others own what the agent did. Raises `ClusterError`."""
     options = call.options
-    async with connect(call) as line:
-        row, overview = _find_member(line, options.name), line.overview
-        held, left = _units_held(overview, row), max(0.0, row.ends / 1000 - overview.now)
+    async with connect(call) as connection:
+        row, overview = _find_member(connection, options.name), connection.overview
+        held, left = _held(overview, row), max(0.0, row.ends / 1000 - overview.now)
         facts: Row = {
-            "agent": row.name, "was": str(row.state), "units": held,
+            "agent": row.name, "was": state_of(row, overview), "units": held,
             "hosts": overview.facts.get(row.name, {}).get("hosts"),
             "others_take_them": "at once" if options.dead or not left else f"in {left:,.0f} s",
         }  # fmt: skip
@@ -286,48 +262,48 @@ async def remove_agent(call: Invocation) -> int:
             )
         has = f"has {counted(held, 'unit')} of the crawl"
         confirm(call, f"Remove the agent {row.name}, which {has}?")
-        await line.office.remove(row.name, dead=options.dead)
+        await connection.admin.remove(row.name, dead=options.dead)
         call.facts({"removed": True, **facts})
         return 0
 
 
 async def release_units(call: Invocation) -> int:
     """``release``: let others take the units that no agent claims."""
-    async with connect(call) as line:
-        overview = line.overview
+    async with connect(call) as connection:
+        overview = connection.overview
         facts: Row = {
-            "crawl": line.place.crawl,
+            "crawl": connection.crawl,
             "units": int((overview.holders.holders == 0).sum()),
         }
         if call.options.dry_run:
             call.facts({"dry_run": True, **facts})
             return 0
         confirm(call, f"Let others take {counted(facts['units'], 'unit')} that nobody claims?")
-        await line.office.release()
+        await connection.admin.release()
         call.facts({"released": True, **facts})
         return 0
 
 
 async def forget_crawl(call: Invocation) -> int:
     """``forget``: remove the crawl from Redis."""
-    async with connect(call) as line:
-        rows = line.overview.view.rows
+    async with connect(call) as connection:
+        rows = connection.overview.view.rows
         names = [row.name for row in rows]
         facts: Row = {
-            "crawl": line.place.crawl, "agents": names, "finished": line.overview.ended,
+            "crawl": connection.crawl, "agents": names, "finished": connection.overview.ended,
             "last_heard": max((row.heard / 1000 for row in rows), default=None),
         }  # fmt: skip
         if call.options.dry_run:
             call.facts({"dry_run": True, **facts})
             return 0
-        confirm(call, f"Forget the crawl {line.place.crawl} of {counted(len(names), 'agent')}?")
-        await line.office.forget()
+        confirm(call, f"Forget the crawl {connection.crawl} of {counted(len(names), 'agent')}?")
+        await connection.admin.forget()
         call.facts({"forgotten": True, **facts})
         return 0
 
 
 async def adopt(call: Invocation) -> int:
-    """``adopt``: what an agent had that is gone for good goes to the others."""
+    """``adopt``: hand what a lost agent had to the others."""
     options = call.options
     packs = options.packs is not None
     if (options.job is not None) is packs or (options.name is not None) is not packs:
@@ -337,7 +313,7 @@ async def adopt(call: Invocation) -> int:
 
 
 class _ClosedReceiver:
-    """The inbox of an agent that is gone: nothing is taken any more."""
+    """Takes nothing."""
 
     def kept(self, label: HandoverLabel) -> bool:
         raise TransportError("this agent is gone")
@@ -358,22 +334,27 @@ async def _adopt_job(call: Invocation) -> Row:
         site = stack.enter_context(job_at_rest(folder))
         if site is None:
             raise JobInUseError(f"{call.options.job} is in use by a crawl: it is not gone")
-        async with connect(call) as line:
-            row = _agent_of_job(line, site, call.options.job)
+        async with connect(call) as connection:
+            row = _agent_of_job(connection, site, call.options.job)
             counters, left = site.frontier.counters, _unread_links(site, row.name)
             facts: Row = {"agent": row.name, "pending": counters.pending, "done": counters.done}
             if call.options.dry_run:
                 return {"dry_run": True, **facts, **left}
-            shares = Ownership(assignment_in(line.overview), row.name)
-            transport = await _file_transport(call, line, row.name, folder)
+            shares = Ownership(assignment_in(connection.overview), row.name)
+            transport = await _file_transport(call, connection, row.name, folder)
             try:
                 found = await adopt_directory(
                     site.frontier, site.store, shares, transport, folder / _HANDOVER / "adopted",
-                    crawl=line.overview.id, view=_membership(line), say=_report,
+                    crawl=connection.overview.id, view=partial(_membership, connection),
+                    say=_report,
                 )  # fmt: skip
             finally:
                 await transport.close()
-                _update_status(folder, counters)
+                # The status of the job says what is left in it.
+                if (status := read_status(folder)) is not None:
+                    StatusFile(folder, **status).update(
+                        pending=counters.pending, done=counters.done, failed=counters.failed
+                    )
         done: Row = {"adopted": str(call.options.job), "agent": row.name}
         return {**done, **_adoption_facts(found), **left}
 
@@ -390,20 +371,12 @@ def _unread_links(site: JobTarget, name: str) -> Row:
     return {"unextracted": pages}
 
 
-def _update_status(folder: Path, counters: Counters) -> None:
-    """Have the status of the job say what is left in it: others have the rest by now."""
-    if (status := read_status(folder)) is not None:
-        StatusFile(folder, **status).update(
-            pending=counters.pending, done=counters.done, failed=counters.failed
-        )
-
-
-def _agent_of_job(line: CrawlConnection, site: JobTarget, job: Path) -> MemberRecord:
+def _agent_of_job(connection: CrawlConnection, site: JobTarget, job: Path) -> MemberRecord:
     kept = site.store.kv("agent")
     crawl, number = (kept.get(b"crawl") or b"").decode(), int(kept.get(b"number") or b"0")
-    row = line.overview.view.numbers.get(number)
-    if crawl != line.overview.id or row is None:
-        raise ClusterError(f"{job} was not that of an agent of the crawl {line.place.crawl}")
+    row = connection.overview.view.numbers.get(number)
+    if crawl != connection.overview.id or row is None:
+        raise ClusterError(f"{job} was not that of an agent of the crawl {connection.crawl}")
     _refuse_living(row)
     return row
 
@@ -420,21 +393,21 @@ async def _adopt_lost_disk(call: Invocation) -> Row:
     from scrapy_spider_suite.cluster.handover.adopt import adopt_packs, lost_urls
 
     options = call.options
-    async with connect(call) as line:
-        row = line.overview.view.row(options.name)
+    async with connect(call) as connection:
+        row = connection.overview.view.row(options.name)
         if row is None:
             raise ClusterError(f"no agent of the crawl had the name {options.name}")
         _refuse_living(row)
-        facts = line.overview.facts.get(row.name, {})
+        facts = connection.overview.facts.get(row.name, {})
         if options.dry_run:
             return {"dry_run": True, "agent": row.name, "lost_at_most": lost_urls(facts, 0)}
-        shares = Ownership(assignment_in(line.overview), row.name)
+        shares = Ownership(assignment_in(connection.overview), row.name)
         with TemporaryDirectory(prefix="suite-adopt-") as folder:
-            transport = await _file_transport(call, line, row.name, Path(folder))
+            transport = await _file_transport(call, connection, row.name, Path(folder))
             try:
                 found = await adopt_packs(
                     options.packs, shares, transport, Path(folder) / _HANDOVER,
-                    crawl=line.overview.id, view=_membership(line),
+                    crawl=connection.overview.id, view=partial(_membership, connection),
                 )  # fmt: skip
             finally:
                 await transport.close()
@@ -451,18 +424,15 @@ def _adoption_facts(found: AdoptionResult) -> Row:
     }  # fmt: skip
 
 
-def _membership(line: CrawlConnection) -> Callable[[], Awaitable[Membership]]:
-    async def look() -> Membership:
-        overview = await line.office.overview()
-        if overview is None:
-            raise ClusterError(f"the crawl {line.place.crawl} is gone from Redis")
-        return overview.view
-
-    return look
+async def _membership(connection: CrawlConnection) -> Membership:
+    overview = await connection.admin.overview()
+    if overview is None:
+        raise ClusterError(f"the crawl {connection.crawl} is gone from Redis")
+    return overview.view
 
 
 async def _file_transport(
-    call: Invocation, line: CrawlConnection, name: str, folder: Path
+    call: Invocation, connection: CrawlConnection, name: str, folder: Path
 ) -> FileTransport:
     wanted = ("handover_dir", "handover_rate", "cluster_key")
     raw = {setting_name(each): call.settings.get(setting_name(each)) for each in wanted}
@@ -470,14 +440,14 @@ async def _file_transport(
     rate = given.get("handover_rate", _RATE)
     if given.get("handover_dir") is not None:
         transport: FileTransport = FolderTransport(
-            given["handover_dir"], line.place.crawl, name, rate
+            given["handover_dir"], connection.crawl, name, rate
         )
         await transport.start(_ClosedReceiver())  # for receipts
         return transport
     if given.get("cluster_key") is not None:
         key = given["cluster_key"].text
     else:
-        registry = AgentRegistry(line.place.redis.url, line.place.crawl, AgentLease(0.0))
+        registry = AgentRegistry(connection.redis.url, connection.crawl, AgentLease(0.0))
         key = await registry.secret()
         await registry.close()
     return TcpTransport("127.0.0.1", 0, key.encode(), folder / _HANDOVER / "in", rate)

@@ -124,11 +124,11 @@ def _carried_out(folder: Path, job: str, id: str, deadline: float) -> bool:
         if site is None:
             return False
         operator = ActionRunner(site, job, actions())
-        operator.look()
+        operator.poll()
         while operator.busy or (operator.stuck and not ActionFolder(folder).is_answered(id)):
             if operator.stuck:
                 if time.monotonic() > deadline:
                     raise JobError(f"{folder.parent} cannot be written to: {operator.stuck}")
                 time.sleep(_POLL)
-            operator.look()
+            operator.poll()
     return True

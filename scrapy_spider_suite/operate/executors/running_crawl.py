@@ -179,17 +179,12 @@ class RunningJob(JobTarget):
     def normal(self) -> Normal:
         return self._crawl.normalizer
 
-    def look(self) -> None:
-        """Take out blocks that are over; at the first look, take over those of earlier runs."""
-        if self.wall() >= self._expiry:
-            self.blocks_changed()
-
     def blocks_changed(self) -> None:
         self._blocks_changed = True
 
-    def settle(self) -> None:
-        """Put blocks in force at once, also for what waits at the gate."""
-        if not self._blocks_changed:
+    def apply_changes(self) -> None:
+        """Put blocks in force, also for what waits at the gate; take out blocks that ended."""
+        if not self._blocks_changed and self.wall() < self._expiry:
             return
         kv = self.store.kv(restrictions.BLOCKS)
         self._expiry = restrictions.apply_blocks(kv, self.frontier.policy, self.wall())
