@@ -6,8 +6,7 @@ import errno
 import logging
 import math
 import os
-import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,20 +31,6 @@ _SLACK = 1.1
 """How much more than enough there has to be before it is enough again."""
 
 
-class WatchedFolder(NamedTuple):
-    """A folder that is written to; *extra* are bytes that it may need for a while."""
-
-    path: Path
-    extra: int = 0
-
-
-class FreeSpace(NamedTuple):
-    """The file system that holds a folder, and its free bytes."""
-
-    device: int
-    free: int
-
-
 class Shortage(NamedTuple):
     """A file system has fewer free bytes than are needed there."""
 
@@ -54,46 +39,40 @@ class Shortage(NamedTuple):
     needed: int
 
 
-def free_space(path: Path) -> FreeSpace:
-    """Look at the file system of *path*. Raises `OSError`."""
+def free_space(path: Path) -> tuple[int, int]:
+    """Return the device of *path*, and its free bytes. Raises `OSError`."""
     system = os.statvfs(path)
-    return FreeSpace(os.stat(path).st_dev, system.f_bavail * system.f_frsize)
+    return os.stat(path).st_dev, system.f_bavail * system.f_frsize
 
 
 def headroom(stored: int, memory: int) -> int:
     """Bytes that a store of *stored* bytes, with *memory* for its buffers, needs beside them.
 
-    A merge writes its result before it removes what it was made from, and the log of what is still
-    in memory grows to as much as the buffers hold.
+    A merge writes its result before it removes its sources. The log grows to the size of the
+    buffers.
     """
     return min(stored, _COMPACTION) + memory
 
 
 def shortage(
-    folders: Iterable[WatchedFolder],
-    least: int,
-    *,
-    is_short: bool = False,
-    look: Callable[[Path], FreeSpace] = free_space,
+    folders: Iterable[tuple[Path, int]], least: int, *, is_short: bool = False
 ) -> Shortage | None:
-    """The first file system of *folders* with less than *least* bytes and the extras free.
+    """The first file system of *folders* without *least* bytes free.
 
-    What *is_short* already has to get somewhat more, so that a crawl does not stop and go. What
-    cannot be looked at is passed over: writing to it will say what is wrong.
+    The bytes beside a folder, which it may need for a while, are needed in addition. If the crawl
+    *is_short* already, more is needed, so that it does not stop and go. Unreadable folders are
+    passed over: writing to them will fail with the reason.
     """
     systems: dict[int, Shortage] = {}
-    for folder in folders:
+    for path, extra in folders:
         try:
-            found = look(folder.path)
+            device, free = free_space(path)
         except OSError:
             continue
-        before = systems.get(found.device, Shortage(folder.path, found.free, least))
-        systems[found.device] = before._replace(needed=before.needed + folder.extra)
+        before = systems.get(device, Shortage(path, free, least))
+        systems[device] = before._replace(needed=before.needed + extra)
     factor = _SLACK if is_short else 1.0
-    for each in systems.values():
-        if each.free < each.needed * factor:
-            return each
-    return None
+    return next((each for each in systems.values() if each.free < each.needed * factor), None)
 
 
 def in_units(count: int) -> str:
@@ -125,34 +104,31 @@ class DiskGuard:
     """One per crawl; see the module.
 
     Attributes:
-        stuck: whether a write has failed.
+        paused: the crawl is paused: a write has failed, or there is too little room.
+        stuck: a write has failed.
     """
 
     def __init__(self, crawl: Crawl, scheduler: Engine) -> None:
         self._crawl = crawl
         self._scheduler = scheduler
         self._next = crawl.now()
-        self._paused = False
+        self.paused = False
         self._failing_since: float | None = None
         self._failed_at = -math.inf
-        self._log_folder = _log_folder(crawl)
+        log = crawl.crawler.settings["LOG_FILE"]
+        self._log_folders = [Path(log).absolute().parent] if log else []
         self._component_folders = component_folders(crawl.crawler.settings)
         self.stuck = False
 
-    @property
-    def paused(self) -> bool:
-        """Whether the crawl is paused, since a write has failed or there is too little room."""
-        return self._paused
-
     def hold(self, why: str) -> None:
-        """Nothing can be written: send nothing more, and try again every few seconds."""
+        """A write has failed because of *why*: pause, and try again every few seconds."""
         self.stuck = True
         self._next = self._crawl.now() + _RETRY
         self._pause(why, full=_is_full(why))
         self._failed(why)
 
     def _failed(self, why: str) -> None:
-        """Count how long writing has failed; in the end, so does the crawl."""
+        """Count how long writing has failed; stop the crawl in the end."""
         now = self._crawl.now()
         if self._failing_since is None or now - self._failed_at > _CALM:
             self._failing_since = now
@@ -167,11 +143,12 @@ class DiskGuard:
             self._scheduler.stop(DISK_ERROR)
 
     def pulse(self, now: float) -> None:
-        """Look at the disks, and whether writing works again, when it is time for that."""
+        """Look at the disks, and try to write again, when it is time for that."""
         if now < self._next:
             return
         self._next = now + (_RETRY if self.stuck else _LOOK)
-        short = self.shortage()
+        least = self._crawl.settings.min_free
+        short = shortage(self._folders(), least, is_short=self.paused) if least else None
         if short is not None:
             self._failing_since = None
             self._pause(
@@ -184,29 +161,21 @@ class DiskGuard:
             self.stuck = False
             self._go_on("writing works again")
 
-    def shortage(self) -> Shortage | None:
-        """What has too little room, None if all is well or nobody asked."""
-        least = self._crawl.settings.min_free
-        return shortage(self._folders(), least, is_short=self._paused) if least else None
-
-    def _folders(self) -> list[WatchedFolder]:
-        crawl, found = self._crawl, []
+    def _folders(self) -> Iterator[tuple[Path, int]]:
+        """The folders that are written to, and the bytes that each may need for a while."""
+        crawl, settings = self._crawl, self._crawl.settings
         extra = 0
         if isinstance(crawl.store, RocksStore):
-            extra = headroom(crawl.store.size(), crawl.settings.memory)
-        if crawl.job is not None:
-            found.append(WatchedFolder(crawl.job.folder, extra))
-        elif crawl.temporary is not None:
-            found.append(WatchedFolder(crawl.temporary, extra))
-        if self._log_folder is not None:
-            found.append(WatchedFolder(self._log_folder))
-        if isinstance(crawl.settings.fetch_log, Path):
-            found.append(WatchedFolder(crawl.settings.fetch_log))
-        for folder in (crawl.settings.packs_dir, crawl.settings.items_dir):
-            if folder is not None:
-                found.append(WatchedFolder(folder))
-        others = (*feed_folders(crawl.crawler), *self._component_folders)
-        return [*found, *map(WatchedFolder, others)]
+            extra = headroom(crawl.store.size(), settings.memory)
+        job = crawl.temporary if crawl.job is None else crawl.job.folder
+        if job is not None:
+            yield job, extra
+        own = (settings.fetch_log, settings.packs_dir, settings.items_dir)
+        for folder in (
+            *self._log_folders, *(each for each in own if isinstance(each, Path)),
+            *feed_folders(crawl.crawler), *self._component_folders,
+        ):  # fmt: skip
+            yield folder, 0
 
     def _writes(self) -> bool:
         try:
@@ -219,29 +188,24 @@ class DiskGuard:
 
     def _has_room(self) -> bool:
         """Whether no disk is full: that of packs may be another one than the store's."""
-        return shortage([WatchedFolder(folder.path) for folder in self._folders()], _ROOM) is None
+        return shortage([(folder, 0) for folder, _ in self._folders()], _ROOM) is None
 
     def _pause(self, why: str, *, full: bool) -> None:
-        if not self._paused:
-            self._paused = True
+        if not self.paused:
+            self.paused = True
             logger.error(_PAUSES, why, "there is room" if full else "it can be written again")
             self._crawl.crawler.stats.inc_value("suite/disk/pauses")
             self._scheduler.pause(DISK)
 
     def _go_on(self, why: str) -> None:
-        if self._paused:
-            self._paused = False
+        if self.paused:
+            self.paused = False
             logger.info("%s: the crawl goes on", why)
             self._scheduler.unpause(DISK)
 
 
 def _is_full(why: str) -> bool:
     return any(text in why for text in _FULL)
-
-
-def _log_folder(crawl: Crawl) -> Path | None:
-    file = crawl.crawler.settings["LOG_FILE"]
-    return Path(file).absolute().parent if file else None
 
 
 def feed_folders(crawler: Crawler) -> list[Path]:
@@ -260,11 +224,3 @@ def component_folders(settings: BaseSettings) -> list[Path]:
     if settings.getbool("HTTPCACHE_ENABLED"):
         local.append(Path(data_path(settings["HTTPCACHE_DIR"])).absolute())
     return local
-
-
-def temporary_folder() -> Path | None:
-    """Where temporary files go; None if there is no such place."""
-    try:
-        return Path(tempfile.gettempdir())
-    except OSError:
-        return None

@@ -26,16 +26,23 @@ class MemoryLimit(NamedTuple):
 
 def memory_limit(root: Path = ROOT) -> MemoryLimit | None:
     """The least of what the control groups and the machine allow; None if neither is known."""
-    found = [*_group_limits(root), *_machine(root)]
+    found = [MemoryLimit(limit, "the control group") for limit in _group_limits(root)]
+    for line in _lines(root / "proc/meminfo"):
+        name, _, value = line.partition(":")
+        if name == "MemTotal" and value.split()[:1]:
+            found.append(MemoryLimit(int(value.split()[0]) << 10, "the machine"))
     return min(found, default=None)
 
 
-def _group_limits(root: Path) -> Iterator[MemoryLimit]:
+def _lines(path: Path) -> list[str]:
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        return path.read_text(errors="surrogateescape").splitlines()
     except OSError:
-        return
-    for line in lines:
+        return []
+
+
+def _group_limits(root: Path) -> Iterator[int]:
+    for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if not controllers:
             base, name = root / "sys/fs/cgroup", "memory.max"
@@ -50,34 +57,7 @@ def _group_limits(root: Path) -> Iterator[MemoryLimit]:
                 break
             limit = _number(folder / name)
             if limit is not None and limit < _NO_LIMIT:
-                yield MemoryLimit(limit, "the control group")
-
-
-def _machine(root: Path) -> Iterator[MemoryLimit]:
-    try:
-        lines = (root / "proc/meminfo").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name == "MemTotal" and value.split()[:1]:
-            yield MemoryLimit(int(value.split()[0]) << 10, "the machine")
-
-
-class ConnectionTable(NamedTuple):
-    """The table of connections that the firewall follows."""
-
-    used: int
-    limit: int
-
-
-def connection_table(root: Path = ROOT) -> ConnectionTable | None:
-    """How full that table is; None where connections are not followed."""
-    folder = root / "proc/sys/net/netfilter"
-    limit = _number(folder / "nf_conntrack_max")
-    if not limit:
-        return None
-    return ConnectionTable(_number(folder / "nf_conntrack_count") or 0, limit)
+                yield limit
 
 
 def _number(path: Path) -> int | None:
@@ -97,35 +77,16 @@ _NETWORK = frozenset({
 
 
 class Mount(NamedTuple):
-    """The file system at *point*."""
-
     point: Path
     type: str
     read_only: bool
 
-    @property
-    def in_memory(self) -> bool:
-        """Whether what it holds takes memory."""
-        return self.type in _MEMORY
 
-    @property
-    def remote(self) -> bool:
-        """Whether it is on another machine."""
-        return self.type in _NETWORK
-
-
-def mount_of(path: Path, root: Path = Path("/")) -> Mount | None:
-    """The mount that *path*, which need not exist yet, is on; None where that cannot be told.
-
-    *root* is where ``proc`` is looked for.
-    """
-    try:
-        lines = (root / "proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return None
+def mount_of(path: Path, root: Path = ROOT) -> Mount | None:
+    """The mount that *path*, which need not exist yet, is on; None where that cannot be told."""
     real = path.resolve()
     found = None
-    for line in lines:
+    for line in _lines(root / "proc/self/mountinfo"):
         mount = _read(line)
         if mount is None or not real.is_relative_to(mount.point):
             continue
@@ -151,15 +112,11 @@ _NUMBER = 4
 """Bytes of a number in a LIFO queue, big-endian."""
 
 
-def count_pending(jobdir: Path) -> int:
-    """Return how many requests wait in Scrapy's queue of *jobdir*; 0 if there is no queue.
+def _queued_requests(folder: Path) -> Iterator[int]:
+    """Yield how many requests wait in each file of Scrapy's queue *folder*.
 
     As Scrapy wrote it when it ended: after a kill the files give a smaller number, as to Scrapy.
     """
-    return sum(_counts(jobdir / SCRAPY_QUEUE))
-
-
-def _counts(folder: Path) -> Iterator[int]:
     for path in folder.rglob("*"):
         try:
             if path.name == _INFO:
@@ -208,7 +165,7 @@ class CrawlNeeds:
 
 
 def machine_findings(crawl: CrawlNeeds, root: Path = ROOT) -> list[str]:
-    """Look at all of it; *root* is where ``proc`` and ``sys`` are looked for."""
+    """A line for each fault; *root* is the parent of ``proc`` and ``sys``."""
     return [
         *_files(crawl),
         *_memory(crawl, root),
@@ -240,17 +197,19 @@ def _memory(crawl: CrawlNeeds, root: Path) -> Iterator[str]:
 
 
 def _connections(crawl: CrawlNeeds, root: Path) -> Iterator[str]:
-    table = connection_table(root)
-    if table is None:
-        return
-    if table.used > table.limit * _FULL:
+    folder = root / "proc/sys/net/netfilter"
+    limit = _number(folder / "nf_conntrack_max")
+    if not limit:
+        return  # connections are not followed
+    used = _number(folder / "nf_conntrack_count") or 0
+    if used > limit * _FULL:
         yield (
-            f"connections: the firewall's table is nearly full, {table.used} of {table.limit}; "
+            f"connections: the firewall's table is nearly full, {used} of {limit}; "
             "raise net.netfilter.nf_conntrack_max"
         )
-    elif table.limit < crawl.concurrency * _REMEMBERED:
+    elif limit < crawl.concurrency * _REMEMBERED:
         yield (
-            f"connections: the firewall follows at most {table.limit}, and each for {_REMEMBERED} "
+            f"connections: the firewall follows at most {limit}, and each for {_REMEMBERED} "
             f"s after its end; CONCURRENT_REQUESTS = {crawl.concurrency} may come to "
             f"{crawl.concurrency * _REMEMBERED}; raise net.netfilter.nf_conntrack_max"
         )
@@ -258,15 +217,15 @@ def _connections(crawl: CrawlNeeds, root: Path) -> Iterator[str]:
 
 def _folders(crawl: CrawlNeeds, root: Path) -> Iterator[str]:
     job = None if crawl.job is None else mount_of(crawl.job, root)
-    if job is not None and job.remote:
+    if job is not None and job.type in _NETWORK:
         yield (
             f"JOBDIR = {str(crawl.job)!r} is on another machine ({job.type} at {job.point}): it is "
             "slow, and its locks and writes may not hold; use a local disk"
         )
-    if job is not None and job.in_memory:
+    if job is not None and job.type in _MEMORY:
         yield f"JOBDIR = {str(crawl.job)!r} is in memory ({job.type}): it ends with the machine"
     temporary = None if crawl.temporary is None else mount_of(crawl.temporary, root)
-    if temporary is not None and temporary.in_memory:
+    if temporary is not None and temporary.type in _MEMORY:
         yield (
             f"the temporary folder {crawl.temporary} is in memory ({temporary.type}), and what "
             "waits to be fetched is kept there; set JOBDIR, or TMPDIR to a disk"
@@ -285,8 +244,9 @@ def _clock(crawl: CrawlNeeds) -> Iterator[str]:
 
 
 def _queue(crawl: CrawlNeeds) -> Iterator[str]:
-    # Whoever goes on with the job has been told.
-    left = count_pending(crawl.job) if crawl.job is not None and crawl.begins else 0
+    if crawl.job is None or not crawl.begins:
+        return  # the run that began the job has said it
+    left = sum(_queued_requests(crawl.job / SCRAPY_QUEUE))
     if left:
         yield (
             f"the job directory: {SCRAPY_QUEUE} holds {counted(left, 'request')} of Scrapy's own "

@@ -10,11 +10,13 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -22,7 +24,6 @@ from weakref import WeakKeyDictionary
 from scrapy.commands import ScrapyCommand
 
 from scrapy_spider_suite.fetch.connections import idle_limit, raise_file_limit
-from scrapy_spider_suite.operate.disk_guard import temporary_folder
 from scrapy_spider_suite.operate.machine_checks import CrawlNeeds, machine_findings
 from scrapy_spider_suite.runtime.refusal import (
     STALLED,
@@ -260,7 +261,7 @@ class Supervision:
 
     def start(self) -> None:
         """The crawl begins."""
-        for line in machine_findings(needs_of_crawl(self._crawl)):
+        for line in machine_findings(_needs_of_crawl(self._crawl)):
             logger.warning("Check of %s", line)
         self._watchdog.beat()
         self._notifier.send(READY=1, STATUS="the crawl begins")
@@ -362,13 +363,16 @@ class Supervision:
         )  # fmt: skip
 
 
-def needs_of_crawl(crawl: Crawl) -> CrawlNeeds:
-    """What the checks at the start have to know of a crawl."""
+def _needs_of_crawl(crawl: Crawl) -> CrawlNeeds:
     settings = crawl.settings
     files = raise_file_limit()
     on_disk = isinstance(crawl.store, RocksStore)
     status = {} if crawl.job is None else read_status(crawl.job.folder) or {}
     when = status.get("when")
+    temporary = None
+    if on_disk and crawl.job is None:
+        with contextlib.suppress(OSError):  # there is no folder for temporary files
+            temporary = Path(tempfile.gettempdir())
     return CrawlNeeds(
         concurrency=settings.project.concurrent_requests,
         idle=idle_limit(files),
@@ -376,7 +380,7 @@ def needs_of_crawl(crawl: Crawl) -> CrawlNeeds:
         memory=2 * settings.memory if on_disk else 0,
         job=None if crawl.job is None else crawl.job.path,
         begins=crawl.job is not None and not crawl.job.resumed,
-        temporary=temporary_folder() if on_disk and crawl.job is None else None,
+        temporary=temporary,
         last_write=when if isinstance(when, int | float) else None,
         now=time.time(),
     )

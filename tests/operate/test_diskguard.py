@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,11 +18,7 @@ from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.operate import disk_guard
 from scrapy_spider_suite.operate.disk_guard import (
     DiskGuard,
-    FreeSpace,
-    Shortage,
-    WatchedFolder,
     component_folders,
-    shortage,
 )
 from scrapy_spider_suite.operate.supervision import Supervision
 from scrapy_spider_suite.runtime.refusal import DAMAGED, DISK_ERROR, ExitCode, exit_code_for_reason
@@ -113,11 +108,7 @@ def test_a_full_disk_of_packs_is_waited_for(
 ) -> None:
     """Although the store, on another one, can write: pages would be fetched for nothing."""
     free = {tmp_path: 4096}
-
-    def look(folders: Iterable[WatchedFolder], least: int, **more: Any) -> Shortage | None:
-        return shortage(folders, least, look=lambda path: FreeSpace(1, free[path]), **more)
-
-    monkeypatch.setattr(disk_guard, "shortage", look)
+    monkeypatch.setattr(disk_guard, "free_space", lambda path: (1, free[path]))
     crawl = Crawl()
     crawl.crawl.settings.packs_dir = tmp_path
     crawl.guard.hold(f"cannot write packs in packs: {os.strerror(errno.ENOSPC)}")
@@ -168,7 +159,7 @@ def test_folders_of_components_are_watched(
     asked: list[Path] = []
     monkeypatch.setattr(
         disk_guard, "shortage",
-        lambda folders, *_, **__: asked.extend(each.path for each in folders),
+        lambda folders, *_, **__: asked.extend(path for path, _ in folders),
     )
     settings.min_free = 1
     crawl.go_on(2)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from scrapy_spider_suite.operate import disk_guard
 from scrapy_spider_suite.operate.disk_guard import (
-    FreeSpace,
-    WatchedFolder,
     free_space,
     headroom,
     in_units,
@@ -20,44 +19,52 @@ M = 1 << 20
 JOB, LOG = Path("/job"), Path("/log")
 
 
-def disks(**free: int) -> Callable[[Path], FreeSpace]:
-    """File systems with so many free MiB, by the names of the folders on them."""
+@pytest.fixture
+def disks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets the free MiB of file systems, by the names of the folders on them."""
 
-    def look(path: Path) -> FreeSpace:
-        if path.name not in free:
-            raise FileNotFoundError
-        return FreeSpace(hash(path.name), free[path.name] * M)
+    def set_free(*, shared: int | None = None, **free: int) -> None:
+        monkeypatch.setattr(disk_guard, "free_space", lambda path: (
+            (hash(path.name), free[path.name] * M) if shared is None else (1, shared * M)
+        ))  # fmt: skip
 
-    return look
+    return set_free
 
 
-def test_each_file_system_needs_its_own_room() -> None:
+def test_each_file_system_needs_its_own_room(disks: Callable[..., None]) -> None:
     """The one that has too little is named, with what it has and what it needs."""
-    folders = [WatchedFolder(JOB, 30 * M), WatchedFolder(LOG)]
-    assert shortage(folders, 10 * M, look=disks(job=40, log=10)) is None
-    assert shortage(folders, 10 * M, look=disks(job=39, log=10)) == (JOB, 39 * M, 40 * M)
-    assert shortage(folders, 10 * M, look=disks(job=40, log=9)) == (LOG, 9 * M, 10 * M)
+    folders = [(JOB, 30 * M), (LOG, 0)]
+    disks(job=40, log=10)
+    assert shortage(folders, 10 * M) is None
+    disks(job=39, log=10)
+    assert shortage(folders, 10 * M) == (JOB, 39 * M, 40 * M)
+    disks(job=40, log=9)
+    assert shortage(folders, 10 * M) == (LOG, 9 * M, 10 * M)
 
 
-def test_folders_on_one_file_system_share_its_room() -> None:
+def test_folders_on_one_file_system_share_its_room(disks: Callable[..., None]) -> None:
     """The least counts once, what each needs beside it counts for each."""
-    folders = [WatchedFolder(JOB, 30 * M), WatchedFolder(LOG, 5 * M)]
-    assert shortage(folders, 10 * M, look=lambda _: FreeSpace(1, 45 * M)) is None
-    assert shortage(folders, 10 * M, look=lambda _: FreeSpace(1, 44 * M)) == (JOB, 44 * M, 45 * M)
+    folders = [(JOB, 30 * M), (LOG, 5 * M)]
+    disks(shared=45)
+    assert shortage(folders, 10 * M) is None
+    disks(shared=44)
+    assert shortage(folders, 10 * M) == (JOB, 44 * M, 45 * M)
 
 
-def test_a_disk_that_was_short_needs_some_more() -> None:
+def test_a_disk_that_was_short_needs_some_more(disks: Callable[..., None]) -> None:
     """Else a crawl would stop and go with each page."""
-    assert shortage([WatchedFolder(JOB)], 100 * M, is_short=True, look=disks(job=105)) is not None
-    assert shortage([WatchedFolder(JOB)], 100 * M, is_short=True, look=disks(job=111)) is None
+    disks(job=105)
+    assert shortage([(JOB, 0)], 100 * M, is_short=True) is not None
+    disks(job=111)
+    assert shortage([(JOB, 0)], 100 * M, is_short=True) is None
 
 
 def test_what_cannot_be_looked_at_is_passed_over(tmp_path: Path) -> None:
     """Whoever writes there says what is wrong."""
-    assert shortage([WatchedFolder(tmp_path / "gone")], 1 << 60) is None
-    assert shortage([WatchedFolder(tmp_path)], 1 << 60) is not None
-    assert shortage([WatchedFolder(tmp_path)], 0) is None
-    assert free_space(tmp_path).free > 0
+    assert shortage([(tmp_path / "gone", 0)], 1 << 60) is None
+    assert shortage([(tmp_path, 0)], 1 << 60) is not None
+    assert shortage([(tmp_path, 0)], 0) is None
+    assert free_space(tmp_path)[1] > 0
 
 
 def test_the_store_needs_room_to_merge() -> None:
