@@ -6,28 +6,27 @@ Rows come from the store, never from the fetch log.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
-from scrapy_spider_suite.analysis.link_stats import HostLinks, LinkStats, link_report
+from scrapy_spider_suite.analysis.link_stats import LinkStats, link_report
 from scrapy_spider_suite.crawl.seeds import bad_seed_lines
 from scrapy_spider_suite.store.counters import Counters, FetchTotals, Table
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.store.rows import HostRecord
-from scrapy_spider_suite.store.url_states import SeedRow, seeds
+from scrapy_spider_suite.store.url_states import seeds
 from scrapy_spider_suite.urls.hosts import registered_domain
 
 Row = dict[str, Any]
-ReadRows = Callable[[StoreReader, int], Iterable[Row]]
 
 _DOMAIN_COLUMNS = ("domain", "hosts", "done", "failed", "pending", "attempts")
+_LINK_COLUMNS = ("pages", "links", "internal", "external", "in_links", "out_hosts", "in_hosts")
 
-def seed_rows(found: Iterable[SeedRow]) -> Iterator[Row]:
-    """What became of each seed; *when* is the time of its last attempt, since the epoch."""
-    for seed in found:
+
+def _seeds(reader: StoreReader) -> Iterator[Row]:
+    for seed in seeds(reader.store):
         state = seed.state
         yield {
             "seed": seed.url,
@@ -40,76 +39,64 @@ def seed_rows(found: Iterable[SeedRow]) -> Iterator[Row]:
         }
 
 
-def host_rows(hosts: Iterable[tuple[str, HostRecord]], limit: int = 0) -> Iterator[Row]:
-    """The *limit* hosts with the most URLs done, the greatest first; 0: all, as the store has them.
-
-    All of them are never in memory.
-    """
-    if limit:
-        hosts = heapq.nlargest(limit, hosts, key=lambda item: item[1].done)
-    for name, record in hosts:
+def _hosts(reader: StoreReader) -> Iterator[Row]:
+    for name, record in reader.hosts():
         yield {
             "host": name, "done": record.done, "failed": record.failed, "pending": record.pending,
             "attempts": record.attempts, "given_up": record.dead or None,
         }  # fmt: skip
 
 
-def domain_rows(
-    hosts: Iterable[tuple[str, HostRecord]], domain_of: Callable[[str], str], limit: int = 0
-) -> list[Row]:
+def _domains(reader: StoreReader) -> Iterator[Row]:
     """Hosts added up by registered domain, those with the most URLs done first."""
     totals: dict[str, list[int]] = {}
-    for name, record in hosts:
-        row = totals.setdefault(domain_of(name), [0, 0, 0, 0, 0])
+    for name, record in reader.hosts():
+        row = totals.setdefault(registered_domain(name), [0, 0, 0, 0, 0])
         for at, number in enumerate(
             (1, record.done, record.failed, record.pending, record.attempts)
         ):
             row[at] += number
-    ordered = sorted(totals.items(), key=lambda item: (-item[1][1], item[0]))
-    return [
-        dict(zip(_DOMAIN_COLUMNS, (domain, *row), strict=True))
-        for domain, row in (ordered[:limit] if limit else ordered)
-    ]
+    for domain, row in sorted(totals.items(), key=lambda item: (-item[1][1], item[0])):
+        yield dict(zip(_DOMAIN_COLUMNS, (domain, *row), strict=True))
 
 
-def link_rows(hosts: Iterable[tuple[str, HostLinks]], limit: int = 0) -> Iterator[Row]:
-    """The links of the *limit* hosts that most others link to; 0: of all, as the store has them."""
-    if limit:
-        hosts = heapq.nlargest(limit, hosts, key=lambda item: (item[1].in_hosts, item[1].in_links))
-    for name, links in hosts:
-        yield {"host": name, **asdict(links)}
+def _link_stats(reader: StoreReader) -> LinkStats:
+    return LinkStats(reader.store.kv(LINKS))
 
 
-def degree_rows(degrees: Mapping[str, Mapping[int, int]], limit: int = 0) -> list[Row]:
-    """How often each degree occurs, of pages (``out``, ``external``) and of hosts.
-
-    The *limit* most frequent; 0: all, in the order of degrees.
-    """
-    rows: list[Row] = [
-        {"of": name, "degree": degree, "count": count}
-        for name, counts in degrees.items()
-        for degree, count in sorted(counts.items())
-    ]
-    return heapq.nlargest(limit, rows, key=lambda row: row["count"]) if limit else rows
+def _links(reader: StoreReader) -> Iterator[Row]:
+    for name, links in _link_stats(reader).hosts():
+        yield {"host": name, **{column: getattr(links, column) for column in _LINK_COLUMNS}}
 
 
-def count_rows(
-    columns: tuple[str, str], table: Iterable[tuple[Any, int]], limit: int = 0
-) -> Iterator[Row]:
-    """Rows of two *columns*; of *limit* rows those with the greatest counts, 0: all in order."""
-    if limit:
-        table = heapq.nlargest(limit, table, key=lambda row: row[1])
-    for row in table:
-        yield dict(zip(columns, row, strict=True))
+def _degrees(reader: StoreReader) -> Iterator[Row]:
+    """How often each degree occurs, of pages (``out``, ``external``) and of hosts."""
+    for name, counts in link_report(_link_stats(reader)).degrees.items():
+        for degree, count in sorted(counts.items()):
+            yield {"of": name, "degree": degree, "count": count}
 
 
-def tally_rows(table: Table, column: str, limit: int = 0) -> list[Row]:
-    """One of the tallies, what was most frequent first; *column* names its key."""
-    ordered = sorted(table.items(), key=lambda item: (-item[1][0], item[0]))
-    return [
-        {column: key, "fetches": fetches, "bytes": size, "mean_ms": round(ms / max(1, fetches))}
-        for key, (fetches, size, ms) in (ordered[:limit] if limit else ordered)
-    ]
+def _tally(table: str, column: str) -> ReadRows:
+    def rows(reader: StoreReader) -> Iterator[Row]:
+        found: Table = getattr(FetchTotals.load(reader.store), table)
+        for key, (fetches, size, ms) in sorted(
+            found.items(), key=lambda item: (-item[1][0], item[0])
+        ):
+            mean = round(ms / max(1, fetches))
+            yield {column: key, "fetches": fetches, "bytes": size, "mean_ms": mean}
+
+    return rows
+
+
+def _counts(name: str, *columns: str) -> ReadRows:
+    return lambda reader: (
+        dict(zip(columns, row, strict=True)) for row in _link_stats(reader).table(name)
+    )
+
+
+def _sizes(reader: StoreReader) -> Iterator[Row]:
+    for power, number in _link_stats(reader).table("sizes"):
+        yield {"below": 1 << int(power), "fetches": number}
 
 
 def crawl_facts(counters: Counters, tallies: FetchTotals) -> Row:
@@ -128,34 +115,7 @@ def crawl_facts(counters: Counters, tallies: FetchTotals) -> Row:
     }  # fmt: skip
 
 
-def _tally(table: str, column: str) -> ReadRows:
-    return lambda reader, limit: tally_rows(
-        getattr(FetchTotals.load(reader.store), table), column, limit
-    )
-
-
-def _seeds(reader: StoreReader, limit: int) -> Iterable[Row]:
-    for number, row in enumerate(seed_rows(seeds(reader.store)), 1):
-        yield row
-        if number == limit:
-            break
-
-
-def _bad_seeds(reader: StoreReader, limit: int) -> Iterable[Row]:
-    return map(asdict, islice(bad_seed_lines(reader.store), limit or None))
-
-
-def _links(reader: StoreReader) -> LinkStats:
-    return LinkStats(reader.store.kv(LINKS))
-
-
-def _counts(name: str, columns: tuple[str, str]) -> ReadRows:
-    return lambda reader, limit: count_rows(columns, _links(reader).table(name), limit)
-
-
-def _sizes(reader: StoreReader, limit: int) -> Iterable[Row]:
-    powers = ((1 << int(power), number) for power, number in _links(reader).table("sizes"))
-    return count_rows(("below", "fetches"), powers, limit)
+ReadRows = Callable[[StoreReader], Iterable[Row]]
 
 
 class Report(NamedTuple):
@@ -163,9 +123,9 @@ class Report(NamedTuple):
 
     Attributes:
         columns: a number is one of URLs unless the name of its column says otherwise.
-        rows: reads at most so many rows of a store, the greatest; 0: all.
+        rows: reads all rows of a store; they are never all in memory.
         keys: rows of agents that agree in these columns are added up; (): none are.
-        order: the column by which the greatest rows are chosen.
+        order: the columns by which the greatest rows are chosen; (): the first rows are.
         is_sorted: rows are in that order even without a limit.
         limit_first: each agent applies the limit to its own rows.
     """
@@ -173,7 +133,7 @@ class Report(NamedTuple):
     columns: tuple[str, ...]
     rows: ReadRows
     keys: tuple[str, ...] = ()
-    order: str = ""
+    order: tuple[str, ...] = ()
     is_sorted: bool = False
     limit_first: bool = False
 
@@ -182,44 +142,51 @@ REPORTS: Final = {
     "seeds": Report(
         ("seed", "state", "reason", "status", "attempts", "when", "tag"), _seeds, limit_first=True
     ),
-    "bad-seeds": Report(("origin", "line", "text", "why"), _bad_seeds, limit_first=True),
+    "bad-seeds": Report(
+        ("origin", "line", "text", "why"),
+        lambda reader: map(asdict, bad_seed_lines(reader.store)), limit_first=True,
+    ),
     "hosts": Report(
-        ("host", "done", "failed", "pending", "attempts", "given_up"),
-        lambda reader, limit: host_rows(reader.hosts(), limit), ("host",), "done",
-        limit_first=True,
+        ("host", "done", "failed", "pending", "attempts", "given_up"), _hosts, ("host",),
+        ("done",), limit_first=True,
     ),
     "statuses": Report(
         ("status", "fetches", "bytes", "mean_ms"), _tally("statuses", "status"), ("status",),
-        "fetches", is_sorted=True,
+        ("fetches",), is_sorted=True,
     ),
     "types": Report(
-        ("type", "fetches", "bytes", "mean_ms"), _tally("types", "type"), ("type",), "fetches",
-        is_sorted=True,
+        ("type", "fetches", "bytes", "mean_ms"), _tally("types", "type"), ("type",),
+        ("fetches",), is_sorted=True,
     ),
-    "domains": Report(
-        _DOMAIN_COLUMNS,
-        lambda reader, limit: domain_rows(reader.hosts(), registered_domain, limit), ("domain",),
-        "done", is_sorted=True,
-    ),
+    "domains": Report(_DOMAIN_COLUMNS, _domains, ("domain",), ("done",), is_sorted=True),
     "links": Report(
-        ("host", "pages", "links", "internal", "external", "in_links", "out_hosts", "in_hosts"),
-        lambda reader, limit: link_rows(_links(reader).hosts(), limit), ("host",), "in_hosts",
-        limit_first=True,
+        ("host", *_LINK_COLUMNS), _links, ("host",), ("in_hosts", "in_links"), limit_first=True
     ),
-    "degrees": Report(
-        ("of", "degree", "count"),
-        lambda reader, limit: degree_rows(link_report(_links(reader)).degrees, limit),
-        ("of", "degree"), "count",
-    ),
+    "degrees": Report(("of", "degree", "count"), _degrees, ("of", "degree"), ("count",)),
     "languages": Report(
-        ("language", "fetches"), _counts("languages", ("language", "fetches")), ("language",),
-        "fetches",
+        ("language", "fetches"), _counts("languages", "language", "fetches"), ("language",),
+        ("fetches",),
     ),
-    "sizes": Report(("below", "fetches"), _sizes, ("below",), "fetches"),
+    "sizes": Report(("below", "fetches"), _sizes, ("below",), ("fetches",)),
     "anchors": Report(
-        ("word", "times"), _counts("anchors", ("word", "times")), ("word",), "times"
+        ("word", "times"), _counts("anchors", "word", "times"), ("word",), ("times",)
     ),
 }  # fmt: skip
+
+
+def read_rows(name: str, reader: StoreReader, limit: int) -> Iterable[Row]:
+    """At most *limit* rows of the report *name*, the greatest; 0: all."""
+    report = REPORTS[name]
+    rows = report.rows(reader)
+    if limit and report.order:
+        return _greatest(rows, report, limit)
+    return islice(rows, limit or None)
+
+
+def _greatest(rows: Iterable[Row], report: Report, limit: int) -> list[Row]:
+    return heapq.nlargest(
+        limit, rows, key=lambda row: tuple(row.get(column) or 0 for column in report.order)
+    )
 
 
 _MEAN = "mean_ms"
@@ -238,8 +205,7 @@ def rows_of_agents(name: str, rows: list[Row], limit: int) -> list[Row]:
     if report.keys:
         rows = _by_key(rows, report.keys)
         if limit or report.is_sorted:
-            column = report.order
-            rows = heapq.nlargest(limit or len(rows), rows, key=lambda row: row.get(column) or 0)
+            rows = _greatest(rows, report, limit or len(rows))
     return rows[: limit or None]
 
 

@@ -286,7 +286,7 @@ def test_a_fault_of_the_site_stops_nothing(
     def fail() -> None:
         raise OverflowError("no such time")
 
-    monkeypatch.setattr(yard, "look", fail)
+    monkeypatch.setattr(yard, "apply_changes", fail)
     operator = ActionRunner(yard, JOB, VERBS)
     id = left(yard, "shout", text="f")
     for _ in range(3):

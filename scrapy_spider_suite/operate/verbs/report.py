@@ -50,7 +50,7 @@ def _look(call: Invocation, question: Question) -> Iterator[Row]:
         if name == "crawl":
             yield _crawl(reader, folder)
         else:
-            yield from reports.REPORTS[name].rows(reader, call.options.limit)
+            yield from reports.read_rows(name, reader, call.options.limit)
 
 
 def _show(call: Invocation, found: Found) -> int:
