@@ -1,4 +1,4 @@
-"""Exit code, status file, systemd, and the end of a crawl that stalls."""
+"""Exit code, status file and systemd notices of a crawl; the end of a crawl that stalls."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ logger = logging.getLogger(__name__)
 class SystemdNotifier:
     """Sends to the socket *address* (a path, or ``@`` and an abstract name); "" sends nowhere.
 
-    *watchdog* is whether the manager wants to hear ``WATCHDOG=1``. What cannot be sent is not: a
-    crawl does not end for it.
+    *watchdog*: the manager wants ``WATCHDOG=1``. Errors of the socket are ignored.
     """
 
     def __init__(self, address: str, *, watchdog: bool = False) -> None:
@@ -66,7 +65,7 @@ class SystemdNotifier:
         return cls(environment.get("NOTIFY_SOCKET", ""), watchdog=wanted and ours)
 
     def send(self, **assignments: str | int) -> bool:
-        """Send *assignments*, such as ``READY=1``; whether they went off."""
+        """Send *assignments*, such as ``READY=1``; False if they could not be sent."""
         if self._socket is None:
             return False
         lines = (f"{name}={' '.join(str(value).split())}" for name, value in assignments.items())
@@ -77,7 +76,6 @@ class SystemdNotifier:
         return True
 
     def close(self) -> None:
-        """Send no more."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -90,26 +88,24 @@ _LEAST = 3
 
 
 class StallCounter:
-    """Counts the looks at which something was the same as at the last one."""
+    """Counts in how many observations in a row a state was the same."""
 
     def __init__(self) -> None:
         self._last: object = object()
-        self.looks = 0
+        self._count = 0
 
-    def look(self, state: object, *, excused: bool = False) -> int:
-        """How many looks in a row nothing has moved; *excused* is whether nothing needs to."""
+    def observe(self, state: object, *, excused: bool = False) -> int:
+        """Return the count; 0 if *state* is new, or *excused*."""
         if excused or state != self._last:
-            self.looks = 0
+            self._count = 0
             self._last = state
         else:
-            self.looks += 1
-        return self.looks
+            self._count += 1
+        return self._count
 
 
 class Watchdog:
-    """A thread that calls *tripped* once if `beat` is not called for *limit()* seconds.
-
-    `beat` and `stop` are called by what is watched. A *limit* of 0 lets anything pass.
+    """A thread that calls *tripped* once if `beat` is not called for *limit()* seconds; 0: never.
 
     Code that keeps all threads from running (an endless regular expression) keeps this one, too;
     against that an alarm counts the processor time of the main thread, which calls *tripped*
@@ -123,7 +119,7 @@ class Watchdog:
         self._tripped = tripped
         self._tick = tick
         self._beats = 0
-        self._stillness = StallCounter()
+        self._stalls = StallCounter()
         self._once = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="stall watchdog", daemon=True)
@@ -131,23 +127,20 @@ class Watchdog:
         self._beaten = 0.0  # processor time of the main thread
 
     def beat(self) -> None:
-        """What is watched, and calls this, is alive; the first time there is a limit, begin."""
+        """The watched thread is alive. The first call with a limit begins the watch."""
         self._beats += 1
         if self._thread.ident is None and self._limit() and not self._ended.is_set():
-            self._start()
+            with contextlib.suppress(ValueError, AttributeError):  # no main thread, or Windows
+                if signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
+                    signal.signal(signal.SIGVTALRM, self._on_alarm)
+                    self._alarm = True
+            self._thread.start()
         if self._alarm:
             self._beaten = time.thread_time()
             signal.setitimer(signal.ITIMER_VIRTUAL, self._limit())
 
-    def _start(self) -> None:
-        with contextlib.suppress(ValueError, AttributeError):  # no main thread, or Windows
-            if signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
-                signal.signal(signal.SIGVTALRM, self._on_alarm)
-                self._alarm = True
-        self._thread.start()
-
     def stop(self) -> None:
-        """End; stopping twice does nothing."""
+        """End the watch; idempotent."""
         self._ended.set()
         if self._alarm:
             self._alarm = False
@@ -157,12 +150,12 @@ class Watchdog:
     def _watch(self) -> None:
         while not self._ended.wait(self._tick):
             limit = self._limit()
-            looks = self._stillness.look(self._beats, excused=not limit)
-            if looks >= max(_LEAST, limit / self._tick):
+            ticks = self._stalls.observe(self._beats, excused=not limit)
+            if ticks >= max(_LEAST, limit / self._tick):
                 self._trip()
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
-        """As much time was spent, by all threads; look how much of it was the main thread's."""
+        """All threads together used the limit: see how much of it the main thread used."""
         limit = self._limit()
         left = limit - (time.thread_time() - self._beaten)
         if limit and left <= 0:
@@ -176,7 +169,7 @@ class Watchdog:
 
 
 def stacks() -> str:
-    """What every thread of this process is doing, the innermost call last."""
+    """The stacks of all threads of this process, the innermost call last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = []
     for ident, frame in sys._current_frames().items():
@@ -186,7 +179,7 @@ def stacks() -> str:
 
 
 def tasks(loop: asyncio.AbstractEventLoop, most: int = 20) -> str:
-    """What the first *most* tasks of *loop* wait for; to be called there."""
+    """The stacks of the first *most* tasks of *loop*; to be called there."""
     text = io.StringIO()
     found = sorted(asyncio.all_tasks(loop), key=asyncio.Task.get_name)
     for task in found[:most]:
@@ -196,11 +189,11 @@ def tasks(loop: asyncio.AbstractEventLoop, most: int = 20) -> str:
     return text.getvalue()
 
 
-_TELLING = 10.0
-"""Seconds that the end of a stalled crawl may take to be told: the log may be what stalls."""
+_REPORT = 10.0
+"""Seconds for the report of a stalled crawl: the log may be stalled itself."""
 STACKS = "stacks.txt"
-_SAYING = 2.0
-"""Seconds that the last word waits for the one before it."""
+_LAST_WRITE = 2.0
+"""Seconds that the last status waits for the write before it."""
 
 _codes: WeakKeyDictionary[ScrapyCommand, dict[int, ExitCode]] = WeakKeyDictionary()
 
@@ -217,7 +210,7 @@ class CommandExit:
         self._crawl = crawl
 
     def leave(self, code: ExitCode) -> int | None:
-        """Let the command end with *code*, or a higher one of another crawl of its own.
+        """Set the exit code *code*, unless another crawl of the command has a higher one.
 
         Returns the exit code of the command; None in a script.
         """
@@ -236,13 +229,13 @@ class Supervision:
         self._crawl = crawl
         self._caps = caps
         self._scheduler = scheduler
-        self._leaving = CommandExit(crawl)
+        self._exit = CommandExit(crawl)
         asked = crawl.crawler.settings["SUITE_STALL_TIMEOUT"] is not None
-        # A script is ended only if it was asked for.
-        self._unasked = None if asked or self._leaving.command else crawl.settings.stall_timeout
-        environment = {} if self._leaving.command is None else os.environ
+        # Without the setting, a script is never ended.
+        self._ignored_limit = None if asked or self._exit.command else crawl.settings.stall_timeout
+        environment = {} if self._exit.command is None else os.environ
         self._notifier = SystemdNotifier.from_environment(environment)
-        counters = crawl.frontier.counters  # said also by a crawl that is refused before it begins
+        counters = crawl.frontier.counters  # also of a crawl that is refused before it begins
         self._status = None if crawl.job is None else StatusFile(
             crawl.job.folder, process=os.getpid(), started=time.time(), ended=None,
             finish_reason=None, exit_code=None, done=counters.done, failed=counters.failed,
@@ -250,31 +243,30 @@ class Supervision:
         )  # fmt: skip
         # Renaming waits for the disk now and then, which the crawl need not.
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="status")
-        self._saying: Future[None] | None = None
-        self._stillness = StallCounter()
-        self._watchdog = Watchdog(self._limit, self._loop_stands_still)
+        self._write: Future[None] | None = None
+        self._stalls = StallCounter()
+        self._watchdog = Watchdog(self._limit, self._end_still_loop)
         self._stopping = False
         crawl.closers.append(self._ended)
         # Until it has ended otherwise: two signals in a hurry leave no time to say so, nor does one
         # before it has begun.
-        self._leaving.leave(ExitCode.INTERRUPTED)
+        self._exit.leave(ExitCode.INTERRUPTED)
 
     def start(self) -> None:
-        """The crawl begins."""
+        """Check the machine, and begin to watch."""
         for line in machine_findings(_needs_of_crawl(self._crawl)):
             logger.warning("Check of %s", line)
         self._watchdog.beat()
         self._notifier.send(READY=1, STATUS="the crawl begins")
 
     def beat(self) -> None:
-        """The loop turns."""
         self._watchdog.beat()
 
     def pulse(self, now: float, facts: dict[str, Any]) -> None:
-        """A second has gone by; *facts* are what there is to say."""
+        """Called once a second with *facts* for the status file and systemd."""
         pauses = self._scheduler.pauses
-        if self._status is not None and (self._saying is None or self._saying.done()):
-            self._saying = self._worker.submit(self._status.update, pauses=pauses, **facts)
+        if self._status is not None and (self._write is None or self._write.done()):
+            self._write = self._worker.submit(self._status.update, pauses=pauses, **facts)
         done, failed = counted(facts["done"], "page"), counted(facts["failed"], "URL")
         line = f"{done} done, {failed} failed, {facts['pending']:,} to go"
         if pauses:
@@ -287,75 +279,72 @@ class Supervision:
         if facts["closing"] and not self._crawl.crawler.crawling and not self._stopping:
             self._stopping = True
             self._notifier.send(STOPPING=1)
-        self._look_at_fetching(now)
+        self._check_fetching(now)
 
     def stop(self) -> None:
-        """Nothing more is fetched; what is left to do may take its time."""
+        """Watch no more: nothing is fetched any more."""
         self._watchdog.stop()
 
     def _ended(self, reason: str) -> None:
-        self._say_last(reason, self._leaving.leave(exit_code_for_reason(reason)))
+        self._write_last_status(reason, self._exit.leave(exit_code_for_reason(reason)))
         self._notifier.send(STOPPING=1, STATUS=f"the crawl ended: {reason}")
         self._notifier.close()
 
-    def _say_last(self, reason: str, code: int | None) -> None:
-        """Say how it ended, after what is being said; a disk that stands still is not waited for.
-        """
+    def _write_last_status(self, reason: str, code: int | None) -> None:
+        """Write how the crawl ended, after the write before; do not wait for a stalled disk."""
         self._worker.shutdown(wait=False, cancel_futures=True)
-        wait([] if self._saying is None else [self._saying], _SAYING)
+        wait([] if self._write is None else [self._write], _LAST_WRITE)
         status, self._status = self._status, None
         if status is not None:
             status.update(ended=time.time(), finish_reason=reason, exit_code=code)
 
-    # Standing still
-
     def _limit(self) -> float:
         limit = self._crawl.settings.stall_timeout
-        return 0.0 if limit == self._unasked else limit
+        return 0.0 if limit == self._ignored_limit else limit
 
-    def _look_at_fetching(self, now: float) -> None:
-        """See whether no fetch began or ended for a long time, while hosts are ready."""
+    def _check_fetching(self, now: float) -> None:
+        """Stop the crawl if no fetch began or ended for a long time, while hosts are ready."""
         crawl, limit = self._crawl, self._limit()
         counters = crawl.frontier.counters
         under_way = frozenset(map(id, self._scheduler.under_way))
         state = (counters.done, counters.failed, counters.retried, under_way)
-        looks = self._stillness.look(state, excused=not limit)
+        seconds = self._stalls.observe(state, excused=not limit)
         closing = self._scheduler.closing
         held = self._scheduler.paused or self._caps.pause(now) > 0
         held = held or (crawl.rates is not None and crawl.rates.away)
-        if looks and not closing and (held or not crawl.frontier.workbench.ready_hosts(now)):
-            self._stillness = StallCounter()
+        if seconds and not closing and (held or not crawl.frontier.workbench.ready_hosts(now)):
+            self._stalls = StallCounter()
             return
         # A download may take its time, and another if it is tried again at once.
-        if looks < max(limit, 2 * crawl.settings.project.download_timeout):
+        if seconds < max(limit, 2 * crawl.settings.project.download_timeout):
             return
-        self._stillness = StallCounter()
+        self._stalls = StallCounter()
         if closing:
-            self._end_process(f"the crawl has not come to its end for {looks} s")
+            self._end_process(f"the crawl has not come to its end for {seconds} s")
         logger.critical(
             "nothing was fetched for %d s although hosts are ready (SUITE_STALL_TIMEOUT): the "
-            "crawl is stopped\n%s\n%s", looks, stacks(), tasks(asyncio.get_running_loop()),
+            "crawl is stopped\n%s\n%s", seconds, stacks(), tasks(asyncio.get_running_loop()),
         )  # fmt: skip
         self._scheduler.stop(STALLED)
 
-    def _loop_stands_still(self) -> None:
+    def _end_still_loop(self) -> None:
         self._end_process(f"the event loop has stood still for {self._limit():g} s")
 
     def _end_process(self, why: str) -> None:
-        """Say what everything is doing, and be gone.
+        """Report all stacks, and end the process.
 
-        Another thread says it: the log's lock, or the log itself, may be what all wait for.
+        Another thread reports: this one might wait for the log, or its lock, for ever.
         """
-        teller = threading.Thread(target=self._tell, args=(why, stacks()), daemon=True)
-        teller.start()
-        teller.join(_TELLING)
+        reporter = threading.Thread(target=self._report, args=(why, stacks()), daemon=True)
+        reporter.start()
+        reporter.join(_REPORT)
         os._exit(ExitCode.STALLED)
 
-    def _tell(self, why: str, report: str) -> None:
+    def _report(self, why: str, report: str) -> None:
         crawl = self._crawl
         if crawl.job is not None:
             (crawl.job.folder / STACKS).write_text(f"{why}\n\n{report}")
-        self._say_last(STALLED, int(ExitCode.STALLED))
+        self._write_last_status(STALLED, int(ExitCode.STALLED))
         self._notifier.send(STATUS="the crawl stood still")
         logger.critical(
             "%s (SUITE_STALL_TIMEOUT): the process ends with exit code %d\n%s",

@@ -125,10 +125,6 @@ class Invocation:
             print(f"{key.replace('_', ' '):<18} {text}")
 
 
-def no_options(parser: argparse.ArgumentParser) -> None:
-    """Declare nothing."""
-
-
 @dataclass(frozen=True)
 class Verb:
     """One verb of a command."""
@@ -138,7 +134,7 @@ class Verb:
     """For the list of verbs, without a full stop."""
     run: Callable[[Invocation], int] | None = None
     """Returns the exit code; None for a `JobVerb`. Raises `SuiteError`s."""
-    add_options: Callable[[argparse.ArgumentParser], None] = no_options
+    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
     arguments: str = ""
     """Such as ``HOST``; for the list of verbs."""
     about: str = ""
@@ -221,21 +217,6 @@ class Found:
         return names if self.one_job else ("agent", *names)
 
 
-def plan_look(call: Invocation) -> Question:
-    """The plan of a verb that looks by the words of its command line."""
-    return Question()
-
-
-def reads_no_list(options: argparse.Namespace, listed: str | None) -> bool:
-    """Whether no list came along."""
-    return listed is None
-
-
-def show_nothing(call: Invocation, found: Found) -> int:
-    """Show nothing."""
-    return 0
-
-
 def show_counts(call: Invocation, found: Found) -> int:
     """Print the counts of ``--dry-run``."""
     by_agent = {name: list(rows) for name, rows in found.by_agent.items()}
@@ -306,10 +287,10 @@ class JobVerb(Verb):
     `apply` looks only if its question says so.
     """
 
-    plan: Callable[[Invocation], Question] = plan_look
+    plan: Callable[[Invocation], Question] = lambda call: Question()
     look: Callable[[Invocation, Question], Iterable[Any]] | None = None
     apply: Apply | None = None
-    show: Callable[[Invocation, Found], int] = show_nothing
+    show: Callable[[Invocation, Found], int] = lambda call, found: 0
     say: Callable[[Invocation, Answer], int] = say_answer
     run_with: Callable[[Invocation, AskJob], int] | None = None
     """Runs in place of `plan` to `say`: needs the answer before its end."""
@@ -323,15 +304,12 @@ class JobVerb(Verb):
     """Most agents do not know its host."""
     not_remote: str = ""
     """Advice where agents cannot be asked through Redis; "": they can."""
-    reads_only: Callable[[argparse.Namespace, str | None], bool] = reads_no_list
+    reads_only: Callable[[argparse.Namespace, str | None], bool] = (
+        lambda options, listed: listed is None
+    )
     """Whether a look with these options names no file but the list."""
     listed: bool = True
     """Whether ``scrapy frontier`` has it."""
-
-    def may_look(self, options: argparse.Namespace, listed: str | None) -> bool:
-        """Whether an agent may look with untrusted *options*."""
-        counts = self.apply is None or bool(getattr(options, "dry_run", False))
-        return self.look is not None and counts and self.reads_only(options, listed)
 
 
 def seconds(text: str) -> float:

@@ -179,7 +179,7 @@ def test_systemd_hears_of_a_stop_at_once_and_of_an_end_when_it_has_come(crawling
     watched._crawl = SimpleNamespace(crawler=SimpleNamespace(crawling=crawling))
     watched._scheduler = SimpleNamespace(pauses=[])
     watched._notifier, watched._status, watched._stopping = notifier, None, False
-    watched._look_at_fetching = lambda now: None
+    watched._check_fetching = lambda now: None
     for _ in range(2):
         watched.pulse(0.0, {"done": 1, "failed": 2, "pending": 3, "closing": True})
     assert sent.count("STOPPING") == (0 if crawling else 1)

@@ -13,9 +13,9 @@ from scrapy_spider_suite.operate.supervision import StallCounter, Watchdog, stac
 def test_stillness() -> None:
     """It counts looks at the same, from anew when something moved or nothing needs to."""
     stillness = StallCounter()
-    assert [stillness.look(n) for n in (1, 1, 1, 2, 2)] == [0, 1, 2, 0, 1]
-    assert stillness.look(2, excused=True) == 0
-    assert stillness.look(2) == 1
+    assert [stillness.observe(n) for n in (1, 1, 1, 2, 2)] == [0, 1, 2, 0, 1]
+    assert stillness.observe(2, excused=True) == 0
+    assert stillness.observe(2) == 1
 
 
 def _guarded(limit: float) -> tuple[Watchdog, threading.Event]:

@@ -539,7 +539,8 @@ def look_for(request: LookRequest) -> Iterator[str]:
     parser = VerbParser(allow_abbrev=False)
     verb.add_options(parser)
     options = parser.parse_args(words)
-    if not verb.may_look(options, request.urls):
+    looks = verb.apply is None or bool(getattr(options, "dry_run", False))
+    if not (looks and verb.reads_only(options, request.urls)):
         raise UsageError(f"{verb.name}: that cannot be asked through Redis")
     call = Invocation(str(Path(request.folder).parent), True, Settings(), options)
     for row in verb.look(call, verb.plan(call)):
