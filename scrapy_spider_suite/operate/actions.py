@@ -1,4 +1,4 @@
-"""Actions and answers: their form, the folder in a job that they lie in, and the audit log."""
+"""Actions and answers, their folder in a job, and the audit log."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ MAX_BYTES = 64 << 10
 """Longest action or answer; whatever is longer (URLs) comes in a file beside it."""
 _MAX_DEPTH = 16
 LATEST = 253_402_300_799.0
-"""The last time (seconds since the epoch) that can be shown as a date: the end of 9999."""
+"""The end of the year 9999 in seconds since the epoch: later times have no date."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that is to be done to a job.
+    """A change of a job; *when* is in seconds since the epoch.
 
-    *job* is the id in ``job.json``, so that an action that was copied along with a folder, or left
-    in the wrong one, changes nothing. *when* is in seconds since the epoch.
+    *job* is the id in ``job.json``: an action in the folder of another job changes nothing.
     """
 
     id: str
@@ -50,12 +49,12 @@ class Action:
     why: str = ""
 
     def to_bytes(self) -> bytes:
-        """The file of the action. Raises `ActionError` if that would be too long."""
+        """Raises `ActionError`: it is too long."""
         return _to_json(asdict(self), f"the action {self.verb}")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Action:
-        """Read what anybody may have written. Raises `ActionError` that says what is wrong."""
+        """Decode untrusted bytes. Raises `ActionError`."""
         fields = _from_json(data)
         unknown = set(fields) - set(cls.__slots__)
         if unknown:
@@ -71,10 +70,7 @@ class Action:
         return cls(arguments=arguments, when=float(when), why=why, **texts)
 
     def get(self, name: str, kind: type[T], default: T | None = None) -> T:
-        """The argument *name*, of exactly *kind*; without *default* it has to be there.
-
-        Raises `ActionError`.
-        """
+        """The argument *name*. Raises `ActionError`: it is missing, or not of exactly *kind*."""
         value = self.arguments.get(name, default)
         if kind is float and type(value) is int and abs(value) < 1 << 63:
             value = float(value)
@@ -94,12 +90,12 @@ _KINDS: dict[type, str] = {str: "text", float: "number", bool: "true or false", 
 
 
 FIRST = ""
-"""What stands for the id of the job of an action that was left before there was one."""
+"""The job of an action that was left before the job began."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of an action: *said* in one line, and *facts* as plain values."""
+    """The result of an action: *said* in one line, and *facts* as plain values."""
 
     id: str
     ok: bool
@@ -107,12 +103,12 @@ class Answer:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """The file of the answer. Raises `ActionError` if that would be too long."""
+        """Raises `ActionError`: it is too long."""
         return _to_json(asdict(self), "the answer")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Answer:
-        """Read an answer. Raises `ActionError`."""
+        """Decode untrusted bytes. Raises `ActionError`."""
         fields = _from_json(data)
         ok, facts = fields.get("ok"), fields.get("facts")
         if not isinstance(ok, bool) or not isinstance(facts, dict):
@@ -173,20 +169,29 @@ class AuditLog:
     def append(
         self, rows: Iterable[tuple[Action | str, Answer]], wall: float, by: str
     ) -> None:
-        """Write what became of actions, or of files of such ids that are none, to the medium.
+        """Write the answers to actions, or to files of such ids that are none: all, durably.
 
-        All of them or none. *by* says who carried them out (``process 123``). Raises `OSError`.
+        *by* says who carried them out (``process 123``). Raises `OSError`: none was written.
         """
-        lines = [_audit_row(action, answer, wall, by) for action, answer in rows]
+        lines = []
+        for action, answer in rows:
+            line: dict[str, Any] = {"done": round(wall, 3), "by": by, "id": answer.id}
+            if isinstance(action, Action):
+                line |= {
+                    "who": action.who, "when": action.when, "why": action.why,
+                    "verb": action.verb, "arguments": _without_secrets(action), "job": action.job,
+                }  # fmt: skip
+            # A drop of an unknown host has a receipt, but dropped nothing.
+            ok = answer.ok and answer.facts.get("known") is not False
+            lines.append(line | {"ok": ok, "said": answer.said, "facts": answer.facts})
         files.append_json_lines(self.path, *lines)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """All that was written, the oldest first; lines that were torn are left out."""
+        """All rows, the oldest first, without torn lines."""
         return files.read_json_lines(self.path)
 
 
-def _discreet(action: Action) -> Mapping[str, Any]:
-    """The arguments of *action*, without what nobody is to read some day: passwords, keys."""
+def _without_secrets(action: Action) -> Mapping[str, Any]:
     if action.verb != "set":
         return action.arguments
     name, value = action.arguments.get("name"), str(action.arguments.get("value"))
@@ -194,22 +199,12 @@ def _discreet(action: Action) -> Mapping[str, Any]:
     return {**action.arguments, "value": kept}
 
 
-def _audit_row(action: Action | str, answer: Answer, wall: float, by: str) -> dict[str, Any]:
-    row: dict[str, Any] = {"done": round(wall, 3), "by": by, "id": answer.id}
-    if isinstance(action, Action):
-        row |= {
-            "who": action.who, "when": action.when, "why": action.why, "verb": action.verb,
-            "arguments": _discreet(action), "job": action.job,
-        }  # fmt: skip
-    return row | {"ok": answer.ok, "said": answer.said, "facts": answer.facts}
-
-
 _FOLDER = "actions"
 _WRITING = 2.0
-"""Seconds that somebody without a rename has for writing an action."""
+"""Seconds for a writer that does not rename."""
 _ID = re.compile(r"[0-9A-Za-z-]{1,80}")
 _STALE = dict.fromkeys((".answer", ".taken", ".new", ".urls", ".copy", ".refused"), 86_400.0)
-"""Seconds after which what nobody came for is removed (URLs: without their action)."""
+"""Seconds after which files that no asker took are removed (URLs: without their action)."""
 
 
 def new_id(*, urgent: bool = False) -> str:
@@ -224,8 +219,6 @@ class ActionFolder:
     def __init__(self, folder: Path) -> None:
         self.path = folder / _FOLDER
 
-    # Whoever asks
-
     def submit(self, action: Action, urls: Iterable[str] | None = None) -> int:
         """Write *action* and the file of *urls*, if any; return the number of URLs.
 
@@ -238,7 +231,8 @@ class ActionFolder:
         try:
             if urls is not None:
                 count = _write_lines(self._new(action.id), payload, urls)
-            _write_synced(self._new(action.id), self._file(action.id, ".action"), data)
+            files.write_synced(self._new(action.id), data)
+            os.replace(self._new(action.id), self._file(action.id, ".action"))
         except BaseException:
             self._new(action.id).unlink(missing_ok=True)
             payload.unlink(missing_ok=True)
@@ -265,8 +259,6 @@ class ActionFolder:
         self.remove(id)
         return self.take_answer(id)
 
-    # Whoever carries out
-
     def waiting(self) -> list[str]:
         """Return the ids of the actions without an answer, the oldest first."""
         try:
@@ -276,7 +268,7 @@ class ActionFolder:
         return sorted(name.removesuffix(".action") for name in names if name.endswith(".action"))
 
     def read(self, id: str) -> Action:
-        """The action *id*. Raises `ActionError` if it cannot be read, whatever it is."""
+        """The action *id*. Raises `ActionError`: it cannot be read."""
         if not _ID.fullmatch(id):
             raise ActionError(f"{id[:80]!r} is no id of an action")
         try:
@@ -328,18 +320,17 @@ class ActionFolder:
             os.replace(self._file(id, ".action"), self._file(id, ".refused"))
 
     def may_be_half_written(self, id: str, wall: float) -> bool:
-        """Whether a writer that does not rename may still be writing the action *id*."""
+        """Whether a writer that does not rename may still write the action *id*."""
         try:
             return self._file(id, ".action").lstat().st_mtime > wall - _WRITING
         except OSError:
             return False
 
     def urls_of(self, id: str) -> Path:
-        """The file of URLs that belongs to the action *id*."""
         return self._file(id, ".urls")
 
     def open_urls(self, id: str) -> BufferedReader:
-        """The URLs that belong to the action *id*, to be read. Raises `OSError`."""
+        """Raises `OSError`."""
         return _open_regular(self.urls_of(id))
 
     def copy_of(self, id: str) -> Path:
@@ -367,18 +358,13 @@ class ActionFolder:
 
 
 def _open_regular(path: Path) -> BufferedReader:
-    """Open what anybody may have put there. Raises `OSError`."""
-    # Nobody waits here for the other end of a pipe, or follows a link out of the job.
+    """Raises `OSError`, also for an untrusted file that is none."""
+    # Do not wait for the other end of a pipe, or follow a link out of the job.
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
         raise OSError(errno.EINVAL, "it is no file")
     return open(number, "rb")
-
-
-def _write_synced(new: Path, path: Path, data: bytes) -> None:
-    files.write_synced(new, data)
-    os.replace(new, path)
 
 
 def _write_lines(new: Path, path: Path, lines: Iterable[str]) -> int:

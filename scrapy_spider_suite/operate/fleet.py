@@ -1,7 +1,7 @@
 """``scrapy cluster up``: agents as processes of one command. As a program: one of these agents.
 
-Everybody on the machine may read a command line, and settings and arguments hold passwords under
-any name. So an agent gets the user's words through a pipe, which leaves nothing behind.
+All users of the machine can read a command line, and settings and arguments may hold passwords. So
+an agent gets the words of the user through a pipe.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -33,12 +33,6 @@ from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.values import Endpoint, endpoint
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_status import read_status
-
-
-def told(words: Iterable[str]) -> bytes:
-    """*words* as the pipe carries them."""
-    return json.dumps(list(words)).encode()
-
 
 MODULE: Final = "scrapy_spider_suite.operate.fleet"
 _SUMS: Final = ("done", "failed", "pending")
@@ -67,10 +61,9 @@ class _Agent:
         self._folder = folder
         self._before = _writer(before)
 
-    def look(self) -> None:
-        """Read the status of the job."""
+    def read_status(self) -> None:
         found = read_status(self._folder) or {}
-        self.status = {**self.status, **found}  # who ended before it could count says no numbers
+        self.status = {**self.status, **found}  # a process that ended early gave no numbers
         # Numbers of processes come again, in a container each time; and another command may have
         # started the agent anew.
         writer = _writer(found)
@@ -84,13 +77,17 @@ class _Agent:
 
     @property
     def cut_short(self) -> bool:
-        """Whether it ended without a last status: that is written once a second."""
+        """Whether it ended without a last status, which is written once a second."""
         killed = (self.process.returncode or 0) < 0
         return self.over and not self.own.get("ended") and (killed or bool(self.own))
 
     def reason(self) -> str:
         if self.process.returncode < 0:
-            return f"killed by {_signal(-self.process.returncode)}"
+            number = -self.process.returncode
+            try:
+                return f"killed by {signal.Signals(number).name}"
+            except ValueError:  # real-time signals have no names
+                return f"killed by signal {number}"
         if not self.own:
             return "it did not begin"
         return str(self.own.get("finish_reason") or "no reason given")
@@ -100,7 +97,7 @@ class Fleet:
     """Agents whose job directories and logs lie in *folder*.
 
     Attributes:
-        code: the highest exit code so far; of one that was killed, as if it had been interrupted.
+        code: the highest exit code so far; an agent that was killed counts as interrupted.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -150,12 +147,13 @@ class Fleet:
             if agent.over or (code := agent.process.poll()) is None:
                 continue
             agent.over = True
-            agent.look()
+            agent.read_status()
             code = int(ExitCode.INTERRUPTED) if code < 0 else code
             self.code = max(self.code, code)
+            log = self._folder / f"{name}.log"
             yield {
                 "agent": name, "exit_code": code, "finish_reason": agent.reason(),
-                "log": f"; {self._folder / name}.log ends: {self._last_line(name)}" if code else "",
+                "log": f"; {log} ends: {_last_line(log)}" if code else "",
             }  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
@@ -166,7 +164,7 @@ class Fleet:
         """
         agents = self._agents.values()
         for agent in agents:
-            agent.look()
+            agent.read_status()
         fetched = sum(_number(agent.own.get("fetched")) for agent in agents)
         (then, before), now = self._last, time.monotonic()
         self._last = (now, fetched)
@@ -179,22 +177,16 @@ class Fleet:
             "stopping": "; stopping" if self._stopping else "",
         }  # fmt: skip
 
-    def _last_line(self, name: str) -> str:
-        with (self._folder / f"{name}.log").open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST))
-            lines = log.read().decode("utf-8", "replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+
+def _last_line(path: Path) -> str:
+    with path.open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST))
+        lines = log.read().decode("utf-8", "replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
 
 
 def _writer(status: dict[str, Any]) -> tuple[object, object]:
     return status.get("process"), status.get("started")
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # those for real time have no names
-        return f"signal {number}"
 
 
 def _number(value: object) -> int:
@@ -221,21 +213,22 @@ def run_fleet(call: Invocation, kind: str, crawl: str | None) -> int:
     _refuse_unknown_spider(call, own_settings(call, kind, crawl, 0, names[0], folder))
     folder.mkdir(parents=True, exist_ok=True)
     fleet = Fleet(folder)
-    said = told(shared_words(call, kind))
+    said = json.dumps(list(shared_words(call, kind))).encode()
     with stopped_by_signals(fleet):
         for number, name in enumerate(names):
             own = own_settings(call, kind, crawl, number, name, folder)
-            fleet.start(name, [*command_line(call, own)], said)
+            # All users of the machine can read this command line.
+            command = [sys.executable, "-m", MODULE, "crawl", options.spider, *_as_options(own)]
+            fleet.start(name, command, said)
         start = counted(fleet.running, "agent starts; its log", "agents start; their logs")
         print(f"{start}: {folder}/NAME.log", file=sys.stderr, flush=True)
         return watch(call, fleet, options.every)
 
 
 def _refuse_unknown_spider(call: Invocation, own: Mapping[str, Any]) -> None:
-    """Raise `UsageError` if the project has no such spider: each agent would say so in its log.
+    """Raise `UsageError` if the project has no such spider: else only the agents' logs say it.
 
-    Add-ons may say where spiders are, and find other settings bad than an agent has, so they are
-    given its *own*.
+    Add-ons may say where spiders are, and check settings, so they get those of an agent, its *own*.
     """
     if not inside_project():
         return
@@ -271,12 +264,6 @@ def agent_names(call: Invocation, kind: str) -> list[str]:
     return [f"{first}_{number}" for number in range(1, options.count + 1)]
 
 
-def command_line(call: Invocation, own: Mapping[str, Any]) -> Iterator[str]:
-    """The command line of an agent, which everybody on the machine may read."""
-    yield from (sys.executable, "-m", MODULE, "crawl", call.options.spider)
-    yield from _as_options(own)
-
-
 def own_settings(
     call: Invocation, kind: str, crawl: str | None, number: int, name: str, folder: Path
 ) -> dict[str, Any]:
@@ -289,7 +276,10 @@ def own_settings(
     if crawl:
         own["SUITE_CRAWL_NAME"] = crawl
     if address := call.settings.get("SUITE_AGENT_ADDRESS"):
-        own["SUITE_AGENT_ADDRESS"] = _nth_address(address, number)
+        own["SUITE_AGENT_ADDRESS"] = address
+        with suppress(ValueError):  # the agent says what is wrong with it
+            host, port = endpoint(address)
+            own["SUITE_AGENT_ADDRESS"] = str(Endpoint(host, port + number)) if port else address
     return own
 
 
@@ -299,9 +289,12 @@ def shared_words(call: Invocation, kind: str) -> Iterator[str]:
         yield from ("-a", argument)
     settings = call.settings
     given = {
-        key: _as_text(settings[key]) for key in settings
+        key: settings[key] for key in settings
         if settings.getpriority(key) == SETTINGS_PRIORITIES["cmdline"] and key not in _OWN_SETTINGS
     }  # fmt: skip
+    for key, value in given.items():
+        if isinstance(value, BaseSettings):  # Scrapy makes settings of JSON
+            given[key] = json.dumps(value.copy_to_dict())
     if kind == "peers":
         given["SUITE_REDIS_URL"] = call.jobdir
     yield from _as_options(given)
@@ -310,19 +303,6 @@ def shared_words(call: Invocation, kind: str) -> Iterator[str]:
 def _as_options(given: Mapping[str, Any]) -> Iterator[str]:
     for key, value in given.items():
         yield from ("-s", f"{key}={value}")
-
-
-def _as_text(value: Any) -> Any:
-    """*value* as ``-s`` takes it: of JSON for a dictionary Scrapy has made settings already."""
-    return json.dumps(value.copy_to_dict()) if isinstance(value, BaseSettings) else value
-
-
-def _nth_address(address: str, number: int) -> str:
-    try:
-        host, port = endpoint(address)
-    except ValueError:
-        return address  # the agent says what is wrong with it
-    return str(Endpoint(host, port + number)) if port else address
 
 
 @contextmanager

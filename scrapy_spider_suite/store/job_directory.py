@@ -141,9 +141,10 @@ class JobFile:
             raise JobDamagedError(f"{path} is no job description{_WAY_OUT}")
         if data["format"] != FORMAT:
             # An upgrade of an older format hooks in here, before anything is opened.
+            advice = "upgrade scrapy-spider-suite, or " if data["format"] > FORMAT else ""
             raise JobFormatError(
                 f"{folder.parent} has data format {data['format']}, and this release reads {FORMAT}"
-                ": upgrade scrapy-spider-suite, or use another JOBDIR"
+                f": {advice}use another JOBDIR"
             )
         try:
             return cls(**data)

@@ -90,6 +90,7 @@ def test_text_has_a_receipt(job: Path, frontier: Frontier) -> None:
     said = frontier("drop", "nobody.test", "--yes", "-j", str(job))
     assert said.code == 2
     assert said.out == "scrapy frontier: the job has never met the host 'nobody.test'\n"
+    assert [row["ok"] for row in AuditLog(job / FOLDER).rows()][-2:] == [True, False]
     assert frontier("check", "-j", str(job)) == Said(0, "everything agrees\n")
 
 

@@ -209,11 +209,14 @@ def test_settings_of_other_releases_are_no_difference(tmp_path: Path) -> None:
     begin(tmp_path)
 
 
-def test_a_newer_format(tmp_path: Path) -> None:
-    """It is left alone, with the advice to upgrade."""
+def test_another_format(tmp_path: Path) -> None:
+    """It is left alone; to upgrade helps only with a newer one."""
     begin(tmp_path)
     edit(tmp_path, format=FORMAT + 1, more="fields")
-    with pytest.raises(JobFormatError, match=f"has data format {FORMAT + 1}.*upgrade"):
+    with pytest.raises(JobFormatError, match=f"has data format {FORMAT + 1}.*reads {FORMAT}: upg"):
+        open_job(tmp_path)
+    edit(tmp_path, format=FORMAT - 1)
+    with pytest.raises(JobFormatError, match=f"format {FORMAT - 1}.*reads {FORMAT}: use another"):
         open_job(tmp_path)
 
 
