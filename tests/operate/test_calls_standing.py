@@ -104,8 +104,8 @@ def test_a_standing_call_that_takes_long_keeps_no_other_waiting(
         assert (begun, scene.listener._stood) == ([standing], set())
         free.set()
         await scene.until(lambda: bool(scene.listener._stood))
-        looks = scene.listener._looks
-        await scene.until(lambda: scene.listener._looks > looks + 3)
+        looks = scene.listener._polls
+        await scene.until(lambda: scene.listener._polls > looks + 3)
         assert begun == [standing]
         free.clear()
 
@@ -168,8 +168,8 @@ def test_a_call_that_stands_and_comes_is_carried_out_once_at_a_time(
         await scene.until(lambda: begun > 0)
         await scene.caller.submit({"a": call})
         await scene.until(lambda: bool(scene.listener._tasks))
-        looks = scene.listener._looks
-        await scene.until(lambda: scene.listener._looks > looks + 3)
+        looks = scene.listener._polls
+        await scene.until(lambda: scene.listener._polls > looks + 3)
         free.set()
         assert (await scene.answer(call.id)).code == 0
         assert most == 1
