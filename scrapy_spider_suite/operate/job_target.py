@@ -1,4 +1,4 @@
-"""What actions are carried out on: a job, in a running crawl or lying still."""
+"""A job as the target of actions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from scrapy_spider_suite.crawl.crawl_policy import TWINS_TABLE as TWINS
+from scrapy_spider_suite.crawl.crawl_policy import TWINS_TABLE, NoStats, make_normalizer
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, UrlEdits
 from scrapy_spider_suite.crawl.robots import RobotsStore
 from scrapy_spider_suite.errors import (
@@ -19,7 +19,7 @@ from scrapy_spider_suite.errors import (
     SettingsError,
 )
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.operate.terms import normalizer_of_job
+from scrapy_spider_suite.operate.terms import CrawlTerms
 from scrapy_spider_suite.runtime.files import lock_file
 from scrapy_spider_suite.settings.project import LIVE_SCRAPY_SETTINGS
 from scrapy_spider_suite.settings.suite import find_setting
@@ -29,12 +29,12 @@ from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.job_directory import JobFile
 from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies, without_host
 from scrapy_spider_suite.store.rocks_store import RocksStore, open_store
-from scrapy_spider_suite.urls.normalizer import Normal
+from scrapy_spider_suite.urls.normalizer import Normal, Normalizer
 from scrapy_spider_suite.urls.twins import site_of
 
 
 class JobTarget:
-    """A job that no crawl is using; a running one (`live`) has more to be told of what changed."""
+    """The job that actions are carried out on, if no crawl is using it."""
 
     running = False
 
@@ -46,14 +46,19 @@ class JobTarget:
 
     @property
     def kv(self) -> KV:
-        """What the control channel keeps in the job."""
+        """The rows of the control channel."""
         return self.store.kv("control")
 
     @property
     def normal(self) -> Normal:
-        """What brings a URL into the normal form of the job's crawl. Raises `ActionError`."""
+        """The normaliser of the job's last crawl. Raises `ActionError`: it cannot be had here."""
+        terms = CrawlTerms.load(self.store.kv("terms"))
+        if terms is None:
+            return Normalizer()
         try:
-            return normalizer_of_job(self.store)
+            return make_normalizer(
+                terms.settings, self.store.kv(TWINS_TABLE), NoStats(), terms.domains
+            )
         except SettingsError as error:
             raise ActionError(str(error)) from None
 
@@ -73,24 +78,24 @@ class JobTarget:
         return True
 
     def pause(self, *, paused: bool) -> None:
-        """Send nothing more, or go on; what is kept in the job says so to the next crawl."""
+        """Pause or resume the running crawl; the job's own rows tell the next one."""
 
     def blocks_changed(self) -> None:
         """Have the next `apply_changes` put blocks in force, or take them out."""
 
     def apply_changes(self) -> None:
-        """Put in force what has changed since the last time; called often."""
+        """Put changed blocks in force; called often."""
 
     def robots_of(self, host: str, buckets: range) -> list[str]:
-        """The origins of *host* whose robots.txt is known, of some *buckets* of them."""
+        """The origins of *host* with a known robots.txt, of some *buckets*."""
         return RobotsStore(self.store.kv("robots")).origins(host, buckets)
 
     def forget_robots(self, origin: str) -> bool:
-        """Forget the robots.txt of *origin*; whether it was known."""
+        """Forget the robots.txt of *origin*; False if it was not known."""
         return RobotsStore(self.store.kv("robots")).forget(origin)
 
     def forget_cookies(self, host: str) -> int:
-        """Forget the cookies that *host* set for itself; how many there were."""
+        """Forget the cookies that *host* set for itself; return their number."""
         kv, gone, now = self.store.kv("cookies"), 0, self.wall()
         for row, packed in list(kv.items()):
             if host.encode() not in packed:
@@ -105,11 +110,11 @@ class JobTarget:
         return gone
 
     def forget_twins(self, host: str) -> None:
-        """Forget what was seen of the forms of the site of *host*, with and without ``www.``."""
-        self.store.kv(TWINS).delete(site_of(host).encode())
+        """Forget which form the site of *host* prefers, with or without ``www.``."""
+        self.store.kv(TWINS_TABLE).delete(site_of(host).encode())
 
     def is_foreign(self, url: str) -> bool:
-        """Whether another agent is to have *url*. Raises `ActionError`: that is not known now."""
+        """Whether another agent owns *url*. Raises `ActionError`: not known now."""
         if self.store.kv("agent").get(b"crawl"):
             raise ActionError(
                 "this job is that of an agent among others, which are to have what is theirs: "
@@ -118,14 +123,11 @@ class JobTarget:
         return False
 
     def drain(self) -> None:
-        """Hand over to other agents what is here. Raises `ActionError`: there are none."""
+        """Hand all over to other agents. Raises `ActionError`: there are none."""
         raise ActionError("no crawl is running: an agent hands over what it has while it runs")
 
     def set(self, name: str, value: str, *, dry: bool = False) -> tuple[str, str]:
-        """Give a setting another value, unless it is *dry*; return the old and the new one.
-
-        Raises `ActionError`.
-        """
+        """Change a setting, unless *dry*; return its old and new value. Raises `ActionError`."""
         try:
             if name not in LIVE_SCRAPY_SETTINGS:
                 find_setting(name)
@@ -139,7 +141,7 @@ class JobTarget:
 
 @contextmanager
 def job_at_rest(folder: Path) -> Iterator[JobTarget | None]:
-    """The job of the ``suite`` folder *folder*, held like by a crawl; None if one is using it.
+    """The job of the ``suite`` folder *folder*, locked; None if a crawl is using it.
 
     Raises `JobError`s.
     """
@@ -156,14 +158,17 @@ def job_at_rest(folder: Path) -> Iterator[JobTarget | None]:
         store = open_store(folder, memory=64 << 20)
         try:
             job_directory.forget_files(folder / "store")
-            yield JobTarget(folder, store, _frontier(store))
+            yield JobTarget(folder, store, Frontier(
+                store, Policy(), now=time.monotonic(), wall=time.time(), capacity=0,
+                counters=Counters.load(store),
+            ))  # fmt: skip
         finally:
             store.close()
             job_directory.note_files(folder / "store")
 
 
 def take_job_lock(lock: IO[str]) -> bool:
-    """Take the *lock* file of a job, for as long as it is open; False if another process has it.
+    """Lock the *lock* file of a job while it is open; False if another process has it.
 
     Raises `JobError`.
     """
@@ -176,10 +181,3 @@ def take_job_lock(lock: IO[str]) -> bool:
     lock.write(f"process {os.getpid()} (scrapy frontier)")
     lock.flush()
     return True
-
-
-def _frontier(store: RocksStore) -> Frontier:
-    now, wall = time.monotonic(), time.time()
-    return Frontier(
-        store, Policy(), now=now, wall=wall, capacity=0, counters=Counters.load(store)
-    )

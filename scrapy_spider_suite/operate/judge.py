@@ -43,7 +43,6 @@ from scrapy_spider_suite.store.host_queues import NEVER
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.filters import Fact, LinkFacts, Stage
-from scrapy_spider_suite.urls.host_patterns import HostPattern
 from scrapy_spider_suite.urls.normalize import Unusable, host_of, parse_reference
 from scrapy_spider_suite.urls.scope import OutOfScope, Scope
 from scrapy_spider_suite.urls.traps import Trap, TrapRefusal, trap_of_url
@@ -217,7 +216,7 @@ class UrlJudge:
         for name, _ in store.kv("trusted").items():
             self._addresses.trust(name.decode())
         for each in restrictions.stored_blocks(store.kv(restrictions.BLOCKS)):
-            self._policy.blocks.put(HostPattern.parse(each.subject), each.block())
+            each.put_into(self._policy)
 
     def findings(self, url: str, depth: int = 1, entry: Entry | None = None) -> list[Finding]:
         """The findings of all rules about *url*, *depth* links from a seed (0: a seed itself).

@@ -26,7 +26,7 @@ BLOCKS = "blocks"
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """One block; times are seconds since the epoch, *until* is infinite without an end."""
+    """One block. Times are seconds since the epoch; *until* may be infinite."""
 
     subject: str
     who: str
@@ -34,13 +34,14 @@ class StoredBlock:
     reason: str
     until: float = math.inf
 
-    def block(self) -> Block:
-        """As the policy has it."""
+    def put_into(self, policy: Policy) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.when))
-        return Block(Rule(self.subject, f"block by {self.who} on {stamp}"), self.reason, self.until)
+        rule = Rule(self.subject, f"block by {self.who} on {stamp}")
+        block = Block(rule, self.reason, self.until)
+        policy.blocks.put(HostPattern.parse(self.subject), block)
 
     def check(self) -> None:
-        """Raise `ActionError` if no block can be made of it."""
+        """Raises `ActionError`: the block is invalid."""
         texts = (self.subject, self.who, self.reason)
         if not all(isinstance(text, str) for text in texts):
             raise ActionError("a block's subject, its reason and whose it is are texts")
@@ -52,7 +53,7 @@ class StoredBlock:
             raise ActionError(str(error)) from None
 
     def put(self, kv: KV) -> None:
-        """Keep it. Raises `ActionError`: it is no good, and nothing is changed."""
+        """Raises `ActionError`: the block is invalid."""
         self.check()
         until = None if math.isinf(self.until) else self.until
         kv.put(
@@ -61,7 +62,7 @@ class StoredBlock:
 
 
 def stored_blocks(kv: KV) -> Iterator[StoredBlock]:
-    """Every block that is kept; a row that is no good holds up no other one."""
+    """All valid blocks of a job."""
     for key, data in kv.items():
         try:
             who, when, reason, until = msgpack.unpackb(data)
@@ -80,18 +81,18 @@ def _complain(key: bytes, why: str) -> None:
 
 
 def policy_with_blocks(kv: KV, wall: float) -> Policy:
-    """A policy with the blocks that hold now, for whoever only looks; nothing is changed."""
+    """A policy with the blocks that hold at *wall*."""
     policy = Policy()
     for each in stored_blocks(kv):
         if each.until > wall:
-            policy.blocks.put(HostPattern.parse(each.subject), each.block())
+            each.put_into(policy)
     return policy
 
 
 def apply_blocks(kv: KV, policy: Policy, wall: float) -> float:
-    """Let *policy* have the blocks that are kept, without those that are over, which go.
+    """Put the blocks of a job into *policy*, and delete the blocks that have ended.
 
-    Returns when the next one will be over (wall).
+    Returns the next end of a block (wall).
     """
     first = math.inf
     known = {str(subject): subject for subject in policy.blocks}
@@ -100,7 +101,7 @@ def apply_blocks(kv: KV, policy: Policy, wall: float) -> float:
             kv.delete(each.subject.encode())
             continue
         known.pop(each.subject, None)
-        policy.blocks.put(HostPattern.parse(each.subject), each.block())
+        each.put_into(policy)
         first = min(first, each.until)
     for subject in known.values():
         policy.blocks.remove(subject)
@@ -109,24 +110,20 @@ def apply_blocks(kv: KV, policy: Policy, wall: float) -> float:
 
 
 OPERATOR = "the operator"
-"""The reason for such a pause, as the scheduler and the status file name it."""
-
-
+"""The reason of a pause, for the scheduler and the status file."""
 _PAUSED = b"paused"
 
 
 def keep_pause(kv: KV, action: Action) -> None:
-    """Keep in the job that *action* pauses it."""
     kv.put(_PAUSED, msgpack.packb([action.who, action.when, action.why]))
 
 
 def lift_pause(kv: KV) -> None:
-    """Forget the pause."""
     kv.delete(_PAUSED)
 
 
 def paused_by(kv: KV, *, comment: bool = True) -> str:
-    """Who paused the job and, with their *comment*, why; "" if nobody did."""
+    """The name of the operator who paused the job, with their *comment*; "": it is not paused."""
     data = kv.get(_PAUSED)
     if data is None:
         return ""
@@ -135,7 +132,7 @@ def paused_by(kv: KV, *, comment: bool = True) -> str:
 
 
 def pause_reasons(kv: KV, known: Iterable[str], *, comment: bool = True) -> list[str]:
-    """Why a job is paused: an operator by name, and what else of *known* reasons there is."""
+    """The reasons why a job is paused: an operator by name, and the other *known* reasons."""
     operator = paused_by(kv, comment=comment)
     found = [f"{OPERATOR} ({operator})"] if operator else []
     return found + [each for each in known if each != OPERATOR]

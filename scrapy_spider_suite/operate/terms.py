@@ -61,7 +61,7 @@ _GIVERS = {number: name for name, number in SETTINGS_PRIORITIES.items()}
 
 @dataclass(frozen=True)
 class CrawlTerms:
-    """Settings by their names, as plain *values*, who gave each, and what the spider adds."""
+    """Settings by their names as plain *values*, their *givers*, and the spider's domains."""
 
     values: Mapping[str, Any]
     givers: Mapping[str, str]
@@ -73,7 +73,7 @@ class CrawlTerms:
         cls, settings: BaseSettings, spider: Spider | type[Spider] | None,
         suite: SuiteSettings | None = None,
     ) -> CrawlTerms:  # fmt: skip
-        """Those of a crawl with *settings*; of the suite's own, *suite* says how they are now.
+        """The terms of a crawl with *settings*; *suite* has the current values of the suite's own.
 
         Raises `SettingsError`.
         """
@@ -90,7 +90,7 @@ class CrawlTerms:
 
     @classmethod
     def load(cls, kv: KV) -> CrawlTerms | None:
-        """Those that the last crawl of a job kept in *kv*, None if none did."""
+        """The terms that the last crawl of a job stored in *kv*, if any."""
         row = kv.get(_KEY)
         if row is None:
             return None
@@ -98,22 +98,21 @@ class CrawlTerms:
         return cls(values, givers, spider, tuple(domains))
 
     def save(self, kv: KV) -> None:
-        """Keep them in *kv*."""
         kv.put(_KEY, msgpack.packb([self.values, self.givers, self.spider, self.domains]))
 
     @cached_property
     def settings(self) -> SuiteSettings:
-        """The settings, those of the suite complete; overrides and filters are read apart."""
+        """The suite's settings, without overrides and filters."""
         values = {name: value for name, value in self.values.items() if name not in _APART}
         return SuiteSettings.from_settings(Settings(values))
 
     def overrides(self) -> Overrides:
-        """The rules in SUITE_OVERRIDES. Raises `SettingsError`."""
+        """Raises `SettingsError`."""
         path = self.values.get("SUITE_OVERRIDES")
         return read_overrides(None if path is None else Path(path))
 
     def filters(self) -> FilterSet:
-        """The filters. Raises `SettingsError`."""
+        """Raises `SettingsError`."""
         countries = self.values.get("SUITE_COUNTRIES")
         given = read_filter_context(None if countries is None else Path(countries))
         texts = {
@@ -122,7 +121,7 @@ class CrawlTerms:
         return FilterSet.read(texts, given)
 
     def where(self, name: str, part: str = "") -> str:
-        """The setting *name*, its value and who gave it; of a list the item that begins *part*."""
+        """The setting *name*, its value and giver; of a list the item that begins with *part*."""
         giver, value = self.givers.get(name) or "default", self.values.get(name)
         if part and isinstance(value, list):
             part = next((each for each in value if each.startswith(part)), part)
@@ -131,7 +130,7 @@ class CrawlTerms:
 
 
 def save_terms(crawl: Crawl) -> None:
-    """Keep the terms of a crawl in its job, with the next batch."""
+    """Store the terms of a crawl in its job, with the next batch."""
     crawler = crawl.crawler
     began = CrawlTerms.of(crawler.settings, crawler.spider)
     terms = CrawlTerms.of(crawler.settings, crawler.spider, crawl.settings)
@@ -140,19 +139,8 @@ def save_terms(crawl: Crawl) -> None:
     replace(terms, givers=givers).save(crawl.store.kv("terms"))
 
 
-def normalizer_of_job(store: RocksStore) -> Normalizer:
-    """The normaliser of the last crawl of the job of *store*; of one that kept no terms, the plain.
-
-    Raises `SettingsError` if the project's own normaliser is not to be had here.
-    """
-    terms = CrawlTerms.load(store.kv("terms"))
-    if terms is None:
-        return Normalizer()
-    return make_normalizer(terms.settings, store.kv(TWINS_TABLE), NoStats(), terms.domains)
-
-
 def normalizer_for_reading(terms: CrawlTerms, store: RocksStore | None) -> Normalizer:
-    """The normaliser of a crawl by *terms*; a project's own is done without if it is not here."""
+    """The normaliser of a crawl by *terms*, without that of a project that is not here."""
     kv = None if store is None else store.kv(TWINS_TABLE)
     try:
         return make_normalizer(terms.settings, kv, NoStats(), terms.domains)
@@ -163,7 +151,7 @@ def normalizer_for_reading(terms: CrawlTerms, store: RocksStore | None) -> Norma
 
 
 def terms_of_job(project: BaseSettings, reader: StoreReader) -> CrawlTerms:
-    """The terms of the last crawl of a job; of one that kept none, what can be told without it."""
+    """The terms of the last crawl of a job; if it stored none, as far as they can be guessed."""
     kept = CrawlTerms.load(reader.store.kv("terms"))
     if kept is not None:
         return kept
@@ -178,9 +166,9 @@ def terms_of_job(project: BaseSettings, reader: StoreReader) -> CrawlTerms:
 
 
 def terms_of_spider(project: BaseSettings, name: str | None) -> CrawlTerms:
-    """The terms of a crawl of the spider *name* (None: of none) that would begin now.
+    """The terms of a crawl of the spider *name* that would begin now; None: without a spider.
 
-    Raises `JobError` if the project has no such spider.
+    Raises `JobError`: the project has no such spider.
     """
     settings = project.copy()
     if name is None:

@@ -1,9 +1,8 @@
-"""Which URLs a pattern, a reason or a list of an operator means, and how many they are."""
+"""URLs that a pattern, a reason or a list of an operator names, and their counts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 from scrapy_spider_suite.crawl.queue.frontier import UrlEdits
 from scrapy_spider_suite.crawl.requests import seed_entry
@@ -34,9 +33,9 @@ def parse_reason(text: str) -> Event:
 def parse_pattern(
     text: str, normalizer: Normal = normalize
 ) -> tuple[HostPattern, Callable[[str], bool]]:
-    """Whose URLs *text* means, and which of them: a host, a domain, a URL, a URL with ``*``.
+    """The hosts of *text*, and a test of URLs: a host, a domain, a URL, a URL with ``*``.
 
-    A URL means what the crawl's *normalizer* makes of it. Raises `ActionError`.
+    *normalizer* is the crawl's. Raises `ActionError`.
     """
     try:
         if "://" not in text:
@@ -56,9 +55,9 @@ def parse_pattern(
 
 
 def matches(text: str, pieces: Sequence[str]) -> bool:
-    """Whether *text* is made of *pieces*, one at least, in their order, with anything between them.
+    """Whether *text* consists of *pieces* in their order, with anything between them.
 
-    Each is taken where it is found first: no pattern goes back, as a regular expression would.
+    Each is matched where it is found first: there is no backtracking.
     """
     first, *others = pieces
     if not others:
@@ -82,7 +81,7 @@ _HOSTS_A_PORTION = 200
 def hosts_matching(
     rework: UrlEdits, subject: HostPattern, progress: ActionProgress
 ) -> Iterator[str | None]:
-    """The hosts of *subject* that the job knows, from where *progress* is; None: a portion ends."""
+    """The known hosts of *subject*, after that of *progress*; None: a portion ends."""
     if subject.kind is not PatternKind.DOMAIN:
         yield subject.host
         return
@@ -120,45 +119,21 @@ SPIDERS_OWN = (
 def find_seed(
     store: RocksStore, seed: Seed, normal: Normal
 ) -> tuple[Entry | None, bytes | None]:
-    """The entry of *seed* and its state; one whose scheme was guessed may be known with http."""
+    """The entry of *seed* and its state: by the normal form, or as its server insists on it.
+
+    A seed whose scheme was guessed may be known with http.
+    """
     urls = [seed.url]
     if seed.guessed:
         urls.append(seed.url.replace("https:", "http:", 1))
     for url in urls:
-        entry, data = find_url(store, url, normal)
-        if data is not None:
-            return entry, data
+        for entry in (seed_entry(url, normal), seed_entry(url)):
+            if entry is not None and (data := store.state(entry.identity)) is not None:
+                return entry, data
     return None, None
 
 
-def find_url(store: RocksStore, url: str, normal: Normal) -> tuple[Entry | None, bytes | None]:
-    """The entry of *url* and its state: by its normal form, or as its server insists on it."""
-    entry, data = seed_entry(url, normal), None
-    if entry is not None:
-        data = store.state(entry.identity)
-    if data is None and (plain := seed_entry(url)) is not None:
-        return plain, store.state(plain.identity)
-    return entry, data
-
-
 _SHOWN, _BAD = 10, 5
-
-
-@dataclass
-class _BadLines:
-    """Lines that are no seeds."""
-
-    count: int = 0
-    first: list[str] = field(default_factory=list)
-
-    def add(self, line: BadLine) -> None:
-        self.count += 1
-        if len(self.first) < _BAD:
-            self.first.append(str(line))
-
-    def facts(self) -> Row:
-        """For people: nothing if there are none."""
-        return {"no_web_addresses": self.count, "first_bad": self.first} if self.count else {}
 
 
 def count_urls(
@@ -179,40 +154,41 @@ def count_urls(
 
 
 def normal_of(call: Invocation) -> Normal:
-    """The normaliser of the job's crawl; of several agents each has its own, and goes by that."""
+    """The normaliser of the job's crawl; each of several agents goes by its own."""
     if call.redis is not None:
         return normalize
     with StoreReader(call.folder()) as reader:
-        return normalizer_for_reading(terms_of_job(call.settings, reader), reader.store)
+        return _normal_of(call, reader)
+
+
+def _normal_of(call: Invocation, reader: StoreReader) -> Normal:
+    return normalizer_for_reading(terms_of_job(call.settings, reader), reader.store)
 
 
 def count_listed(call: Invocation, lines: Iterable[str], *, pending_too: bool) -> Row:
-    """Count those of a list that are done or failed, or pending too."""
+    """Count the URLs of a list that are done or failed, or pending too."""
     with StoreReader(call.folder()) as reader:
-        normal = normalizer_for_reading(terms_of_job(call.settings, reader), reader.store)
-        bad = _BadLines()
+        bad: Row = {}
         seeds = _seeds_in(lines, bad, normalize)
-        found = _known_rows(reader, seeds, normal, pending_too=pending_too)
-        return _counted_rows(found, bad)
+        found = _known_rows(reader, seeds, _normal_of(call, reader), pending_too=pending_too)
+        return _counted_rows(found) | bad
 
 
 def count_seeds(call: Invocation, lines: Iterable[str]) -> Row:
-    """Count the seeds of a list, and those that the job does not know (one that comes twice twice).
-    """
+    """Count the seeds of a list, with repetitions, and the seeds that the job does not know."""
     with StoreReader(call.folder()) as reader:
-        normal = normalizer_for_reading(terms_of_job(call.settings, reader), reader.store)
-        bad = _BadLines()
+        bad: Row = {}
         total, new, first = 0, 0, list[str]()
-        for seed in _seeds_in(lines, bad, normal):
+        for seed in _seeds_in(lines, bad, _normal_of(call, reader)):
             total += 1
             if reader.store.state(state_key(host_of(seed.url), seed.url)) is None:
                 new += 1
                 first += [seed.url] * (len(first) < _SHOWN)
-        return {"dry_run": True, "urls": total, "new": new, "first": first, **bad.facts()}
+        return {"dry_run": True, "urls": total, "new": new, "first": first, **bad}
 
 
 def count_pending(call: Invocation, subject: HostPattern, *, blocked: bool = False) -> Row:
-    """Count what is pending at *subject*, which is *blocked*, or is to be."""
+    """Count the pending URLs of *subject*, which is *blocked*, or is to be."""
     with StoreReader(call.folder()) as reader:
         blocks = stored_blocks(reader.store.kv(BLOCKS))
         known = [each for each in blocks if each.subject == str(subject)]
@@ -228,13 +204,15 @@ def count_pending(call: Invocation, subject: HostPattern, *, blocked: bool = Fal
     return count_urls(call, subject, wanted, pending_too=True)
 
 
-def _seeds_in(lines: Iterable[str], bad: _BadLines, normal: Normal) -> Iterator[Seed]:
-    """The seeds in *lines*; what is none goes to *bad*."""
+def _seeds_in(lines: Iterable[str], bad: Row, normal: Normal) -> Iterator[Seed]:
+    """The seeds in *lines*; other lines are counted in *bad*."""
     read = SeedLines("", normal=normal)
     for line in lines:
         seed = read.read(line.encode())
         if isinstance(seed, BadLine):
-            bad.add(seed)
+            bad["no_web_addresses"] = bad.get("no_web_addresses", 0) + 1
+            first = bad.setdefault("first_bad", [])
+            first += [str(seed)] * (len(first) < _BAD)
         elif seed is not None:
             yield seed
 
@@ -262,7 +240,7 @@ def _hosts_to_count(
             yield name
 
 
-def _counted_rows(found: Iterable[UrlRow], bad: _BadLines | None = None) -> Row:
+def _counted_rows(found: Iterable[UrlRow]) -> Row:
     counts: dict[str, int] = {}
     first: list[str] = []
     for row in found:
@@ -270,7 +248,5 @@ def _counted_rows(found: Iterable[UrlRow], bad: _BadLines | None = None) -> Row:
         counts[reason] = counts.get(reason, 0) + 1
         if len(first) < _SHOWN:
             first.append(row.url)
-    return {
-        "dry_run": True, "urls": sum(counts.values()), "by_reason": counts, "first": first,
-        **(bad.facts() if bad else {}),
-    }  # fmt: skip
+    urls = sum(counts.values())
+    return {"dry_run": True, "urls": urls, "by_reason": counts, "first": first}
