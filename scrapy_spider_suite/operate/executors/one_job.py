@@ -19,7 +19,6 @@ from scrapy_spider_suite.operate.verb import (
     Found,
     Invocation,
     JobVerb,
-    Question,
 )
 from scrapy_spider_suite.operate.verbs import actions, find_verb
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
@@ -43,7 +42,10 @@ def run_on_job(verb: JobVerb, call: Invocation) -> int:
     options = call.options
     who, folder = options.who or whoami(), Path(str(call.jobdir)) / FOLDER
     if question.future_job and JobFile.read(folder) is None:
-        return _run_on_future_job(verb, call, question, who)
+        _ask_future_job(folder, verb.name, who, options.why)
+        said = f"{call.jobdir} holds no job yet: {question.future_job}"
+        print(json.dumps({"ok": True, "said": said}) if call.json else said)
+        return 0
     answer = ask_job(
         call.folder(), verb.name, question.arguments, who=who, why=options.why,
         urls=question.lines, wait=options.wait,
@@ -55,22 +57,14 @@ def run_on_job(verb: JobVerb, call: Invocation) -> int:
     return verb.say(call, answer)
 
 
-def _run_on_future_job(verb: JobVerb, call: Invocation, question: Question, who: str) -> int:
-    ask_future_job(Path(str(call.jobdir)) / FOLDER, verb.name, who=who, why=call.options.why)
-    said = f"{call.jobdir} holds no job yet: {question.future_job}"
-    print(json.dumps({"ok": True, "said": said}) if call.json else said)
-    return 0
-
-
 def ask_job(
     folder: Path, verb: str, arguments: Mapping[str, Any], *, who: str, why: str = "",
     urls: Iterable[str] | None = None, wait: float = 30.0, id: str | None = None,
 ) -> Answer | None:  # fmt: skip
-    """Have *verb* carried out on the job of *folder*; None if nobody did within *wait* seconds.
+    """Have *verb* carried out on the job of *folder*; None: no answer within *wait* seconds.
 
-    It stays in the folder then, under *id*, and is carried out later. Raises `ActionError`,
-    `OSError` (the lock of a job at rest is not ours), and `JobError`s, also for a job at rest in
-    which nothing could be written for *wait* seconds.
+    Then the action *id* stays in the folder. Raises `ActionError`, `OSError` (the lock of a job at
+    rest is not ours), and `JobError`s, also if nothing could be written for *wait* seconds.
     """
     job = JobFile.read(folder)
     if job is None:
@@ -101,11 +95,8 @@ def ask_job(
         time.sleep(_POLL)
 
 
-def ask_future_job(folder: Path, verb: str, *, who: str, why: str) -> None:
-    """Have *verb* carried out by the crawl that begins a job in *folder*, before all else.
-
-    Raises `JobError`.
-    """
+def _ask_future_job(folder: Path, verb: str, who: str, why: str) -> None:
+    """Have *verb* carried out first by the crawl that will begin a job in *folder*."""
     action = Action(new_id(urgent=True), verb, {}, FIRST, who, time.time(), why)
     try:
         folder.parent.mkdir(exist_ok=True)
@@ -116,19 +107,19 @@ def ask_future_job(folder: Path, verb: str, *, who: str, why: str) -> None:
 
 
 def _carried_out(folder: Path, job: str, id: str, deadline: float) -> bool:
-    """Carry out what waits in *folder*, unless a crawl is using the job; whether it was done.
+    """Carry out the actions in *folder*; False: a crawl is using the job.
 
-    While nothing can be written, it is tried again until *deadline* or the answer to *id*.
+    While nothing can be written, retry until *deadline* or the answer to *id*.
     """
-    with job_at_rest(folder) as site:
-        if site is None:
+    with job_at_rest(folder) as target:
+        if target is None:
             return False
-        operator = ActionRunner(site, job, actions())
-        operator.poll()
-        while operator.busy or (operator.stuck and not ActionFolder(folder).is_answered(id)):
-            if operator.stuck:
+        runner = ActionRunner(target, job, actions())
+        runner.poll()
+        while runner.busy or (runner.stuck and not ActionFolder(folder).is_answered(id)):
+            if runner.stuck:
                 if time.monotonic() > deadline:
-                    raise JobError(f"{folder.parent} cannot be written to: {operator.stuck}")
+                    raise JobError(f"{folder.parent} cannot be written to: {runner.stuck}")
                 time.sleep(_POLL)
-            operator.poll()
+            runner.poll()
     return True

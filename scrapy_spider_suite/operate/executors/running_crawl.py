@@ -14,10 +14,8 @@ from scrapy.utils.log import get_scrapy_root_handler
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.context import follows_links
-from scrapy_spider_suite.crawl.crawl_policy import (
-    policy_fields,
-)
-from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS as FILTERS
+from scrapy_spider_suite.crawl.crawl_policy import policy_fields
+from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS
 from scrapy_spider_suite.errors import ActionError, SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.operate import restrictions, terms
@@ -46,51 +44,48 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SETTING: Final = "SUITE_ALLOW_PRIVATE_ADDRESSES"
+_PRIVATE: Final = "SUITE_ALLOW_PRIVATE_ADDRESSES"
 _REFUSED: Final = Event.PRIVATE_ADDRESS
+_FILTERS: Final = frozenset(FILTER_SETTINGS.values())
+"""Settings by which the filters are made anew."""
 
 
 def retry_refused(crawl: Crawl) -> None:
-    """Have it tried again if the terms that the job keeps had another value of the setting.
+    """Retry refused private addresses if the stored terms have another value of the setting.
 
-    Called before they are kept anew. A kill between the two has it tried again twice.
+    Called before the new terms are stored. A kill between the two causes a second retry.
     """
     job, kept = crawl.job, CrawlTerms.load(crawl.store.kv("terms"))
     refused = crawl.frontier.counters.events.get(_REFUSED, 0)
     if job is None or kept is None or not refused or not follows_links(crawl.crawler):
         return
-    old, new = kept.values.get(_SETTING), crawl.settings.allow_private_addresses
+    old, new = kept.values.get(_PRIVATE), crawl.settings.allow_private_addresses
     if not new or old == plain_value(new):
         return
     action = Action(
         new_id(), "retry", {"reason": _REFUSED.value}, job.file.id, whoami(), time.time(),
-        f"{_SETTING} was {shown_value(old)}",
+        f"{_PRIVATE} was {shown_value(old)}",
     )  # fmt: skip
     try:
         ActionFolder(job.folder).submit(action)
     except OSError as error:
         logger.error(
             "%s was %s: what it refused is not tried again (%s); `scrapy frontier retry --reason "
-            "%s` does that", _SETTING, shown_value(old), error.strerror, _REFUSED.value,
+            "%s` does that", _PRIVATE, shown_value(old), error.strerror, _REFUSED.value,
         )  # fmt: skip
         return
     logger.info(
-        "%s was %s: %s tried again", _SETTING, shown_value(old),
+        "%s was %s: %s tried again", _PRIVATE, shown_value(old),
         counted(refused, "URL that it refused is", "URLs that it refused are"),
     )  # fmt: skip
-
-
-_FILTERS = frozenset(FILTERS.values())
-"""Settings by which the filters are made anew."""
 
 
 def change_setting(
     crawl: Crawl, name: str, raw: object, *, dry: bool = False
 ) -> tuple[object, object]:
-    """Give the setting *name* (``SUITE_…`` or one of `LIVE`) the value *raw*.
+    """Change the setting *name*, unless *dry*; return its old and new value.
 
-    Returns the old and the new value. Changes nothing if it is *dry*. Raises `SettingsError`: the
-    value is wrong, or the setting holds from the start of a crawl.
+    Raises `SettingsError`: the value is wrong, or the setting holds from the start of a crawl.
     """
     if name in LIVE_SCRAPY_SETTINGS:
         return _change_scrapys(crawl, name, raw, dry=dry)
@@ -104,9 +99,9 @@ def change_setting(
     old = crawl.settings
     new = old.with_value(field, raw)
     if old != new:
-        changed = {each for each in _FILTERS if getattr(old, each) != getattr(new, each)}
+        changed = any(getattr(old, each) != getattr(new, each) for each in _FILTERS)
         filters = crawl.filters.prepare(new) if changed else None
-        _ask(crawl, new)
+        _check_receivers(crawl, new)
         if not dry:
             if filters is not None:
                 crawl.filters.adopt(filters)
@@ -114,8 +109,8 @@ def change_setting(
     return getattr(old, field), getattr(new, field)
 
 
-def _ask(crawl: Crawl, new: SuiteSettings) -> None:
-    """Ask everybody whether they can go by *new*. Raises `SettingsError`."""
+def _check_receivers(crawl: Crawl, new: SuiteSettings) -> None:
+    """Raises `SettingsError`: a receiver of `settings_changing` refuses *new*."""
     answers = crawl.crawler.signals.send_catch_log(
         settings_changing, old=crawl.settings, new=new, spider=crawl.crawler.spider,
         dont_log=SettingsError,
@@ -130,7 +125,7 @@ def _ask(crawl: Crawl, new: SuiteSettings) -> None:
 def _change_scrapys(
     crawl: Crawl, name: str, raw: object, *, dry: bool
 ) -> tuple[object, object]:
-    """See `change_setting`; ``default`` is what the crawl began with."""
+    """See `change_setting`; ``default`` restores the value of the start."""
     old, crawler = crawl.settings, crawl.crawler
     if raw == "default":
         raw = getattr(ProjectSettings.from_settings(crawler.settings, crawler.spider), name.lower())
@@ -159,7 +154,7 @@ def _adopt(crawl: Crawl, new: SuiteSettings) -> None:
 
 
 class RunningJob(JobTarget):
-    """See the module. *flush* makes everything durable, or sees to it that it is tried again."""
+    """The job of a running crawl. *flush* makes everything durable, or schedules a retry."""
 
     running = True
 
@@ -202,7 +197,6 @@ class RunningJob(JobTarget):
         return robots.store.forget(origin) if robots else super().forget_robots(origin)
 
     def forget_cookies(self, host: str) -> int:
-        """Forget it in memory, too."""
         middleware = self._crawl.crawler.get_downloader_middleware(CookiesMiddleware)
         kept = super().forget_cookies(host)
         forget: Callable[[str], int] | None = getattr(middleware, "forget", None)
@@ -214,7 +208,6 @@ class RunningJob(JobTarget):
         return kept
 
     def forget_twins(self, host: str) -> None:
-        """Forget it in memory, too."""
         super().forget_twins(host)
         if self._crawl.normalizer.twins is not None:
             self._crawl.normalizer.twins.forget(site_of(host))
@@ -224,7 +217,7 @@ class RunningJob(JobTarget):
             old, new = change_setting(self._crawl, name, value, dry=dry)
         except SettingsError as error:
             raise ActionError(str(error)) from None
-        keep_terms(self._crawl)
+        _store_terms(self._crawl)
         return shown_value(old), shown_value(new)
 
     def is_foreign(self, url: str) -> bool:
@@ -246,20 +239,19 @@ class RunningJob(JobTarget):
 def make_action_runner(
     crawl: Crawl, scheduler: Engine, flush: Callable[[], None]
 ) -> ActionRunner | None:
-    """The operator of a crawl with a job; what earlier actions left holds from the start."""
+    """The runner of a crawl with a job; applies the blocks and the pause of earlier runs."""
     if crawl.job is None:
         return None
-    site = RunningJob(crawl, scheduler, flush)
-    keep_terms(crawl)
-    blocks = site.store.kv(restrictions.BLOCKS)
-    restrictions.apply_blocks(blocks, crawl.frontier.policy, site.wall())
-    if who := paused_by(site.kv):
+    target = RunningJob(crawl, scheduler, flush)
+    _store_terms(crawl)
+    blocks = target.store.kv(restrictions.BLOCKS)
+    restrictions.apply_blocks(blocks, crawl.frontier.policy, target.wall())
+    if who := paused_by(target.kv):
         logger.warning("the job was paused by %s: nothing is sent until it is resumed", who)
-        site.pause(paused=True)
-    return ActionRunner(site, crawl.job.file.id, actions())
+        target.pause(paused=True)
+    return ActionRunner(target, crawl.job.file.id, actions())
 
 
-def keep_terms(crawl: Crawl) -> None:
-    """Keep the terms of the crawl in its job; what they allow from now on is tried again."""
+def _store_terms(crawl: Crawl) -> None:
     retry_refused(crawl)
     terms.save_terms(crawl)
