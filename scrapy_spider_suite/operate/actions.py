@@ -200,8 +200,6 @@ def _without_secrets(action: Action) -> Mapping[str, Any]:
 
 
 _FOLDER = "actions"
-_WRITING = 2.0
-"""Seconds for a writer that does not rename."""
 _ID = re.compile(r"[0-9A-Za-z-]{1,80}")
 _STALE = dict.fromkeys((".answer", ".taken", ".new", ".urls", ".copy", ".refused"), 86_400.0)
 """Seconds after which files that no asker took are removed (URLs: without their action)."""
@@ -318,13 +316,6 @@ class ActionFolder:
         """Rename the file *id*, which is no action, so that it is not read again."""
         with suppress(FileNotFoundError):
             os.replace(self._file(id, ".action"), self._file(id, ".refused"))
-
-    def may_be_half_written(self, id: str, wall: float) -> bool:
-        """Whether a writer that does not rename may still write the action *id*."""
-        try:
-            return self._file(id, ".action").lstat().st_mtime > wall - _WRITING
-        except OSError:
-            return False
 
     def urls_of(self, id: str) -> Path:
         return self._file(id, ".urls")

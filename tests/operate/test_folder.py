@@ -85,16 +85,6 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     assert secret.exists()
 
 
-def test_half_an_action_is_given_time(tmp_path: Path) -> None:
-    """Somebody may write it by hand, without a rename."""
-    folder = ActionFolder(tmp_path)
-    folder.path.mkdir()
-    (folder.path / "mine.action").write_text('{"verb": "pau')
-    assert folder.may_be_half_written("mine", time.time())
-    assert not folder.may_be_half_written("mine", time.time() + 60)
-    assert not folder.may_be_half_written("nobody's", time.time())
-
-
 def test_what_nobody_came_for_is_swept(tmp_path: Path) -> None:
     """After a day, but never an action, nor the URLs of one."""
     folder, asked = ActionFolder(tmp_path), action()

@@ -15,7 +15,7 @@ from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import ActionError, StoreWriteError
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.operate.actions import Action, ActionFolder, Answer, AuditLog, new_id
-from scrapy_spider_suite.operate.executors.action_runner import ActionRunner
+from scrapy_spider_suite.operate.executors.one_job import ActionRunner
 from scrapy_spider_suite.operate.job_target import JobTarget
 from scrapy_spider_suite.operate.verb import WAITING
 from scrapy_spider_suite.operate.verbs.snapshot import snapshot

@@ -17,8 +17,8 @@ from scrapy_spider_suite.cluster.membership import AgentLease, Candidate, Heartb
 from scrapy_spider_suite.cluster.redis_server import RedisKeys
 from scrapy_spider_suite.cluster.registry import AgentRegistry
 from scrapy_spider_suite.errors import ClusterError
-from scrapy_spider_suite.operate.executors.action_runner import ActionRunner
 from scrapy_spider_suite.operate.executors.call_executor import CallExecutor, CallListener
+from scrapy_spider_suite.operate.executors.one_job import ActionRunner
 from scrapy_spider_suite.operate.job_target import job_at_rest
 from scrapy_spider_suite.operate.verbs import actions
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile

@@ -186,24 +186,21 @@ def make_call(
     return AgentCall(id=id, kind=kind, verb=verb, who=who, when=now, until=now + seconds, **fields)
 
 
-class CallKeys:
-    """Names of the keys of calls. Raises `ValueError`: no name of a crawl."""
-
-    def __init__(self, crawl: str) -> None:
-        self._prefix = RedisKeys(crawl).prefix
+class CallKeys(RedisKeys):
+    """The names of the keys of calls, too."""
 
     def calls(self, agent: str) -> str:
-        return f"{self._prefix}calls:{agent}"
+        return f"{self.prefix}calls:{agent}"
 
     def answers(self, id: str) -> str:
-        return f"{self._prefix}answers:{id}"
+        return f"{self.prefix}answers:{id}"
 
     @property
     def standing(self) -> str:
-        return f"{self._prefix}standing"
+        return f"{self.prefix}standing"
 
     def pieces(self, id: str, agent: str) -> str:
-        return f"{self._prefix}pieces:{id}:{agent}"
+        return f"{self.prefix}pieces:{id}:{agent}"
 
 
 class CallSender:

@@ -20,7 +20,7 @@ from scrapy_spider_suite.errors import ActionError, SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.operate import restrictions, terms
 from scrapy_spider_suite.operate.actions import Action, ActionFolder, new_id, whoami
-from scrapy_spider_suite.operate.executors.action_runner import ActionRunner
+from scrapy_spider_suite.operate.executors.one_job import ActionRunner
 from scrapy_spider_suite.operate.job_target import JobTarget
 from scrapy_spider_suite.operate.restrictions import OPERATOR, paused_by
 from scrapy_spider_suite.operate.terms import CrawlTerms
