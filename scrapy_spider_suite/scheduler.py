@@ -38,8 +38,8 @@ from scrapy_spider_suite.downloadermiddlewares.robotstxt import RobotsMiddleware
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError, SuiteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.operate.disk_guard import DiskGuard
 from scrapy_spider_suite.operate.executors.running_crawl import make_action_runner
+from scrapy_spider_suite.operate.machine import DiskGuard
 from scrapy_spider_suite.operate.supervision import Supervision
 from scrapy_spider_suite.pipelines.sinks import sink_pipelines
 from scrapy_spider_suite.runtime.refusal import NO_PAGES, SEEDS_UNREAD, refuse

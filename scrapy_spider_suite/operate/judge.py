@@ -452,7 +452,7 @@ def display_duration(seconds: float) -> str:
 
 
 def waits_in_status(status: Mapping[str, Any]) -> list[WaitCount]:
-    """The counts that a status file has."""
+    """The counts in a status file."""
     return [
         WaitCount(WaitReason(row["reason"]), row["hosts"], row["next_visit"])
         for row in status.get("waits", ())
@@ -460,7 +460,7 @@ def waits_in_status(status: Mapping[str, Any]) -> list[WaitCount]:
 
 
 def wait_rows(counts: Iterable[WaitCount], wall: float) -> list[dict[str, Any]]:
-    """*counts* as the JSON of commands: ``next_visit`` is seconds from *wall*, the time now."""
+    """*counts* as JSON for commands; ``next_visit`` is in seconds from *wall*, the time now."""
     return [
         {
             "reason": each.reason.value, "hosts": each.hosts,
@@ -472,7 +472,7 @@ def wait_rows(counts: Iterable[WaitCount], wall: float) -> list[dict[str, Any]]:
 
 
 def wait_counts(rows: Iterable[Mapping[str, Any]], wall: float) -> list[WaitCount]:
-    """The counts that *rows*, of one agent or of several, say; see `wait_rows`."""
+    """The sum of the counts in *rows* of one agent or several; see `wait_rows`."""
     return add_up(
         WaitCount(
             WaitReason(row["reason"]), row["hosts"],
@@ -486,20 +486,13 @@ def wait_summary(counts: Iterable[WaitCount], wall: float) -> str:
     """How many hosts wait, by reason and with the next time of each; *wall* is the time now."""
     waiting = [each for each in counts if each.reason is not WaitReason.READY]
     ready = sum(each.hosts for each in counts if each.reason is WaitReason.READY)
+    reasons = []
+    for each in waiting:
+        left = 0.0 if each.next_visit is None else each.next_visit - wall
+        soon = f" (next in {display_duration(left)})" if left >= 1.0 else ""
+        reasons.append(f"{each.hosts:,} {each.reason}{soon}")
     hosts = sum(each.hosts for each in waiting)
-    words = f"{_counted_hosts(hosts)} wait{'s' if hosts == 1 else ''}"
-    if waiting:
-        words += f": {', '.join(_wait_in_words(each, wall) for each in waiting)}"
-    if not ready:
-        return words
-    return f"{words}; {_counted_hosts(ready)} {'is' if ready == 1 else 'are'} ready"
-
-
-def _counted_hosts(number: int) -> str:
-    return f"{number:,} host{'' if number == 1 else 's'}"
-
-
-def _wait_in_words(count: WaitCount, wall: float) -> str:
-    words = f"{count.hosts:,} {count.reason}"
-    left = 0.0 if count.next_visit is None else count.next_visit - wall
-    return f"{words} (next in {display_duration(left)})" if left >= 1.0 else words
+    words = counted(hosts, "host waits", "hosts wait")
+    if reasons:
+        words += f": {', '.join(reasons)}"
+    return f"{words}; {counted(ready, 'host is', 'hosts are')} ready" if ready else words

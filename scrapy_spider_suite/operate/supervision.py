@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from scrapy.commands import ScrapyCommand
 
 from scrapy_spider_suite.fetch.connections import idle_limit, raise_file_limit
-from scrapy_spider_suite.operate.machine_checks import CrawlNeeds, machine_findings
+from scrapy_spider_suite.operate.machine import CrawlNeeds, machine_findings
 from scrapy_spider_suite.runtime.refusal import (
     STALLED,
     ExitCode,

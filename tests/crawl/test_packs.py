@@ -20,7 +20,7 @@ from support.lzop import Lzop
 from support.packs import all_accepted
 from support.websites import Answer, Site, links, running
 
-from scrapy_spider_suite.operate import disk_guard
+from scrapy_spider_suite.operate import machine
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.pack_file import GroupFile
 from scrapy_spider_suite.packs.warc import Capture, Record, make_records, warc_fields
@@ -257,7 +257,7 @@ def test_a_disk_that_has_room_again(
         write(self, parts)
 
     monkeypatch.setattr(GroupFile, "add", add)
-    monkeypatch.setattr(disk_guard, "_RETRY", 0.2)
+    monkeypatch.setattr(machine, "_RETRY", 0.2)
     done = run(
         crawl_here(
             Broad, arguments={"seeds": f"{site.url}/"}, SUITE_ALLOW_PRIVATE_ADDRESSES=True,

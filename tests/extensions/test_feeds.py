@@ -15,7 +15,7 @@ from support.inprocess_crawls import Crawled, crawl_here
 from support.websites import Site, running
 
 from scrapy_spider_suite.extensions.persistence import DurableFeeds
-from scrapy_spider_suite.operate.disk_guard import feed_folders
+from scrapy_spider_suite.operate.machine import feed_folders
 
 
 class Counts(Spider):

@@ -192,7 +192,7 @@ def test_a_full_disk(
 ) -> None:
     """The crawl pauses; what was not written is fetched again, and is there once."""
     append, failures = ItemFile.append, [1]
-    monkeypatch.setattr("scrapy_spider_suite.operate.disk_guard._RETRY", 0.1)
+    monkeypatch.setattr("scrapy_spider_suite.operate.machine._RETRY", 0.1)
 
     def fail(self: ItemFile, lines: Any) -> None:
         if failures:
@@ -247,7 +247,7 @@ def test_a_page_whose_items_cannot_be_kept_is_fetched_again(
     pages: Site, crawl: Crawling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the system says: it is no fault of the page."""
-    monkeypatch.setattr("scrapy_spider_suite.operate.disk_guard._RETRY", 0.1)
+    monkeypatch.setattr("scrapy_spider_suite.operate.machine._RETRY", 0.1)
     make, failures = tempfile.TemporaryFile, [1]
 
     def fail(*args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_spider_suite.operate.machine_checks import (
+from scrapy_spider_suite.operate.machine import (
     CrawlNeeds,
     MemoryLimit,
     machine_findings,

@@ -15,8 +15,8 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.crawl.maintenance import Maintenance
 from scrapy_spider_suite.errors import StoreWriteError
-from scrapy_spider_suite.operate import disk_guard
-from scrapy_spider_suite.operate.disk_guard import (
+from scrapy_spider_suite.operate import machine
+from scrapy_spider_suite.operate.machine import (
     DiskGuard,
     component_folders,
 )
@@ -108,7 +108,7 @@ def test_a_full_disk_of_packs_is_waited_for(
 ) -> None:
     """Although the store, on another one, can write: pages would be fetched for nothing."""
     free = {tmp_path: 4096}
-    monkeypatch.setattr(disk_guard, "free_space", lambda path: (1, free[path]))
+    monkeypatch.setattr(machine, "free_space", lambda path: (1, free[path]))
     crawl = Crawl()
     crawl.crawl.settings.packs_dir = tmp_path
     crawl.guard.hold(f"cannot write packs in packs: {os.strerror(errno.ENOSPC)}")
@@ -158,7 +158,7 @@ def test_folders_of_components_are_watched(
     crawl.crawl.job = SimpleNamespace(folder=folders["job"])
     asked: list[Path] = []
     monkeypatch.setattr(
-        disk_guard, "shortage",
+        machine, "shortage",
         lambda folders, *_, **__: asked.extend(path for path, _ in folders),
     )
     settings.min_free = 1

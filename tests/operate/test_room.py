@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_spider_suite.operate import disk_guard
-from scrapy_spider_suite.operate.disk_guard import (
+from scrapy_spider_suite.operate import machine
+from scrapy_spider_suite.operate.machine import (
     free_space,
     headroom,
     in_units,
@@ -24,7 +24,7 @@ def disks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Sets the free MiB of file systems, by the names of the folders on them."""
 
     def set_free(*, shared: int | None = None, **free: int) -> None:
-        monkeypatch.setattr(disk_guard, "free_space", lambda path: (
+        monkeypatch.setattr(machine, "free_space", lambda path: (
             (hash(path.name), free[path.name] * M) if shared is None else (1, shared * M)
         ))  # fmt: skip
 

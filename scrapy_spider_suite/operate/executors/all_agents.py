@@ -10,9 +10,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO, Final, NamedTuple
+from tempfile import TemporaryFile
+from typing import IO, Any, Final, NamedTuple
 
 import msgspec
 from scrapy.exceptions import UsageError
@@ -166,11 +165,18 @@ def agent_finder(
 
 @dataclass
 class AgentList:
-    """The lines for one agent, in a file."""
+    """The lines for one agent, in a temporary file."""
 
-    path: Path
+    file: IO[bytes]
     bytes: int = 0
     origin: tuple[str, str] | None = None
+
+    def write(self, line: str, origin: tuple[str, str]) -> None:
+        text = f"{line}\n"
+        if self.origin != origin:
+            self.origin = origin
+            text = f"{ORIGIN}{origin[0]}\t{origin[1]}\n{text}"
+        self.bytes += self.file.write(text.encode("utf-8", "replace"))
 
     @property
     def pieces(self) -> int:
@@ -201,8 +207,7 @@ class DividedList:
 def divide_list(lines: Iterable[str], find: FindAgent) -> Iterator[DividedList]:
     """Divide *lines*; reads all of them first."""
     found, read = DividedList(), SeedLines("URLs")
-    with TemporaryDirectory(prefix="suite-list-") as folder, ExitStack() as stack:
-        files: dict[str, BinaryIO] = {}
+    with ExitStack() as stack:
         for line in lines:
             seed = read.read(line.encode("utf-8", "replace"))
             if isinstance(seed, BadLine):
@@ -210,34 +215,22 @@ def divide_list(lines: Iterable[str], find: FindAgent) -> Iterator[DividedList]:
                 found.bad_lines += [seed] * (len(found.bad_lines) < _KEPT_BAD)
             elif seed is not None:
                 name = find(host_of(seed.url), seed.url)
-                if name not in files:
-                    path = Path(folder) / str(len(files))
-                    files[name] = stack.enter_context(path.open("wb"))
-                    found.parts[name] = AgentList(path)
-                _write(found.parts[name], files[name], line, (read.origin, read.tag))
-        for file in files.values():
-            file.flush()
+                if name not in found.parts:
+                    found.parts[name] = AgentList(stack.enter_context(TemporaryFile()))
+                found.parts[name].write(line, (read.origin, read.tag))
         yield found
-
-
-def _write(part: AgentList, file: BinaryIO, line: str, origin: tuple[str, str]) -> None:
-    text = f"{line}\n"
-    if part.origin != origin:
-        part.origin = origin
-        text = f"{ORIGIN}{origin[0]}\t{origin[1]}\n{text}"
-    part.bytes += file.write(text.encode("utf-8", "replace"))
 
 
 async def send(sender: CallSender, id: str, agent: str, part: AgentList, seconds: float) -> None:
     """Send *part*; give up after *seconds* without room. Raises `RegistryError`."""
-    with part.path.open("rb") as file:
-        for number in range(part.pieces):
-            piece = ListPiece(number, number * PIECE, file.read(PIECE))
-            deadline = time.monotonic() + seconds
-            while not await sender.send(id, agent, piece):
-                if time.monotonic() > deadline:
-                    return  # whoever waits for its answer says so
-                await asyncio.sleep(_SEND_POLL)
+    part.file.seek(0)
+    for number in range(part.pieces):
+        piece = ListPiece(number, number * PIECE, part.file.read(PIECE))
+        deadline = time.monotonic() + seconds
+        while not await sender.send(id, agent, piece):
+            if time.monotonic() > deadline:
+                return  # the wait for its answer ends with a message
+            await asyncio.sleep(_SEND_POLL)
 
 
 @dataclass
@@ -423,7 +416,7 @@ def merge_answers(heard: AgentAnswers, found: DividedList | None = None) -> Answ
     by_text: dict[str, list[str]] = {}
     for name, reply in replies.items():
         by_text.setdefault(reply.said, []).append(name)
-    said = [f"{_names(names)}: {text}" for text, names in by_text.items()]
+    said = [f"{_join(names)}: {text}" for text, names in by_text.items()]
     facts = add_up(reply.facts for reply in heard.replies.values())
     if found is not None:
         bad = facts.get("no_web_addresses", 0) + found.bad
@@ -444,12 +437,11 @@ def merge_answers(heard: AgentAnswers, found: DividedList | None = None) -> Answ
     return Answer(id, ok, "\n".join(said) or "nobody has answered", facts)
 
 
-def _names(names: list[str]) -> str:
-    if len(names) <= _MOST:
-        return ", ".join(names)
-    return f"{', '.join(names[:_MOST])} and {len(names) - _MOST} more"
+def _join(texts: list[str]) -> str:
+    """The first texts, and how many there are beside."""
+    more = len(texts) - _MOST
+    return ", ".join(texts[:_MOST]) + (f" and {more} more" if more > 0 else "")
 
 
 def _list(why: Mapping[str, str]) -> str:
-    some = [f"{name} ({reason})" for name, reason in sorted(why.items())]
-    return ", ".join(some[:_MOST]) + (f" and {len(some) - _MOST} more" if some[_MOST:] else "")
+    return _join([f"{name} ({reason})" for name, reason in sorted(why.items())])

@@ -326,8 +326,11 @@ class CallListener:
                     self._redis_lost(error)
                     pause = min(2 * pause, _AWAY)
                 else:
-                    self._redis_found()
-                    pause = self._pause
+                    if self._lost:
+                        logger.info(
+                            "Redis is back: what is asked of %s is heard again", self._agent
+                        )
+                    self._lost, pause = "", self._pause
                 await asyncio.sleep(pause)
         finally:
             tasks = [*self._tasks.values(), *filter(None, [self._standing])]
@@ -453,8 +456,6 @@ class CallListener:
         self.counters.refused += count
         self._once.say("call", f"refused {why}")
 
-    # Lists
-
     async def _receive_list(self, call: AgentCall, place: Path) -> None:
         """Write the list of *call* to *place*; resumes. Raises `AgentCallError`, `OSError`."""
         have, number = b"", -1
@@ -489,18 +490,12 @@ class CallListener:
             else:
                 return ListPiece.from_bytes(found[0]) if found else None
 
-    # Redis
-
     def _redis_lost(self, error: RegistryError) -> None:
         if self._lost != error.kind:
             self.counters.away += 1
             logger.warning("%s: nothing is heard of what is asked of %s", error, self._agent)
         self._lost = error.kind
 
-    def _redis_found(self) -> None:
-        if self._lost:
-            logger.info("Redis is back: what is asked of %s is heard again", self._agent)
-        self._lost = ""
 
 
 def _id_of(text: bytes) -> str:

@@ -172,21 +172,21 @@ async def drain_agent(call: Invocation) -> int:
     async with connect(call) as connection:
         row = _find_member(connection, name)
         if row.state not in _HERE:
-            return _refuse(call, f"{name} is gone already: {row.state}")
+            return _refuse(f"{name} is gone already: {row.state}")
         if why := missing_agents(connection.overview, {name: row}):
-            return _refuse(call, f"{name} does not run ({why[name]}): start it and drain it, or "
-                             f"`scrapy cluster remove {name}`")  # fmt: skip
+            return _refuse(f"{name} does not run ({why[name]}): start it and drain it, or "
+                           f"`scrapy cluster remove {name}`")  # fmt: skip
         others = _other_agents(connection.overview, name)
         if not others:
-            return _refuse(call, f"there is no other agent that could take what {name} has")
+            return _refuse(f"there is no other agent that could take what {name} has")
         if len(gone := missing_agents(connection.overview, others)) == len(others):
-            return _refuse(call, f"no agent runs that could take what {name} has "
-                             f"({_reasons(gone)}): start one")  # fmt: skip
+            return _refuse(f"no agent runs that could take what {name} has "
+                           f"({_reasons(gone)}): start one")  # fmt: skip
         asked = make_call("act", "drain", call.options.who or whoami(), why=call.options.why)
         heard = await ask(connection, asked, {name: row}, _ANSWER)
         reply = heard.replies.get(name)
         if reply is not None and reply.code:
-            return _refuse(call, f"{name}: {reply.said}")
+            return _refuse(f"{name}: {reply.said}")
         return await _wait_until_left(call, connection, name, deadline)
 
 
@@ -199,7 +199,7 @@ def _reasons(gone: Mapping[str, str]) -> str:
     return ", ".join(f"{name}: {why}" for name, why in gone.items())
 
 
-def _refuse(call: Invocation, why: str) -> int:
+def _refuse(why: str) -> int:
     print(f"scrapy cluster: {why}", file=sys.stderr)
     return 1
 
