@@ -27,7 +27,7 @@ from scrapy_spider_suite.settings.values import SECRETS, RedisUrl, Secret
 T = TypeVar("T")
 
 MAX_BYTES = 64 << 10
-"""Longest action or answer; whatever is longer (URLs) comes in a file beside it."""
+"""Bytes of the longest action or answer; a list of URLs is a file of its own."""
 _MAX_DEPTH = 16
 LATEST = 253_402_300_799.0
 """The end of the year 9999 in seconds since the epoch: later times have no date."""

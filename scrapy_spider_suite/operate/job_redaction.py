@@ -40,7 +40,7 @@ from scrapy_spider_suite.urls.normalize import host_of
 _URL, _VIA = 4, 5
 _STEP: Final = 1 << 20
 _OVERLAP: Final = 600
-"""Bytes of which a name with what stands around it has fewer."""
+"""More bytes than a name and the characters around it."""
 
 
 class HostNames:

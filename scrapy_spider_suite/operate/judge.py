@@ -148,7 +148,7 @@ class TrapJudge:
         return trap_finding(self._terms, TrapRefusal(Trap.PREFIX, crowded[0]), Judgement.FETCH)
 
     def _permuted(self, url: str, host: str) -> TrapRefusal | None:
-        """What the job knows that differs from *url* in the order of its query only."""
+        """A known URL that differs from *url* in the order of its query only."""
         store, query = self._store, sorted_query(url)
         if not self._policy.traps.permuted or "&" not in url:
             return None
@@ -273,7 +273,7 @@ class UrlJudge:
     def _check_filters(
         self, url: str, host: str, depth: int, entry: Entry | None
     ) -> Iterator[Finding]:
-        """No response is known here: of filters that need one this tells what holds for all."""
+        """Filters that need a response are judged as far as they agree for all responses."""
         off_site = self._scope.refuses(url, host, 0) is OutOfScope.OFF_SITE
         subject = LinkFacts("", depth, int(off_site), self._address(host))
         known = {Fact.DEPTH, Fact.BEYOND, *([Fact.ADDRESS] if subject.address else [])}

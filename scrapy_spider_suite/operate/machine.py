@@ -159,7 +159,7 @@ _CLOCK = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class CrawlNeeds:
-    """A crawl as far as the machine is concerned.
+    """The needs of a crawl, for the checks of its machine.
 
     Attributes:
         concurrency: most connections in use, *idle* of those kept open beside.
@@ -343,7 +343,7 @@ _CALM = 60.0
 _ROOM = 1 << 20
 """Bytes free below which a disk is full, whatever SUITE_MIN_FREE says."""
 _FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
-"""What a failure says that ends as soon as there is room, which may take as long as it likes."""
+"""Messages of failures that end as soon as there is room: they may last for ever."""
 _PAUSES = "%s: the crawl pauses until %s; nothing is lost"
 
 
@@ -456,7 +456,7 @@ def _is_full(why: str) -> bool:
 
 
 def feed_folders(crawler: Crawler) -> list[Path]:
-    """Where the local feeds of *crawler* lie; those that are no files, as /dev/stdout, left out."""
+    """The folders of the local feeds of *crawler*, but for devices such as /dev/stdout."""
     exporter = crawler.get_extension(FeedExporter)
     storages = () if exporter is None else (slot.storage for slot in exporter.slots)
     paths = [Path(each.path).absolute() for each in storages if isinstance(each, FileFeedStorage)]
@@ -464,7 +464,7 @@ def feed_folders(crawler: Crawler) -> list[Path]:
 
 
 def component_folders(settings: BaseSettings) -> list[Path]:
-    """Where Scrapy's media pipelines and its HTTP cache put files, if that is here."""
+    """The local folders of Scrapy's media pipelines and its HTTP cache."""
     stores = (str(settings[name] or "") for name in ("FILES_STORE", "IMAGES_STORE"))
     found = [store.removeprefix("file://") for store in stores if store]
     local = [Path(store).absolute() for store in found if "://" not in store]

@@ -219,7 +219,7 @@ def _by_key(rows: Iterable[Row], keys: tuple[str, ...]) -> list[Row]:
 
 
 def _added(rows: list[Row]) -> Row:
-    """Their numbers added up, means by the number of fetches; of the rest what the first says."""
+    """Add numbers up, weight means by fetches; keep the first of other values."""
     found: Row = {}
     for row in rows:
         for name, value in row.items():

@@ -55,7 +55,7 @@ _SUITE = (
 )  # fmt: skip
 _KEY = b"terms"
 _APART = {"SUITE_OVERRIDES", "SUITE_COUNTRIES", *map(setting_name, FILTERS.values())}
-"""Those that need files, which may be gone."""
+"""Settings that need files, which may be gone."""
 _GIVERS = {number: name for name, number in SETTINGS_PRIORITIES.items()}
 
 

@@ -113,7 +113,7 @@ SPIDERS_OWN = (
     "of a spider's own request no callback is kept: `add` has its URL fetched for parse(), "
     "a crawl with a new JOBDIR begins anew"
 )
-"""What to do about a request that cannot be made again."""
+"""Advice about a request that cannot be made again."""
 
 
 def find_seed(

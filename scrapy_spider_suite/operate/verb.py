@@ -1,4 +1,4 @@
-"""What a verb is, and the options and output that verbs share."""
+"""Verbs, and the options and output that they share."""
 
 from __future__ import annotations
 
@@ -161,17 +161,16 @@ class Verb:
 
 @dataclass(frozen=True)
 class Question:
-    """What a verb asks of a job.
+    """A question of a verb to a job.
 
     Attributes:
-        arguments: those of the action.
+        arguments: the arguments of the action.
         lines: a list of URLs that goes with it.
         counts: look only, and change nothing (``--dry-run``).
         words: the command line by which an agent looks; None: the words of the user.
-        future_job: what to say where the directory holds no job yet, and the crawl that begins
-            one there will do it; "": such a directory is refused.
-        by_owner: the URLs may be new: each line goes to the agent that owns it, and not to the
-            one that holds it now.
+        future_job: what to print if the crawl that begins a job there will do it; "": a directory
+            without a job is refused.
+        by_owner: the URLs may be new: each line goes to its owner, not to its holder.
     """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -184,7 +183,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Found:
-    """What a look has found.
+    """The result of a look.
 
     Attributes:
         by_agent: rows (or lines of text) by the agent's name; of one job the name is "".
@@ -202,7 +201,7 @@ class Found:
         return "" in self.by_agent
 
     def rows(self) -> Iterator[Row]:
-        """All rows; those of agents begin with the name."""
+        """All rows; rows of agents begin with the name."""
         for name, rows in self.by_agent.items():
             for row in rows:
                 if isinstance(row, dict):

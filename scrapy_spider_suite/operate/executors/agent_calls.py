@@ -7,9 +7,9 @@
 ``standing``              a hash of the last calls that hold until another one: blocks, pauses
 ========================  ==========================================================================
 
-All lie under ``suite:{CRAWL}:``, are bounded, and expire, but for ``standing``. A call is removed
-in one step with its answer, so an agent that was killed or away finds it again; the id tells
-whether it was carried out. Anybody may write to the server: both sides check what they read.
+All lie under ``suite:{CRAWL}:``, are bounded, and expire, but for ``standing``. One step removes a
+call and writes its answer, so an agent that was killed or away finds the call again; the id tells
+whether it was carried out. The server is untrusted: both sides check all rows.
 """
 
 from __future__ import annotations

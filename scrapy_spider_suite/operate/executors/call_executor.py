@@ -1,8 +1,8 @@
 """An agent carries out calls that come through Redis.
 
-A change becomes an action in the job's folder, under the id of the call: it is carried out in
-portions, once, whoever is killed meanwhile, and is in the audit log with who asked and why. A look
-is answered by a helper process, which reads the job beside the crawl.
+A change becomes an action in the job's folder, under the id of the call: it is carried out once,
+also after a kill, and is in the audit log. A look is answered by a helper process, which reads the
+job beside the crawl.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OUT: Final = 8 << 20
-"""Characters of what was found that are handed on."""
+"""Most characters of the lines of an answer."""
 _MOST: Final = 2
 """Processes at a time: each reads as much of the disk as it can."""
 _CALM: Final = 5
 """Niceness of a process that looks: the crawl comes first."""
 _IDLE: Final = 60.0
-"""Seconds after which one that nobody needs ends."""
+"""Seconds after which an idle process ends."""
 _LINE: Final = 8 * OUT
-"""Characters of an answer, in which each of those above may be escaped."""
+"""Most characters of an encoded answer: each one may be escaped."""
 _SUFFIX: Final = "-call"
 """Ends the ids of actions that come from calls."""
 _KNOWN: Final = 1_000
@@ -523,9 +523,9 @@ def make_call_service(agent: Agent) -> CallListener:
 
 
 def look_for(request: LookRequest) -> Iterator[str]:
-    """Look at the job of an agent: lines of JSON. The words are those of a stranger.
+    """Look at the job of an agent by untrusted words: lines of JSON.
 
-    Raises `UsageError`: nobody may ask that.
+    Raises `UsageError`: the look is not allowed through Redis.
     """
     verb = find_verb(request.verb)
     if verb is None or verb.look is None or verb.not_remote:

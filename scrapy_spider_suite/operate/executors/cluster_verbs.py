@@ -242,7 +242,7 @@ def _work_left(overview: ClusterOverview, row: MemberRecord) -> str:
 
 
 async def remove_agent(call: Invocation) -> int:
-    """``remove``: others own what the agent did. Raises `ClusterError`."""
+    """``remove``: others own the units of the agent from now on. Raises `ClusterError`."""
     options = call.options
     async with connect(call) as connection:
         row, overview = _find_member(connection, options.name), connection.overview
@@ -303,7 +303,7 @@ async def forget_crawl(call: Invocation) -> int:
 
 
 async def adopt(call: Invocation) -> int:
-    """``adopt``: hand what a lost agent had to the others."""
+    """``adopt``: hand the hosts of a lost agent to the others."""
     options = call.options
     packs = options.packs is not None
     if (options.job is not None) is packs or (options.name is not None) is not packs:

@@ -113,8 +113,7 @@ class AnswerQueue:
         return bool(self.fresh) or (bool(self.failed) and now >= self._try_at)
 
     def give(self, now: float) -> None:
-        """Write some answers to the audit log, together, and give them; what they say is durable.
-        """
+        """Write some answers to the audit log, together, then give them."""
         batch = self.fresh[:_AT_ONCE]
         del self.fresh[:_AT_ONCE]
         if now >= self._try_at:

@@ -178,7 +178,7 @@ class RunningJob(JobTarget):
         self._blocks_changed = True
 
     def apply_changes(self) -> None:
-        """Put blocks in force, also for what waits at the gate; take out blocks that ended."""
+        """Put blocks in force, also for requests at the gate; remove ended blocks."""
         if not self._blocks_changed and self.wall() < self._expiry:
             return
         kv = self.store.kv(restrictions.BLOCKS)
