@@ -8,8 +8,9 @@ import logging
 import math
 import os
 import re
+import tempfile
+import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -17,8 +18,10 @@ from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 from scrapy.utils.project import data_path
 
 from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.fetch.connections import idle_limit, raise_file_limit
 from scrapy_spider_suite.runtime.refusal import DISK_ERROR
 from scrapy_spider_suite.runtime.text import counted
+from scrapy_spider_suite.store.job_status import read_status
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
 if TYPE_CHECKING:
@@ -157,55 +160,38 @@ _CLOCK = 60.0
 """Seconds that a clock may be set back without a word."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CrawlNeeds:
-    """The needs of a crawl, for the checks of its machine.
-
-    Attributes:
-        concurrency: most connections in use, *idle* of those kept open beside.
-        files: the limit of open files, after it was raised.
-        memory: bytes for hosts and for the store together, 0 if neither is bounded.
-        job: the job directory, which *begins* with this run or goes on.
-        temporary: the folder that is used instead of one.
-        last_write: when the job was written to last, in seconds since the epoch, like *now*.
-    """
-
-    concurrency: int
-    idle: int
-    files: int
-    memory: int = 0
-    job: Path | None = None
-    begins: bool = False
-    temporary: Path | None = None
-    last_write: float | None = None
-    now: float = 0.0
+def machine_findings(crawl: Crawl, root: Path = ROOT) -> Iterator[str]:
+    """Yield a line for each fault; *root* is the parent of ``proc`` and ``sys``."""
+    concurrency, job = crawl.settings.project.concurrent_requests, crawl.job
+    on_disk = isinstance(crawl.store, RocksStore)
+    yield from _check_files(concurrency)
+    if on_disk:
+        yield from _check_memory(2 * crawl.settings.memory, root)
+    yield from _check_connections(concurrency, root)
+    if job is not None:
+        yield from _check_job_folder(job.path, root)
+        yield from _check_clock(job.folder)
+        if not job.resumed:  # else the run that began the job has said it
+            yield from _check_queue(job.path)
+    elif on_disk:
+        yield from _check_temporary_folder(root)
 
 
-def machine_findings(crawl: CrawlNeeds, root: Path = ROOT) -> list[str]:
-    """A line for each fault; *root* is the parent of ``proc`` and ``sys``."""
-    return [
-        *_files(crawl),
-        *_memory(crawl, root),
-        *_connections(crawl, root),
-        *_folders(crawl, root),
-        *_clock(crawl),
-        *_queue(crawl),
-    ]
-
-
-def _files(crawl: CrawlNeeds) -> Iterator[str]:
-    needed = crawl.concurrency + crawl.idle + _OTHER_FILES
-    if crawl.files < needed:
+def _check_files(concurrency: int) -> Iterator[str]:
+    files = raise_file_limit()
+    idle = idle_limit(files)
+    needed = concurrency + idle + _OTHER_FILES
+    if files < needed:
         yield (
-            f"open files: {crawl.files} are allowed, CONCURRENT_REQUESTS = {crawl.concurrency} and "
-            f"{counted(crawl.idle, 'idle connection')} may need {needed}; raise the limit "
+            f"open files: {files} are allowed, CONCURRENT_REQUESTS = {concurrency} and "
+            f"{counted(idle, 'idle connection')} may need {needed}; raise the limit "
             "(ulimit -n, LimitNOFILE=)"
         )
 
 
-def _memory(crawl: CrawlNeeds, root: Path) -> Iterator[str]:
-    limit = memory_limit(root) if crawl.memory else None
-    needed = crawl.memory + _PROCESS
+def _check_memory(memory: int, root: Path) -> Iterator[str]:
+    limit = memory_limit(root) if memory else None
+    needed = memory + _PROCESS
     if limit is not None and limit.limit < needed:
         yield (
             f"memory: {limit.by} allows {in_units(limit.limit)}, this crawl may need "
@@ -213,7 +199,7 @@ def _memory(crawl: CrawlNeeds, root: Path) -> Iterator[str]:
         )
 
 
-def _connections(crawl: CrawlNeeds, root: Path) -> Iterator[str]:
+def _check_connections(concurrency: int, root: Path) -> Iterator[str]:
     folder = root / "proc/sys/net/netfilter"
     limit = _number(folder / "nf_conntrack_max")
     if not limit:
@@ -224,35 +210,43 @@ def _connections(crawl: CrawlNeeds, root: Path) -> Iterator[str]:
             f"connections: the firewall's table is nearly full, {used} of {limit}; "
             "raise net.netfilter.nf_conntrack_max"
         )
-    elif limit < crawl.concurrency * _REMEMBERED:
+    elif limit < concurrency * _REMEMBERED:
         yield (
             f"connections: the firewall follows at most {limit}, and each for {_REMEMBERED} "
-            f"s after its end; CONCURRENT_REQUESTS = {crawl.concurrency} may come to "
-            f"{crawl.concurrency * _REMEMBERED}; raise net.netfilter.nf_conntrack_max"
+            f"s after its end; CONCURRENT_REQUESTS = {concurrency} may come to "
+            f"{concurrency * _REMEMBERED}; raise net.netfilter.nf_conntrack_max"
         )
 
 
-def _folders(crawl: CrawlNeeds, root: Path) -> Iterator[str]:
-    job = None if crawl.job is None else mount_of(crawl.job, root)
-    if job is not None and job.type in _NETWORK:
+def _check_job_folder(path: Path, root: Path) -> Iterator[str]:
+    mount = mount_of(path, root)
+    if mount is not None and mount.type in _NETWORK:
         yield (
-            f"JOBDIR = {str(crawl.job)!r} is on another machine ({job.type} at {job.point}): it is "
+            f"JOBDIR = {str(path)!r} is on another machine ({mount.type} at {mount.point}): it is "
             "slow, and its locks and writes may not hold; use a local disk"
         )
-    if job is not None and job.type in _MEMORY:
-        yield f"JOBDIR = {str(crawl.job)!r} is in memory ({job.type}): it ends with the machine"
-    temporary = None if crawl.temporary is None else mount_of(crawl.temporary, root)
-    if temporary is not None and temporary.type in _MEMORY:
+    elif mount is not None and mount.type in _MEMORY:
+        yield f"JOBDIR = {str(path)!r} is in memory ({mount.type}): it ends with the machine"
+
+
+def _check_temporary_folder(root: Path) -> Iterator[str]:
+    try:
+        path = Path(tempfile.gettempdir())
+    except OSError:
+        return  # there is none
+    mount = mount_of(path, root)
+    if mount is not None and mount.type in _MEMORY:
         yield (
-            f"the temporary folder {crawl.temporary} is in memory ({temporary.type}), and what "
+            f"the temporary folder {path} is in memory ({mount.type}), and what "
             "waits to be fetched is kept there; set JOBDIR, or TMPDIR to a disk"
         )
-    if temporary is not None and temporary.read_only:
-        yield f"the temporary folder {crawl.temporary} cannot be written; set JOBDIR, or TMPDIR"
+    if mount is not None and mount.read_only:
+        yield f"the temporary folder {path} cannot be written; set JOBDIR, or TMPDIR"
 
 
-def _clock(crawl: CrawlNeeds) -> Iterator[str]:
-    behind = 0.0 if crawl.last_write is None else crawl.last_write - crawl.now
+def _check_clock(folder: Path) -> Iterator[str]:
+    when = (read_status(folder) or {}).get("when")
+    behind = when - time.time() if isinstance(when, int | float) else 0.0
     if behind > _CLOCK:
         yield (
             f"the clock is {behind:.0f} s behind the job's last write: hosts may wait that much "
@@ -260,10 +254,8 @@ def _clock(crawl: CrawlNeeds) -> Iterator[str]:
         )
 
 
-def _queue(crawl: CrawlNeeds) -> Iterator[str]:
-    if crawl.job is None or not crawl.begins:
-        return  # the run that began the job has said it
-    left = sum(_queued_requests(crawl.job / SCRAPY_QUEUE))
+def _check_queue(path: Path) -> Iterator[str]:
+    left = sum(_queued_requests(path / SCRAPY_QUEUE))
     if left:
         yield (
             f"the job directory: {SCRAPY_QUEUE} holds {counted(left, 'request')} of Scrapy's own "

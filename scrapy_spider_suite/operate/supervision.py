@@ -10,21 +10,18 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from scrapy.commands import ScrapyCommand
 
-from scrapy_spider_suite.fetch.connections import idle_limit, raise_file_limit
-from scrapy_spider_suite.operate.machine import CrawlNeeds, machine_findings
+from scrapy_spider_suite.operate.machine import machine_findings
 from scrapy_spider_suite.runtime.refusal import (
     STALLED,
     ExitCode,
@@ -33,8 +30,7 @@ from scrapy_spider_suite.runtime.refusal import (
 )
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
-from scrapy_spider_suite.store.job_status import StatusFile, read_status
-from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.job_status import StatusFile
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.context import Crawl, Engine
@@ -254,7 +250,7 @@ class Supervision:
 
     def start(self) -> None:
         """Check the machine, and begin to watch."""
-        for line in machine_findings(_needs_of_crawl(self._crawl)):
+        for line in machine_findings(self._crawl):
             logger.warning("Check of %s", line)
         self._watchdog.beat()
         self._notifier.send(READY=1, STATUS="the crawl begins")
@@ -350,26 +346,3 @@ class Supervision:
             "%s (SUITE_STALL_TIMEOUT): the process ends with exit code %d\n%s",
             why, ExitCode.STALLED, report,
         )  # fmt: skip
-
-
-def _needs_of_crawl(crawl: Crawl) -> CrawlNeeds:
-    settings = crawl.settings
-    files = raise_file_limit()
-    on_disk = isinstance(crawl.store, RocksStore)
-    status = {} if crawl.job is None else read_status(crawl.job.folder) or {}
-    when = status.get("when")
-    temporary = None
-    if on_disk and crawl.job is None:
-        with contextlib.suppress(OSError):  # there is no folder for temporary files
-            temporary = Path(tempfile.gettempdir())
-    return CrawlNeeds(
-        concurrency=settings.project.concurrent_requests,
-        idle=idle_limit(files),
-        files=files,
-        memory=2 * settings.memory if on_disk else 0,
-        job=None if crawl.job is None else crawl.job.path,
-        begins=crawl.job is not None and not crawl.job.resumed,
-        temporary=temporary,
-        last_write=when if isinstance(when, int | float) else None,
-        now=time.time(),
-    )

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from scrapy_spider_suite.operate import machine as machine_module
 from scrapy_spider_suite.operate.machine import (
-    CrawlNeeds,
     MemoryLimit,
     machine_findings,
     memory_limit,
     mount_of,
 )
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 G = 1 << 30
-FINE = CrawlNeeds(
-    concurrency=100, idle=256, files=1024, memory=128 << 20, last_write=50.0, now=60.0
-)
 MOUNTS = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 23 22 0:21 / /tmp rw,nosuid - tmpfs tmpfs rw,size=1G
@@ -49,35 +48,66 @@ def linux(tmp_path: Path) -> Path:
     )  # fmt: skip
 
 
-def test_nothing_is_wrong(linux: Path, tmp_path: Path) -> None:
+Find = Callable[..., list[str]]
+
+
+@pytest.fixture
+def find(monkeypatch: pytest.MonkeyPatch, linux: Path) -> Find:
+    """The findings about a crawl, on that machine; the time is 60."""
+
+    def found(
+        *, root: Path = linux, concurrency: int = 100, files: int = 1024, memory: int = 64 << 20,
+        job: str = "/srv/job", temporary: str = "", last_write: float | None = 50.0,
+    ) -> list[str]:  # fmt: skip
+        monkeypatch.setattr(machine_module, "raise_file_limit", lambda: files)
+        monkeypatch.setattr(machine_module, "read_status", lambda folder: {"when": last_write})
+        monkeypatch.setattr(machine_module, "time", SimpleNamespace(time=lambda: 60.0))
+        monkeypatch.setattr(
+            machine_module, "tempfile", SimpleNamespace(gettempdir=lambda: temporary)
+        )
+        crawl: Any = SimpleNamespace(
+            store=object.__new__(RocksStore),
+            settings=SimpleNamespace(
+                memory=memory, project=SimpleNamespace(concurrent_requests=concurrency)
+            ),
+            job=None if temporary else SimpleNamespace(
+                path=Path(job), folder=Path(job), resumed=False
+            ),
+        )  # fmt: skip
+        return list(machine_findings(crawl, root))
+
+    return found
+
+
+def test_nothing_is_wrong(find: Find, tmp_path: Path) -> None:
     """Then nothing is said; where nothing can be told neither (macOS)."""
-    assert machine_findings(replace(FINE, job=Path("/srv/job")), linux) == []
-    assert machine_findings(replace(FINE, job=Path("/srv/job")), tmp_path / "elsewhere") == []
+    assert find() == []
+    assert find(root=tmp_path / "elsewhere") == []
 
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
         ({"concurrency": 500}, ["open files: 1024", "CONCURRENT_REQUESTS = 500", "1076"]),
-        ({"memory": 9 * G}, ["the machine allows 8G", "may need 9.1G"]),
-        ({"job": Path("/mnt/far away/job")}, ["another machine (nfs4 at /mnt/far away)"]),
-        ({"job": Path("/tmp/job")}, ["JOBDIR = '/tmp/job' is in memory (tmpfs)"]),
-        ({"temporary": Path("/tmp")}, ["temporary folder /tmp is in memory"]),
-        ({"temporary": Path("/mnt/frozen/x")}, ["/mnt/frozen/x cannot be written"]),
+        ({"memory": 9 * G // 2}, ["the machine allows 8G", "may need 9.1G"]),
+        ({"job": "/mnt/far away/job"}, ["another machine (nfs4 at /mnt/far away)"]),
+        ({"job": "/tmp/job"}, ["JOBDIR = '/tmp/job' is in memory (tmpfs)"]),
+        ({"temporary": "/tmp"}, ["temporary folder /tmp is in memory"]),
+        ({"temporary": "/mnt/frozen/x"}, ["/mnt/frozen/x cannot be written"]),
         ({"last_write": 3_660.0}, ["the clock is 3600 s behind"]),
     ],
 )
-def test_one_line_for_each_thing(wrong: dict[str, Any], words: list[str], linux: Path) -> None:
+def test_one_line_for_each_thing(wrong: dict[str, Any], words: list[str], find: Find) -> None:
     """It says what is wrong and what to do."""
-    (line,) = machine_findings(replace(FINE, **wrong), linux)
+    (line,) = find(**wrong)
     for word in words:
         assert word in line
 
 
-def test_a_small_step_of_the_clock_is_nothing(linux: Path) -> None:
+def test_a_small_step_of_the_clock_is_nothing(find: Find) -> None:
     """Nor is a job that was never written to."""
-    assert machine_findings(replace(FINE, last_write=100.0), linux) == []
-    assert machine_findings(replace(FINE, last_write=None), linux) == []
+    assert find(last_write=100.0) == []
+    assert find(last_write=None) == []
 
 
 @pytest.mark.parametrize(
@@ -112,7 +142,7 @@ def test_a_container_sees_its_own_group(linux: Path) -> None:
     assert memory_limit(linux) == MemoryLimit(3 * G, "the control group")
 
 
-def test_control_groups_of_the_first_version(linux: Path) -> None:
+def test_control_groups_of_the_first_version(linux: Path, find: Find) -> None:
     """They say "no limit" by a number near 2^63."""
     name = "sys__fs__cgroup__memory__jobs__memory.limit_in_bytes"
     groups = "9:cpu,cpuacct:/jobs\n4:memory:/jobs\n1:name=systemd:/x\n"
@@ -120,18 +150,18 @@ def test_control_groups_of_the_first_version(linux: Path) -> None:
     assert memory_limit(linux) == MemoryLimit(8 * G, "the machine")
     machine(linux, **{name: G})
     assert memory_limit(linux) == MemoryLimit(G, "the control group")
-    (line,) = machine_findings(replace(FINE, memory=G), linux)
+    (line,) = find(memory=G // 2)
     assert "the control group allows 1G" in line
 
 
-def test_tracked_connections(linux: Path) -> None:
+def test_tracked_connections(linux: Path, find: Find) -> None:
     """A table that is nearly full, or will not do for two minutes of this crawl."""
     folder = "proc__sys__net__netfilter__nf_conntrack"
     machine(linux, **{f"{folder}_max": "65536\n", f"{folder}_count": "100\n"})
-    assert machine_findings(FINE, linux) == []
-    (line,) = machine_findings(replace(FINE, concurrency=600, files=10_000), linux)
+    assert find() == []
+    (line,) = find(concurrency=600, files=10_000)
     assert "follows at most 65536" in line
     assert "may come to 72000" in line
     machine(linux, **{f"{folder}_count": 60_000})
-    (line,) = machine_findings(FINE, linux)
+    (line,) = find()
     assert "nearly full, 60000 of 65536" in line
