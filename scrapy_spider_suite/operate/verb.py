@@ -219,21 +219,21 @@ class Found:
 def show_counts(call: Invocation, found: Found) -> int:
     """Print the counts of ``--dry-run``."""
     by_agent = {name: list(rows) for name, rows in found.by_agent.items()}
-    facts: Row = add_up(row for rows in by_agent.values() for row in rows)
-    facts = {"dry_run": True, "urls": 0, **facts}
+    if found.one_job:
+        [row] = by_agent[""]
+        call.facts(row if call.json else _flat(row))
+        return 0
+    facts: Row = {"dry_run": True, "urls": 0}
+    facts |= add_up(row for rows in by_agent.values() for row in rows)
     if found.bad_count:
         facts["no_web_addresses"] = facts.get("no_web_addresses", 0) + found.bad_count
         facts["first_bad"] = [*map(str, found.bad_lines[:_BAD]), *facts.get("first_bad", [])]
-    if found.one_job:
-        [row] = by_agent[""]
-        facts = dict(row) if call.json else _flat(row)
+    first = facts.pop("first", [])[:_FIRST]
+    if call.json:
+        agents = {name: rows[0] for name, rows in by_agent.items() if rows}
+        call.facts({**facts, "first": first, "agents": agents})
     else:
-        first = facts.pop("first", [])[:_FIRST]
-        facts = facts if call.json else _flat(facts)
-        facts["first"] = first
-        if call.json:
-            facts["agents"] = {name: rows[0] for name, rows in by_agent.items() if rows}
-    call.facts(facts)
+        call.facts({**_flat(facts), "first": first})
     return 0
 
 
