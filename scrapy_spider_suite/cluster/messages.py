@@ -25,6 +25,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
 
 import msgpack  # type: ignore[import-untyped]
@@ -240,6 +241,18 @@ OnAcknowledged = Callable[[str, int, int], None]
 """Called with receiver, first and last number of a sent message; must not raise."""
 
 
+class WireError(Exception):
+    """A refused datagram, or an unusable connection; stays in the transports.
+
+    Attributes:
+        kind: the counter of `RefusalCounters`.
+    """
+
+    def __init__(self, kind: str, why: str) -> None:
+        super().__init__(why)
+        self.kind = kind
+
+
 class RefusalCounters:
     """Counters of a transport, among them one for each kind of refusal."""
 
@@ -307,3 +320,12 @@ class MessageTransport(Protocol):
 
 SHARED_KEY_MIN: Final = 16
 """Bytes of the shared key, at least."""
+
+
+def derive_secret(key: bytes, purpose: bytes) -> bytes:
+    """Return the secret of one *purpose*. Raises `ValueError`: the shared *key* is too short."""
+    if len(key) < SHARED_KEY_MIN:
+        raise ValueError(
+            f"the key that the agents share has {len(key)} bytes, not {SHARED_KEY_MIN}"
+        )
+    return blake2b(key, person=purpose).digest()

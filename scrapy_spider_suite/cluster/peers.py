@@ -401,7 +401,7 @@ class PeersMode(MemberHeartbeat):
         )  # fmt: skip
         self._handover = Handover(
             context, file_transport, folder / "out", give=self.registry.give,
-            look=self.update_holders,
+            update_holders=self.update_holders,
         )  # fmt: skip
         await file_transport.start(self._handover.inbox)
         self._file_transport = file_transport

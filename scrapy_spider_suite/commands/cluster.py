@@ -38,17 +38,17 @@ class Command(base.VerbCommand):
 
     def names(self) -> Iterable[str]:
         """See `VerbCommand`. Raises `UsageError`: there is no client for Redis."""
-        base.need_redis()
-        from scrapy_spider_suite.commands.cluster_arguments import VERBS
-
-        return [verb.name for verb in VERBS]
+        return list(self._verbs())
 
     def find(self, name: str) -> Verb | None:
         """See `names`."""
+        return self._verbs().get(name)
+
+    def _verbs(self) -> dict[str, Verb]:
         base.need_redis()
         from scrapy_spider_suite.commands.cluster_arguments import VERBS
 
-        return next((verb for verb in VERBS if verb.name == name), None)
+        return {verb.name: verb for verb in VERBS}
 
     def about(self) -> str:
         """See `VerbCommand`."""

@@ -17,7 +17,7 @@ from support.virtual_handover import Handing, names_of
 
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.handover import adopt as adopting
-from scrapy_spider_suite.cluster.handover import handover, sender
+from scrapy_spider_suite.cluster.handover import handover
 from scrapy_spider_suite.cluster.handover.adopt import (
     AdoptionResult,
     adopt_directory,
@@ -256,8 +256,7 @@ async def adopt(folder: Path, file_transport: Slow, patience: float = 0.3) -> Ad
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is looked at more often than in a crawl."""
     monkeypatch.setattr(adopting, "_BEAT", 0.02)
-    monkeypatch.setattr(sender, "_LOOK", 0.02)
-    monkeypatch.setattr(handover, "_LOOK", 0.02)
+    monkeypatch.setattr(handover, "_CHECK", 0.02)
     monkeypatch.setattr(handover, "_FIRST", 0.1)
 
 
@@ -278,7 +277,7 @@ def test_what_is_called_off_again_and_again_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beat: Callable[[Slow, HandoverLabel], None]
 ) -> None:
     """Though each time it gets on for a while."""
-    monkeypatch.setattr(sender, "SILENCE", 0.05)
+    monkeypatch.setattr(handover, "SILENCE", 0.05)
     monkeypatch.setattr(handover, "_MOST", 0.1)
     file_transport = Slow(beat, keeps=False)
     with pytest.raises(TransportError, match="nobody has taken anything"):

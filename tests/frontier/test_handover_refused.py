@@ -43,12 +43,12 @@ def test_no_damaged_parcel_is_taken(tmp_path: Path) -> None:
     for data in bad:
         path.write_bytes(data)
         with pytest.raises(HandoverFileError) as caught:
-            drain(b.taking(units, path, label()).take())
+            drain(b.taking(units, path, label()).merge())
         assert "\n" not in str(caught.value)
         b.frontier.flush()
         assert list(b.store.every_row()) == before
     path.write_bytes(whole)
-    drain(b.taking(units, path, label()).take())
+    drain(b.taking(units, path, label()).merge())
     assert len(b.known()) == 40
     a.close()
     b.close()
@@ -116,14 +116,14 @@ def test_counts_of_a_host_have_an_end(tmp_path: Path) -> None:
     with HandoverWriter(path, label(units.numbers)) as parcel:
         for _ in range(3):
             parcel.put([HOST, "h0.t", HostRecord(attempts=COUNT_MAX).to_bytes()])
-    drain(b.taking(units, path, label(units.numbers)).take())
+    drain(b.taking(units, path, label(units.numbers)).merge())
     b.put("h1.t", 1, "pending")
     b.frontier.flush()
     record = b.store.record("h0.t")
     assert record is not None
     assert record.attempts == COUNT_MAX
     drain(b.giving(units).pack(path, label(units.numbers)))
-    drain(c.taking(units, path, label(units.numbers)).take())
+    drain(c.taking(units, path, label(units.numbers)).merge())
     b.close()
     c.close()
 
@@ -142,7 +142,7 @@ def test_no_hostile_parcel_is_taken(tmp_path: Path) -> None:
             parcel.put(first)
             parcel.put(item)
         with pytest.raises(HandoverFileError) as caught:
-            drain(b.taking(units, path, of).take())
+            drain(b.taking(units, path, of).merge())
         assert "\n" not in str(caught.value), item
         b.frontier.flush()
         assert list(b.store.every_row()) == before, item
@@ -155,8 +155,8 @@ def test_no_hostile_parcel_is_taken(tmp_path: Path) -> None:
         parcel.put(first)
     for other in others:
         with pytest.raises(HandoverFileError, match="another file"):
-            drain(b.taking(units, path, other).take())
+            drain(b.taking(units, path, other).merge())
     with pytest.raises(HandoverFileError, match="No such file"):
-        drain(b.taking(units, tmp_path / "none", of).take())
+        drain(b.taking(units, tmp_path / "none", of).merge())
     assert list(b.store.every_row()) == before
     b.close()

@@ -47,11 +47,11 @@ class Box:
         self.open = asyncio.Event()
         self.open.set()
 
-    def kept(self, label: HandoverLabel) -> bool:
+    def is_stored(self, label: HandoverLabel) -> bool:
         """See `file_transport.Inbox`."""
         return label.file_id in self.taken
 
-    async def take(self, label: HandoverLabel, path: Path) -> None:
+    async def merge(self, label: HandoverLabel, path: Path) -> None:
         """See `file_transport.Inbox`."""
         self.calls += 1
         if self.trouble:

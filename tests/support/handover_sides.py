@@ -10,7 +10,7 @@ from pathlib import Path
 from time import sleep
 
 from scrapy_spider_suite.cluster.assignment import Member, OwnerTable, Ring, load_assignment
-from scrapy_spider_suite.cluster.handover.dump import DumpSettlement, HostDump
+from scrapy_spider_suite.cluster.handover.dump import HostDump
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
 from scrapy_spider_suite.cluster.handover.handover_file import HandoverLabel, UnitSet, pack_units
 from scrapy_spider_suite.cluster.handover.load import HostLoad
@@ -104,10 +104,6 @@ class Side:
         """What takes them."""
         return HostLoad(self.context(), units, path, of)
 
-    def forgetting(self, units: UnitSet) -> DumpSettlement:
-        """What forgets them."""
-        return DumpSettlement(self.context(), units)
-
     def known(self) -> dict[str, str]:
         """What of each URL."""
         found = {}
@@ -164,11 +160,7 @@ class Side:
 
 def units_of(kind: str, numbers: Iterable[int] = range(UNITS)) -> UnitSet:
     """Those units of the assignment *kind*."""
-    assignment = load_assignment(kind)
-    return UnitSet(
-        numbers, assignment.unit, by_host=assignment.by_host,
-        slots=kind == "ring",
-    )  # fmt: skip
+    return UnitSet(load_assignment(kind), numbers)
 
 
 def drain(steps: Iterator[bool], waits: int = 5_000) -> int:
@@ -187,8 +179,8 @@ def hand_over(giver: Side, taker: Side, folder: Path) -> None:
     """All that the one knows goes to the other."""
     units, path = units_of("ring"), folder / "parcel"
     drain(giver.giving(units).pack(path, label()))
-    drain(taker.taking(units, path, label()).take())
-    drain(giver.forgetting(units).forget("p1"))
+    drain(taker.taking(units, path, label()).merge())
+    drain(giver.giving(units).forget("p1"))
     for side in (giver, taker):
         side.frontier.flush()
     assert giver.queues() == {}
@@ -259,10 +251,7 @@ class Movers(Agents):
 
     def move(self, giver: str, taker: str, numbers: set[int], parcel: str) -> Iterator[bool]:
         """One hand-over."""
-        units = UnitSet(
-            numbers, self.assignment.unit, by_host=self.assignment.by_host,
-            slots=isinstance(self.assignment, Ring),
-        )  # fmt: skip
+        units = UnitSet(self.assignment, numbers)
         self.held[giver] -= numbers
         self.hold(giver)
         of, path = (
@@ -272,11 +261,11 @@ class Movers(Agents):
         context = self.context(giver)
         yield from HostDump(context, units).pack(path, of)
         taking = HostLoad(self.context(taker), units, path, of)
-        yield from taking.take()
+        yield from taking.merge()
         assert taking.done
         self.held[taker] |= numbers
         self.hold(taker)
-        yield from DumpSettlement(context, units).forget(parcel)
+        yield from HostDump(context, units).forget(parcel)
 
     def context(self, name: str) -> HandoverContext:
         """What hand-overs of an agent work on."""

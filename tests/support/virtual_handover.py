@@ -130,7 +130,7 @@ class Handing(Agents):
 
     def shared(self, name: str) -> FileTransport:
         """Through a folder."""
-        return FolderTransport(self.folder / "shared", "crawl", name, look=0.01)
+        return FolderTransport(self.folder / "shared", "crawl", name, poll=0.01)
 
     # Life
 
@@ -172,7 +172,7 @@ class Handing(Agents):
         )  # fmt: skip
         handover = self.handovers[name] = Handover(
             context, file_transport, self.folder / name / "out", give=self.registry.giving_of(name),
-            look=look,
+            update_holders=look,
         )  # fmt: skip
         changed()
         await file_transport.start(handover.inbox)

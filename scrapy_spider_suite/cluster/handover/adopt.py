@@ -46,6 +46,7 @@ PATIENCE: Final = 120.0
 PACKED_URLS: Final = 200_000
 """URLs of a file made of packs."""
 
+_CALLED_OFF: Final = "sent_called_off"
 _BEAT: Final = 1.0
 _ROWS: Final = 200
 
@@ -92,14 +93,13 @@ async def adopt_directory(
     async def give(units: Units, to: int, epoch: int) -> MovedUnits:
         raise ClusterError(f"{ownership.name} holds units: it is not dead")
 
-    async def look() -> None:
-        ...
+    async def update_holders() -> None: ...
 
     offset = frontier.wall_offset
     context = HandoverContext(
         frontier, store, ownership, lambda: (time.time() - offset, time.time())
     )  # fmt: skip
-    handover = Handover(context, file_transport, folder, give=give, look=look)
+    handover = Handover(context, file_transport, folder, give=give, update_holders=update_holders)
     links, unread = await _requeue_outbox(frontier, Outbox(store.kv("outbox")))
     running = asyncio.create_task(handover.run(crawl))
     try:
@@ -143,54 +143,29 @@ async def _requeue_outbox(frontier: Frontier, outbox: Outbox) -> tuple[int, int]
     return links, unread
 
 
-class _StallClock:
-    """Seconds without progress of *handover*; called-off files are no progress."""
-
-    def __init__(self, handover: Handover) -> None:
-        self._handover = handover
-        self._facts = handover.facts
-        self._progress = handover.progress
-        self.begin()
-
-    def begin(self) -> None:
-        self._taken = self._moved = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - max(self._taken, self._moved)
-
-    def look(self) -> bool:
-        """Return whether more was sent since the last call."""
-        now, off, before = time.monotonic(), "sent_called_off", self._facts
-        facts, progress = self._handover.facts, self._handover.progress
-        if progress != self._progress:
-            self._moved = now
-        if facts.get(off) != before.get(off):
-            self._moved = self._taken
-        self._facts, self._progress = dict(facts), progress
-        taken = {**facts, off: 0} != {**before, off: 0}
-        if taken:
-            self._taken = now
-        return taken
-
-
 async def _until_empty(
     handover: Handover, running: asyncio.Future[None], ownership: Ownership, view: FetchMembership,
     say: Callable[[str], None], patience: float,
 ) -> None:  # fmt: skip
-    quiet = _StallClock(handover)
+    facts, progress = handover.facts, handover.progress
+    sent_at = moved_at = time.monotonic()
     while handover.busy:
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(running), _BEAT)
-        now = await view()
-        if now.epoch != ownership.epoch:
+        known = await view()
+        if known.epoch != ownership.epoch:
             await _update_members(ownership, view)
             handover.poke()
-            quiet.begin()
-        if quiet.look():
-            facts = handover.facts.items()
-            say(", ".join(f"{name.partition('_')[2]}: {n:,}" for name, n in facts))
-        elif quiet.seconds > patience:
+            sent_at = moved_at = time.monotonic()
+        before, facts = facts, handover.facts
+        if handover.progress != progress:
+            progress, moved_at = handover.progress, time.monotonic()
+        if facts.get(_CALLED_OFF) != before.get(_CALLED_OFF):
+            moved_at = sent_at  # a called-off file is no progress
+        if {**facts, _CALLED_OFF: 0} != {**before, _CALLED_OFF: 0}:
+            sent_at = time.monotonic()
+            say(", ".join(f"{name.partition('_')[2]}: {n:,}" for name, n in facts.items()))
+        elif time.monotonic() - max(sent_at, moved_at) > patience:
             raise TransportError(f"nobody has taken anything for {patience:g} s")
 
 
@@ -212,8 +187,7 @@ def states_in_packs(folder: Path, agent: str) -> Iterator[tuple[str, str, UrlSta
 
 async def adopt_packs(
     folder: Path, ownership: Ownership, file_transport: FileTransport, out: Path, *, crawl: str,
-    view: FetchMembership,
-    patience: float = PATIENCE,
+    view: FetchMembership, patience: float = PATIENCE,
 ) -> AdoptionResult:  # fmt: skip
     """Tell the owners the pages that the agent of *ownership*, whose disk is lost, has fetched.
 
@@ -235,7 +209,7 @@ async def adopt_packs(
                 secrets.token_hex(8), crawl, ownership.name, row.name, pack_units(numbers)
             )
             path = out / label.file_id
-            if _write(path, label, portion, ownership, numbers):
+            if _write_states(path, label, portion, ownership, numbers):
                 await _deliver(file_transport, path, label, row.address, patience)
                 files += 1
             path.unlink(missing_ok=True)
@@ -243,10 +217,9 @@ async def adopt_packs(
     return AdoptionResult(files, len(hosts), urls)
 
 
-def _write(
+def _write_states(
     path: Path, label: HandoverLabel, portion: list[tuple[str, str, UrlState]],
-    ownership: Ownership,
-    numbers: frozenset[int],
+    ownership: Ownership, numbers: frozenset[int],
 ) -> int:  # fmt: skip
     count, unit = 0, ownership.assignment.unit
     with HandoverWriter(path, label) as writer:

@@ -1,33 +1,38 @@
 """The sending side of a hand-over: all rows of the hosts of some units, into a file.
 
 Order: the router knows the new owner, the units are held back, `HostDump.pack`; then
-`DumpSettlement.forget` once the receiver keeps the file, or `keep` if it is called off.
+`HostDump.forget` once the receiver keeps the file, or `HostDump.keep` if it is called off.
+
+With a sieve, URLs that are done and have no row go as fingerprints. Fingerprints begin with their
+slot, the unit. The sieve is drained first; fingerprints are forgotten before rows.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from scrapy_spider_suite.cluster.handover.fingerprints import FingerprintDump, item_weight
-from scrapy_spider_suite.cluster.handover.handover_context import (
-    HandoverContext,
-    Steps,
-    refuse_sieve,
-)
+import numpy as np
+
+from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext, Steps
 from scrapy_spider_suite.cluster.handover.handover_file import (
     CLOCK,
+    DROPPED,
     HOST,
     KEPT,
+    PRINTS,
     ROW,
+    SIEVE,
     STATE,
     HandoverLabel,
     HandoverWriter,
     Item,
+    Mask,
     UnitSet,
     unpack_units,
 )
@@ -38,43 +43,61 @@ from scrapy_spider_suite.cluster.handover.row_kinds import (
     kinds_by_host,
     robots_origin,
 )
+from scrapy_spider_suite.cluster.handover.sieve_steps import drain_sieve, with_sieve_locked
 from scrapy_spider_suite.crawl.queue.traps import page_rows
 from scrapy_spider_suite.frontier.entries import LAST, Entry, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.seen.fingerprints import (
+    Rows,
+    bytes_of,
+    indexes_of,
+    mask_of,
+    merge_rows,
+    no_rows,
+    rows_of,
+)
+from scrapy_spider_suite.seen.sieve import Sieve
 from scrapy_spider_suite.store.revisit_plans import RevisitPlan
-from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import PENDING, HostRecord, UrlState, pack_row
-from scrapy_spider_suite.store.seen_index import DONE_200
+from scrapy_spider_suite.store.seen_index import DONE_200, SieveIndex
 from scrapy_spider_suite.store.seen_transfer import archived, bring_back, while_locked
 from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of
 
-MAPPING: Final = "handover"
-"""The mapping of a store that lists dumps and progress of loads."""
 DUMPED: Final = b"g"
 ROWS: Final = 100
 """Rows of a portion: some milliseconds."""
-_RANGES: Final = 50
+PIECE: Final = 1 << 17
+"""Fingerprints compared with rows at a time: 2 MiB."""
 REQUEST_KEY: Final = b"\xff"
 """Begins, behind the host's key, the state keys of requests known by fingerprint."""
+PLAN: Final = b"p"
+"""Begins the key of a revisit plan."""
+
+_RANGES: Final = 50
+_PRINTS: Final = 1 << 10  # fingerprints of an item
+_KEYS: Final = 500  # state keys of a portion: some milliseconds
+
+
+def item_weight(item: Item, sieved: SieveIndex | None) -> int:
+    """Return the number of things in *item*: several for fingerprints."""
+    return len(item[2]) // sieved.width if item[0] == PRINTS and sieved is not None else 1
 
 
 class HostDump:
-    """Writes the rows of *units* to a file. Raises `JobError`: see `refuse_sieve`.
+    """Writes the rows of *units* to a file, then forgets or keeps them.
+
+    Raises `JobError`: see `HandoverContext.refuse_sieve`.
 
     Attributes:
         counts: packed items by kind.
-        printed: the part in the sieve.
     """
 
     def __init__(self, context: HandoverContext, units: UnitSet) -> None:
-        refuse_sieve(context, units)
-        self.printed = FingerprintDump(context, units)
+        context.refuse_sieve(units)
         self._context = context
-        self._store = context.store
-        self._records = context.residents.records
+        self._store, self._records = context.store, context.records
         self._units = units
-        self._kv = context.store.kv(MAPPING)
         self.counts: Counter[int] = Counter()
 
     # Packing
@@ -84,7 +107,7 @@ class HostDump:
 
         Raises `OSError` and the store's errors; then call it again, or `keep`.
         """
-        self._kv.put(DUMPED + label.file_id.encode(), label.units)
+        self._context.kv.put(DUMPED + label.file_id.encode(), label.units)
         # It need not be on the medium: who finds it after a kill looks whether it is whole.
         new = path.with_name(f"{path.name}.new")
         with HandoverWriter(new, label) as writer:
@@ -92,24 +115,30 @@ class HostDump:
                 if isinstance(item, bool):
                     yield item
                     continue
-                self.counts[item[0]] += item_weight(item, self.printed.width)
+                self.counts[item[0]] += item_weight(item, self._store.sieve)
                 if writer.put(item) or not count % ROWS:
                     yield False
         new.replace(path)
 
     def _items(self) -> Iterator[Item | bool]:
-        yield from self.printed.begin()
+        if self._store.sieve is not None:
+            yield from drain_sieve(self._context, self._units.numbers)
+            yield [SIEVE, "", self._store.sieve.width * 8]
+            for dropped, times in self._store.sieve.dropped.items():
+                if self._units.has_host(dropped):
+                    yield [DROPPED, dropped, times]
         jars = self._jars()
         for host in self.hosts():
             if host is None:
                 yield False
                 continue
-            yield from self._of_host(host)
+            yield from self._host_items(host)
             for jar in jars.pop(registered_domain(host), ()):
                 value = self._store.kv("cookies").get(jar)
                 if value is not None:
                     yield [KEPT, host, "cookies", jar, value]
-        yield from self.printed.done()
+        if self._store.sieve is not None:
+            yield from self._fingerprints(self._store.sieve)
         yield from self._robots()
         now, wall = self._context.clock()
         for key, address in list(self._context.workbench.addresses.items()):
@@ -136,15 +165,24 @@ class HostDump:
             if not count % _RANGES:
                 yield None
 
-    def _of_host(self, host: str) -> Iterator[Item | bool]:
+    def _host_items(self, host: str) -> Iterator[Item | bool]:
         if self._units.by_host:
             while not self.park(host):
                 yield True
         record = self._records.get(host)
         yield [HOST, host, record.to_bytes()]
         yield from self._rows(host, record)
-        yield from self._states(host)
-        yield from self._kept(host)
+        for portion in self._states(host):
+            for name, state in portion:
+                if state.state is not State.PENDING:
+                    yield [STATE, host, name, state.to_bytes()]
+            yield False
+        for name in archived(self._store, host):
+            if self._units.by_host or self._units.has(host, name.decode()):
+                yield [STATE, host, name, DONE_200]
+        for rows in self._kept(host):
+            yield from ([KEPT, host, *row] for row in rows)
+            yield False
 
     def park(self, host: str) -> bool:
         """Move all of *host* to disk, where it is not admitted; False: not yet.
@@ -165,10 +203,10 @@ class HostDump:
                 context.health.fail(entry, Event.ELSEWHERE, now)
             clock = resident.next_fetch - now + wall, resident.why
             context.residents.leave(resident, now)
-            context.residents.waiting.leave(host, record)
+            context.waiting.leave(host, record)
             # That of an exclusion would hide when the host was visited.
             record.next_fetch, record.why = clock
-        context.residents.waiting.leave(host, record)
+        context.waiting.leave(host, record)
         self._records.save()
         return True
 
@@ -181,11 +219,11 @@ class HostDump:
                     if leased and not self._context.foreign.counts_as_leased(entry):
                         yield True  # it comes back, or is done
                         break
-                    state = self._waiting(host, entry)
+                    state = self._pending_state(host, entry)
                     yield [ROW, host, pack_row(entry), state, entry.key.startswith(LAST)]
                 after = entry.key
 
-    def _waiting(self, host: str, entry: Entry) -> bytes:
+    def _pending_state(self, host: str, entry: Entry) -> bytes:
         """Return the packed state of *entry*, made pending: a file holds a row or a state."""
         data = self._store.state(entry.identity)
         if data is None:
@@ -198,17 +236,7 @@ class HostDump:
             self._records.save()
         return data
 
-    def _states(self, host: str) -> Iterator[Item | bool]:
-        for portion in self.states(host):
-            for name, state in portion:
-                if state.state is not State.PENDING:
-                    yield [STATE, host, name, state.to_bytes()]
-            yield False
-        for name in archived(self._store, host):
-            if self._units.by_host or self._units.has(host, name.decode()):
-                yield [STATE, host, name, DONE_200]
-
-    def states(self, host: str) -> Iterator[list[tuple[bytes, UrlState]]]:
+    def _states(self, host: str) -> Iterator[list[tuple[bytes, UrlState]]]:
         """Yield portions of the state rows of *host* that go, by the key behind the host's."""
         after = b""
         while portion := list(islice(self._store.states(host_key(host), after), ROWS)):
@@ -223,12 +251,7 @@ class HostDump:
             return False  # nothing says which one it is
         return self._units.has(host, url or name.decode("utf-8", "replace"))
 
-    def _kept(self, host: str) -> Iterator[Item | bool]:
-        for portion in self.kept(host):
-            yield from ([KEPT, host, *row] for row in portion)
-            yield False
-
-    def kept(self, host: str) -> Iterator[list[tuple[str, bytes, bytes]]]:
+    def _kept(self, host: str) -> Iterator[list[tuple[str, bytes, bytes]]]:
         """Yield portions of the other rows of *host* that go: mapping, key, value."""
         for name, part in kinds_by_host():
             kv = self._store.kv(name)
@@ -269,57 +292,72 @@ class HostDump:
             since = portion[-1][0] + b"\0"
             yield False
 
+    def _fingerprints(self, sieved: SieveIndex) -> Iterator[Item | bool]:
+        """Yield fingerprints without a row, once all hosts of the units stand still."""
+        slots, sieve = mask_of(self._units.numbers), sieved.sieve
+        for low, high in sieve.spans(slots, PIECE):
+            read = list[Rows]()
+            yield from with_sieve_locked(
+                self._context, sieved, partial(_read, sieve, slots, low, high, read)
+            )
+            (rows,) = read
+            left = np.ones(len(rows), np.bool_)
+            yield False
+            for known in self._fingerprints_of_rows(sieved, low >> 48, (high - 1 >> 48) + 1):
+                left[indexes_of(rows, known)] = False
+                yield False
+            data, step = bytes_of(rows[left]), _PRINTS * sieved.width
+            for at in range(0, len(data), step):
+                yield [PRINTS, "", data[at : at + step]]
 
-def unfinished_dumps(store: RocksStore) -> dict[str, frozenset[int]]:
-    """Return the units of each file that was neither forgotten nor kept."""
-    rows = store.kv(MAPPING).items(DUMPED)
-    return {key[len(DUMPED) :].decode(): unpack_units(units) for key, units in rows}
+    def _fingerprints_of_rows(self, sieved: SieveIndex, first: int, end: int) -> Iterator[Rows]:
+        for begin, stop in self._units.prefixes(first, end):
+            after = begin
+            while keys := [
+                key for key, _ in islice(self._store.states(b"", after), _KEYS) if key < stop
+            ]:
+                yield rows_of(sieved.prints(keys), sieved.width)
+                after = keys[-1]
 
+    # After the transfer
 
-_PLAN: Final = b"p"
-
-
-class DumpSettlement:
-    """Ends what `HostDump` began, for the same units."""
-
-    def __init__(self, context: HandoverContext, units: UnitSet) -> None:
-        self._context = context
-        self._store = context.store
-        self._records = context.residents.records
-        self._units = units
-        self._dump = HostDump(context, units)
+    def keep(self, file_id: str) -> Steps:
+        """Let the hosts wait here again: the file is called off."""
+        context = self._context
+        for host in self.hosts():
+            if host is None:
+                yield False
+                continue
+            record = self._records.get(host)
+            if record.pending and record.due is None:
+                context.waiting.add(host, record, context.clock()[1])
+                self._records.changed(host, record)
+                self._records.save()
+        self._finish(file_id)
 
     def forget(self, file_id: str) -> Steps:
         """Delete all rows once the receiver keeps the file; idempotent.
 
         Robots.txt and cookies stay: they are bounded, and other hosts of a site use them.
         """
-        yield from self._dump.printed.forget()
-        for host in self._dump.hosts():
+        if self._store.sieve is not None:  # before rows: a URL without both is new again
+            slots, sieve = mask_of(self._units.numbers), self._store.sieve.sieve
+            yield from with_sieve_locked(
+                self._context, self._store.sieve, lambda: sieve.removing(slots)
+            )
+        for host in self.hosts():
             if host is None:
                 yield False
             else:
-                yield from self._forget(host)
+                yield from self._forget_urls(host)
         self._context.states.cache.clear()
-        self._end(file_id)
+        self._finish(file_id)
 
-    def keep(self, file_id: str) -> Steps:
-        for host in self._dump.hosts():
-            if host is None:
-                yield False
-                continue
-            record = self._records.get(host)
-            if record.pending and record.due is None:
-                self._context.residents.waiting.add(host, record, self._context.clock()[1])
-                self._records.changed(host, record)
-                self._records.save()
-        self._end(file_id)
-
-    def _end(self, file_id: str) -> None:
-        self._store.kv(MAPPING).delete(DUMPED + file_id.encode())
+    def _finish(self, file_id: str) -> None:
+        self._context.kv.delete(DUMPED + file_id.encode())
         self._context.flush()
 
-    def _forget(self, host: str) -> Iterator[bool]:
+    def _forget_urls(self, host: str) -> Iterator[bool]:
         if not self._units.by_host:
             # The archive removes whole hosts: what stays has rows until it goes there again.
             for waits in while_locked(self._store.archive, bring_back(self._store, host)):
@@ -328,7 +366,7 @@ class DumpSettlement:
         yield from self._forget_rows(host)
         yield from self._forget_kept(host)
         prefix = host_key(host)
-        for portion in self._dump.states(host):
+        for portion in self._states(host):
             for name, state in portion:
                 if state.state is State.PENDING:
                     self._store.delete_state(prefix + name)
@@ -353,10 +391,10 @@ class DumpSettlement:
             yield False
 
     def _forget_kept(self, host: str) -> Iterator[bool]:
-        for portion in self._dump.kept(host):
+        for portion in self._kept(host):
             for name, key, _ in portion:
-                if name == "revisits" and key.startswith(_PLAN):
-                    self._context.plans.forget(key[len(_PLAN) :])
+                if name == "revisits" and key.startswith(PLAN):
+                    self._context.plans.forget(key[len(PLAN) :])
                 elif name != "traps":
                     self._store.kv(name).delete(key)
             yield False
@@ -365,18 +403,18 @@ class DumpSettlement:
         """Delete the archive's URLs before the record, which a kill would leave."""
         archive, context = self._store.archive, self._context
         if archive is not None:
-            self._context.flush()
+            context.flush()
             while archive.behind or archive.urls.poll():
                 yield True
             archive.remove(host)
+        counters = context.states.counters
         while True:
             record = self._records.get(host)
             done, dead = record.done, record.dead
-            counted = context.states.counters.events.get(Event.SUCCESS, 0)
-            if context.edits.forget_host(host, self._context.clock()[0]):
+            counted = counters.events.get(Event.SUCCESS, 0)
+            if context.edits.forget_host(host, context.clock()[0]):
                 break
             yield True
-        counters = context.states.counters
         # It had no rows that said so.
         left = counted - done
         if left > 0:
@@ -386,3 +424,19 @@ class DumpSettlement:
         counters.dead_hosts -= dead == Event.HOST_DEAD.value
         context.trap_stats.forget(host)
         yield False
+
+
+def _read(
+    sieve: Sieve, slots: Mask, low: int, high: int, into: list[Rows]
+) -> Generator[None, None, None]:
+    pieces = list[Rows]()
+    for rows in sieve.rows(slots, low, high):
+        pieces.append(rows)
+        yield
+    into.append(merge_rows(*pieces) if pieces else no_rows(sieve.words))
+
+
+def unfinished_dumps(context: HandoverContext) -> dict[str, Mask]:
+    """Return the units of each file that was neither forgotten nor kept."""
+    rows = context.kv.items(DUMPED)
+    return {key[len(DUMPED) :].decode(): unpack_units(units) for key, units in rows}

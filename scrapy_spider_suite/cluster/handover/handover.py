@@ -2,7 +2,7 @@
 
 An agent sends units it holds (file, then registry), and rows of units it does not hold. A unit is
 held back (`Ownership.in_transfer`) from packing, or while merging, until the end. The sender
-forgets nothing before the receiver keeps it; each step is idempotent, so a file can be called off.
+forgets nothing before the receiver stores it; each step is idempotent, so a file can be called off.
 """
 
 from __future__ import annotations
@@ -12,33 +12,37 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from scrapy_spider_suite.cluster.assignment import Units
 from scrapy_spider_suite.cluster.handover.dump import HostDump, unfinished_dumps
-from scrapy_spider_suite.cluster.handover.handover_context import (
-    ForeignUnits,
-    HandoverContext,
-    Mask,
-    Steps,
-    drain_sieve,
-    refuse_sieve,
-    unit_mask,
-)
+from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext, Steps, logger
 from scrapy_spider_suite.cluster.handover.handover_file import (
+    HOST,
+    KEPT,
+    PRINTS,
+    ROW,
+    STATE,
     FileTransport,
     HandoverLabel,
+    Mask,
     pack_units,
     read_label,
 )
-from scrapy_spider_suite.cluster.handover.load import HostLoad
+from scrapy_spider_suite.cluster.handover.load import Conflicts
 from scrapy_spider_suite.cluster.handover.receiver import Receiver
-from scrapy_spider_suite.cluster.handover.sender import GiveUnits, OutgoingFile, Sender
-from scrapy_spider_suite.errors import HandoverFileError
+from scrapy_spider_suite.cluster.handover.sieve_steps import drain_sieve
+from scrapy_spider_suite.cluster.registry import MovedUnits
+from scrapy_spider_suite.errors import FencedError, HandoverFileError, RegistryError, TransportError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.runtime.tasks import cancel_tasks, wait_at_most
+from scrapy_spider_suite.runtime.text import counted
 
 FILE_URLS: Final = 50_000
 """URLs of a file, unless one unit has more: bounds standstill of hosts and disk use."""
@@ -46,10 +50,29 @@ FILE_URLS: Final = 50_000
 MAX_PASSES: Final = 8
 """Most files for all units where each file takes a pass over the store."""
 
-_NONE: Final = HandoverLabel("", "", "", "", b"")
+SILENCE: Final = 30.0
+"""Seconds without progress after which a file is called off."""
 
-_LOOK: Final = 1.0  # seconds between two checks for due hand-overs
+_CHECK: Final = 1.0  # seconds between two checks: for due hand-overs, and of a file under way
 _FIRST, _MOST = 2.0, 60.0  # seconds until a failed receiver is tried again: at first, and at most
+
+GiveUnits = Callable[[Units, int, int], Awaitable[MovedUnits]]
+
+
+@dataclass(slots=True, eq=False)
+class OutgoingFile:
+    label: HandoverLabel
+    path: Path
+    number: int  # of the receiver
+    mask: Mask
+    size: int = 0  # bytes that the receiver stores
+    stale: bool = False  # this agent owns some of the units again: more rows may have come
+    begun: float = field(default_factory=time.perf_counter)
+    counts: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def urls(self) -> int:
+        return self.counts[ROW] + self.counts[STATE] + self.counts[PRINTS]
 
 
 class Handover:
@@ -60,64 +83,68 @@ class Handover:
     Args:
         folder: of this agent alone, for outgoing files.
         give: `AgentRegistry.give`.
-        look: updates the holders; raises as the registry does.
+        update_holders: raises as the registry does.
 
     Raises:
-        JobError: see `refuse_sieve`.
+        JobError: see `HandoverContext.refuse_sieve`.
         OSError: the folder cannot be made.
     """
 
     def __init__(
         self, context: HandoverContext, transport: FileTransport, folder: Path, *,
-        give: GiveUnits, look: Callable[[], Awaitable[None]],
+        give: GiveUnits, update_holders: Callable[[], Awaitable[None]],
     ) -> None:  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
-        refuse_sieve(context, context.units(np.zeros(UNITS, np.bool_)))
+        context.refuse_sieve(context.units(_no_units()))
+        self.inbox = Receiver(context)
         self._context = context
-        ownership = self._ownership = context.ownership
+        self._transport = transport
         self._folder = folder
-        self._foreign = ForeignUnits(ownership)
-        self._counters = transport.counters
-        self._sender = Sender(context, transport, give, look, self._foreign)
-        self.inbox = Receiver(context, self._foreign)
-        self._left = self._begun()
-        self._merged = HostLoad(context, context.units(np.ones(UNITS, np.bool_)), Path(), _NONE)
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._give, self._update_holders = give, update_holders
+        ownership = self._ownership = context.ownership
+        self._foreign = context.foreign_units
+        self._sent: Counter[str] = Counter()
+        self._open: list[OutgoingFile] = []
+        self._tasks: dict[int, asyncio.Task[None]] = {}  # by the number of the receiver
+        self._search: asyncio.Task[None] | None = None
         self._waits: dict[int, tuple[float, float]] = {}
         self._poked = asyncio.Event()
-        self._broken = self._merged.broken_off
-        ownership.in_transfer[:] = self._broken
+        self._owner_masks = (-1, dict[int, Mask]())
+        self._dropped = _no_units()  # of files whose sending failed
+        self._left = unfinished_dumps(context)
+        self._conflicts = Conflicts(context)
+        self._broken_off = self._conflicts.left
+        ownership.in_transfer[:] = self._broken_off
         for mask in self._left.values():
             ownership.in_transfer |= mask
         ownership.refresh()
         self.poke()
 
-    # What is asked
-
     @property
     def busy(self) -> bool:
         """Whether a hand-over is due or under way, or that is unknown yet."""
-        if self._left or self._tasks or self._looking is not None or self.inbox.at_work:
+        if self._left or self._tasks or self._search is not None or self.inbox.at_work:
             return True
         return bool(self._foreign.unknown().any()) or bool(self._due())
 
     @property
     def facts(self) -> dict[str, int]:
-        counts = Counter({f"sent_{name}": n for name, n in self._sender.counts.items()})
-        counts.update({f"received_{name}": n for name, n in self.inbox.counts.items()})
-        return dict(counts)
+        """Files, units, hosts, urls, bytes, called_off; by direction."""
+        facts = {f"sent_{name}": n for name, n in self._sent.items()}
+        return facts | {f"received_{name}": n for name, n in self.inbox.counts.items()}
 
     @property
     def progress(self) -> int:
         """A number that changes with any progress, also within a file."""
-        counters = self._counters
-        return self._context.runner.portions + counters.bytes_out + counters.signs
+        counters = self._transport.counters
+        return self._context.portions + counters.bytes_out + counters.signs
 
     def poke(self) -> None:
         """Ownership or holders changed: called at once, before any row comes."""
-        self._foreign.note()
-        self._sender.note()
+        own = self._ownership.own
+        self._foreign.mark_arriving(own | self._ownership.mine)
+        for outgoing in self._open:
+            outgoing.stale = outgoing.stale or bool((own & outgoing.mask).any())
         self._poked.set()
 
     # Life
@@ -132,24 +159,21 @@ class Handover:
         try:
             await self._undo()
             while True:
-                self._look()
-                await wait_at_most(self._poked, _LOOK)
+                self._begin_due()
+                await wait_at_most(self._poked, _CHECK)
                 self._poked.clear()
         finally:
-            await cancel_tasks(*self._tasks.values(), self._looking)
+            await cancel_tasks(*self._tasks.values(), self._search)
             self._tasks.clear()
-            self._looking = None
-            self._left = self._begun()
-
-    def _begun(self) -> dict[str, Mask]:
-        found = unfinished_dumps(self._context.store)
-        return {name: unit_mask(units) for name, units in found.items()}
+            self._search = None
+            self._left = unfinished_dumps(self._context)
 
     async def _undo(self) -> None:
-        if self._broken:
-            self._broken = False  # what is marked later is of a merge that goes on
-            await self._context.run_durably(self._merged.settle)
-            held = np.logical_or.reduce([np.zeros(UNITS, np.bool_), *self._left.values()])
+        """Call off the files of an earlier run: more rows may have come since."""
+        if self._broken_off:
+            self._broken_off = False  # what is marked later is of a merge that goes on
+            await self._context.run_durably(self._conflicts.settle)
+            held = np.logical_or.reduce([_no_units(), *self._left.values()])
             self._context.release(~held)
         for name, mask in list(self._left.items()):
             path = self._folder / name
@@ -157,35 +181,51 @@ class Handover:
                 label = await asyncio.to_thread(read_label, path)
             except HandoverFileError:
                 label = self._label(name, "", mask)
-            await self._sender.call_off(OutgoingFile(label, path, 0, mask))
+            await self._settle(OutgoingFile(label, path, 0, mask), stored=False)
             del self._left[name]
-        self._sender.let_go()
+        self._context.release(self._dropped)
+        self._dropped[:] = False
         for path in self._folder.iterdir():
             if path.is_file():
                 path.unlink()
 
-    # What is to go
+    # Due hand-overs
 
-    def _look(self) -> None:
+    def _begin_due(self) -> None:
         for number, task in list(self._tasks.items()):
             if task.done():
                 del self._tasks[number]
                 task.result()
-        if self._looking is not None and self._looking.done():
-            done, self._looking = self._looking, None
+        if self._search is not None and self._search.done():
+            done, self._search = self._search, None
             done.result()
-        if self._looking is None and (unknown := self._foreign.unknown()).any():
-            self._looking = asyncio.get_running_loop().create_task(self._find(unknown))
+        if self._search is None and (unknown := self._foreign.unknown()).any():
+            self._search = asyncio.get_running_loop().create_task(self._search_rows(unknown))
         now = time.monotonic()
         for number, mask in self._due().items():
             if number not in self._tasks and self._waits.get(number, (0.0, 0.0))[0] <= now:
-                outgoing = self._outgoing_file(number, self._portion(mask))
-                self._begin(self._sender.send(outgoing), number)
+                row, part = self._ownership.record(number), self._portion(mask)
+                label = self._label(secrets.token_hex(8), "" if row is None else row.name, part)
+                outgoing = OutgoingFile(label, self._folder / label.file_id, number, part)
+                task = asyncio.get_running_loop().create_task(self._send_or_wait(outgoing))
+                task.add_done_callback(lambda done: self.poke())
+                self._tasks[number] = task
 
     def _due(self) -> dict[int, Mask]:
         free = (self._ownership.mine | self._foreign.found) & ~self._ownership.in_transfer
-        masks = {number: mask & free for number, mask in self._sender.masks_of_owners().items()}
+        masks = {number: mask & free for number, mask in self._masks_of_owners().items()}
         return {number: mask for number, mask in masks.items() if mask.any()}
+
+    def _masks_of_owners(self) -> dict[int, Mask]:
+        """Return the units of each other owner, by its number."""
+        epoch, found = self._owner_masks
+        if epoch != self._ownership.epoch:
+            found = {}
+            for number, units in self._ownership.units_of_others().items():
+                found[number] = _no_units()
+                found[number][units] = True
+            self._owner_masks = self._ownership.epoch, found
+        return found
 
     def _portion(self, mask: Mask) -> Mask:
         counters, units = self._context.states.counters, self._context.units(mask)
@@ -194,34 +234,18 @@ class Handover:
         most = max(1, FILE_URLS * held // max(1, urls))
         if not units.slots:
             most = max(most, UNITS // MAX_PASSES)
-        part = np.zeros(UNITS, np.bool_)
+        part = _no_units()
         part[np.flatnonzero(mask)[:most]] = True
         return part
-
-    def _outgoing_file(self, number: int, mask: Mask) -> OutgoingFile:
-        row = self._ownership.record(number)
-        label = self._label(secrets.token_hex(8), "" if row is None else row.name, mask)
-        return OutgoingFile(label, self._folder / label.file_id, number, mask)
 
     def _label(self, file_id: str, receiver: str, mask: Mask) -> HandoverLabel:
         units = pack_units(np.flatnonzero(mask).tolist())
         return HandoverLabel(file_id, self._context.crawl_id, self._ownership.name, receiver, units)
 
-    def _begin(self, sending: Awaitable[bool], number: int) -> None:
-        async def work() -> None:
-            if await sending:
-                self._waits.pop(number, None)
-                return
-            wait = min(_MOST, 2 * self._waits.get(number, (0.0, _FIRST / 2))[1])
-            self._waits[number] = time.monotonic() + wait, wait
-
-        task = asyncio.get_running_loop().create_task(work())
-        task.add_done_callback(lambda done: self.poke())
-        self._tasks[number] = task
-
-    async def _find(self, unknown: Mask) -> None:
-        self._foreign.begin()
-        context, found = self._context, np.zeros(UNITS, np.bool_)
+    async def _search_rows(self, unknown: Mask) -> None:
+        """Find the rows of *unknown* foreign units."""
+        self._foreign.begin_search()
+        context, found = self._context, _no_units()
         units, unit = context.units(unknown), self._ownership.assignment.unit
 
         def steps() -> Steps:
@@ -236,4 +260,169 @@ class Handover:
                     return
 
         await context.run_durably(steps)
-        self._foreign.looked(unknown, found)
+        self._foreign.end_search(unknown, found)
+
+    # One file
+
+    async def _send_or_wait(self, outgoing: OutgoingFile) -> None:
+        number = outgoing.number
+        if await self._send(outgoing):
+            self._waits.pop(number, None)
+        else:
+            wait = min(_MOST, 2 * self._waits.get(number, (0.0, _FIRST / 2))[1])
+            self._waits[number] = time.monotonic() + wait, wait
+
+    async def _send(self, outgoing: OutgoingFile) -> bool:
+        """Pack, send and settle one file; False: called off, or impossible now."""
+        self._open.append(outgoing)
+        try:
+            self._context.hold_back(outgoing.mask)
+            stored = await self._pack(outgoing) and await self._deliver(outgoing)
+            return await self._settle(outgoing, stored=stored)
+        except BaseException:  # a task that is cancelled, most of all
+            self._dropped |= outgoing.mask
+            raise
+        finally:
+            self._open.remove(outgoing)
+
+    def _is_wanted(self, outgoing: OutgoingFile) -> bool:
+        """Whether the receiver still owns units of the file, and it is complete."""
+        if outgoing.stale:
+            return False
+        owned = self._masks_of_owners().get(outgoing.number)
+        return owned is not None and bool((owned & outgoing.mask).any())
+
+    async def _pack(self, outgoing: OutgoingFile) -> bool:
+        context = self._context
+        units = context.units(outgoing.mask)
+
+        def pack() -> Steps:
+            dump = HostDump(context, units)
+            outgoing.counts = dump.counts
+            return dump.pack(outgoing.path, outgoing.label)
+
+        try:
+            return await context.run_durably(pack, lambda: self._is_wanted(outgoing))
+        except OSError as error:
+            context.warnings.say("pack", f"{outgoing.path}: {error.strerror}")
+            return False
+
+    async def _deliver(self, outgoing: OutgoingFile) -> bool:
+        counts, label, warnings = outgoing.counts, outgoing.label, self._context.warnings
+        by_host = self._ownership.assignment.by_host
+        if not (outgoing.urls or (by_host and counts[HOST] + counts[KEPT])):
+            return True
+        logger.info(
+            "sending hand-over file %s to %s: %s, %s, %s, %d bytes", label.file_id, label.receiver,
+            counted(int(outgoing.mask.sum()), "unit"), counted(counts[HOST], "host"),
+            counted(outgoing.urls, "URL"), outgoing.path.stat().st_size,
+        )  # fmt: skip
+        loop, counters = asyncio.get_running_loop(), self._transport.counters
+        heard, sent, wait = loop.time(), counters.sent(label), _CHECK
+        while self._is_wanted(outgoing):
+            try:
+                if await self._try_once(outgoing):
+                    return True
+            except HandoverFileError as error:
+                logger.warning("hand-over file %s cannot be received: %s", label.file_id, error)
+                return False
+            except TransportError as error:
+                warnings.say(f"to {label.receiver}", error)
+                if (now := counters.sent(label)) != sent:
+                    heard, sent, wait = loop.time(), now, _CHECK
+                elif loop.time() - heard > SILENCE:
+                    return False
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, SILENCE / 2)
+        return False
+
+    async def _try_once(self, outgoing: OutgoingFile) -> bool:
+        row = self._ownership.record(outgoing.number)
+        if row is None:
+            return False
+        delivery = asyncio.ensure_future(
+            self._transport.deliver(outgoing.path, outgoing.label, row.address)
+        )
+        try:
+            while not (await asyncio.wait([delivery], timeout=_CHECK))[0]:
+                if not self._is_wanted(outgoing):
+                    return False
+            delivery.result()
+            outgoing.size = outgoing.path.stat().st_size
+        finally:
+            delivery.cancel()
+            await asyncio.wait([delivery])
+        return True
+
+    # After the transfer
+
+    async def _settle(self, outgoing: OutgoingFile, *, stored: bool) -> bool:
+        """Forget the rows that the receiver has *stored*, keep the others; False: called off."""
+        context, mask, file_id = self._context, outgoing.mask, outgoing.label.file_id
+        if stored:
+            await self._transfer_units(outgoing)
+        # What is not forgotten, and not this agent's, is found and goes once more.
+        stays = mask & self._ownership.mine if stored and not outgoing.stale else mask
+        goes = mask & ~stays
+        if stays.any():
+            # First, since it is what must not be left out if a kill comes in between.
+            kept = HostDump(context, context.units(stays))
+            await context.run_durably(partial(kept.keep, file_id))
+        if goes.any():
+            dump = HostDump(context, context.units(goes))
+            forget = partial(dump.forget, file_id)
+            if await context.run_durably(forget, lambda: not outgoing.stale):
+                self._foreign.mark_empty(goes)
+            else:
+                await context.run_durably(partial(dump.keep, file_id))
+        self._transport.withdraw(outgoing.label)
+        with suppress(OSError):
+            outgoing.path.unlink(missing_ok=True)
+        context.release(mask)
+        gone = bool(goes.any())
+        self._report(outgoing, gone=gone)
+        return gone
+
+    async def _transfer_units(self, outgoing: OutgoingFile) -> None:
+        ownership, warnings = self._ownership, self._context.warnings
+        wait = _CHECK / 4
+        while not outgoing.stale:
+            owned = self._masks_of_owners().get(outgoing.number, _no_units())
+            units = np.flatnonzero(outgoing.mask & ownership.mine & owned).astype(np.uint16)
+            if not len(units):
+                return
+            try:
+                moved = await self._give(units, outgoing.number, ownership.epoch)
+                await self._update_holders()
+            except FencedError as error:
+                if not error.again:
+                    raise
+            except RegistryError as error:
+                warnings.say("registry", error)
+            else:
+                warnings.over("registry")
+                if not moved.why:
+                    return
+            # Others are members by now, which this agent is about to hear; or Redis is away.
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, 5 * _CHECK)
+
+    def _report(self, outgoing: OutgoingFile, *, gone: bool) -> None:
+        label, seconds = outgoing.label, time.perf_counter() - outgoing.begun
+        if not gone:
+            self._sent["called_off"] += 1
+            logger.info("hand-over file %s to %s is called off", label.file_id, label.receiver)
+            return
+        hosts, urls, units = outgoing.counts[HOST], outgoing.urls, int(outgoing.mask.sum())
+        self._sent.update(
+            files=int(outgoing.size > 0), units=units, hosts=hosts, urls=urls, bytes=outgoing.size
+        )
+        self._context.warnings.over(f"to {label.receiver}")
+        logger.info(
+            "sent hand-over file %s to %s: %s, %s, %s, in %.1f s", label.file_id, label.receiver,
+            counted(units, "unit"), counted(hosts, "host"), counted(urls, "URL"), seconds,
+        )  # fmt: skip
+
+
+def _no_units() -> Mask:
+    return np.zeros(UNITS, np.bool_)

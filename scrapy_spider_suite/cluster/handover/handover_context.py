@@ -1,21 +1,16 @@
-"""What both sides of a hand-over share. Long work is a generator of steps, or runs in a thread."""
+"""What all parts of a hand-over share. Long work is a generator of steps, or runs in a thread."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Generator
 from contextlib import closing
-from itertools import islice
-from threading import Event
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from scrapy_spider_suite.cluster.assignment import Ring
-from scrapy_spider_suite.cluster.handover.handover_file import UnitSet
+from scrapy_spider_suite.cluster.handover.handover_file import Mask, UnitSet
 from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, UrlEdits
 from scrapy_spider_suite.errors import JobError, StoreWriteError
@@ -23,169 +18,27 @@ from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State
 from scrapy_spider_suite.runtime.event_loop import TimeSlices
 from scrapy_spider_suite.runtime.tasks import WarnOnce
-from scrapy_spider_suite.seen.sieve import Flush
-from scrapy_spider_suite.store.revisit_plans import RevisitPlans
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
-from scrapy_spider_suite.store.seen_index import SieveIndex
-from scrapy_spider_suite.store.seen_transfer import SieveQueue, SieveRows, unpack
 
-WAIT: Final = 0.05
-"""Seconds until waiting work is tried again."""
-
-
-class StepRunner:
-    """Runs one job of steps at a time, in `TimeSlices`.
-
-    *between* is called after each slice, and may raise anything.
-
-    Attributes:
-        portions: steps done, except waits.
-    """
-
-    def __init__(self, between: Callable[[], None] = lambda: None) -> None:
-        self._between = between
-        self._one = asyncio.Lock()
-        self.portions = 0
-
-    async def run(
-        self, steps: Iterator[bool], goes_on: Callable[[], bool] = lambda: True
-    ) -> bool:
-        """Run *steps*, which yield whether they wait, while *goes_on*; return whether all were
-        done.
-        """
-        while True:
-            async with self._one:
-                turns, waits = TimeSlices(), False
-                while not (waits or turns.is_over):
-                    if not goes_on():
-                        return False
-                    if (found := next(steps, None)) is None:
-                        return True
-                    waits = found
-                    self.portions += not waits
-                self._between()
-                await turns.yield_turn()
-            if waits:
-                await asyncio.sleep(WAIT)
-
+logger = logging.getLogger("scrapy_spider_suite.cluster.handover.handover")
 
 Steps = Generator[bool, None, None]
 """Portions of work; True: it waits."""
 Clock = Callable[[], tuple[float, float]]
 """Returns the time of the frontier, and wall time."""
 
-_ROWS: Final = 10  # rows of links checked in a step
-_AT_ONCE: Final = 0.004  # seconds for which a step itself waits for a thread
+MAPPING: Final = "handover"
+"""The mapping of a store that lists dumps and progress of loads."""
 
-
-def drain_sieve(context: HandoverContext, slots: Container[int] | None = None) -> Steps:
-    """Let the sieve decide all waiting links; new ones become pending.
-
-    With *slots*, only if a link leads to a host there. Several callers may step one flush. Raises
-    `StoreWriteError`; call again to go on.
-    """
-    sifter = context.states.sieve_queue
-    if sifter is None:
-        return
-    end = sifter.end
-    if slots is not None and not (yield from _waits(context.store, sifter, slots)):
-        return
-    while sifter.first < end:
-        context.flush()
-        if sifter.begin() is None and not sifter.decided:
-            yield True  # somebody holds it
-        yield from finish_flush(context)
-
-
-def finish_flush(context: HandoverContext) -> Steps:
-    """Finish a flush under way: until the next step a known URL without a row is done."""
-    sifter = context.states.sieve_queue
-    while sifter is not None and (flush := sifter.under_way) is not None:
-        if flush.decided:
-            next(context.sift(context.clock()[0]), None)
-        else:
-            # It may be that nobody is at it: it has failed, and waits for its time.
-            context.flush()
-            yield from run_in_thread(_run(context.store, flush))
-        if sifter.under_way is flush:
-            yield False
-
-
-def _waits(
-    store: RocksStore, sifter: SieveQueue, slots: Container[int]
-) -> Generator[bool, None, bool]:
-    after = 0
-    while rows := list(islice(SieveRows(store).items(max(after, sifter.first)), _ROWS)):
-        for number, row in rows:
-            _, keys = unpack(number, row)
-            if any(key and int.from_bytes(key[:2], "big") in slots for key in keys):
-                return True
-            after = number + len(keys)
-        yield False
-    return False
-
-
-def with_sieve_locked(
-    context: HandoverContext, sieved: SieveIndex, work: Callable[[], Generator[Any, None, None]]
-) -> Steps:
-    """Run the steps of *work* in a thread while no flush runs or can begin."""
-    while not sieved.lock():
-        flush = sieved.sieve.under_way
-        if flush is None or flush.decided:
-            yield True  # somebody else holds it
-        else:
-            context.flush()
-            yield from run_in_thread(_run(context.store, flush))
-    try:
-        yield from run_in_thread(work())
-    finally:
-        sieved.unlock()
-
-
-def _run(store: RocksStore, flush: Flush) -> Generator[None, None, None]:
-    store.sync_log()
-    while flush.step():
-        yield
-
-
-def run_in_thread(steps: Generator[Any, None, None]) -> Steps:
-    """Run all *steps* in a thread that can be stopped between two; raises what they raise."""
-    stop = Event()
-
-    def run() -> None:
-        with closing(steps):
-            for _ in steps:
-                if stop.is_set():
-                    return
-
-    with ThreadPoolExecutor(1, "suite-hand-over") as threads:
-        done = threads.submit(run)
-        try:
-            wait([done], _AT_ONCE)
-            while not done.done():
-                yield True
-        finally:
-            stop.set()
-        done.result()
-
+WAIT: Final = 0.05
+"""Seconds until waiting work is tried again."""
 
 BACKLOG: Final = 2_000
 """Operations on the store after which they are written."""
 
 RETRY: Final = 1.0
 """Seconds until a store that failed to write is tried again."""
-
-Mask = npt.NDArray[np.bool_]
-"""For each unit whether it is meant."""
-
-logger = logging.getLogger("scrapy_spider_suite.cluster.handover.handover")
-
-
-def unit_mask(numbers: frozenset[int]) -> Mask:
-    mask = np.zeros(UNITS, np.bool_)
-    mask[list(numbers)] = True
-    return mask
 
 
 class HandoverContext:
@@ -197,7 +50,7 @@ class HandoverContext:
 
     Attributes:
         crawl_id: set before the first hand-over.
-        runner: runs all steps.
+        portions: steps done, except waits.
     """
 
     def __init__(
@@ -206,36 +59,33 @@ class HandoverContext:
         open_sieve: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         self.store, self.ownership, self.clock = store, ownership, clock
+        self.kv = store.kv(MAPPING)
         self.workbench, self.residents = frontier.workbench, frontier.residents
+        self.records, self.waiting = self.residents.records, self.residents.waiting
         self.states, self.health = frontier.states, frontier.health
         self.foreign, self.plans = frontier.leases.foreign, frontier.planner.revisits
         self.trap_stats, self.edits = frontier.trap_stats, UrlEdits(frontier, store)
         self.flush, self.sift = frontier.flush, frontier.admission.sift
         self.open_sieve = open_sieve
+        self.foreign_units = ForeignUnits(ownership)
         self.crawl_id = ""
-        self.runner = StepRunner(self._relieve)
+        self.portions = 0
         self.warnings = WarnOnce(logger, "hand-over")
         self._changed = changed
+        self._one_job = asyncio.Lock()
 
     def units(self, mask: Mask) -> UnitSet:
-        assignment = self.ownership.assignment
-        numbers: list[int] = np.flatnonzero(mask).tolist()
-        return UnitSet(
-            numbers, assignment.unit, by_host=assignment.by_host,
-            slots=isinstance(assignment, Ring),
-        )  # fmt: skip
+        return UnitSet(self.ownership.assignment, np.flatnonzero(mask).tolist())
 
     def hold_back(self, mask: Mask) -> None:
         """Stop fetches from the units of *mask* until `release`."""
         self.ownership.in_transfer |= mask
-        self._held()
+        self.ownership.refresh()
+        self._changed()
 
     def release(self, mask: Mask) -> None:
         """Allow fetches from held units of *mask* again."""
         self.ownership.in_transfer &= ~mask
-        self._held()
-
-    def _held(self) -> None:
         self.ownership.refresh()
         self._changed()
 
@@ -243,7 +93,7 @@ class HandoverContext:
         self, make: Callable[[], Steps], goes_on: Callable[[], bool] = lambda: True, *,
         tries: int = 0,
     ) -> bool:  # fmt: skip
-        """Run the steps of *make* and write the store; see `StepRunner.run`.
+        """Run the steps of *make* while *goes_on*, and write the store; return whether all ran.
 
         After a failed write they run again. Raises `StoreWriteError` after *tries* failures; 0:
         never.
@@ -253,7 +103,7 @@ class HandoverContext:
             try:
                 self.flush()  # nothing is added to what cannot be written
                 with closing(make()) as steps:
-                    done = await self.runner.run(steps, goes_on)
+                    done = await self._run(steps, goes_on)
                 self.flush()
             except StoreWriteError as error:
                 self.warnings.say("store", error)
@@ -265,9 +115,44 @@ class HandoverContext:
                 self.warnings.over("store")
                 return done
 
-    def _relieve(self) -> None:
-        if self.store.backlog > BACKLOG:
-            self.flush()
+    async def _run(self, steps: Steps, goes_on: Callable[[], bool]) -> bool:
+        while True:
+            async with self._one_job:
+                turns, waits = TimeSlices(), False
+                while not (waits or turns.is_over):
+                    if not goes_on():
+                        return False
+                    if (found := next(steps, None)) is None:
+                        return True
+                    waits = found
+                    self.portions += not waits
+                if self.store.backlog > BACKLOG:
+                    self.flush()
+                await turns.yield_turn()
+            if waits:
+                await asyncio.sleep(WAIT)
+
+    # Rules of both sides
+
+    def refuse_sieve(self, units: UnitSet) -> None:
+        """Raise `JobError` if fingerprints of *units* do not lie together."""
+        if self.store.sieve is not None and not units.slots:
+            raise JobError(
+                "with SUITE_SEEN_STORE = 'sieve' hosts can be handed over with "
+                "SUITE_ASSIGNMENT = 'ring' only"
+            )
+
+    def restore_revisit(self, identity: bytes) -> None:
+        """Let an unvisited page that left its queue wait for its planned revisit."""
+        plan = self.plans.get(identity)
+        if plan is not None and not self.plans.waits(identity, plan):
+            self.plans.forget(identity)
+            self.plans.import_plan(identity, plan, waits=True)
+
+    def unqueue(self, entry: Entry) -> bool:
+        """Remove a pending *entry*, also one that waits for its new owner."""
+        self.foreign.release(entry)
+        return self.edits.remove(entry)
 
 
 class ForeignUnits:
@@ -276,30 +161,26 @@ class ForeignUnits:
     def __init__(self, ownership: Ownership) -> None:
         self.found: Mask = np.zeros(UNITS, np.bool_)
         self._clean: Mask = np.zeros(UNITS, np.bool_)  # nothing lies here, and nothing comes
-        self._came: Mask = np.zeros(UNITS, np.bool_)  # since the last `begin`
+        self._came: Mask = np.zeros(UNITS, np.bool_)  # since the last `begin_search`
         self._ownership = ownership
 
-    def come(self, mask: Mask) -> None:
+    def mark_arriving(self, mask: Mask) -> None:
         self._clean &= ~mask
         self.found &= ~mask
         self._came |= mask
 
-    def gone(self, mask: Mask) -> None:
+    def mark_empty(self, mask: Mask) -> None:
         self._clean |= mask
         self.found &= ~mask
-
-    def note(self) -> None:
-        """Members or holders changed; called before any row comes."""
-        self.come(self._ownership.own | self._ownership.mine)
 
     def unknown(self) -> Mask:
         ownership = self._ownership
         return ~(ownership.own | ownership.mine | ownership.in_transfer | self._clean | self.found)
 
-    def begin(self) -> None:
+    def begin_search(self) -> None:
         self._came[:] = False
 
-    def looked(self, mask: Mask, found: Mask) -> None:
+    def end_search(self, mask: Mask, found: Mask) -> None:
         """The search of *mask* has found rows in units of *found*."""
         self.found |= found & ~self._came
         self._clean |= mask & ~found & ~self._came
@@ -320,20 +201,3 @@ def is_forced(entry: Entry, state: UrlState) -> bool:
     if not entry.flags & _DONT_FILTER:
         return False
     return not entry.flags & _START or state.event in _ENDED
-
-
-def restore_revisit(revisits: RevisitPlans, identity: bytes) -> None:
-    """Let an unvisited page that left its queue wait for its planned revisit."""
-    plan = revisits.get(identity)
-    if plan is not None and not revisits.waits(identity, plan):
-        revisits.forget(identity)
-        revisits.import_plan(identity, plan, waits=True)
-
-
-def refuse_sieve(context: HandoverContext, units: UnitSet) -> None:
-    """Raise `JobError` if fingerprints of *units* do not lie together."""
-    if context.store.sieve is not None and not units.slots:
-        raise JobError(
-            "with SUITE_SEEN_STORE = 'sieve' hosts can be handed over with "
-            "SUITE_ASSIGNMENT = 'ring' only"
-        )

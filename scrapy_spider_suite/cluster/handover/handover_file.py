@@ -22,7 +22,8 @@ import os
 import re
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -31,11 +32,13 @@ from urllib.parse import quote
 
 import msgpack  # type: ignore[import-untyped]
 import numpy as np
+import numpy.typing as npt
 import xxhash
 from backports import zstd
 
-from scrapy_spider_suite.cluster.messages import RefusalCounters, encode_name
-from scrapy_spider_suite.errors import HandoverFileError, TransportError
+from scrapy_spider_suite.cluster.assignment import Assignment, Ring
+from scrapy_spider_suite.cluster.messages import RefusalCounters, decompress, encode_name
+from scrapy_spider_suite.errors import HandoverFileError, MessageError, TransportError
 from scrapy_spider_suite.frontier.entries import UNITS
 
 MAGIC: Final = b"SUITE-H\1"
@@ -46,13 +49,16 @@ RAW_MAX: Final = 64 << 20
 
 _HEAD: Final = struct.Struct(">IIQ")
 _LEVEL: Final = 3
-_OPTIONS: Final[Mapping[int, int]] = {zstd.DecompressionParameter.window_log_max: 23}
+_UNREADABLE: Final = (MessageError, ValueError, TypeError, RecursionError, msgpack.UnpackException)
 
 HOST, ROW, STATE, KEPT, CLOCK, SIEVE, DROPPED, PRINTS = range(8)
 """Kinds of items: host record, pending URL, done or failed URL, row of a mapping, clock of an
 address; bits of the fingerprints, drops of a host, fingerprints."""
 
 Item = list[Any]
+
+Mask = npt.NDArray[np.bool_]
+"""For each unit whether it is meant."""
 
 
 class HandoverLabel(NamedTuple):
@@ -102,21 +108,15 @@ class HandoverWriter:
         self._file.write(_HEAD.pack(len(frame), len(raw), sum_) + frame)
         self._at += _HEAD.size + len(frame)
 
-    def finish(self) -> None:
-        self._cut()
-        self._chunk(msgpack.packb([]))
-
-    def close(self) -> None:
-        """Close the file; an unfinished one is to be removed."""
-        self._file.close()
-
     def __enter__(self) -> HandoverWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Finish the file, unless an error broke it off."""
         if kind is None:
-            self.finish()
-        self.close()
+            self._cut()
+            self._chunk(msgpack.packb([]))
+        self._file.close()
 
 
 class HandoverReader:
@@ -136,7 +136,7 @@ class HandoverReader:
             if self._file.read(len(MAGIC)) != MAGIC:
                 raise HandoverFileError(f"{path} is no hand-over file of this version")
             row, self.first = self._chunk(len(MAGIC))
-            self.label = _label_of_row(path, row)
+            self.label = decode_label(row)
         except BaseException:
             self.close()
             raise
@@ -171,7 +171,16 @@ class HandoverReader:
         frame = self._file.read(packed)
         if xxhash.xxh3_64_intdigest(frame, at) != sum_:
             raise HandoverFileError(f"{self.path} is damaged, at byte {at}")
-        return _array(_raw(frame, size), f"{self.path}, at byte {at}"), at + _HEAD.size + packed
+        try:
+            raw = decompress(frame, size)
+            found = msgpack.unpackb(raw, max_ext_len=0)
+        except _UNREADABLE as error:
+            raise HandoverFileError(
+                f"{self.path}, at byte {at}: it cannot be read ({error})"
+            ) from error
+        if len(raw) != size or not isinstance(found, list):
+            raise HandoverFileError(f"{self.path}, at byte {at}: it holds what no agent writes")
+        return found, at + _HEAD.size + packed
 
     def close(self) -> None:
         self._file.close()
@@ -183,69 +192,31 @@ class HandoverReader:
         self.close()
 
 
-def intact_length(path: Path) -> int:
-    """Return how many bytes at *path* need not be sent again; reads them all."""
-    try:
-        with HandoverReader(path) as reader:
-            at = reader.first
-            items = True
-            while items:
-                items, at = _next(reader, at)
-            return at
-    except HandoverFileError:
-        return 0
-
-
-def _next(reader: HandoverReader, at: int) -> tuple[bool, int]:
-    try:
-        items, end = reader.chunk(at)
-    except HandoverFileError:
-        return False, at
-    return bool(items), end
-
-
-def _raw(frame: bytes, size: int) -> bytes:
-    decompressor = zstd.ZstdDecompressor(options=_OPTIONS)
-    try:
-        raw = decompressor.decompress(frame, size + 1)
-    except (zstd.ZstdError, EOFError):
-        return b""
-    return raw if decompressor.eof and len(raw) == size else b""
-
-
-def _array(raw: bytes, where: str) -> list[Any]:
-    try:
-        found = msgpack.unpackb(raw, max_ext_len=0)
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
-        raise HandoverFileError(f"{where}: it cannot be read ({error})") from error
-    if not isinstance(found, list):
-        raise HandoverFileError(f"{where}: it holds what no agent writes")
-    return found
-
-
-def _label_of_row(path: Path, row: list[Any]) -> HandoverLabel:
-    if [type(each) for each in row] != _LABEL_TYPES:
-        raise HandoverFileError(f"{path} has no label")
-    return HandoverLabel(*row)
-
-
-UnitFunction = Callable[[str, str], int]
-"""The unit of a host and URL."""
+def intact_length(path: Path, label: HandoverLabel) -> int:
+    """Return how many bytes of file *label* at *path* need not be sent again; reads them all."""
+    at = 0
+    with suppress(HandoverFileError), HandoverReader(path) as reader:
+        if reader.label == label:
+            at, more = reader.first, True
+            while more:
+                items, at = reader.chunk(at)
+                more = bool(items)
+    return at
 
 
 class UnitSet:
-    """The *units* of an assignment with the function *unit*.
+    """Some units of an assignment.
 
-    With *slots* the unit is the host's slot, so that its rows lie together.
+    Attributes:
+        by_host: the unit depends on the host alone.
+        slots: the unit is the host's slot, so that its rows lie together.
     """
 
-    def __init__(
-        self, units: Iterable[int], unit: UnitFunction, *, by_host: bool = True, slots: bool = False
-    ) -> None:
+    def __init__(self, assignment: Assignment, units: Iterable[int]) -> None:
         self.numbers = frozenset(units)
-        self.by_host = by_host
-        self.slots = slots
-        self._unit = unit
+        self.by_host = assignment.by_host
+        self.slots = isinstance(assignment, Ring)
+        self._unit = assignment.unit
 
     def __repr__(self) -> str:
         return f"<Units: {len(self.numbers):,}>"
@@ -257,17 +228,15 @@ class UnitSet:
     def has(self, host: str, url: str) -> bool:
         return self._unit(host, url) in self.numbers
 
-    def prefixes(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the key ranges of the units: first key, exclusive last key."""
-        if not self.slots:
-            yield b"", b"\xff" * 3
-            return
-        run = sorted(self.numbers)
+    def prefixes(self, first: int = 0, end: int = UNITS) -> Iterator[tuple[bytes, bytes]]:
+        """Yield first and exclusive last key of the ranges of the units in *first* to *end*."""
+        numbers = sorted(self.numbers) if self.slots else range(UNITS)
+        run = [number for number in numbers if first <= number < end]
         starts = [n for n, before in zip(run, [-2, *run], strict=False) if n != before + 1]
-        ends = [before + 1 for before, n in pairwise([*run, UNITS + 1]) if n != before + 1]
-        for start, end in zip(starts, ends, strict=True):
+        ends = [before for before, n in pairwise([*run, UNITS + 1]) if n != before + 1]
+        for start, last in zip(starts, ends, strict=True):
             # No host's name begins with a byte above all others.
-            yield start.to_bytes(2, "big"), (end - 1).to_bytes(2, "big") + b"\xff"
+            yield start.to_bytes(2, "big"), last.to_bytes(2, "big") + b"\xff"
 
 
 def pack_units(units: Iterable[int]) -> bytes:
@@ -276,12 +245,11 @@ def pack_units(units: Iterable[int]) -> bytes:
     return np.packbits(bits).tobytes()
 
 
-def unpack_units(data: bytes) -> frozenset[int]:
-    """Reverse `pack_units`. Raises `HandoverFileError`."""
+def unpack_units(data: bytes) -> Mask:
+    """Reverse `pack_units`, as a mask. Raises `HandoverFileError`."""
     if len(data) != UNITS // 8:
         raise HandoverFileError("units that are none")
-    found = np.flatnonzero(np.unpackbits(np.frombuffer(data, np.uint8)))
-    return frozenset(found.tolist())
+    return np.unpackbits(np.frombuffer(data, np.uint8)).astype(np.bool_)
 
 
 PIECE: Final = 1 << 16
@@ -294,10 +262,10 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class FileReceiver(Protocol):
-    def kept(self, label: HandoverLabel) -> bool:
+    def is_stored(self, label: HandoverLabel) -> bool:
         """Whether all of the file is in the store on disk. Raises `TransportError`: unknown now."""
 
-    async def take(self, label: HandoverLabel, path: Path) -> None:
+    async def merge(self, label: HandoverLabel, path: Path) -> None:
         """Merge the file at *path* into the store on disk; resumes after a cancellation.
 
         Raises `HandoverFileError`: never possible; `TransportError`: not now.
@@ -319,6 +287,7 @@ class FileCounters(RefusalCounters):
     oversized: int = 0
     crowded: int = 0
     bad: int = 0
+
     def __post_init__(self) -> None:
         self.signs = 0
         self._sent: Counter[str] = Counter()
@@ -333,7 +302,6 @@ class FileCounters(RefusalCounters):
 
     def withdraw(self, label: HandoverLabel) -> None:
         self._sent.pop(label.file_id, None)
-
 
 
 class FileTransport(Protocol):
@@ -405,8 +373,7 @@ def read_label(path: Path) -> HandoverLabel:
     if path.is_symlink() or not path.is_file():
         raise HandoverFileError(f"{path.name} is no file")
     with HandoverReader(path) as reader:
-        found = reader.label
-    return decode_label(found)
+        return reader.label
 
 
 def quoted_name(name: str) -> str:
@@ -415,12 +382,8 @@ def quoted_name(name: str) -> str:
 
 def intact_prefix(path: Path, label: HandoverLabel, size: int) -> int:
     """Return the intact bytes of file *label* at *path*; cuts off the rest. Raises `OSError`."""
-    at = 0
-    if path.is_file() and not path.is_symlink():
-        try:
-            at = intact_length(path) if read_label(path) == label else 0
-        except HandoverFileError:
-            at = 0
+    whole = path.is_file() and not path.is_symlink()
+    at = intact_length(path, label) if whole else 0
     if not 0 < at <= size:
         path.unlink(missing_ok=True)
         return 0

@@ -4,30 +4,25 @@ Of a URL known on both sides the further state counts (done, failed, pending), o
 the sender's, of clocks the later. Forced entries stay pending. Conflicts of pending URLs are
 marked, and decided by a walk over the queue after the merge.
 
-Each portion is one batch with its position, so a merge resumes after a kill.
+Each portion is one batch with its position, so a merge resumes after a kill. Fingerprints are added
+by a flush of the sieve; then URLs that are done are unqueued, except for forced entries.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
+import numpy as np
 import xxhash
 
-from scrapy_spider_suite.cluster.handover.dump import MAPPING, REQUEST_KEY, ROWS
-from scrapy_spider_suite.cluster.handover.fingerprints import FingerprintLoad, item_weight
-from scrapy_spider_suite.cluster.handover.handover_context import (
-    HandoverContext,
-    Steps,
-    is_forced,
-    refuse_sieve,
-    restore_revisit,
-)
+from scrapy_spider_suite.cluster.handover.dump import PIECE, PLAN, REQUEST_KEY, ROWS, item_weight
+from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext, Steps, is_forced
 from scrapy_spider_suite.cluster.handover.handover_file import (
     CLOCK,
     DROPPED,
@@ -41,21 +36,27 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     HandoverReader,
     Item,
     UnitSet,
-    unpack_units,
+    pack_units,
 )
 from scrapy_spider_suite.cluster.handover.row_kinds import kind_of_row
+from scrapy_spider_suite.cluster.handover.sieve_steps import drain_sieve, finish_flush
 from scrapy_spider_suite.cluster.routing import unpack_foreign_row
 from scrapy_spider_suite.crawl.queue.traps import unpack
 from scrapy_spider_suite.errors import HandoverFileError, JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, host_key, sequence_of
 from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.seen.fingerprints import (
+    Rows,
+    are_among,
+    mask_of,
+    merge_rows,
+    rows_of,
+    slots_of,
+)
 from scrapy_spider_suite.store.host_queues import LATEST, NEVER, RESIDENT, seconds_until_due
 from scrapy_spider_suite.store.revisit_plans import RevisitPlan
 from scrapy_spider_suite.store.rows import COUNT_MAX, HostRecord, UrlState, unpack_row
-from scrapy_spider_suite.store.seen_index import DONE_200
-
-WriteState = Callable[[str, bytes, UrlState], None]
-"""Writes the final state of a URL: host, state key, state."""
+from scrapy_spider_suite.store.seen_index import DONE_200, SieveIndex
 
 _CONFLICT: Final = b"d"
 _UNTIL: Final = struct.Struct(">Q")
@@ -90,24 +91,22 @@ class ConflictMark(NamedTuple):
 
 
 class Conflicts:
-    """The marks of a store; *write* writes deferred states."""
+    """The marks of a store."""
 
-    def __init__(self, context: HandoverContext, write: WriteState) -> None:
+    def __init__(self, context: HandoverContext) -> None:
         self._context = context
-        self._store = context.store
-        self._records = context.residents.records
-        self._write = write
-        self._kv = context.store.kv(MAPPING)
+        self._store, self._records, self._kv = context.store, context.records, context.kv
 
     @property
     def left(self) -> bool:
+        """Whether marks are left: after a broken-off merge no fetch before `settle`."""
         return next(self._kv.items(_CONFLICT), None) is not None
 
-    def row(self, entry: Entry, state: UrlState) -> None:
+    def mark_row(self, entry: Entry, state: UrlState) -> None:
         """*entry* comes though its URL is pending here."""
         self._mark(entry.identity, _FORCED if is_forced(entry, state) else _ROW, _digest(entry))
 
-    def state(self, key: bytes, theirs: UrlState) -> None:
+    def mark_state(self, key: bytes, theirs: UrlState) -> None:
         """A URL that is pending here is done or failed."""
         self._mark(key, _STATE, theirs.to_bytes())
 
@@ -115,10 +114,14 @@ class Conflicts:
         mark = ConflictMark(self._context.states.counters.sequence, kind, data)
         self._kv.put(_CONFLICT + key, mark.to_bytes())
 
-    # When all of it is merged
+    def settle(self) -> Steps:
+        """Decide the marks of broken-off merges, which may never go on."""
+        rows = (msgpack.unpackb(data) for _, data in self._kv.items(_LOADED))
+        since = [LoadPosition(*map(int, row)).since for row in rows if row[0] != _END]
+        yield from self.decide(min(since, default=self._context.states.counters.sequence))
 
-    def end(self, since: int) -> Iterator[bool]:
-        """Decide all marks; rows of the file have numbers behind *since*."""
+    def decide(self, since: int) -> Iterator[bool]:
+        """Decide all marks of a merged file, whose rows have numbers behind *since*."""
         while (first := next(self._kv.items(_CONFLICT), None)) is not None:
             prefix = first[0][: first[0].index(b"\0", len(_CONFLICT) + 2) + 1]
             host = prefix[len(_CONFLICT) + 2 : -1].decode()
@@ -151,7 +154,7 @@ class Conflicts:
         if mark.kind == _STATE:
             data = self._store.row(entry.identity)
             state = _UNTRIED if data is None else UrlState.from_bytes(data)
-            if early and not is_forced(entry, state) and self._take_out(entry):
+            if early and not is_forced(entry, state) and self._context.unqueue(entry):
                 self._conclude(entry.host, entry.identity, mark)  # at once: it must not be neither
             else:
                 self._kv.delete(_CONFLICT + entry.identity)
@@ -159,7 +162,7 @@ class Conflicts:
         same, asked = mark.data == _digest(entry), is_forced(entry, _UNTRIED)
         if not early:
             if mark.kind == _REPLACES and same and not asked:
-                self._take_out(entry)
+                self._context.unqueue(entry)
             return False
         if asked and same and mark.kind == _ROW:
             self._kv.put(_CONFLICT + entry.identity, mark._replace(kind=_REPLACES).to_bytes())
@@ -171,16 +174,29 @@ class Conflicts:
             of_file = mark.kind == _FORCED and sequence_of(entry.key) > since
             goes = not (of_file and entry.payload is not None)
         if goes:
-            self._take_out(entry)
+            self._context.unqueue(entry)
         return False
 
     def _conclude(self, host: str, key: bytes, mark: ConflictMark) -> None:
-        self._write(host, key, UrlState.from_bytes(mark.data))
-        restore_revisit(self._context.plans, key)
+        write_state(self._context, host, key, UrlState.from_bytes(mark.data))
+        self._context.restore_revisit(key)
 
-    def _take_out(self, entry: Entry) -> bool:
-        self._context.foreign.release(entry)
-        return self._context.edits.remove(entry)
+
+def known_state(context: HandoverContext, key: bytes) -> bytes | None:
+    """Return the packed state here of the URL with *key*, also if only the sieve has it."""
+    row, sieved = context.store.row(key), context.store.sieve
+    return DONE_200 if row is None and sieved is not None and sieved.has(key) else row
+
+
+def write_state(context: HandoverContext, host: str, key: bytes, theirs: UrlState) -> None:
+    """Write the final state *theirs* of a URL that is not pending, if it is further."""
+    record, data = context.records.touch(host), known_state(context, key)
+    if data is not None:
+        mine = UrlState.from_bytes(data)
+        if _RANK[mine.state] >= _RANK[theirs.state]:
+            return
+        context.states.uncount(host, record, mine)
+    context.states.import_state(key, host, record, theirs)
 
 
 def _digest(entry: Entry) -> bytes:
@@ -188,9 +204,9 @@ def _digest(entry: Entry) -> bytes:
 
 
 _LOADED: Final = b"t"
-_PLAN: Final = b"p"
 _RANK: Final = {State.PENDING: 0, State.FAILED: 1, State.DONE: 2}
 _END: Final = -1
+_MOST_DROPS: Final = 1 << 31  # exclusive bound of a host's drops, a count of four bytes
 
 
 def _check_record(record: HostRecord) -> None:
@@ -205,9 +221,9 @@ def _check_kept(host: str, name: str, key: bytes, value: bytes) -> None:
     if part is None or type(value) is not bytes:
         raise ValueError(f"no row of {str(name)[:100]!r} that goes with {host!r}")
     part.merge(None, value)
-    if name == "revisits" and key.startswith(_PLAN):
+    if name == "revisits" and key.startswith(PLAN):
         plan = RevisitPlan.from_bytes(value)
-        if unpack_foreign_row(plan.host, plan.row).identity != key[len(_PLAN) :]:
+        if unpack_foreign_row(plan.host, plan.row).identity != key[len(PLAN) :]:
             raise ValueError(f"a plan for another page than one of {host!r}")
 
 
@@ -224,17 +240,15 @@ class HostLoad:
 
     def __init__(
         self, context: HandoverContext, units: UnitSet, path: Path, label: HandoverLabel
-    ) -> None:  # fmt: skip
-        refuse_sieve(context, units)
-        self._printed = FingerprintLoad(context, units)
+    ) -> None:
+        context.refuse_sieve(units)
         self._context = context
-        self._store = context.store
-        self._records = context.residents.records
-        self._units = units
-        self._path = path
-        self._label = label
-        self._kv = context.store.kv(MAPPING)
-        self._conflicts = Conflicts(context, self._write_state)
+        self._store, self._records, self._kv = context.store, context.records, context.kv
+        self._units, self._path, self._label = units, path, label
+        self._key = _LOADED + label.file_id.encode()
+        self._conflicts = Conflicts(context)
+        self._slots = mask_of(units.numbers)
+        self._bits = 0  # of the fingerprints that come
         self.counts: Counter[int] = Counter()
 
     @property
@@ -242,36 +256,18 @@ class HostLoad:
         """Whether all is on disk: the sender may forget it."""
         return self._place(0).at == _END
 
-    def take(self) -> Steps:
+    def merge(self) -> Steps:
         """Check the whole file, then merge it. Raises `HandoverFileError`: nothing was changed."""
         if not self.done:
             with HandoverReader(self._path) as reader:
                 if self._kv.get(self._key) is None:
                     yield from self._check(reader)
                 yield from self._merge(reader)
-                yield from self._conflicts.end(self._place(0).since)
-                yield from self._printed.finish(reader)
+                yield from self._conflicts.decide(self._place(0).since)
+                if self._store.sieve is not None:
+                    yield from self._finish_fingerprints(reader, self._store.sieve)
             self._note(LoadPosition(_END, 0))
             self._context.flush()
-
-    # What was broken off
-
-    @property
-    def broken_off(self) -> bool:
-        """Whether marks of a broken-off merge are left: no fetch before `settle`."""
-        return self._conflicts.left
-
-    def settle(self) -> Steps:
-        """Decide these marks: their merge may never go on."""
-        rows = (msgpack.unpackb(data) for _, data in self._kv.items(_LOADED))
-        since = [LoadPosition(*map(int, row)).since for row in rows if row[0] != _END]
-        yield from self._conflicts.end(min(since, default=self._context.states.counters.sequence))
-
-    # Where
-
-    @property
-    def _key(self) -> bytes:
-        return _LOADED + self._label.file_id.encode()
 
     def _place(self, first: int) -> LoadPosition:
         data = self._kv.get(self._key)
@@ -290,7 +286,8 @@ class HostLoad:
     # Checking
 
     def _check(self, reader: HandoverReader) -> Iterator[bool]:
-        if reader.label != self._label or unpack_units(self._label.units) != self._units.numbers:
+        label = self._label
+        if reader.label != label or label.units != pack_units(self._units.numbers):
             raise HandoverFileError(f"{self._path} is another file than was offered")
         for items, at in reader.chunks():
             for count, item in enumerate(items, 1):
@@ -311,7 +308,7 @@ class HostLoad:
                 raise ValueError("no clock of an address")
             return
         if kind in (SIEVE, PRINTS) and host == "":
-            self._printed.check(kind, host, rest)
+            self._check_fingerprints(kind, *rest)
             return
         if not isinstance(host, str) or "\0" in host or not self._units.has_host(host):
             raise ValueError(f"{str(host)[:100]!r} is no host of what was to be handed over")
@@ -332,7 +329,9 @@ class HostLoad:
         elif kind == KEPT:
             _check_kept(host, *rest)
         elif kind == DROPPED:
-            self._printed.check(kind, host, rest)
+            (times,) = rest
+            if not (isinstance(times, int) and 0 < times < _MOST_DROPS):
+                raise ValueError(f"{host[:100]!r} was dropped {times!r} times")
         else:
             raise ValueError(f"no item has the number {kind!r}")
 
@@ -341,17 +340,34 @@ class HostLoad:
         if not known and not self._units.has(host, url):
             raise ValueError(f"{url[:200]!r} lies in no unit that was to be handed over")
 
+    def _check_fingerprints(self, kind: int, value: Any) -> None:
+        own = self._store.sieve
+        if kind == SIEVE:
+            if not self._units.slots or (own is None and self._context.open_sieve is None):
+                raise ValueError("fingerprints, for which there is no sieve here")
+            if value not in (64, 128) or (own is not None and value != own.width * 8):
+                raise ValueError(f"fingerprints of {value!r} bits are not those of the sieve here")
+            self._bits = value
+        elif not (isinstance(value, bytes) and value and self._bits):
+            raise ValueError("no fingerprints")
+        elif not self._slots[slots_of(rows_of(value, self._bits // 8))].all():
+            raise ValueError("fingerprints that lie in no unit that was to be handed over")
+
     # Merging
 
     def _merge(self, reader: HandoverReader) -> Iterator[bool]:
         place = self._place(reader.first)
         items, end = reader.chunk(place.at)
         while items:
-            yield from self._printed.relieve()
+            # A known URL without a row is done, until the next step.
+            sifter = self._context.states.sieve_queue
+            if sifter is not None and sifter.full:
+                yield from drain_sieve(self._context)
+            yield from finish_flush(self._context)
             portion = items[place.items : place.items + ROWS]
             for item in portion:
-                self._take(item)
-                self.counts[item[0]] += item_weight(item, self._printed.width)
+                self._merge_item(item)
+                self.counts[item[0]] += item_weight(item, self._store.sieve)
             self._records.save()
             place = place._replace(items=place.items + ROWS)
             if place.items >= len(items):
@@ -360,25 +376,35 @@ class HostLoad:
             self._note(place)
             yield False
 
-    def _take(self, item: Item) -> None:
+    def _merge_item(self, item: Item) -> None:
         kind, host, *rest = item
+        context, sieved = self._context, self._store.sieve
         if kind == HOST:
-            self._take_host(host, HostRecord.from_bytes(rest[0]))
+            self._merge_host(host, HostRecord.from_bytes(rest[0]))
         elif kind == ROW:
-            self._take_row(host, *rest)
+            self._merge_row(host, *rest)
         elif kind == STATE:
-            self._take_state(host, host_key(host) + rest[0], UrlState.from_bytes(rest[1]))
+            key, theirs = host_key(host) + rest[0], UrlState.from_bytes(rest[1])
+            data = known_state(context, key)
+            if data is not None and UrlState.from_bytes(data).state is State.PENDING:
+                self._conflicts.mark_state(key, theirs)
+            else:
+                write_state(context, host, key, theirs)
         elif kind == KEPT:
-            self._take_kept(host, *rest)
-        elif kind != CLOCK:
-            self._printed.take(kind, host, *rest)
-        else:
-            now, wall = self._context.clock()
-            self._context.residents.clocks.not_before(host, now + min(rest[0] - wall, LATEST))
+            self._merge_kept(host, *rest)
+        elif kind == CLOCK:
+            now, wall = context.clock()
+            context.residents.clocks.not_before(host, now + min(rest[0] - wall, LATEST))
+        elif kind == SIEVE and sieved is None and context.open_sieve is not None:
+            context.open_sieve()
+        elif kind == DROPPED and sieved is not None:
+            sieved.was_dropped(host, rest[0])
+        elif kind == PRINTS and context.states.sieve_queue is not None:
+            context.states.sieve_queue.keep_prints(rest[0])
 
-    def _take_host(self, host: str, theirs: HostRecord) -> None:
-        now, wall = self._context.clock()
+    def _merge_host(self, host: str, theirs: HostRecord) -> None:
         record, context = self._records.touch(host), self._context
+        now, wall = context.clock()
         record.failures = max(record.failures, theirs.failures)
         record.crawl_delay = theirs.crawl_delay or record.crawl_delay
         resident = context.workbench.hosts.get(host)
@@ -389,10 +415,10 @@ class HostLoad:
         elif theirs.next_fetch > record.next_fetch:
             waits = record.due is not None and record.due != RESIDENT
             if waits:
-                context.residents.waiting.leave(host, record)
+                context.waiting.leave(host, record)
             record.next_fetch, record.why = theirs.next_fetch, theirs.why
             if waits:
-                context.residents.waiting.add(host, record, wall)
+                context.waiting.add(host, record, wall)
         if theirs.entered is not None:
             mine = theirs.entered if record.entered is None else record.entered
             record.entered = min(mine, theirs.entered)
@@ -405,17 +431,13 @@ class HostLoad:
                 record.dead = theirs.dead
                 context.states.counters.dead_hosts += theirs.dead == Event.HOST_DEAD.value
 
-    def _known(self, key: bytes) -> bytes | None:
-        row = self._store.row(key)
-        return DONE_200 if row is None and self._printed.knows(key) else row
-
-    def _take_row(self, host: str, row: bytes, packed: bytes, last: bool) -> None:
+    def _merge_row(self, host: str, row: bytes, packed: bytes, last: bool) -> None:
         entry, theirs = unpack_row(host, b"", row), UrlState.from_bytes(packed)
-        record, data = self._records.touch(host), self._known(entry.identity)
+        record, data = self._records.touch(host), known_state(self._context, entry.identity)
         if data is not None:
             mine = UrlState.from_bytes(data)
             if mine.state is State.PENDING:
-                self._conflicts.row(entry, theirs)
+                self._conflicts.mark_row(entry, theirs)
             elif is_forced(entry, theirs):
                 self._context.states.uncount(host, record, mine)
             else:
@@ -423,34 +445,71 @@ class HostLoad:
         self._context.states.import_pending(entry, record, packed, last=last)
         self._context.residents.push(entry, record, self._context.clock()[0])
 
-    def _take_state(self, host: str, key: bytes, theirs: UrlState) -> None:
-        data = self._known(key)
-        if data is not None and UrlState.from_bytes(data).state is State.PENDING:
-            self._conflicts.state(key, theirs)
-        else:
-            self._write_state(host, key, theirs)
-
-    def _write_state(self, host: str, key: bytes, theirs: UrlState) -> None:
-        """Write the final state *theirs* of a URL that is not pending, if it is further."""
-        record, data = self._records.touch(host), self._known(key)
-        if data is not None:
-            mine = UrlState.from_bytes(data)
-            if _RANK[mine.state] >= _RANK[theirs.state]:
-                return
-            self._context.states.uncount(host, record, mine)
-        self._context.states.import_state(key, host, record, theirs)
-
-    def _take_kept(self, host: str, name: str, key: bytes, value: bytes) -> None:
-        if name == "revisits" and key.startswith(_PLAN):
+    def _merge_kept(self, host: str, name: str, key: bytes, value: bytes) -> None:
+        context = self._context
+        if name == "revisits" and key.startswith(PLAN):
             data = self._store.row(key[1:])
             waits = data is None or UrlState.from_bytes(data).state is not State.PENDING
-            self._context.plans.import_plan(key[1:], RevisitPlan.from_bytes(value), waits=waits)
+            context.plans.import_plan(key[1:], RevisitPlan.from_bytes(value), waits=waits)
         elif name == "traps" and key == host.encode():
-            if self._context.trap_stats.get(host) is None:
-                self._context.trap_stats.change(host, unpack(host, value))
-                self._context.trap_stats.save()
+            if context.trap_stats.get(host) is None:
+                context.trap_stats.change(host, unpack(host, value))
+                context.trap_stats.save()
         else:
             kv, part = self._store.kv(name), kind_of_row(name, key, host)
             kept = None if part is None else part.merge(kv.get(key), value)
             if kept is not None:
                 kv.put(key, kept)
+
+    # Fingerprints
+
+    def _finish_fingerprints(self, reader: HandoverReader, sieved: SieveIndex) -> Steps:
+        """Flush all fingerprints, and unqueue URLs that are done; idempotent."""
+        yield from drain_sieve(self._context)
+        come, size, printed = list[Rows](), 0, False
+        for items, _ in reader.chunks():
+            for number, (kind, host, *rest) in enumerate(items, 1):
+                printed = printed or kind == SIEVE
+                if kind == PRINTS:
+                    come.append(rows_of(rest[0], sieved.width))
+                    size += len(come[-1])
+                elif kind == HOST and printed:
+                    record, theirs = self._records.touch(host), HostRecord.from_bytes(rest[0])
+                    if theirs.done > record.done:
+                        more = theirs.done - record.done
+                        self._context.states.count_done(host, record, more)
+                if not number % ROWS:
+                    self._records.save()
+                    yield False
+            self._records.save()
+            yield False
+            if size > PIECE:
+                yield from self._unqueue_done(sieved, merge_rows(*come))
+                come, size = [], 0
+        if come:
+            yield from self._unqueue_done(sieved, merge_rows(*come))
+
+    def _unqueue_done(self, sieved: SieveIndex, rows: Rows) -> Steps:
+        slots = slots_of(rows)
+        for begin, stop in self._units.prefixes(int(slots.min()), int(slots.max()) + 1):
+            after = begin
+            while hosts := list(islice(self._store.hosts_between(after, stop), ROWS)):
+                for host in hosts:
+                    if self._records.get(host).pending:
+                        yield from self._unqueue_done_of(host, sieved, rows)
+                after = host_key(hosts[-1]) + b"\0"
+                yield False
+
+    def _unqueue_done_of(self, host: str, sieved: SieveIndex, rows: Rows) -> Steps:
+        after = self._records.get(host).head
+        while entries := self._store.rows(host, after, ROWS):
+            asked = rows_of(sieved.prints(entry.identity for entry in entries), sieved.width)
+            for number in np.flatnonzero(are_among(rows, asked)).tolist():
+                entry = entries[number]
+                data = self._store.row(entry.identity)
+                forced = is_forced(entry, UrlState.from_bytes(data or DONE_200))
+                if not forced and self._context.unqueue(entry):
+                    self._store.delete_state(entry.identity)
+                    self._context.restore_revisit(entry.identity)
+            after = entries[-1].key
+            yield False

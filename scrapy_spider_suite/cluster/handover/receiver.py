@@ -1,4 +1,4 @@
-"""Merges the files that come."""
+"""Receives hand-over files: one after the other is merged."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ import numpy as np
 from scrapy_spider_suite.cluster.handover.handover_context import (
     RETRY,
     WAIT,
-    ForeignUnits,
     HandoverContext,
-    Mask,
     logger,
-    unit_mask,
 )
 from scrapy_spider_suite.cluster.handover.handover_file import (
     HOST,
@@ -25,6 +22,7 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     ROW,
     STATE,
     HandoverLabel,
+    Mask,
     unpack_units,
 )
 from scrapy_spider_suite.cluster.handover.load import HostLoad
@@ -47,23 +45,23 @@ class Receiver:
         counts: files, hosts, urls, bytes.
     """
 
-    def __init__(self, context: HandoverContext, foreign: ForeignUnits) -> None:
+    def __init__(self, context: HandoverContext) -> None:
         self.at_work = 0
         self.counts: Counter[str] = Counter()
         self.ready = asyncio.Event()
         self._context = context
-        self._foreign = foreign
-        self._failed: Mask = np.zeros(UNITS, np.bool_)  # held back by what was not taken
+        self._failed: Mask = np.zeros(UNITS, np.bool_)  # held back by files that failed
         self._open: set[str] = set()  # files that are not over yet, however much is merged
-        self._late: set[str] = set()  # those of them that could not be taken of late
+        self._late: set[str] = set()  # those of them that could not be merged of late
 
-    def kept(self, label: HandoverLabel) -> bool:
+    def is_stored(self, label: HandoverLabel) -> bool:
         if not self.ready.is_set():
             raise TransportError("this agent has only just begun")
         self._check(label)
         if label.file_id in self._open:
             return False
-        if self._load(label, Path()).done:
+        units = self._context.units(unpack_units(label.units))
+        if HostLoad(self._context, units, Path(), label).done:
             try:
                 self._context.flush()
             except StoreWriteError as error:
@@ -75,10 +73,10 @@ class Receiver:
             )
         return False
 
-    async def take(self, label: HandoverLabel, path: Path) -> None:
+    async def merge(self, label: HandoverLabel, path: Path) -> None:
         await self.ready.wait()
         self._check(label)
-        context, mask = self._context, unit_mask(unpack_units(label.units))
+        context, mask = self._context, unpack_units(label.units)
         self.at_work += 1
         self._open.add(label.file_id)
         try:
@@ -86,16 +84,16 @@ class Receiver:
                 await asyncio.sleep(WAIT)  # until what goes from here is gone
             context.hold_back(mask)
             self._failed &= ~mask
-            self._foreign.come(mask)
-            await self._take(label, path, mask)
-            self._foreign.come(mask)
+            context.foreign_units.mark_arriving(mask)
+            await self._merge(label, path, mask)
+            context.foreign_units.mark_arriving(mask)
             # Not if it was cancelled: what is half merged is not to be fetched.
-            self._over(label, mask)
+            self._close(label, mask)
         except HandoverFileError as error:
             logger.warning(
                 "refused hand-over file %s from %s: %s", label.file_id, label.sender, error
             )
-            self._over(label, mask)
+            self._close(label, mask)
             raise
         except Exception as error:
             self._failed |= mask  # it comes again, or what takes its place does
@@ -109,24 +107,24 @@ class Receiver:
         finally:
             self.at_work -= 1
 
-    def _over(self, label: HandoverLabel, mask: Mask) -> None:
+    def _close(self, label: HandoverLabel, mask: Mask) -> None:
         self._context.release(mask)
         self._open.discard(label.file_id)
         self._late.discard(label.file_id)
 
-    async def _take(self, label: HandoverLabel, path: Path, mask: Mask) -> None:
-        begin, size = time.perf_counter(), path.stat().st_size
+    async def _merge(self, label: HandoverLabel, path: Path, mask: Mask) -> None:
+        begin, size, context = time.perf_counter(), path.stat().st_size, self._context
         logger.info(
             "receiving hand-over file %s from %s: %s, %d bytes", label.file_id, label.sender,
             counted(int(mask.sum()), "unit"), size,
         )  # fmt: skip
-        units, fronts = self._context.units(mask), self._context.residents.fronts
+        units, fronts = context.units(mask), context.residents.fronts
         while units.by_host and any(map(units.has_host, fronts.hosts_leased())):
             await asyncio.sleep(WAIT)  # until no host of the units is being fetched
-        load = self._load(label, path)
+        load = HostLoad(context, units, path, label)
         try:
-            await self._context.run_durably(load.take, tries=MAX_TRIES)
-            await self._on_the_medium()
+            await context.run_durably(load.merge, tries=MAX_TRIES)
+            await self._sync_store()
         except StoreWriteError as error:
             raise TransportError(str(error)) from error
         counts = load.counts
@@ -137,8 +135,8 @@ class Receiver:
             counted(hosts, "host"), counted(urls, "URL"), time.perf_counter() - begin,
         )  # fmt: skip
 
-    async def _on_the_medium(self) -> None:
-        """Sync the store: the sender forgets the rows."""
+    async def _sync_store(self) -> None:
+        """Have the rows on the medium: the sender forgets them."""
         for tries in range(MAX_TRIES, 0, -1):
             try:
                 await asyncio.to_thread(self._context.store.sync_log)
@@ -149,11 +147,6 @@ class Receiver:
                 await asyncio.sleep(RETRY)
             else:
                 return
-
-    def _load(self, label: HandoverLabel, path: Path) -> HostLoad:
-        context = self._context
-        units = context.units(unit_mask(unpack_units(label.units)))
-        return HostLoad(context, units, path, label)
 
     def _check(self, label: HandoverLabel) -> None:
         own = self._context.ownership.name

@@ -23,13 +23,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from redis.exceptions import RedisError, ResponseError
 
 from scrapy_spider_suite.cluster.messages import (
     Acknowledgement,
-    Message,
     MessageCounters,
     MessageLimits,
     OnAcknowledged,
@@ -76,13 +76,10 @@ class GroupReader:
     def __init__(
         self, client: Any, key: str, timeout: float, block: float, *, pending: bool
     ) -> None:
-        self._client = client
-        self._key = key
-        self._timeout = timeout
-        self._block = int(1000 * block)
+        self.made = 0  # how often the group was made
+        self._client, self._key = client, key
+        self._timeout, self._block = timeout, int(1000 * block)
         self._pending = pending
-        self.made = 0
-        """How often the group was made."""
 
     async def read(self, count: int, after: str | bytes = ">") -> list[StreamEntry]:
         """Return up to *count* new entries, or the pending ones behind *after*.
@@ -93,21 +90,17 @@ class GroupReader:
         try:
             async with asyncio.timeout(self._timeout):
                 answer = await self._client.xreadgroup(
-                    GROUP,
-                    CONSUMER,
-                    {self._key: after},
-                    count=count,
-                    block=self._block if after == ">" else None,
-                    noack=not self._pending,
-                )
+                    GROUP, CONSUMER, {self._key: after}, count=count,
+                    block=self._block if after == ">" else None, noack=not self._pending,
+                )  # fmt: skip
         except ResponseError as error:
             if not str(error).startswith(_LOST):
                 raise
-            await self._make()
+            await self._make_group()
             return []
         return list(_entries(answer))
 
-    async def _make(self) -> None:
+    async def _make_group(self) -> None:
         try:
             async with asyncio.timeout(self._timeout):
                 await self._client.xgroup_create(self._key, GROUP, id="0", mkstream=True)
@@ -143,16 +136,13 @@ class QueuedMessage:
 
 
 class SendQueue:
-    """Messages for all receivers.
+    """Messages for all receivers: *window* at most under way to one.
 
-    Args:
-        window: messages under way to one receiver.
-        check: seconds until the first check in an inbox; doubled each time.
+    A message is checked in its inbox after *check* seconds at first; they double each time.
     """
 
     def __init__(self, window: int, check: float) -> None:
-        self._window = window
-        self._check = check
+        self._window, self._check = window, check
         self._posts: dict[str, dict[tuple[int, int], QueuedMessage]] = {}
 
     def __iter__(self) -> Iterator[QueuedMessage]:
@@ -176,19 +166,13 @@ class SendQueue:
         return True
 
     def due(self, now: float, most: int) -> list[QueuedMessage]:
-        found = []
-        for post in self:
-            if post.when <= now:
-                found.append(post)
-                if len(found) == most:
-                    break
-        return found
+        return list(islice((post for post in self if post.when <= now), most))
 
     def wake(self) -> float | None:
         return min((post.when for post in self), default=None)
 
-    def lies(self, post: QueuedMessage, entry: bytes, now: float) -> bool:
-        """The message lies at *entry*; return whether that is new."""
+    def accepted(self, post: QueuedMessage, entry: bytes, now: float) -> bool:
+        """The inbox has the message at *entry*; return whether that is new."""
         moved = entry != post.entry
         post.check = self._check if moved else min(2 * post.check, MOST_CHECK)
         post.entry, post.when, post.pause = entry, now + post.check, FIRST_PAUSE
@@ -246,11 +230,11 @@ class RedisStreams:
     def __init__(
         self, url: str, crawl: str, name: str, incarnation: int, limits: StreamLimits | None = None
     ) -> None:
-        limits = limits or StreamLimits()
+        limits = self._limits = limits or StreamLimits()
         timeout, block = limits.timeout, limits.block
         encode_name(name)
         self.counters = MessageCounters()
-        self._client, self._where, self._timeout = connect(url, timeout), server_place(url), timeout
+        self._client, self._where = connect(url, timeout), server_place(url)
         self._name, self._incarnation = name, incarnation
         self._keys = RedisKeys(crawl)
         self._fence = self._keys.members, name, f"{incarnation:016x}"
@@ -262,11 +246,10 @@ class RedisStreams:
         self._messages = GroupReader(self._client, self._inbox, timeout, block, pending=True)
         self._receipts = GroupReader(self._client, self._mine, timeout, block, pending=False)
         self._posts = SendQueue(limits.window, limits.check)
-        self._most, self._unkept, self._check = limits.inbox, limits.unkept, limits.check
         self._after: str | bytes = "0"  # what is pending is read first, and looked at again then
-        self._look_at = 0.0
+        self._recheck_at = 0.0
         self._handed: dict[Acknowledgement, set[bytes]] = {}  # unkept messages, with their entries
-        self._kept: list[Acknowledgement] = []  # to be told to their senders
+        self._kept: list[Acknowledgement] = []  # not yet sent
         self._done: dict[bytes, None] = {}  # entries to be removed, in order
         self._work, self._space = asyncio.Event(), asyncio.Event()
         self._what = f"messages through Redis, agent {name}"
@@ -312,14 +295,19 @@ class RedisStreams:
     async def close(self, seconds: float = 5.0) -> None:
         self._received = self._acknowledged = None
         tasks, self._tasks = self._tasks, []
-        await _end(tasks)
+        left = set(tasks)
+        # Until Python 3.12 wait_for(), which redis-py sends with, may swallow a cancellation.
+        while left:
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=0.1)
         if tasks and seconds > 0:
             with suppress(FencedError, *_TROUBLE):
                 async with asyncio.timeout(seconds):
                     while self._kept or self._done:
-                        await self._tell()
+                        await self._acknowledge()
         with suppress(*_TROUBLE):
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._limits.timeout):
                 await self._client.aclose()
 
     def _failed(self, error: Exception, key: str = "") -> str:
@@ -341,10 +329,10 @@ class RedisStreams:
         when = 0.0 if self._kept or self._done else self._posts.wake()
         await wait_at_most(self._work, None if when is None else max(0.0, when - now))
         self._work.clear()
-        await self._tell()
+        await self._acknowledge()
         await self._post()
 
-    async def _tell(self) -> None:
+    async def _acknowledge(self) -> None:
         done, kept = list(self._done)[:RECEIPTS], self._kept[:RECEIPTS]
         asked: list[_Asked] = [("drop", self._inbox, (GROUP, *done))] if done else []
         for sender in dict.fromkeys(receipt.sender for receipt in kept):
@@ -363,24 +351,20 @@ class RedisStreams:
 
     async def _post(self) -> None:
         clock = asyncio.get_running_loop().time
-        posts = self._posts.due(clock(), BATCH)
+        posts, inbox = self._posts.due(clock(), BATCH), self._limits.inbox
         if posts:
             answers = await self._ask(
-                ("post", self._keys.inbox(post.to), (self._most, post.message.data, post.entry))
+                ("post", self._keys.inbox(post.to), (inbox, post.message.data, post.entry))
                 for post in posts
             )
             for post, answer in zip(posts, answers, strict=True):
-                self._posted(post, answer, clock())
-
-    def _posted(self, post: QueuedMessage, answer: object, now: float) -> None:
-        if isinstance(answer, bytes):
-            again = bool(post.entry)
-            if self._posts.lies(post, answer, now):
-                self.counters.sent += 1
-                self.counters.resent += again
-        else:
-            self.counters.full += answer is None
-            self._posts.refused(post, now)
+                again = bool(post.entry)
+                if not isinstance(answer, bytes):
+                    self.counters.full += answer is None
+                    self._posts.refused(post, clock())
+                elif self._posts.accepted(post, answer, clock()):
+                    self.counters.sent += 1
+                    self.counters.resent += again
 
     async def _ask(self, asked: Iterable[_Asked]) -> list[Any]:
         members, *who = self._fence
@@ -388,7 +372,7 @@ class RedisStreams:
         for name, key, given in asked:
             pipe.eval(self._scripts[name], 2, members, key, *who, *given)
             keys.append(key)
-        async with asyncio.timeout(self._timeout):
+        async with asyncio.timeout(self._limits.timeout):
             answers: list[Any] = await pipe.execute(raise_on_error=False)
         for answer, key in zip(answers, keys, strict=True):
             if isinstance(answer, Exception):
@@ -401,24 +385,27 @@ class RedisStreams:
     # Reading
 
     async def _read_messages(self) -> None:
-        while (space := self._unkept - len(self._handed) - len(self._done)) <= 0:
+        unkept = self._limits.unkept
+        while (space := unkept - len(self._handed) - len(self._done)) <= 0:
             self._space.clear()
             await self._space.wait()
         now = asyncio.get_running_loop().time()
-        if now >= self._look_at:
-            self._look_at, self._after = now + self._check, "0"
+        if now >= self._recheck_at:
+            self._recheck_at, self._after = now + self._limits.check, "0"
         entries = await self._messages.read(space, self._after)
         self.counters.remade = max(0, self._messages.made - 1) + max(0, self._receipts.made - 1)
         if self._after != ">":
             self._after = entries[-1][0] if entries else ">"
         for entry in entries:
-            self._take(*entry)
+            self._receive(*entry)
 
-    def _take(self, entry: bytes, fields: dict[bytes, bytes]) -> None:
+    def _receive(self, entry: bytes, fields: dict[bytes, bytes]) -> None:
         if entry in self._done:
             return
         try:
-            message = self._message(fields)
+            if fields.keys() != {b"message"}:
+                raise MessageError("an entry of the inbox that is no message")
+            message = unpack_message(fields[b"message"], BOUNDS)
         except MessageError as error:
             self._refuse(error)
             self._done[entry] = None
@@ -431,11 +418,6 @@ class RedisStreams:
             self.counters.received += 1
             self._received(message)
         known.add(entry)
-
-    def _message(self, fields: dict[bytes, bytes]) -> Message:
-        if fields.keys() != {b"message"}:
-            raise MessageError("an entry of the inbox that is no message")
-        return unpack_message(fields[b"message"], BOUNDS)
 
     async def _read_receipts(self) -> None:
         entries = await self._receipts.read(RECEIPTS)
@@ -462,12 +444,3 @@ class RedisStreams:
         kind = "oversized" if isinstance(error, MessageTooLargeError) else "malformed"
         self.counters.refuse(kind)
         self._once.say(kind, f"refused {error}")
-
-
-async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
-    # Until Python 3.12 wait_for(), which redis-py sends with, may swallow a cancellation.
-    left = set(tasks)
-    while left:
-        for task in left:
-            task.cancel()
-        _, left = await asyncio.wait(left, timeout=0.1)

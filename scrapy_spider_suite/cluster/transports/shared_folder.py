@@ -40,10 +40,11 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
 from scrapy_spider_suite.errors import HandoverFileError, SuiteError, TransportError
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks, logged_task
+from scrapy_spider_suite.runtime.text import printable
 
 logger = logging.getLogger(__name__)
 
-LOOK: Final = 1.0
+POLL: Final = 1.0
 """Seconds between two looks for files."""
 
 SILENCE: Final = 60.0
@@ -65,23 +66,23 @@ class FolderTransport:
 
     Args:
         rate: see `Throttle`.
-        look: seconds between two looks for files.
+        poll: seconds between two looks for files.
     """
 
     def __init__(
-        self, folder: Path, crawl: str, name: str, rate: float = 0.0, *, look: float = LOOK,
+        self, folder: Path, crawl: str, name: str, rate: float = 0.0, *, poll: float = POLL,
         silence: float = SILENCE,
     ) -> None:  # fmt: skip
         self.counters = FileCounters()
         self._folder = folder / quoted_name(crawl)
         self._own = self._folder / quoted_name(name)
         self.throttle = Throttle(rate)
-        self._look, self._silence = look, silence
+        self._poll, self._silence = poll, silence
         self._inbox: FileReceiver | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._seen: dict[str, tuple[int, float]] = {}  # when a file was touched, and heard of
-        self._later: dict[str, tuple[float, float]] = {}  # what could not be taken: until when
-        self._at = "", 0.0  # what is being taken, since when
+        self._later: dict[str, tuple[float, float]] = {}  # failed files: until when, and the wait
+        self._merging = "", 0.0  # the file being merged, since when
         self._once = WarnOnce(logger, "hand-over")
 
     @property
@@ -93,7 +94,7 @@ class FolderTransport:
         await asyncio.to_thread(_remove_old, self._own)
         self._inbox = inbox
         self._tasks = [
-            logged_task(self._take_all(), "hand-overs"),
+            logged_task(self._receive_all(), "hand-overs"),
             logged_task(self._touch_all(), "hand-overs"),
         ]  # fmt: skip
 
@@ -101,19 +102,16 @@ class FolderTransport:
         tasks, self._tasks = self._tasks, []
         if tasks:
             await cancel_tasks(*tasks)
-            await asyncio.to_thread(self._remove_empty)
-
-    def _remove_empty(self) -> None:
-        with suppress(OSError):
-            self._own.rmdir()
-            self._folder.rmdir()
+            with suppress(OSError):  # unless files lie there
+                self._own.rmdir()
+                self._folder.rmdir()
 
     # Sending
 
     async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
         try:
-            if not await self._answered(label):
-                await self._bring(path, label)
+            if not await self._is_answered(label):
+                await self._copy(path, label)
                 await self._wait(label)
         except OSError as error:
             self.counters.broken += 1
@@ -124,7 +122,7 @@ class FolderTransport:
         """Return once the receiver keeps the file. Raises `TransportError`: away."""
         whole, loop = self._there(label), asyncio.get_running_loop()
         touched, since = self._seen.get(label.file_id, (0, loop.time()))
-        while not await self._answered(label):
+        while not await self._is_answered(label):
             now = await asyncio.to_thread(_touched, *whole)
             if now != touched:
                 touched, since = self._seen[label.file_id] = now, loop.time()
@@ -132,18 +130,18 @@ class FolderTransport:
             elif loop.time() - since > self._silence:
                 self.counters.broken += 1
                 raise TransportError(f"{label.receiver} has not looked into its folder of late")
-            await asyncio.sleep(self._look)
+            await asyncio.sleep(self._poll)
 
-    async def _answered(self, label: HandoverLabel) -> bool:
-        """Whether the receiver keeps the file. Raises `HandoverFileError`: it refused."""
-        kept, refused = (self._own / f"{label.file_id}{end}" for end in (_KEPT, _REFUSED))
-        text = await asyncio.to_thread(_read, refused)
+    async def _is_answered(self, label: HandoverLabel) -> bool:
+        """Whether the receiver has stored the file. Raises `HandoverFileError`: it refused."""
+        text = await asyncio.to_thread(_read, self._own / f"{label.file_id}{_REFUSED}")
         if text is not None:
             self.counters.bad += 1
             raise HandoverFileError(f"{label.receiver}: {text}")
+        kept = self._own / f"{label.file_id}{_KEPT}"
         return await asyncio.to_thread(_read, kept) is not None
 
-    async def _bring(self, path: Path, label: HandoverLabel) -> None:
+    async def _copy(self, path: Path, label: HandoverLabel) -> None:
         part = self._place(label, _PART)
         whole = part.with_suffix(_WHOLE)
         if await asyncio.to_thread(_touched, *self._there(label)):
@@ -157,7 +155,7 @@ class FolderTransport:
         while at < size:
             wanted = min(PIECE * _AT_ONCE, size - at)
             await asyncio.sleep(self.throttle.wait(wanted, loop.time()))
-            await asyncio.to_thread(_copy, path, part, at, wanted)
+            await asyncio.to_thread(_append, path, part, at, wanted)
             self.counters.send(label, at, wanted)
             at += wanted
         await asyncio.to_thread(_finish, part, whole)
@@ -178,18 +176,22 @@ class FolderTransport:
 
     # Receiving
 
-    async def _take_all(self) -> None:
+    async def _receive_all(self) -> None:
         while True:
-            paths = await self._lying()
+            paths = await self._whole_files()
             stems = {path.stem for path in paths}
             self._later = {stem: each for stem, each in self._later.items() if stem in stems}
             for path in paths:
-                await self._try(path)
-            await asyncio.sleep(self._look)
+                await self._try_one(path)
+            await asyncio.sleep(self._poll)
 
-    async def _lying(self) -> list[Path]:
+    async def _whole_files(self) -> list[Path]:
+        def listed() -> list[Path]:
+            self._own.mkdir(parents=True, exist_ok=True)
+            return sorted(path for path in self._own.iterdir() if path.suffix in (_WHOLE, _TAKING))
+
         try:
-            paths = await asyncio.to_thread(_whole_in, self._own)
+            paths = await asyncio.to_thread(listed)
         except OSError as error:
             self._once.say("folder", f"{self._own}: {error.strerror}")
             return []
@@ -198,46 +200,38 @@ class FolderTransport:
 
     async def _touch_all(self) -> None:
         while True:
-            for path in await self._lying():
-                if self._shows(path.stem):
+            for path in await self._whole_files():
+                merging, since = self._merging
+                long = asyncio.get_running_loop().time() - since > self._silence / 2
+                # A touched file tells its sender to wait: not after a failure.
+                if path.stem not in self._later or (merging == path.stem and long):
                     with suppress(OSError):
                         await asyncio.to_thread(os.utime, path, follow_symlinks=False)
             await asyncio.sleep(self._silence / 6)
 
-    def _shows(self, stem: str) -> bool:
-        """Whether to touch the file, so that its sender waits: not after a failure."""
-        taken, since = self._at
-        long = asyncio.get_running_loop().time() - since > self._silence / 2
-        return stem not in self._later or (taken == stem and long)
-
-    async def _try(self, path: Path) -> None:
+    async def _try_one(self, path: Path) -> None:
         loop = asyncio.get_running_loop()
         begin, (until, wait) = loop.time(), self._later.get(path.stem, (0.0, 0.0))
         if begin < until:
             return
-        self._at = path.stem, begin
+        self._merging = path.stem, begin
         try:
-            await self._take(path)
+            await self._receive(path)
         except Exception as error:
-            self._say(path, error)
-            wait = min(AGAIN, max(2 * wait, self._look))
+            if isinstance(error, SuiteError):
+                self._once.say("later", f"cannot receive a hand-over file now: {error_text(error)}")
+            elif isinstance(error, OSError):
+                self._once.say("file", f"{path}: {error.strerror}")
+            else:
+                logger.exception("hand-over: %s cannot be taken; report this", path.name)
+            wait = min(AGAIN, max(2 * wait, self._poll))
             self._later[path.stem] = loop.time() + wait, wait
         else:
             self._later.pop(path.stem, None)
         finally:
-            self._at = "", 0.0
+            self._merging = "", 0.0
 
-    def _say(self, path: Path, error: Exception) -> None:
-        if isinstance(error, SuiteError):
-            self._once.say("later", f"cannot receive a hand-over file now: {error_text(error)}")
-        elif isinstance(error, OSError):
-            self._once.say("file", f"{path}: {error.strerror}")
-        else:
-            logger.error(
-                "hand-over: %s cannot be taken; report this", path.name, exc_info=error
-            )  # fmt: skip
-
-    async def _take(self, path: Path) -> None:
+    async def _receive(self, path: Path) -> None:
         assert self._inbox is not None
         try:
             label = await asyncio.to_thread(read_label, path)
@@ -248,9 +242,10 @@ class FolderTransport:
             return
         size = path.stat().st_size
         try:
-            if not self._inbox.kept(label):  # if that raises, its sender can still take it away
+            # If this raises, its sender can still take it away.
+            if not self._inbox.is_stored(label):
                 path = await asyncio.to_thread(path.rename, path.with_suffix(_TAKING))
-                await self._inbox.take(label, path)
+                await self._inbox.merge(label, path)
         except HandoverFileError as error:
             self._refuse(path, error)
             await asyncio.to_thread(self._answer, label, _REFUSED, error_text(error))
@@ -272,11 +267,6 @@ class FolderTransport:
         self._once.say("bad", f"refused: {error_text(error)}")
         with suppress(OSError):
             path.unlink()
-
-
-def _whole_in(folder: Path) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    return sorted(path for path in folder.iterdir() if path.suffix in (_WHOLE, _TAKING))
 
 
 def _touched(*paths: Path) -> int:
@@ -306,10 +296,10 @@ def _read(path: Path) -> str | None:
         if not stat.S_ISREG(os.fstat(number).st_mode):
             raise OSError(f"{path.name} is no file")
         text = file.read(_TEXT).decode("utf-8", "replace")
-    return "".join(sign if sign.isprintable() else " " for sign in text)
+    return printable(text)
 
 
-def _copy(path: Path, to: Path, at: int, size: int) -> None:
+def _append(path: Path, to: Path, at: int, size: int) -> None:
     with path.open("rb") as file, to.open("ab") as part:
         if part.tell() != at:
             raise OSError(f"another one writes to {to.name}")

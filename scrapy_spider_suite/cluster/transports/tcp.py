@@ -23,7 +23,7 @@ import hmac
 import logging
 import os
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from enum import IntEnum
 from hashlib import blake2b
@@ -46,14 +46,16 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     quoted_name,
     read_label,
 )
-from scrapy_spider_suite.cluster.messages import SHARED_KEY_MIN
+from scrapy_spider_suite.cluster.messages import WireError, derive_secret
 from scrapy_spider_suite.errors import HandoverFileError, SuiteError, TransportError
 from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks
+from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.settings.values import Endpoint, endpoint
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 MAGIC: Final = b"SUITE-C\1"
 FRAME_MAX: Final = 1 << 17
@@ -70,7 +72,7 @@ _PROOF: Final = 32
 _MAC: Final = 16
 _HEAD: Final = struct.Struct(">IB")
 _NUMBER: Final = struct.Struct(">Q")
-_PURPOSE: Final = b"suite handover 1"
+PURPOSE: Final = b"suite handover 1"
 _CALLER, _CALLED = b"caller", b"called"
 
 
@@ -92,124 +94,102 @@ class ChannelFrame(NamedTuple):
     body: bytes
 
 
-class ChannelError(Exception):
-    """A connection is unusable; stays in this module.
-
-    Attributes:
-        kind: the counter of `FileCounters`.
-    """
-
-    def __init__(self, kind: str, why: str) -> None:
-        super().__init__(why)
-        self.kind = kind
-
-
-class ChannelKey:
-    """Proofs and seals of the shared *key*. Raises `ValueError`: too short."""
-
-    def __init__(self, key: bytes) -> None:
-        if len(key) < SHARED_KEY_MIN:
-            raise ValueError(
-                f"the key that the agents share has {len(key)} bytes, not {SHARED_KEY_MIN}"
-            )
-        self._key = blake2b(key, person=_PURPOSE).digest()
-
-    def proof(self, role: bytes, draws: bytes) -> bytes:
-        return blake2b(b"proof " + role + draws, key=self._key, digest_size=_PROOF).digest()
-
-    def seal(self, role: bytes, draws: bytes) -> Callable[[bytes], bytes]:
-        key = blake2b(b"frames " + role + draws, key=self._key, digest_size=32).digest()
-        return lambda data: blake2b(data, key=key, digest_size=_MAC).digest()
-
-
 class SealedChannel:
-    """A connection of two sides that have proved the key. Methods raise `ChannelError`."""
+    """A connection of two sides that have proved the key. Methods raise `WireError`."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
-        seal: Callable[[bytes], bytes], theirs: Callable[[bytes], bytes],
-        silence: float = SILENCE,
+        self, connection: Connection, secret: bytes, roles: tuple[bytes, bytes], draws: bytes,
+        silence: float,
     ) -> None:  # fmt: skip
-        self._reader = reader
-        self._writer = writer
-        self._seal, self._theirs = seal, theirs
+        self._reader, self._writer = connection
+        own, theirs = (
+            blake2b(b"frames " + role + draws, key=secret, digest_size=32).digest()
+            for role in roles
+        )
+        self._own = blake2b(key=own, digest_size=_MAC)
+        self._theirs = blake2b(key=theirs, digest_size=_MAC)
         self._silence = silence
         self._sent = self._received = 0
 
     async def send(self, kind: FrameKind, body: bytes = b"") -> None:
-        head = _HEAD.pack(len(body), kind)
-        mac = self._seal(_NUMBER.pack(self._sent) + head + body)
+        frame = _HEAD.pack(len(body), kind) + body
+        mac = _mac(self._own, self._sent, frame)
         self._sent += 1
-        await within(self._silence, self._write(b"".join((head, body, mac))))
-
-    async def _write(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
+        self._writer.write(frame + mac)
+        await within(self._silence, self._writer.drain())
 
     async def receive(self) -> ChannelFrame:
         head = await within(self._silence, self._reader.readexactly(_HEAD.size))
         size, kind = _HEAD.unpack(head)
         if size > FRAME_MAX:
-            raise ChannelError("oversized", f"a frame of {size:,} bytes")
+            raise WireError("oversized", f"a frame of {size:,} bytes")
         data = await within(self._silence, self._reader.readexactly(size + _MAC))
-        number, body = _NUMBER.pack(self._received), data[:size]
-        if not hmac.compare_digest(self._theirs(number + head + body), data[size:]):
-            raise ChannelError("forged", "a frame that its sender did not send, or not there")
+        body, mac = data[:size], data[size:]
+        if not hmac.compare_digest(_mac(self._theirs, self._received, head + body), mac):
+            raise WireError("forged", "a frame that its sender did not send, or not there")
         if kind not in _KINDS:
-            raise ChannelError("malformed", f"a frame of kind {kind}")
+            raise WireError("malformed", f"a frame of kind {kind}")
         self._received += 1
         return ChannelFrame(FrameKind(kind), body)
 
 
+def _mac(keyed: blake2b, number: int, frame: bytes) -> bytes:
+    mac = keyed.copy()
+    mac.update(_NUMBER.pack(number) + frame)
+    return mac.digest()
+
+
 async def open_channel(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: ChannelKey,
-    silence: float = SILENCE,
-) -> SealedChannel:  # fmt: skip
-    """Return the channel of an outgoing connection. Raises `ChannelError`."""
+    connection: Connection, secret: bytes, silence: float = SILENCE
+) -> SealedChannel:
+    """Return the channel of an outgoing connection. Raises `WireError`."""
+    reader, writer = connection
     mine = os.urandom(_DRAW)
     writer.write(MAGIC + mine)
     data = await within(HANDSHAKE_SECONDS, reader.readexactly(len(MAGIC) + _DRAW + _PROOF))
     draws = mine + _draw_in(data[:-_PROOF])
-    if not hmac.compare_digest(data[-_PROOF:], secret.proof(_CALLED, draws)):
-        raise ChannelError("forged", "it has another key")
-    writer.write(secret.proof(_CALLER, draws))
-    own, theirs = (secret.seal(role, draws) for role in (_CALLER, _CALLED))
-    return SealedChannel(reader, writer, own, theirs, silence)
+    if not hmac.compare_digest(data[-_PROOF:], _proof(secret, _CALLED, draws)):
+        raise WireError("forged", "it has another key")
+    writer.write(_proof(secret, _CALLER, draws))
+    return SealedChannel(connection, secret, (_CALLER, _CALLED), draws, silence)
 
 
 async def accept_channel(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: ChannelKey,
-    silence: float = SILENCE,
-) -> SealedChannel:  # fmt: skip
-    """Return the channel of an incoming connection. Raises `ChannelError`."""
+    connection: Connection, secret: bytes, silence: float = SILENCE
+) -> SealedChannel:
+    """Return the channel of an incoming connection. Raises `WireError`."""
+    reader, writer = connection
     data = await within(HANDSHAKE_SECONDS, reader.readexactly(len(MAGIC) + _DRAW))
     mine = os.urandom(_DRAW)
     draws = _draw_in(data) + mine
-    writer.write(MAGIC + mine + secret.proof(_CALLED, draws))
+    writer.write(MAGIC + mine + _proof(secret, _CALLED, draws))
     proof = await within(HANDSHAKE_SECONDS, reader.readexactly(_PROOF))
-    if not hmac.compare_digest(proof, secret.proof(_CALLER, draws)):
-        raise ChannelError("forged", "it has another key")
-    own, theirs = (secret.seal(role, draws) for role in (_CALLED, _CALLER))
-    return SealedChannel(reader, writer, own, theirs, silence)
+    if not hmac.compare_digest(proof, _proof(secret, _CALLER, draws)):
+        raise WireError("forged", "it has another key")
+    return SealedChannel(connection, secret, (_CALLED, _CALLER), draws, silence)
+
+
+def _proof(secret: bytes, role: bytes, draws: bytes) -> bytes:
+    return blake2b(b"proof " + role + draws, key=secret, digest_size=_PROOF).digest()
 
 
 def _draw_in(greeting: bytes) -> bytes:
     if not greeting.startswith(MAGIC):
-        raise ChannelError("malformed", "it is no agent of this version")
+        raise WireError("malformed", "it is no agent of this version")
     return greeting[len(MAGIC) :]
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:
-    """Await *work*. Raises `ChannelError` after *seconds*, or if the line is cut."""
+    """Await *work*. Raises `WireError` after *seconds*, or if the line is cut."""
     try:
         async with asyncio.timeout(seconds):
             return await work
     except TimeoutError as error:
-        raise ChannelError("broken", f"nothing came for {seconds:g} s") from error
+        raise WireError("broken", f"nothing came for {seconds:g} s") from error
     except asyncio.IncompleteReadError as error:
-        raise ChannelError("broken", "the connection was closed") from error
+        raise WireError("broken", "the connection was closed") from error
     except OSError as error:
-        raise ChannelError("broken", error.strerror or str(error)) from error
+        raise WireError("broken", error.strerror or str(error)) from error
 
 
 AGAIN: Final = 60.0
@@ -225,8 +205,8 @@ class Spool:
         self._folder = folder
         self._counters = counters
         self._inbox: FileReceiver | None = None
-        self._takes: dict[str, asyncio.Task[None]] = {}
-        self._again: dict[str, asyncio.TimerHandle] = {}
+        self._merges: dict[str, asyncio.Task[None]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._closed = False
 
     def open(self, inbox: FileReceiver) -> None:
@@ -244,33 +224,33 @@ class Spool:
     async def close(self) -> None:
         """Stop; unmerged files stay."""
         self._closed = True
-        for timer in self._again.values():
+        for timer in self._timers.values():
             timer.cancel()
-        await cancel_tasks(*self._takes.values())
+        await cancel_tasks(*self._merges.values())
 
-    def kept(self, label: HandoverLabel) -> bool:
+    def is_stored(self, label: HandoverLabel) -> bool:
         assert self._inbox is not None
-        return self._inbox.kept(label)
+        return self._inbox.is_stored(label)
 
     def place(self, label: HandoverLabel) -> Path:
         return self._folder / f"{quoted_name(label.sender)}.{label.file_id}{_WHOLE}"
 
-    def take(self, label: HandoverLabel) -> asyncio.Task[None]:
-        """Merge a file; the task raises as `FileReceiver.take`."""
-        return self._takes.get(label.file_id) or self._begin(label, self.place(label))
+    def merge(self, label: HandoverLabel) -> asyncio.Task[None]:
+        """Merge a file; the task raises as `FileReceiver.merge`."""
+        return self._merges.get(label.file_id) or self._begin(label, self.place(label))
 
     def _begin(self, label: HandoverLabel, path: Path) -> asyncio.Task[None]:
-        if (timer := self._again.pop(label.file_id, None)) is not None:
+        if (timer := self._timers.pop(label.file_id, None)) is not None:
             timer.cancel()
-        task = asyncio.get_running_loop().create_task(self._take_and_remove(label, path))
-        self._takes[label.file_id] = task
+        task = asyncio.get_running_loop().create_task(self._merge_and_remove(label, path))
+        self._merges[label.file_id] = task
         task.add_done_callback(lambda done: self._over(label, path, done))
         return task
 
-    async def _take_and_remove(self, label: HandoverLabel, path: Path) -> None:
+    async def _merge_and_remove(self, label: HandoverLabel, path: Path) -> None:
         assert self._inbox is not None
         try:
-            await self._inbox.take(label, path)
+            await self._inbox.merge(label, path)
         except HandoverFileError:
             path.unlink(missing_ok=True)
             raise
@@ -283,14 +263,14 @@ class Spool:
         path.unlink(missing_ok=True)
 
     def _over(self, label: HandoverLabel, path: Path, task: asyncio.Task[None]) -> None:
-        del self._takes[label.file_id]
+        del self._merges[label.file_id]
         if task.cancelled() or (error := task.exception()) is None:
             return
         # Perhaps nobody waits for it any more; who offers it again hears of it.
         logger.debug("hand-over file %s was not merged: %s", label.file_id, error_text(error))
         if path.is_file() and not self._closed:
             loop = asyncio.get_running_loop()
-            self._again[label.file_id] = loop.call_later(AGAIN, self._begin, label, path)
+            self._timers[label.file_id] = loop.call_later(AGAIN, self._begin, label, path)
 
 
 MOST: Final = 64
@@ -308,17 +288,15 @@ class TcpTransport:
         host: where others reach this agent.
         port: 0: any free one.
         folder: of this agent alone, for incoming files.
-        listen: the address to listen at, if not *host*; "": all.
     """
 
     def __init__(
         self, host: str, port: int, key: bytes, folder: Path, rate: float = 0.0, *,
-        listen: str | None = None, silence: float = SILENCE,
+        silence: float = SILENCE,
     ) -> None:  # fmt: skip
         self.counters = FileCounters()
         self._host, self._port = host, port
-        self._listen = host if listen is None else listen
-        self._secret = ChannelKey(key)
+        self._secret = derive_secret(key, PURPOSE)
         self._folder = folder
         self.throttle = Throttle(rate)
         self._silence = silence
@@ -335,7 +313,7 @@ class TcpTransport:
 
     async def start(self, inbox: FileReceiver) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._server = await asyncio.start_server(self._connected, self._listen, self._port)
+        self._server = await asyncio.start_server(self._connected, self._host, self._port)
         self._port = self._server.sockets[0].getsockname()[1]
         self._spool.open(inbox)
 
@@ -353,11 +331,11 @@ class TcpTransport:
 
     async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
         try:
-            connection = await _connection(address)
+            connection = await _connect(address)
             async with _closing(connection[1]):
-                line = await open_channel(*connection, self._secret, self._silence)
+                line = await open_channel(connection, self._secret, self._silence)
                 await self._offer(line, path, label)
-        except ChannelError as error:
+        except WireError as error:
             self.counters.refuse(error.kind)
             raise TransportError(f"{label.receiver} at {address}: {error}") from error
         except OSError as error:
@@ -371,16 +349,18 @@ class TcpTransport:
         while (frame := await line.receive()).kind is not FrameKind.KEPT:
             if frame.kind is FrameKind.AT and not wanted:
                 wanted = True
-                await self._send(line, path, label, _number(frame, size), size)
+                if len(frame.body) != _AT.size or (at := _AT.unpack(frame.body)[0]) > size:
+                    raise WireError("malformed", "a place behind the end, or none")
+                await self._send(line, path, label, at, size)
             elif frame.kind is FrameKind.LATER:
-                raise TransportError(f"{label.receiver}: {_text(frame)}")
+                raise TransportError(f"{label.receiver}: {_reason(frame)}")
             elif frame.kind is FrameKind.REFUSED:
                 self.counters.bad += 1
-                raise HandoverFileError(f"{label.receiver}: {_text(frame)}")
+                raise HandoverFileError(f"{label.receiver}: {_reason(frame)}")
             elif frame.kind is FrameKind.WAIT:
                 self.counters.signs += 1
             else:
-                raise ChannelError("malformed", f"a frame out of its turn: {frame.kind.name}")
+                raise _unexpected(frame)
 
     async def _send(
         self, line: SealedChannel, path: Path, label: HandoverLabel, at: int, size: int
@@ -409,7 +389,7 @@ class TcpTransport:
             del self._unproved[oldest]
             oldest.cancel()
             self.counters.refuse("crowded")
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        task = asyncio.get_running_loop().create_task(self._serve((reader, writer)))
         self._connections.add(task)
         self._unproved[task] = None
 
@@ -421,30 +401,30 @@ class TcpTransport:
 
         task.add_done_callback(served)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with _closing(writer):
+    async def _serve(self, connection: Connection) -> None:
+        own = asyncio.current_task()
+        assert own is not None
+        async with _closing(connection[1]):
             try:
-                line = await accept_channel(reader, writer, self._secret, self._silence)
-                self._admit()
-                await self._receive(line)
-            except ChannelError as error:
+                line = await accept_channel(connection, self._secret, self._silence)
+                self._unproved.pop(own, None)
+                if len(self._serving) >= MOST:
+                    raise WireError("crowded", f"{MOST} hand-over files are coming already")
+                self._serving[own] = ""
+                await self._receive(line, own)
+            except WireError as error:
                 self._refuse(error.kind, error)
             except Exception:
                 logger.exception("hand-over: an agent was not served; report this")
 
-    def _admit(self) -> None:
-        own = asyncio.current_task()
-        assert own is not None
-        self._unproved.pop(own, None)
-        if len(self._serving) >= MOST:
-            raise ChannelError("crowded", f"{MOST} hand-over files are coming already")
-        self._serving[own] = ""
-
-    async def _receive(self, line: SealedChannel) -> None:
+    async def _receive(self, line: SealedChannel, own: asyncio.Task[None]) -> None:
         try:
-            size, label = _offer_in(await line.receive())
-            await self._alone(label.file_id)
-            await self._fetch_and_take(line, label, size)
+            size, label = _read_offer(await line.receive())
+            file_id = label.file_id
+            older = (task for task, known in self._serving.items() if known == file_id)
+            await cancel_tasks(*older)
+            self._serving[own] = file_id
+            await self._fetch_and_merge(line, label, size)
         except HandoverFileError as error:
             self._refuse("bad", error)
             await line.send(FrameKind.REFUSED, error_text(error).encode())
@@ -455,21 +435,15 @@ class TcpTransport:
             self._once.over("later")
             await line.send(FrameKind.KEPT)
 
-    async def _alone(self, file_id: str) -> None:
-        own = asyncio.current_task()
-        await cancel_tasks(*(task for task, known in self._serving.items() if known == file_id))
-        if own is not None:
-            self._serving[own] = file_id
-
-    async def _fetch_and_take(self, line: SealedChannel, label: HandoverLabel, size: int) -> None:
-        if self._spool.kept(label):
+    async def _fetch_and_merge(self, line: SealedChannel, label: HandoverLabel, size: int) -> None:
+        if self._spool.is_stored(label):
             return
         whole = self._spool.place(label)
         if not whole.is_file():
             await self._fetch(line, label, size, whole.with_suffix(_PART))
             whole.with_suffix(_PART).replace(whole)
-        # A connection that is cut does not keep what is whole from being taken.
-        await self._waiting(line, asyncio.shield(self._spool.take(label)))
+        # A whole file is merged even if the connection is cut.
+        await self._waiting(line, asyncio.shield(self._spool.merge(label)))
 
     async def _fetch(
         self, line: SealedChannel, label: HandoverLabel, size: int, path: Path
@@ -485,14 +459,13 @@ class TcpTransport:
             while at < size:
                 frame = await line.receive()
                 if frame.kind is not FrameKind.DATA or not 0 < len(frame.body) <= size - at:
-                    raise ChannelError("malformed", f"a frame out of its turn: {frame.kind.name}")
+                    raise _unexpected(frame)
                 file.write(frame.body)
                 at += len(frame.body)
                 self.counters.bytes_in += len(frame.body)
-        if await self._waiting(line, asyncio.to_thread(_is_whole, path, label, size)):
-            return
-        path.unlink(missing_ok=True)
-        raise HandoverFileError("it is damaged, or another one than was offered")
+        if await self._waiting(line, asyncio.to_thread(intact_length, path, label)) != size:
+            path.unlink(missing_ok=True)
+            raise HandoverFileError("it is damaged, or another one than was offered")
 
     async def _waiting(self, line: SealedChannel, work: Awaitable[Any]) -> Any:
         task = asyncio.ensure_future(work)
@@ -519,7 +492,7 @@ async def _closing(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
             await writer.wait_closed()
 
 
-async def _connection(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect(address: str) -> Connection:
     try:
         host, port = endpoint(address, whole=True)
         return await within(HANDSHAKE_SECONDS, asyncio.open_connection(host, port))
@@ -527,37 +500,21 @@ async def _connection(address: str) -> tuple[asyncio.StreamReader, asyncio.Strea
         raise TransportError(f"{address!r} is no address to bring anything to") from error
 
 
-def _offer_in(frame: ChannelFrame) -> tuple[int, HandoverLabel]:
+def _read_offer(frame: ChannelFrame) -> tuple[int, HandoverLabel]:
     if frame.kind is not FrameKind.OFFER:
-        raise ChannelError("malformed", f"a frame out of its turn: {frame.kind.name}")
+        raise _unexpected(frame)
     try:
         size, *row = msgpack.unpackb(frame.body)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise ChannelError("malformed", f"an offer that cannot be read ({error})") from error
+        raise WireError("malformed", f"an offer that cannot be read ({error})") from error
     if type(size) is not int or size < 1:
-        raise ChannelError("malformed", "an offer of nothing")
+        raise WireError("malformed", "an offer of nothing")
     return size, decode_label(row)
 
 
-def _number(frame: ChannelFrame, most: int) -> int:
-    try:
-        (at,) = _AT.unpack(frame.body)
-    except struct.error as error:
-        raise ChannelError("malformed", "a place that is none") from error
-    if at > most:
-        raise ChannelError("malformed", "a place behind the end")
-    return int(at)
+def _unexpected(frame: ChannelFrame) -> WireError:
+    return WireError("malformed", f"a frame out of its turn: {frame.kind.name}")
 
 
-def _text(frame: ChannelFrame) -> str:
-    text = frame.body[:300].decode("utf-8", "replace")
-    return "".join(sign if sign.isprintable() else " " for sign in text)
-
-
-def _is_whole(path: Path, label: HandoverLabel, size: int) -> bool:
-    if path.stat().st_size != size or intact_length(path) != size:
-        return False
-    try:
-        return read_label(path) == label
-    except HandoverFileError:
-        return False
+def _reason(frame: ChannelFrame) -> str:
+    return printable(frame.body[:300].decode("utf-8", "replace"))

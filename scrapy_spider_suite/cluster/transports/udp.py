@@ -13,16 +13,16 @@ import os
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from scrapy_spider_suite.cluster.messages import (
     Acknowledgement,
-    Message,
     MessageCounters,
     MessageLimits,
     OnAcknowledged,
     OnMessage,
     PackedMessage,
+    WireError,
     encode_name,
     unpack_message,
 )
@@ -32,7 +32,6 @@ from scrapy_spider_suite.cluster.transports.udp_protocol import (
     OVERHEAD,
     MessageArrival,
     Packet,
-    PacketError,
     PacketKind,
     PacketSealer,
     PairReceiver,
@@ -59,22 +58,19 @@ class UdpPeers:
         window: messages under way to one receiver; equal for all agents.
         unlisted: told of an agent whose list lacks this one.
         draw: random bytes, as `os.urandom`.
+
+    Attributes:
+        received, acknowledged: set before the first datagram.
     """
 
+    received: OnMessage
+    acknowledged: OnAcknowledged
+
     def __init__(
-        self,
-        name: str,
-        others: Collection[str],
-        key: bytes,
-        window: int,
-        received: OnMessage,
-        acknowledged: OnAcknowledged,
-        unlisted: Callable[[str], None],
-        draw: Callable[[int], bytes] = os.urandom,
-    ) -> None:
+        self, name: str, others: Collection[str], key: bytes, window: int,
+        unlisted: Callable[[str], None], draw: Callable[[int], bytes] = os.urandom,
+    ) -> None:  # fmt: skip
         self.counters = MessageCounters()
-        self._received = received
-        self._acknowledged = acknowledged
         self._unlisted = unlisted
         self._sealer = PacketSealer(name, others, key)
         self._to = {other: PairSender(window, draw, self.counters) for other in others}
@@ -138,15 +134,15 @@ class UdpPeers:
             for packet in incoming.due(math.inf)
         ]
 
-    def take(self, datagram: bytes, now: float) -> bytes:
-        """Take any datagram; return an answer, or nothing."""
+    def receive(self, datagram: bytes, now: float) -> bytes:
+        """Handle any datagram; return an answer, or nothing."""
         try:
             name, packet = self._sealer.open(datagram)
-            self._take(name, packet, now)
+            self._receive(name, packet, now)
         except UnlistedAgentError as error:
             self._refuse(error.kind, error)
             return error.answer
-        except PacketError as error:
+        except WireError as error:
             self._refuse(error.kind, error)
         except MessageTooLargeError as error:
             self._refuse("oversized", error)
@@ -154,7 +150,7 @@ class UdpPeers:
             self._refuse("malformed", error)
         return b""
 
-    def _take(self, name: str, packet: Packet, now: float) -> None:
+    def _receive(self, name: str, packet: Packet, now: float) -> None:
         if packet.kind in (PacketKind.WELCOME, PacketKind.STALE, PacketKind.REPORT):
             self._unanswered.pop(name, None)
         match packet.kind:
@@ -168,7 +164,7 @@ class UdpPeers:
             case PacketKind.REPORT:
                 for message in self._to[name].report(packet, now):
                     self.counters.acknowledged += 1
-                    self._acknowledged(name, message.first, message.last)
+                    self.acknowledged(name, message.first, message.last)
             case PacketKind.MESSAGE:
                 self._message(name, packet, now)
             case PacketKind.UNLISTED:
@@ -189,10 +185,10 @@ class UdpPeers:
             return
         message = unpack_message(packet.body, BOUNDS)
         if message.sender != name:
-            raise PacketError("forged", f"a message of {message.sender} from {name}")
+            raise WireError("forged", f"a message of {message.sender} from {name}")
         incoming.expect(packet.number, message.receipt)
         self.counters.received += 1
-        self._received(message)
+        self.received(message)
 
     def _refuse(self, kind: str, why: Exception) -> None:
         self.counters.refuse(kind)
@@ -228,7 +224,7 @@ def parse_agents(texts: Iterable[str]) -> dict[str, Endpoint]:
     return agents
 
 
-class UdpTransport:
+class UdpTransport(asyncio.DatagramProtocol):
     """A `MessageTransport` over UDP; *window*, *unlisted*: see `UdpPeers`.
 
     Raises `ValueError`: *name* is unlisted or invalid, or the key is too short.
@@ -244,12 +240,8 @@ class UdpTransport:
             raise ValueError(f"agent {name!r} is not in the list of agents")
         self._name, self._own = name, agents[name]
         self._others = {other: address for other, address in agents.items() if other != name}
-        self._received: OnMessage | None = None
-        self._acknowledged: OnAcknowledged | None = None
-        self._exchange = UdpPeers(
-            name, list(self._others), key, window, self._hand_on, self._tell, unlisted
-        )
-        self.counters: MessageCounters = self._exchange.counters
+        self._peers = UdpPeers(name, list(self._others), key, window, unlisted)
+        self.counters: MessageCounters = self._peers.counters
         self._once = WarnOnce(logger, f"messages over UDP, agent {name}")
         self._places: dict[str, Any] = {}
         self._socket: asyncio.DatagramTransport | None = None
@@ -263,17 +255,17 @@ class UdpTransport:
     async def start(self, received: OnMessage, acknowledged: OnAcknowledged) -> None:
         """Listen at the own address; look up the others. Raises `OSError`."""
         self._loop = asyncio.get_running_loop()
-        self._received, self._acknowledged = received, acknowledged
+        self._peers.received, self._peers.acknowledged = received, acknowledged
         try:
             family, own = await self._find(self._own)
         except OSError as error:
             raise self._no_good(f"not known: {error.strerror}") from error
         raw = self._bound(family, own[0])
-        self._socket, _ = await self._loop.create_datagram_endpoint(lambda: _Socket(self), sock=raw)
+        await self._loop.create_datagram_endpoint(lambda: self, sock=raw)
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK):
-                await self._look_up(self._others, family)
-        self._looking = self._loop.create_task(self._look(family))
+                await asyncio.gather(*(self._look_up(other, family) for other in self._others))
+        self._looking = self._loop.create_task(self._look_up_missing(family))
         self._pump()
 
     def _bound(self, family: int, own: Any) -> socket.socket:
@@ -306,17 +298,15 @@ class UdpTransport:
         family = found[0][0]
         return family, [each[4] for each in found if each[0] == family]
 
-    async def _look(self, family: int) -> None:
+    async def _look_up_missing(self, family: int) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(LOOK)
             unknown = self._others.keys() - self._places.keys()
-            await self._look_up(unknown | set(self._exchange.silent(loop.time() - LOOK)), family)
+            others = unknown | set(self._peers.silent(loop.time() - LOOK))
+            await asyncio.gather(*(self._look_up(other, family) for other in others))
 
-    async def _look_up(self, others: Iterable[str], family: int) -> None:
-        await asyncio.gather(*(self._look_up_one(other, family) for other in others))
-
-    async def _look_up_one(self, other: str, family: int) -> None:
+    async def _look_up(self, other: str, family: int) -> None:
         address = self._others[other]
         try:
             _, places = await self._find(address, family)
@@ -334,32 +324,27 @@ class UdpTransport:
             if other in self._places:
                 logger.info("agent %s has another address: %s", other, places[0][0])
             self._places[other] = places[0]
-            self._exchange.moved(other)
+            self._peers.moved(other)
             self._soon()
 
-    def _send(self, wire: asyncio.DatagramTransport, to: str, datagram: bytes) -> None:
-        if to in self._places:
-            wire.sendto(datagram, self._places[to])
-
     def room(self, to: str) -> int:
-        return self._exchange.room(to)
+        return self._peers.room(to)
 
     def send(self, to: str, message: PackedMessage) -> bool:
-        taken = self._exchange.send(to, message)
+        taken = self._peers.send(to, message)
         self._soon()
         return taken
 
     def acknowledge(self, receipt: Acknowledgement) -> None:
         if self._loop is not None:
-            self._exchange.acknowledge(receipt, self._loop.time())
+            self._peers.acknowledge(receipt, self._loop.time())
             self._soon()
 
     def withdraw(self, to: str) -> None:
-        self._exchange.withdraw(to)
+        self._peers.withdraw(to)
 
     async def close(self, seconds: float = 5.0) -> None:
-        self._received = self._acknowledged = None
-        self._rest()
+        self._cancel_timers()
         if self._looking is not None:
             self._looking.cancel()
         wire, self._socket = self._socket, None
@@ -367,8 +352,9 @@ class UdpTransport:
             return
         if seconds > 0:
             # The reports that wait for more to say wait no longer.
-            for to, datagram in self._exchange.reports():
-                self._send(wire, to, datagram)
+            for to, datagram in self._peers.reports():
+                if to in self._places:
+                    wire.sendto(datagram, self._places[to])
             wire.close()
         else:
             wire.abort()
@@ -379,61 +365,45 @@ class UdpTransport:
         if self._turn is None and self._socket is not None and self._loop is not None:
             self._turn = self._loop.call_soon(self._pump)
 
-    def _rest(self) -> None:
+    def _cancel_timers(self) -> None:
         for handle in (self._turn, self._timer):
             if handle is not None:
                 handle.cancel()
         self._turn = self._timer = None
 
     def _pump(self) -> None:
-        self._rest()
+        self._cancel_timers()
         if self._socket is None or self._loop is None or self._paused:
             return
-        for to, datagram in self._exchange.due(self._loop.time()):
-            self._send(self._socket, to, datagram)
-        when = self._exchange.wake()
+        for to, datagram in self._peers.due(self._loop.time()):
+            if to in self._places:
+                self._socket.sendto(datagram, self._places[to])
+        when = self._peers.wake()
         if when is not None:
             self._timer = self._loop.call_at(when, self._pump)
 
-    def _take(self, datagram: bytes, source: Any) -> None:
-        if self._received is not None and self._loop is not None:
-            answer = self._exchange.take(datagram, self._loop.time())
-            if answer and self._socket is not None:
-                self._socket.sendto(answer, source)
+    # What the loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._socket = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        if self._socket is not None and self._loop is not None:
+            answer = self._peers.receive(data, self._loop.time())
+            if answer:
+                self._socket.sendto(answer, addr)
             self._soon()
 
-    def _hand_on(self, message: Message) -> None:
-        if self._received is not None:
-            self._received(message)
-
-    def _tell(self, to: str, first: int, last: int) -> None:
-        if self._acknowledged is not None:
-            self._acknowledged(to, first, last)
-
-    def _failed(self, error: Exception) -> None:
-        self.counters.failed += 1
-        self._once.say("failed", f"a datagram could not be sent: {error}")
-
-    def _pause(self, paused: bool) -> None:
-        self._paused = paused
-        self._soon()
-
-
-class _Socket(asyncio.DatagramProtocol):
-    def __init__(self, owner: UdpTransport) -> None:
-        self._owner = owner
-
-    def datagram_received(self, data: bytes, addr: object) -> None:
-        self._owner._take(data, addr)
-
     def error_received(self, exc: Exception) -> None:
-        self._owner._failed(exc)
+        self.counters.failed += 1
+        self._once.say("failed", f"a datagram could not be sent: {exc}")
 
     def pause_writing(self) -> None:
-        self._owner._pause(True)
+        self._paused = True
 
     def resume_writing(self) -> None:
-        self._owner._pause(False)
+        self._paused = False
+        self._soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._owner._ended.set()
+        self._ended.set()

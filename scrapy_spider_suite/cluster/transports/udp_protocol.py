@@ -38,15 +38,15 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from scrapy_spider_suite.cluster.messages import (
-    SHARED_KEY_MIN,
     Acknowledgement,
     MessageCounters,
     PackedMessage,
+    WireError,
+    derive_secret,
     encode_name,
 )
 
 VERSION: Final = 1
-
 
 NONE: Final = bytes(8)
 
@@ -64,7 +64,6 @@ COMMON_MAX: Final = 1_400
 
 DATAGRAM_MAX: Final = 8_192
 """Bytes of the largest datagram; longer ones are refused unread."""
-
 
 _LISTED: Final = "on the list: SUITE_AGENTS may differ there"
 _DIFFER: Final = "SUITE_CLUSTER_KEY or SUITE_AGENTS may differ there"
@@ -87,52 +86,53 @@ class Packet(NamedTuple):
     body: bytes = b""
 
 
-class ReceiptReport(NamedTuple):
-    """Which messages have arrived, and are kept; complete, so any report may be lost."""
+@dataclass(slots=True)
+class NumberSet:
+    """All numbers below `below`, and some beyond."""
 
-    heard: int  # all below this number have arrived
-    heard_beyond: int  # bit *i* is message *heard* + *i*
-    kept: int  # all below this number are kept
-    kept_beyond: int
+    below: int = 0
+    beyond: int = 0  # bit i: number below + i
 
-    def pack(self) -> bytes:
-        heard = _bits(self.heard_beyond)
-        return _REPORT.pack(self.heard, self.kept, len(heard)) + heard + _bits(self.kept_beyond)
+    def __contains__(self, number: int) -> bool:
+        return number < self.below or bool(self.beyond >> (number - self.below) & 1)
 
-    @classmethod
-    def unpack(cls, body: bytes) -> ReceiptReport:
-        """Raises `PacketError` for an invalid body."""
-        if len(body) < _REPORT.size:
-            raise PacketError("malformed", "a report that is too short")
-        heard, kept, length = _REPORT.unpack_from(body)
-        beyond, rest = body[_REPORT.size :][:length], body[_REPORT.size + length :]
-        return cls(heard, int.from_bytes(beyond, "little"), kept, int.from_bytes(rest, "little"))
-
-    def has_heard(self, number: int) -> bool:
-        return number < self.heard or bool(self.heard_beyond >> (number - self.heard) & 1)
-
-    def has_kept(self, number: int) -> bool:
-        return number < self.kept or bool(self.kept_beyond >> (number - self.kept) & 1)
+    def add(self, number: int) -> None:
+        if number >= self.below:
+            self.beyond |= 1 << (number - self.below)
+            ones = (~self.beyond & (self.beyond + 1)).bit_length() - 1
+            self.below += ones
+            self.beyond >>= ones
 
     @property
     def highest(self) -> int:
-        """The highest arrived message; -1: none."""
-        return self.heard + self.heard_beyond.bit_length() - 1
+        """The highest number; -1: none."""
+        return self.below + self.beyond.bit_length() - 1
 
 
-class PacketError(Exception):
-    """A refused datagram; stays in this package.
+class ReceiptReport(NamedTuple):
+    """Which messages have arrived, and are kept; complete, so any report may be lost."""
 
-    Attributes:
-        kind: the counter of `MessageCounters`.
-    """
+    heard: NumberSet
+    kept: NumberSet
 
-    def __init__(self, kind: str, why: str) -> None:
-        super().__init__(why)
-        self.kind = kind
+    def pack(self) -> bytes:
+        heard, kept = (_bits(numbers.beyond) for numbers in self)
+        return _REPORT.pack(self.heard.below, self.kept.below, len(heard)) + heard + kept
+
+    @classmethod
+    def unpack(cls, body: bytes) -> ReceiptReport:
+        """Raises `WireError` for an invalid body."""
+        if len(body) < _REPORT.size:
+            raise WireError("malformed", "a report that is too short")
+        heard, kept, length = _REPORT.unpack_from(body)
+        beyond, rest = body[_REPORT.size :][:length], body[_REPORT.size + length :]
+        return cls(
+            NumberSet(heard, int.from_bytes(beyond, "little")),
+            NumberSet(kept, int.from_bytes(rest, "little")),
+        )
 
 
-class UnlistedAgentError(PacketError):
+class UnlistedAgentError(WireError):
     """A genuine datagram of an unlisted agent.
 
     Attributes:
@@ -147,16 +147,11 @@ class UnlistedAgentError(PacketError):
 class PacketSealer:
     """Seals and opens datagrams of an agent.
 
-    Raises `ValueError`: *key* is shorter than `SHARED_KEY_MIN`, or a name is invalid.
+    Raises `ValueError`: *key* is too short, or a name is invalid.
     """
 
     def __init__(self, name: str, others: Collection[str], key: bytes) -> None:
-        if len(key) < SHARED_KEY_MIN:
-            raise ValueError(
-                f"the key that the agents share has {len(key)} bytes, not {SHARED_KEY_MIN}"
-            )
-        secret = blake2b(key, person=_PURPOSE).digest()
-        own = _identity(name)
+        secret, own = derive_secret(key, _PURPOSE), _identity(name)
         self._own, self._secret = own, secret
         self._names = {_identity(other): other for other in others}
         # Copies of a hash that has taken in its key are made in half the time.
@@ -174,29 +169,29 @@ class PacketSealer:
         return b"".join((head, body, mac.digest()))
 
     def open(self, datagram: bytes) -> tuple[str, Packet]:
-        """Return sender and packet. Raises `PacketError`; `UnlistedAgentError`: genuine."""
+        """Return sender and packet. Raises `WireError`; `UnlistedAgentError`: genuine."""
         if len(datagram) > DATAGRAM_MAX:
-            raise PacketError("oversized", f"a datagram of {len(datagram)} bytes")
+            raise WireError("oversized", f"a datagram of {len(datagram)} bytes")
         if len(datagram) < OVERHEAD or not datagram.startswith(_MAGIC):
-            raise PacketError("malformed", "a datagram that is none of an agent's")
+            raise WireError("malformed", "a datagram that is none of an agent's")
         _, version, kind, sender, call, answer, number = _HEAD.unpack_from(datagram)
         base = self._in.get(sender)
         if base is None:
-            raise self._unknown(datagram, sender, Packet(kind, call))
+            raise self._unlisted(datagram, sender, Packet(kind, call))
         if not _genuine(datagram, base.copy()):
             name = self._names[sender]
-            raise PacketError("forged", f"a datagram that is not from {name}: {_DIFFER}")
+            raise WireError("forged", f"a datagram that is not from {name}: {_DIFFER}")
         if version != VERSION or kind not in _KINDS:
-            raise PacketError("malformed", f"a datagram of version {version}, kind {kind}")
+            raise WireError("malformed", f"a datagram of version {version}, kind {kind}")
         body = datagram[_HEAD.size : -_MAC]
         return self._names[sender], Packet(PacketKind(kind), call, answer, number, body)
 
-    def _unknown(self, datagram: bytes, sender: bytes, packet: Packet) -> PacketError:
+    def _unlisted(self, datagram: bytes, sender: bytes, packet: Packet) -> WireError:
         """Return the error for an unlisted agent; the answer has no more bytes."""
         why = f"a datagram of an agent that is not {_LISTED}"
         asks = packet.kind in (PacketKind.HELLO, PacketKind.MESSAGE)
         if not (asks and _genuine(datagram, _mac_of(self._secret, sender, self._own))):
-            return PacketError("unknown", why)
+            return WireError("unknown", why)
         mac = _mac_of(self._secret, self._own, sender)
         return UnlistedAgentError(why, self._sealed(Packet(PacketKind.UNLISTED, packet.call), mac))
 
@@ -236,24 +231,6 @@ class MessageArrival(Enum):
     NEW = auto()
     REPEATED = auto()
     BEYOND = auto()  # beyond the agreed window; it will come again
-
-
-class NumberSet:
-    """All numbers below `below`, and some beyond."""
-
-    def __init__(self) -> None:
-        self.below = 0
-        self.beyond = 0  # bit i: number below + i
-
-    def __contains__(self, number: int) -> bool:
-        return number < self.below or bool(self.beyond >> (number - self.below) & 1)
-
-    def add(self, number: int) -> None:
-        if number >= self.below:
-            self.beyond |= 1 << (number - self.below)
-            ones = (~self.beyond & (self.beyond + 1)).bit_length() - 1
-            self.below += ones
-            self.beyond >>= ones
 
 
 class PairReceiver:
@@ -325,8 +302,7 @@ class PairReceiver:
             return []
         self._report_at = None
         self._unreported = 0
-        heard, kept = self._heard, self._kept
-        body = ReceiptReport(heard.below, heard.beyond, kept.below, kept.beyond).pack()
+        body = ReceiptReport(self._heard, self._kept).pack()
         return [Packet(PacketKind.REPORT, self._call, self._answer, 0, body)]
 
     def _report_by(self, when: float) -> None:
@@ -415,7 +391,7 @@ class PairSender:
         self._flying: dict[int, InFlight] = {}  # in the order of their numbers
         self._unheard: dict[int, InFlight] = {}  # of these, in the order of their last sending
         self._number = 0
-        self._kept: tuple[int, int] = (0, 0)  # what the last report that said more said
+        self._kept = NumberSet()  # of the last report that said more
         self._wait = RetryTimer()
         self._burst = FIRST_BURST
         self._calm = 0.0  # until then further losses are those that the burst was halved for
@@ -455,8 +431,15 @@ class PairSender:
         if not self._messages:
             return []
         if self._answer == NONE:
-            return self._hello(now)
-        self._overdue(now)
+            if now < self._timer:
+                return []
+            self._timer = now + self._wait.seconds
+            self._wait.fruitless()
+            return [Packet(PacketKind.HELLO, self._call)]
+        wait = self._wait.seconds
+        if lost := [flight for flight in self._unheard.values() if flight.sent + wait <= now]:
+            self._resend(lost, now)
+            self._wait.fruitless()
         packets = []
         while self._waiting and len(self._unheard) < int(self._burst):
             if not self._has_number(self._waiting[0]):
@@ -486,24 +469,24 @@ class PairSender:
             self._begin()
 
     def report(self, packet: Packet, now: float) -> list[PackedMessage]:
-        """Take a report; return and forget the kept messages. Raises `PacketError`."""
+        """Take a report; return and forget the kept messages. Raises `WireError`."""
         report = ReceiptReport.unpack(packet.body)
         if (packet.call, packet.answer) != (self._call, self._answer):
             return []
-        self._hear(report, now)
-        self._miss(report, now)
-        done = self._keep(report)
+        self._hear(report.heard, now)
+        until = now - 1.25 * self._wait.trip
+        lost = [
+            flight
+            for flight in self._unheard.values()
+            if flight.number + REORDERED <= report.heard.highest and flight.sent < until
+        ]
+        if lost:
+            self._resend(lost, now)
+        done = self._keep(report.kept)
         self._wait.news()
         if not self._unheard:
             self._timer = now + self._probe
         return done
-
-    def _hello(self, now: float) -> list[Packet]:
-        if now < self._timer:
-            return []
-        self._timer = now + self._wait.seconds
-        self._wait.fruitless()
-        return [Packet(PacketKind.HELLO, self._call)]
 
     def _has_number(self, flight: InFlight) -> bool:
         if flight.number < 0:
@@ -523,24 +506,7 @@ class PairSender:
             PacketKind.MESSAGE, self._call, self._answer, flight.number, flight.message.data
         )
 
-    def _overdue(self, now: float) -> None:
-        wait = self._wait.seconds
-        lost = [flight for flight in self._unheard.values() if flight.sent + wait <= now]
-        if lost:
-            self._again(lost, now)
-            self._wait.fruitless()
-
-    def _miss(self, report: ReceiptReport, now: float) -> None:
-        until = now - 1.25 * self._wait.trip
-        lost = [
-            flight
-            for flight in self._unheard.values()
-            if flight.number + REORDERED <= report.highest and flight.sent < until
-        ]
-        if lost:
-            self._again(lost, now)
-
-    def _again(self, lost: list[InFlight], now: float) -> None:
+    def _resend(self, lost: list[InFlight], now: float) -> None:
         for flight in lost:
             del self._unheard[flight.number]
         # The lowest first: what the receiver cannot take yet must not stand before what it can.
@@ -552,8 +518,8 @@ class PairSender:
             self._burst = max(LEAST_BURST, self._burst / 2)
             self._calm = now + self._wait.trip
 
-    def _hear(self, report: ReceiptReport, now: float) -> None:
-        for number in [number for number in self._unheard if report.has_heard(number)]:
+    def _hear(self, heard: NumberSet, now: float) -> None:
+        for number in [number for number in self._unheard if number in heard]:
             flight = self._unheard.pop(number)
             if flight.tries == 1:
                 self._wait.took(now - flight.sent)
@@ -564,15 +530,15 @@ class PairSender:
             self._waiting = deque(
                 flight
                 for flight in self._waiting
-                if flight.number < 0 or not report.has_heard(flight.number)
+                if flight.number < 0 or flight.number not in heard
             )
 
-    def _keep(self, report: ReceiptReport) -> list[PackedMessage]:
-        if (report.kept, report.kept_beyond) == self._kept:
+    def _keep(self, kept: NumberSet) -> list[PackedMessage]:
+        if kept == self._kept:
             return []
-        self._kept = report.kept, report.kept_beyond
+        self._kept = kept
         done = []
-        for number in [number for number in self._flying if report.has_kept(number)]:
+        for number in [number for number in self._flying if number in kept]:
             message = self._flying.pop(number).message
             self._unheard.pop(number, None)
             del self._messages[message.first, message.last]

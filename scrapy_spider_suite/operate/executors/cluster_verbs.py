@@ -315,10 +315,10 @@ async def adopt(call: Invocation) -> int:
 class _ClosedReceiver:
     """Takes nothing."""
 
-    def kept(self, label: HandoverLabel) -> bool:
+    def is_stored(self, label: HandoverLabel) -> bool:
         raise TransportError("this agent is gone")
 
-    async def take(self, label: HandoverLabel, path: Path) -> None:
+    async def merge(self, label: HandoverLabel, path: Path) -> None:
         raise HandoverFileError("this agent is gone: it takes nothing")
 
 

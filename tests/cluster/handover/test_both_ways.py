@@ -13,8 +13,7 @@ from support.virtual_crawl import Web, all_urls, trees
 from support.virtual_handover import Handing, names_of
 
 from scrapy_spider_suite.cluster.assignment import load_assignment
-from scrapy_spider_suite.cluster.handover import handover as both_ways
-from scrapy_spider_suite.cluster.handover import handover_context, sender
+from scrapy_spider_suite.cluster.handover import handover, handover_context
 from scrapy_spider_suite.cluster.handover.handover_context import Mask
 from scrapy_spider_suite.cluster.handover.handover_file import HandoverLabel
 from scrapy_spider_suite.cluster.handover.receiver import Receiver
@@ -40,7 +39,7 @@ def test_agents_come_and_go(
     Though a parcel that came cannot be read at first.
     """
     web = trees(20, 13, 20)
-    take, failed = Receiver._take, list[Path]()
+    take, failed = Receiver._merge, list[Path]()
 
     async def unread(taker: Receiver, label: HandoverLabel, path: Path, mask: Mask) -> None:
         if not failed:
@@ -48,7 +47,7 @@ def test_agents_come_and_go(
             raise OSError(EIO, "Input/output error")
         await take(taker, label, path, mask)
 
-    monkeypatch.setattr(Receiver, "_take", unread)
+    monkeypatch.setattr(Receiver, "_merge", unread)
 
     async def test() -> None:
         agents = Handing.of(web, load_assignment(kind), tmp_path, 3, file_transport, seen)
@@ -130,7 +129,7 @@ def test_what_nobody_could_take_goes_on_here(
 ) -> None:
     """A directory is begun under another name, while the agent that it was of cannot be reached."""
     monkeypatch.setattr(rotation, "_COMING", 2)
-    monkeypatch.setattr(sender, "SILENCE", -1.0)
+    monkeypatch.setattr(handover, "SILENCE", -1.0)
     web = trees(20, 25, 20)
 
     async def test() -> None:
@@ -174,8 +173,8 @@ def test_an_agent_whose_disk_is_full_keeps_nothing_from_being_fetched(
 ) -> None:
     """It joins, and cannot take what it owns: that goes on where it is. It takes it later."""
     monkeypatch.setattr(rotation, "_COMING", 2)
-    monkeypatch.setattr(sender, "SILENCE", 0.3)
-    monkeypatch.setattr(sender, "_LOOK", 0.02)
+    monkeypatch.setattr(handover, "SILENCE", 0.3)
+    monkeypatch.setattr(handover, "_CHECK", 0.02)
     monkeypatch.setattr(handover_context, "RETRY", 0.01)
     web = trees(20, 25, 20)
 
@@ -183,7 +182,7 @@ def test_an_agent_whose_disk_is_full_keeps_nothing_from_being_fetched(
         agents = Handing.of(web, load_assignment("ring"), tmp_path, 2, file_transport)
         if file_transport == "folder":
             agents.make = lambda name: FolderTransport(
-                tmp_path / "shared", "crawl", name, look=0.01, silence=0.3
+                tmp_path / "shared", "crawl", name, poll=0.01, silence=0.3
             )
         one, two = names_of(agents)
         await agents.begin(one)
@@ -223,7 +222,7 @@ def test_kills_and_changes_at_any_moment(
 
     Only what was in flight at a kill is fetched twice.
     """
-    monkeypatch.setattr(both_ways, "FILE_URLS", 150)
+    monkeypatch.setattr(handover, "FILE_URLS", 150)
     web = trees(16, 40, 16)
     draw = Random(7)
 

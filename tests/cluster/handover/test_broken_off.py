@@ -13,7 +13,7 @@ from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.handover.dump import HostDump
 from scrapy_spider_suite.cluster.handover.handover import Handover
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
-from scrapy_spider_suite.cluster.handover.load import HostLoad
+from scrapy_spider_suite.cluster.handover.load import Conflicts, HostLoad
 from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
 
@@ -38,9 +38,9 @@ def broken_off(folder: Path) -> Side:
     drain(HostDump(giver.context(), UNITS_OF).pack(
         folder / "parcel", label()))  # fmt: skip
     taking = merge(taker, folder / "parcel")
-    for _ in taking.take():
+    for _ in taking.merge():
         taker.frontier.flush()
-        if taking.broken_off:
+        if Conflicts(taker.context()).left:
             break
     again = taker.reopened(folder / "killed")
     taker.close()
@@ -58,9 +58,9 @@ def test_each_url_waits_once(tmp_path: Path) -> None:
     side = broken_off(tmp_path)
     with pytest.raises(AssertionError):
         side.check()
-    drain(merge(side, Path()).settle())
+    drain(Conflicts(side.context()).settle())
     side.check()
-    drain(merge(side, tmp_path / "parcel").take())
+    drain(merge(side, tmp_path / "parcel").merge())
     side.check()
     assert set(side.known().values()) == {"pending", "done"}
     assert all(known == "done" for url, known in side.known().items() if url.endswith("/2"))
@@ -80,7 +80,7 @@ def test_nothing_is_fetched_before(tmp_path: Path) -> None:
             HandoverContext(side.frontier, side.store, shares, side.clock),
             FolderTransport(tmp_path / "shared", "crawl", "b"), tmp_path / "out",
             give=lambda units, to, epoch: None,  # type: ignore[arg-type, return-value]
-            look=nothing,
+            update_holders=nothing,
         )  # fmt: skip
         assert np.all(shares.in_transfer)
         running = asyncio.ensure_future(handover.run("crawl"))

@@ -8,8 +8,8 @@ import pytest
 from support.handover_sides import Side, drain, hand_over, label, units_of
 from support.virtual_crawl import WALL, entry
 
-from scrapy_spider_suite.cluster.handover.handover_context import drain_sieve
 from scrapy_spider_suite.cluster.handover.load import ConflictMark
+from scrapy_spider_suite.cluster.handover.sieve_steps import drain_sieve
 from scrapy_spider_suite.frontier.entries import Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
@@ -193,7 +193,7 @@ def test_at_no_moment_a_url_is_neither_queued_nor_over(tmp_path: Path) -> None:
         b.put("h0.t", page, "pending" if page % 50 else "asked")
     units, path = units_of("ring"), tmp_path / "parcel"
     drain(a.giving(units).pack(path, label()))
-    for _ in b.taking(units, path, label()).take():
+    for _ in b.taking(units, path, label()).merge():
         b.frontier.flush()
         waiting = {url for url, state in b.known().items() if state == "pending"}
         assert waiting == set(b.queues()["h0.t"])

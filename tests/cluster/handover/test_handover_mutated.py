@@ -20,13 +20,13 @@ from support.handover_sides import Side, drain, label, units_of
 from support.virtual_crawl import WALL, entry
 
 from scrapy_spider_suite.cluster.handover.dump import ROWS
-from scrapy_spider_suite.cluster.handover.handover_context import drain_sieve
 from scrapy_spider_suite.cluster.handover.handover_file import (
     HandoverLabel,
     HandoverReader,
     HandoverWriter,
     Item,
 )
+from scrapy_spider_suite.cluster.handover.sieve_steps import drain_sieve
 from scrapy_spider_suite.errors import HandoverFileError
 from scrapy_spider_suite.frontier.entries import slot_of, state_key
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
@@ -126,7 +126,7 @@ def written(path: Path, of: HandoverLabel, items: list[Item]) -> None:
 def refusal(side: Side, path: Path, of: HandoverLabel) -> str:
     """Why a parcel is not taken; "" if it is."""
     try:
-        drain(side.taking(UNITS, path, of).take())
+        drain(side.taking(UNITS, path, of).merge())
     except HandoverFileError as error:
         return str(error)
     return ""
@@ -146,8 +146,8 @@ def goes_on(side: Side, folder: Path, *, sieve: bool) -> None:
     heir = Side(folder / "heir", side.now, sieve=sieve)
     path = folder / "passed on"
     drain(side.giving(UNITS).pack(path, label(UNITS.numbers)))
-    drain(heir.taking(UNITS, path, label(UNITS.numbers)).take())
-    drain(side.forgetting(UNITS).forget("p1"))
+    drain(heir.taking(UNITS, path, label(UNITS.numbers)).merge())
+    drain(side.giving(UNITS).forget("p1"))
     for each in (side, heir):
         each.frontier.flush()
         each.close()

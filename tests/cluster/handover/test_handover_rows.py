@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,8 @@ from support.handover_sides import Side, drain, killed, label, units_of
 from support.virtual_crawl import WALL, entry
 
 import scrapy_spider_suite
-from scrapy_spider_suite.cluster.handover.dump import unfinished_dumps as begun
+from scrapy_spider_suite.cluster.assignment import Ring
+from scrapy_spider_suite.cluster.handover.dump import unfinished_dumps
 from scrapy_spider_suite.cluster.handover.handover_file import (
     HandoverReader,
     HandoverWriter,
@@ -158,8 +160,8 @@ def test_every_mapping_is_classified() -> None:
 @given(st.sets(st.integers(0, UNITS - 1), max_size=40))
 def test_units_are_bits_and_ranges(numbers: set[int]) -> None:
     """Each of them is in exactly one range of keys, and no other is in any."""
-    assert unpack_units(pack_units(numbers)) == numbers
-    ranges = list(UnitSet(numbers, lambda host, url: 0, slots=True).prefixes())
+    assert set(np.flatnonzero(unpack_units(pack_units(numbers))).tolist()) == numbers
+    ranges = list(UnitSet(Ring(), numbers).prefixes())
     for unit in {*numbers, *(n + 1 for n in numbers), *(n - 1 for n in numbers)} & {*range(UNITS)}:
         key = unit.to_bytes(2, "big") + "ü.example\0".encode()
         assert sum(begin <= key < end for begin, end in ranges) == (unit in numbers)
@@ -185,7 +187,7 @@ def test_a_parcel_is_read_as_it_was_written(tmp_path: Path) -> None:
         chunks = [chunk for chunk, _ in reader.chunks()]
     assert [item for chunk in chunks for item in chunk] == items
     assert len(chunks) > 2
-    assert intact_length(path) == path.stat().st_size
+    assert intact_length(path, label()) == path.stat().st_size
 
 
 def test_what_is_intact_of_a_cut_parcel_needs_no_sending(tmp_path: Path) -> None:
@@ -195,11 +197,11 @@ def test_what_is_intact_of_a_cut_parcel_needs_no_sending(tmp_path: Path) -> None
     known = set()
     for size in (0, 5, 8, 20, *range(100, len(whole), len(whole) // 7)):
         path.write_bytes(whole[:size])
-        at = intact_length(path)
+        at = intact_length(path, label())
         assert at <= size
         known.add(at)
         path.write_bytes(whole[:at] + whole[at:])
-        assert intact_length(path) == len(whole)
+        assert intact_length(path, label()) == len(whole)
     assert len(known) > 2
 
 
@@ -236,15 +238,15 @@ def test_what_goes_is_there_and_no_longer_here(
         order = {host: [url for url in urls if goes[url]] for host, urls in a.queues().items()}
         path, of = folder / "parcel", label(units.numbers)
         a = killed(a, side == "a", kill, lambda s: s.giving(units).pack(path, of), folder / "k1")
-        assert list(begun(a.store)) == ["p1"]
-        b = killed(b, side == "b", kill, lambda s: s.taking(units, path, of).take(), folder / "k2")
+        assert list(unfinished_dumps(a.context())) == ["p1"]
+        b = killed(b, side == "b", kill, lambda s: s.taking(units, path, of).merge(), folder / "k2")
         assert b.taking(units, path, of).done
-        assert drain(b.taking(units, path, of).take()) == 0
+        assert drain(b.taking(units, path, of).merge()) == 0
         a = killed(
-            a, side == "forget", kill, lambda s: s.forgetting(units).forget("p1"), folder / "k3"
+            a, side == "forget", kill, lambda s: s.giving(units).forget("p1"), folder / "k3"
         )
         a, b = a.reopened(), b.reopened()
-        assert begun(a.store) == {}
+        assert unfinished_dumps(a.context()) == {}
         expected = {
             url: "pending" if asked[url][1] or (asked[url][0] and goes[url]) else
             max(before["a"][url] if goes[url] else "", before["b"][url], key=RANK.__getitem__)
@@ -302,8 +304,8 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
     units, path = units_of("ring"), tmp_path / "parcel"
     of = label(units.numbers)
     drain(a.giving(units).pack(path, of))
-    drain(b.taking(units, path, of).take())
-    drain(a.forgetting(units).forget("p1"))
+    drain(b.taking(units, path, of).merge())
+    drain(a.giving(units).forget("p1"))
     for (name, at), value in rows.items():
         if name not in ("cookies", "lastmod"):
             assert b.store.kv(name).get(at) == value, name
@@ -341,7 +343,7 @@ def test_what_waits_for_a_rule_waits_by_the_rules_of_the_taker(tmp_path: Path) -
     hands.residents.records.save()
     units, path = units_of("ring"), tmp_path / "parcel"
     drain(a.giving(units).pack(path, label()))
-    drain(b.taking(units, path, label()).take())
+    drain(b.taking(units, path, label()).merge())
     here = b.frontier.workbench.hosts["h0.t"]
     assert b.now < here.next_fetch <= b.now + here.gap() + 0.01
     a.close()
@@ -357,7 +359,7 @@ def test_a_slot_that_a_spider_chose_goes_along(tmp_path: Path) -> None:
     a.frontier.admission.schedule([request], a.now)
     units, path = units_of("ring"), tmp_path / "parcel"
     drain(a.giving(units).pack(path, label()))
-    drain(b.taking(units, path, label()).take())
+    drain(b.taking(units, path, label()).merge())
     assert b.queues() == {"slow": [url]}
     a.close()
     b.close()
@@ -375,8 +377,8 @@ def test_what_is_called_off_goes_on(tmp_path: Path) -> None:
     again = a.reopened(tmp_path / "k")
     a.close()
     assert again.frontier.next_visit_in(0.0) == FOREVER
-    drain(again.forgetting(units).keep("p1"))
-    assert begun(again.store) == {}
+    drain(again.giving(units).keep("p1"))
+    assert unfinished_dumps(again.context()) == {}
     again.frontier.rotation.admit(0.0)
     (host,) = again.frontier.unresolved_hosts(0.0, 9)
     again.frontier.set_address(host, "10.0.0.1", "10.0.0.1", 1e18, 0.0)
@@ -394,7 +396,7 @@ def test_what_comes_for_a_host_that_was_packed_is_not_lost(tmp_path: Path) -> No
     drain(a.giving(units).pack(tmp_path / "parcel", label()))
     a.put("h0.t", 7, "pending")
     assert "h0.t" not in a.frontier.workbench.hosts
-    drain(a.forgetting(units).keep("p1"))
+    drain(a.giving(units).keep("p1"))
     a.frontier.leases.foreign.set_rule(None)
     a.frontier.rotation.admit(a.now)
     (resident,) = a.frontier.workbench.hosts.values()

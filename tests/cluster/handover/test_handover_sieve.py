@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from support.handover_sides import Side, drain, hand_over, label, units_of
 from support.virtual_crawl import WALL, entry
 
-from scrapy_spider_suite.cluster.handover import fingerprints
-from scrapy_spider_suite.cluster.handover.handover_context import drain_sieve
+from scrapy_spider_suite.cluster.handover import dump, load
 from scrapy_spider_suite.cluster.handover.handover_file import (
     DROPPED,
     PRINTS,
@@ -26,6 +25,7 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     UnitSet,
 )
 from scrapy_spider_suite.cluster.handover.load import HostLoad
+from scrapy_spider_suite.cluster.handover.sieve_steps import drain_sieve
 from scrapy_spider_suite.crawl.queue.frontier import UrlEdits
 from scrapy_spider_suite.errors import HandoverFileError, JobError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import UNITS, Flag, slot_of, state_key
@@ -191,19 +191,19 @@ class Two:
             self.kill(giver)
         else:
             self.do(pack, giver)
-            take = self.sides[taker].taking(units, path, of).take()
+            take = self.sides[taker].taking(units, path, of).merge()
             self.do(take, taker, cut=cut != "forget")
             if cut == "take":
                 self.kill(taker)
-                self.do(self.sides[taker].taking(units, path, of).take(), taker)
+                self.do(self.sides[taker].taking(units, path, of).merge(), taker)
             if cut == "forget":
-                self.do(self.sides[giver].forgetting(units).forget(parcel), giver, cut=True)
+                self.do(self.sides[giver].giving(units).forget(parcel), giver, cut=True)
                 self.kill(giver)
                 self.owners[half], self.torn = taker, True
                 for _ in range(4):
                     self.act()
                 settle(self.sides[taker])
-        self.do(self.sides[giver].forgetting(units).keep(parcel), giver)
+        self.do(self.sides[giver].giving(units).keep(parcel), giver)
         if cut == "back":
             self.bring(units, taker, giver)
 
@@ -217,7 +217,7 @@ class Two:
             self.find(taker, self.some(half))
             self.ask_early(taker, self.some(half)[:5])
         taking = self.sides[taker].taking(units, path, of)
-        for waits in taking.take():
+        for waits in taking.merge():
             if self.owners[half] == giver and not waits and self.draw.random() < 0.2:
                 self.find(taker, self.some(half))
                 self.ask_early(taker, self.some(half)[:3])
@@ -225,7 +225,7 @@ class Two:
                 self.sides[taker].frontier.flush()
         self.sides[taker].frontier.flush()
         assert taking.done
-        self.do(self.sides[giver].forgetting(units).forget(parcel), giver)
+        self.do(self.sides[giver].giving(units).forget(parcel), giver)
 
     def do(self, steps: Iterator[bool], number: int, *, cut: bool = False) -> None:
         """All of the steps, or some, and what they write."""
@@ -311,14 +311,14 @@ def test_between_a_sieve_and_none(tmp_path: Path) -> None:
     units, path = units_of("ring"), tmp_path / "parcel"
     drain(a.giving(units).pack(path, label()))
     with pytest.raises(HandoverFileError, match="no sieve here"):
-        drain(b.taking(units, path, label()).take())
+        drain(b.taking(units, path, label()).merge())
 
     def open_sieve() -> None:
         b.store.sieve = SieveIndex(tmp_path / "b" / "sieve", b.store.kv("sieve"))
         b.frontier.states.use_sieve(active=False)
 
     hands = b.context(open_sieve)
-    drain(HostLoad(hands, units, path, label()).take())
+    drain(HostLoad(hands, units, path, label()).merge())
     assert [state_of(b, url) for url in urls] == ["done"] * 3 + ["pending"]
     assert (b.frontier.counters.done, b.store.has_row(entry(urls[0]).identity)) == (3, False)
     b.put("h1.t", 1, "done")
@@ -355,8 +355,9 @@ def test_many_fingerprints_of_one_slot_go_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compared with rows a few at a time on either side."""
-    monkeypatch.setattr(fingerprints, "_PIECE", 40)
-    monkeypatch.setattr(fingerprints, "_ITEM", 16)
+    for module in (dump, load):
+        monkeypatch.setattr(module, "PIECE", 40)
+    monkeypatch.setattr(dump, "_PRINTS", 16)
     a, b = Side(tmp_path / "a", sieve=True), Side(tmp_path / "b", sieve=True)
     urls = [f"http://{host}/{n}" for host in HOSTS[:2] for n in range(100)]
     done(a, *urls)
@@ -397,7 +398,7 @@ def test_no_hostile_parcel_is_taken(tmp_path: Path) -> None:
             for item in items:
                 parcel.put(item)
         with pytest.raises(HandoverFileError) as caught:
-            drain(b.taking(units, path, of).take())
+            drain(b.taking(units, path, of).merge())
         assert "\n" not in str(caught.value)
         b.frontier.flush()
         assert list(b.store.every_row()) == before, items

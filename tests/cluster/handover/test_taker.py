@@ -12,10 +12,7 @@ import pytest
 from support.handover_sides import Side, drain, label, units_of
 
 from scrapy_spider_suite.cluster.assignment import Member, load_assignment
-from scrapy_spider_suite.cluster.handover.handover_context import (
-    ForeignUnits,
-    HandoverContext,
-)
+from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
 from scrapy_spider_suite.cluster.handover.handover_file import HandoverLabel
 from scrapy_spider_suite.cluster.handover.load import HostLoad
 from scrapy_spider_suite.cluster.handover.receiver import MAX_POSTPONED, MAX_TRIES, Receiver
@@ -54,7 +51,7 @@ class At:
             self.side.frontier, self.side.store, self.ownership, self.side.clock
         )
         work.crawl_id = "crawl"
-        self.taker = Receiver(work, ForeignUnits(self.ownership))
+        self.taker = Receiver(work)
 
     @property
     def held(self) -> int:
@@ -64,15 +61,15 @@ class At:
     async def take(self) -> None:
         """Take the parcel."""
         async with asyncio.timeout(LIMIT):
-            await self.taker.take(label(), self.path)
+            await self.taker.merge(label(), self.path)
 
     async def check(self) -> None:
         """It can be taken by now, all of it, and is kept then."""
         assert self.held == UNITS
-        assert not self.taker.kept(label())
+        assert not self.taker.is_stored(label())
         await self.take()
         assert self.held == 0
-        assert self.taker.kept(label())
+        assert self.taker.is_stored(label())
         assert self.side.known() == self.known
         self.side.check()
 
@@ -103,7 +100,7 @@ def test_what_nobody_foresaw_is_said_and_tried_again(
 
     async def test(at: At) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(HostLoad, "_take", fail)
+            patch.setattr(HostLoad, "_merge_item", fail)
             for _ in range(2):
                 with pytest.raises(type(error)):
                     await at.take()
@@ -155,14 +152,14 @@ def test_what_is_not_over_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monkey
         synced = list[bool]()
 
         async def sync(taker: Receiver) -> None:
-            synced.append(taker.kept(label()))
+            synced.append(taker.is_stored(label()))
 
-        monkeypatch.setattr(Receiver, "_on_the_medium", sync)
+        monkeypatch.setattr(Receiver, "_sync_store", sync)
         await at.take()
         assert synced == [False]
-        assert at.taker.kept(label())
+        assert at.taker.is_stored(label())
         other = HandoverLabel("p2", "crawl", "a", "b", label().units)
-        assert not at.taker.kept(other)
+        assert not at.taker.is_stored(other)
 
     run(tmp_path, test)
 
@@ -179,18 +176,18 @@ def test_what_is_put_off_fills_no_disk(tmp_path: Path, monkeypatch: pytest.Monke
         """It can be taken by now."""
 
     async def test(at: At) -> None:
-        monkeypatch.setattr(Receiver, "_take", late)
+        monkeypatch.setattr(Receiver, "_merge", late)
         for each in others[:MAX_POSTPONED]:
-            assert not at.taker.kept(each)
+            assert not at.taker.is_stored(each)
             with pytest.raises(TransportError):
-                await at.taker.take(each, at.path)
+                await at.taker.merge(each, at.path)
         with pytest.raises(
             TransportError, match=f"{MAX_POSTPONED} hand-over files that came before"
         ):
-            at.taker.kept(last)
-        assert not at.taker.kept(others[0])
-        monkeypatch.setattr(Receiver, "_take", taken)
-        await at.taker.take(others[0], at.path)
-        assert not at.taker.kept(last)
+            at.taker.is_stored(last)
+        assert not at.taker.is_stored(others[0])
+        monkeypatch.setattr(Receiver, "_merge", taken)
+        await at.taker.merge(others[0], at.path)
+        assert not at.taker.is_stored(last)
 
     run(tmp_path, test)

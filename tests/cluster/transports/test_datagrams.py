@@ -59,9 +59,9 @@ class LossyDatagrams(UdpTransport):
 
     draw = Random(21)
 
-    def _take(self, datagram: bytes, source: object) -> None:
+    def datagram_received(self, data: bytes, addr: object) -> None:
         for _ in range(self.draw.choice((0, 1, 1, 1, 1, 1, 1, 1, 1, 2))):
-            super()._take(datagram, source)
+            super().datagram_received(data, addr)
 
 
 class TestLossyDatagrams(TestDatagrams):

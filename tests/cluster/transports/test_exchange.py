@@ -13,14 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.message_transport_contract import message_of
 
-from scrapy_spider_suite.cluster.messages import Message, MessagePacker, PackedMessage
+from scrapy_spider_suite.cluster.messages import Message, MessagePacker, PackedMessage, WireError
 from scrapy_spider_suite.cluster.transports.udp import BOUNDS, UdpPeers
 from scrapy_spider_suite.cluster.transports.udp_protocol import (
     COMMON_MAX,
     DATAGRAM_MAX,
     NumberSet,
     Packet,
-    PacketError,
     PacketKind,
     PacketSealer,
     ReceiptReport,
@@ -48,9 +47,9 @@ class Node:
         self.on_the_way: set[int] = set()
         others = [name for name in self.world.names if name != self.name]
         self.exchange = UdpPeers(
-            self.name, others, KEY, self.world.window, self.received, self.acknowledged,
-            self.unlisted, self.world.draw.randbytes,
-        )  # fmt: skip
+            self.name, others, KEY, self.world.window, self.unlisted, self.world.draw.randbytes
+        )
+        self.exchange.received, self.exchange.acknowledged = self.received, self.acknowledged
         self.packer = MessagePacker(self.name, self.incarnation, SMALL)
 
     def received(self, message: Message) -> None:
@@ -133,7 +132,7 @@ class World:
 
     def deliver(self, to: str, datagram: bytes) -> None:
         """It comes to the process that is there then."""
-        self.nodes[to].exchange.take(datagram, self.now)
+        self.nodes[to].exchange.receive(datagram, self.now)
 
     def run(self, end: Callable[[], bool], keep: float = 0.3) -> float:
         """Until *end*; nodes keep what they have every *keep* seconds. How long it took."""
@@ -259,7 +258,7 @@ def test_who_does_not_answer() -> None:
     a, began = world.nodes["a"].exchange, world.now
     world.run(lambda: world.now > began + 6, keep=1)
     hello = PacketSealer("b", ["a"], KEY).seal("a", Packet(PacketKind.HELLO, b"12345678"))
-    a.take(hello, world.now)
+    a.receive(hello, world.now)
     assert a.silent(world.now - 5) == ["b"]
     assert not a.silent(began - 1)
     world.loss = 0.0
@@ -284,7 +283,7 @@ def test_a_report_that_is_lost() -> None:
 def test_who_keeps_nothing_is_sent_no_more() -> None:
     """The window holds on both sides; whoever sends beyond it has to send again."""
     world = World("ab", 5, window=8)
-    greedy = UdpPeers("a", ["b"], KEY, 32, lambda message: None, lambda *_: None, print)
+    greedy = UdpPeers("a", ["b"], KEY, 32, print)
     world.nodes["a"].exchange = greedy
     for number in range(1, 33):
         assert greedy.send("b", message_of("a", b"%d" % number, bounds=BOUNDS, first=number))
@@ -302,7 +301,8 @@ class Pair:
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self.b = UdpPeers("b", ["a", "c"], KEY, 16, self.messages.append, lambda *_: None, print)
+        self.b = UdpPeers("b", ["a", "c"], KEY, 16, print)
+        self.b.received = self.messages.append
         self.a = PacketSealer("a", ["b", "c"], KEY)
 
     def answers(self) -> list[Packet]:
@@ -311,7 +311,7 @@ class Pair:
 
     def connect(self, call: bytes) -> Packet:
         """Begin a connection; what its messages have to say."""
-        self.b.take(self.a.seal("b", Packet(PacketKind.HELLO, call)), 1.0)
+        self.b.receive(self.a.seal("b", Packet(PacketKind.HELLO, call)), 1.0)
         (welcome,) = [packet for packet in self.answers() if packet.kind is PacketKind.WELCOME]
         assert welcome.call == call
         return Packet(PacketKind.MESSAGE, call, welcome.answer)
@@ -326,15 +326,15 @@ def test_replayed() -> None:
     pair = Pair()
     first = pair.connect(b"one     ")
     old = [pair.seal(first, n, message_of("a", b"x", bounds=BOUNDS, first=n + 1)) for n in (0, 1)]
-    pair.b.take(old[0], 1.0)
-    pair.b.take(old[0], 1.0)
+    pair.b.receive(old[0], 1.0)
+    pair.b.receive(old[0], 1.0)
     assert pair.b.counters.repeated == 1
     second = pair.connect(b"two     ")
-    pair.b.take(old[1], 1.0)  # the first connection holds until the second is used
+    pair.b.receive(old[1], 1.0)  # the first connection holds until the second is used
     assert pair.b.counters.received == 2
-    pair.b.take(pair.seal(second, 0, message_of("a", b"y", bounds=BOUNDS)), 1.0)
+    pair.b.receive(pair.seal(second, 0, message_of("a", b"y", bounds=BOUNDS)), 1.0)
     for again in (*old, *old):
-        pair.b.take(again, 2.0)
+        pair.b.receive(again, 2.0)
     assert pair.b.counters.replayed == 4
     assert [message.rows for message in pair.messages] == [(b"x",), (b"x",), (b"y",)]
     kinds = [packet.kind for packet in pair.answers()]
@@ -342,9 +342,9 @@ def test_replayed() -> None:
     # The hello of the first connection, played back, leads to another connection of its name.
     third = pair.connect(b"one     ")
     assert third.answer not in (first.answer, second.answer)
-    pair.b.take(old[0], 3.0)
+    pair.b.receive(old[0], 3.0)
     other = Pair()  # another process of b
-    other.b.take(old[0], 1.0)
+    other.b.receive(old[0], 1.0)
     assert pair.b.counters.replayed == 5
     assert other.b.counters.replayed == 1
     assert not other.messages
@@ -376,7 +376,7 @@ def test_what_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         for datagrams in bad.values():
             for datagram in datagrams:
-                pair.b.take(datagram, 1.0)
+                pair.b.receive(datagram, 1.0)
     counters = pair.b.counters
     # Two came as messages of a connection: they were refused once, and were repetitions then.
     assert counters.forged == 3 * 5 - 2
@@ -386,17 +386,14 @@ def test_what_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     assert counters.repeated == 4
     assert len(caplog.records) == 4
     assert not pair.messages
-    pair.b.take(good, 1.0)
+    pair.b.receive(good, 1.0)
     assert [message.rows for message in pair.messages] == [(b"x",)]
 
 
 def stranger(call: bytes, key: bytes = KEY) -> tuple[UdpPeers, list[str]]:
     """Agent x, which has b on its list, and whose list has no x, as it hears."""
     heard: list[str] = []
-    x = UdpPeers(
-        "x", ["b"], key, 16, lambda message: None, lambda *_: None, heard.append,
-        lambda count: call * count,
-    )  # fmt: skip
+    x = UdpPeers("x", ["b"], key, 16, heard.append, lambda count: call * count)
     assert x.send("b", message_of("x", b"row", bounds=BOUNDS))
     return x, heard
 
@@ -406,15 +403,15 @@ def test_who_is_not_listed_is_told() -> None:
     pair = Pair()
     (x, heard), (later, hears) = (stranger(call) for call in (b"1", b"2"))
     ((to, hello),) = x.due(1.0)
-    answer = pair.b.take(hello, 1.0)
+    answer = pair.b.receive(hello, 1.0)
     assert to == "b"
     assert 0 < len(answer) <= len(hello)
     assert not pair.b.due(1e9)
-    assert not later.take(answer, 2.0)
-    assert not x.take(answer, 2.0)
+    assert not later.receive(answer, 2.0)
+    assert not x.receive(answer, 2.0)
     assert (heard, hears) == (["b"], [])
     assert pair.b.counters.unknown == 1
-    assert not pair.b.take(answer, 2.0)  # a reply has no reply
+    assert not pair.b.receive(answer, 2.0)  # a reply has no reply
 
 
 def test_who_has_another_key_is_told_nothing() -> None:
@@ -422,11 +419,11 @@ def test_who_has_another_key_is_told_nothing() -> None:
     pair = Pair()
     x, _ = stranger(b"1", b"another key of the same length  ")
     ((_, hello),) = x.due(1.0)
-    assert not pair.b.take(hello, 1.0)
+    assert not pair.b.receive(hello, 1.0)
     ((_, hello),) = stranger(b"1")[0].due(1.0)
-    assert not pair.b.take(hello[:8] + bytes([hello[8] ^ 1]) + hello[9:], 1.0)
+    assert not pair.b.receive(hello[:8] + bytes([hello[8] ^ 1]) + hello[9:], 1.0)
     reply = PacketSealer("x", ["b"], KEY).seal("b", Packet(PacketKind.UNLISTED, b"1" * 8))
-    assert not pair.b.take(reply, 1.0)
+    assert not pair.b.receive(reply, 1.0)
     assert pair.b.counters.unknown == 3
 
 
@@ -440,7 +437,7 @@ def test_damaged(junk: bytes, place: int, change: int) -> None:
     place %= len(good)
     damaged = good[:place] + bytes([good[place] ^ change]) + good[place + 1 :]
     for datagram in (junk, damaged, good[:place], good + junk if junk else b""):
-        pair.b.take(datagram, 1.0)
+        pair.b.receive(datagram, 1.0)
     assert pair.b.counters.refused == 4
     assert not pair.messages
 
@@ -452,14 +449,14 @@ def test_late_answers() -> None:
     a, b = world.nodes["a"], world.nodes["b"]
     world.run(lambda: bool(b.unkept), keep=HOUR)
     seal = PacketSealer("b", ["a"], KEY).seal
-    everything = ReceiptReport(100, 0, 100, 0).pack()
+    everything = ReceiptReport(NumberSet(100), NumberSet(100)).pack()
     for packet in (
         Packet(PacketKind.WELCOME, b"another!", b"answered"),
         Packet(PacketKind.STALE, b"another!", b"answered"),
         Packet(PacketKind.REPORT, b"another!", b"answered", 0, everything),
         Packet(PacketKind.STALE, b"another!"),
     ):
-        a.exchange.take(seal("a", packet), world.now)
+        a.exchange.receive(seal("a", packet), world.now)
     assert a.exchange.counters.remade == a.exchange.counters.acknowledged == 0
     assert a.outbox
 
@@ -473,10 +470,10 @@ def test_marks(numbers: list[int]) -> None:
         marks.add(number)
         reference.add(number)
         assert marks.below not in reference
-    report = ReceiptReport.unpack(ReceiptReport(marks.below, marks.beyond, 3, 5).pack())
+    report = ReceiptReport.unpack(ReceiptReport(marks, NumberSet(3, 5)).pack())
     for number in range(100):
-        assert (number in marks) == (number in reference) == report.has_heard(number)
-    assert [number for number in range(9) if report.has_kept(number)] == [0, 1, 2, 3, 5]
-    assert report.highest == max(reference, default=-1)
-    with pytest.raises(PacketError):
+        assert (number in marks) == (number in reference) == (number in report.heard)
+    assert [number for number in range(9) if number in report.kept] == [0, 1, 2, 3, 5]
+    assert report.heard.highest == max(reference, default=-1)
+    with pytest.raises(WireError):
         ReceiptReport.unpack(b"short")

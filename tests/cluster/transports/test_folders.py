@@ -27,7 +27,7 @@ class TestFolders(Couriers):
 
     def make(self, name: str, folder: Path) -> FileTransport:
         """One that looks often."""
-        return FolderTransport(folder, "crawl", name, look=0.01)
+        return FolderTransport(folder, "crawl", name, poll=0.01)
 
     def part(self, folder: Path, of: HandoverLabel) -> Path:
         """In the folder of the receiver."""
@@ -46,7 +46,7 @@ def test_crawls_in_one_folder_do_not_meet(tmp_path: Path) -> None:
     async def test() -> None:
         boxes = [Box(), Box()]
         file_transports = [
-            FolderTransport(tmp_path / "shared", crawl, name, look=0.01)
+            FolderTransport(tmp_path / "shared", crawl, name, poll=0.01)
             for crawl in ("one", "two") for name in ("a", "b")
         ]  # fmt: skip
         try:
@@ -67,7 +67,7 @@ def test_an_agent_that_does_not_look_counts_as_away(tmp_path: Path) -> None:
     path = write(tmp_path / "out", of, 1)
 
     async def test() -> None:
-        giver = FolderTransport(tmp_path / "shared", "crawl", "a", look=0.01, silence=0.1)
+        giver = FolderTransport(tmp_path / "shared", "crawl", "a", poll=0.01, silence=0.1)
         with pytest.raises(TransportError, match="b has not looked into its folder"):
             await giver.deliver(path, of, "")
         giver.withdraw(of)
@@ -92,7 +92,7 @@ def test_what_others_put_there_is_refused(tmp_path: Path) -> None:
     os.utime(old, (0, 0))
 
     async def test() -> None:
-        taker, box = FolderTransport(tmp_path / "shared", "crawl", "b", look=0.01), Box()
+        taker, box = FolderTransport(tmp_path / "shared", "crawl", "b", poll=0.01), Box()
         await taker.start(box)
         await until(lambda: not list(folder.iterdir()))
         await taker.close()
@@ -141,7 +141,7 @@ def two(
 
     async def both() -> None:
         a, b = (
-            FolderTransport(folder / "shared", "crawl", name, look=0.01, silence=0.6)
+            FolderTransport(folder / "shared", "crawl", name, poll=0.01, silence=0.6)
             for name in "ab"
         )  # fmt: skip
         box = Box()
@@ -262,11 +262,11 @@ def test_what_is_not_begun_can_be_called_off(
     of = label()
     path = write(tmp_path / "out", of, 1)
 
-    def kept(box: Box, of: HandoverLabel) -> bool:
+    def is_stored(box: Box, of: HandoverLabel) -> bool:
         box.calls += 1
         raise TransportError("others wait")
 
-    monkeypatch.setattr(Box, "kept", kept)
+    monkeypatch.setattr(Box, "is_stored", is_stored)
 
     async def test(a: FolderTransport, b: FolderTransport, box: Box) -> None:
         await away(a, path, of)

@@ -18,9 +18,9 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     Throttle,
     quoted_name,
 )
+from scrapy_spider_suite.cluster.messages import WireError, derive_secret
 from scrapy_spider_suite.cluster.transports import tcp
 from scrapy_spider_suite.cluster.transports.tcp import (
-    ChannelKey,
     FrameKind,
     SealedChannel,
     TcpTransport,
@@ -28,6 +28,7 @@ from scrapy_spider_suite.cluster.transports.tcp import (
 from scrapy_spider_suite.errors import HandoverFileError, TransportError
 
 KEY = b"what all agents share"
+SECRET = derive_secret(KEY, tcp.PURPOSE)
 
 
 class TestTcp(Couriers):
@@ -218,14 +219,14 @@ def test_nothing_of_an_agent_that_lies_is_believed(tmp_path: Path) -> None:
     async def say(address: str, said: list[tuple[int, bytes]]) -> list[FrameKind]:
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        line: SealedChannel = await tcp.open_channel(reader, writer, ChannelKey(KEY))
+        line: SealedChannel = await tcp.open_channel((reader, writer), SECRET)
         heard = []
         try:
             for kind, body in said:
                 await line.send(kind, body)  # type: ignore[arg-type]
             while True:
                 heard.append((await line.receive()).kind)
-        except tcp.ChannelError:
+        except WireError:
             return heard
         finally:
             writer.close()
@@ -290,7 +291,7 @@ def test_who_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
     path = write(tmp_path / "out", label(), 1)
 
     async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = await tcp.accept_channel(reader, writer, ChannelKey(KEY))
+        line = await tcp.accept_channel((reader, writer), SECRET)
         await line.receive()
         await reader.read()
         writer.close()
