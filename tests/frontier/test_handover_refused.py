@@ -11,10 +11,10 @@ import pytest
 from support.handover_sides import DONE, Side, drain, label, units_of
 from support.virtual_crawl import entry
 
-from scrapy_spider_suite.cluster.handover.dump import CLOCK, HOST, KEPT, ROW, STATE
 from scrapy_spider_suite.cluster.handover.handover_file import (
     HandoverLabel,
     HandoverWriter,
+    ItemKind,
     pack_units,
 )
 from scrapy_spider_suite.cluster.handover.row_kinds import kind_of_row
@@ -24,6 +24,9 @@ from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
 from scrapy_spider_suite.store.revisit_plans import PackedBody, RevisitPlan, row_of
 from scrapy_spider_suite.store.rows import COUNT_MAX, HostRecord, UrlState, pack_row
+
+HOST, ROW, STATE = ItemKind.HOST, ItemKind.ROW, ItemKind.STATE
+KEPT, CLOCK = ItemKind.KEPT, ItemKind.CLOCK
 
 
 def test_no_damaged_parcel_is_taken(tmp_path: Path) -> None:

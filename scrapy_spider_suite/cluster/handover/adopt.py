@@ -8,19 +8,18 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from scrapy_spider_suite.cluster.assignment import Units
 from scrapy_spider_suite.cluster.handover.handover import Handover
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
 from scrapy_spider_suite.cluster.handover.handover_file import (
-    STATE,
     FileTransport,
     HandoverLabel,
     HandoverWriter,
+    ItemKind,
     pack_units,
 )
 from scrapy_spider_suite.cluster.membership import Membership, MemberState
@@ -53,8 +52,7 @@ _ROWS: Final = 200
 FetchMembership = Callable[[], Awaitable[Membership]]
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptionResult:
+class AdoptionResult(NamedTuple):
     """Counts of an adoption.
 
     Attributes:
@@ -226,7 +224,7 @@ def _write_states(
         for host, url, state in portion:
             if unit(host, url) in numbers:
                 name = state_key(host, url)[len(host_key(host)) :]
-                writer.put([STATE, host, name, state.to_bytes()])
+                writer.put([ItemKind.STATE, host, name, state.to_bytes()])
                 count += 1
     return count
 

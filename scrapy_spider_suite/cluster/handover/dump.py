@@ -21,26 +21,19 @@ import numpy as np
 
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext, Steps
 from scrapy_spider_suite.cluster.handover.handover_file import (
-    CLOCK,
-    DROPPED,
-    HOST,
-    KEPT,
-    PRINTS,
-    ROW,
-    SIEVE,
-    STATE,
     HandoverLabel,
     HandoverWriter,
     Item,
+    ItemKind,
     Mask,
     UnitSet,
     unpack_units,
 )
 from scrapy_spider_suite.cluster.handover.row_kinds import (
-    TRANSFERRED,
+    COOKIES,
+    KINDS_BY_HOST,
     KeyedBy,
     cookie_domain,
-    kinds_by_host,
     robots_origin,
 )
 from scrapy_spider_suite.cluster.handover.sieve_steps import drain_sieve, with_sieve_locked
@@ -81,7 +74,7 @@ _KEYS: Final = 500  # state keys of a portion: some milliseconds
 
 def item_weight(item: Item, sieved: SieveIndex | None) -> int:
     """Return the number of things in *item*: several for fingerprints."""
-    return len(item[2]) // sieved.width if item[0] == PRINTS and sieved is not None else 1
+    return len(item[2]) // sieved.width if item[0] == ItemKind.PRINTS and sieved is not None else 1
 
 
 class HostDump:
@@ -123,10 +116,10 @@ class HostDump:
     def _items(self) -> Iterator[Item | bool]:
         if self._store.sieve is not None:
             yield from drain_sieve(self._context, self._units.numbers)
-            yield [SIEVE, "", self._store.sieve.width * 8]
+            yield [ItemKind.SIEVE, "", self._store.sieve.width * 8]
             for dropped, times in self._store.sieve.dropped.items():
                 if self._units.has_host(dropped):
-                    yield [DROPPED, dropped, times]
+                    yield [ItemKind.DROPPED, dropped, times]
         jars = self._jars()
         for host in self.hosts():
             if host is None:
@@ -136,20 +129,19 @@ class HostDump:
             for jar in jars.pop(registered_domain(host), ()):
                 value = self._store.kv("cookies").get(jar)
                 if value is not None:
-                    yield [KEPT, host, "cookies", jar, value]
+                    yield [ItemKind.KEPT, host, "cookies", jar, value]
         if self._store.sieve is not None:
             yield from self._fingerprints(self._store.sieve)
         yield from self._robots()
         now, wall = self._context.clock()
         for key, address in list(self._context.workbench.addresses.items()):
             if address.next_fetch > now:
-                yield [CLOCK, key, address.next_fetch - now + wall]
+                yield [ItemKind.CLOCK, key, address.next_fetch - now + wall]
 
     def _jars(self) -> dict[str, list[bytes]]:
         jars: dict[str, list[bytes]] = {}
-        prefix = TRANSFERRED["cookies"].prefix
-        for key, _ in self._store.kv("cookies").items(prefix):
-            jars.setdefault(cookie_domain(key[len(prefix) :]), []).append(key)
+        for key, _ in self._store.kv("cookies").items(COOKIES):
+            jars.setdefault(cookie_domain(key[len(COOKIES) :]), []).append(key)
         return jars
 
     def hosts(self) -> Iterator[str | None]:
@@ -170,18 +162,18 @@ class HostDump:
             while not self.park(host):
                 yield True
         record = self._records.get(host)
-        yield [HOST, host, record.to_bytes()]
+        yield [ItemKind.HOST, host, record.to_bytes()]
         yield from self._rows(host, record)
         for portion in self._states(host):
             for name, state in portion:
                 if state.state is not State.PENDING:
-                    yield [STATE, host, name, state.to_bytes()]
+                    yield [ItemKind.STATE, host, name, state.to_bytes()]
             yield False
         for name in archived(self._store, host):
             if self._units.by_host or self._units.has(host, name.decode()):
-                yield [STATE, host, name, DONE_200]
+                yield [ItemKind.STATE, host, name, DONE_200]
         for rows in self._kept(host):
-            yield from ([KEPT, host, *row] for row in rows)
+            yield from ([ItemKind.KEPT, host, *row] for row in rows)
             yield False
 
     def park(self, host: str) -> bool:
@@ -220,7 +212,7 @@ class HostDump:
                         yield True  # it comes back, or is done
                         break
                     state = self._pending_state(host, entry)
-                    yield [ROW, host, pack_row(entry), state, entry.key.startswith(LAST)]
+                    yield [ItemKind.ROW, host, pack_row(entry), state, entry.key.startswith(LAST)]
                 after = entry.key
 
     def _pending_state(self, host: str, entry: Entry) -> bytes:
@@ -253,23 +245,18 @@ class HostDump:
 
     def _kept(self, host: str) -> Iterator[list[tuple[str, bytes, bytes]]]:
         """Yield portions of the other rows of *host* that go: mapping, key, value."""
-        for name, part in kinds_by_host():
+        for name, kind in KINDS_BY_HOST:
             kv = self._store.kv(name)
-            if part.by is KeyedBy.HOST:
-                key = part.prefix + host.encode()
+            if kind.by is KeyedBy.HOST:
+                key = kind.prefix + host.encode()
                 value = kv.get(key)
                 yield [] if value is None else [(name, key, value)]
-                if name != "traps":
-                    continue
-            by_identity = part.by is KeyedBy.IDENTITY
-            begin, since = part.prefix + (host_key if by_identity else page_rows)(host), b""
+                continue
+            by_identity = kind.by is KeyedBy.IDENTITY
+            begin, since = kind.prefix + (host_key if by_identity else page_rows)(host), b""
             while portion := list(islice(kv.items(begin, since), ROWS)):
                 rows = ((name, key, value) for key, value in portion)
-                yield [
-                    row
-                    for row in rows
-                    if part.by is KeyedBy.HOST or self._is_kept(host, begin, row)
-                ]
+                yield [row for row in rows if not by_identity or self._is_kept(host, begin, row)]
                 since = portion[-1][0][len(begin) :] + b"\0"
 
     def _is_kept(self, host: str, begin: bytes, row: tuple[str, bytes, bytes]) -> bool:
@@ -288,7 +275,7 @@ class HostDump:
             for key, value in portion:
                 host = host_of(robots_origin(key))
                 if self._units.has_host(host):
-                    yield [KEPT, host, "robots", key, value]
+                    yield [ItemKind.KEPT, host, "robots", key, value]
             since = portion[-1][0] + b"\0"
             yield False
 
@@ -308,7 +295,7 @@ class HostDump:
                 yield False
             data, step = bytes_of(rows[left]), _PRINTS * sieved.width
             for at in range(0, len(data), step):
-                yield [PRINTS, "", data[at : at + step]]
+                yield [ItemKind.PRINTS, "", data[at : at + step]]
 
     def _fingerprints_of_rows(self, sieved: SieveIndex, first: int, end: int) -> Iterator[Rows]:
         for begin, stop in self._units.prefixes(first, end):

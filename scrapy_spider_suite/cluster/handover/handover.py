@@ -22,24 +22,32 @@ import numpy as np
 
 from scrapy_spider_suite.cluster.assignment import Units
 from scrapy_spider_suite.cluster.handover.dump import HostDump, unfinished_dumps
-from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext, Steps, logger
+from scrapy_spider_suite.cluster.handover.handover_context import (
+    RETRY,
+    WAIT,
+    HandoverContext,
+    Steps,
+    logger,
+)
 from scrapy_spider_suite.cluster.handover.handover_file import (
-    HOST,
-    KEPT,
-    PRINTS,
-    ROW,
-    STATE,
     FileTransport,
     HandoverLabel,
+    ItemKind,
     Mask,
     pack_units,
     read_label,
+    unpack_units,
 )
-from scrapy_spider_suite.cluster.handover.load import Conflicts
-from scrapy_spider_suite.cluster.handover.receiver import Receiver
+from scrapy_spider_suite.cluster.handover.load import Conflicts, HostLoad
 from scrapy_spider_suite.cluster.handover.sieve_steps import drain_sieve
 from scrapy_spider_suite.cluster.registry import MovedUnits
-from scrapy_spider_suite.errors import FencedError, HandoverFileError, RegistryError, TransportError
+from scrapy_spider_suite.errors import (
+    FencedError,
+    HandoverFileError,
+    RegistryError,
+    StoreWriteError,
+    TransportError,
+)
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.runtime.tasks import cancel_tasks, wait_at_most
 from scrapy_spider_suite.runtime.text import counted
@@ -52,6 +60,12 @@ MAX_PASSES: Final = 8
 
 SILENCE: Final = 30.0
 """Seconds without progress after which a file is called off."""
+
+MAX_TRIES: Final = 5
+"""Failed writes of the store after which a file is postponed."""
+
+MAX_POSTPONED: Final = 4
+"""Postponed files, each on this disk, after which no others are accepted."""
 
 _CHECK: Final = 1.0  # seconds between two checks: for due hand-overs, and of a file under way
 _FIRST, _MOST = 2.0, 60.0  # seconds until a failed receiver is tried again: at first, and at most
@@ -72,7 +86,7 @@ class OutgoingFile:
 
     @property
     def urls(self) -> int:
-        return self.counts[ROW] + self.counts[STATE] + self.counts[PRINTS]
+        return _urls_in(self.counts)
 
 
 class Handover:
@@ -310,11 +324,11 @@ class Handover:
     async def _deliver(self, outgoing: OutgoingFile) -> bool:
         counts, label, warnings = outgoing.counts, outgoing.label, self._context.warnings
         by_host = self._ownership.assignment.by_host
-        if not (outgoing.urls or (by_host and counts[HOST] + counts[KEPT])):
+        if not (outgoing.urls or (by_host and counts[ItemKind.HOST] + counts[ItemKind.KEPT])):
             return True
         logger.info(
             "sending hand-over file %s to %s: %s, %s, %s, %d bytes", label.file_id, label.receiver,
-            counted(int(outgoing.mask.sum()), "unit"), counted(counts[HOST], "host"),
+            counted(int(outgoing.mask.sum()), "unit"), counted(counts[ItemKind.HOST], "host"),
             counted(outgoing.urls, "URL"), outgoing.path.stat().st_size,
         )  # fmt: skip
         loop, counters = asyncio.get_running_loop(), self._transport.counters
@@ -413,7 +427,7 @@ class Handover:
             self._sent["called_off"] += 1
             logger.info("hand-over file %s to %s is called off", label.file_id, label.receiver)
             return
-        hosts, urls, units = outgoing.counts[HOST], outgoing.urls, int(outgoing.mask.sum())
+        hosts, urls, units = outgoing.counts[ItemKind.HOST], outgoing.urls, int(outgoing.mask.sum())
         self._sent.update(
             files=int(outgoing.size > 0), units=units, hosts=hosts, urls=urls, bytes=outgoing.size
         )
@@ -422,6 +436,129 @@ class Handover:
             "sent hand-over file %s to %s: %s, %s, %s, in %.1f s", label.file_id, label.receiver,
             counted(units, "unit"), counted(hosts, "host"), counted(urls, "URL"), seconds,
         )  # fmt: skip
+
+
+class Receiver:
+    """A `FileReceiver` that merges into the frontier of *context*.
+
+    Attributes:
+        at_work: files being merged.
+        counts: files, hosts, urls, bytes.
+    """
+
+    def __init__(self, context: HandoverContext) -> None:
+        self.at_work = 0
+        self.counts: Counter[str] = Counter()
+        self.ready = asyncio.Event()
+        self._context = context
+        self._failed = _no_units()  # held back by files that failed
+        self._open: set[str] = set()  # files that are not over yet, however much is merged
+        self._late: set[str] = set()  # those of them that could not be merged of late
+
+    def is_stored(self, label: HandoverLabel) -> bool:
+        if not self.ready.is_set():
+            raise TransportError("this agent has only just begun")
+        self._check(label)
+        if label.file_id in self._open:
+            return False
+        units = self._context.units(unpack_units(label.units))
+        if HostLoad(self._context, units, Path(), label).done:
+            try:
+                self._context.flush()
+            except StoreWriteError as error:
+                raise TransportError(str(error)) from error
+            return True
+        if len(self._late) >= MAX_POSTPONED:
+            raise TransportError(
+                f"{len(self._late)} hand-over files that came before wait to be merged"
+            )
+        return False
+
+    async def merge(self, label: HandoverLabel, path: Path) -> None:
+        await self.ready.wait()
+        self._check(label)
+        context, mask = self._context, unpack_units(label.units)
+        self.at_work += 1
+        self._open.add(label.file_id)
+        try:
+            while (context.ownership.in_transfer & mask & ~self._failed).any():
+                await asyncio.sleep(WAIT)  # until what goes from here is gone
+            context.hold_back(mask)
+            self._failed &= ~mask
+            context.foreign_units.mark_arriving(mask)
+            await self._merge(label, path, mask)
+            context.foreign_units.mark_arriving(mask)
+            # Not if it was cancelled: what is half merged is not to be fetched.
+            self._close(label, mask)
+        except HandoverFileError as error:
+            logger.warning(
+                "refused hand-over file %s from %s: %s", label.file_id, label.sender, error
+            )
+            self._close(label, mask)
+            raise
+        except Exception as error:
+            self._failed |= mask  # it comes again, or what takes its place does
+            self._late.add(label.file_id)
+            if not isinstance(error, TransportError):
+                logger.error(
+                    "hand-over file %s from %s was not merged, its hosts stand still here until it "
+                    "is: %r", label.file_id, label.sender, error,
+                )  # fmt: skip
+            raise
+        finally:
+            self.at_work -= 1
+
+    def _close(self, label: HandoverLabel, mask: Mask) -> None:
+        self._context.release(mask)
+        self._open.discard(label.file_id)
+        self._late.discard(label.file_id)
+
+    async def _merge(self, label: HandoverLabel, path: Path, mask: Mask) -> None:
+        begin, size, context = time.perf_counter(), path.stat().st_size, self._context
+        logger.info(
+            "receiving hand-over file %s from %s: %s, %d bytes", label.file_id, label.sender,
+            counted(int(mask.sum()), "unit"), size,
+        )  # fmt: skip
+        units, fronts = context.units(mask), context.residents.fronts
+        while units.by_host and any(map(units.has_host, fronts.hosts_leased())):
+            await asyncio.sleep(WAIT)  # until no host of the units is being fetched
+        load = HostLoad(context, units, path, label)
+        try:
+            await context.run_durably(load.merge, tries=MAX_TRIES)
+            await self._sync_store()
+        except StoreWriteError as error:
+            raise TransportError(str(error)) from error
+        hosts, urls = load.counts[ItemKind.HOST], _urls_in(load.counts)
+        self.counts.update(files=1, hosts=hosts, urls=urls, bytes=size)
+        logger.info(
+            "received hand-over file %s from %s: %s, %s, in %.1f s", label.file_id, label.sender,
+            counted(hosts, "host"), counted(urls, "URL"), time.perf_counter() - begin,
+        )  # fmt: skip
+
+    async def _sync_store(self) -> None:
+        """Have the rows on the medium: the sender forgets them."""
+        for tries in range(MAX_TRIES, 0, -1):
+            try:
+                await asyncio.to_thread(self._context.store.sync_log)
+            except StoreWriteError as error:
+                self._context.warnings.say("store", error)
+                if tries == 1:
+                    raise
+                await asyncio.sleep(RETRY)
+            else:
+                return
+
+    def _check(self, label: HandoverLabel) -> None:
+        own = self._context.ownership.name
+        if (label.crawl, label.receiver) != (self._context.crawl_id, own):
+            raise HandoverFileError(
+                f"a hand-over file for agent {label.receiver} of the crawl {label.crawl}; this is "
+                f"{own} of {self._context.crawl_id}"
+            )
+
+
+def _urls_in(counts: Counter[int]) -> int:
+    return counts[ItemKind.ROW] + counts[ItemKind.STATE] + counts[ItemKind.PRINTS]
 
 
 def _no_units() -> Mask:

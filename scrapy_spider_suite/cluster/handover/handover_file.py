@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import IntEnum
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -51,9 +52,17 @@ _HEAD: Final = struct.Struct(">IIQ")
 _LEVEL: Final = 3
 _UNREADABLE: Final = (MessageError, ValueError, TypeError, RecursionError, msgpack.UnpackException)
 
-HOST, ROW, STATE, KEPT, CLOCK, SIEVE, DROPPED, PRINTS = range(8)
-"""Kinds of items: host record, pending URL, done or failed URL, row of a mapping, clock of an
-address; bits of the fingerprints, drops of a host, fingerprints."""
+
+class ItemKind(IntEnum):
+    HOST = 0  # the record of a host
+    ROW = 1  # a pending URL
+    STATE = 2  # a URL that is done or failed
+    KEPT = 3  # a row of a mapping
+    CLOCK = 4  # the next fetch from an address
+    SIEVE = 5  # bits of the fingerprints
+    DROPPED = 6  # how often links of a host were dropped
+    PRINTS = 7  # fingerprints
+
 
 Item = list[Any]
 

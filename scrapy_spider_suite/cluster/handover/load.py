@@ -24,17 +24,10 @@ import xxhash
 from scrapy_spider_suite.cluster.handover.dump import PIECE, PLAN, REQUEST_KEY, ROWS, item_weight
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext, Steps, is_forced
 from scrapy_spider_suite.cluster.handover.handover_file import (
-    CLOCK,
-    DROPPED,
-    HOST,
-    KEPT,
-    PRINTS,
-    ROW,
-    SIEVE,
-    STATE,
     HandoverLabel,
     HandoverReader,
     Item,
+    ItemKind,
     UnitSet,
     pack_units,
 )
@@ -302,33 +295,33 @@ class HostLoad:
 
     def _check_item(self, kind: int, host: str, *rest: Any) -> None:
         """Raise anything unless the item is valid, and of a host of the units."""
-        if kind == CLOCK:
+        if kind == ItemKind.CLOCK:
             (wall,) = rest
             if not (isinstance(host, str) and -LATEST < wall < 1e12):
                 raise ValueError("no clock of an address")
             return
-        if kind in (SIEVE, PRINTS) and host == "":
+        if kind in (ItemKind.SIEVE, ItemKind.PRINTS) and host == "":
             self._check_fingerprints(kind, *rest)
             return
         if not isinstance(host, str) or "\0" in host or not self._units.has_host(host):
             raise ValueError(f"{str(host)[:100]!r} is no host of what was to be handed over")
-        if kind == HOST:
+        if kind == ItemKind.HOST:
             _check_record(HostRecord.from_bytes(*rest))
-        elif kind == ROW:
+        elif kind == ItemKind.ROW:
             row, state, last = rest
             if UrlState.from_bytes(state).state is not State.PENDING or type(last) is not bool:
                 raise ValueError("a URL that is not pending")
             self._check_url(host, unpack_foreign_row(host, row).url)
-        elif kind == STATE:
+        elif kind == ItemKind.STATE:
             name, state = rest
             known = UrlState.from_bytes(state)
             if known.state is State.PENDING or type(name) is not bytes or not name:
                 raise ValueError("a URL that is neither done nor failed")
             url = "" if name.startswith(REQUEST_KEY) else name.decode()
             self._check_url(host, known.url or url, name)
-        elif kind == KEPT:
+        elif kind == ItemKind.KEPT:
             _check_kept(host, *rest)
-        elif kind == DROPPED:
+        elif kind == ItemKind.DROPPED:
             (times,) = rest
             if not (isinstance(times, int) and 0 < times < _MOST_DROPS):
                 raise ValueError(f"{host[:100]!r} was dropped {times!r} times")
@@ -342,7 +335,7 @@ class HostLoad:
 
     def _check_fingerprints(self, kind: int, value: Any) -> None:
         own = self._store.sieve
-        if kind == SIEVE:
+        if kind == ItemKind.SIEVE:
             if not self._units.slots or (own is None and self._context.open_sieve is None):
                 raise ValueError("fingerprints, for which there is no sieve here")
             if value not in (64, 128) or (own is not None and value != own.width * 8):
@@ -379,27 +372,27 @@ class HostLoad:
     def _merge_item(self, item: Item) -> None:
         kind, host, *rest = item
         context, sieved = self._context, self._store.sieve
-        if kind == HOST:
+        if kind == ItemKind.HOST:
             self._merge_host(host, HostRecord.from_bytes(rest[0]))
-        elif kind == ROW:
+        elif kind == ItemKind.ROW:
             self._merge_row(host, *rest)
-        elif kind == STATE:
+        elif kind == ItemKind.STATE:
             key, theirs = host_key(host) + rest[0], UrlState.from_bytes(rest[1])
             data = known_state(context, key)
             if data is not None and UrlState.from_bytes(data).state is State.PENDING:
                 self._conflicts.mark_state(key, theirs)
             else:
                 write_state(context, host, key, theirs)
-        elif kind == KEPT:
+        elif kind == ItemKind.KEPT:
             self._merge_kept(host, *rest)
-        elif kind == CLOCK:
+        elif kind == ItemKind.CLOCK:
             now, wall = context.clock()
             context.residents.clocks.not_before(host, now + min(rest[0] - wall, LATEST))
-        elif kind == SIEVE and sieved is None and context.open_sieve is not None:
+        elif kind == ItemKind.SIEVE and sieved is None and context.open_sieve is not None:
             context.open_sieve()
-        elif kind == DROPPED and sieved is not None:
+        elif kind == ItemKind.DROPPED and sieved is not None:
             sieved.was_dropped(host, rest[0])
-        elif kind == PRINTS and context.states.sieve_queue is not None:
+        elif kind == ItemKind.PRINTS and context.states.sieve_queue is not None:
             context.states.sieve_queue.keep_prints(rest[0])
 
     def _merge_host(self, host: str, theirs: HostRecord) -> None:
@@ -469,11 +462,11 @@ class HostLoad:
         come, size, printed = list[Rows](), 0, False
         for items, _ in reader.chunks():
             for number, (kind, host, *rest) in enumerate(items, 1):
-                printed = printed or kind == SIEVE
-                if kind == PRINTS:
+                printed = printed or kind == ItemKind.SIEVE
+                if kind == ItemKind.PRINTS:
                     come.append(rows_of(rest[0], sieved.width))
                     size += len(come[-1])
-                elif kind == HOST and printed:
+                elif kind == ItemKind.HOST and printed:
                     record, theirs = self._records.touch(host), HostRecord.from_bytes(rest[0])
                     if theirs.done > record.done:
                         more = theirs.done - record.done

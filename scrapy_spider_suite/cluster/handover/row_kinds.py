@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -22,10 +22,11 @@ from scrapy_spider_suite.urls.normalize import host_of
 
 
 class KeyedBy(Enum):
-    """What a key begins with, behind the prefix of its kind."""
+    """What a key is, or begins with, behind the prefix of its kind."""
 
     IDENTITY = auto()
     HOST = auto()
+    HOST_AND_PAGE = auto()
     ORIGIN = auto()
     DOMAIN = auto()
 
@@ -93,7 +94,7 @@ def _traps(mine: bytes | None, theirs: bytes) -> bytes | None:
     return _first(mine, theirs)
 
 
-def _short(mine: bytes | None, theirs: bytes) -> bytes | None:
+def _session_url(mine: bytes | None, theirs: bytes) -> bytes | None:
     struct.unpack(">Q", theirs)
     return _first(mine, theirs)
 
@@ -122,41 +123,50 @@ def _cookies(mine: bytes | None, theirs: bytes) -> bytes | None:
     return packed if packed != mine else None
 
 
-TRANSFERRED: Final = {
-    "cookies": RowKind(KeyedBy.DOMAIN, _cookies, b"host\0"),
-    "lastmod": RowKind(KeyedBy.IDENTITY, _greater),
-    "robots": RowKind(KeyedBy.ORIGIN, _robots),
-    "seeds": RowKind(KeyedBy.IDENTITY, _longer),
-    "sitemaps": RowKind(KeyedBy.IDENTITY, _word),
-    "sitemap_counts": RowKind(KeyedBy.HOST, _greater),
-}
-"""Mappings that go, each with its one kind."""
+COOKIES: Final = b"host\0"
+"""Prefix of the cookie rows that go."""
 
-SHARED_MAPPINGS: Final = {
+TRANSFERRED: Final = {
+    "cookies": (RowKind(KeyedBy.DOMAIN, _cookies, COOKIES),),
+    "lastmod": (RowKind(KeyedBy.IDENTITY, _greater),),
+    "robots": (RowKind(KeyedBy.ORIGIN, _robots),),
+    "seeds": (RowKind(KeyedBy.IDENTITY, _longer),),
+    "sitemaps": (RowKind(KeyedBy.IDENTITY, _word),),
+    "sitemap_counts": (RowKind(KeyedBy.HOST, _greater),),
     "revisits": (RowKind(KeyedBy.IDENTITY, _plan, b"p"), RowKind(KeyedBy.HOST, _claims, b"c")),
-    "traps": (RowKind(KeyedBy.HOST, _traps), RowKind(KeyedBy.HOST, _short)),
+    "traps": (RowKind(KeyedBy.HOST, _traps), RowKind(KeyedBy.HOST_AND_PAGE, _session_url)),
 }
-"""Mappings with several kinds: revisit plans and claims; trap evidence and session URLs."""
+"""The mappings that go, with their kinds of rows."""
+
+KINDS_BY_HOST: Final = tuple(
+    (name, kind)
+    for name, kinds in TRANSFERRED.items()
+    for kind in kinds
+    if kind.by not in (KeyedBy.DOMAIN, KeyedBy.ORIGIN)
+)
+"""Mappings and kinds found by a host's name alone."""
 
 
 def kind_of_row(name: str, key: bytes, host: str) -> RowKind | None:
     """Return the kind of a row of *host* under *key* in mapping *name*, or None."""
-    parts = (TRANSFERRED[name],) if name in TRANSFERRED else SHARED_MAPPINGS.get(name, ())
-    for part in parts:
-        if key.startswith(part.prefix) and _is_of(part, key[len(part.prefix) :], host):
-            stand_in = name == "traps" and key != host.encode()
-            return SHARED_MAPPINGS["traps"][1] if stand_in else part
+    for kind in TRANSFERRED.get(name, ()):
+        if key.startswith(kind.prefix) and _belongs(kind.by, key[len(kind.prefix) :], host):
+            return kind
     return None
 
 
-def _is_of(part: RowKind, rest: bytes, host: str) -> bool:
-    if part.by is KeyedBy.IDENTITY:
-        return rest.startswith(host_key(host)) and len(rest) > len(host_key(host))
-    if part.by is KeyedBy.ORIGIN:
-        return b"://" in rest and host_of(robots_origin(rest)) == host
-    if part.by is KeyedBy.DOMAIN:
-        return cookie_domain(rest) == registered_domain(host)
-    return rest == host.encode() or rest.startswith(page_rows(host))
+def _belongs(by: KeyedBy, rest: bytes, host: str) -> bool:
+    match by:
+        case KeyedBy.IDENTITY:
+            return rest.startswith(host_key(host)) and len(rest) > len(host_key(host))
+        case KeyedBy.HOST:
+            return rest == host.encode()
+        case KeyedBy.HOST_AND_PAGE:
+            return rest.startswith(page_rows(host))
+        case KeyedBy.ORIGIN:
+            return b"://" in rest and host_of(robots_origin(rest)) == host
+        case KeyedBy.DOMAIN:
+            return cookie_domain(rest) == registered_domain(host)
 
 
 def robots_origin(key: bytes) -> str:
@@ -173,16 +183,7 @@ def cookie_domain(key: bytes) -> str:
         found = _values.loads(key)
     except CodecError:
         return ""
-    whole = isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], str)
-    return cast("tuple[Any, str]", found)[1] if whole else ""
-
-
-def kinds_by_host() -> Iterator[tuple[str, RowKind]]:
-    """Yield mappings and kinds found by a host's name alone."""
-    for name, parts in (
-        *((name, (part,)) for name, part in TRANSFERRED.items()),
-        *SHARED_MAPPINGS.items(),
-    ):
-        for part in parts[: 1 if name == "traps" else None]:
-            if part.by in (KeyedBy.IDENTITY, KeyedBy.HOST):
-                yield name, part
+    match found:
+        case tuple([_, str(domain)]):
+            return domain
+    return ""

@@ -141,16 +141,13 @@ class SendQueue:
     A message is checked in its inbox after *check* seconds at first; they double each time.
     """
 
-    def __init__(self, window: int, check: float) -> None:
-        self._window, self._check = window, check
+    def __init__(self, window: int, check: float, counters: MessageCounters) -> None:
+        self._window, self._check, self._counters = window, check, counters
         self._posts: dict[str, dict[tuple[int, int], QueuedMessage]] = {}
 
     def __iter__(self) -> Iterator[QueuedMessage]:
         for posts in self._posts.values():
             yield from posts.values()
-
-    def __len__(self) -> int:
-        return sum(map(len, self._posts.values()))
 
     def room(self, to: str) -> int:
         return self._window - len(self._posts.get(to, ()))
@@ -163,6 +160,7 @@ class SendQueue:
             if len(posts) >= self._window:
                 return False
             posts[key] = QueuedMessage(to, message)
+            self._counters.took(message)
         return True
 
     def due(self, now: float, most: int) -> list[QueuedMessage]:
@@ -245,7 +243,7 @@ class RedisStreams:
         self._inbox, self._mine = self._keys.inbox(name), self._keys.receipts(name)
         self._messages = GroupReader(self._client, self._inbox, timeout, block, pending=True)
         self._receipts = GroupReader(self._client, self._mine, timeout, block, pending=False)
-        self._posts = SendQueue(limits.window, limits.check)
+        self._posts = SendQueue(limits.window, limits.check, self.counters)
         self._after: str | bytes = "0"  # what is pending is read first, and looked at again then
         self._recheck_at = 0.0
         self._handed: dict[Acknowledgement, set[bytes]] = {}  # unkept messages, with their entries
@@ -273,13 +271,8 @@ class RedisStreams:
         return self._posts.room(to)
 
     def send(self, to: str, message: PackedMessage) -> bool:
-        before = len(self._posts)
-        if not self._posts.put(to, message):
-            return False
-        if len(self._posts) > before:
-            self.counters.took(message)
-            self._work.set()
-        return True
+        self._work.set()
+        return self._posts.put(to, message)
 
     def acknowledge(self, receipt: Acknowledgement) -> None:
         entries = self._handed.pop(receipt, None)

@@ -295,8 +295,7 @@ def _read(path: Path) -> str | None:
     with open(number, "rb") as file:
         if not stat.S_ISREG(os.fstat(number).st_mode):
             raise OSError(f"{path.name} is no file")
-        text = file.read(_TEXT).decode("utf-8", "replace")
-    return printable(text)
+        return printable(file.read(_TEXT).decode("utf-8", "replace"))[:_TEXT]
 
 
 def _append(path: Path, to: Path, at: int, size: int) -> None:

@@ -201,17 +201,17 @@ _WHOLE = ".handover"
 class Spool:
     """Whole files in *folder*, merged even without another offer: their hosts stand still."""
 
+    inbox: FileReceiver
+
     def __init__(self, folder: Path, counters: FileCounters) -> None:
-        self._folder = folder
-        self._counters = counters
-        self._inbox: FileReceiver | None = None
+        self._folder, self._counters = folder, counters
         self._merges: dict[str, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._closed = False
 
     def open(self, inbox: FileReceiver) -> None:
         """Merge the files that lie here, and those that come. Raises `OSError`."""
-        self._inbox = inbox
+        self.inbox = inbox
         for path in sorted(self._folder.glob(f"*{_WHOLE}")):
             try:
                 label = read_label(path)
@@ -228,10 +228,6 @@ class Spool:
             timer.cancel()
         await cancel_tasks(*self._merges.values())
 
-    def is_stored(self, label: HandoverLabel) -> bool:
-        assert self._inbox is not None
-        return self._inbox.is_stored(label)
-
     def place(self, label: HandoverLabel) -> Path:
         return self._folder / f"{quoted_name(label.sender)}.{label.file_id}{_WHOLE}"
 
@@ -244,33 +240,29 @@ class Spool:
             timer.cancel()
         task = asyncio.get_running_loop().create_task(self._merge_and_remove(label, path))
         self._merges[label.file_id] = task
-        task.add_done_callback(lambda done: self._over(label, path, done))
+        # Perhaps nobody waits for it any more: its error is read here.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
     async def _merge_and_remove(self, label: HandoverLabel, path: Path) -> None:
-        assert self._inbox is not None
+        file_id = label.file_id
         try:
-            await self._inbox.merge(label, path)
-        except HandoverFileError:
+            await self.inbox.merge(label, path)
+            self._counters.received += 1
             path.unlink(missing_ok=True)
-            raise
-        except (SuiteError, OSError):
-            raise
         except Exception as error:
-            logger.exception("hand-over file %s cannot be merged; report this", label.file_id)
+            logger.debug("hand-over file %s was not merged: %s", file_id, error_text(error))
+            if isinstance(error, HandoverFileError):
+                path.unlink(missing_ok=True)
+            elif path.is_file() and not self._closed:
+                loop = asyncio.get_running_loop()
+                self._timers[file_id] = loop.call_later(AGAIN, self._begin, label, path)
+            if isinstance(error, SuiteError | OSError):
+                raise
+            logger.exception("hand-over file %s cannot be merged; report this", file_id)
             raise TransportError(f"an error in taking it: {error_text(error)}") from error
-        self._counters.received += 1
-        path.unlink(missing_ok=True)
-
-    def _over(self, label: HandoverLabel, path: Path, task: asyncio.Task[None]) -> None:
-        del self._merges[label.file_id]
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        # Perhaps nobody waits for it any more; who offers it again hears of it.
-        logger.debug("hand-over file %s was not merged: %s", label.file_id, error_text(error))
-        if path.is_file() and not self._closed:
-            loop = asyncio.get_running_loop()
-            self._timers[label.file_id] = loop.call_later(AGAIN, self._begin, label, path)
+        finally:
+            del self._merges[file_id]
 
 
 MOST: Final = 64
@@ -302,9 +294,8 @@ class TcpTransport:
         self._silence = silence
         self._server: asyncio.Server | None = None
         self._spool = Spool(folder, self.counters)
-        self._connections: set[asyncio.Task[None]] = set()
-        self._unproved: dict[asyncio.Task[None], None] = {}  # the oldest first
-        self._serving: dict[asyncio.Task[None], str] = {}  # the file, once it is known
+        # The oldest first, with the file that comes; "": not known yet; None: not proved yet.
+        self._connections: dict[asyncio.Task[None], str | None] = {}
         self._once = WarnOnce(logger, "hand-over")
 
     @property
@@ -384,19 +375,16 @@ class TcpTransport:
         if self._server is None:
             writer.close()
             return
-        if len(self._unproved) >= MOST:  # who has not the key keeps nobody out
-            oldest = next(iter(self._unproved))
-            del self._unproved[oldest]
-            oldest.cancel()
+        unproved = [task for task, file_id in self._connections.items() if file_id is None]
+        if len(unproved) >= MOST:  # who has not the key keeps nobody out
+            del self._connections[unproved[0]]
+            unproved[0].cancel()
             self.counters.refuse("crowded")
         task = asyncio.get_running_loop().create_task(self._serve((reader, writer)))
-        self._connections.add(task)
-        self._unproved[task] = None
+        self._connections[task] = None
 
         def served(done: asyncio.Task[None]) -> None:
-            self._connections.discard(done)
-            self._unproved.pop(done, None)
-            self._serving.pop(done, None)
+            self._connections.pop(done, None)
             writer.close()  # one that is cancelled before it began has not closed it
 
         task.add_done_callback(served)
@@ -407,10 +395,9 @@ class TcpTransport:
         async with _closing(connection[1]):
             try:
                 line = await accept_channel(connection, self._secret, self._silence)
-                self._unproved.pop(own, None)
-                if len(self._serving) >= MOST:
+                if sum(known is not None for known in self._connections.values()) >= MOST:
                     raise WireError("crowded", f"{MOST} hand-over files are coming already")
-                self._serving[own] = ""
+                self._connections[own] = ""
                 await self._receive(line, own)
             except WireError as error:
                 self._refuse(error.kind, error)
@@ -421,9 +408,9 @@ class TcpTransport:
         try:
             size, label = _read_offer(await line.receive())
             file_id = label.file_id
-            older = (task for task, known in self._serving.items() if known == file_id)
+            older = [task for task, known in self._connections.items() if known == file_id]
             await cancel_tasks(*older)
-            self._serving[own] = file_id
+            self._connections[own] = file_id
             await self._fetch_and_merge(line, label, size)
         except HandoverFileError as error:
             self._refuse("bad", error)
@@ -436,7 +423,7 @@ class TcpTransport:
             await line.send(FrameKind.KEPT)
 
     async def _fetch_and_merge(self, line: SealedChannel, label: HandoverLabel, size: int) -> None:
-        if self._spool.is_stored(label):
+        if self._spool.inbox.is_stored(label):
             return
         whole = self._spool.place(label)
         if not whole.is_file():
@@ -517,4 +504,4 @@ def _unexpected(frame: ChannelFrame) -> WireError:
 
 
 def _reason(frame: ChannelFrame) -> str:
-    return printable(frame.body[:300].decode("utf-8", "replace"))
+    return printable(frame.body[:300].decode("utf-8", "replace"))[:300]

@@ -30,7 +30,6 @@ from scrapy_spider_suite.cluster.transports.udp_protocol import (
     COMMON_MAX,
     DATAGRAM_MAX,
     OVERHEAD,
-    MessageArrival,
     Packet,
     PacketKind,
     PacketSealer,
@@ -74,7 +73,7 @@ class UdpPeers:
         self._unlisted = unlisted
         self._sealer = PacketSealer(name, others, key)
         self._to = {other: PairSender(window, draw, self.counters) for other in others}
-        self._from = {other: PairReceiver(window, draw(32)) for other in others}
+        self._from = {other: PairReceiver(window, draw(32), self.counters) for other in others}
         self._replies: list[tuple[str, Packet]] = []
         self._unanswered: dict[str, float] = {}  # since when
         self._once = WarnOnce(logger, f"messages over UDP, agent {name}")
@@ -83,14 +82,7 @@ class UdpPeers:
         return self._to[to].room() if to in self._to else 0
 
     def send(self, to: str, message: PackedMessage) -> bool:
-        if to not in self._to:
-            return False
-        outgoing = self._to[to]
-        before = len(outgoing)
-        taken = outgoing.put(message)
-        if len(outgoing) > before:
-            self.counters.took(message)
-        return taken
+        return to in self._to and self._to[to].put(message)
 
     def withdraw(self, to: str) -> None:
         if to in self._to:
@@ -178,10 +170,7 @@ class UdpPeers:
             self.counters.replayed += 1  # or sent to the process that was here before: no line
             return
         self._unanswered.pop(name, None)
-        verdict = incoming.arrived(packet.number, now)
-        self.counters.repeated += verdict is MessageArrival.REPEATED
-        self.counters.full += verdict is MessageArrival.BEYOND
-        if verdict is not MessageArrival.NEW:
+        if not incoming.arrived(packet.number, now):
             return
         message = unpack_message(packet.body, BOUNDS)
         if message.sender != name:

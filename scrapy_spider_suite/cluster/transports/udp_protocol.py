@@ -33,7 +33,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from enum import Enum, IntEnum, auto
+from enum import IntEnum
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -65,8 +65,6 @@ COMMON_MAX: Final = 1_400
 DATAGRAM_MAX: Final = 8_192
 """Bytes of the largest datagram; longer ones are refused unread."""
 
-_LISTED: Final = "on the list: SUITE_AGENTS may differ there"
-_DIFFER: Final = "SUITE_CLUSTER_KEY or SUITE_AGENTS may differ there"
 
 
 class PacketKind(IntEnum):
@@ -180,7 +178,10 @@ class PacketSealer:
             raise self._unlisted(datagram, sender, Packet(kind, call))
         if not _genuine(datagram, base.copy()):
             name = self._names[sender]
-            raise WireError("forged", f"a datagram that is not from {name}: {_DIFFER}")
+            raise WireError(
+                "forged", f"a datagram that is not from {name}: SUITE_CLUSTER_KEY or SUITE_AGENTS "
+                "may differ there",
+            )  # fmt: skip
         if version != VERSION or kind not in _KINDS:
             raise WireError("malformed", f"a datagram of version {version}, kind {kind}")
         body = datagram[_HEAD.size : -_MAC]
@@ -188,7 +189,7 @@ class PacketSealer:
 
     def _unlisted(self, datagram: bytes, sender: bytes, packet: Packet) -> WireError:
         """Return the error for an unlisted agent; the answer has no more bytes."""
-        why = f"a datagram of an agent that is not {_LISTED}"
+        why = "a datagram of an agent that is not on the list: SUITE_AGENTS may differ there"
         asks = packet.kind in (PacketKind.HELLO, PacketKind.MESSAGE)
         if not (asks and _genuine(datagram, _mac_of(self._secret, sender, self._own))):
             return WireError("unknown", why)
@@ -227,18 +228,11 @@ STALE_PAUSE: Final = 0.05
 """Seconds between two answers to messages of ended connections."""
 
 
-class MessageArrival(Enum):
-    NEW = auto()
-    REPEATED = auto()
-    BEYOND = auto()  # beyond the agreed window; it will come again
-
-
 class PairReceiver:
     """The messages of one sender, with *window* unkept ones; *secret*: random bytes."""
 
-    def __init__(self, window: int, secret: bytes) -> None:
-        self._window = window
-        self._secret = secret
+    def __init__(self, window: int, secret: bytes, counters: MessageCounters) -> None:
+        self._window, self._secret, self._counters = window, secret, counters
         self._connections = 0
         self._stale_at = float("-inf")
         self._begin(NONE, NONE)
@@ -271,15 +265,18 @@ class PairReceiver:
         self._stale_at = now
         return [Packet(PacketKind.STALE, packet.call, packet.answer)]
 
-    def arrived(self, number: int, now: float) -> MessageArrival:
+    def arrived(self, number: int, now: float) -> bool:
+        """Whether the message is new; one beyond the agreed window will come again."""
         if number >= self._kept.below + self._window:
-            return MessageArrival.BEYOND
+            self._counters.full += 1
+            return False
         self._unreported += 1
         self._report_by(now if self._unreported >= REPORT_MESSAGES else now + REPORT_DELAY)
         if number in self._heard:
-            return MessageArrival.REPEATED
+            self._counters.repeated += 1
+            return False
         self._heard.add(number)
-        return MessageArrival.NEW
+        return True
 
     def expect(self, number: int, receipt: Acknowledgement) -> None:
         """The message is kept once `keep` is called with *receipt*."""
@@ -373,14 +370,9 @@ class PairSender:
     def __init__(
         self, window: int, draw: Callable[[int], bytes], counters: MessageCounters
     ) -> None:
-        self._window = window
-        self._draw = draw
-        self._counters = counters
+        self._window, self._draw, self._counters = window, draw, counters
         self._messages: dict[tuple[int, int], InFlight] = {}
         self._begin()
-
-    def __len__(self) -> int:
-        return len(self._messages)
 
     def _begin(self) -> None:
         self._call = self._draw(8)
@@ -412,6 +404,7 @@ class PairSender:
             return False
         flight = self._messages[key] = InFlight(message)
         self._waiting.append(flight)
+        self._counters.took(message)
         return True
 
     def clear(self) -> int:

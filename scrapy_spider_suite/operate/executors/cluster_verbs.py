@@ -49,7 +49,6 @@ from scrapy_spider_suite.store.job_status import StatusFile, read_status
 from scrapy_spider_suite.urls.normalize import host_of
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.cluster.handover.adopt import AdoptionResult
     from scrapy_spider_suite.operate.job_target import JobTarget
 
 _COLUMNS = (
@@ -356,7 +355,7 @@ async def _adopt_job(call: Invocation) -> Row:
                         pending=counters.pending, done=counters.done, failed=counters.failed
                     )
         done: Row = {"adopted": str(call.options.job), "agent": row.name}
-        return {**done, **_adoption_facts(found), **left}
+        return {**done, **found._asdict(), **left}
 
 
 def _unread_links(site: JobTarget, name: str) -> Row:
@@ -412,15 +411,8 @@ async def _adopt_lost_disk(call: Invocation) -> Row:
             finally:
                 await transport.close()
     return {
-        "adopted": str(options.packs), "agent": row.name, **_adoption_facts(found),
+        "adopted": str(options.packs), "agent": row.name, **found._asdict(),
         "lost": lost_urls(facts, found.urls),
-    }  # fmt: skip
-
-
-def _adoption_facts(found: AdoptionResult) -> Row:
-    return {
-        "files": found.files, "hosts": found.hosts, "urls": found.urls, "links": found.links,
-        "unread": found.unread,
     }  # fmt: skip
 
 

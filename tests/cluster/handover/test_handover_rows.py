@@ -31,10 +31,7 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     pack_units,
     unpack_units,
 )
-from scrapy_spider_suite.cluster.handover.row_kinds import (
-    SHARED_MAPPINGS,
-    TRANSFERRED,
-)
+from scrapy_spider_suite.cluster.handover.row_kinds import TRANSFERRED
 from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag, state_key
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
 from scrapy_spider_suite.frontier.workbench import FOREVER
@@ -137,8 +134,8 @@ def test_every_mapping_is_classified() -> None:
     """Whoever adds one has to say whether it goes along."""
     from scrapy_spider_suite.analysis.duplicates import PAYLOADS, STRUCTURES
 
-    known = {*TRANSFERRED, *SHARED_MAPPINGS, *STAYS}
-    assert len(known) == len(TRANSFERRED) + len(SHARED_MAPPINGS) + len(STAYS)
+    known = {*TRANSFERRED, *STAYS}
+    assert len(known) == len(TRANSFERRED) + len(STAYS)
     found = list(names_of_mappings())
     plain = {name for _, name in found if name is not None}
     assert {"seeds", "revisits", "cookies", "handover", "sieve"} <= plain

@@ -18,10 +18,8 @@ from support.virtual_crawl import WALL, entry
 
 from scrapy_spider_suite.cluster.handover import dump, load
 from scrapy_spider_suite.cluster.handover.handover_file import (
-    DROPPED,
-    PRINTS,
-    SIEVE,
     HandoverWriter,
+    ItemKind,
     UnitSet,
 )
 from scrapy_spider_suite.cluster.handover.load import HostLoad
@@ -36,6 +34,7 @@ from scrapy_spider_suite.store.counters import wrong_rows
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_index import SieveIndex
 
+DROPPED, PRINTS, SIEVE = ItemKind.DROPPED, ItemKind.PRINTS, ItemKind.SIEVE
 PAGE = "http://elsewhere.t/"
 HOSTS = [f"h{n}.t" for n in range(5)]
 CUTS = ("", "pack", "called off", "back", "take", "forget")

@@ -12,10 +12,10 @@ import pytest
 from support.handover_sides import Side, drain, label, units_of
 
 from scrapy_spider_suite.cluster.assignment import Member, load_assignment
+from scrapy_spider_suite.cluster.handover.handover import MAX_POSTPONED, MAX_TRIES, Receiver
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
 from scrapy_spider_suite.cluster.handover.handover_file import HandoverLabel
 from scrapy_spider_suite.cluster.handover.load import HostLoad
-from scrapy_spider_suite.cluster.handover.receiver import MAX_POSTPONED, MAX_TRIES, Receiver
 from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError, TransportError
 from scrapy_spider_suite.frontier.entries import UNITS
@@ -119,7 +119,7 @@ def test_a_disk_that_is_full_puts_a_parcel_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, room: int
 ) -> None:
     """Its giver is told so after some tries; what was full before is not added to."""
-    for module in ("handover_context", "receiver"):
+    for module in ("handover_context", "handover"):
         path = f"scrapy_spider_suite.cluster.handover.{module}.RETRY"
         monkeypatch.setattr(path, 0.0)
     tries = []

@@ -282,11 +282,11 @@ def test_a_folder_that_nobody_looks_into_any_more_is_said(
 ) -> None:
     """Whatever ended that."""
 
-    def fail(folder: Path) -> list[Path]:
+    def fail(transport: FolderTransport) -> list[Path]:
         raise ValueError("nobody foresaw it")
 
     async def test(a: FolderTransport, b: FolderTransport, box: Box) -> None:
-        monkeypatch.setattr(shared_folder, "_whole_in", fail)
+        monkeypatch.setattr(FolderTransport, "_whole_files", fail)
         await until(lambda: len(errors(caplog)) == 2)
         assert all("hand-overs of this agent do not go on" in text for text in errors(caplog))
 

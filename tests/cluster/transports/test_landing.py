@@ -86,16 +86,16 @@ def test_nothing_is_taken_after_the_end(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(tcp, "AGAIN", 0.1)
     of = [label(f"p{number}") for number in range(2)]
     paths = [write(tmp_path / each.file_id, each, 2) for each in of]
-    take = Box.take
+    merge = Box.merge
 
     async def ends(box: Box, of: HandoverLabel, path: Path) -> None:
         try:
-            await take(box, of, path)
+            await merge(box, of, path)
         except asyncio.CancelledError:
             raise TransportError("it ends") from None
 
     async def test(a: TcpTransport, b: TcpTransport, box: Box) -> None:
-        monkeypatch.setattr(Box, "take", ends)
+        monkeypatch.setattr(Box, "merge", ends)
         box.open.clear()
         giving = asyncio.ensure_future(a.deliver(paths[0], of[0], b.address))
         await until(lambda: box.calls)
