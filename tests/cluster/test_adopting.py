@@ -27,8 +27,8 @@ from scrapy_spider_suite.cluster.handover.adopt import (
 )
 from scrapy_spider_suite.cluster.handover.dump import HostDump
 from scrapy_spider_suite.cluster.handover.handover_file import (
-    FileCounters,
     FileReceiver,
+    FileTransport,
     HandoverLabel,
 )
 from scrapy_spider_suite.cluster.membership import MemberRecord, Membership, MemberState
@@ -182,19 +182,17 @@ def test_what_packs_tell_is_known_to_the_owners(tmp_path: Path, seen: str) -> No
     asyncio.run(test())
 
 
-class Slow:
+class Slow(FileTransport):
     """A file_transport of which each *beat* is seen; what it brings is kept in the end, or never.
     """
 
-    address = ""
-
     def __init__(self, beat: Callable[[Slow, HandoverLabel], None], *, keeps: bool = True) -> None:
-        self.counters = FileCounters()
+        super().__init__(0.0)
         self.calls = 0
         self._beat, self._keeps = beat, keeps
 
     async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
-        """See `file_transport.Courier`."""
+        """See `FileTransport`."""
         self.calls += 1
         for _ in range(40 if self._keeps else 2):
             await asyncio.sleep(0.02)
@@ -203,24 +201,20 @@ class Slow:
             raise TransportError("the disk is full")
 
     async def start(self, inbox: FileReceiver) -> None:
-        """See `file_transport.Courier`."""
+        """See `FileTransport`."""
 
     async def close(self) -> None:
-        """See `file_transport.Courier`."""
-
-    def withdraw(self, label: HandoverLabel) -> None:
-        """See `file_transport.Courier`."""
-        self.counters.withdraw(label)
+        """See `FileTransport`."""
 
 
 def sends(slow: Slow, label: HandoverLabel) -> None:
     """Bytes of a parcel go out."""
-    slow.counters.send(label, 0, 1_000)
+    slow.count_sent(label, 0, 1_000)
 
 
 def waits(slow: Slow, label: HandoverLabel) -> None:
     """The taker is at work."""
-    slow.counters.signs += 1
+    slow.signs += 1
 
 
 async def look() -> Membership:
@@ -313,7 +307,7 @@ def test_what_packs_tell_goes_on_where_it_was_cut(tmp_path: Path, step: int) -> 
     class Cut(Slow):
         async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
             self.calls += 1
-            self.counters.send(label, step * self.calls, 1_000)
+            self.count_sent(label, step * self.calls, 1_000)
             if self.calls < 5:
                 raise TransportError("cut")
 

@@ -232,12 +232,12 @@ def _write_states(
 async def _deliver(
     file_transport: FileTransport, path: Path, label: HandoverLabel, address: str, patience: float
 ) -> None:
-    sent, until = file_transport.counters.sent(label), time.monotonic() + patience
+    sent, until = file_transport.sent(label), time.monotonic() + patience
     while True:
         try:
             await file_transport.deliver(path, label, address)
         except TransportError:
-            if (now := file_transport.counters.sent(label)) != sent:
+            if (now := file_transport.sent(label)) != sent:
                 sent, until = now, time.monotonic() + patience
             elif time.monotonic() > until:
                 raise

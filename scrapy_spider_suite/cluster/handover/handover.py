@@ -150,8 +150,8 @@ class Handover:
     @property
     def progress(self) -> int:
         """A number that changes with any progress, also within a file."""
-        counters = self._transport.counters
-        return self._context.portions + counters.bytes_out + counters.signs
+        transport = self._transport
+        return self._context.portions + transport.counters.bytes_out + transport.signs
 
     def poke(self) -> None:
         """Ownership or holders changed: called at once, before any row comes."""
@@ -331,8 +331,8 @@ class Handover:
             counted(int(outgoing.mask.sum()), "unit"), counted(counts[ItemKind.HOST], "host"),
             counted(outgoing.urls, "URL"), outgoing.path.stat().st_size,
         )  # fmt: skip
-        loop, counters = asyncio.get_running_loop(), self._transport.counters
-        heard, sent, wait = loop.time(), counters.sent(label), _CHECK
+        loop, transport = asyncio.get_running_loop(), self._transport
+        heard, sent, wait = loop.time(), transport.sent(label), _CHECK
         while self._is_wanted(outgoing):
             try:
                 if await self._try_once(outgoing):
@@ -342,7 +342,7 @@ class Handover:
                 return False
             except TransportError as error:
                 warnings.say(f"to {label.receiver}", error)
-                if (now := counters.sent(label)) != sent:
+                if (now := transport.sent(label)) != sent:
                     heard, sent, wait = loop.time(), now, _CHECK
                 elif loop.time() - heard > SILENCE:
                     return False

@@ -18,11 +18,14 @@ checked before use.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import re
 import struct
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -41,6 +44,7 @@ from scrapy_spider_suite.cluster.assignment import Assignment, Ring
 from scrapy_spider_suite.cluster.messages import RefusalCounters, decompress, encode_name
 from scrapy_spider_suite.errors import HandoverFileError, MessageError, TransportError
 from scrapy_spider_suite.frontier.entries import UNITS
+from scrapy_spider_suite.runtime.tasks import WarnOnce
 
 MAGIC: Final = b"SUITE-H\1"
 CHUNK: Final = 1 << 16
@@ -283,7 +287,7 @@ class FileReceiver(Protocol):
 
 @dataclass
 class FileCounters(RefusalCounters):
-    """Counters of a transport; bytes of files. *signs*: signs of life of receivers at work."""
+    """Counters of a transport; bytes of files."""
 
     delivered: int = 0
     received: int = 0
@@ -296,51 +300,6 @@ class FileCounters(RefusalCounters):
     oversized: int = 0
     crowded: int = 0
     bad: int = 0
-
-    def __post_init__(self) -> None:
-        self.signs = 0
-        self._sent: Counter[str] = Counter()
-
-    def sent(self, label: HandoverLabel) -> int:
-        """Return the bytes of the file that have gone out, until it is withdrawn."""
-        return self._sent[label.file_id]
-
-    def send(self, label: HandoverLabel, at: int, size: int) -> None:
-        self.bytes_out += size
-        self._sent[label.file_id] = max(self._sent[label.file_id], at + size)
-
-    def withdraw(self, label: HandoverLabel) -> None:
-        self._sent.pop(label.file_id, None)
-
-
-class FileTransport(Protocol):
-    """Sends and receives several files; used in the thread of one event loop.
-
-    Either end may be killed: a transfer resumes at the intact part. The sender keeps a file until
-    the receiver stores it. A file offered twice is acknowledged again.
-    """
-
-    counters: FileCounters
-    throttle: Throttle
-
-    @property
-    def address(self) -> str:
-        """Where other agents send files, once started; for the member's record."""
-
-    async def start(self, inbox: FileReceiver) -> None:
-        """Begin to receive, also what an earlier process left. Raises `OSError`."""
-
-    async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
-        """Send the file at *path*; return once the receiver keeps it. May be cancelled.
-
-        Raises `TransportError`: try again later; `HandoverFileError`: refused for good.
-        """
-
-    def withdraw(self, label: HandoverLabel) -> None:
-        """Remove the rest of a file that is not delivered again; it may have arrived."""
-
-    async def close(self) -> None:
-        """Stop. Never raises; idempotent."""
 
 
 class Throttle:
@@ -357,6 +316,72 @@ class Throttle:
         begin = max(now, self._free)
         self._free = begin + size / self.rate
         return begin - now
+
+
+class FileTransport(ABC):
+    """Sends and receives several files; used in the thread of one event loop.
+
+    Either end may be killed: a transfer resumes at the intact part. The sender keeps a file until
+    the receiver stores it. A file offered twice is acknowledged again.
+
+    Attributes:
+        address: where other agents send files, once started; for the member's record.
+        signs: signs of life of receivers at work.
+    """
+
+    inbox: FileReceiver
+
+    def __init__(self, rate: float) -> None:
+        self.counters = FileCounters()
+        self.throttle = Throttle(rate)
+        self.address = ""
+        self.signs = 0
+        self._sent: Counter[str] = Counter()
+        self._once = WarnOnce(logging.getLogger(type(self).__module__), "hand-over")
+
+    @abstractmethod
+    async def start(self, inbox: FileReceiver) -> None:
+        """Begin to receive, also what an earlier process left. Raises `OSError`."""
+
+    @abstractmethod
+    async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
+        """Send the file at *path*; return once the receiver keeps it. May be cancelled.
+
+        Raises `TransportError`: try again later; `HandoverFileError`: refused for good.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Stop. Never raises; idempotent."""
+
+    def withdraw(self, label: HandoverLabel) -> None:
+        """Remove the rest of a file that is not delivered again; it may have arrived."""
+        self._sent.pop(label.file_id, None)
+
+    def sent(self, label: HandoverLabel) -> int:
+        """Return the bytes of the file that have gone out, until it is withdrawn."""
+        return self._sent[label.file_id]
+
+    def count_sent(self, label: HandoverLabel, at: int, size: int) -> None:
+        self.counters.bytes_out += size
+        self._sent[label.file_id] = max(self._sent[label.file_id], at + size)
+
+    async def _portions(
+        self, label: HandoverLabel, at: int, size: int, most: int
+    ) -> AsyncIterator[tuple[int, int]]:
+        """Yield offsets and bytes to send from *at* on, when the rate allows; counts them."""
+        self.counters.resumed += at > 0
+        loop = asyncio.get_running_loop()
+        while at < size:
+            portion = min(most, size - at)
+            await asyncio.sleep(self.throttle.wait(portion, loop.time()))
+            yield at, portion
+            self.count_sent(label, at, portion)
+            at += portion
+
+    def _refuse(self, kind: str, why: Exception) -> None:
+        self.counters.refuse(kind)
+        self._once.say(kind, f"refused: {error_text(why)}")
 
 
 def decode_label(row: Sequence[Any]) -> HandoverLabel:

@@ -27,10 +27,9 @@ from typing import Final
 
 from scrapy_spider_suite.cluster.handover.handover_file import (
     PIECE,
-    FileCounters,
     FileReceiver,
+    FileTransport,
     HandoverLabel,
-    Throttle,
     check_room,
     error_text,
     intact_prefix,
@@ -39,7 +38,7 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
 )
 from scrapy_spider_suite.errors import HandoverFileError, SuiteError, TransportError
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks, logged_task
+from scrapy_spider_suite.runtime.tasks import cancel_tasks, logged_task
 from scrapy_spider_suite.runtime.text import printable
 
 logger = logging.getLogger(__name__)
@@ -61,7 +60,7 @@ _TEXT: Final = 1_000
 _AT_ONCE: Final = 16  # pieces written in one go in a thread: 1 MiB
 
 
-class FolderTransport:
+class FolderTransport(FileTransport):
     """A `FileTransport` of the agent *name* over the shared *folder*.
 
     Args:
@@ -73,26 +72,19 @@ class FolderTransport:
         self, folder: Path, crawl: str, name: str, rate: float = 0.0, *, poll: float = POLL,
         silence: float = SILENCE,
     ) -> None:  # fmt: skip
-        self.counters = FileCounters()
+        super().__init__(rate)
         self._folder = folder / quoted_name(crawl)
         self._own = self._folder / quoted_name(name)
-        self.throttle = Throttle(rate)
         self._poll, self._silence = poll, silence
-        self._inbox: FileReceiver | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._seen: dict[str, tuple[int, float]] = {}  # when a file was touched, and heard of
         self._later: dict[str, tuple[float, float]] = {}  # failed files: until when, and the wait
         self._merging = "", 0.0  # the file being merged, since when
-        self._once = WarnOnce(logger, "hand-over")
-
-    @property
-    def address(self) -> str:
-        return ""
 
     async def start(self, inbox: FileReceiver) -> None:
         await asyncio.to_thread(self._own.mkdir, parents=True, exist_ok=True)
         await asyncio.to_thread(_remove_old, self._own)
-        self._inbox = inbox
+        self.inbox = inbox
         self._tasks = [
             logged_task(self._receive_all(), "hand-overs"),
             logged_task(self._touch_all(), "hand-overs"),
@@ -126,7 +118,7 @@ class FolderTransport:
             now = await asyncio.to_thread(_touched, *whole)
             if now != touched:
                 touched, since = self._seen[label.file_id] = now, loop.time()
-                self.counters.signs += 1
+                self.signs += 1
             elif loop.time() - since > self._silence:
                 self.counters.broken += 1
                 raise TransportError(f"{label.receiver} has not looked into its folder of late")
@@ -150,18 +142,12 @@ class FolderTransport:
         size = path.stat().st_size
         at = await asyncio.to_thread(intact_prefix, part, label, size)
         check_room(part.parent, size - at)
-        self.counters.resumed += at > 0
-        loop = asyncio.get_running_loop()
-        while at < size:
-            wanted = min(PIECE * _AT_ONCE, size - at)
-            await asyncio.sleep(self.throttle.wait(wanted, loop.time()))
-            await asyncio.to_thread(_append, path, part, at, wanted)
-            self.counters.send(label, at, wanted)
-            at += wanted
+        async for offset, portion in self._portions(label, at, size, PIECE * _AT_ONCE):
+            await asyncio.to_thread(_append, path, part, offset, portion)
         await asyncio.to_thread(_finish, part, whole)
 
     def withdraw(self, label: HandoverLabel) -> None:
-        self.counters.withdraw(label)
+        super().withdraw(label)
         self._seen.pop(label.file_id, None)
         mine = [self._own / f"{label.file_id}{end}" for end in (_KEPT, _REFUSED)]
         for path in (*mine, *(self._place(label, end) for end in (_PART, _WHOLE))):
@@ -232,22 +218,23 @@ class FolderTransport:
             self._merging = "", 0.0
 
     async def _receive(self, path: Path) -> None:
-        assert self._inbox is not None
         try:
             label = await asyncio.to_thread(read_label, path)
             if label.file_id != path.stem:
                 raise HandoverFileError("a hand-over file under the name of another one")
         except HandoverFileError as error:
-            self._refuse(path, error)  # nobody is known who could be told
+            self._refuse("bad", error)  # nobody is known who could be told
+            with suppress(OSError):
+                path.unlink()
             return
         size = path.stat().st_size
         try:
             # If this raises, its sender can still take it away.
-            if not self._inbox.is_stored(label):
+            if not self.inbox.is_stored(label):
                 path = await asyncio.to_thread(path.rename, path.with_suffix(_TAKING))
-                await self._inbox.merge(label, path)
+                await self.inbox.merge(label, path)
         except HandoverFileError as error:
-            self._refuse(path, error)
+            self._refuse("bad", error)
             await asyncio.to_thread(self._answer, label, _REFUSED, error_text(error))
         else:
             self.counters.received += 1
@@ -261,12 +248,6 @@ class FolderTransport:
         place = self._folder / quoted_name(label.sender)
         place.mkdir(parents=True, exist_ok=True)
         files.replace_file(place / f"{label.file_id}{end}", text.encode())
-
-    def _refuse(self, path: Path, error: HandoverFileError) -> None:
-        self.counters.bad += 1
-        self._once.say("bad", f"refused: {error_text(error)}")
-        with suppress(OSError):
-            path.unlink()
 
 
 def _touched(*paths: Path) -> int:

@@ -36,8 +36,8 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     PIECE,
     FileCounters,
     FileReceiver,
+    FileTransport,
     HandoverLabel,
-    Throttle,
     check_room,
     decode_label,
     error_text,
@@ -48,7 +48,7 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
 )
 from scrapy_spider_suite.cluster.messages import WireError, derive_secret
 from scrapy_spider_suite.errors import HandoverFileError, SuiteError, TransportError
-from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks
+from scrapy_spider_suite.runtime.tasks import cancel_tasks
 from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.settings.values import Endpoint, endpoint
 
@@ -273,7 +273,7 @@ _AT: Final = struct.Struct(">Q")
 _PART: Final = ".part"
 
 
-class TcpTransport:
+class TcpTransport(FileTransport):
     """A `FileTransport` over TCP. Raises `ValueError`: *key* is too short.
 
     Args:
@@ -286,26 +286,21 @@ class TcpTransport:
         self, host: str, port: int, key: bytes, folder: Path, rate: float = 0.0, *,
         silence: float = SILENCE,
     ) -> None:  # fmt: skip
-        self.counters = FileCounters()
+        super().__init__(rate)
         self._host, self._port = host, port
         self._secret = derive_secret(key, PURPOSE)
         self._folder = folder
-        self.throttle = Throttle(rate)
         self._silence = silence
         self._server: asyncio.Server | None = None
         self._spool = Spool(folder, self.counters)
         # The oldest first, with the file that comes; "": not known yet; None: not proved yet.
         self._connections: dict[asyncio.Task[None], str | None] = {}
-        self._once = WarnOnce(logger, "hand-over")
-
-    @property
-    def address(self) -> str:
-        return str(Endpoint(self._host, self._port))
 
     async def start(self, inbox: FileReceiver) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._server = await asyncio.start_server(self._connected, self._host, self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
+        port = self._server.sockets[0].getsockname()[1]
+        self.address = str(Endpoint(self._host, port))
         self._spool.open(inbox)
 
     async def close(self) -> None:
@@ -314,9 +309,6 @@ class TcpTransport:
             server.close()
         await cancel_tasks(*self._connections)
         await self._spool.close()
-
-    def withdraw(self, label: HandoverLabel) -> None:
-        self.counters.withdraw(label)
 
     # Sending
 
@@ -342,32 +334,19 @@ class TcpTransport:
                 wanted = True
                 if len(frame.body) != _AT.size or (at := _AT.unpack(frame.body)[0]) > size:
                     raise WireError("malformed", "a place behind the end, or none")
-                await self._send(line, path, label, at, size)
+                with path.open("rb") as file:
+                    file.seek(at)
+                    async for _, portion in self._portions(label, at, size, PIECE):
+                        await line.send(FrameKind.DATA, file.read(portion))
             elif frame.kind is FrameKind.LATER:
                 raise TransportError(f"{label.receiver}: {_reason(frame)}")
             elif frame.kind is FrameKind.REFUSED:
                 self.counters.bad += 1
                 raise HandoverFileError(f"{label.receiver}: {_reason(frame)}")
             elif frame.kind is FrameKind.WAIT:
-                self.counters.signs += 1
+                self.signs += 1
             else:
                 raise _unexpected(frame)
-
-    async def _send(
-        self, line: SealedChannel, path: Path, label: HandoverLabel, at: int, size: int
-    ) -> None:  # fmt: skip
-        self.counters.resumed += at > 0
-        loop = asyncio.get_running_loop()
-        with path.open("rb") as file:
-            file.seek(at)
-            while at < size:
-                piece = file.read(min(PIECE, size - at))
-                if not piece:
-                    raise TransportError(f"{path} has become shorter")
-                await asyncio.sleep(self.throttle.wait(len(piece), loop.time()))
-                await line.send(FrameKind.DATA, piece)
-                self.counters.send(label, at, len(piece))
-                at += len(piece)
 
     # Receiving
 
@@ -463,10 +442,6 @@ class TcpTransport:
             task.cancel()
             raise
         return task.result()
-
-    def _refuse(self, kind: str, why: Exception) -> None:
-        self.counters.refuse(kind)
-        self._once.say(kind, f"refused: {error_text(why)}")
 
 
 @asynccontextmanager

@@ -246,46 +246,30 @@ class UdpTransport(asyncio.DatagramProtocol):
         self._loop = asyncio.get_running_loop()
         self._peers.received, self._peers.acknowledged = received, acknowledged
         try:
-            family, own = await self._find(self._own)
-        except OSError as error:
-            raise self._no_good(f"not known: {error.strerror}") from error
-        raw = self._bound(family, own[0])
-        await self._loop.create_datagram_endpoint(lambda: self, sock=raw)
+            wire, _ = await self._loop.create_datagram_endpoint(
+                lambda: self, local_addr=(self._own[0], self._own[1])
+            )
+        except (OSError, UnicodeError) as error:
+            raise self._start_error(error) from error
+        own = wire.get_extra_info("socket")
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            own.setsockopt(socket.SOL_SOCKET, option, BUFFER)
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK):
-                await asyncio.gather(*(self._look_up(other, family) for other in self._others))
-        self._looking = self._loop.create_task(self._look_up_missing(family))
+                await asyncio.gather(*(self._look_up(other, own.family) for other in self._others))
+        self._looking = self._loop.create_task(self._look_up_missing(own.family))
         self._pump()
 
-    def _bound(self, family: int, own: Any) -> socket.socket:
-        raw = socket.socket(family, socket.SOCK_DGRAM)
-        try:
-            raw.setblocking(False)
-            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-                raw.setsockopt(socket.SOL_SOCKET, option, BUFFER)
-            raw.bind(own)
-        except OSError as error:
-            raw.close()
-            in_use = error.errno == errno.EADDRINUSE
-            why = "in use: that agent may run already" if in_use else f"no good: {error.strerror}"
-            raise self._no_good(why) from error
-        return raw
-
-    def _no_good(self, why: str) -> OSError:
-        host, port = self._own
+    def _start_error(self, error: OSError | UnicodeError) -> OSError:
+        why = f"no good: {_reason(error)}"
+        if isinstance(error, UnicodeError | socket.gaierror):
+            why = f"not known: {_reason(error)}"
+        elif error.errno == errno.EADDRINUSE:
+            why = "in use: that agent may run already"
         return OSError(
-            f"SUITE_AGENTS: {host}:{port}, the address of agent {self._name} on this machine, "
-            f"is {why}; or SUITE_AGENT_NAME is that of another"
+            f"SUITE_AGENTS: {self._own[0]}:{self._own[1]}, the address of agent {self._name} on "
+            f"this machine, is {why}; or SUITE_AGENT_NAME is that of another"
         )
-
-    async def _find(self, address: Endpoint, family: int = 0) -> tuple[int, list[Any]]:
-        loop = asyncio.get_running_loop()
-        try:
-            found = await loop.getaddrinfo(*address, family=family, type=socket.SOCK_DGRAM)
-        except UnicodeError as error:
-            raise OSError(errno.EINVAL, f"no name of a machine ({error})") from error
-        family = found[0][0]
-        return family, [each[4] for each in found if each[0] == family]
 
     async def _look_up_missing(self, family: int) -> None:
         loop = asyncio.get_running_loop()
@@ -296,18 +280,19 @@ class UdpTransport(asyncio.DatagramProtocol):
             await asyncio.gather(*(self._look_up(other, family) for other in others))
 
     async def _look_up(self, other: str, family: int) -> None:
-        address = self._others[other]
+        loop, (host, port) = asyncio.get_running_loop(), self._others[other]
         try:
-            _, places = await self._find(address, family)
-        except OSError as error:
+            found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_DGRAM)
+        except (OSError, UnicodeError) as error:
             self.counters.failed += 1
             if other not in self._places:
                 self._once.say(
                     f"name of {other}",
-                    f"SUITE_AGENTS: the address of agent {other}, {address[0]}:{address[1]}, is "
-                    f"not known: {error.strerror}; it is looked up again",
+                    f"SUITE_AGENTS: the address of agent {other}, {host}:{port}, is not known: "
+                    f"{_reason(error)}; it is looked up again",
                 )
             return
+        places = [each[4] for each in found]
         self._once.over(f"name of {other}")
         if self._places.get(other) not in places:
             if other in self._places:
@@ -396,3 +381,7 @@ class UdpTransport(asyncio.DatagramProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended.set()
+
+
+def _reason(error: OSError | UnicodeError) -> str | None:
+    return error.strerror if isinstance(error, OSError) else f"no name of a machine ({error})"

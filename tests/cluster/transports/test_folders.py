@@ -17,7 +17,6 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     HandoverLabel,
     quoted_name,
 )
-from scrapy_spider_suite.cluster.transports import shared_folder
 from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
 from scrapy_spider_suite.errors import HandoverFileError, TransportError
 
@@ -236,10 +235,10 @@ def test_what_is_put_off_is_not_waited_for(tmp_path: Path) -> None:
     async def test(a: FolderTransport, b: FolderTransport, box: Box) -> None:
         box.trouble = [TransportError("the disk is full") for _ in range(1_000)]
         await away(a, path, of)
-        begin, heard = asyncio.get_running_loop().time(), a.counters.signs
+        begin, heard = asyncio.get_running_loop().time(), a.signs
         await away(a, path, of)
         assert asyncio.get_running_loop().time() - begin < 0.4
-        assert a.counters.signs == heard
+        assert a.signs == heard
         box.trouble.clear()
         box.open.clear()
         (lies,) = (tmp_path / "shared" / "crawl" / "b").iterdir()
@@ -248,7 +247,7 @@ def test_what_is_put_off_is_not_waited_for(tmp_path: Path) -> None:
         giving = asyncio.ensure_future(a.deliver(path, of, ""))
         await asyncio.sleep(1.2)
         assert not giving.done()
-        assert a.counters.signs > heard + 3
+        assert a.signs > heard + 3
         box.open.set()
         await giving
 
