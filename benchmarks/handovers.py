@@ -67,29 +67,29 @@ def hand_over(urls: int, hosts: int, folder: Path) -> bool:
             return web_settings(web.ready.dns_port, **own)
 
         with Fleet(folder, settings, {"seeds": str(folder / "seeds")}) as fleet:
-            giver = fleet.start("giver")
-            until(lambda: "of them new" in giver.log, _PATIENCE)
+            sender = fleet.start("sender")
+            until(lambda: "of them new" in sender.log, _PATIENCE)
             time.sleep(_QUIET)
             fleet.arguments = {"seeds": str(folder / "none")}
             began = time.time()
-            taker = fleet.start("taker")
-            until(lambda: _TOOK.search(taker.log), _PATIENCE)
+            receiver = fleet.start("receiver")
+            until(lambda: _TOOK.search(receiver.log), _PATIENCE)
             known, since = "", time.monotonic()
             while time.monotonic() < since + _QUIET:
-                if (said := giver.log + taker.log).count("hand-over file") != known.count(
+                if (said := sender.log + receiver.log).count("hand-over file") != known.count(
                     "hand-over file"
                 ):
                     known, since = said, time.monotonic()
                 time.sleep(0.1)
-            for name in ("giver", "taker"):
+            for name in ("sender", "receiver"):
                 fleet.stop(name)
-    found = [each.groups() for each in _TOOK.finditer(taker.log)]
+    found = [each.groups() for each in _TOOK.finditer(receiver.log)]
     moved = [[int(number.replace(",", "")) for number in each] for each in found]
     print(
         f"{sum(each[1] for each in moved):,} URLs of {sum(each[0] for each in moved):,} hosts in "
         f"{len(moved)} files"
     )
-    for agent in (giver, taker):
+    for agent in (sender, receiver):
         found = stalls(agent, began) or [(0.0, 0.0)]
         print(
             f"{agent.name}: longest stall {max(each[0] for each in found) * 1_000:.0f} ms, "

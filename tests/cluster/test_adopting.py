@@ -208,12 +208,12 @@ class Slow(FileTransport):
 
 
 def sends(slow: Slow, label: HandoverLabel) -> None:
-    """Bytes of a parcel go out."""
+    """Bytes of a hand-over file go out."""
     slow.count_sent(label, 0, 1_000)
 
 
 def waits(slow: Slow, label: HandoverLabel) -> None:
-    """The taker is at work."""
+    """The receiver is at work."""
     slow.signs += 1
 
 
@@ -230,7 +230,7 @@ async def look() -> Membership:
 
 
 async def adopt(folder: Path, file_transport: Slow, patience: float = 0.3) -> AdoptionResult:
-    """What is little, and goes in one parcel; patience is in seconds."""
+    """What is little, and goes in one hand-over file; patience is in seconds."""
     side = Side(folder / "a")
     for page in range(5):
         side.put("h0.t", page, "pending")
@@ -256,7 +256,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("beat", [sends, waits])
-def test_a_parcel_may_take_longer_than_the_patience(
+def test_a_file_may_take_longer_than_the_patience(
     tmp_path: Path, beat: Callable[[Slow, HandoverLabel], None]
 ) -> None:
     """As long as something is heard of it."""
@@ -280,7 +280,7 @@ def test_what_is_called_off_again_and_again_is_not_waited_for(
 
 
 @pytest.mark.usefixtures("soon")
-def test_a_parcel_may_take_long_to_be_packed(
+def test_a_file_may_take_long_to_be_packed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as that goes on."""

@@ -1,4 +1,4 @@
-"""Parcels that are damaged, or that an agent made that lies: refused, and nothing changed."""
+"""Damaged and hostile hand-over files are refused, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ HOST, ROW, STATE = ItemKind.HOST, ItemKind.ROW, ItemKind.STATE
 KEPT, CLOCK = ItemKind.KEPT, ItemKind.CLOCK
 
 
-def test_no_damaged_parcel_is_taken(tmp_path: Path) -> None:
+def test_no_damaged_file_is_taken(tmp_path: Path) -> None:
     """Cut anywhere, a bit flipped anywhere: one clear line, and nothing changed."""
     a, b = Side(tmp_path / "a"), Side(tmp_path / "b")
     for page in range(40):
         a.put("h0.t", page, "pending" if page % 3 else "done")
     b.put("h0.t", 3, "pending")
-    units, path = units_of("ring"), tmp_path / "parcel"
-    drain(a.giving(units).pack(path, label()))
+    units, path = units_of("ring"), tmp_path / "file"
+    drain(a.dump(units).pack(path, label()))
     b.frontier.flush()
     whole, before = path.read_bytes(), list(b.store.every_row())
     bad = [whole[:size] for size in range(0, len(whole), len(whole) // 9)]
@@ -46,12 +46,12 @@ def test_no_damaged_parcel_is_taken(tmp_path: Path) -> None:
     for data in bad:
         path.write_bytes(data)
         with pytest.raises(HandoverFileError) as caught:
-            drain(b.taking(units, path, label()).merge())
+            drain(b.load(units, path, label()).merge())
         assert "\n" not in str(caught.value)
         b.frontier.flush()
         assert list(b.store.every_row()) == before
     path.write_bytes(whole)
-    drain(b.taking(units, path, label()).merge())
+    drain(b.load(units, path, label()).merge())
     assert len(b.known()) == 40
     a.close()
     b.close()
@@ -114,38 +114,38 @@ def test_what_names_no_origin_is_no_row_of_robots() -> None:
 
 def test_counts_of_a_host_have_an_end(tmp_path: Path) -> None:
     """As large as they may be, and several times: what is stored can be stored again, and given."""
-    b, c, path = Side(tmp_path / "b"), Side(tmp_path / "c"), tmp_path / "parcel"
+    b, c, path = Side(tmp_path / "b"), Side(tmp_path / "c"), tmp_path / "file"
     units = units_of("ring", [int.from_bytes(host_key("h0.t")[:2], "big")])
-    with HandoverWriter(path, label(units.numbers)) as parcel:
+    with HandoverWriter(path, label(units.numbers)) as writer:
         for _ in range(3):
-            parcel.put([HOST, "h0.t", HostRecord(attempts=COUNT_MAX).to_bytes()])
-    drain(b.taking(units, path, label(units.numbers)).merge())
+            writer.put([HOST, "h0.t", HostRecord(attempts=COUNT_MAX).to_bytes()])
+    drain(b.load(units, path, label(units.numbers)).merge())
     b.put("h1.t", 1, "pending")
     b.frontier.flush()
     record = b.store.record("h0.t")
     assert record is not None
     assert record.attempts == COUNT_MAX
-    drain(b.giving(units).pack(path, label(units.numbers)))
-    drain(c.taking(units, path, label(units.numbers)).merge())
+    drain(b.dump(units).pack(path, label(units.numbers)))
+    drain(c.load(units, path, label(units.numbers)).merge())
     b.close()
     c.close()
 
 
-def test_no_hostile_parcel_is_taken(tmp_path: Path) -> None:
+def test_no_hostile_file_is_taken(tmp_path: Path) -> None:
     """Whole files of an agent that lies: what stands before the lie is not taken either."""
     b = Side(tmp_path / "b")
     slot = int.from_bytes(host_key("h0.t")[:2], "big")
-    units, path = units_of("ring", [slot]), tmp_path / "parcel"
+    units, path = units_of("ring", [slot]), tmp_path / "file"
     of = label(units.numbers)
     b.frontier.flush()
     before = list(b.store.every_row())
     first = [HOST, "h0.t", HostRecord(attempts=7).to_bytes()]
     for item in HOSTILE:
-        with HandoverWriter(path, of) as parcel:
-            parcel.put(first)
-            parcel.put(item)
+        with HandoverWriter(path, of) as writer:
+            writer.put(first)
+            writer.put(item)
         with pytest.raises(HandoverFileError) as caught:
-            drain(b.taking(units, path, of).merge())
+            drain(b.load(units, path, of).merge())
         assert "\n" not in str(caught.value), item
         b.frontier.flush()
         assert list(b.store.every_row()) == before, item
@@ -154,12 +154,12 @@ def test_no_hostile_parcel_is_taken(tmp_path: Path) -> None:
         label(),
         HandoverLabel("p1", "crawl", "x", "b", pack_units({slot})),
     ]
-    with HandoverWriter(path, of) as parcel:
-        parcel.put(first)
+    with HandoverWriter(path, of) as writer:
+        writer.put(first)
     for other in others:
         with pytest.raises(HandoverFileError, match="another file"):
-            drain(b.taking(units, path, other).merge())
+            drain(b.load(units, path, other).merge())
     with pytest.raises(HandoverFileError, match="No such file"):
-        drain(b.taking(units, tmp_path / "none", of).merge())
+        drain(b.load(units, tmp_path / "none", of).merge())
     assert list(b.store.every_row()) == before
     b.close()

@@ -1,4 +1,4 @@
-"""Streams that are lost while an agent waits for letters are made anew without a warning."""
+"""Streams that are lost while an agent waits for messages are made anew without a warning."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def test_deleted_streams(tmp_path: Path) -> None:
         finally:
             if process.poll() is None:
                 process.kill()
-    troubles = [line for line in log.read_text().splitlines() if "letters through Redis" in line]
+    troubles = [line for line in log.read_text().splitlines() if "messages through Redis" in line]
     assert not troubles

@@ -1,4 +1,4 @@
-"""The contract of what brings parcels between agents, and a taker that is as small as can be."""
+"""The contract of transports of hand-over files, and the smallest receiver."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ PATIENCE = 60.0
 """Seconds for what takes one on an idle machine."""
 
 
-def label(parcel: str = "p1", sender: str = "a", receiver: str = "b") -> HandoverLabel:
+def label(file_id: str = "p1", sender: str = "a", receiver: str = "b") -> HandoverLabel:
     """Of a few units."""
-    return HandoverLabel(parcel, "crawl", sender, receiver, pack_units([1, 2, 60_000]))
+    return HandoverLabel(file_id, "crawl", sender, receiver, pack_units([1, 2, 60_000]))
 
 
 def write(path: Path, of: HandoverLabel, chunks: int = 12) -> Path:
-    """A parcel of so many chunks of 64 KiB which no compression makes smaller."""
+    """A hand-over file of so many chunks of 64 KiB which no compression makes smaller."""
     draw = random.Random(of.file_id)
-    with HandoverWriter(path, of) as parcel:
+    with HandoverWriter(path, of) as writer:
         for number in range(2 * chunks):
-            parcel.put([number, draw.randbytes(1 << 15)])
+            writer.put([number, draw.randbytes(1 << 15)])
     return path
 
 
@@ -83,7 +83,7 @@ async def insist(
                 await asyncio.sleep(0.01)
 
 
-class Couriers(ABC):
+class FileTransportContract(ABC):
     """Agents ``a`` and ``b`` for each test; *folder* is theirs."""
 
     @abstractmethod
@@ -92,7 +92,7 @@ class Couriers(ABC):
 
     @abstractmethod
     def part(self, folder: Path, of: HandoverLabel) -> Path:
-        """Where what has come of a parcel lies at its receiver, while it is not whole."""
+        """Where what has come of a hand-over file lies at its receiver, while it is not whole."""
 
     @abstractmethod
     def whole(self, folder: Path, of: HandoverLabel) -> Path:
@@ -196,7 +196,7 @@ class Couriers(ABC):
         self.run(test, tmp_path / "agents")
 
     def test_what_cannot_be_taken_at_all_is_refused(self, tmp_path: Path) -> None:
-        """The giver hears why, in one line, and the file is gone."""
+        """The sender hears why, in one line, and the file is gone."""
         of = label()
         path = write(tmp_path / "out", of, 3)
 
@@ -210,8 +210,8 @@ class Couriers(ABC):
         self.run(test, tmp_path / "agents")
         assert not [each for each in (tmp_path / "agents").rglob("*") if each.is_file()]
 
-    def test_what_was_whole_when_a_taker_was_killed_is_taken(self, tmp_path: Path) -> None:
-        """Also if its giver is not there any more."""
+    def test_what_was_whole_when_a_receiver_was_killed_is_taken(self, tmp_path: Path) -> None:
+        """Also if its sender is not there any more."""
         of = label()
         whole = self.whole(tmp_path / "agents", of)
         whole.parent.mkdir(parents=True)
@@ -222,7 +222,7 @@ class Couriers(ABC):
 
         self.run(test, tmp_path / "agents")
 
-    def test_a_giver_that_ends_meanwhile_does_not_matter(self, tmp_path: Path) -> None:
+    def test_a_sender_that_ends_meanwhile_does_not_matter(self, tmp_path: Path) -> None:
         """What is whole is taken; the next time it only hears so."""
         of = label()
         path = write(tmp_path / "out", of, 2)
@@ -248,16 +248,16 @@ class Couriers(ABC):
         path = write(tmp_path / "out", of, 1)
 
         async def test() -> None:
-            giver, taker = (self.make(each, tmp_path / "i") for each in (name, "b"))
+            sender, receiver = (self.make(each, tmp_path / "i") for each in (name, "b"))
             box = Box()
             try:
-                await giver.start(Box())
-                await taker.start(box)
-                await insist(giver, path, of, taker.address)
+                await sender.start(Box())
+                await receiver.start(box)
+                await insist(sender, path, of, receiver.address)
                 assert box.taken
             finally:
-                await giver.close()
-                await taker.close()
+                await sender.close()
+                await receiver.close()
 
         asyncio.run(test())
         assert {each.name for each in tmp_path.iterdir()} == {"out", "i"}

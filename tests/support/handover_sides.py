@@ -32,9 +32,9 @@ DONE = UrlState(State.DONE, Event.SUCCESS, 1, 200, 7)
 FAILED = UrlState(State.FAILED, Event.TIMEOUT, 3, 0, 7)
 
 
-def label(units: frozenset[int] = frozenset(range(UNITS)), parcel: str = "p1") -> HandoverLabel:
+def label(units: frozenset[int] = frozenset(range(UNITS)), file_id: str = "p1") -> HandoverLabel:
     """Of what agent a gives agent b."""
-    return HandoverLabel(parcel, "crawl", "a", "b", pack_units(units))
+    return HandoverLabel(file_id, "crawl", "a", "b", pack_units(units))
 
 
 @dataclass
@@ -96,11 +96,11 @@ class Side:
             self.store.archive.add([state_key(host, url)])
             self.store.delete_state(state_key(host, url))
 
-    def giving(self, units: UnitSet) -> HostDump:
+    def dump(self, units: UnitSet) -> HostDump:
         """What gives *units*."""
         return HostDump(self.context(), units)
 
-    def taking(self, units: UnitSet, path: Path, of: HandoverLabel) -> HostLoad:
+    def load(self, units: UnitSet, path: Path, of: HandoverLabel) -> HostLoad:
         """What takes them."""
         return HostLoad(self.context(), units, path, of)
 
@@ -175,15 +175,15 @@ def drain(steps: Iterator[bool], waits: int = 5_000) -> int:
     return number
 
 
-def hand_over(giver: Side, taker: Side, folder: Path) -> None:
+def hand_over(sender: Side, receiver: Side, folder: Path) -> None:
     """All that the one knows goes to the other."""
-    units, path = units_of("ring"), folder / "parcel"
-    drain(giver.giving(units).pack(path, label()))
-    drain(taker.taking(units, path, label()).merge())
-    drain(giver.giving(units).forget("p1"))
-    for side in (giver, taker):
+    units, path = units_of("ring"), folder / "file"
+    drain(sender.dump(units).pack(path, label()))
+    drain(receiver.load(units, path, label()).merge())
+    drain(sender.dump(units).forget("p1"))
+    for side in (sender, receiver):
         side.frontier.flush()
-    assert giver.queues() == {}
+    assert sender.queues() == {}
 
 
 def killed(
@@ -204,13 +204,13 @@ def killed(
 
 
 class Movers(Agents):
-    """Agents whose membership changes: what moves goes in parcels, portion by portion."""
+    """Agents whose membership changes: what moves goes in hand-over files, portion by portion."""
 
     folder: Path
     table: OwnerTable
     held: dict[str, set[int]]
     work: list[Iterator[bool]]
-    parcels = 0
+    files = 0
     portions = 2
     """Of each hand-over, with each beat."""
 
@@ -242,30 +242,30 @@ class Movers(Agents):
     def change(self, *members: str) -> None:
         """These are the agents from now on."""
         new = OwnerTable.of(self.assignment, map(Member, members))
-        for (giver, taker), units in moved(self.table, new).items():
-            self.parcels += 1
-            self.work.append(self.move(giver, taker, {*units.tolist()}, f"p{self.parcels}"))
+        for (sender, receiver), units in moved(self.table, new).items():
+            self.files += 1
+            self.work.append(self.move(sender, receiver, {*units.tolist()}, f"p{self.files}"))
         self.table = new
         for routing in self.routings.values():
             routing.reroute(owner_of(self.assignment, new))
 
-    def move(self, giver: str, taker: str, numbers: set[int], parcel: str) -> Iterator[bool]:
+    def move(self, sender: str, receiver: str, numbers: set[int], file_id: str) -> Iterator[bool]:
         """One hand-over."""
         units = UnitSet(self.assignment, numbers)
-        self.held[giver] -= numbers
-        self.hold(giver)
+        self.held[sender] -= numbers
+        self.hold(sender)
         of, path = (
-            HandoverLabel(parcel, "crawl", giver, taker, pack_units(numbers)),
-            self.folder / parcel,
+            HandoverLabel(file_id, "crawl", sender, receiver, pack_units(numbers)),
+            self.folder / file_id,
         )
-        context = self.context(giver)
+        context = self.context(sender)
         yield from HostDump(context, units).pack(path, of)
-        taking = HostLoad(self.context(taker), units, path, of)
-        yield from taking.merge()
-        assert taking.done
-        self.held[taker] |= numbers
-        self.hold(taker)
-        yield from HostDump(context, units).forget(parcel)
+        load = HostLoad(self.context(receiver), units, path, of)
+        yield from load.merge()
+        assert load.done
+        self.held[receiver] |= numbers
+        self.hold(receiver)
+        yield from HostDump(context, units).forget(file_id)
 
     def context(self, name: str) -> HandoverContext:
         """What hand-overs of an agent work on."""

@@ -1,4 +1,4 @@
-"""Where agents of a test may listen for letters over UDP."""
+"""Where agents of a test may listen for messages over UDP."""
 
 from __future__ import annotations
 

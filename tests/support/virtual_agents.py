@@ -12,7 +12,7 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store.interface import Store
 from support.virtual_crawl import POLICY, Crawl, Web
 
-A_LETTER = 20
+A_MESSAGE = 20
 
 
 def owner_of(assignment: Assignment, table: OwnerTable) -> OwnerOf:
@@ -91,11 +91,11 @@ class Agents:
             if name in self.away:
                 continue
             for to in routing.outbox.receivers:
-                taker = self.heirs.get(to, to)
-                if taker in self.away:
+                receiver = self.heirs.get(to, to)
+                if receiver in self.away:
                     continue
-                while message := list(islice(routing.outbox.rows(to), A_LETTER)):
-                    frontier = self.crawls[taker].frontier
+                while message := list(islice(routing.outbox.rows(to), A_MESSAGE)):
+                    frontier = self.crawls[receiver].frontier
                     entries = list(unpack_rows(row for _, row in message))
                     frontier.admission.schedule(entries, self.now)
                     frontier.flush()

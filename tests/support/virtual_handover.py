@@ -274,7 +274,7 @@ class Handing(Agents):
 
     @property
     def events(self) -> int:
-        """How much has happened to parcels, whatever it was."""
+        """How much has happened to hand-over files, whatever it was."""
         facts = sum(sum(handover.facts.values()) for handover in self.handovers.values())
         held = sum(int(shares.in_transfer.any()) for shares in self.shares.values())
         return self.registry.gives + facts + held
@@ -316,7 +316,7 @@ class Handing(Agents):
         raise AssertionError(f"it takes too long: {self.told()}")
 
     async def slowly(self, until: Callable[[], bool]) -> None:
-        """`crawl`, with little virtual time while parcels are on their way, which is real time."""
+        """`crawl`, with little virtual time during hand-overs, which take real time."""
         beat, self.beat = self.beat, 0.01
         await self.crawl(until)
         self.beat = beat
@@ -333,7 +333,7 @@ class Handing(Agents):
         ]  # fmt: skip
 
     async def some(self, events: int) -> None:
-        """Go on until so many things have happened to parcels, or none is left."""
+        """Go on until so many things have happened to hand-over files, or none is left."""
         until = self.events + events
         await self.crawl(lambda: self.events >= until or self.settled)
 

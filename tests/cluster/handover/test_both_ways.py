@@ -36,16 +36,16 @@ def test_agents_come_and_go(
 ) -> None:
     """Two join one, the first leaves: all that it knows is with the others in the end.
 
-    Though a parcel that came cannot be read at first.
+    Though a hand-over file that came cannot be read at first.
     """
     web = trees(20, 13, 20)
     take, failed = Receiver._merge, list[Path]()
 
-    async def unread(taker: Receiver, label: HandoverLabel, path: Path, mask: Mask) -> None:
+    async def unread(receiver: Receiver, label: HandoverLabel, path: Path, mask: Mask) -> None:
         if not failed:
             failed.append(path)
             raise OSError(EIO, "Input/output error")
-        await take(taker, label, path, mask)
+        await take(receiver, label, path, mask)
 
     monkeypatch.setattr(Receiver, "_merge", unread)
 
@@ -218,7 +218,7 @@ def test_an_agent_whose_disk_is_full_keeps_nothing_from_being_fetched(
 def test_kills_and_changes_at_any_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: str
 ) -> None:
-    """Members change while parcels are on their way, and processes are killed: nothing is lost.
+    """Members change during hand-overs, and processes are killed: nothing is lost.
 
     Only what was in flight at a kill is fetched twice.
     """

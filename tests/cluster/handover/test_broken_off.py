@@ -22,34 +22,34 @@ UNITS_OF = units_of("ring")
 
 
 def sides(folder: Path) -> tuple[Side, Side]:
-    """Of all hosts both have some page that is pending, and one that only the giver has done."""
-    giver, taker = Side(folder / "a"), Side(folder / "b")
+    """Of all hosts both have some page that is pending, and one that only the sender has done."""
+    sender, receiver = Side(folder / "a"), Side(folder / "b")
     for host in HOSTS:
-        for side in (giver, taker):
+        for side in (sender, receiver):
             side.put(host, 1, "pending")
-            side.put(host, 2, "pending" if side is taker else "done")
+            side.put(host, 2, "pending" if side is receiver else "done")
             side.frontier.flush()
-    return giver, taker
+    return sender, receiver
 
 
 def broken_off(folder: Path) -> Side:
-    """The taker's next run, after a kill within the merge."""
-    giver, taker = sides(folder)
-    drain(HostDump(giver.context(), UNITS_OF).pack(
-        folder / "parcel", label()))  # fmt: skip
-    taking = merge(taker, folder / "parcel")
-    for _ in taking.merge():
-        taker.frontier.flush()
-        if Conflicts(taker.context()).left:
+    """The receiver's next run, after a kill within the merge."""
+    sender, receiver = sides(folder)
+    drain(HostDump(sender.context(), UNITS_OF).pack(
+        folder / "file", label()))  # fmt: skip
+    load = merge(receiver, folder / "file")
+    for _ in load.merge():
+        receiver.frontier.flush()
+        if Conflicts(receiver.context()).left:
             break
-    again = taker.reopened(folder / "killed")
-    taker.close()
-    giver.close()
+    again = receiver.reopened(folder / "killed")
+    receiver.close()
+    sender.close()
     return again
 
 
 def merge(side: Side, path: Path) -> HostLoad:
-    """Of the parcel at *path*."""
+    """Of the hand-over file at *path*."""
     return HostLoad(side.context(), UNITS_OF, path, label())
 
 
@@ -60,7 +60,7 @@ def test_each_url_waits_once(tmp_path: Path) -> None:
         side.check()
     drain(Conflicts(side.context()).settle())
     side.check()
-    drain(merge(side, tmp_path / "parcel").merge())
+    drain(merge(side, tmp_path / "file").merge())
     side.check()
     assert set(side.known().values()) == {"pending", "done"}
     assert all(known == "done" for url, known in side.known().items() if url.endswith("/2"))

@@ -48,7 +48,7 @@ def ended(*both: Side) -> None:
 
 @pytest.mark.parametrize("known", ["done", "failed", "archived"])
 def test_a_row_that_was_asked_for_is_taken_over_what_is_known(tmp_path: Path, known: str) -> None:
-    """The taker has fetched it before, the giver is to fetch it once more; a link is none."""
+    """The receiver has fetched it before, the sender is to fetch it once more; a link is none."""
     a, b = sides(tmp_path)
     b.put("h0.t", 1, known)
     b.put("h0.t", 2, known)
@@ -117,7 +117,7 @@ def test_what_start_yields_is_asked_for_by_every_agent(tmp_path: Path) -> None:
 
 def test_requests_for_one_url_are_not_taken_for_each_other(tmp_path: Path) -> None:
     """Of those that ask for the same one is left, of others all that were asked for, and what the
-    giver knew first."""
+    sender knew first."""
     a, b = sides(tmp_path)
     for flags, payload in ((int(Flag.USER), b"1"), (SPIDERS, b"2"), (SPIDERS, b"3")):
         ask(a, flags, payload)
@@ -186,14 +186,14 @@ def test_a_fingerprint_leaves_what_was_asked_for(tmp_path: Path) -> None:
 
 
 def test_at_no_moment_a_url_is_neither_queued_nor_over(tmp_path: Path) -> None:
-    """Nobody need go on with a parcel that a kill has cut short."""
+    """Nobody need go on with a hand-over file that a kill has cut short."""
     a, b = sides(tmp_path)
     for page in range(250):
         a.put("h0.t", page, "done")
         b.put("h0.t", page, "pending" if page % 50 else "asked")
-    units, path = units_of("ring"), tmp_path / "parcel"
-    drain(a.giving(units).pack(path, label()))
-    for _ in b.taking(units, path, label()).merge():
+    units, path = units_of("ring"), tmp_path / "file"
+    drain(a.dump(units).pack(path, label()))
+    for _ in b.load(units, path, label()).merge():
         b.frontier.flush()
         waiting = {url for url, state in b.known().items() if state == "pending"}
         assert waiting == set(b.queues()["h0.t"])

@@ -1,4 +1,4 @@
-"""Parcels of agents that lie, at random: refused, or merged, and the store is as good as before."""
+"""Random hostile hand-over files: refused, or merged, and the store is as good as before."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def honest(folder: Path, *, sieve: bool) -> list[Item]:
     hands.plans.import_plan(key, plan, waits=True)
     a.frontier.set_address(hands.workbench.hosts[HOST], "10.0.0.1", "10.0.0.1", 1e18, a.now)
     hands.workbench.addresses["10.0.0.1"].next_fetch = a.now + 40.0
-    path = folder / "parcel"
-    drain(a.giving(UNITS).pack(path, label(UNITS.numbers)))
+    path = folder / "file"
+    drain(a.dump(UNITS).pack(path, label(UNITS.numbers)))
     with HandoverReader(path) as reader:
         items = [item for chunk, _ in reader.chunks() for item in chunk]
     a.close()
@@ -116,17 +116,17 @@ def within(draw: Random, items: list[Any]) -> list[Any]:
 
 
 def written(path: Path, of: HandoverLabel, items: list[Item]) -> None:
-    """A parcel that holds those; of what cannot be packed nothing."""
-    with HandoverWriter(path, of) as parcel:
+    """A hand-over file that holds those; of what cannot be packed nothing."""
+    with HandoverWriter(path, of) as writer:
         for item in items:
             with suppress(OverflowError, TypeError, ValueError):
-                parcel.put(item)
+                writer.put(item)
 
 
 def refusal(side: Side, path: Path, of: HandoverLabel) -> str:
-    """Why a parcel is not taken; "" if it is."""
+    """Why a hand-over file is not taken; "" if it is."""
     try:
-        drain(side.taking(UNITS, path, of).merge())
+        drain(side.load(UNITS, path, of).merge())
     except HandoverFileError as error:
         return str(error)
     return ""
@@ -145,9 +145,9 @@ def goes_on(side: Side, folder: Path, *, sieve: bool) -> None:
         side.frontier.tick(side.now)
     heir = Side(folder / "heir", side.now, sieve=sieve)
     path = folder / "passed on"
-    drain(side.giving(UNITS).pack(path, label(UNITS.numbers)))
-    drain(heir.taking(UNITS, path, label(UNITS.numbers)).merge())
-    drain(side.giving(UNITS).forget("p1"))
+    drain(side.dump(UNITS).pack(path, label(UNITS.numbers)))
+    drain(heir.load(UNITS, path, label(UNITS.numbers)).merge())
+    drain(side.dump(UNITS).forget("p1"))
     for each in (side, heir):
         each.frontier.flush()
         each.close()
@@ -156,7 +156,7 @@ def goes_on(side: Side, folder: Path, *, sieve: bool) -> None:
 
 
 @pytest.mark.parametrize("sieve", [False, True])
-def test_a_mutated_parcel_is_refused_or_does_no_harm(
+def test_a_mutated_file_is_refused_or_does_no_harm(
     tmp_path_factory: pytest.TempPathFactory, sieve: bool
 ) -> None:
     """Refused with one line, and nothing is changed; or taken, and all goes on."""
@@ -181,8 +181,8 @@ def test_a_mutated_parcel_is_refused_or_does_no_harm(
                 for _ in range(draw.choice([1, 1, 1, 2])):
                     within(draw, lies)
                 of = label(UNITS.numbers, f"p{number}")
-                written(folder / "parcel", of, lies)
-                refused = refusal(b, folder / "parcel", of)
+                written(folder / "file", of, lies)
+                refused = refusal(b, folder / "file", of)
                 b.frontier.flush()
                 assert not refused or list(b.store.every_row()) == before
                 assert "\n" not in refused

@@ -168,14 +168,14 @@ def test_units_are_bits_and_ranges(numbers: set[int]) -> None:
 
 
 def written(path: Path, items: list[Any]) -> Path:
-    """A parcel with *items*."""
-    with HandoverWriter(path, label()) as parcel:
+    """A hand-over file with *items*."""
+    with HandoverWriter(path, label()) as writer:
         for item in items:
-            parcel.put(item)
+            writer.put(item)
     return path
 
 
-def test_a_parcel_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     """In chunks, of which each is no larger than a chunk and what filled it."""
     items = [[n, b"x" * (n % 3000)] for n in range(600)]
     path = written(tmp_path / "p", items)
@@ -187,7 +187,7 @@ def test_a_parcel_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert intact_length(path, label()) == path.stat().st_size
 
 
-def test_what_is_intact_of_a_cut_parcel_needs_no_sending(tmp_path: Path) -> None:
+def test_what_is_intact_of_a_cut_file_needs_no_sending(tmp_path: Path) -> None:
     """However much came: what follows it makes it whole."""
     whole = written(tmp_path / "p", [[n, b"%d" % n * 400] for n in range(300)]).read_bytes()
     path = tmp_path / "half"
@@ -233,14 +233,14 @@ def test_what_goes_is_there_and_no_longer_here(
         asked = {f"http://{h}/{n}": [state == "asked" for state in states]
                  for (h, n), states in pages.items()}  # fmt: skip
         order = {host: [url for url in urls if goes[url]] for host, urls in a.queues().items()}
-        path, of = folder / "parcel", label(units.numbers)
-        a = killed(a, side == "a", kill, lambda s: s.giving(units).pack(path, of), folder / "k1")
+        path, of = folder / "file", label(units.numbers)
+        a = killed(a, side == "a", kill, lambda s: s.dump(units).pack(path, of), folder / "k1")
         assert list(unfinished_dumps(a.context())) == ["p1"]
-        b = killed(b, side == "b", kill, lambda s: s.taking(units, path, of).merge(), folder / "k2")
-        assert b.taking(units, path, of).done
-        assert drain(b.taking(units, path, of).merge()) == 0
+        b = killed(b, side == "b", kill, lambda s: s.load(units, path, of).merge(), folder / "k2")
+        assert b.load(units, path, of).done
+        assert drain(b.load(units, path, of).merge()) == 0
         a = killed(
-            a, side == "forget", kill, lambda s: s.giving(units).forget("p1"), folder / "k3"
+            a, side == "forget", kill, lambda s: s.dump(units).forget("p1"), folder / "k3"
         )
         a, b = a.reopened(), b.reopened()
         assert unfinished_dumps(a.context()) == {}
@@ -252,7 +252,7 @@ def test_what_goes_is_there_and_no_longer_here(
         assert b.known() == {url: state for url, state in expected.items() if state}
         assert a.known() == {u: s for u, s in before["a"].items() if s and not goes[u]}
         for host, urls in order.items():
-            # What only the taker was asked for has its own place there.
+            # What only the receiver was asked for has its own place there.
             own = {url for url in urls if asked[url] == [False, True]}
             kept = [url for url in urls if expected[url] == "pending" and url not in own]
             found = b.queues().get(host, [])
@@ -298,11 +298,11 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
     b.store.kv("cookies").put(COOKIES, pack_cookies([cookie("h0.t", "both", "old")]))
     b.frontier.admission.schedule([entry("http://h0.t/3")], b.now)
     b.frontier.residents.records.touch(host).entered = 5
-    units, path = units_of("ring"), tmp_path / "parcel"
+    units, path = units_of("ring"), tmp_path / "file"
     of = label(units.numbers)
-    drain(a.giving(units).pack(path, of))
-    drain(b.taking(units, path, of).merge())
-    drain(a.giving(units).forget("p1"))
+    drain(a.dump(units).pack(path, of))
+    drain(b.load(units, path, of).merge())
+    drain(a.dump(units).forget("p1"))
     for (name, at), value in rows.items():
         if name not in ("cookies", "lastmod"):
             assert b.store.kv(name).get(at) == value, name
@@ -311,15 +311,15 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
     kept = b.store.kv("cookies").get(COOKIES)
     assert kept is not None
     assert {c.name: c.value for c in unpack_cookies(kept, 0.0)} == {"mine": "1", "both": "1"}
-    taker = b.context()
-    assert taker.plans.get(key) == plan
-    assert taker.plans.next_due() == pytest.approx(plan.due, abs=1e-3)
+    receiver = b.context()
+    assert receiver.plans.get(key) == plan
+    assert receiver.plans.next_due() == pytest.approx(plan.due, abs=1e-3)
     assert not len(hands.plans)
-    here = taker.workbench.hosts[host]
+    here = receiver.workbench.hosts[host]
     assert (here.record.failures, here.record.attempts, here.crawl_delay) == (2, 4, 9.0)
     assert here.record.entered == 3
     assert here.next_fetch + b.frontier.wall_offset == pytest.approx(a.clock()[1] + 300.0, abs=0.01)
-    state = taker.residents.clocks.state("10.0.0.1", "10.0.0.1", b.now)
+    state = receiver.residents.clocks.state("10.0.0.1", "10.0.0.1", b.now)
     assert state.next_fetch + b.frontier.wall_offset == pytest.approx(a.clock()[1] + 40.0, abs=0.01)
     assert not a.known()
     a.check()
@@ -328,8 +328,8 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
     b.close()
 
 
-def test_what_waits_for_a_rule_waits_by_the_rules_of_the_taker(tmp_path: Path) -> None:
-    """A block of the giver, which has no end, is not a clock: also of a host in memory here."""
+def test_what_waits_for_a_rule_waits_by_the_rules_of_the_receiver(tmp_path: Path) -> None:
+    """A block of the sender, which has no end, is not a clock: also of a host in memory here."""
     a, b = Side(tmp_path / "a"), Side(tmp_path / "b")
     a.put("h0.t", 1, "pending")
     b.put("h0.t", 2, "pending")
@@ -338,9 +338,9 @@ def test_what_waits_for_a_rule_waits_by_the_rules_of_the_taker(tmp_path: Path) -
     record = hands.residents.records.touch("h0.t")
     record.next_fetch, record.why = NEVER, "blocked (h0.t, an operator)"
     hands.residents.records.save()
-    units, path = units_of("ring"), tmp_path / "parcel"
-    drain(a.giving(units).pack(path, label()))
-    drain(b.taking(units, path, label()).merge())
+    units, path = units_of("ring"), tmp_path / "file"
+    drain(a.dump(units).pack(path, label()))
+    drain(b.load(units, path, label()).merge())
     here = b.frontier.workbench.hosts["h0.t"]
     assert b.now < here.next_fetch <= b.now + here.gap() + 0.01
     a.close()
@@ -354,9 +354,9 @@ def test_a_slot_that_a_spider_chose_goes_along(tmp_path: Path) -> None:
     flags = int(Flag.USER)
     request = Entry("slow", url, state_key("h0.t", url), flags=flags, payload=b"stored")
     a.frontier.admission.schedule([request], a.now)
-    units, path = units_of("ring"), tmp_path / "parcel"
-    drain(a.giving(units).pack(path, label()))
-    drain(b.taking(units, path, label()).merge())
+    units, path = units_of("ring"), tmp_path / "file"
+    drain(a.dump(units).pack(path, label()))
+    drain(b.load(units, path, label()).merge())
     assert b.queues() == {"slow": [url]}
     a.close()
     b.close()
@@ -369,12 +369,12 @@ def test_what_is_called_off_goes_on(tmp_path: Path) -> None:
         a.put("h0.t", page, "pending")
     units = units_of("ring")
     a.frontier.leases.foreign.set_rule(lambda host, url: True)
-    drain(a.giving(units).pack(tmp_path / "parcel", label()))
+    drain(a.dump(units).pack(tmp_path / "file", label()))
     a.frontier.flush()
     again = a.reopened(tmp_path / "k")
     a.close()
     assert again.frontier.next_visit_in(0.0) == FOREVER
-    drain(again.giving(units).keep("p1"))
+    drain(again.dump(units).keep("p1"))
     assert unfinished_dumps(again.context()) == {}
     again.frontier.rotation.admit(0.0)
     (host,) = again.frontier.unresolved_hosts(0.0, 9)
@@ -390,10 +390,10 @@ def test_what_comes_for_a_host_that_was_packed_is_not_lost(tmp_path: Path) -> No
         a.put("h0.t", page, "pending")
     units = units_of("ring")
     a.frontier.leases.foreign.set_rule(lambda host, url: True)
-    drain(a.giving(units).pack(tmp_path / "parcel", label()))
+    drain(a.dump(units).pack(tmp_path / "file", label()))
     a.put("h0.t", 7, "pending")
     assert "h0.t" not in a.frontier.workbench.hosts
-    drain(a.giving(units).keep("p1"))
+    drain(a.dump(units).keep("p1"))
     a.frontier.leases.foreign.set_rule(None)
     a.frontier.rotation.admit(a.now)
     (resident,) = a.frontier.workbench.hosts.values()

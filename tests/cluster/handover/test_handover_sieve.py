@@ -173,58 +173,58 @@ class Two:
 
     def move(self, half: int, cut: str) -> None:
         """A half of the units goes to the other agent; to begin with it is *cut* short."""
-        giver = self.owners[half]
+        sender = self.owners[half]
         units = units_of("ring", [unit for unit in range(UNITS) if half_of(unit) == half])
         if cut:
-            self.fail(units, half, giver, cut)
-        self.bring(units, giver, 1 - giver)
-        self.owners[half], self.torn = 1 - giver, False
+            self.fail(units, half, sender, cut)
+        self.bring(units, sender, 1 - sender)
+        self.owners[half], self.torn = 1 - sender, False
 
-    def fail(self, units: UnitSet, half: int, giver: int, cut: str) -> None:
+    def fail(self, units: UnitSet, half: int, sender: int, cut: str) -> None:
         """An attempt that is cut short, by a kill or since others are members."""
-        parcel, taker = self.new_name("p"), 1 - giver
-        path, of = self.folder / parcel, label(units.numbers, parcel)
-        pack = self.sides[giver].giving(units).pack(path, of)
+        file_id, receiver = self.new_name("p"), 1 - sender
+        path, of = self.folder / file_id, label(units.numbers, file_id)
+        pack = self.sides[sender].dump(units).pack(path, of)
         if cut == "pack":
-            self.do(pack, giver, cut=True)
-            self.kill(giver)
+            self.do(pack, sender, cut=True)
+            self.kill(sender)
         else:
-            self.do(pack, giver)
-            take = self.sides[taker].taking(units, path, of).merge()
-            self.do(take, taker, cut=cut != "forget")
+            self.do(pack, sender)
+            take = self.sides[receiver].load(units, path, of).merge()
+            self.do(take, receiver, cut=cut != "forget")
             if cut == "take":
-                self.kill(taker)
-                self.do(self.sides[taker].taking(units, path, of).merge(), taker)
+                self.kill(receiver)
+                self.do(self.sides[receiver].load(units, path, of).merge(), receiver)
             if cut == "forget":
-                self.do(self.sides[giver].giving(units).forget(parcel), giver, cut=True)
-                self.kill(giver)
-                self.owners[half], self.torn = taker, True
+                self.do(self.sides[sender].dump(units).forget(file_id), sender, cut=True)
+                self.kill(sender)
+                self.owners[half], self.torn = receiver, True
                 for _ in range(4):
                     self.act()
-                settle(self.sides[taker])
-        self.do(self.sides[giver].giving(units).keep(parcel), giver)
+                settle(self.sides[receiver])
+        self.do(self.sides[sender].dump(units).keep(file_id), sender)
         if cut == "back":
-            self.bring(units, taker, giver)
+            self.bring(units, receiver, sender)
 
-    def bring(self, units: UnitSet, giver: int, taker: int) -> None:
-        """All of it goes; URLs for it come to the taker meanwhile."""
-        parcel = self.new_name("p")
-        path, of = self.folder / parcel, label(units.numbers, parcel)
-        self.do(self.sides[giver].giving(units).pack(path, of), giver)
+    def bring(self, units: UnitSet, sender: int, receiver: int) -> None:
+        """All of it goes; URLs for it come to the receiver meanwhile."""
+        file_id = self.new_name("p")
+        path, of = self.folder / file_id, label(units.numbers, file_id)
+        self.do(self.sides[sender].dump(units).pack(path, of), sender)
         half = half_of(min(units.numbers))
-        if self.owners[half] == giver:
-            self.find(taker, self.some(half))
-            self.ask_early(taker, self.some(half)[:5])
-        taking = self.sides[taker].taking(units, path, of)
-        for waits in taking.merge():
-            if self.owners[half] == giver and not waits and self.draw.random() < 0.2:
-                self.find(taker, self.some(half))
-                self.ask_early(taker, self.some(half)[:3])
+        if self.owners[half] == sender:
+            self.find(receiver, self.some(half))
+            self.ask_early(receiver, self.some(half)[:5])
+        load = self.sides[receiver].load(units, path, of)
+        for waits in load.merge():
+            if self.owners[half] == sender and not waits and self.draw.random() < 0.2:
+                self.find(receiver, self.some(half))
+                self.ask_early(receiver, self.some(half)[:3])
             if self.draw.random() < 0.3:
-                self.sides[taker].frontier.flush()
-        self.sides[taker].frontier.flush()
-        assert taking.done
-        self.do(self.sides[giver].giving(units).forget(parcel), giver)
+                self.sides[receiver].frontier.flush()
+        self.sides[receiver].frontier.flush()
+        assert load.done
+        self.do(self.sides[sender].dump(units).forget(file_id), sender)
 
     def do(self, steps: Iterator[bool], number: int, *, cut: bool = False) -> None:
         """All of the steps, or some, and what they write."""
@@ -297,7 +297,7 @@ def test_other_units_are_refused(tmp_path: Path, kind: str) -> None:
     """Fingerprints do not lie together there."""
     a = Side(tmp_path / "a", sieve=True)
     with pytest.raises(JobError, match=r"SUITE_SEEN_STORE = 'sieve'.*SUITE_ASSIGNMENT = 'ring'"):
-        a.giving(units_of(kind))
+        a.dump(units_of(kind))
     a.close()
 
 
@@ -307,10 +307,10 @@ def test_between_a_sieve_and_none(tmp_path: Path) -> None:
     urls = [f"http://h0.t/{n}" for n in range(4)]
     done(a, *urls[:3])
     link(a, urls[3])
-    units, path = units_of("ring"), tmp_path / "parcel"
-    drain(a.giving(units).pack(path, label()))
+    units, path = units_of("ring"), tmp_path / "file"
+    drain(a.dump(units).pack(path, label()))
     with pytest.raises(HandoverFileError, match="no sieve here"):
-        drain(b.taking(units, path, label()).merge())
+        drain(b.load(units, path, label()).merge())
 
     def open_sieve() -> None:
         b.store.sieve = SieveIndex(tmp_path / "b" / "sieve", b.store.kv("sieve"))
@@ -385,19 +385,19 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def test_no_hostile_parcel_is_taken(tmp_path: Path) -> None:
+def test_no_hostile_file_is_taken(tmp_path: Path) -> None:
     """Of an agent that lies about fingerprints."""
-    b, path = Side(tmp_path / "b", sieve=True), tmp_path / "parcel"
+    b, path = Side(tmp_path / "b", sieve=True), tmp_path / "file"
     units = units_of("ring", [slot_of("h0.t")])
     of = label(units.numbers)
     b.frontier.flush()
     before = list(b.store.every_row())
     for items in HOSTILE:
-        with HandoverWriter(path, of) as parcel:
+        with HandoverWriter(path, of) as writer:
             for item in items:
-                parcel.put(item)
+                writer.put(item)
         with pytest.raises(HandoverFileError) as caught:
-            drain(b.taking(units, path, of).merge())
+            drain(b.load(units, path, of).merge())
         assert "\n" not in str(caught.value)
         b.frontier.flush()
         assert list(b.store.every_row()) == before, items

@@ -1,4 +1,4 @@
-"""Parcels over TCP: cut anywhere, and tried by those who have not the key."""
+"""Hand-over files over TCP: cut anywhere, and tried by those who have not the key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
-from support.file_transport_contract import Box, Couriers, insist, label, until, write
+from support.file_transport_contract import Box, FileTransportContract, insist, label, until, write
 
 from scrapy_spider_suite.cluster.handover.handover_file import (
     FileTransport,
@@ -31,7 +31,7 @@ KEY = b"what all agents share"
 SECRET = derive_secret(KEY, tcp.PURPOSE)
 
 
-class TestTcp(Couriers):
+class TestTcp(FileTransportContract):
     """The contract."""
 
     def make(self, name: str, folder: Path) -> FileTransport:
@@ -120,7 +120,7 @@ async def between(to: str, cut: int = 1 << 40, flip: int = -1) -> AsyncIterator[
 
 @pytest.mark.parametrize("cut", [0, 5, 40, 71, 80, 9_000, 40_000, 300_000, 700_000])
 def test_a_line_that_is_cut_is_no_loss(tmp_path: Path, cut: int) -> None:
-    """Anywhere: in the greeting, the offer, the parcel. What was intact is not sent again."""
+    """Anywhere: in the handshake, the offer, the file. The intact part is not sent again."""
     of = label()
     path = write(tmp_path / "out", of)
 
@@ -243,7 +243,7 @@ def test_nothing_of_an_agent_that_lies_is_believed(tmp_path: Path) -> None:
     assert [each.name for each in (tmp_path / "b").iterdir()] == ["a.p1.part"]
 
 
-def test_a_parcel_that_is_damaged_at_its_giver_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_damaged_at_its_sender_is_refused(tmp_path: Path) -> None:
     """It is whole by its length, and its sums say that it is not."""
     of = label()
     path = write(tmp_path / "out", of, 3)
@@ -263,7 +263,7 @@ def test_a_parcel_that_is_damaged_at_its_giver_is_refused(tmp_path: Path) -> Non
 def test_a_full_disk_is_said_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Known before, or met in the middle: the giver tries again."""
+    """Known before, or met in the middle: the sender tries again."""
     of = label()
     path = write(tmp_path / "out", of, 3)
 
@@ -311,8 +311,8 @@ def test_who_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def test_a_taker_at_work_says_so(tmp_path: Path) -> None:
-    """However long it takes, its giver waits."""
+def test_a_receiver_at_work_says_so(tmp_path: Path) -> None:
+    """However long it takes, its sender waits."""
     of = label()
     path = write(tmp_path / "out", of, 1)
 

@@ -51,7 +51,7 @@ def test_round_trip(rows: list[bytes], first: int, epoch: int, name: str) -> Non
     assert came == rows
 
 
-def test_letters_are_full() -> None:
+def test_messages_are_full() -> None:
     """How much fits is known from the messages before: the first ones are smaller."""
     draw = Random(1)
     urls = [f"https://www.{draw.randrange(10**6)}.test/{draw.random()}" for _ in range(3_000)]

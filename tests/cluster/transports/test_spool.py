@@ -1,4 +1,4 @@
-"""Parcels over TCP that could not be taken at once, and who keeps others from bringing theirs."""
+"""Hand-over files over TCP that cannot be merged at once, and crowds of connections."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def two(folder: Path, test: Test) -> None:
 def test_what_nobody_foresaw_is_an_error_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And the giver hears of it; what can be foreseen is none."""
+    """And the sender hears of it; what can be foreseen is none."""
     of = label()
     path = write(tmp_path / "out", of, 2)
 
@@ -65,7 +65,7 @@ def test_what_nobody_foresaw_is_an_error_in_the_log(
 def test_it_is_taken_though_nobody_offers_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its giver has gone, or has called it off: half of it may be merged."""
+    """Its sender has gone, or has called it off: half of it may be merged."""
     monkeypatch.setattr(tcp, "AGAIN", 0.01)
     of = label()
     path = write(tmp_path / "out", of, 2)

@@ -1,4 +1,4 @@
-"""What a taker does when a parcel cannot be merged: it says so, holds back, and takes it later."""
+"""A hand-over file that cannot be merged: logged, its units held back, and merged later."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ LIMIT = 30.0
 
 @dataclass
 class At:
-    """Agent b with a parcel of agent a at *path*."""
+    """Agent b with a hand-over file of agent a at *path*."""
 
     folder: Path
     path: Path = field(init=False)
     side: Side = field(init=False)
     ownership: Ownership = field(init=False)
-    taker: Receiver = field(init=False)
+    receiver: Receiver = field(init=False)
     known: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
-        giver = Side(self.folder / "a")
+        sender = Side(self.folder / "a")
         for page in range(30):
-            giver.put(f"h{page % 3}.t", page, ("pending", "done", "failed")[page % 3])
-        self.path, self.known = self.folder / "parcel", giver.known()
-        drain(giver.giving(units_of("ring")).pack(self.path, label()))
-        giver.close()
+            sender.put(f"h{page % 3}.t", page, ("pending", "done", "failed")[page % 3])
+        self.path, self.known = self.folder / "file", sender.known()
+        drain(sender.dump(units_of("ring")).pack(self.path, label()))
+        sender.close()
         self.side = Side(self.folder / "b")
         self.ownership = Ownership(load_assignment("ring"), "b")
         self.ownership.set_members(1, [Member("b")])
@@ -51,7 +51,7 @@ class At:
             self.side.frontier, self.side.store, self.ownership, self.side.clock
         )
         work.crawl_id = "crawl"
-        self.taker = Receiver(work)
+        self.receiver = Receiver(work)
 
     @property
     def held(self) -> int:
@@ -59,17 +59,17 @@ class At:
         return int(self.ownership.in_transfer.sum())
 
     async def take(self) -> None:
-        """Take the parcel."""
+        """Take the hand-over file."""
         async with asyncio.timeout(LIMIT):
-            await self.taker.merge(label(), self.path)
+            await self.receiver.merge(label(), self.path)
 
     async def check(self) -> None:
         """It can be taken by now, all of it, and is kept then."""
         assert self.held == UNITS
-        assert not self.taker.is_stored(label())
+        assert not self.receiver.is_stored(label())
         await self.take()
         assert self.held == 0
-        assert self.taker.is_stored(label())
+        assert self.receiver.is_stored(label())
         assert self.side.known() == self.known
         self.side.check()
 
@@ -79,7 +79,7 @@ def run(folder: Path, test: Callable[[At], Awaitable[None]]) -> None:
 
     async def work() -> None:
         at = At(folder)
-        at.taker.ready.set()
+        at.receiver.ready.set()
         await test(at)
         at.side.close()
 
@@ -93,7 +93,7 @@ def test_what_nobody_foresaw_is_said_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
     error: Exception,
 ) -> None:  # fmt: skip
-    """Half of a parcel may be merged: nothing of it is fetched, and it waits for nobody."""
+    """Half of a hand-over file may be merged: nothing of it is fetched, and it waits for nobody."""
 
     def fail(*args: object) -> None:
         raise error
@@ -115,10 +115,10 @@ def test_what_nobody_foresaw_is_said_and_tried_again(
 
 
 @pytest.mark.parametrize(("method", "room"), [("flush", 0), ("flush", 10), ("sync_log", 0)])
-def test_a_disk_that_is_full_puts_a_parcel_off(
+def test_a_disk_that_is_full_puts_a_file_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, room: int
 ) -> None:
-    """Its giver is told so after some tries; what was full before is not added to."""
+    """Its sender is told so after some tries; what was full before is not added to."""
     for module in ("handover_context", "handover"):
         path = f"scrapy_spider_suite.cluster.handover.{module}.RETRY"
         monkeypatch.setattr(path, 0.0)
@@ -151,43 +151,43 @@ def test_what_is_not_over_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     async def test(at: At) -> None:
         synced = list[bool]()
 
-        async def sync(taker: Receiver) -> None:
-            synced.append(taker.is_stored(label()))
+        async def sync(receiver: Receiver) -> None:
+            synced.append(receiver.is_stored(label()))
 
         monkeypatch.setattr(Receiver, "_sync_store", sync)
         await at.take()
         assert synced == [False]
-        assert at.taker.is_stored(label())
+        assert at.receiver.is_stored(label())
         other = HandoverLabel("p2", "crawl", "a", "b", label().units)
-        assert not at.taker.is_stored(other)
+        assert not at.receiver.is_stored(other)
 
     run(tmp_path, test)
 
 
 def test_what_is_put_off_fills_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its giver calls it off, and gives it anew under another name: no more than a few lie here."""
+    """Its sender calls it off, and sends it under another name: no more than a few lie here."""
     names = [f"p{number}" for number in range(MAX_POSTPONED + 2)]
     last, *others = [HandoverLabel(name, "crawl", "a", "b", label().units) for name in names]
 
-    async def late(taker: Receiver, *args: object) -> None:
+    async def late(receiver: Receiver, *args: object) -> None:
         raise TransportError("the disk is full")
 
-    async def taken(taker: Receiver, *args: object) -> None:
+    async def taken(receiver: Receiver, *args: object) -> None:
         """It can be taken by now."""
 
     async def test(at: At) -> None:
         monkeypatch.setattr(Receiver, "_merge", late)
         for each in others[:MAX_POSTPONED]:
-            assert not at.taker.is_stored(each)
+            assert not at.receiver.is_stored(each)
             with pytest.raises(TransportError):
-                await at.taker.merge(each, at.path)
+                await at.receiver.merge(each, at.path)
         with pytest.raises(
             TransportError, match=f"{MAX_POSTPONED} hand-over files that came before"
         ):
-            at.taker.is_stored(last)
-        assert not at.taker.is_stored(others[0])
+            at.receiver.is_stored(last)
+        assert not at.receiver.is_stored(others[0])
         monkeypatch.setattr(Receiver, "_merge", taken)
-        await at.taker.merge(others[0], at.path)
-        assert not at.taker.is_stored(last)
+        await at.receiver.merge(others[0], at.path)
+        assert not at.receiver.is_stored(last)
 
     run(tmp_path, test)

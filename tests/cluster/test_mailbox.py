@@ -195,7 +195,7 @@ def test_a_request_that_is_not_filtered_is_taken_once(tmp_path: Path) -> None:
     run(test, tmp_path)
 
 
-def test_who_dies_within_a_letter_takes_the_rest_of_it(
+def test_who_dies_within_a_message_takes_the_rest_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is on disk of it is not taken twice, though it is not to be filtered."""
@@ -309,7 +309,7 @@ def test_what_is_sent_is_on_disk_before(
     run(test, tmp_path)
 
 
-def test_who_hears_nothing_leaves_letters_to_their_senders(tmp_path: Path) -> None:
+def test_who_hears_nothing_leaves_messages_to_their_senders(tmp_path: Path) -> None:
     """Until it hears again."""
 
     async def test(a: Agent, b: Agent) -> None:

@@ -66,7 +66,7 @@ class TestFenced(StreamsAgents):
         await self.join("b", 101, "newer")
         return await newer.start()
 
-    def test_it_takes_no_letter_from_who_has_its_place(self, fenced: Any) -> None:
+    def test_it_takes_no_message_from_who_has_its_place(self, fenced: Any) -> None:
         """Neither what it had read before, nor what it reads now."""
 
         async def test(a: Agent, b: Agent) -> None:

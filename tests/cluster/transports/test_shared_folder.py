@@ -1,4 +1,4 @@
-"""Parcels over a folder that all agents share."""
+"""Hand-over files over a folder that all agents share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from support.file_transport_contract import Box, Couriers, insist, label, until, write
+from support.file_transport_contract import Box, FileTransportContract, insist, label, until, write
 
 from scrapy_spider_suite.cluster.handover.handover_file import (
     FileTransport,
@@ -21,7 +21,7 @@ from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
 from scrapy_spider_suite.errors import HandoverFileError, TransportError
 
 
-class TestFolders(Couriers):
+class TestFolders(FileTransportContract):
     """The contract."""
 
     def make(self, name: str, folder: Path) -> FileTransport:
@@ -66,18 +66,18 @@ def test_an_agent_that_does_not_look_counts_as_away(tmp_path: Path) -> None:
     path = write(tmp_path / "out", of, 1)
 
     async def test() -> None:
-        giver = FolderTransport(tmp_path / "shared", "crawl", "a", poll=0.01, silence=0.1)
+        sender = FolderTransport(tmp_path / "shared", "crawl", "a", poll=0.01, silence=0.1)
         with pytest.raises(TransportError, match="b has not looked into its folder"):
-            await giver.deliver(path, of, "")
-        giver.withdraw(of)
-        await giver.close()
+            await sender.deliver(path, of, "")
+        sender.withdraw(of)
+        await sender.close()
 
     asyncio.run(test())
     assert not [each for each in (tmp_path / "shared").rglob("*") if each.is_file()]
 
 
 def test_what_others_put_there_is_refused(tmp_path: Path) -> None:
-    """No parcel, one under another's name, a link, a pipe: one goes after the other."""
+    """No hand-over file, one under another's name, a link, a pipe: one goes after the other."""
     folder = tmp_path / "shared" / "crawl" / "b"
     folder.mkdir(parents=True)
     secret = write(tmp_path / "secret", label("p5"), 1)
@@ -91,18 +91,18 @@ def test_what_others_put_there_is_refused(tmp_path: Path) -> None:
     os.utime(old, (0, 0))
 
     async def test() -> None:
-        taker, box = FolderTransport(tmp_path / "shared", "crawl", "b", poll=0.01), Box()
-        await taker.start(box)
+        receiver, box = FolderTransport(tmp_path / "shared", "crawl", "b", poll=0.01), Box()
+        await receiver.start(box)
         await until(lambda: not list(folder.iterdir()))
-        await taker.close()
-        assert (box.calls, taker.counters.bad) == (0, 5)
+        await receiver.close()
+        assert (box.calls, receiver.counters.bad) == (0, 5)
 
     asyncio.run(test())
     assert secret.is_file()
 
 
-def test_a_damaged_parcel_is_not_brought(tmp_path: Path) -> None:
-    """The taker's check is the business of who merges it; a forged receipt is no more than one."""
+def test_a_damaged_file_is_not_brought(tmp_path: Path) -> None:
+    """A file that its receiver refuses, and a forged receipt."""
     of = label()
     path = write(tmp_path / "out", of, 2)
     refused = tmp_path / "shared" / "crawl" / "a" / "p1.refused"
@@ -110,9 +110,9 @@ def test_a_damaged_parcel_is_not_brought(tmp_path: Path) -> None:
     refused.write_bytes(b"no\x1b[2J\n" * 1_000)
 
     async def test() -> None:
-        giver = FolderTransport(tmp_path / "shared", "crawl", "a")
+        sender = FolderTransport(tmp_path / "shared", "crawl", "a")
         with pytest.raises(HandoverFileError) as caught:
-            await giver.deliver(path, of, "")
+            await sender.deliver(path, of, "")
         assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 1_100
 
@@ -124,11 +124,11 @@ def test_a_folder_that_is_gone_is_an_error_of_the_moment(tmp_path: Path) -> None
     (tmp_path / "shared").write_text("no folder")
 
     async def test() -> None:
-        giver = FolderTransport(tmp_path / "shared", "crawl", "a")
+        sender = FolderTransport(tmp_path / "shared", "crawl", "a")
         with pytest.raises(TransportError):
-            await giver.deliver(write(tmp_path / "out", label(), 1), label(), "")
+            await sender.deliver(write(tmp_path / "out", label(), 1), label(), "")
         with pytest.raises(NotADirectoryError):
-            await giver.start(Box())
+            await sender.start(Box())
 
     asyncio.run(test())
 
@@ -154,10 +154,10 @@ def two(
     asyncio.run(both())
 
 
-async def away(giver: FolderTransport, path: Path, of: HandoverLabel) -> None:
-    """The parcel is not taken, and its giver does not wait for it for ever."""
+async def away(sender: FolderTransport, path: Path, of: HandoverLabel) -> None:
+    """The hand-over file is not taken, and its sender does not wait for it for ever."""
     with pytest.raises(TransportError, match="b has not looked into its folder"):
-        await asyncio.wait_for(giver.deliver(path, of, ""), 10.0)
+        await asyncio.wait_for(sender.deliver(path, of, ""), 10.0)
 
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -202,7 +202,7 @@ def test_a_file_that_cannot_be_taken_is_in_nobodys_way(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_touched_is_in_nobodys_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its giver counts the agent as away; that of the next one does not."""
+    """Its sender counts the agent as away; that of the next one does not."""
     paths = {name: write(tmp_path / name, label(name), 1) for name in ("p1", "p2")}
     real = os.utime
 
@@ -228,7 +228,7 @@ def test_a_file_that_cannot_be_touched_is_in_nobodys_way(
 
 
 def test_what_is_put_off_is_not_waited_for(tmp_path: Path) -> None:
-    """Until its taker has been at work on it for a while; it is heard of whether it is."""
+    """Until its receiver has been at work on it for a while; it is heard of whether it is."""
     of = label()
     path = write(tmp_path / "out", of, 1)
 
