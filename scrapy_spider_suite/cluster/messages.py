@@ -246,11 +246,12 @@ class WireError(Exception):
 
     Attributes:
         kind: the counter of `RefusalCounters`.
+        answer: a datagram for the other side, or nothing.
     """
 
-    def __init__(self, kind: str, why: str) -> None:
+    def __init__(self, kind: str, why: str, answer: bytes = b"") -> None:
         super().__init__(why)
-        self.kind = kind
+        self.kind, self.answer = kind, answer
 
 
 class RefusalCounters:

@@ -64,52 +64,6 @@ StreamEntry = tuple[bytes, dict[bytes, bytes]]
 """Name and fields; no fields if it was removed while pending."""
 
 
-class GroupReader:
-    """Reads the stream *key* as the one consumer of its group.
-
-    Args:
-        timeout: seconds of a call.
-        block: seconds for which the server waits, less than *timeout*.
-        pending: entries are pending until acknowledged.
-    """
-
-    def __init__(
-        self, client: Any, key: str, timeout: float, block: float, *, pending: bool
-    ) -> None:
-        self.made = 0  # how often the group was made
-        self._client, self._key = client, key
-        self._timeout, self._block = timeout, int(1000 * block)
-        self._pending = pending
-
-    async def read(self, count: int, after: str | bytes = ">") -> list[StreamEntry]:
-        """Return up to *count* new entries, or the pending ones behind *after*.
-
-        Raises:
-            RedisError, OSError, TimeoutError: the server failed, or the key has another type.
-        """
-        try:
-            async with asyncio.timeout(self._timeout):
-                answer = await self._client.xreadgroup(
-                    GROUP, CONSUMER, {self._key: after}, count=count,
-                    block=self._block if after == ">" else None, noack=not self._pending,
-                )  # fmt: skip
-        except ResponseError as error:
-            if not str(error).startswith(_LOST):
-                raise
-            await self._make_group()
-            return []
-        return list(_entries(answer))
-
-    async def _make_group(self) -> None:
-        try:
-            async with asyncio.timeout(self._timeout):
-                await self._client.xgroup_create(self._key, GROUP, id="0", mkstream=True)
-        except ResponseError as error:
-            if not str(error).startswith("BUSYGROUP"):  # another process was faster
-                raise
-        self.made += 1
-
-
 def _entries(answer: Any) -> Iterator[StreamEntry]:
     streams = answer.values() if isinstance(answer, dict) else [each[1] for each in answer or ()]
     for entries in streams:
@@ -229,10 +183,9 @@ class RedisStreams:
         self, url: str, crawl: str, name: str, incarnation: int, limits: StreamLimits | None = None
     ) -> None:
         limits = self._limits = limits or StreamLimits()
-        timeout, block = limits.timeout, limits.block
         encode_name(name)
         self.counters = MessageCounters()
-        self._client, self._where = connect(url, timeout), server_place(url)
+        self._client, self._where = connect(url, limits.timeout), server_place(url)
         self._name, self._incarnation = name, incarnation
         self._keys = RedisKeys(crawl)
         self._fence = self._keys.members, name, f"{incarnation:016x}"
@@ -241,8 +194,7 @@ class RedisStreams:
             for each in ("post", "tell", "drop")
         }
         self._inbox, self._mine = self._keys.inbox(name), self._keys.receipts(name)
-        self._messages = GroupReader(self._client, self._inbox, timeout, block, pending=True)
-        self._receipts = GroupReader(self._client, self._mine, timeout, block, pending=False)
+        self._remade = {self._inbox: -1, self._mine: -1}  # groups that were lost, by stream
         self._posts = SendQueue(limits.window, limits.check, self.counters)
         self._after: str | bytes = "0"  # what is pending is read first, and looked at again then
         self._recheck_at = 0.0
@@ -377,6 +329,34 @@ class RedisStreams:
 
     # Reading
 
+    async def _read(self, key: str, count: int, after: str | bytes = ">") -> list[StreamEntry]:
+        """Return up to *count* new entries of a stream, or the pending ones behind *after*.
+
+        Entries of the inbox are pending until acknowledged.
+        """
+        block = int(1000 * self._limits.block) if after == ">" else None
+        try:
+            async with asyncio.timeout(self._limits.timeout):
+                answer = await self._client.xreadgroup(
+                    GROUP, CONSUMER, {key: after}, count=count, block=block, noack=key == self._mine
+                )
+        except ResponseError as error:
+            if not str(error).startswith(_LOST):
+                raise
+            await self._make_group(key)
+            return []
+        return list(_entries(answer))
+
+    async def _make_group(self, key: str) -> None:
+        try:
+            async with asyncio.timeout(self._limits.timeout):
+                await self._client.xgroup_create(key, GROUP, id="0", mkstream=True)
+        except ResponseError as error:
+            if not str(error).startswith("BUSYGROUP"):  # another process was faster
+                raise
+        self._remade[key] += 1
+        self.counters.remade = sum(max(0, times) for times in self._remade.values())
+
     async def _read_messages(self) -> None:
         unkept = self._limits.unkept
         while (space := unkept - len(self._handed) - len(self._done)) <= 0:
@@ -385,8 +365,7 @@ class RedisStreams:
         now = asyncio.get_running_loop().time()
         if now >= self._recheck_at:
             self._recheck_at, self._after = now + self._limits.check, "0"
-        entries = await self._messages.read(space, self._after)
-        self.counters.remade = max(0, self._messages.made - 1) + max(0, self._receipts.made - 1)
+        entries = await self._read(self._inbox, space, self._after)
         if self._after != ">":
             self._after = entries[-1][0] if entries else ">"
         for entry in entries:
@@ -413,7 +392,7 @@ class RedisStreams:
         known.add(entry)
 
     async def _read_receipts(self) -> None:
-        entries = await self._receipts.read(RECEIPTS)
+        entries = await self._read(self._mine, RECEIPTS)
         for _, fields in entries:
             try:
                 self._release(fields)

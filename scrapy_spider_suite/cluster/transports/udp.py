@@ -35,7 +35,6 @@ from scrapy_spider_suite.cluster.transports.udp_protocol import (
     PacketSealer,
     PairReceiver,
     PairSender,
-    UnlistedAgentError,
 )
 from scrapy_spider_suite.errors import MessageError, MessageTooLargeError
 from scrapy_spider_suite.runtime.tasks import WarnOnce
@@ -131,11 +130,9 @@ class UdpPeers:
         try:
             name, packet = self._sealer.open(datagram)
             self._receive(name, packet, now)
-        except UnlistedAgentError as error:
-            self._refuse(error.kind, error)
-            return error.answer
         except WireError as error:
             self._refuse(error.kind, error)
+            return error.answer
         except MessageTooLargeError as error:
             self._refuse("oversized", error)
         except MessageError as error:

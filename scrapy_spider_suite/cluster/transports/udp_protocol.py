@@ -14,16 +14,13 @@ n      body: a message, or a `ReceiptReport`
 ====== ==================================================================================
 
 The key of a direction derives from the shared key and both names. An answer is a keyed hash of the
-call and of the number of connections: replayed datagrams belong to ended connections, and an
-unanswered call leaves no state.
+call and of the number of connections: replayed datagrams belong to ended connections.
 
-Messages are numbered in a connection. An *unheard* message is sent again when three later ones have
-arrived, or after a time that follows the round trips (RFC 6298); the burst of unheard messages
-grows with arrivals and is halved by losses (RFC 5681). Then the report that it is *kept* is
-awaited.
+An *unheard* message is sent again when three later ones have arrived, or after a time that follows
+the round trips (RFC 6298). The burst of unheard messages grows with arrivals and is halved by
+losses (RFC 5681). Then the report that the message is *kept* is awaited.
 
-``now`` is in seconds. Invariants: every message that was put and is not kept waits or flies; a kept
-message has arrived.
+``now`` is in seconds. Invariant: every message that was put and is not kept waits or flies.
 """
 
 from __future__ import annotations
@@ -64,7 +61,6 @@ COMMON_MAX: Final = 1_400
 
 DATAGRAM_MAX: Final = 8_192
 """Bytes of the largest datagram; longer ones are refused unread."""
-
 
 
 class PacketKind(IntEnum):
@@ -130,18 +126,6 @@ class ReceiptReport(NamedTuple):
         )
 
 
-class UnlistedAgentError(WireError):
-    """A genuine datagram of an unlisted agent.
-
-    Attributes:
-        answer: the datagram that tells the sender.
-    """
-
-    def __init__(self, why: str, answer: bytes) -> None:
-        super().__init__("unknown", why)
-        self.answer = answer
-
-
 class PacketSealer:
     """Seals and opens datagrams of an agent.
 
@@ -167,7 +151,7 @@ class PacketSealer:
         return b"".join((head, body, mac.digest()))
 
     def open(self, datagram: bytes) -> tuple[str, Packet]:
-        """Return sender and packet. Raises `WireError`; `UnlistedAgentError`: genuine."""
+        """Return sender and packet. Raises `WireError`; its answer is for a genuine sender."""
         if len(datagram) > DATAGRAM_MAX:
             raise WireError("oversized", f"a datagram of {len(datagram)} bytes")
         if len(datagram) < OVERHEAD or not datagram.startswith(_MAGIC):
@@ -194,7 +178,8 @@ class PacketSealer:
         if not (asks and _genuine(datagram, _mac_of(self._secret, sender, self._own))):
             return WireError("unknown", why)
         mac = _mac_of(self._secret, self._own, sender)
-        return UnlistedAgentError(why, self._sealed(Packet(PacketKind.UNLISTED, packet.call), mac))
+        answer = self._sealed(Packet(PacketKind.UNLISTED, packet.call), mac)
+        return WireError("unknown", why, answer)
 
 
 _KINDS: Final = frozenset(PacketKind)
