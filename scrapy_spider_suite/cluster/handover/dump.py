@@ -19,7 +19,10 @@ from typing import Final
 
 import numpy as np
 
-from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext, Steps
+from scrapy_spider_suite.cluster.handover.handover_context import (
+    HandoverContext,
+    Steps,
+)
 from scrapy_spider_suite.cluster.handover.handover_file import (
     HandoverLabel,
     HandoverWriter,
@@ -36,19 +39,11 @@ from scrapy_spider_suite.cluster.handover.row_kinds import (
     cookie_domain,
     robots_origin,
 )
-from scrapy_spider_suite.cluster.handover.sieve_steps import drain_sieve, with_sieve_locked
 from scrapy_spider_suite.crawl.queue.traps import page_rows
 from scrapy_spider_suite.frontier.entries import LAST, Entry, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.seen.fingerprints import (
-    Rows,
-    bytes_of,
-    indexes_of,
-    mask_of,
-    merge_rows,
-    no_rows,
-    rows_of,
-)
+from scrapy_spider_suite.seen import fingerprints
+from scrapy_spider_suite.seen.fingerprints import Rows
 from scrapy_spider_suite.seen.sieve import Sieve
 from scrapy_spider_suite.store.revisit_plans import RevisitPlan
 from scrapy_spider_suite.store.rows import PENDING, HostRecord, UrlState, pack_row
@@ -115,7 +110,7 @@ class HostDump:
 
     def _items(self) -> Iterator[Item | bool]:
         if self._store.sieve is not None:
-            yield from drain_sieve(self._context, self._units.numbers)
+            yield from self._context.drain_sieve(self._units.numbers)
             yield [ItemKind.SIEVE, "", self._store.sieve.width * 8]
             for dropped, times in self._store.sieve.dropped.items():
                 if self._units.has_host(dropped):
@@ -281,19 +276,19 @@ class HostDump:
 
     def _fingerprints(self, sieved: SieveIndex) -> Iterator[Item | bool]:
         """Yield fingerprints without a row, once all hosts of the units stand still."""
-        slots, sieve = mask_of(self._units.numbers), sieved.sieve
+        slots, sieve = fingerprints.mask_of(self._units.numbers), sieved.sieve
         for low, high in sieve.spans(slots, PIECE):
             read = list[Rows]()
-            yield from with_sieve_locked(
-                self._context, sieved, partial(_read, sieve, slots, low, high, read)
+            yield from self._context.with_sieve_locked(
+                sieved, partial(_read, sieve, slots, low, high, read)
             )
             (rows,) = read
             left = np.ones(len(rows), np.bool_)
             yield False
             for known in self._fingerprints_of_rows(sieved, low >> 48, (high - 1 >> 48) + 1):
-                left[indexes_of(rows, known)] = False
+                left[fingerprints.indexes_of(rows, known)] = False
                 yield False
-            data, step = bytes_of(rows[left]), _PRINTS * sieved.width
+            data, step = fingerprints.bytes_of(rows[left]), _PRINTS * sieved.width
             for at in range(0, len(data), step):
                 yield [ItemKind.PRINTS, "", data[at : at + step]]
 
@@ -303,7 +298,7 @@ class HostDump:
             while keys := [
                 key for key, _ in islice(self._store.states(b"", after), _KEYS) if key < stop
             ]:
-                yield rows_of(sieved.prints(keys), sieved.width)
+                yield fingerprints.rows_of(sieved.prints(keys), sieved.width)
                 after = keys[-1]
 
     # After the transfer
@@ -328,9 +323,9 @@ class HostDump:
         Robots.txt and cookies stay: they are bounded, and other hosts of a site use them.
         """
         if self._store.sieve is not None:  # before rows: a URL without both is new again
-            slots, sieve = mask_of(self._units.numbers), self._store.sieve.sieve
-            yield from with_sieve_locked(
-                self._context, self._store.sieve, lambda: sieve.removing(slots)
+            slots, sieve = fingerprints.mask_of(self._units.numbers), self._store.sieve.sieve
+            yield from self._context.with_sieve_locked(
+                self._store.sieve, lambda: sieve.removing(slots)
             )
         for host in self.hosts():
             if host is None:
@@ -420,7 +415,7 @@ def _read(
     for rows in sieve.rows(slots, low, high):
         pieces.append(rows)
         yield
-    into.append(merge_rows(*pieces) if pieces else no_rows(sieve.words))
+    into.append(fingerprints.merge_rows(*pieces) if pieces else fingerprints.no_rows(sieve.words))
 
 
 def unfinished_dumps(context: HandoverContext) -> dict[str, Mask]:

@@ -39,7 +39,6 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     unpack_units,
 )
 from scrapy_spider_suite.cluster.handover.load import Conflicts, HostLoad
-from scrapy_spider_suite.cluster.handover.sieve_steps import drain_sieve
 from scrapy_spider_suite.cluster.registry import MovedUnits
 from scrapy_spider_suite.errors import (
     FencedError,
@@ -263,7 +262,7 @@ class Handover:
         units, unit = context.units(unknown), self._ownership.assignment.unit
 
         def steps() -> Steps:
-            yield from drain_sieve(context)  # of some hosts nothing else is known
+            yield from context.drain_sieve()  # of some hosts nothing else is known
             for host in HostDump(context, units).hosts():
                 if host is None:
                     yield False

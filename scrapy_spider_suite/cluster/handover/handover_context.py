@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Container, Generator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
-from typing import Final
+from itertools import islice
+from threading import Event
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,8 +21,11 @@ from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State
 from scrapy_spider_suite.runtime.event_loop import TimeSlices
 from scrapy_spider_suite.runtime.tasks import WarnOnce
+from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.store.seen_index import SieveIndex
+from scrapy_spider_suite.store.seen_transfer import SieveQueue, SieveRows, unpack
 
 logger = logging.getLogger("scrapy_spider_suite.cluster.handover.handover")
 
@@ -39,6 +45,9 @@ BACKLOG: Final = 2_000
 
 RETRY: Final = 1.0
 """Seconds until a store that failed to write is tried again."""
+
+_ROWS: Final = 10  # rows of links checked in a step
+_AT_ONCE: Final = 0.004  # seconds for which a step itself waits for a thread
 
 
 class HandoverContext:
@@ -154,6 +163,55 @@ class HandoverContext:
         self.foreign.release(entry)
         return self.edits.remove(entry)
 
+    # The sieve
+
+    def drain_sieve(self, slots: Container[int] | None = None) -> Steps:
+        """Let the sieve decide all waiting links; new ones become pending.
+
+        With *slots*, only if a link leads to a host there. Several callers may step one flush.
+        Raises `StoreWriteError`; call again to go on.
+        """
+        sifter = self.states.sieve_queue
+        if sifter is None:
+            return
+        end = sifter.end
+        if slots is not None and not (yield from _has_links(self.store, sifter, slots)):
+            return
+        while sifter.first < end:
+            self.flush()
+            if sifter.begin() is None and not sifter.decided:
+                yield True  # somebody holds it
+            yield from self.finish_flush()
+
+    def finish_flush(self) -> Steps:
+        """Finish a flush under way: until the next step a known URL without a row is done."""
+        sifter = self.states.sieve_queue
+        while sifter is not None and (flush := sifter.under_way) is not None:
+            if flush.decided:
+                next(self.sift(self.clock()[0]), None)
+            else:
+                # It may be that nobody is at it: it has failed, and waits for its time.
+                self.flush()
+                yield from _run_in_thread(_step_flush(self.store, flush))
+            if sifter.under_way is flush:
+                yield False
+
+    def with_sieve_locked(
+        self, sieved: SieveIndex, work: Callable[[], Generator[Any, None, None]]
+    ) -> Steps:
+        """Run the steps of *work* in a thread while no flush runs or can begin."""
+        while not sieved.lock():
+            flush = sieved.sieve.under_way
+            if flush is None or flush.decided:
+                yield True  # somebody else holds it
+            else:
+                self.flush()
+                yield from _run_in_thread(_step_flush(self.store, flush))
+        try:
+            yield from _run_in_thread(work())
+        finally:
+            sieved.unlock()
+
 
 class ForeignUnits:
     """Units neither owned nor held here; those *found* have rows, which go to their owners."""
@@ -184,6 +242,47 @@ class ForeignUnits:
         """The search of *mask* has found rows in units of *found*."""
         self.found |= found & ~self._came
         self._clean |= mask & ~found & ~self._came
+
+
+def _has_links(
+    store: RocksStore, sifter: SieveQueue, slots: Container[int]
+) -> Generator[bool, None, bool]:
+    after = 0
+    while rows := list(islice(SieveRows(store).items(max(after, sifter.first)), _ROWS)):
+        for number, row in rows:
+            _, keys = unpack(number, row)
+            if any(key and int.from_bytes(key[:2], "big") in slots for key in keys):
+                return True
+            after = number + len(keys)
+        yield False
+    return False
+
+
+def _step_flush(store: RocksStore, flush: Flush) -> Generator[None, None, None]:
+    store.sync_log()
+    while flush.step():
+        yield
+
+
+def _run_in_thread(steps: Generator[Any, None, None]) -> Steps:
+    """Run all *steps* in a thread that can be stopped between two; raises what they raise."""
+    stop = Event()
+
+    def run() -> None:
+        with closing(steps):
+            for _ in steps:
+                if stop.is_set():
+                    return
+
+    with ThreadPoolExecutor(1, "suite-hand-over") as threads:
+        done = threads.submit(run)
+        try:
+            wait([done], _AT_ONCE)
+            while not done.done():
+                yield True
+        finally:
+            stop.set()
+        done.result()
 
 
 # Plain integers: operators of flags are Python code.

@@ -151,7 +151,7 @@ class HandoverReader:
             row, self.first = self._chunk(len(MAGIC))
             self.label = decode_label(row)
         except BaseException:
-            self.close()
+            self._file.close()
             raise
 
     def chunk(self, at: int) -> tuple[list[Item], int]:
@@ -195,14 +195,11 @@ class HandoverReader:
             raise HandoverFileError(f"{self.path}, at byte {at}: it holds what no agent writes")
         return found, at + _HEAD.size + packed
 
-    def close(self) -> None:
-        self._file.close()
-
     def __enter__(self) -> HandoverReader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._file.close()
 
 
 def intact_length(path: Path, label: HandoverLabel) -> int:

@@ -22,7 +22,11 @@ import numpy as np
 import xxhash
 
 from scrapy_spider_suite.cluster.handover.dump import PIECE, PLAN, REQUEST_KEY, ROWS, item_weight
-from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext, Steps, is_forced
+from scrapy_spider_suite.cluster.handover.handover_context import (
+    HandoverContext,
+    Steps,
+    is_forced,
+)
 from scrapy_spider_suite.cluster.handover.handover_file import (
     HandoverLabel,
     HandoverReader,
@@ -32,20 +36,13 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     pack_units,
 )
 from scrapy_spider_suite.cluster.handover.row_kinds import kind_of_row
-from scrapy_spider_suite.cluster.handover.sieve_steps import drain_sieve, finish_flush
 from scrapy_spider_suite.cluster.routing import unpack_foreign_row
 from scrapy_spider_suite.crawl.queue.traps import unpack
 from scrapy_spider_suite.errors import HandoverFileError, JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, host_key, sequence_of
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.seen.fingerprints import (
-    Rows,
-    are_among,
-    mask_of,
-    merge_rows,
-    rows_of,
-    slots_of,
-)
+from scrapy_spider_suite.seen import fingerprints
+from scrapy_spider_suite.seen.fingerprints import Rows
 from scrapy_spider_suite.store.host_queues import LATEST, NEVER, RESIDENT, seconds_until_due
 from scrapy_spider_suite.store.revisit_plans import RevisitPlan
 from scrapy_spider_suite.store.rows import COUNT_MAX, HostRecord, UrlState, unpack_row
@@ -240,7 +237,7 @@ class HostLoad:
         self._units, self._path, self._label = units, path, label
         self._key = _LOADED + label.file_id.encode()
         self._conflicts = Conflicts(context)
-        self._slots = mask_of(units.numbers)
+        self._slots = fingerprints.mask_of(units.numbers)
         self._bits = 0  # of the fingerprints that come
         self.counts: Counter[int] = Counter()
 
@@ -343,7 +340,10 @@ class HostLoad:
             self._bits = value
         elif not (isinstance(value, bytes) and value and self._bits):
             raise ValueError("no fingerprints")
-        elif not self._slots[slots_of(rows_of(value, self._bits // 8))].all():
+        else:
+            slots = fingerprints.slots_of(fingerprints.rows_of(value, self._bits // 8))
+            if self._slots[slots].all():
+                return
             raise ValueError("fingerprints that lie in no unit that was to be handed over")
 
     # Merging
@@ -355,8 +355,8 @@ class HostLoad:
             # A known URL without a row is done, until the next step.
             sifter = self._context.states.sieve_queue
             if sifter is not None and sifter.full:
-                yield from drain_sieve(self._context)
-            yield from finish_flush(self._context)
+                yield from self._context.drain_sieve()
+            yield from self._context.finish_flush()
             portion = items[place.items : place.items + ROWS]
             for item in portion:
                 self._merge_item(item)
@@ -458,13 +458,13 @@ class HostLoad:
 
     def _finish_fingerprints(self, reader: HandoverReader, sieved: SieveIndex) -> Steps:
         """Flush all fingerprints, and unqueue URLs that are done; idempotent."""
-        yield from drain_sieve(self._context)
+        yield from self._context.drain_sieve()
         come, size, printed = list[Rows](), 0, False
         for items, _ in reader.chunks():
             for number, (kind, host, *rest) in enumerate(items, 1):
                 printed = printed or kind == ItemKind.SIEVE
                 if kind == ItemKind.PRINTS:
-                    come.append(rows_of(rest[0], sieved.width))
+                    come.append(fingerprints.rows_of(rest[0], sieved.width))
                     size += len(come[-1])
                 elif kind == ItemKind.HOST and printed:
                     record, theirs = self._records.touch(host), HostRecord.from_bytes(rest[0])
@@ -477,13 +477,13 @@ class HostLoad:
             self._records.save()
             yield False
             if size > PIECE:
-                yield from self._unqueue_done(sieved, merge_rows(*come))
+                yield from self._unqueue_done(sieved, fingerprints.merge_rows(*come))
                 come, size = [], 0
         if come:
-            yield from self._unqueue_done(sieved, merge_rows(*come))
+            yield from self._unqueue_done(sieved, fingerprints.merge_rows(*come))
 
     def _unqueue_done(self, sieved: SieveIndex, rows: Rows) -> Steps:
-        slots = slots_of(rows)
+        slots = fingerprints.slots_of(rows)
         for begin, stop in self._units.prefixes(int(slots.min()), int(slots.max()) + 1):
             after = begin
             while hosts := list(islice(self._store.hosts_between(after, stop), ROWS)):
@@ -496,8 +496,10 @@ class HostLoad:
     def _unqueue_done_of(self, host: str, sieved: SieveIndex, rows: Rows) -> Steps:
         after = self._records.get(host).head
         while entries := self._store.rows(host, after, ROWS):
-            asked = rows_of(sieved.prints(entry.identity for entry in entries), sieved.width)
-            for number in np.flatnonzero(are_among(rows, asked)).tolist():
+            asked = fingerprints.rows_of(
+                sieved.prints(entry.identity for entry in entries), sieved.width
+            )
+            for number in np.flatnonzero(fingerprints.are_among(rows, asked)).tolist():
                 entry = entries[number]
                 data = self._store.row(entry.identity)
                 forced = is_forced(entry, UrlState.from_bytes(data or DONE_200))

@@ -9,7 +9,6 @@ from support.handover_sides import Side, drain, hand_over, label, units_of
 from support.virtual_crawl import WALL, entry
 
 from scrapy_spider_suite.cluster.handover.load import ConflictMark
-from scrapy_spider_suite.cluster.handover.sieve_steps import drain_sieve
 from scrapy_spider_suite.frontier.entries import Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
@@ -149,7 +148,7 @@ def test_a_page_that_was_due_here_and_is_done_is_due_again(tmp_path: Path, sieve
     a.put("h0.t", 1, "done")
     b.put("h0.t", 1, "pending")
     for side in (a, b):
-        drain(drain_sieve(side.context()))
+        drain(side.context().drain_sieve())
     revisits, key = b.frontier.planner.revisits, state_key("h0.t", URL)
     plan = RevisitPlan(
         WALL - 60.0, History(WALL - 90.0), 1e-4, Validators(), b"d", host="h0.t",
@@ -171,7 +170,7 @@ def test_a_fingerprint_leaves_what_was_asked_for(tmp_path: Path) -> None:
         url = f"http://h0.t/{page}"
         a.frontier.admission.schedule([entry(url, referrer="http://x.t/")], a.now)
         a.frontier.flush()
-    drain(drain_sieve(a.context()))
+    drain(a.context().drain_sieve())
     assert not a.store.has_row(state_key("h0.t", URL))
     ask(b)
     b.put("h0.t", 2, "pending")

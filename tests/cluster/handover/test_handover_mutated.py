@@ -26,7 +26,6 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     HandoverWriter,
     Item,
 )
-from scrapy_spider_suite.cluster.handover.sieve_steps import drain_sieve
 from scrapy_spider_suite.errors import HandoverFileError
 from scrapy_spider_suite.frontier.entries import slot_of, state_key
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
@@ -50,7 +49,7 @@ def honest(folder: Path, *, sieve: bool) -> list[Item]:
     a = Side(folder, sieve=sieve)
     for page in range(12):
         a.put(HOST, page, STATES[page % 4])
-    drain(drain_sieve(a.context()))
+    drain(a.context().drain_sieve())
     key, url = state_key(HOST, "http://h0.t/1"), b"http://h0.t/1"
     cookie = Cookie(
         0, "a", "1", None, False, HOST, True, False, "/", True, False, None, True, None, None, {}

@@ -23,7 +23,6 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     UnitSet,
 )
 from scrapy_spider_suite.cluster.handover.load import HostLoad
-from scrapy_spider_suite.cluster.handover.sieve_steps import drain_sieve
 from scrapy_spider_suite.crawl.queue.frontier import UrlEdits
 from scrapy_spider_suite.errors import HandoverFileError, JobError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import UNITS, Flag, slot_of, state_key
@@ -42,7 +41,7 @@ CUTS = ("", "pack", "called off", "back", "take", "forget")
 
 def settle(side: Side) -> None:
     """Have nothing wait for the sieve any more."""
-    drain(drain_sieve(side.context()))
+    drain(side.context().drain_sieve())
     side.frontier.flush()
 
 
