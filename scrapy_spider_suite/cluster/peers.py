@@ -339,7 +339,7 @@ class PeersMode(MemberHeartbeat):
 
     def _settings_changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
         if self._file_transport is not None:
-            self._file_transport.throttle.rate = new.handover_rate
+            self._file_transport.rate = new.handover_rate
 
     # Life
 

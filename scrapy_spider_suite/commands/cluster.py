@@ -11,6 +11,15 @@ from scrapy_spider_suite.commands import base
 if TYPE_CHECKING:
     from scrapy_spider_suite.operate.verb import Verb
 
+_ABOUT = """\
+The crawl is that of --crawl, else SUITE_CRAWL_NAME, else the only one in that Redis.
+`scrapy frontier VERB -j redis://...` acts on a crawl: pause, block, add, ...
+
+`scrapy cluster VERB --help` has the options of a verb, and examples.
+
+Exit codes: 0 done, 1 the answer is no (see the verb), 2 wrong usage, or no such Redis, crawl or
+agent, 3 no answer in time."""
+
 
 class Command(base.VerbCommand):
     """See ``scrapy cluster --help``."""
@@ -52,9 +61,7 @@ class Command(base.VerbCommand):
 
     def about(self) -> str:
         """See `VerbCommand`."""
-        from scrapy_spider_suite.commands.cluster_arguments import ABOUT
-
-        return ABOUT
+        return _ABOUT
 
     def job_of(self, verb: Verb, opts: argparse.Namespace) -> str | None:
         """The Redis of the crawl, if one is named."""

@@ -21,15 +21,6 @@ from scrapy_spider_suite.operate.verb import (
 )
 from scrapy_spider_suite.urls.normalize import normalize
 
-ABOUT = """\
-The crawl is that of --crawl, else SUITE_CRAWL_NAME, else the only one in that Redis.
-`scrapy frontier VERB -j redis://...` acts on a crawl: pause, block, add, ...
-
-`scrapy cluster VERB --help` has the options of a verb, and examples.
-
-Exit codes: 0 done, 1 the answer is no (see the verb), 2 wrong usage, or no such Redis, crawl or
-agent, 3 no answer in time."""
-
 _AGENTS_MAX = 64
 
 

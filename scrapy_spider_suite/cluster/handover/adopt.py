@@ -39,11 +39,8 @@ from scrapy_spider_suite.urls.hosts import host_of_any
 
 logger = logging.getLogger(__name__)
 
-PATIENCE: Final = 120.0
-"""Seconds without progress after which an adoption fails."""
-
-PACKED_URLS: Final = 200_000
-"""URLs of a file made of packs."""
+PATIENCE: Final = 120.0  # seconds without progress after which an adoption fails
+PACKED_URLS: Final = 200_000  # URLs of a file made of packs
 
 _CALLED_OFF: Final = "sent_called_off"
 _BEAT: Final = 1.0

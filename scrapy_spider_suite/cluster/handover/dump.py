@@ -53,14 +53,11 @@ from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of
 
 DUMPED: Final = b"g"
-ROWS: Final = 100
-"""Rows of a portion: some milliseconds."""
-PIECE: Final = 1 << 17
-"""Fingerprints compared with rows at a time: 2 MiB."""
+ROWS: Final = 100  # rows of a portion: some milliseconds
+PIECE: Final = 1 << 17  # fingerprints compared with rows at a time: 2 MiB
 REQUEST_KEY: Final = b"\xff"
 """Begins, behind the host's key, the state keys of requests known by fingerprint."""
-PLAN: Final = b"p"
-"""Begins the key of a revisit plan."""
+PLAN: Final = b"p"  # begins the key of a revisit plan
 
 _RANGES: Final = 50
 _PRINTS: Final = 1 << 10  # fingerprints of an item

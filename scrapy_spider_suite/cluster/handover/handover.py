@@ -54,18 +54,10 @@ from scrapy_spider_suite.runtime.text import counted
 FILE_URLS: Final = 50_000
 """URLs of a file, unless one unit has more: bounds standstill of hosts and disk use."""
 
-MAX_PASSES: Final = 8
-"""Most files for all units where each file takes a pass over the store."""
-
-SILENCE: Final = 30.0
-"""Seconds without progress after which a file is called off."""
-
-MAX_TRIES: Final = 5
-"""Failed writes of the store after which a file is postponed."""
-
-MAX_POSTPONED: Final = 4
-"""Postponed files, each on this disk, after which no others are accepted."""
-
+MAX_PASSES: Final = 8  # most files for all units where each file takes a pass over the store
+SILENCE: Final = 30.0  # seconds without progress after which a file is called off
+MAX_TRIES: Final = 5  # failed writes of the store after which a file is postponed
+MAX_POSTPONED: Final = 4  # postponed files, each on this disk, after which no others are accepted
 _CHECK: Final = 1.0  # seconds between two checks: for due hand-overs, and of a file under way
 _FIRST, _MOST = 2.0, 60.0  # seconds until a failed receiver is tried again: at first, and at most
 
@@ -220,7 +212,7 @@ class Handover:
                 row, part = self._ownership.record(number), self._portion(mask)
                 label = self._label(secrets.token_hex(8), "" if row is None else row.name, part)
                 outgoing = OutgoingFile(label, self._folder / label.file_id, number, part)
-                task = asyncio.get_running_loop().create_task(self._send_or_wait(outgoing))
+                task = asyncio.get_running_loop().create_task(self._send(outgoing))
                 task.add_done_callback(lambda done: self.poke())
                 self._tasks[number] = task
 
@@ -277,26 +269,24 @@ class Handover:
 
     # One file
 
-    async def _send_or_wait(self, outgoing: OutgoingFile) -> None:
+    async def _send(self, outgoing: OutgoingFile) -> None:
+        """Pack, send and settle one file; if it is called off, its receiver has to wait."""
         number = outgoing.number
-        if await self._send(outgoing):
-            self._waits.pop(number, None)
-        else:
-            wait = min(_MOST, 2 * self._waits.get(number, (0.0, _FIRST / 2))[1])
-            self._waits[number] = time.monotonic() + wait, wait
-
-    async def _send(self, outgoing: OutgoingFile) -> bool:
-        """Pack, send and settle one file; False: called off, or impossible now."""
         self._open.append(outgoing)
         try:
             self._context.hold_back(outgoing.mask)
             stored = await self._pack(outgoing) and await self._deliver(outgoing)
-            return await self._settle(outgoing, stored=stored)
+            done = await self._settle(outgoing, stored=stored)
         except BaseException:  # a task that is cancelled, most of all
             self._dropped |= outgoing.mask
             raise
         finally:
             self._open.remove(outgoing)
+        if done:
+            self._waits.pop(number, None)
+        else:
+            wait = min(_MOST, 2 * self._waits.get(number, (0.0, _FIRST / 2))[1])
+            self._waits[number] = time.monotonic() + wait, wait
 
     def _is_wanted(self, outgoing: OutgoingFile) -> bool:
         """Whether the receiver still owns units of the file, and it is complete."""

@@ -34,18 +34,10 @@ Steps = Generator[bool, None, None]
 Clock = Callable[[], tuple[float, float]]
 """Returns the time of the frontier, and wall time."""
 
-MAPPING: Final = "handover"
-"""The mapping of a store that lists dumps and progress of loads."""
-
-WAIT: Final = 0.05
-"""Seconds until waiting work is tried again."""
-
-BACKLOG: Final = 2_000
-"""Operations on the store after which they are written."""
-
-RETRY: Final = 1.0
-"""Seconds until a store that failed to write is tried again."""
-
+MAPPING: Final = "handover"  # the mapping of a store that lists dumps and progress of loads
+WAIT: Final = 0.05  # seconds until waiting work is tried again
+BACKLOG: Final = 2_000  # operations on the store after which they are written
+RETRY: Final = 1.0  # seconds until a store that failed to write is tried again
 _ROWS: Final = 10  # rows of links checked in a step
 _AT_ONCE: Final = 0.004  # seconds for which a step itself waits for a thread
 

@@ -47,8 +47,7 @@ from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.runtime.tasks import WarnOnce
 
 MAGIC: Final = b"SUITE-H\1"
-CHUNK: Final = 1 << 16
-"""Bytes of items, decompressed, at which a chunk is full."""
+CHUNK: Final = 1 << 16  # bytes of items, decompressed, at which a chunk is full
 RAW_MAX: Final = 64 << 20
 """Most bytes of a chunk, decompressed: a chunk, and one request of a spider."""
 
@@ -228,9 +227,6 @@ class UnitSet:
         self.slots = isinstance(assignment, Ring)
         self._unit = assignment.unit
 
-    def __repr__(self) -> str:
-        return f"<Units: {len(self.numbers):,}>"
-
     def has_host(self, host: str) -> bool:
         """Whether URLs of *host* lie, or may lie, here."""
         return not self.by_host or self._unit(host, f"https://{host}/") in self.numbers
@@ -262,8 +258,7 @@ def unpack_units(data: bytes) -> Mask:
     return np.unpackbits(np.frombuffer(data, np.uint8)).astype(np.bool_)
 
 
-PIECE: Final = 1 << 16
-"""Bytes sent at a time."""
+PIECE: Final = 1 << 16  # bytes sent at a time
 
 RESERVE: Final = 64 << 20
 """Bytes of a disk that stay free, besides the size of the file, which is merged."""
@@ -299,22 +294,6 @@ class FileCounters(RefusalCounters):
     bad: int = 0
 
 
-class Throttle:
-    """Limits output to *rate* bytes a second; 0: unlimited."""
-
-    def __init__(self, rate: float) -> None:
-        self.rate = rate
-        self._free = 0.0
-
-    def wait(self, size: int, now: float) -> float:
-        """Return the seconds to wait at *now* before *size* bytes go, and count the bytes."""
-        if not self.rate:
-            return 0.0
-        begin = max(now, self._free)
-        self._free = begin + size / self.rate
-        return begin - now
-
-
 class FileTransport(ABC):
     """Sends and receives several files; used in the thread of one event loop.
 
@@ -323,6 +302,7 @@ class FileTransport(ABC):
 
     Attributes:
         address: where other agents send files, once started; for the member's record.
+        rate: most bytes a second that go out; 0: unlimited.
         signs: signs of life of receivers at work.
     """
 
@@ -330,7 +310,7 @@ class FileTransport(ABC):
 
     def __init__(self, rate: float) -> None:
         self.counters = FileCounters()
-        self.throttle = Throttle(rate)
+        self.rate, self._free_at = rate, 0.0
         self.address = ""
         self.signs = 0
         self._sent: Counter[str] = Counter()
@@ -359,6 +339,14 @@ class FileTransport(ABC):
         """Return the bytes of the file that have gone out, until it is withdrawn."""
         return self._sent[label.file_id]
 
+    def seconds_to_wait(self, size: int, now: float) -> float:
+        """Return the seconds to wait at *now* before *size* bytes go, and count the bytes."""
+        if not self.rate:
+            return 0.0
+        begin = max(now, self._free_at)
+        self._free_at = begin + size / self.rate
+        return begin - now
+
     def count_sent(self, label: HandoverLabel, at: int, size: int) -> None:
         self.counters.bytes_out += size
         self._sent[label.file_id] = max(self._sent[label.file_id], at + size)
@@ -371,7 +359,7 @@ class FileTransport(ABC):
         loop = asyncio.get_running_loop()
         while at < size:
             portion = min(most, size - at)
-            await asyncio.sleep(self.throttle.wait(portion, loop.time()))
+            await asyncio.sleep(self.seconds_to_wait(portion, loop.time()))
             yield at, portion
             self.count_sent(label, at, portion)
             at += portion

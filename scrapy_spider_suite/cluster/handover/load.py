@@ -199,13 +199,6 @@ _END: Final = -1
 _MOST_DROPS: Final = 1 << 31  # exclusive bound of a host's drops, a count of four bytes
 
 
-def _check_record(record: HostRecord) -> None:
-    sane = record.next_fetch <= NEVER and 0.0 <= record.crawl_delay < LATEST
-    numbers = (record.pending, record.done, record.failed, record.attempts)
-    if not sane or max(numbers) > COUNT_MAX:
-        raise ValueError("a host's row with numbers beyond all bounds")
-
-
 def _check_kept(host: str, name: str, key: bytes, value: bytes) -> None:
     part = kind_of_row(name, key, host)
     if part is None or type(value) is not bytes:
@@ -256,7 +249,7 @@ class HostLoad:
                 yield from self._conflicts.decide(self._place(0).since)
                 if self._store.sieve is not None:
                     yield from self._finish_fingerprints(reader, self._store.sieve)
-            self._note(LoadPosition(_END, 0))
+            self._kv.put(self._key, msgpack.packb(LoadPosition(_END, 0)))
             self._context.flush()
 
     def _place(self, first: int) -> LoadPosition:
@@ -269,9 +262,6 @@ class HostLoad:
             raise JobDamagedError(
                 f"how far a hand-over file is merged cannot be read ({error})"
             ) from error
-
-    def _note(self, place: LoadPosition) -> None:
-        self._kv.put(self._key, msgpack.packb(place))
 
     # Checking
 
@@ -303,7 +293,11 @@ class HostLoad:
         if not isinstance(host, str) or "\0" in host or not self._units.has_host(host):
             raise ValueError(f"{str(host)[:100]!r} is no host of what was to be handed over")
         if kind == ItemKind.HOST:
-            _check_record(HostRecord.from_bytes(*rest))
+            record = HostRecord.from_bytes(*rest)
+            sane = record.next_fetch <= NEVER and 0.0 <= record.crawl_delay < LATEST
+            counts = (record.pending, record.done, record.failed, record.attempts)
+            if not sane or max(counts) > COUNT_MAX:
+                raise ValueError("a host's row with numbers beyond all bounds")
         elif kind == ItemKind.ROW:
             row, state, last = rest
             if UrlState.from_bytes(state).state is not State.PENDING or type(last) is not bool:
@@ -366,7 +360,7 @@ class HostLoad:
             if place.items >= len(items):
                 place = place._replace(at=end, items=0)
                 items, end = reader.chunk(end)
-            self._note(place)
+            self._kv.put(self._key, msgpack.packb(place))
             yield False
 
     def _merge_item(self, item: Item) -> None:

@@ -123,8 +123,7 @@ def _cookies(mine: bytes | None, theirs: bytes) -> bytes | None:
     return packed if packed != mine else None
 
 
-COOKIES: Final = b"host\0"
-"""Prefix of the cookie rows that go."""
+COOKIES: Final = b"host\0"  # prefix of the cookie rows that go
 
 TRANSFERRED: Final = {
     "cookies": (RowKind(KeyedBy.DOMAIN, _cookies, COOKIES),),

@@ -75,8 +75,7 @@ def _entries(answer: Any) -> Iterator[StreamEntry]:
 FIRST_PAUSE, MOST_PAUSE = 0.25, 10.0
 """Seconds until a refused message is offered again: at first, and at most."""
 
-MOST_CHECK: Final = 600.0
-"""Most seconds between two checks of a message in an inbox."""
+MOST_CHECK: Final = 600.0  # most seconds between two checks of a message in an inbox
 
 
 @dataclass(slots=True, eq=False)
@@ -141,14 +140,9 @@ class SendQueue:
         return len(self._posts.pop(to, ()))
 
 
-BOUNDS: Final = MessageLimits(48 << 10, 1 << 20, 1 << 20)
-"""Messages of some 1,500 URLs."""
-
-BATCH: Final = 16
-"""Messages put into inboxes by one call."""
-
-RECEIPTS: Final = 200
-"""Receipts sent, or read, by one call."""
+BOUNDS: Final = MessageLimits(48 << 10, 1 << 20, 1 << 20)  # messages of some 1,500 URLs
+BATCH: Final = 16  # messages put into inboxes by one call
+RECEIPTS: Final = 200  # receipts sent, or read, by one call
 
 RECEIPTS_MAX: Final = 10_000
 

@@ -43,17 +43,10 @@ from scrapy_spider_suite.runtime.text import printable
 
 logger = logging.getLogger(__name__)
 
-POLL: Final = 1.0
-"""Seconds between two looks for files."""
-
-SILENCE: Final = 60.0
-"""Seconds after which a silent receiver counts as away."""
-
-AGAIN: Final = 60.0
-"""Most seconds until a failed file is tried again."""
-
-OLD: Final = 7 * 86_400.0
-"""Seconds after which left-overs are removed."""
+POLL: Final = 1.0  # seconds between two looks for files
+SILENCE: Final = 60.0  # seconds after which a silent receiver counts as away
+AGAIN: Final = 60.0  # most seconds until a failed file is tried again
+OLD: Final = 7 * 86_400.0  # seconds after which left-overs are removed
 
 _PART, _WHOLE, _TAKING, _KEPT, _REFUSED = ".part", ".handover", ".taking", ".kept", ".refused"
 _TEXT: Final = 1_000
@@ -64,7 +57,7 @@ class FolderTransport(FileTransport):
     """A `FileTransport` of the agent *name* over the shared *folder*.
 
     Args:
-        rate: see `Throttle`.
+        rate: see `FileTransport`.
         poll: seconds between two looks for files.
     """
 
@@ -85,10 +78,8 @@ class FolderTransport(FileTransport):
         await asyncio.to_thread(self._own.mkdir, parents=True, exist_ok=True)
         await asyncio.to_thread(_remove_old, self._own)
         self.inbox = inbox
-        self._tasks = [
-            logged_task(self._receive_all(), "hand-overs"),
-            logged_task(self._touch_all(), "hand-overs"),
-        ]  # fmt: skip
+        loops = self._receive_all(), self._touch_all()
+        self._tasks = [logged_task(loop, "hand-overs") for loop in loops]
 
     async def close(self) -> None:
         tasks, self._tasks = self._tasks, []

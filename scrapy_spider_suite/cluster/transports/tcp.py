@@ -58,14 +58,9 @@ T = TypeVar("T")
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 MAGIC: Final = b"SUITE-C\1"
-FRAME_MAX: Final = 1 << 17
-"""Bytes of a body."""
-
-SILENCE: Final = 30.0
-"""Seconds without a byte after which a connection counts as cut."""
-
-HANDSHAKE_SECONDS: Final = 10.0
-"""Seconds for the proofs."""
+FRAME_MAX: Final = 1 << 17  # bytes of a body
+SILENCE: Final = 30.0  # seconds without a byte after which a connection counts as cut
+HANDSHAKE_SECONDS: Final = 10.0  # seconds for the proofs
 
 _DRAW: Final = 32
 _PROOF: Final = 32
@@ -192,8 +187,7 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
         raise WireError("broken", error.strerror or str(error)) from error
 
 
-AGAIN: Final = 60.0
-"""Seconds until a failed file is merged again, unless it is offered before."""
+AGAIN: Final = 60.0  # seconds until a failed file is merged again, unless it is offered before
 
 _WHOLE = ".handover"
 
@@ -265,9 +259,7 @@ class Spool:
             del self._merges[file_id]
 
 
-MOST: Final = 64
-"""Connections of proved agents, and as many unproved ones."""
-
+MOST: Final = 64  # connections of proved agents, and as many unproved ones
 _BUSY: Final = 5.0  # seconds between two signs of life of a receiver at work
 _AT: Final = struct.Struct(">Q")
 _PART: Final = ".part"

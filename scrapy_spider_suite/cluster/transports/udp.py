@@ -96,7 +96,7 @@ class UdpPeers:
         if self._replies:
             return 0.0
         times = [outgoing.wake() for outgoing in self._to.values()]
-        times += [incoming.wake() for incoming in self._from.values()]
+        times += [incoming.report_at for incoming in self._from.values()]
         return min((time for time in times if time is not None), default=None)
 
     def due(self, now: float) -> list[tuple[str, bytes]]:
@@ -157,7 +157,7 @@ class UdpPeers:
             case PacketKind.MESSAGE:
                 self._message(name, packet, now)
             case PacketKind.UNLISTED:
-                if self._to[name].calls(packet):  # otherwise it was said to an earlier process
+                if packet.call == self._to[name].call:  # not to an earlier process
                     self._unlisted(name)
 
     def _message(self, name: str, packet: Packet, now: float) -> None:
@@ -181,14 +181,9 @@ class UdpPeers:
         self._once.say(kind, f"refused {why}")
 
 
-WINDOW: Final = 512
-"""Messages under way to one receiver: 0.7 MB."""
-
-BUFFER: Final = 1 << 20
-"""Bytes of the socket's buffers."""
-
-LOOK: Final = 5.0
-"""Seconds without an answer after which an address is looked up again."""
+WINDOW: Final = 512  # messages under way to one receiver: 0.7 MB
+BUFFER: Final = 1 << 20  # bytes of the socket's buffers
+LOOK: Final = 5.0  # seconds without an answer after which an address is looked up again
 
 
 def parse_agents(texts: Iterable[str]) -> dict[str, Endpoint]:

@@ -53,14 +53,12 @@ _REPORT: Final = struct.Struct(">QQH")
 _MAC: Final = 16
 _PURPOSE: Final = b"suite messages 1"
 
-OVERHEAD: Final = _HEAD.size + _MAC
-"""Bytes of a datagram besides its body."""
+OVERHEAD: Final = _HEAD.size + _MAC  # bytes of a datagram besides its body
 
 COMMON_MAX: Final = 1_400
 """Bytes of a datagram of several rows: fits an Ethernet frame, also in a tunnel."""
 
-DATAGRAM_MAX: Final = 8_192
-"""Bytes of the largest datagram; longer ones are refused unread."""
+DATAGRAM_MAX: Final = 8_192  # bytes of the largest datagram; longer ones are refused unread
 
 
 class PacketKind(IntEnum):
@@ -203,14 +201,9 @@ def _bits(number: int) -> bytes:
     return number.to_bytes((number.bit_length() + 7) // 8, "little")
 
 
-REPORT_DELAY: Final = 0.01
-"""Seconds for which a report waits for more."""
-
-REPORT_MESSAGES: Final = 8
-"""Messages after which a report does not wait."""
-
-STALE_PAUSE: Final = 0.05
-"""Seconds between two answers to messages of ended connections."""
+REPORT_DELAY: Final = 0.01  # seconds for which a report waits for more
+REPORT_MESSAGES: Final = 8  # messages after which a report does not wait
+STALE_PAUSE: Final = 0.05  # seconds between two answers to messages of ended connections
 
 
 class PairReceiver:
@@ -227,7 +220,7 @@ class PairReceiver:
         self._heard, self._kept = NumberSet(), NumberSet()
         self._unkept: dict[Acknowledgement, list[int]] = {}
         self._unreported = 0
-        self._report_at: float | None = None
+        self.report_at: float | None = None
 
     def hello(self, packet: Packet) -> Packet:
         answer = self._answer if packet.call == self._call else self._answer_to(packet.call)
@@ -276,42 +269,31 @@ class PairReceiver:
             self._report_by(now + REPORT_DELAY)
         return bool(numbers)
 
-    def wake(self) -> float | None:
-        return self._report_at
-
     def due(self, now: float) -> list[Packet]:
-        if self._report_at is None or now < self._report_at:
+        if self.report_at is None or now < self.report_at:
             return []
-        self._report_at = None
+        self.report_at = None
         self._unreported = 0
         body = ReceiptReport(self._heard, self._kept).pack()
         return [Packet(PacketKind.REPORT, self._call, self._answer, 0, body)]
 
     def _report_by(self, when: float) -> None:
-        self._report_at = when if self._report_at is None else min(when, self._report_at)
+        self.report_at = when if self.report_at is None else min(when, self.report_at)
 
     def _answer_to(self, call: bytes) -> bytes:
         text = call + self._connections.to_bytes(8, "big")
         return blake2b(text, key=self._secret, digest_size=8).digest()
 
 
-FIRST_WAIT: Final = 0.25
-"""Seconds until a resend while the round trip is unknown."""
-
-LEAST_WAIT: Final = 0.2
-"""Least seconds until a resend: a busy loop may be late by that."""
-
-MOST_WAIT: Final = 10.0
-"""Most seconds until a resend: how late a returned receiver is noticed."""
+FIRST_WAIT: Final = 0.25  # seconds until a resend while the round trip is unknown
+LEAST_WAIT: Final = 0.2  # least seconds until a resend: a busy loop may be late by that
+MOST_WAIT: Final = 10.0  # most seconds until a resend: how late a returned receiver is noticed
 
 FIRST_PROBE, MOST_PROBE = 2.0, 30.0
 """Seconds without news until an arrived message is sent again, to get a report."""
 
-REORDERED: Final = 3
-"""Later arrivals after which a message counts as lost."""
-
-FIRST_BURST, LEAST_BURST = 16.0, 2.0
-"""Unheard messages at first, and at least."""
+REORDERED: Final = 3  # later arrivals after which a message counts as lost
+FIRST_BURST, LEAST_BURST = 16.0, 2.0  # unheard messages at first, and at least
 
 
 @dataclass(slots=True, eq=False)
@@ -360,7 +342,7 @@ class PairSender:
         self._begin()
 
     def _begin(self) -> None:
-        self._call = self._draw(8)
+        self.call = self._draw(8)
         self._answer = NONE
         self._waiting = deque(self._messages.values())
         for flight in self._waiting:
@@ -374,9 +356,6 @@ class PairSender:
         self._calm = 0.0  # until then further losses are those that the burst was halved for
         self._probe = FIRST_PROBE
         self._timer = 0.0  # when to say HELLO, or to probe
-
-    def calls(self, packet: Packet) -> bool:
-        return packet.call == self._call
 
     def room(self) -> int:
         return self._window - len(self._messages)
@@ -413,7 +392,7 @@ class PairSender:
                 return []
             self._timer = now + self._wait.seconds
             self._wait.fruitless()
-            return [Packet(PacketKind.HELLO, self._call)]
+            return [Packet(PacketKind.HELLO, self.call)]
         wait = self._wait.seconds
         if lost := [flight for flight in self._unheard.values() if flight.sent + wait <= now]:
             self._resend(lost, now)
@@ -432,7 +411,7 @@ class PairSender:
         return packets
 
     def welcome(self, packet: Packet) -> None:
-        if packet.call == self._call and self._answer == NONE:
+        if packet.call == self.call and self._answer == NONE:
             self._answer = packet.answer
             self._wait.news()
 
@@ -442,14 +421,14 @@ class PairSender:
 
     def stale(self, packet: Packet) -> None:
         """The receiver does not know the connection: begin another one."""
-        if (packet.call, packet.answer) == (self._call, self._answer) != (self._call, NONE):
+        if (packet.call, packet.answer) == (self.call, self._answer) != (self.call, NONE):
             self._counters.remade += 1
             self._begin()
 
     def report(self, packet: Packet, now: float) -> list[PackedMessage]:
         """Take a report; return and forget the kept messages. Raises `WireError`."""
         report = ReceiptReport.unpack(packet.body)
-        if (packet.call, packet.answer) != (self._call, self._answer):
+        if (packet.call, packet.answer) != (self.call, self._answer):
             return []
         self._hear(report.heard, now)
         until = now - 1.25 * self._wait.trip
@@ -481,7 +460,7 @@ class PairSender:
         flight.sent = now
         flight.tries += 1
         return Packet(
-            PacketKind.MESSAGE, self._call, self._answer, flight.number, flight.message.data
+            PacketKind.MESSAGE, self.call, self._answer, flight.number, flight.message.data
         )
 
     def _resend(self, lost: list[InFlight], now: float) -> None:

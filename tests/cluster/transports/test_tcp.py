@@ -15,7 +15,6 @@ from support.file_transport_contract import Box, FileTransportContract, insist, 
 from scrapy_spider_suite.cluster.handover.handover_file import (
     FileTransport,
     HandoverLabel,
-    Throttle,
     quoted_name,
 )
 from scrapy_spider_suite.cluster.messages import WireError, derive_secret
@@ -331,11 +330,12 @@ def test_a_receiver_at_work_says_so(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def test_a_rate_is_kept() -> None:
+def test_a_rate_is_kept(tmp_path: Path) -> None:
     """Whatever goes out together."""
-    throttle = Throttle(1_000.0)
-    assert throttle.wait(500, 10.0) == 0.0
-    assert throttle.wait(500, 10.0) == pytest.approx(0.5)
-    assert throttle.wait(500, 10.2) == pytest.approx(0.8)
-    assert throttle.wait(500, 99.0) == 0.0
-    assert Throttle(0).wait(1 << 40, 0.0) == 0.0
+    transport = TcpTransport("127.0.0.1", 0, KEY, tmp_path, 1_000.0)
+    assert transport.seconds_to_wait(500, 10.0) == 0.0
+    assert transport.seconds_to_wait(500, 10.0) == pytest.approx(0.5)
+    assert transport.seconds_to_wait(500, 10.2) == pytest.approx(0.8)
+    assert transport.seconds_to_wait(500, 99.0) == 0.0
+    transport.rate = 0.0
+    assert transport.seconds_to_wait(1 << 40, 0.0) == 0.0
