@@ -48,6 +48,10 @@ from scrapy_spider_suite.store.revisit_plans import RevisitPlan
 from scrapy_spider_suite.store.rows import COUNT_MAX, HostRecord, UrlState, unpack_row
 from scrapy_spider_suite.store.seen_index import DONE_200, SieveIndex
 
+_LOADED: Final = b"t"
+_RANK: Final = {State.PENDING: 0, State.FAILED: 1, State.DONE: 2}
+_END: Final = -1
+_MOST_DROPS: Final = 1 << 31  # exclusive bound of a host's drops, a count of four bytes
 _CONFLICT: Final = b"d"
 _UNTIL: Final = struct.Struct(">Q")
 _ROW, _FORCED, _REPLACES, _STATE = b"r", b"a", b"i", b"s"
@@ -191,12 +195,6 @@ def write_state(context: HandoverContext, host: str, key: bytes, theirs: UrlStat
 
 def _digest(entry: Entry) -> bytes:
     return xxhash.xxh3_64_digest(entry.payload or b"")
-
-
-_LOADED: Final = b"t"
-_RANK: Final = {State.PENDING: 0, State.FAILED: 1, State.DONE: 2}
-_END: Final = -1
-_MOST_DROPS: Final = 1 << 31  # exclusive bound of a host's drops, a count of four bytes
 
 
 def _check_kept(host: str, name: str, key: bytes, value: bytes) -> None:
