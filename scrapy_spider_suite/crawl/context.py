@@ -23,9 +23,8 @@ from scrapy_spider_suite.crawl.crawl_policy import (
     make_window,
 )
 from scrapy_spider_suite.crawl.filters import get_filters
-from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
 from scrapy_spider_suite.crawl.queue.leases import Lease
-from scrapy_spider_suite.crawl.queue.parts import QueueOptions
 from scrapy_spider_suite.crawl.requests import Translator
 from scrapy_spider_suite.crawl.robots import RobotsService
 from scrapy_spider_suite.errors import StoreWriteError

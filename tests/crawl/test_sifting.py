@@ -12,8 +12,7 @@ import pytest
 from support.virtual_crawl import WALL, entry
 
 from scrapy_spider_suite.crawl.maintenance import Maintenance, SieveFlusher
-from scrapy_spider_suite.crawl.queue.frontier import Frontier
-from scrapy_spider_suite.crawl.queue.parts import QueueOptions
+from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from support.virtual_crawl import entry
 
-from scrapy_spider_suite.crawl.queue.frontier import Frontier
-from scrapy_spider_suite.crawl.queue.parts import QueueOptions
+from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace

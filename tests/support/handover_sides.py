@@ -15,8 +15,7 @@ from scrapy_spider_suite.cluster.handover.handover_context import HandoverContex
 from scrapy_spider_suite.cluster.handover.handover_file import HandoverLabel, UnitSet, pack_units
 from scrapy_spider_suite.cluster.handover.load import HostLoad
 from scrapy_spider_suite.cluster.ownership import Ownership
-from scrapy_spider_suite.crawl.queue.frontier import Frontier
-from scrapy_spider_suite.crawl.queue.parts import QueueOptions
+from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
 from scrapy_spider_suite.frontier.entries import UNITS, Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.store.counters import Counters, wrong_rows

@@ -15,9 +15,8 @@ from pathlib import Path
 from random import Random
 
 from scrapy_spider_suite.cluster.routing import OwnerRouter
-from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
 from scrapy_spider_suite.crawl.queue.leases import Lease
-from scrapy_spider_suite.crawl.queue.parts import QueueOptions
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, Entry, Order, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy

@@ -22,8 +22,8 @@ from scrapy_spider_suite.store.unread_pages import PageDemand, UnreadPage, Unrea
 from scrapy_spider_suite.urls.normalize import host_of
 
 if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.queue.frontier import Frontier
     from scrapy_spider_suite.crawl.queue.leases import Lease
-    from scrapy_spider_suite.crawl.queue.parts import QueueParts
 
 
 class Router(Protocol):
@@ -54,17 +54,17 @@ class RetryFailed:
         retried: URLs that were made pending so.
     """
 
-    def __init__(self, parts: QueueParts) -> None:
+    def __init__(self, frontier: Frontier) -> None:
         self.retried = 0
-        self._parts = parts
+        self._frontier = frontier
 
     @property
     def by_age(self) -> bool:
         """Whether age alone makes a failed URL due, so that no cache may decide."""
-        return bool(self._parts.policy.retry_failed_after)
+        return bool(self._frontier.policy.retry_failed_after)
 
     def due(self, identity: bytes, wall: float) -> UrlState | None:
-        policy = self._parts.policy
+        policy = self._frontier.policy
         after = policy.retry_failed_after
         if not after:
             return None
@@ -73,30 +73,32 @@ class RetryFailed:
             return None
         return state if state.event in policy.retry_failed else None
 
-    def freed(self, identity: bytes, url: str, host: str) -> UrlState | None:
-        if not self._parts.traps.frees(url, host):
+    def released(self, identity: bytes, url: str, host: str) -> UrlState | None:
+        """The state of a URL that failed in a trap which turned out to be none."""
+        traps = self._frontier.traps
+        if host not in traps.reopened or traps.closed(url, host) is not None:
             return None
         state = self._failed(identity)
         return state if state is not None and state.event is Event.TRAP else None
 
     def _failed(self, identity: bytes) -> UrlState | None:
-        data = self._parts.store.state(identity)
+        data = self._frontier.store.state(identity)
         state = None if data is None else UrlState.from_bytes(data)
         return state if state is not None and state.state is State.FAILED else None
 
     def retry(self, entry: Entry, wall: float) -> bool:
         """Make the known *entry* new again; False if it is not due. Revives its host, if needed."""
         state = self.due(entry.identity, wall)
-        state = state or self.freed(entry.identity, entry.url, entry.host)
+        state = state or self.released(entry.identity, entry.url, entry.host)
         if state is None:
             return False
-        parts = self._parts
-        record = parts.residents.records.touch(entry.host)
+        frontier = self._frontier
+        record = frontier.residents.records.touch(entry.host)
         if record.dead == state.event == Event.HOST_DEAD:
-            parts.health.revive(entry.host, record)
-        if parts.refusal(entry.host, record) is not None:
+            frontier.health.revive(entry.host, record)
+        if frontier.refusal(entry.host, record) is not None:
             return False
-        parts.states.uncount(entry.host, record, state)
+        frontier.states.uncount(entry.host, record, state)
         self.retried += 1
         return True
 
@@ -118,14 +120,11 @@ class StoredPageLinks:
         counting: counts each page; a page whose links come later when they are read.
     """
 
-    def __init__(self, parts: QueueParts, admission: Admission) -> None:
+    def __init__(self, frontier: Frontier) -> None:
         self.counting: PageCounter | None = None
-        self._store = parts.store
-        self._records = parts.residents.records
-        self._states = parts.states
-        self._admission = admission
-        self.waiting = UnreadPages(parts.store, parts.counters)
-        self.demand = PageDemand(self.waiting, self._records.left)
+        self._frontier = frontier
+        self.waiting = UnreadPages(frontier.store, frontier.counters)
+        self.demand = PageDemand(self.waiting, frontier.residents.records.left)
 
     def concluded(self, lease: Lease, event: Event) -> None:
         place = b""
@@ -140,17 +139,17 @@ class StoredPageLinks:
 
     def finish(self, page: UnreadPage, lease: Lease, now: float) -> bool:
         """Admit the links of *lease*, made for *page*; False if the page was dropped."""
-        here = page in self.waiting
+        here, admission = page in self.waiting, self._frontier.admission
         if here:
             children = (each.host for each in lease.children)
             self.demand.reading(page, chain(map(host_of, lease.links), children))
             # The links come first: there may be so many that a batch is written in between.
-            self._admission.spill(lease, now)
+            admission.spill(lease, now)
             if self.counting is not None:
                 self.counting.concluded(lease, Event.SUCCESS)
             self.waiting.remove(page)
         self.demand.finish(page)
-        self._admission.relieve()
+        admission.relieve()
         return here
 
     def give_up(
@@ -160,18 +159,18 @@ class StoredPageLinks:
 
         With a *lease* the page is counted. False if the page was dropped meanwhile.
         """
-        here = self.waiting.remove(page)
+        here, frontier = self.waiting.remove(page), self._frontier
         if here and lease is not None and self.counting is not None:
             self.counting.concluded(lease, event)
         self.demand.finish(page)
-        data = self._store.state(page.entry.identity) if here else None
+        data = frontier.store.state(page.entry.identity) if here else None
         if data is not None:
             state, entry = UrlState.from_bytes(data), page.entry
             if state.state is State.DONE and state.event is not event:
-                record = self._records.touch(entry.host)
-                self._states.uncount(entry.host, record, state)
-                self._states.conclude(entry, record, event, state.status, wall)
-                self._records.save()
+                record = frontier.residents.records.touch(entry.host)
+                frontier.states.uncount(entry.host, record, state)
+                frontier.states.conclude(entry, record, event, state.status, wall)
+                frontier.residents.records.save()
         return here
 
     def save(self) -> None:
@@ -195,14 +194,13 @@ class Admission:
         retry_failed: gives known URLs a second try.
     """
 
-    def __init__(self, parts: QueueParts) -> None:
+    def __init__(self, frontier: Frontier) -> None:
         self.router: Router | None = None
-        self.retry_failed = RetryFailed(parts)
-        self._parts = parts
-        self._store = parts.store
-        self._records = parts.residents.records
-        self._states = parts.states
-        self._traps = parts.traps
+        self.retry_failed = RetryFailed(frontier)
+        self._frontier = frontier
+        self._store = frontier.store
+        self._records = frontier.residents.records
+        self._states = frontier.states
 
     def schedule(
         self, entries: Iterable[Entry], now: float, *, given: bool = False, came: bool = False
@@ -247,21 +245,20 @@ class Admission:
         queue = self._states.sieve_queue
         if queue is None:
             return
-        if freed := self._freed(keys):
-            queue.offer(origin, list(freed), anyway=True)
-            keys = [key for key in keys if key not in freed]
+        if released := self._released(keys):
+            queue.offer(origin, list(released), anyway=True)
+            keys = [key for key in keys if key not in released]
         queue.offer(origin, keys, anyway=self.retry_failed.by_age)
 
-    def _freed(self, keys: list[bytes]) -> dict[bytes, None]:
-        """The state keys of links that failed in a trap which was none: the cache knows them, and
-        they are wanted all the same."""
-        if not self._traps.reopened:
+    def _released(self, keys: list[bytes]) -> dict[bytes, None]:
+        # The cache knows these links, and they are wanted all the same.
+        if not self._frontier.traps.reopened:
             return {}
-        freed = self.retry_failed.freed
-        return dict.fromkeys(key for key in keys if freed(key, url_of(key), host_of_state_key(key)))
+        found = self.retry_failed.released
+        return dict.fromkeys(key for key in keys if found(key, url_of(key), host_of_state_key(key)))
 
     def _admit_unless_known(self, entry: Entry, now: float) -> bool:
-        wall = self._parts.wall(now)
+        wall = self._frontier.wall(now)
         taken = False
         if (
             not entry.flags & _DONT_FILTER
@@ -269,27 +266,27 @@ class Admission:
             and not self.retry_failed.retry(entry, wall)
         ):
             self._states.counters.filtered += 1
-            self._traps.note_known(entry.url)
+            self._frontier.traps.note_known(entry.url)
         else:
             taken = self._admit(entry, now, wall)
         if entry.seed_note:  # of a seed that is known already, too
             url_states.write_seed_note(self._store, entry)
             entry.seed_note = ""
         if not taken:
-            self._parts.release_holder(entry, now)
+            self._frontier.release_holder(entry, now)
         return taken
 
     def _admit(self, entry: Entry, now: float, wall: float) -> bool:
         record = self._records.touch(entry.host)
-        refusal = self._parts.refusal(entry.host, record)
+        refusal = self._frontier.refusal(entry.host, record)
         if entry.volatile and self.router is not None and not self.router.owns(entry):
             refusal = Event.ELSEWHERE
         if refusal is None:
             if record.entered is None:
                 record.entered = entry.depth
-            self._traps.admit(entry, record)
+            self._frontier.traps.admit(entry, record)
             self._states.add_pending(entry, record)
-            self._parts.residents.push(entry, record, now)
+            self._frontier.residents.push(entry, record, now)
             return True
         self._states.conclude(entry, record, refusal, 0, wall)
         return False
@@ -299,13 +296,13 @@ class Admission:
         queue = self._states.sieve_queue
         if queue is None or not isinstance(self._store, RocksStore):
             return
-        row, wall = self._store.row, self._parts.wall(now)
+        row, wall = self._store.row, self._frontier.wall(now)
 
         def take(entry: Entry, new: bool) -> None:
             known = not new or row(entry.identity) is not None
             if known and not self.retry_failed.retry(entry, wall):
                 self._states.counters.filtered += 1
-                self._traps.note_known(entry.url)
+                self._frontier.traps.note_known(entry.url)
             else:
                 self._admit(entry, now, wall)
 
@@ -348,11 +345,12 @@ class Admission:
         if lease.links:
             page, policy = lease.entry, lease.referrer_policy
             origin = LinkOrigin(page.depth + 1, page.url, referrer_policy=policy)
-            self._admit_links(origin, lease.take_links(), now)
+            links, lease.links = lease.links, []
+            self._admit_links(origin, links, now)
         lease.held_since = None
 
     def _admit_links(self, origin: LinkOrigin, urls: list[str], now: float) -> None:
-        """Admit the links of a page; no entry is made of a link that was met a moment ago."""
+        # No entry is made of a link that was met a moment ago.
         states, keys, by_age = self._states, keys_of(urls), self.retry_failed.by_age
         if self.router is not None:
             keys = self.router.own_links(origin, keys, anyway=by_age)
@@ -361,9 +359,9 @@ class Admission:
             self._offer(origin, keys)
             return
         if not by_age:
-            knows, freed = states.cache.knows, self._freed(keys)
+            knows, released = states.cache.knows, self._released(keys)
             pairs = zip(urls, keys, strict=True)
-            new = [url for url, key in pairs if key in freed or not knows(key)]
+            new = [url for url, key in pairs if key in released or not knows(key)]
             states.counters.filtered += len(urls) - len(new)
             urls = new
         depth, referrer, policy = origin.depth, origin.referrer, origin.referrer_policy
@@ -382,4 +380,4 @@ class Admission:
             self._records.save()
             # The caller's next flush meets the same fault, and deals with it.
             with suppress(StoreWriteError):
-                self._parts.flush()
+                self._frontier.flush()

@@ -16,9 +16,8 @@ from scrapy_spider_suite.store.seen_transfer import host_of_state_key
 from scrapy_spider_suite.store.url_states import SchemeGuesses
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.queue.admission import Admission, StoredPageLinks
-    from scrapy_spider_suite.crawl.queue.leases import Lease, Leases
-    from scrapy_spider_suite.crawl.queue.parts import QueueParts
+    from scrapy_spider_suite.crawl.queue.frontier import Frontier
+    from scrapy_spider_suite.crawl.queue.leases import Lease
 
 BEFORE_NEW: Final = 1 << 29
 """The priority of a revisit. Its number is limited when it becomes pending; after that it does
@@ -43,12 +42,12 @@ class RevisitPlanner:
         renewed: pages that this process made pending again.
     """
 
-    def __init__(self, parts: QueueParts, revisits: RevisitPlans) -> None:
+    def __init__(self, frontier: Frontier, revisits: RevisitPlans) -> None:
         self.revisits = revisits
         self.renewed = 0
-        self._parts = parts
-        self._records = parts.residents.records
-        parts.states.on_refused = self.missed
+        self._frontier = frontier
+        self._records = frontier.residents.records
+        frontier.states.on_refused = self.missed
 
     def __len__(self) -> int:
         return len(self.revisits)
@@ -87,7 +86,7 @@ class RevisitPlanner:
 
     def renew_due(self, limit: int, now: float) -> int:
         """Make up to *limit* pages that are due pending; return how many."""
-        wall = self._parts.wall(now)
+        wall = self._frontier.wall(now)
         return self._renew(self.revisits.pop_due(wall, limit) if limit else [], now)
 
     def renew_idle(self, limit: int, now: float, until: float | None = None) -> int:
@@ -104,7 +103,7 @@ class RevisitPlanner:
             here[host] -= 1
             return here[host] >= 0
 
-        until = self._parts.wall(now) if until is None else until
+        until = self._frontier.wall(now) if until is None else until
         return self._renew(self.revisits.pop_due_of(until, wanted, limit, _DUE_PORTION), now)
 
     def _renew(self, due: list[tuple[bytes, RevisitPlan]], now: float) -> int:
@@ -114,8 +113,8 @@ class RevisitPlanner:
         return renewed
 
     def _requeue(self, identity: bytes, plan: RevisitPlan, now: float) -> bool:
-        parts = self._parts
-        data = parts.store.state(identity)
+        frontier = self._frontier
+        data = frontier.store.state(identity)
         if data is None:  # nothing else knows of it
             self.revisits.forget(identity)
             return False
@@ -126,14 +125,11 @@ class RevisitPlanner:
         entry.priority = max(entry.priority, BEFORE_NEW)
         record = self._records.touch(entry.host)
         if record.dead:
-            parts.health.revive(entry.host, record)
-        parts.states.uncount(entry.host, record, state)
-        parts.states.add_pending(entry, record)
-        parts.residents.push(entry, record, now)
+            frontier.health.revive(entry.host, record)
+        frontier.states.uncount(entry.host, record, state)
+        frontier.states.add_pending(entry, record)
+        frontier.residents.push(entry, record, now)
         return True
-
-    def save(self) -> None:
-        self.revisits.save()
 
 
 class Commit:
@@ -146,32 +142,22 @@ class Commit:
             says how its URL ended, or that its URL is pending again.
     """
 
-    def __init__(
-        self, parts: QueueParts, leases: Leases, admission: Admission,
-        stored_links: StoredPageLinks, planner: RevisitPlanner,
-    ) -> None:  # fmt: skip
+    def __init__(self, frontier: Frontier) -> None:
         self.held = 0
         self.listeners: list[Callable[[Lease, Event], None]] = []
-        self.guesses = SchemeGuesses(parts.store)
-        self._parts = parts
-        self._records = parts.residents.records
-        self._states = parts.states
-        self._leases = leases
-        self._admission = admission
-        self._stored_links = stored_links
-        self._planner = planner
-        parts.unhold = self.unhold
+        self.guesses = SchemeGuesses(frontier.store)
+        self._frontier = frontier
 
     def settle(self, lease: Lease, now: float) -> None:
         """Nothing more will come of *lease*: commit it, or as soon as nothing holds it."""
         lease.settled = True
         self.held += bool(lease.holds)
         if lease.holds:
-            self._admission.spill(lease, now)
+            self._frontier.admission.spill(lease, now)
             lease.write_last_items()
         else:
             self._commit(lease, now)
-        self._admission.relieve()
+        self._frontier.admission.relieve()
 
     def unhold(self, lease: Lease, now: float) -> None:
         lease.holds -= 1
@@ -189,13 +175,14 @@ class Commit:
         lease.children, lease.links = [], []
         lease.settled = True
         self._commit(lease, now, asked=False)
-        self._admission.relieve()
-        self._leases.release(lease, now)
+        self._frontier.admission.relieve()
+        self._frontier.leases.release(lease, now)
 
     def _commit(self, lease: Lease, now: float, *, asked: bool = True) -> None:
-        parts, states, entry, wall = self._parts, self._states, lease.entry, self._parts.wall(now)
-        state, event, tried = lease.fate(parts.policy.retry_times)
-        given_up = parts.health.given_up(entry.host)
+        frontier, entry = self._frontier, lease.entry
+        states, records, wall = frontier.states, frontier.residents.records, frontier.wall(now)
+        state, event, tried = lease.fate(frontier.policy.retry_times)
+        given_up = frontier.health.given_up(entry.host)
         if state is State.PENDING and given_up is not None:
             state, event = State.FAILED, given_up
         wrong = self.guesses.is_wrong(entry, event)
@@ -203,9 +190,9 @@ class Commit:
             state = State.FAILED
         if state is not State.PENDING:
             # The links come first: there may be so many that a batch is written in between.
-            self._admission.spill(lease, now)
-        self._leases.unlease(entry)
-        record = self._records.touch(entry.host)
+            frontier.admission.spill(lease, now)
+        frontier.leases.unlease(entry)
+        record = records.touch(entry.host)
         record.attempts += tried
         entry.attempts += tried
         if state is State.PENDING:
@@ -213,21 +200,21 @@ class Commit:
                 states.requeue(entry, event, lease.status, wall)
             elif asked:
                 states.note_pending(entry, event, lease.status, wall)
-            parts.residents.push(entry, record, now)
+            frontier.residents.push(entry, record, now)
         else:
             states.remove(entry, record)
             states.conclude(entry, record, event, lease.status, wall)
             states.fetched += state is State.DONE
-            parts.miner.concluded(entry, event)
-            self._planner.concluded(lease, event, wall)
-            self._stored_links.concluded(lease, event)
-            parts.traps.concluded(entry, event)
+            frontier.miner.concluded(entry, event)
+            frontier.planner.concluded(lease, event, wall)
+            frontier.stored_links.concluded(lease, event)
+            frontier.traps.concluded(entry, event)
             states.write_states(lease.states)
             if wrong:
-                self._admission.schedule([self.guesses.other_scheme(entry)], now)
+                frontier.admission.schedule([self.guesses.other_scheme(entry)], now)
                 self.guesses.settle(entry)
-        self._records.save()
+        records.save()
         if state is not State.PENDING:
-            parts.release_holder(entry, now)
+            frontier.release_holder(entry, now)
         for listener in self.listeners:
             listener(lease, event)

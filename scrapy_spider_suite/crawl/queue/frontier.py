@@ -6,25 +6,36 @@ the store consistent wherever the process is killed (promise 2).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_spider_suite.crawl.queue.admission import Admission, StoredPageLinks
 from scrapy_spider_suite.crawl.queue.commit import Commit, RevisitPlanner
 from scrapy_spider_suite.crawl.queue.leases import Leases
-from scrapy_spider_suite.crawl.queue.parts import QueueOptions, QueueParts
-from scrapy_spider_suite.frontier.entries import LONGEST, Entry, host_key, order_key
+from scrapy_spider_suite.crawl.queue.traps import Traps, TrapStats, UrlMiner
+from scrapy_spider_suite.frontier.entries import (
+    BREADTH_FIRST,
+    LONGEST,
+    Entry,
+    Order,
+    host_key,
+    order_key,
+)
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
-from scrapy_spider_suite.frontier.workbench import FOREVER, HostState
+from scrapy_spider_suite.frontier.windows import HostWindow, Window
+from scrapy_spider_suite.frontier.workbench import FOREVER, HostState, Workbench
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.host_queues import WaitCounts
 from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.residency import HostHealth, Residents
 from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlans
+from scrapy_spider_suite.store.rotation import PolicyUpdate, Rotation
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
+from scrapy_spider_suite.store.url_states import UrlStates
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.store.rocks_store import RocksStore
@@ -49,12 +60,27 @@ class FrontierStatistics:
     """Pages done by this process."""
 
 
-class Frontier(QueueParts):
+class QueueOptions(NamedTuple):
+    """How a queue is ordered, and how it remembers URLs.
+
+    *cache* is the memory, in bytes, for fingerprints of URLs that were seen last. With *sift*,
+    links of pages go through the sieve of the store, if the store has one.
+    """
+
+    order: Order = BREADTH_FIRST
+    window: Window | None = None
+    cache: int = 0
+    sift: bool = False
+
+
+class Frontier:
     """Admits URLs, leases them visit by visit, and commits how they end.
 
     *capacity* is the number of hosts in memory; a window needs a durable store for the others.
+    Times ``now`` are monotonic seconds.
 
     Attributes:
+        before_flush: are called before each batch is written.
         waits: counts the hosts that wait, by reason.
     """
 
@@ -63,20 +89,73 @@ class Frontier(QueueParts):
         counters: Counters | None = None, unclean: bool = False,
         options: QueueOptions = QueueOptions(),  # noqa: B008  immutable
     ) -> None:  # fmt: skip
-        super().__init__(
-            store, policy, now=now, wall=wall, capacity=capacity, counters=counters,
-            unclean=unclean, options=options,
-        )  # fmt: skip
-        residents = self.residents
-        self.waits = WaitCounts(self.workbench, residents.waiting.counts, residents.held_back)
+        self.store = store
+        self.policy = policy
+        self.counters = counters or Counters()
+        self.workbench = bench = Workbench()
+        # After an unclean end every host counts as fetched at this moment.
+        floor = now if unclean else None
+        window = None if options.window is None else HostWindow(options.window, bench)
+        self.residents = residents = Residents(bench, store, policy, capacity, floor, window)
+        self.wall_offset = wall - now
+        self.policy_update = PolicyUpdate(residents)
+        self.rotation = Rotation(residents, self.policy_update)
+        self.states = UrlStates(store, self.counters, options.order, options.cache)
+        self.states.use_sieve(active=options.sift)
+        self.health = HostHealth(residents, self.states, self.release_holder)
+        self.trap_stats = TrapStats(store)
+        known = self.states.known
+        self.traps = Traps(store, policy, self.trap_stats, known, met=self.counters.traps)
+        self.miner = UrlMiner(self.trap_stats, known)
+        self.waits = WaitCounts(bench, residents.waiting.counts, residents.held_back)
         self.planner = RevisitPlanner(self, RevisitPlans(store.kv(ROWS), RevisitPolicy()))
         self.admission = Admission(self)
-        self.stored_links = StoredPageLinks(self, self.admission)
-        self.leases = Leases(self, self.stored_links.demand)
-        self.commit = Commit(
-            self, self.leases, self.admission, self.stored_links, self.planner
-        )  # fmt: skip
-        self.before_flush[:0] = [self.stored_links.save, self.planner.save]
+        self.stored_links = StoredPageLinks(self)
+        self.leases = Leases(self)
+        self.commit = Commit(self)
+        self.before_flush: list[Callable[[], None]] = [
+            self.stored_links.save, self.planner.revisits.save, residents.waiting.counts.save,
+        ]  # fmt: skip
+
+    @property
+    def wall_offset(self) -> float:
+        """Wall time minus ``now``; the caller keeps it up to date."""
+        return self.residents.records.wall_offset
+
+    @wall_offset.setter
+    def wall_offset(self, seconds: float) -> None:
+        self.residents.records.wall_offset = seconds
+
+    def wall(self, now: float) -> float:
+        """Seconds since the epoch at the monotonic time *now*."""
+        return now + self.residents.records.wall_offset
+
+    def refusal(self, host: str, record: HostRecord, address: str = "") -> Event | None:
+        """Why no URL of *host* is to be fetched any more; None if URLs may be fetched."""
+        if record.dead:
+            return Event(record.dead)
+        policy, domains = self.policy, self.states.domains
+        budget = policy.max_pages(host, address)
+        if budget and record.done >= budget:
+            return Event.BUDGET
+        if policy.domain_max_pages and domains.get(host).pages >= policy.domain_max_pages:
+            return Event.DOMAIN_BUDGET
+        hosts = 0 if record.counted else policy.domain_max_hosts
+        return Event.DOMAIN_HOSTS if hosts and domains.get(host).hosts >= hosts else None
+
+    def release_holder(self, entry: Entry, now: float) -> None:
+        """A volatile *entry* is over: the page that led to the entry need not wait for it."""
+        if entry.holder is not None:
+            holder, entry.holder = entry.holder, None
+            self.commit.unhold(holder, now)
+
+    def flush(self) -> None:
+        """Make all changes durable. Raises `StoreWriteError`; nothing is lost then."""
+        if self.store.dirty:
+            for save in self.before_flush:
+                save()
+            self.counters.save(self.store)
+            self.store.flush()
 
     def open(self, now: float) -> None:
         """Take over from an earlier run: its resident hosts are due, its clocks go on."""

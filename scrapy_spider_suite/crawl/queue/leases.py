@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct
 
 from scrapy_spider_suite.frontier.entries import LAST, Entry, Flag, sequence_of
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
@@ -21,19 +23,12 @@ if TYPE_CHECKING:
 
     from scrapy_spider_suite.analysis.duplicates import Likeness
     from scrapy_spider_suite.analysis.link_stats import PageFacts
-    from scrapy_spider_suite.crawl.queue.parts import QueueParts
+    from scrapy_spider_suite.crawl.queue.frontier import Frontier
     from scrapy_spider_suite.packs import Capture
     from scrapy_spider_suite.packs.item_file import ItemBuffer
     from scrapy_spider_suite.packs.stored_pages import StoredPage
     from scrapy_spider_suite.store.revisit_plans import PackedBody, RevisitPlan
-    from scrapy_spider_suite.store.unread_pages import PageDemand
     from scrapy_spider_suite.urls.extract import Edge
-
-
-class VisitCheck(Protocol):
-    def check(self, visit: Visit, now: float) -> bool:
-        """Remove from *visit* what may not go out; False if nothing is left, and it is over."""
-        ...
 
 
 class BlockedUrlCheck:
@@ -43,10 +38,9 @@ class BlockedUrlCheck:
     more. So nothing has to be moved when a block is lifted.
     """
 
-    def __init__(self, parts: QueueParts) -> None:
-        self._parts = parts
-        self._policy = parts.policy
-        self._residents = parts.residents
+    def __init__(self, frontier: Frontier) -> None:
+        self._frontier = frontier
+        self._policy = frontier.policy
         # For each host of a blocked prefix: from which sequence number on all URLs that were put
         # last have been examined under this revision.
         self._passes: dict[str, int] = {}
@@ -58,7 +52,7 @@ class BlockedUrlCheck:
             self._passes.clear()
         if not self._policy.blocks:
             return True
-        wall = self._parts.wall(now)
+        wall = self._frontier.wall(now)
         excluded: list[tuple[Entry, Exclusion]] = []
         for entry in list(visit.entries):
             exclusion = self._policy.exclusion_of_url(entry.url, visit.host.key, wall)
@@ -67,33 +61,25 @@ class BlockedUrlCheck:
                 excluded.append((entry, exclusion))
         if not excluded:
             return True
-        all_excluded = None
+        all_excluded, residents = None, self._frontier.residents
         for entry, exclusion in excluded:
-            if self._is_examined(entry):
+            since = self._passes.setdefault(entry.host, self._frontier.counters.sequence)
+            if entry.key.startswith(LAST) and sequence_of(entry.key) > since:
                 heappush(visit.host.front, (entry.key, entry))
                 all_excluded = exclusion
             else:
-                self._put_last(entry, now)
+                record = residents.records.touch(entry.host)
+                self._frontier.states.put_last(entry)
+                residents.push(entry, record, now)
+                residents.records.save()
         if visit.entries:
             return True
-        refill(self._residents, visit.host)
-        self._parts.workbench.cancel(visit)
+        refill(residents, visit.host)
+        self._frontier.workbench.cancel(visit)
         if all_excluded is not None:
             until = now + (all_excluded.until - wall)
-            self._parts.workbench.set_exclusion(visit.host, all_excluded, until)
+            self._frontier.workbench.set_exclusion(visit.host, all_excluded, until)
         return False
-
-    def _is_examined(self, entry: Entry) -> bool:
-        """Whether all URLs of a host that were put last, from *entry* on, are known to be excluded.
-        """
-        since = self._passes.setdefault(entry.host, self._parts.counters.sequence)
-        return entry.key.startswith(LAST) and sequence_of(entry.key) > since
-
-    def _put_last(self, entry: Entry, now: float) -> None:
-        record = self._residents.records.touch(entry.host)
-        self._parts.states.put_last(entry)
-        self._residents.push(entry, record, now)
-        self._residents.records.save()
 
 
 def refill(residents: Residents, host: HostState) -> None:
@@ -104,46 +90,43 @@ def refill(residents: Residents, host: HostState) -> None:
 class BudgetCheck:
     """Keeps visits within page budgets, and away from hosts that were given up."""
 
-    def __init__(self, parts: QueueParts) -> None:
-        self._parts = parts
-        self._policy = parts.policy
-        self._fronts = parts.residents.fronts
-        self._states = parts.states
+    def __init__(self, frontier: Frontier) -> None:
+        self._frontier = frontier
+        self._policy = frontier.policy
 
     def check(self, visit: Visit, now: float) -> bool:
-        host, parts = visit.host, self._parts
-        refusal = parts.refusal(host.key, host.record, host.connect_to)
+        host, frontier = visit.host, self._frontier
+        refusal = frontier.refusal(host.key, host.record, host.connect_to)
         full = self._left_of_domain(host) <= 0
         stale = bool(host.connect_to) and host.resolved_until <= now
         if not (refusal or full or stale):
             return True
         if full:
             self._fail_held(visit, now)
-        parts.workbench.cancel(visit)
+        frontier.workbench.cancel(visit)
         if refusal:
-            parts.health.give_up(host.key, refusal, now)
+            frontier.health.give_up(host.key, refusal, now)
         elif full:
             # Its last pages are on their way: they decide whether any are left.
-            parts.workbench.postpone(host, now + 1.0, "page budget")
+            frontier.workbench.postpone(host, now + 1.0, "page budget")
         else:
-            parts.residents.unresolved.add(host)
+            frontier.residents.unresolved.add(host)
         return False
 
     def _fail_held(self, visit: Visit, now: float) -> None:
-        """Fail the URLs of *visit* for which alone their pages wait: else page and URL wait for
-        each other."""
+        # Their pages wait for these URLs alone: else page and URL would wait for each other.
         for entry in list(visit.entries):
             if entry.holder is not None and entry.holder.settled:
                 visit.entries.remove(entry)
                 own = self._left_of_host(visit.host) <= 0
                 event = Event.BUDGET if own else Event.DOMAIN_BUDGET
-                self._parts.health.fail(entry, event, now)
-        self._parts.residents.records.save()
+                self._frontier.health.fail(entry, event, now)
+        self._frontier.residents.records.save()
 
     # Every leased URL may succeed
 
     def _left_of_domain(self, host: HostState) -> float:
-        domains, left = self._states.domains, self._left_of_host(host)
+        domains, left = self._frontier.states.domains, self._left_of_host(host)
         if self._policy.domain_max_pages:
             done = domains.get(host.key).pages + domains.leased(host.key)
             left = min(left, self._policy.domain_max_pages - done)
@@ -153,26 +136,22 @@ class BudgetCheck:
         budget = self._policy.max_pages(host.key, host.connect_to)
         if not budget:
             return math.inf
-        return budget - int(host.record.done) - self._fronts.leased(host.key)
+        fronts = self._frontier.residents.fronts
+        return budget - int(host.record.done) - fronts.leased(host.key)
 
     def left_of_job(self, leased: int) -> float:
         """How many more pages the job may have while *leased* URLs are out."""
         budget = self._policy.job_max_pages
-        return budget - self._states.counters.done - leased if budget else math.inf
+        return budget - self._frontier.counters.done - leased if budget else math.inf
 
     def shorten(self, visit: Visit, leased: int) -> None:
         """Return the end of a burst that exceeds a budget, while *leased* URLs are out."""
         if len(visit.entries) > 1:
             left = min(self._left_of_domain(visit.host), self.left_of_job(leased))
             if left < len(visit.entries):
-                return_entries(visit, int(left))
-
-
-def return_entries(visit: Visit, keep: int = 0) -> None:
-    """Return all but the first *keep* entries of a new visit to the front."""
-    for entry in visit.entries[keep:]:
-        heappush(visit.host.front, (entry.key, entry))
-    del visit.entries[keep:]
+                for entry in visit.entries[int(left) :]:
+                    heappush(visit.host.front, (entry.key, entry))
+                del visit.entries[int(left) :]
 
 
 _MOST: Final = 10_000
@@ -192,7 +171,6 @@ class ForeignUrlCheck:
     def __init__(self, residents: Residents) -> None:
         self._workbench = residents.workbench
         self._residents = residents
-        self._fronts = residents.fronts
         self._is_foreign: IsForeign | None = None
         self._by_host = True
         self._hosts: set[str] = set()
@@ -219,27 +197,20 @@ class ForeignUrlCheck:
             self._steps = None
 
     def _release_free(self) -> Iterator[None]:
+        hosts, foreign = self._workbench.hosts, self._is_foreign if self._by_host else None
         for key in list(self._hosts):
-            self._release_host(key)
+            host = hosts.get(key)
+            if host is None or foreign is None or not foreign(key, ""):
+                self._hosts.discard(key)
+                if host is not None:
+                    self._residents.unresolved.add(host)
             yield
-        for key, held in list(self._entries.items()):
-            yield from self._release_entries(key, list(held.values()))
-
-    def _release_host(self, key: str) -> None:
-        host, foreign = self._workbench.hosts.get(key), self._is_foreign if self._by_host else None
-        if host is not None and foreign is not None and foreign(key, ""):
-            return
-        self._hosts.discard(key)
-        if host is not None:
-            self._residents.unresolved.add(host)
-
-    def _release_entries(self, key: str, held: list[Entry]) -> Iterator[None]:
-        for entry in held:
+        for entry in [entry for held in self._entries.values() for entry in held.values()]:
             if not self.holds_back(entry) and self.counts_as_leased(entry):
                 self.release(entry)
-                host = self._workbench.hosts.get(key)
+                host = hosts.get(entry.host)
                 if host is not None:  # otherwise its rows are read again when it comes
-                    self._fronts.push(host, entry)
+                    self._residents.fronts.push(host, entry)
                     self._workbench.offer(host)
             yield
 
@@ -249,35 +220,28 @@ class ForeignUrlCheck:
     def check(self, visit: Visit, now: float) -> bool:
         if self._is_foreign is None:
             return True
-        host = visit.host
-        if not self._by_host:
-            return self._check_entries(visit, host)
-        if not self._is_foreign(host.key, ""):
-            return True
-        self._hold_host(visit, host)
-        return False
-
-    def _hold_host(self, visit: Visit, host: HostState) -> None:
-        self._workbench.cancel(visit)
-        self._workbench.displace(host)
-        self._hosts.add(host.key)
-
-    def _check_entries(self, visit: Visit, host: HostState) -> bool:
+        if self._by_host:
+            return not self._is_foreign(visit.host.key, "") or self._hold_host(visit)
         held = [
             entry for entry in visit.entries if not entry.volatile and self.holds_back(entry)
         ]  # fmt: skip
         if held and self._count >= _MOST:
-            self._hold_host(visit, host)
-            return False
+            return self._hold_host(visit)
         self._count += len(held)
         for entry in held:
             visit.entries.remove(entry)
-            self._fronts.lease(entry)
-            self._entries.setdefault(host.key, {})[entry.key] = entry
+            self._residents.fronts.lease(entry)
+            self._entries.setdefault(entry.host, {})[entry.key] = entry
         if visit.entries:
             return True
-        refill(self._residents, host)
+        refill(self._residents, visit.host)
         self._workbench.cancel(visit)
+        return False
+
+    def _hold_host(self, visit: Visit) -> bool:
+        self._workbench.cancel(visit)
+        self._workbench.displace(visit.host)
+        self._hosts.add(visit.host.key)
         return False
 
     def holds_back(self, entry: Entry) -> bool:
@@ -290,7 +254,7 @@ class ForeignUrlCheck:
     def release(self, entry: Entry) -> None:
         held = self._entries.get(entry.host, {})
         if held.pop(entry.key, None) is not None:
-            self._fronts.unlease(entry)
+            self._residents.fronts.unlease(entry)
             self._count -= 1
         if not held:
             self._entries.pop(entry.host, None)
@@ -306,11 +270,7 @@ _OF_PAGES = (
 """Faults of a page that arrived; the first that holds counts."""
 
 
-def _is_link(entry: Entry) -> bool:
-    return not entry.flags & _USER
-
-
-class Lease:
+class Lease(Struct, eq=False):
     """One URL on its way through fetching, callbacks and pipelines.
 
     It is done in one commit with *children* (a spider's entries) and *links* (bulk links). *states*
@@ -318,43 +278,35 @@ class Lease:
     durable yet.
     """
 
-    __slots__ = (
-        "asked", "booked", "children", "entry", "event", "facts", "faults", "fetches", "found",
-        "heard", "held_since", "holds", "items", "last", "likeness", "links", "outlinks", "packed",
-        "plan", "received", "referrer_policy", "retry_after", "settled", "states", "status",
-        "stored", "unread", "visit", "wanted",
-    )  # fmt: skip
-
-    def __init__(self, entry: Entry, visit: Visit | None) -> None:
-        self.entry = entry
-        self.visit = visit
-        self.children: list[Entry] = []
-        self.links: list[str] = []
-        self.referrer_policy = 0
-        self.fetches: list[Capture] = []  # answers that are to be packed
-        self.outlinks: Sequence[Edge] = ()  # of the last of them
-        self.wanted = False  # whether there was an item of the page itself
-        self.items: ItemBuffer | None = None  # that are to be written
-        self.last: Callable[[Lease, ItemBuffer], None] | None = None  # writes them, last of all
-        self.unread: object = None  # its page, if the links of that are read later
-        self.stored: StoredPage | None = None  # and where it is packed
-        self.facts: PageFacts | None = None  # what is to be counted of it
-        self.plan: RevisitPlan | None = None  # of a page that is visited again
-        self.asked = False  # only for the page if it has changed
-        self.found: PageVersion | None = None  # what the visit found, where pages have plans
-        self.likeness: Likeness | None = None  # to pages that were there before
-        self.packed: PackedBody | None = None  # where its body is packed
-        self.event = Event.IGNORED
-        self.faults: set[Event] = set()
-        self.heard: Event | None = None  # what came of the wire, if it was used
-        self.retry_after: float | None = None  # seconds that the host asked for
-        self.status = 0
-        self.booked = 0.0  # bytes that the bandwidth expects of it
-        self.received = 0  # bytes that came
-        self.holds = 0
-        self.held_since: float | None = None
-        self.settled = False
-        self.states: list[tuple[bytes, bytes]] = []
+    entry: Entry
+    visit: Visit | None
+    children: list[Entry] = []
+    links: list[str] = []
+    referrer_policy: int = 0
+    fetches: list[Capture] = []  # answers that are to be packed
+    outlinks: Sequence[Edge] = ()  # of the last of them
+    wanted: bool = False  # whether there was an item of the page itself
+    items: ItemBuffer | None = None  # that are to be written
+    last: Callable[[Lease, ItemBuffer], None] | None = None  # writes them, last of all
+    unread: object = None  # its page, if the links of that are read later
+    stored: StoredPage | None = None  # and where it is packed
+    facts: PageFacts | None = None  # what is to be counted of it
+    plan: RevisitPlan | None = None  # of a page that is visited again
+    asked: bool = False  # only for the page if it has changed
+    found: PageVersion | None = None  # what the visit found, where pages have plans
+    likeness: Likeness | None = None  # to pages that were there before
+    packed: PackedBody | None = None  # where its body is packed
+    event: Event = Event.IGNORED
+    faults: set[Event] = set()
+    heard: Event | None = None  # what came of the wire, if it was used
+    retry_after: float | None = None  # seconds that the host asked for
+    status: int = 0
+    booked: float = 0.0  # bytes that the bandwidth expects of it
+    received: int = 0  # bytes that came
+    holds: int = 0
+    held_since: float | None = None
+    settled: bool = False
+    states: list[tuple[bytes, bytes]] = []
 
     def verdict(self) -> Event:
         """How the lease ended: an interruption goes before faults of callbacks and pipelines."""
@@ -387,11 +339,7 @@ class Lease:
     def take_children(self) -> list[Entry]:
         """Remove and return its children so far: a spider's own requests first."""
         children, self.children = self.children, []
-        return sorted(children, key=_is_link)
-
-    def take_links(self) -> list[str]:
-        links, self.links = self.links, []
-        return links
+        return sorted(children, key=lambda entry: not entry.flags & _USER)
 
 
 _AT_ONCE = 500
@@ -401,13 +349,11 @@ _AT_ONCE = 500
 class TrapCheck:
     """Fails URLs that lie in a trap; forgets mined URLs that are given up."""
 
-    def __init__(self, parts: QueueParts) -> None:
-        self._parts = parts
-        self._residents = parts.residents
-        self._states = parts.states
+    def __init__(self, frontier: Frontier) -> None:
+        self._frontier = frontier
 
     def check(self, visit: Visit, now: float) -> bool:
-        """See `VisitCheck`. If nothing is left, the trapped beginning of the queue fails, too."""
+        """See `Leases`. If nothing is left, the trapped beginning of the queue fails, too."""
         failing = [(entry, event) for entry in visit.entries if (event := self._event(entry))]
         if not failing:
             return True
@@ -416,38 +362,37 @@ class TrapCheck:
             self._fail(entry, event, now)
         if not visit.entries:
             self._fail_front(visit.host, now)
-        self._residents.records.save()
+        self._frontier.residents.records.save()
         if visit.entries:
             return True
         visit.clocks = (max(visit.clocks[0], now), *visit.clocks[1:])
-        self._parts.workbench.cancel(visit)
+        self._frontier.workbench.cancel(visit)
         return False
 
     def _fail_front(self, host: HostState, now: float) -> None:
         for _ in range(_AT_ONCE):
-            refill(self._residents, host)
+            refill(self._frontier.residents, host)
             event = self._event(host.front[0][1]) if host.front else None
             if event is None:
                 return
             self._fail(heappop(host.front)[1], event, now)
-        refill(self._residents, host)
+        refill(self._frontier.residents, host)
 
     def _fail(self, entry: Entry, event: Event, now: float) -> None:
+        frontier = self._frontier
         if event is not Event.NOT_THERE:
-            self._parts.health.fail(entry, event, now)
+            frontier.health.fail(entry, event, now)
             return
-        self._states.remove(entry, self._residents.records.touch(entry.host))
-        self._states.cache.forget(entry.identity)
-        self._parts.store.delete_state(entry.identity)
-
-    def _in_sieve(self, entry: Entry) -> bool:
-        queue = self._states.sieve_queue
-        return queue is not None and queue.knows(entry.identity)
+        frontier.states.remove(entry, frontier.residents.records.touch(entry.host))
+        frontier.states.cache.forget(entry.identity)
+        frontier.store.delete_state(entry.identity)
 
     def _event(self, entry: Entry) -> Event | None:
-        if self._parts.miner.gave_up(entry) and not self._in_sieve(entry):
-            return Event.NOT_THERE
-        return Event.TRAP if self._parts.traps.contains(entry) else None
+        if self._frontier.miner.gave_up(entry):
+            queue = self._frontier.states.sieve_queue
+            if queue is None or not queue.knows(entry.identity):
+                return Event.NOT_THERE
+        return Event.TRAP if self._frontier.traps.contains(entry) else None
 
 
 _REFUSALS: Final = 200
@@ -458,26 +403,25 @@ class Leases:
     """Leases the URLs of visits that pass all checks.
 
     Attributes:
-        checks: what a visit passes, in this order.
+        checks: what a visit passes, in this order. Each removes from the visit what may not go
+            out, and returns False if nothing is left and the visit is over.
         foreign: what another agent holds.
         out: how many URLs are leased.
         permits: visits that wait for leave, where hosts and addresses are shared.
     """
 
-    def __init__(self, parts: QueueParts, demand: PageDemand) -> None:
+    def __init__(self, frontier: Frontier) -> None:
         self.out = 0
-        self.foreign = ForeignUrlCheck(parts.residents)
-        self.permits = VisitPermits(parts.workbench)
-        self._budget = BudgetCheck(parts)
-        self.checks: list[VisitCheck] = [
-            self.foreign, parts.policy_update, self._budget, BlockedUrlCheck(parts),
-            TrapCheck(parts), self.permits,
+        self.foreign = ForeignUrlCheck(frontier.residents)
+        self.permits = VisitPermits(frontier.workbench)
+        self._budget = BudgetCheck(frontier)
+        self.checks: list[Callable[[Visit, float], bool]] = [
+            self.foreign.check, frontier.policy_update.check, self._budget.check,
+            BlockedUrlCheck(frontier).check, TrapCheck(frontier).check, self.permits.check,
         ]  # fmt: skip
-        self._parts = parts
-        self._workbench = parts.workbench
-        self._residents = parts.residents
-        self._domains = parts.states.domains
-        self._demand = demand
+        self._frontier = frontier
+        self._fronts = frontier.residents.fronts
+        self._domains = frontier.states.domains
 
     @property
     def full(self) -> bool:
@@ -491,21 +435,21 @@ class Leases:
             visit = self.permits.acquire(now)
             if visit is None:
                 break
-            if not all(each.check(visit, now) for each in self.checks):
+            if not all(check(visit, now) for check in self.checks):
                 self.permits.cancel(visit)
                 continue  # it has been dealt with
             self._budget.shorten(visit, self.out)
             leases = [self._lease(entry, visit) for entry in visit.entries]
-            self._parts.rotation.begin_visit(visit.host)
+            self._frontier.rotation.begin_visit(visit.host)
             if visit.host.free():
                 self._refill(visit.host)
-            self._demand.host_shrank(visit.host.key)
+            self._frontier.stored_links.demand.host_shrank(visit.host.key)
             return leases
         return []
 
     def lease_unvisited(self, key: str) -> Lease | None:
         """Lease a URL of a resident host without a visit: it is to fail."""
-        host = self._workbench.hosts.get(key)
+        host = self._frontier.workbench.hosts.get(key)
         if host is None or not host.front:
             return None
         lease = self._lease(heappop(host.front)[1], None)
@@ -513,18 +457,18 @@ class Leases:
         return lease
 
     def _lease(self, entry: Entry, visit: Visit | None) -> Lease:
-        self._residents.fronts.lease(entry)
+        self._fronts.lease(entry)
         self._domains.lease(entry.host)
         self.out += 1
         return Lease(entry, visit)
 
     def _refill(self, host: HostState) -> None:
         if host.more and not host.front:
-            self._residents.fronts.refill(host)
-            self._workbench.offer(host)
+            self._fronts.refill(host)
+            self._frontier.workbench.offer(host)
 
     def unlease(self, entry: Entry) -> None:
-        self._residents.fronts.unlease(entry)
+        self._fronts.unlease(entry)
         self._domains.unlease(entry.host)
         self.out -= 1
 
@@ -538,9 +482,9 @@ class Leases:
             return
         lease.visit = None
         event = heard or lease.event
-        self._parts.health.judge(visit.host, event, now, retry_after)
-        self._workbench.release(visit)
-        self._parts.rotation.after_visit(visit.host, now, visited=event is not Event.INTERRUPTED)
+        self._frontier.health.judge(visit.host, event, now, retry_after)
+        self._frontier.workbench.release(visit)
+        self._frontier.rotation.after_visit(visit.host, now, visited=event is not Event.INTERRUPTED)
 
 
 class PageVersion(NamedTuple):

@@ -469,9 +469,6 @@ class Traps:
             return TrapRefusal(Trap.PERMUTED)
         return self.closed(url, host)
 
-    def frees(self, url: str, host: str) -> bool:
-        return host in self.reopened and self.closed(url, host) is None
-
     # Learning
 
     def admit(self, entry: Entry, record: HostRecord) -> None:

@@ -14,9 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.virtual_crawl import WALL, copy_of, entry
 
 from scrapy_spider_suite.crawl.queue import admission
-from scrapy_spider_suite.crawl.queue.frontier import Frontier, UrlEdits
+from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions, UrlEdits
 from scrapy_spider_suite.crawl.queue.leases import Lease
-from scrapy_spider_suite.crawl.queue.parts import QueueOptions
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, BestFirst, BottomUp, Flag, Order
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import Policy

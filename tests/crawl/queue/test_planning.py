@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from support.virtual_crawl import WALL, entry
 
 from scrapy_spider_suite.crawl.queue.commit import BEFORE_NEW
-from scrapy_spider_suite.crawl.queue.frontier import Frontier
+from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
 from scrapy_spider_suite.crawl.queue.leases import Lease, PageVersion
-from scrapy_spider_suite.crawl.queue.parts import QueueOptions
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
