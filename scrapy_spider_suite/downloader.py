@@ -90,9 +90,18 @@ class PoliteDownloader(Downloader):
         return self.parts.crawl
 
     def needs_backout(self) -> bool:
-        """See Scrapy; true for ``start()`` also when enough requests wait."""
-        busy = 0 < self.total_concurrency <= len(self.active)  # 0: no limit
-        return busy or self.crawl.seeds.start.has_to_wait(self.crawl)
+        """See Scrapy; true for ``start()`` also when enough requests wait.
+
+        Scrapy's scheduler is empty whenever its engine has room; ours holds requests that wait for
+        their hosts: an endless ``start()`` would fill it without a bound.
+        """
+        if 0 < self.total_concurrency <= len(self.active):  # 0: no limit
+            return True
+        crawl, seeds = self.crawl, self.crawl.seeds
+        if seeds.start is None or asyncio.current_task() is not seeds.start:
+            return False  # the engine asks, not start()
+        seeds.start_waits = crawl.frontier.pending >= crawl.settings.project.most_requests
+        return seeds.start_waits
 
     @inlineCallbacks
     def fetch(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Sized
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from scrapy import Request, Spider, signals
@@ -22,16 +23,16 @@ from scrapy.utils.python import global_object_name
 from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.crawl.assembly import open_crawl
-from scrapy_spider_suite.crawl.context import Crawl, stays_open
+from scrapy_spider_suite.crawl.assembly import CrawlParts, open_crawl
+from scrapy_spider_suite.crawl.context import Crawl, stays_open, write_changes
 from scrapy_spider_suite.crawl.deferred_links import DeferredLinks
 from scrapy_spider_suite.crawl.empty_runs import EmptyRun
-from scrapy_spider_suite.crawl.maintenance import MaintainedParts, Maintenance, Watchers
+from scrapy_spider_suite.crawl.maintenance import Maintenance
 from scrapy_spider_suite.crawl.preparation import HostPreparation
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import hostname, in_errback
 from scrapy_spider_suite.crawl.seeds import CrawlSeeds
-from scrapy_spider_suite.crawl.sinks.commit_log import FrontierLog, PageFaults, Sink, finish_quietly
+from scrapy_spider_suite.crawl.sinks.commit_log import FrontierLog, PageFaults, finish_quietly
 from scrapy_spider_suite.crawl.visits import ForeignDownloader, InProgress, RequestSource
 from scrapy_spider_suite.downloader import PoliteDownloader
 from scrapy_spider_suite.downloadermiddlewares.robotstxt import RobotsMiddleware
@@ -141,7 +142,6 @@ class FrontierScheduler(BaseScheduler):
         self._flushing = False
         self._closed = True  # until it is open
         self._pauses: set[str] = set()
-        self.sinks: list[Sink] = []
         self._agent: Agent | None = None
         self._limits: SharedLimits | None = None
 
@@ -154,6 +154,7 @@ class FrontierScheduler(BaseScheduler):
     def open(self, spider: Spider) -> Any:
         """Open the frontier and hook into the engine. Raises `SuiteError`; a command ends."""
         crawler = self.crawler
+        parts: CrawlParts | None = None
         try:
             check_sources(suite_settings(crawler).seeds)
             self._parts = parts = open_crawl(crawler)
@@ -161,9 +162,9 @@ class FrontierScheduler(BaseScheduler):
             self._join(parts.crawl)
             log = FrontierLog(self.crawl, self)
             for pipeline in sink_pipelines(crawler):
-                self.sinks.append(pipeline.sink(log))
+                parts.sinks.append(pipeline.sink(log))
         except SuiteError as error:
-            for sink in self.sinks:
+            for sink in () if parts is None else parts.sinks:
                 _schedule_coro(finish_quietly(sink.close()))
             refuse(error)
         self._closed = False
@@ -175,20 +176,15 @@ class FrontierScheduler(BaseScheduler):
         self._slot = engine._slot
         self._slot.inprogress = InProgress(self._settled)
         crawl, visits = self.crawl, parts.visits
-        self._preparation = HostPreparation(crawl, visits, parts.sitemaps, crawl.robots)
-        self._deferred = DeferredLinks(crawl, self, parts.sitemaps, self.sinks)
+        parts.preparation = HostPreparation(parts)
+        parts.deferred_links = DeferredLinks(parts, self)
         self._empty_run = EmptyRun(crawl)
+        self._operator = make_action_runner(crawl, self, partial(write_changes, crawl))
+        self._disk = DiskGuard(crawl, self)
         supervision = Supervision(crawl, self, visits.caps)
-        runner = make_action_runner(crawl, self, crawl.write)
-        watchers = Watchers(runner, DiskGuard(crawl, self), supervision)
-        maintained = MaintainedParts(
-            visits, parts.revisits, self._preparation, self._deferred, self.sinks
-        )
-        self._maintenance = Maintenance(crawl, self, maintained, watchers)
+        self._maintenance = Maintenance(parts, self, self._operator, self._disk, supervision)
         crawl.engine = self
-        self._outgoing = RequestSource(
-            crawl, self, visits, parts.revisits, self._preparation, self._maintenance
-        )
+        self._outgoing = RequestSource(parts, self, self._maintenance)
         self._seeding = CrawlSeeds(crawl, self.enqueue_request)
         self._add_pushed_seeds()
         if self.gate is None:
@@ -220,7 +216,7 @@ class FrontierScheduler(BaseScheduler):
         from scrapy_spider_suite.cluster.pushed_seeds import pushed_seeds  # redis is an extra
 
         if (source := pushed_seeds(self.crawl, self._seeding.schedule)) is not None:
-            self._seeding.add_source(source)
+            self._seeding.sources.append(source)
 
     def _begin(self) -> Any:
         self._maintenance.start()
@@ -251,9 +247,9 @@ class FrontierScheduler(BaseScheduler):
         return deferred_from_coro(self._close(reason))
 
     async def _close(self, reason: str) -> None:
-        self._preparation.cancel()
-        await self._preparation.finish()
-        for sink in self.sinks:
+        self._parts.preparation.cancel()
+        await self._parts.preparation.finish()
+        for sink in self._parts.sinks:
             await finish_quietly(sink.finish())
         if self._agent is not None:
             await self._agent.close(reason)
@@ -263,7 +259,7 @@ class FrontierScheduler(BaseScheduler):
             self.crawl.frontier.close()
         except StoreWriteError as error:
             logger.error("%s: what is not written yet is fetched again by the next run", error)
-        for sink in self.sinks:
+        for sink in self._parts.sinks:
             await finish_quietly(sink.close())
         await self._duplicates.close(reason)
 
@@ -286,11 +282,9 @@ class FrontierScheduler(BaseScheduler):
         crawl = self.crawl
         frontier = crawl.frontier
         waiting = frontier.pending or frontier.states.in_sieve or crawl.outside.count
-        if waiting or len(self._preparation):
+        if waiting or len(self._parts.preparation) or len(self._parts.deferred_links):
             return True
-        if len(self._deferred):
-            return True
-        return self._seeding.busy or self._maintenance.actions_wait
+        return self._seeding.busy or (self._operator is not None and self._operator.waits)
 
     @property
     def mqs(self) -> Sized:
@@ -343,7 +337,7 @@ class FrontierScheduler(BaseScheduler):
     def _may_be_volatile(self, request: Request, entry: Entry, lease: Lease | None) -> bool:
         crawl = self.crawl
         if entry.flags & _START_FLAG:
-            crawl.seeds.start.volatile = True
+            crawl.seeds.volatile = True
         if not crawl.settings.require_durable:
             return True
         logger.error(
@@ -385,12 +379,13 @@ class FrontierScheduler(BaseScheduler):
 
     def _store_page(self, lease: Lease) -> None:
         # Raises JobDamagedError.
+        parts = self._parts
         try:
-            packed = self._deferred.is_packed(lease)
-            self._parts.revisits.settle(lease, packed=packed)
-            self._parts.duplicates.settle(lease, packed=packed)
-            self._deferred.settle(lease)
-            for sink in self.sinks:
+            packed = parts.deferred_links.packs_for(lease) is not None
+            parts.revisits.settle(lease, packed=packed)
+            parts.duplicates.settle(lease, packed=packed)
+            parts.deferred_links.settle(lease)
+            for sink in parts.sinks:
                 sink.settled(lease)
         except JobDamagedError:
             raise
@@ -409,7 +404,7 @@ class FrontierScheduler(BaseScheduler):
         if not self._closed:
             with condemn_on_damage(self.crawl.store):
                 self._maintenance.flush()
-                self._deferred.poll(starving=False)
+                self._parts.deferred_links.poll(starving=False)
 
     def hold(self, response: Response | Failure | None, durable: asyncio.Future[Any]) -> bool:
         """See the function `hold`."""
@@ -421,7 +416,7 @@ class FrontierScheduler(BaseScheduler):
 
     def pause_until_writable(self, why: str) -> None:
         """Pause until the disk can be written again."""
-        self._maintenance.pause_until_writable(why)
+        self._disk.hold(why)
 
     # The end
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy import Spider
 from scrapy.http import Response
 
-from scrapy_spider_suite.crawl.preparation import has_contact
+from scrapy_spider_suite.crawl.preparation import find_contact
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.runtime.refusal import refuse, refuse_crawl
 from scrapy_spider_suite.settings.project import uses_suite_scheduler
@@ -112,7 +112,7 @@ def require_contact(user_agent: str | None) -> None:
 
     Raises `SettingsError` in a script; a command ends with one line and exit code 2.
     """
-    if not has_contact(user_agent):
+    if not find_contact(user_agent):
         expected = (
             "the address of a page or a mailbox where a site's owner can reach you, "
             "e.g. 'mybot/1.0 (+https://example.org/bot)'"

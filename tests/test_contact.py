@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_spider_suite.crawl.preparation import ContactWarning, find_mailbox, has_contact
+from scrapy_spider_suite.crawl.preparation import ContactWarning, find_contact, find_mailbox
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.spiders import require_contact
 
@@ -19,7 +19,7 @@ from scrapy_spider_suite.spiders import require_contact
 )
 def test_a_page_or_a_mailbox_is_a_contact(agent: str) -> None:
     """In any of the ways in which people write it."""
-    assert has_contact(agent)
+    assert find_contact(agent)
     require_contact(agent)
 
 
@@ -32,7 +32,7 @@ def test_a_page_or_a_mailbox_is_a_contact(agent: str) -> None:
 )  # fmt: skip
 def test_anything_else_is_refused(agent: str | None) -> None:
     """Scrapy's own default too; the message shows an example."""
-    assert not has_contact(agent)
+    assert not find_contact(agent)
     with pytest.raises(SettingsError) as refused:
         require_contact(agent)
     assert f"USER_AGENT = {agent!r}: expected the address" in str(refused.value)

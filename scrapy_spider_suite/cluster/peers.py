@@ -36,6 +36,7 @@ from scrapy_spider_suite.cluster.registry import AgentRegistry, Joined
 from scrapy_spider_suite.cluster.transports.redis_streams import RedisStreams
 from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
 from scrapy_spider_suite.cluster.transports.tcp import TcpTransport
+from scrapy_spider_suite.crawl.context import write_changes
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError, SettingsError
 from scrapy_spider_suite.runtime.clock import boottime
 from scrapy_spider_suite.runtime.tasks import cancel_tasks, logged_task, wait_at_most
@@ -433,7 +434,7 @@ class PeersMode(MemberHeartbeat):
         agent = self.agent
         agent.kv.put(b"crawl", joined.id.encode())
         agent.kv.put(b"number", str(joined.number).encode())
-        agent.crawl.write()
+        write_changes(agent.crawl)
         logger.info(
             "this is agent %s, number %d, of the crawl %s%s", agent.name, joined.number,
             agent.crawl_name, ": it is back, and has what it had" if joined.kept else "",

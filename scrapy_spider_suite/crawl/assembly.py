@@ -16,14 +16,21 @@ from scrapy_spider_suite.crawl.visits import Visits
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
+    from scrapy_spider_suite.crawl.deferred_links import DeferredLinks
+    from scrapy_spider_suite.crawl.preparation import HostPreparation
+    from scrapy_spider_suite.crawl.sinks.commit_log import Sink
+
 _opened: WeakKeyDictionary[Crawl, CrawlParts] = WeakKeyDictionary()
 
 
 class CrawlParts:
-    """The parts that the scheduler and the gate of one crawl share.
+    """The parts of one crawl. Raises the `SuiteError`s.
 
-    Raises the `SuiteError`s.
+    The suite's scheduler makes `preparation`, `deferred_links` and the sinks.
     """
+
+    preparation: HostPreparation
+    deferred_links: DeferredLinks
 
     def __init__(self, crawl: Crawl) -> None:
         self.crawl = crawl
@@ -33,6 +40,7 @@ class CrawlParts:
         self.revisits = Revisits(crawl)
         self.sitemaps = SitemapLinks(crawl, self.revisits)
         self.duplicates = DuplicatePages(crawl)
+        self.sinks: list[Sink] = []
 
 
 def open_crawl(crawler: Crawler) -> CrawlParts:

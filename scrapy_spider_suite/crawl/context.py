@@ -29,7 +29,6 @@ from scrapy_spider_suite.crawl.requests import Translator
 from scrapy_spider_suite.crawl.robots import RobotsService
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.fetch.resolver import suite_resolver
-from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Health
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState
 from scrapy_spider_suite.runtime.files import TemporaryFolder
@@ -64,8 +63,7 @@ class Gate(Protocol):
         Without keys: all of them.
         """
 
-    def cut_short(self) -> None:
-        ...
+    def cut_short(self) -> None: ...
 
 
 class Engine(Protocol):
@@ -74,24 +72,18 @@ class Engine(Protocol):
     crawl: Crawl
 
     @property
-    def closing(self) -> bool:
-        ...
+    def closing(self) -> bool: ...
 
     @property
     def starting(self) -> bool:
         """Whether ``start()`` or a list of seeds has more to come."""
 
     @property
-    def paused(self) -> bool:
-        ...
-
+    def paused(self) -> bool: ...
     @property
-    def pauses(self) -> list[str]:
-        ...
-
+    def pauses(self) -> list[str]: ...
     @property
-    def under_way(self) -> Collection[Request]:
-        ...
+    def under_way(self) -> Collection[Request]: ...
 
     @property
     def gate(self) -> Gate | None:
@@ -100,29 +92,23 @@ class Engine(Protocol):
     def pause(self, why: str) -> None:
         """Send nothing until `unpause` was called for every reason *why*."""
 
-    def unpause(self, why: str) -> None:
-        ...
-
-    def stop(self, reason: str) -> None:
-        ...
+    def unpause(self, why: str) -> None: ...
+    def stop(self, reason: str) -> None: ...
 
     def abandon(self) -> None:
         """The crawl was refused while it was opened: `close` does nothing."""
 
-    def wake(self) -> None:
-        ...
+    def wake(self) -> None: ...
 
     def flush(self) -> None:
         """Write all changes, or pause the crawl until that is possible."""
 
-    def flush_soon(self) -> None:
-        ...
+    def flush_soon(self) -> None: ...
 
     def pause_until_writable(self, why: str) -> None:
         """Pause, since nothing can be written because of *why*, until writing works again."""
 
-    def has_work(self) -> bool:
-        ...
+    def has_work(self) -> bool: ...
 
 
 class RateGate(Protocol):
@@ -135,23 +121,18 @@ class RateGate(Protocol):
     def pause(self, host: HostState, address: AddressState) -> float:
         """Seconds until a fetch may begin; 0.0: now."""
 
-    def drop(self, host: HostState, address: AddressState) -> None:
-        ...
+    def drop(self, host: HostState, address: AddressState) -> None: ...
 
     def begin(self, host: HostState, address: AddressState) -> Any:
         """A fetch begins; returns the argument of `end`."""
 
-    def end(self, taken: Any, host: HostState, address: AddressState) -> None:
-        ...
+    def end(self, taken: Any, host: HostState, address: AddressState) -> None: ...
 
     async def bounded(self, transfer: Coroutine[Any, Any, T]) -> T:
         """Await *transfer*; cut it off when its permission runs out."""
 
-    def heard(self, host: HostState, health: Health) -> None:
-        ...
-
-    def publish(self) -> None:
-        ...
+    def heard(self, host: HostState, health: Health) -> None: ...
+    def publish(self) -> None: ...
 
 
 class ClusterMember(Protocol):
@@ -164,32 +145,20 @@ class ClusterMember(Protocol):
     only_waiting: bool
 
     @property
-    def crawl_name(self) -> str:
-        ...
+    def crawl_name(self) -> str: ...
 
     @property
     def owns_hosts(self) -> bool:
         """Whether each host has one owner."""
 
     @property
-    def owns(self) -> bool:
-        ...
-
-    def is_foreign(self, url: str) -> bool:
-        ...
-
-    def drain(self) -> None:
-        ...
-
+    def owns(self) -> bool: ...
+    def is_foreign(self, url: str) -> bool: ...
+    def drain(self) -> None: ...
     @property
-    def ended(self) -> bool:
-        ...
-
-    def may_fetch(self) -> bool:
-        ...
-
-    def may_read_seeds(self) -> bool:
-        ...
+    def ended(self) -> bool: ...
+    def may_fetch(self) -> bool: ...
+    def may_read_seeds(self) -> bool: ...
 
     def refuse_fetch(self, request: Request, lease: Lease | None, delay: float) -> None:
         """Raise `HostBarred` if this agent may not send *request* now."""
@@ -197,13 +166,11 @@ class ClusterMember(Protocol):
     def over(self, reason: str) -> None:
         """End this agent for *reason*; "": the whole crawl is over."""
 
-    def publish(self) -> None:
-        ...
+    def publish(self) -> None: ...
 
 
 class ReadCounter(Protocol):
-    def read(self, lease: Lease, response: Response, links: Sequence[str]) -> None:
-        ...
+    def read(self, lease: Lease, response: Response, links: Sequence[str]) -> None: ...
 
     def recall(self, lease: Lease, response: Response, size: int, *, again: bool) -> None:
         """Count *response*, of *size* bytes, which was stored and is read now."""
@@ -214,44 +181,22 @@ class OutsideFetches:
         self.count = self.waiting = 0
 
 
-class StartReader:
-    """The reading of the spider's ``start()``.
-
-    Attributes:
-        task: reads it at present.
-        waits: it asked for more room, and was told to wait.
-        volatile: it yielded a request that cannot be stored.
-    """
-
-    def __init__(self) -> None:
-        self.task: asyncio.Task[object] | None = None
-        self.waits = self.volatile = False
-
-    def has_to_wait(self, crawl: Crawl) -> bool:
-        """Whether the caller is ``start()``, and enough requests wait in *crawl*.
-
-        Scrapy's scheduler is empty whenever its engine has room; ours holds requests that wait for
-        their hosts: an endless ``start()`` would fill it without a bound.
-        """
-        if self.task is None or asyncio.current_task() is not self.task:
-            return False  # the engine asks, not start()
-        self.waits = crawl.frontier.pending >= crawl.settings.project.most_requests
-        return self.waits
-
-
 class SeedSources:
     """Where seeds come from.
 
     Attributes:
+        start: the task that reads the spider's ``start()`` at present.
+        start_waits: ``start()`` asked for more room, and was told to wait.
+        volatile: ``start()`` yielded a request that cannot be stored.
         unread: lists of seeds that are to be read again.
         awaited: other processes may push seeds.
         pushed: the request that is made at this moment was pushed by another process.
     """
 
     def __init__(self) -> None:
-        self.start = StartReader()
+        self.start: asyncio.Task[object] | None = None
+        self.start_waits = self.volatile = self.awaited = self.pushed = False
         self.unread: set[str] = set()
-        self.awaited = self.pushed = False
 
 
 _crawls: WeakKeyDictionary[Crawler, Crawl] = WeakKeyDictionary()
@@ -298,7 +243,10 @@ class Crawl:
         self.resolver = suite_resolver(crawler)
         self.policy_file = get_policy_file(crawler)
         self.filters = get_filters(crawler)
-        domains = _domains_of(crawler.spider)
+        domains = getattr(crawler.spider, "allowed_domains", None)
+        if isinstance(domains, Iterator):  # as in scrapy-redis's examples: it is read only once
+            domains = list(domains)
+            vars(crawler.spider)["allowed_domains"] = domains
         self.filters.use_scope(domains)
         self.leases: dict[Request, Lease] = {}
         self.engine: Engine | None = None
@@ -315,8 +263,12 @@ class Crawl:
         self.store = self._open_store()
         twins = self.store.kv(TWINS_TABLE)
         self.normalizer = make_normalizer(self.settings, twins, crawler.stats, domains)
+        codec = None
+        if self.store.durable and crawler.spider is not None:
+            modules = crawler.settings.getlist("SPIDER_MODULES")
+            codec = RequestCodec.from_spider(crawler.spider, modules, self.settings.storable)
         self.translator = Translator(
-            crawler, self._codec(), broad=self.settings.broad, normal=self.normalizer
+            crawler, codec, broad=self.settings.broad, normal=self.normalizer
         )
         self.frontier = self._open_frontier()
         self.policy_file.address_of = self._address_of
@@ -342,7 +294,10 @@ class Crawl:
         )
         if not self.settings.broad:
             # Its seeds are requests of its own.
-            frontier.commit.guesses.entry_of = self._seed_of_the_spider
+            meta = {"is_start_request": True}
+            frontier.commit.guesses.entry_of = lambda url: self.translator.entry(
+                Request(url, meta=meta)
+            )
         if job is not None:
             frontier.open(now)
         return frontier
@@ -351,9 +306,6 @@ class Crawl:
         resident = self.frontier.workbench.hosts.get(host)
         return "" if resident is None else resident.connect_to
 
-    def _seed_of_the_spider(self, url: str) -> Entry:
-        return self.translator.entry(Request(url, meta={"is_start_request": True}))
-
     def _open_store(self) -> Store:
         if self.job is not None:
             return self.job.store
@@ -361,20 +313,13 @@ class Crawl:
             return MemoryStore()
         # Memory stays bounded without a job directory, too: the disk holds what waits.
         self._folder = TemporaryFolder()
-        store = RocksStore(self._folder.path / "store", memory=self.settings.memory)
         settings = self.settings
+        store = RocksStore(self._folder.path / "store", memory=settings.memory)
         open_seen(
             store, self._folder.path, wanted=settings.seen_store, bits=int(settings.sieve_bits),
             capacity=settings.sieve_waiting,
         )  # fmt: skip
         return store
-
-    def _codec(self) -> RequestCodec | None:
-        spider = self.crawler.spider
-        if not self.store.durable or spider is None:
-            return None
-        modules = self.crawler.settings.getlist("SPIDER_MODULES")
-        return RequestCodec.from_spider(spider, modules, self.settings.storable)
 
     @staticmethod
     def now() -> float:
@@ -389,13 +334,6 @@ class Crawl:
     def wake(self) -> None:
         if self.engine is not None:
             self.engine.wake()
-
-    def write(self) -> None:
-        """Make all changes durable, if that is possible now."""
-        if self.engine is None:
-            self.frontier.flush()
-        else:
-            self.engine.flush()
 
     def close_job(self, reason: str = "") -> None:
         """Close the job directory, after the extensions have written to it."""
@@ -431,16 +369,17 @@ def stays_open(crawl: Crawl) -> bool:
     return crawl.settings.when_done == "wait" or crawl.seeds.awaited or revisits_pages(crawl)
 
 
+def write_changes(crawl: Crawl) -> None:
+    """Make all changes of *crawl* durable, if that is possible now."""
+    if crawl.engine is None:
+        crawl.frontier.flush()
+    else:
+        crawl.engine.flush()
+
+
 async def make_durable(crawl: Crawl) -> None:
     """Make all changes durable; wait while that is impossible."""
-    crawl.write()
+    write_changes(crawl)
     crawl.wake()
     while crawl.store.dirty and not crawl.stopping:
         await asyncio.sleep(_DISK_RETRY)
-
-
-def _domains_of(spider: Any) -> Any:
-    domains = getattr(spider, "allowed_domains", None)
-    if isinstance(domains, Iterator):  # as in scrapy-redis's examples: it can be read only once
-        domains = spider.allowed_domains = list(domains)
-    return domains

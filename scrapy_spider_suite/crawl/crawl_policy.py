@@ -12,10 +12,14 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
+from scrapy import Request
+from scrapy.crawler import Crawler
+from scrapy.statscollectors import StatsCollector
 from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite.analysis.ranks import ScoreTable
@@ -31,7 +35,7 @@ from scrapy_spider_suite.frontier.robots_rules import origin_of
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
-from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.interface import KV, Store
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import (
     Normalizer,
@@ -44,13 +48,6 @@ from scrapy_spider_suite.urls.scope import Scope
 from scrapy_spider_suite.urls.traps import TrapLimits
 from scrapy_spider_suite.urls.twins import Twins
 
-if TYPE_CHECKING:
-    from scrapy import Request
-    from scrapy.crawler import Crawler
-    from scrapy.statscollectors import StatsCollector
-
-    from scrapy_spider_suite.store.interface import KV
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -62,8 +59,7 @@ _TRIED: Final = 1_000
 
 
 class StatsCounter(Protocol):
-    def inc_value(self, key: str, count: int = 1) -> None:
-        ...
+    def inc_value(self, key: str, count: int = 1) -> None: ...
 
 
 class NoStats:
@@ -140,15 +136,10 @@ def make_normalizer(
     if settings.normalizer:
         plugin = GuardedNormalizer(_load(settings.normalizer), settings.normalizer, stats)
     rules = RewriterTable(general, SpellingRules(settings.url_rules))
-    made = Normalizer(rules, plugin, make_twins(settings, kv))
+    twins = Twins(kv) if settings.prefer_https and kv is not None else None
+    made = Normalizer(rules, plugin, twins)
     made.scope = Scope(domains) if domains else None
     return made
-
-
-def make_twins(settings: SuiteSettings, kv: KV | None) -> Twins | None:
-    if settings.profile == "broad" and settings.prefer_https and kv is not None:
-        return Twins(kv)
-    return None
 
 
 def _load(path: str) -> Plugin:
@@ -234,6 +225,7 @@ _NEVER = 1 << 30
 _AWAY: FileStamp = (0, 0, 0)
 _NO_FILE: FileStamp = (0, 0, 1)
 
+
 class WatchedFile(Generic[T]):
     """A file that is read again when it has changed and was equal at two polls.
 
@@ -242,7 +234,7 @@ class WatchedFile(Generic[T]):
     """
 
     def __init__(
-        self, path: Path | None, read: Callable[[Path | None], T], use: Callable[[T], None],
+        self, path: Path | None, read: Callable[[], T], use: Callable[[T], None],
         kept: str, *, stamp: FileStamp | None = None,
     ) -> None:  # fmt: skip
         self.path = path
@@ -265,7 +257,7 @@ class WatchedFile(Generic[T]):
 
     async def _read_again(self, stamp: FileStamp) -> None:
         try:
-            found = await asyncio.to_thread(self._read, self.path)
+            found = await asyncio.to_thread(self._read)
         except SettingsError as error:
             self._stamp = stamp
             logger.error("%s: %s in force", error, self._kept)
@@ -298,15 +290,16 @@ class PolicyFile:
 
     def __init__(self, settings: SuiteSettings) -> None:
         path = settings.overrides
-        self._file = WatchedFile(path, read_overrides, self._use, "the rules of before stay")
-        self.policy = Policy(overrides=read_overrides(path), **policy_fields(settings))
-        self.changed: Callable[[], None] = _nobody
-        self.address_of: Callable[[str], str] = _nowhere
+        read = partial(read_overrides, path)
+        self._file = WatchedFile(path, read, self._use, "the rules of before stay")
+        self.policy = Policy(overrides=read(), **policy_fields(settings))
+        self.changed: Callable[[], None] = _do_nothing
+        self.address_of: Callable[[str], str] = _unknown_address
         self.poll = self._file.poll
 
     def stop(self) -> None:
         self._file.stop()
-        self.changed, self.address_of = _nobody, _nowhere
+        self.changed, self.address_of = _do_nothing, _unknown_address
 
     def _use(self, rules: Overrides) -> None:
         self.policy.update(overrides=rules)
@@ -383,17 +376,13 @@ def policy_fields(settings: SuiteSettings) -> dict[str, Any]:
             for name, slot in project.download_slots.items()
         },
         "start_delay": project.autothrottle_start_delay if project.autothrottle_enabled else 0.0,
-        "phases": make_phases(settings),
+        # One phase: all hosts are visited at any time.
+        "phases": None if settings.phases == 1 else Phases(
+            settings.phases, settings.phase_seconds, settings.phase_guard
+        ),
         "shared": settings.rate_ledger is not None,
         "traps": TrapLimits.from_detectors(settings.traps),
     }
-
-
-def make_phases(settings: SuiteSettings) -> Phases | None:
-    """The phases of a crawl; None if all hosts are visited at any time."""
-    if settings.phases == 1:
-        return None
-    return Phases(settings.phases, settings.phase_seconds, settings.phase_guard)
 
 
 def file_stamp(path: Path | None) -> FileStamp:
@@ -407,9 +396,9 @@ def file_stamp(path: Path | None) -> FileStamp:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _nobody() -> None:
+def _do_nothing() -> None:
     pass
 
 
-def _nowhere(host: str) -> str:
+def _unknown_address(host: str) -> str:
     return ""

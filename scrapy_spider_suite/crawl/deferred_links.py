@@ -14,28 +14,23 @@ from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from scrapy import Request
 from scrapy.http import Headers, HtmlResponse, Response
 
+from scrapy_spider_suite.crawl.assembly import CrawlParts
+from scrapy_spider_suite.crawl.context import Engine
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
 from scrapy_spider_suite.errors import CodecError, PackError
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.packs import http_records
+from scrapy_spider_suite.packs import Capture, Page, http_records
 from scrapy_spider_suite.packs.http_records import decode_body
 from scrapy_spider_suite.packs.stored_pages import StoredPage, StoredPageFinder
 from scrapy_spider_suite.packs.warc import URL_MAX
 from scrapy_spider_suite.store.rocks_store import condemn_on_damage
-from scrapy_spider_suite.store.unread_pages import AT_ONCE
-
-if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import Crawl, Engine
-    from scrapy_spider_suite.crawl.links import SitemapLinks
-    from scrapy_spider_suite.crawl.sinks.commit_log import Sink
-    from scrapy_spider_suite.packs import Capture, Page
-    from scrapy_spider_suite.store.unread_pages import UnreadPage
+from scrapy_spider_suite.store.unread_pages import AT_ONCE, UnreadPage
 
 logger = logging.getLogger(__name__)
 
@@ -93,12 +88,10 @@ class DeferredLinks:
     ``suite/extract/hook_errors``, ``suite/extract/waiting``.
     """
 
-    def __init__(
-        self, crawl: Crawl, engine: Engine, sitemaps: SitemapLinks, sinks: Iterable[Sink]
-    ) -> None:
-        self._crawl = crawl
+    def __init__(self, parts: CrawlParts, engine: Engine) -> None:
+        self._crawl = crawl = parts.crawl
         self._engine = engine
-        self._sitemaps = sitemaps
+        self._sitemaps = parts.sitemaps
         self._stats = crawl.crawler.stats
         self._loop = asyncio.get_running_loop()
         self._pages = pages = crawl.frontier.stored_links
@@ -106,7 +99,7 @@ class DeferredLinks:
         self._not_before = -math.inf
         self._hurried = -math.inf
         self._tries = 0
-        self._packs = [each for each in sinks if isinstance(each, PagePacks)]
+        self._packs = [each for each in parts.sinks if isinstance(each, PagePacks)]
         own = crawl.settings.packs_dir
         folders = [*([] if own is None else [own]), *map(Path, pages.waiting.folders())]
         self._finder = StoredPageFinder(dict.fromkeys(each.absolute() for each in folders))
@@ -115,8 +108,6 @@ class DeferredLinks:
         """How many pages wait to be read; 0 where nobody follows links."""
         return 0 if self._sitemaps.make_follower is None else len(self._pages.waiting)
 
-    # Pages that come
-
     def settle(self, lease: Lease) -> None:
         """The page of *lease* has settled: read it now if it cannot be read later."""
         response, lease.unread = lease.unread, None
@@ -124,32 +115,24 @@ class DeferredLinks:
             return
         if lease.fate(self._crawl.frontier.policy.retry_times)[0] is State.PENDING:
             return  # it is fetched again
-        packing = self._packing_of(lease)
+        packing = self.packs_for(lease)
         if packing is not None and is_recoverable(lease.fetches[-1], response):
             self._pages.waiting.note_folder(str(packing.folder))
             self._finder.add(packing.folder)
-            lease.stored = self._stored(lease)
+            fetch, facts = lease.fetches[-1], lease.facts
+            lease.stored = StoredPage(
+                fetch.url, fetch.time, again=facts is not None and facts.again,
+                visited=lease.plan is not None,
+                first=not self._crawl.frontier.residents.records.get(lease.entry.host).done,
+            )  # fmt: skip
             return
         self._stats.inc_value("suite/extract/at_once")
         if not self._read(lease, response):
             lease.faults.add(Event.CALLBACK_ERROR)
 
-    def _stored(self, lease: Lease) -> StoredPage:
-        fetch, facts = lease.fetches[-1], lease.facts
-        return StoredPage(
-            fetch.url, fetch.time, again=facts is not None and facts.again,
-            visited=lease.plan is not None,
-            first=not self._crawl.frontier.residents.records.get(lease.entry.host).done,
-        )  # fmt: skip
-
-    def is_packed(self, lease: Lease) -> bool:
-        """Whether the last answer of *lease*, whose page has settled, will be packed."""
-        return self._packing_of(lease) is not None
-
-    def _packing_of(self, lease: Lease) -> PagePacks | None:
+    def packs_for(self, lease: Lease) -> PagePacks | None:
+        """The packs that will have the last answer of *lease*, whose page has settled."""
         return next((each for each in self._packs if each.takes(lease)), None)
-
-    # Pages whose turn has come
 
     def poll(self, *, starving: bool) -> None:
         """Read the links of some pages, if they are wanted; *starving*: nothing can be fetched."""
@@ -194,9 +177,9 @@ class DeferredLinks:
             return demand.of_all(AT_ONCE)
         demand.sifted(frontier.states.in_sieve)
         fetches = frontier.counters.done + frontier.counters.failed
-        return demand.choose(starving=starving, fetches=fetches, nothing_else=self._nothing_else)
+        return demand.choose(starving=starving, fetches=fetches, nothing_else=self._is_all_done)
 
-    def _nothing_else(self) -> bool:
+    def _is_all_done(self) -> bool:
         crawl, limit = self._crawl, self._crawl.settings.max_wait
         if crawl.frontier.leases.out or crawl.outside.count or crawl.frontier.states.in_sieve:
             return False
@@ -212,24 +195,24 @@ class DeferredLinks:
             self._tries = 0
         else:
             self._wait(away)
-        self._go_on(deque(answers))
+        self._read_some(deque(answers))
 
-    def _go_on(self, answers: deque[FoundPage]) -> None:
+    def _read_some(self, answers: deque[FoundPage]) -> None:
         if self._ended:
             return
         until = self._crawl.now() + _WORK
         with condemn_on_damage(self._crawl.store):
             while answers:
-                self._take(answers.popleft())
+                self._settle_page(answers.popleft())
                 if self._crawl.now() >= until:
                     break
         if answers:
-            self._loop.call_soon(self._go_on, answers)
+            self._loop.call_soon(self._read_some, answers)
         self._busy = bool(answers)
         self._engine.flush_soon()  # which looks for more
         self._crawl.wake()
 
-    def _take(self, found: FoundPage) -> None:
+    def _settle_page(self, found: FoundPage) -> None:
         page, answer = found.page, found.answer
         demand = self._pages.demand
         later = isinstance(answer, OSError) and self._tries <= _TRIES
@@ -238,7 +221,7 @@ class DeferredLinks:
         elif isinstance(answer, Exception):
             self._lose(page, str(answer) or repr(answer))
         else:
-            self._extract(page, found.stored, answer, found.size)
+            self._extract(found, answer)
 
     def _wait(self, error: Exception) -> None:
         self._tries += 1
@@ -246,18 +229,16 @@ class DeferredLinks:
         if self._tries == 1:
             logger.warning("%s: links of stored pages are read when that is over", error)
 
-    def _extract(
-        self, page: UnreadPage, stored: StoredPage, response: HtmlResponse, size: int
-    ) -> None:
-        crawl, lease = self._crawl, Lease(page.entry, None)
-        lease.status, lease.stored = response.status, stored
+    def _extract(self, found: FoundPage, response: HtmlResponse) -> None:
+        crawl, page, stored = self._crawl, found.page, found.stored
+        lease = Lease(page.entry, None, status=response.status, stored=stored)
         try:
             request = crawl.translator.request(page.entry)
         except CodecError:  # it was good enough to be fetched: only hooks might look at it
             request = Request(page.entry.url)
         response.request = request
         if crawl.counter is not None:
-            crawl.counter.recall(lease, response, size, again=stored.again)
+            crawl.counter.recall(lease, response, found.size, again=stored.again)
         if not self._read(lease, response):
             self._give_up(page, Event.CALLBACK_ERROR, lease)
         elif crawl.frontier.stored_links.finish(page, lease, crawl.now()):
@@ -323,10 +304,7 @@ def _find(finder: StoredPageFinder, pages: Sequence[UnreadPage]) -> list[FoundPa
 
 
 def packed_response(page: Page) -> tuple[HtmlResponse, int]:
-    """The response that *page* was, decompressed, and its size before that.
-
-    Raises `PackError`.
-    """
+    """The response that *page* was, decompressed, and its size before that. Raises `PackError`."""
     if not page.status:
         raise PackError(f"{page.url} is no HTTP response")
     headers = Headers()

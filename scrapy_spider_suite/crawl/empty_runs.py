@@ -9,23 +9,20 @@ import logging
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.http import Response
 from scrapy.http.request import NO_CALLBACK
 
-from scrapy_spider_suite.crawl.context import follows_links
+from scrapy_spider_suite.crawl.context import Crawl, follows_links
+from scrapy_spider_suite.crawl.preparation import TrustedPrivateHosts
 from scrapy_spider_suite.crawl.requests import event_of_error, event_of_result
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
 from scrapy_spider_suite.runtime.refusal import NO_PAGES, ExitCode, exit_code_for_reason
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
-
-if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import Crawl
-    from scrapy_spider_suite.crawl.preparation import TrustedPrivateHosts
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +80,9 @@ class EmptyRun:
     @property
     def _had_nothing_to_do(self) -> bool:
         known = self._crawl.frontier.counters.has_urls
-        return self._resumes and known and self._concluded == self._before
+        job = self._crawl.job
+        resumes = job is not None and job.resumed
+        return resumes and known and self._concluded == self._before
 
     @property
     def has_no_pages(self) -> bool:
@@ -101,10 +100,6 @@ class EmptyRun:
         if count("item_scraped_count") or is_noted(crawl, ANSWERED):
             return False
         return not any(map(events.get, _PAGES))
-
-    @property
-    def _resumes(self) -> bool:
-        return self._crawl.job is not None and self._crawl.job.resumed
 
     def explain(self, reason: str) -> None:
         """Warn if the run, which ended for *reason*, fetched nothing; say why."""

@@ -11,13 +11,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from scrapy import Request
+from scrapy.crawler import Crawler
 from scrapy.http import Response, TextResponse
+from scrapy.statscollectors import StatsCollector
 
 from scrapy_spider_suite.crawl.crawl_policy import FileStamp, WatchedFile, file_stamp
-from scrapy_spider_suite.crawl.requests import BEYOND, BULK
+from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.errors import FilterError, SettingsError
 from scrapy_spider_suite.exceptions import FilterRefused
 from scrapy_spider_suite.frontier.entries import Entry, Flag
@@ -36,13 +38,6 @@ from scrapy_spider_suite.urls.filters import (
 )
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.scope import Scope
-
-if TYPE_CHECKING:
-    from scrapy import Request
-    from scrapy.crawler import Crawler
-    from scrapy.statscollectors import StatsCollector
-
-    from scrapy_spider_suite.crawl.queue.leases import Lease
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +60,7 @@ def get_filters(crawler: Crawler) -> CrawlFilters:
 
 @dataclass(frozen=True)
 class FilterSet:
-    of: Mapping[Stage, Filter] = field(default_factory=dict)
+    by_stage: Mapping[Stage, Filter] = field(default_factory=dict)
     paths: Mapping[Stage, Path] = field(default_factory=dict)
     stamps: Mapping[Stage, FileStamp] = field(default_factory=dict)
     given: FilterInputs = field(default_factory=FilterInputs)
@@ -80,14 +75,6 @@ class FilterSet:
         stamps = {stage: file_stamp(path) for stage, path in paths.items()}
         filters = {stage: _read(stage, text, given) for stage, text in values.items() if text}
         return cls(filters, paths, stamps, given)
-
-    def where(self, stage: Stage) -> str:
-        path = self.paths.get(stage)
-        return setting_name(FILTER_SETTINGS[stage]) + (f" = @{path}" if path else "")
-
-
-def filter_texts(settings: SuiteSettings) -> dict[Stage, str]:
-    return {stage: str(getattr(settings, name)) for stage, name in FILTER_SETTINGS.items()}
 
 
 def read_filter_context(path: Path | None) -> FilterInputs:
@@ -134,12 +121,11 @@ class CrawlFilters:
         """Whether the schedule filter decides how far links may lead out of the scope."""
         self.adopt(self.prepare(settings, anew=True))
 
-    # Changing
-
     def prepare(self, settings: SuiteSettings, *, anew: bool = False) -> FilterSet:
         """The filters of *settings*; *anew* with their countries. Raises `SettingsError`."""
         given = read_filter_context(settings.countries) if anew else self._set.given
-        return FilterSet.read(filter_texts(settings), given)
+        texts = {stage: str(getattr(settings, name)) for stage, name in FILTER_SETTINGS.items()}
+        return FilterSet.read(texts, given)
 
     def adopt(self, filters: FilterSet) -> None:
         self.stop()
@@ -150,18 +136,17 @@ class CrawlFilters:
         path = self._set.paths[stage]
 
         def use(found: Filter) -> None:
-            self._use(replace(self._set, of={**self._set.of, stage: found}))
+            self._use(replace(self._set, by_stage={**self._set.by_stage, stage: found}))
             logger.info("the %s filter of %s is in force", stage.value, path)
 
         read = partial(_read, stage, f"@{path}", self._set.given)
         return WatchedFile(
-            path, lambda _: read(), use, "the filter of before stays",
-            stamp=self._set.stamps[stage],
-        )  # fmt: skip
+            path, read, use, "the filter of before stays", stamp=self._set.stamps[stage]
+        )
 
     def _use(self, filters: FilterSet) -> None:
         self._set = filters
-        schedule = filters.of.get(Stage.SCHEDULE)
+        schedule = filters.by_stage.get(Stage.SCHEDULE)
         self.opens_scope = self._scoped and schedule is not None and schedule.needs(Fact.BEYOND)
 
     def poll(self) -> None:
@@ -172,19 +157,11 @@ class CrawlFilters:
         for file in self._files:
             file.stop()
 
-    # Asking
+    def for_stage(self, stage: Stage) -> Filter | None:
+        return self._set.by_stage.get(stage)
 
-    def of(self, stage: Stage) -> Filter | None:
-        return self._set.of.get(stage)
-
-    def has(self, *stages: Stage) -> bool:
-        return any(stage in self._set.of for stage in stages)
-
-    def keep(self, stage: Stage, links: list[str], subject: LinkFacts) -> list[str]:
-        found = self.of(stage)
-        if found is None or not links:
-            return links
-        wants = found.wants
+    def _wanted(self, stage: Stage, links: list[str], subject: LinkFacts) -> list[str]:
+        wants = self._set.by_stage[stage].wants
         try:
             kept = [url for url in links if wants(url, subject)]
         except Exception:  # an atom of the project's own: link by link, then
@@ -194,7 +171,7 @@ class CrawlFilters:
         return kept
 
     def wants(self, stage: Stage, url: str, subject: LinkFacts) -> bool:
-        found = self.of(stage)
+        found = self.for_stage(stage)
         if found is None:
             return True
         try:
@@ -212,19 +189,11 @@ class CrawlFilters:
             self._stats.inc_value(f"suite/filter/{stage.value}/refused")
         return wanted
 
-    # The scope
-
     def use_scope(self, domains: Iterable[str] | None) -> None:
         """Count hops outside of *domains*; without any, everything is inside."""
         allowed = list(domains or ())
         self._scoped, self._scope = bool(allowed), Scope(allowed)
         self._use(self._set)
-
-    def open_scope(self, request: Request, entry: Entry) -> None:
-        """Let the *request* of *entry* pass Scrapy's OffsiteMiddleware."""
-        if (self.opens_scope or entry.hops_outside) and BULK in request.meta:
-            request.meta[BEYOND] = entry.hops_outside
-            request.meta["allow_offsite"] = True
 
     def beyond(self, url: str, before: int) -> int:
         """How many links in a row have led outside at *url*, after *before* at its page."""
@@ -239,30 +208,24 @@ class CrawlFilters:
         """
         return entry.hops_outside or self.beyond(normalize(entry.url) or entry.url, 0)
 
-    # Stages
-
-    def followed(self, links: list[str], lease: Lease, response: Response) -> list[str]:
-        if not self.has(Stage.FOLLOW) or not links:
-            return links
-        return self._by_hops(Stage.FOLLOW, links, lease, filtered_page(response))
-
-    def scheduled(self, links: list[str], lease: Lease) -> list[str]:
-        if not self.has(Stage.SCHEDULE) or not links:
-            return links
-        return self._by_hops(Stage.SCHEDULE, links, lease, None)
-
-    def _by_hops(
-        self, stage: Stage, links: list[str], lease: Lease, page: FilterPage | None
+    def links_wanted(
+        self, stage: Stage, links: list[str], lease: Lease, response: Response | None = None
     ) -> list[str]:
-        entry = lease.entry
+        """The links of the page of *lease* that the filter of *stage* wants.
+
+        A filter of links that are followed sees their page *response*, too.
+        """
+        if not links or stage not in self._set.by_stage:
+            return links
+        entry, page = lease.entry, None if response is None else filtered_page(response)
         via = normalize(entry.url) or ""
         within = LinkFacts(via, entry.depth + 1, 0, "", page)
         if not self.opens_scope:
-            return self.keep(stage, links, within)
+            return self._wanted(stage, links, within)
         without = LinkFacts(via, entry.depth + 1, self.out(entry) + 1, "", page)
         far = {url for url in links if self.beyond(url, 0)}
-        kept = {*self.keep(stage, [url for url in links if url not in far], within)}
-        kept.update(self.keep(stage, [url for url in links if url in far], without))
+        kept = {*self._wanted(stage, [url for url in links if url not in far], within)}
+        kept.update(self._wanted(stage, [url for url in links if url in far], without))
         return [url for url in links if url in kept]
 
     def admits(self, request: Request, entry: Entry, parent: Lease | None) -> bool:
@@ -270,7 +233,7 @@ class CrawlFilters:
 
         Seeds and requests with ``dont_filter`` may, as in Scrapy's OffsiteMiddleware.
         """
-        found = self.of(Stage.SCHEDULE)
+        found = self.for_stage(Stage.SCHEDULE)
         if found is None or entry.flags & _EXEMPT:
             return True
         url = normalize(request.url)
@@ -287,7 +250,7 @@ class CrawlFilters:
 
     def refuse_fetch(self, request: Request, entry: Entry, address: str) -> None:
         """Raise `FilterRefused` if the fetch filter refuses *request*, at *address*."""
-        if not self.has(Stage.FETCH):
+        if Stage.FETCH not in self._set.by_stage:
             return
         url = normalize(request.url) or request.url
         if not self.wants(Stage.FETCH, url, _subject(entry, address, None)):
@@ -295,7 +258,7 @@ class CrawlFilters:
             raise FilterRefused(f"{name} does not want {request.url}")
 
     def wants_page(self, stage: Stage, response: Response, entry: Entry, address: str) -> bool:
-        if not self.has(stage):
+        if stage not in self._set.by_stage:
             return True
         url = normalize(response.url) or response.url
         return self.wants(stage, url, _subject(entry, address, filtered_page(response)))

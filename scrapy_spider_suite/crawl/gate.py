@@ -8,12 +8,14 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from scrapy import Request
+from scrapy.crawler import Crawler
 from scrapy.http import Response
 
+from scrapy_spider_suite.crawl.context import Crawl
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import StoppedError, hostname
 from scrapy_spider_suite.exceptions import HostWaitsTooLong, PrivateAddressRefused
@@ -21,11 +23,6 @@ from scrapy_spider_suite.fetch.http_messages import MEDIA_TYPES, RECEIVED, TRUNC
 from scrapy_spider_suite.fetch.resolver import suite_resolver
 from scrapy_spider_suite.frontier.politeness import BandwidthLimit
 from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState, Visit
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-
-    from scrapy_spider_suite.crawl.context import Crawl
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +55,6 @@ class Caps:
         self._bandwidth.rate = self._crawl.settings.max_bandwidth
         return self._bandwidth.wait(now)
 
-    # Bandwidth
-
     def book(self, lease: Lease, now: float) -> None:
         lease.booked = self._bandwidth.book(now)
 
@@ -67,8 +62,6 @@ class Caps:
         if lease.booked:
             self._bandwidth.settle(lease.booked, lease.received, self._crawl.now())
             lease.booked, lease.received = 0.0, 0
-
-    # One transfer
 
     @contextmanager
     def bounded(self, request: Request, lease: Lease | None) -> Iterator[None]:
@@ -299,9 +292,9 @@ class AddressComparison:
         if not self._said:
             self._said = True
             logger.warning(
-                "%s was booked on %s and fetched from %s: the download handler does not connect "
-                "where it is told to, so the delays of addresses may not hold (further ones are "
-                "only counted: suite/address/mismatch)", request, booked, actual,
+                "%s was to be fetched from %s and came from %s: the download handler does not "
+                "connect where it is told to, so the delays of addresses may not hold (further "
+                "ones are only counted: suite/address/mismatch)", request, booked, actual,
             )  # fmt: skip
         host = hostname(request)
         why = suite_resolver(self._crawler).policy.why_refused(str(actual), host)

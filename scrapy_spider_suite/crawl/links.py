@@ -12,61 +12,49 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from functools import cache
 
+from scrapy import Spider
 from scrapy.http import HtmlResponse, Response
 
+from scrapy_spider_suite.crawl.context import Crawl
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import SITEMAP, redirect_target, sitemap_payload
+from scrapy_spider_suite.crawl.revisits import Revisits
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.robots_rules import RobotsRules, RobotsVerdict
 from scrapy_spider_suite.runtime.event_loop import iterate_in_thread
+from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.store import url_states
+from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.extract import Edge, PageContext, PageLinks, extract, extract_edges
+from scrapy_spider_suite.urls.filters import Stage
 from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of, normalize
-from scrapy_spider_suite.urls.normalizer import Normalizer
 from scrapy_spider_suite.urls.scope import OutOfScope, Scope
 from scrapy_spider_suite.urls.sitemaps import BadSitemap, SitemapEntry, read_sitemap
 from scrapy_spider_suite.urls.twins import Twins
-
-if TYPE_CHECKING:
-    from scrapy import Spider
-    from scrapy.statscollectors import StatsCollector
-
-    from scrapy_spider_suite.crawl.context import Crawl
-    from scrapy_spider_suite.crawl.revisits import Revisits
-    from scrapy_spider_suite.settings.suite import SuiteSettings
-    from scrapy_spider_suite.store.rows import HostRecord
 
 logger = logging.getLogger(__name__)
 
 _PRODUCT = re.compile(r"(?:^|\bcompatible;\s*)(?!mozilla\b)([\w-]+)", re.I | re.A)
 
 
-class LinkReader:
-    """Reads the links of pages; *settings* returns the current settings."""
-
-    def __init__(self, settings: Callable[[], SuiteSettings]) -> None:
-        project = settings().project
-        self._longest = project.urllength_limit or 1 << 20
-        self._robot = product_token(project.robotstxt_user_agent or project.user_agent)
-        self._settings = settings
-
-    def links_of(self, response: Response) -> tuple[PageLinks, Sequence[Edge]]:
-        """The links of *response*, whatever their scope; with packs also their kinds."""
-        headers = response.headers
-        page = PageContext(
-            response.url,
-            headers.get("Content-Type"),
-            x_robots_tag=[tag.decode("latin-1") for tag in headers.getlist("X-Robots-Tag")],
-            robot=self._robot,
-            max_url_length=self._longest,
-        )
-        settings = self._settings()
-        if settings.packs_dir is not None or settings.page_items:
-            return extract_edges(response.body, page)
-        return extract(response.body, page), ()
+def read_links(
+    response: Response, settings: SuiteSettings
+) -> tuple[PageLinks, Sequence[Edge]]:
+    """The links of *response*, whatever their scope; with packs also their kinds."""
+    headers, project = response.headers, settings.project
+    page = PageContext(
+        response.url,
+        headers.get("Content-Type"),
+        x_robots_tag=[tag.decode("latin-1") for tag in headers.getlist("X-Robots-Tag")],
+        robot=product_token(project.robotstxt_user_agent or project.user_agent),
+        max_url_length=project.urllength_limit or 1 << 20,
+    )
+    if settings.packs_dir is not None or settings.page_items:
+        return extract_edges(response.body, page)
+    return extract(response.body, page), ()
 
 
 def has_links(response: Response) -> bool:
@@ -77,6 +65,7 @@ def has_links(response: Response) -> bool:
     return response.request is not None and SITEMAP not in response.request.meta
 
 
+@cache  # of one crawl the same
 def product_token(user_agent: str) -> str:
     """The product token of *user_agent* (RFC 9309 §2.2.1), by which pages address a robot.
 
@@ -92,96 +81,15 @@ _PERMANENT = frozenset({301, 308})
 
 
 def note_redirect(twins: Twins, response: Response) -> None:
-    """Note in *twins* the target of *response*, if it is a redirect."""
+    """Note the target of *response* in *twins*, if *response* is a redirect."""
     target, page = redirect_target(response.url, response), normalize(response.url)
     if target is not None and page is not None:
         twins.redirected(page, target, permanent=response.status in _PERMANENT)
 
 
-class LinkNormalizer:
-    """Stats: ``suite/links/respelled``, ``suite/twins/forms``."""
-
-    def __init__(self, normalizer: Normalizer, stats: StatsCollector) -> None:
-        self._normal = normalizer
-        self._stats = stats
-        self._forms = 0
-
-    def links(self, response: Response, links: list[str]) -> list[str]:
-        """The normal forms of *links*, in plain normal form, of *response* (2xx)."""
-        normal = self._normal
-        if normal.twins is not None:
-            normal.twins.answered(response.url, response.body)
-            self._count_forms(len(normal.twins))
-        if normal.is_plain:
-            return links
-        before = normal.changed
-        found = normal.links(links)
-        if normal.changed != before:
-            self._stats.inc_value("suite/links/respelled", normal.changed - before)
-        return found
-
-    def chosen(self, links: list[str], chosen: Iterable[str]) -> list[str]:
-        """A spider's choice of *links*; new URLs in it are normalised."""
-        kept = list(chosen)
-        own = {*kept}.difference(links)
-        if not own:
-            return kept
-        spelled = (self._normal(url) if url in own else url for url in kept)
-        return list(dict.fromkeys(filter(None, spelled)))
-
-    def _count_forms(self, number: int) -> None:
-        if number != self._forms:
-            self._forms = number
-            self._stats.set_value("suite/twins/forms", number)
-
-
-class TrapFilter:
-    """Keeps links out of traps. Stats: ``suite/trap/NAME``, ``suite/mined/…``."""
-
-    def __init__(self, crawl: Crawl) -> None:
-        self._crawl = crawl
-        self._traps = crawl.frontier.traps
-
-    def learn(self, lease: Lease, response: Response, links: list[str]) -> None:
-        frontier, late = self._crawl.frontier, lease.stored
-        visited = lease.plan is not None if late is None else late.visited
-        # A page that is visited again is no evidence that others say the same.
-        if not frontier.policy.traps.any or visited:
-            return
-        url = normalize(lease.entry.url)  # a spider's own request may be spelt otherwise
-        if url is not None:
-            pages = frontier.residents.records.get(lease.entry.host).done
-            if late is not None:  # it is one of them
-                pages = 0 if late.first else max(1, pages - 1)
-            repeats = lease.likeness is not None and lease.likeness.of_host
-            self._traps.learn_page(
-                url, host_of(url), response.body, links, pages=pages, repeats=repeats
-            )
-
-    def passed(self, links: list[str]) -> list[str]:
-        return self._traps.passed(links, time.gmtime().tm_year)
-
-    def mine(self, lease: Lease, in_scope: Callable[[str, int], bool]) -> None:
-        """Add URLs that nobody linked to, if SUITE_GUESS_URLS says so."""
-        settings, page = self._crawl.settings, lease.entry
-        url = None if settings.guess_urls == "none" else normalize(page.url)
-        if url is None:
-            return
-        if url != page.url:
-            page = Entry(host_of(url), url, depth=page.depth)
-        depth, normal = page.depth + 1, self._crawl.normalizer
-
-        def wanted(url: str) -> bool:
-            # Another spelling of what it should be is no URL that nobody linked to.
-            own = normal.is_plain or normal.respell(url) == url
-            return own and in_scope(url, depth) and bool(self.passed([url]))
-
-        miner = self._crawl.frontier.miner
-        lease.children.extend(miner.mine(page, settings.guess_urls, MOST_GUESSES, wanted))
-
-
 ChooseLinks = Callable[[Response, list[str]], Iterable[str]]
 LinkPriority = Callable[[Response, str], int]
+
 
 class LinkFollower:
     """Extracts, scopes and hands over the links of pages, for one crawl.
@@ -190,7 +98,8 @@ class LinkFollower:
     fast way: every link in scope, with priority 0.
 
     Stats: ``suite/links/found``, ``suite/links/followed`` (before deduplication),
-    ``suite/links/refused/REASON``, ``suite/links/nofollow_pages``, ``suite/sitemap/hook_errors``.
+    ``suite/links/refused/REASON``, ``suite/links/nofollow_pages``, ``suite/links/respelled``,
+    ``suite/twins/forms``, ``suite/trap/NAME``, ``suite/mined/…``, ``suite/sitemap/hook_errors``.
     """
 
     def __init__(
@@ -202,9 +111,8 @@ class LinkFollower:
         self._choose = choose
         self._failed = False
         self._rank = rank
-        self._trapping = TrapFilter(crawl)
-        self._spelling = LinkNormalizer(crawl.normalizer, crawl.crawler.stats)
-        self.links_of = LinkReader(lambda: crawl.settings).links_of
+        self._normal = crawl.normalizer
+        self._forms = 0
         self._scope = Scope(
             getattr(spider, "allowed_domains", None) or None,
             project.depth_limit,
@@ -225,30 +133,64 @@ class LinkFollower:
 
     def read(self, lease: Lease, response: Response) -> None:
         """Give the links of *response*, the page of *lease*, to the lease."""
-        page, lease.outlinks = self.links_of(response)
+        page, lease.outlinks = read_links(response, self._crawl.settings)
         if self._crawl.counter is not None:
             self._crawl.counter.read(lease, response, page.links)
         links = page.links
         if page.nofollow:
             self._stats.inc_value("suite/links/nofollow_pages")
             links = []
-        elif self._repeats(lease):
+        elif (
+            lease.likeness is not None and lease.likeness.repeats
+            and not self._crawl.settings.follow_duplicates
+        ):  # fmt: skip
             self._stats.inc_value("suite/duplicates/not_followed")
             links = []
         if page.canonical is not None and page.canonical != response.url:
             links = [page.canonical, *links]
-        spelt = self._spelling.links(response, links)
+        spelt = self._respelled(response, links)
         self._stats.inc_value("suite/links/found", len(page.links))
         links = self._wanted(lease, response, spelt)
-        self._trapping.learn(lease, response, spelt)
+        self.learn_traps(lease, response, spelt)
         kept = self._hand_over(lease, response, links, self._choose, self._rank)
         self._stats.inc_value("suite/links/followed", len(kept))
         if not page.nofollow:
-            self._mine(lease, response)
+            self.guess_urls(lease, response)
 
-    def _repeats(self, lease: Lease) -> bool:
-        found = lease.likeness
-        return found is not None and found.repeats and not self._crawl.settings.follow_duplicates
+    def _respelled(self, response: Response, links: list[str]) -> list[str]:
+        normal = self._normal
+        if normal.twins is not None:
+            normal.twins.answered(response.url, response.body)
+            if self._forms != len(normal.twins):
+                self._forms = len(normal.twins)
+                self._stats.set_value("suite/twins/forms", self._forms)
+        if normal.is_plain:
+            return links
+        before = normal.changed
+        found = normal.links(links)
+        if normal.changed != before:
+            self._stats.inc_value("suite/links/respelled", normal.changed - before)
+        return found
+
+    def learn_traps(self, lease: Lease, response: Response, links: list[str]) -> None:
+        """Let the traps of the job learn from *response*, with all its *links*."""
+        frontier, late = self._crawl.frontier, lease.stored
+        visited = lease.plan is not None if late is None else late.visited
+        # A page that is visited again is no evidence that others say the same.
+        if not frontier.policy.traps.any or visited:
+            return
+        url = normalize(lease.entry.url)  # a spider's own request may be spelt otherwise
+        if url is not None:
+            pages = frontier.residents.records.get(lease.entry.host).done
+            if late is not None:  # it is one of them
+                pages = 0 if late.first else max(1, pages - 1)
+            repeats = lease.likeness is not None and lease.likeness.of_host
+            frontier.traps.learn_page(
+                url, host_of(url), response.body, links, pages=pages, repeats=repeats
+            )
+
+    def _outside_traps(self, links: list[str]) -> list[str]:
+        return self._crawl.frontier.traps.passed(links, time.gmtime().tm_year)
 
     def give_sitemap_links(self, lease: Lease, response: Response, links: list[str]) -> list[str]:
         """Give the wanted *links* of a sitemap to the lease; return them.
@@ -279,7 +221,8 @@ class LinkFollower:
             links = [url for url in links if host_of(url) != host]
             refused = f"suite/links/refused/{OutOfScope.TOO_DEEP_ON_HOST.value}"
             self._stats.inc_value(refused, found - len(links))
-        return self._crawl.filters.followed(self._trapping.passed(links), lease, response)
+        links = self._outside_traps(links)
+        return self._crawl.filters.links_wanted(Stage.FOLLOW, links, lease, response)
 
     def _is_deepest(self, page: Entry) -> bool:
         frontier = self._crawl.frontier
@@ -297,19 +240,28 @@ class LinkFollower:
         self._stats.inc_value(f"suite/links/refused/{reason.value}")
         return False
 
-    def _mine(self, lease: Lease, response: Response) -> None:
-        if self._is_deepest(lease.entry):
+    def guess_urls(self, lease: Lease, response: Response) -> None:
+        """Add URLs that nobody linked to, if SUITE_GUESS_URLS says so."""
+        crawl, page, kind = self._crawl, lease.entry, self._crawl.settings.guess_urls
+        url = None if kind == "none" or self._is_deepest(page) else normalize(page.url)
+        if url is None:
             return
-        filters, before = self._crawl.filters, len(lease.children)
+        if url != page.url:
+            page = Entry(host_of(url), url, depth=page.depth)
+        depth, normal, filters = page.depth + 1, self._normal, crawl.filters
 
-        def may_enter(url: str, depth: int) -> bool:
-            wanted = self.in_scope(url, depth) and filters.followed([url], lease, response)
-            return bool(wanted and filters.scheduled(wanted, lease))
+        def wanted(url: str) -> bool:
+            # Another spelling of what it should be is no URL that nobody linked to.
+            own = normal.is_plain or normal.respell(url) == url
+            links = [url] if own and self.in_scope(url, depth) else []
+            links = filters.links_wanted(Stage.FOLLOW, links, lease, response)
+            links = filters.links_wanted(Stage.SCHEDULE, links, lease)
+            return bool(links and self._outside_traps(links))
 
-        self._trapping.mine(lease, may_enter)
         out = filters.out(lease.entry)
-        for entry in lease.children[before:]:
+        for entry in crawl.frontier.miner.mine(page, kind, MOST_GUESSES, wanted):
             entry.hops_outside = filters.beyond(entry.url, out)
+            lease.children.append(entry)
 
     def _hand_over(
         self, lease: Lease, response: Response, links: list[str], choose: ChooseLinks | None,
@@ -317,23 +269,26 @@ class LinkFollower:
     ) -> list[str]:  # fmt: skip
         filters, page = self._crawl.filters, lease.entry
         if choose is not None:
-            links = self._spelling.chosen(links, choose(response, links))
-        links = filters.scheduled(links, lease)
+            chosen = list(choose(response, links))
+            if own := {*chosen}.difference(links):  # new URLs are normalised
+                spelled = (self._normal(url) if url in own else url for url in chosen)
+                chosen = list(dict.fromkeys(filter(None, spelled)))
+            links = chosen
+        links = filters.links_wanted(Stage.SCHEDULE, links, lease)
         policy = self._crawl.translator.referers.policy(response)
         if rank is None and not filters.opens_scope:
             lease.links.extend(links)
             lease.referrer_policy = policy
             return links
-        made, out = [], filters.out(page)
-        for url in links:
-            host = host_of(url)
-            made.append(
-                Entry(
-                    host, url, state_key(host, url), depth=page.depth + 1, referrer=page.url,
-                    priority=0 if rank is None else rank(response, url),
-                    hops_outside=filters.beyond(url, out), referrer_policy=policy,
-                )
-            )  # fmt: skip
+        out = filters.out(page)
+        made = [
+            Entry(
+                host_of(url), url, depth=page.depth + 1, referrer=page.url,
+                priority=0 if rank is None else rank(response, url),
+                hops_outside=filters.beyond(url, out), referrer_policy=policy,
+            )
+            for url in links
+        ]  # fmt: skip
         lease.children.extend(made)
         return links
 
@@ -371,8 +326,6 @@ class SitemapLinks:
         """Makes what passes links on; None without the spider middleware that follows them."""
         self._reading = asyncio.Semaphore(_AT_ONCE)
 
-    # Found
-
     def schedule_named(self, rules: RobotsRules, record: HostRecord) -> None:
         """Schedule the sitemaps that the robots.txt of a host with *record* names."""
         mode = self._crawl.settings.sitemaps
@@ -386,22 +339,20 @@ class SitemapLinks:
         if len(named) > SITEMAPS_NAMED_MAX:
             self._stats.inc_value("suite/sitemap/too_many", len(named) - SITEMAPS_NAMED_MAX)
         robots = f"{rules.origin}/robots.txt"
-        urls = self._usable(named[:SITEMAPS_NAMED_MAX], robots, follower)
-        if urls:
+
+        def usable(urls: Iterable[str]) -> list[str]:
+            normal = dict.fromkeys(self._crawl.normalizer(url, robots) for url in urls)
+            return [url for url in normal if url and follower.in_scope(url, 0)]
+
+        if urls := usable(named[:SITEMAPS_NAMED_MAX]):
             self._schedule("named", urls, host_of(rules.origin), robots)
         elif mode == "all":
-            paths = [rules.origin + path for path in SITEMAP_PATHS]
-            guesses = self._usable(paths, robots, follower)
+            guesses = usable(rules.origin + path for path in SITEMAP_PATHS)
             self._schedule("guessed", guesses, host_of(rules.origin), "")
-
-    def _usable(self, urls: Iterable[str], base: str, follower: LinkFollower) -> list[str]:
-        normal = [self._crawl.normalizer(url, base) for url in urls]
-        return [url for url in dict.fromkeys(normal) if url and follower.in_scope(url, 0)]
 
     def _schedule(self, how: str, urls: list[str], voucher: str, via: str) -> None:
         entries = self._entries(urls, voucher, via, 0)
-        frontier = self._crawl.frontier
-        new = frontier.admission.schedule(entries, self._crawl.now())
+        new = self._crawl.frontier.admission.schedule(entries, self._crawl.now())
         if new:
             self._stats.inc_value(f"suite/sitemap/{how}", new)
 
@@ -428,8 +379,6 @@ class SitemapLinks:
         if not self._crawl.frontier.states.known(identity):  # else it stays the page that it is
             url_states.note_sitemap(self._crawl.store, identity, voucher)
 
-    # Read
-
     async def read(self, response: Response) -> None:
         """The callback of sitemaps: read *response* beside the crawl."""
         request = response.request
@@ -445,68 +394,55 @@ class SitemapLinks:
             found = iterate_in_thread(lambda: _portions(body))
             async with self._reading, aclosing(found) as portions:
                 async for portion in portions:
-                    self._take(lease, response, voucher, portion, follower)
+                    self._admit(lease, response, voucher, portion, follower)
         except BadSitemap as error:
             self._stats.inc_value("suite/sitemap/unreadable")
             logger.debug("Sitemap %s: %s", response.url, error)
 
-    def _take(
+    def _admit(
         self, lease: Lease, response: Response, voucher: str, portion: list[SitemapEntry],
         follower: LinkFollower,
     ) -> None:  # fmt: skip
-        own = {registered_domain(voucher), registered_domain(host_of(lease.entry.url))}
+        page, stats = lease.entry, self._stats
+        own = {registered_domain(voucher), registered_domain(host_of(page.url))}
         pages: dict[str, int | None] = {}
         nested: list[str] = []
         for location in portion:
             url = self._crawl.normalizer(location.url)
             if url is None:
-                self._stats.inc_value("suite/sitemap/invalid")
+                stats.inc_value("suite/sitemap/invalid")
             elif registered_domain(host_of(url)) not in own:
-                self._stats.inc_value("suite/sitemap/foreign")
+                stats.inc_value("suite/sitemap/foreign")
             elif location.sitemap:
                 nested.append(url)
                 self._claim(url, location.lastmod)
             else:
                 pages[url] = location.lastmod
-        self._take_pages(lease, response, pages, follower)
-        self._take_nested(lease, voucher, nested, follower)
+        if pages:
+            kept = follower.give_sitemap_links(lease, response, list(pages))
+            stats.inc_value("suite/sitemap/urls", len(pages))
+            stats.inc_value("suite/sitemap/followed", len(kept))
+            for url in kept:
+                when = pages.get(url)
+                if when is not None:
+                    url_states.note_lastmod(self._crawl.store, state_key(host_of(url), url), when)
+                    self._claim(url, when)
+        if nested and page.depth >= SITEMAPS_NESTED_MAX:
+            stats.inc_value("suite/sitemap/too_many", len(nested))
+        elif nested:
+            wanted = [url for url in nested if follower.in_scope(url, page.depth + 1)]
+            made = self._entries(wanted, voucher, page.url, page.depth + 1)
+            lease.children.extend(made)
+            stats.inc_value("suite/sitemap/nested", len(made))
         self._crawl.frontier.admission.adopt(lease, [], self._crawl.now())
-
-    def _take_pages(
-        self, lease: Lease, response: Response, pages: dict[str, int | None], follower: LinkFollower
-    ) -> None:
-        if not pages:
-            return
-        kept = follower.give_sitemap_links(lease, response, list(pages))
-        self._stats.inc_value("suite/sitemap/urls", len(pages))
-        self._stats.inc_value("suite/sitemap/followed", len(kept))
-        for url in kept:
-            when = pages.get(url)
-            if when is not None:
-                url_states.note_lastmod(self._crawl.store, state_key(host_of(url), url), when)
-                self._claim(url, when)
 
     def _claim(self, url: str, lastmod: int | None) -> None:
         if lastmod is not None:
             self._revisits.claimed(state_key(host_of(url), url), lastmod)
 
-    def _take_nested(
-        self, lease: Lease, voucher: str, urls: list[str], follower: LinkFollower
-    ) -> None:
-        if not urls:
-            return
-        page = lease.entry
-        if page.depth >= SITEMAPS_NESTED_MAX:
-            self._stats.inc_value("suite/sitemap/too_many", len(urls))
-            return
-        urls = [url for url in urls if follower.in_scope(url, page.depth + 1)]
-        made = self._entries(urls, voucher, page.url, page.depth + 1)
-        lease.children.extend(made)
-        self._stats.inc_value("suite/sitemap/nested", len(made))
-
 
 def _portions(body: bytes) -> Iterator[list[SitemapEntry]]:
-    """The entries of a sitemap by the portion. Raises `BadSitemap` after the last one."""
+    # Raises BadSitemap after the last portion.
     portion: list[SitemapEntry] = []
     try:
         for entry in read_sitemap(body):

@@ -10,16 +10,18 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from scrapy import signals
 
-from scrapy_spider_suite.crawl.context import stays_open
+from scrapy_spider_suite.crawl.assembly import CrawlParts
+from scrapy_spider_suite.crawl.context import Crawl, Engine, stays_open
 from scrapy_spider_suite.crawl.gate import CAP_UNITS
+from scrapy_spider_suite.crawl.queue.frontier import FrontierStatistics
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.runtime.event_loop import GcTuning
 from scrapy_spider_suite.runtime.refusal import DAMAGED
@@ -29,16 +31,8 @@ from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.store.rocks_store import RocksStore, condemn_on_damage
 from scrapy_spider_suite.store.seen_transfer import Archiver, make_archiver
 
-if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import Crawl, Engine
-    from scrapy_spider_suite.crawl.deferred_links import DeferredLinks
-    from scrapy_spider_suite.crawl.preparation import HostPreparation
-    from scrapy_spider_suite.crawl.queue.frontier import FrontierStatistics
-    from scrapy_spider_suite.crawl.revisits import Revisits
-    from scrapy_spider_suite.crawl.sinks.commit_log import Sink
-    from scrapy_spider_suite.crawl.visits import Visits
-
 logger = logging.getLogger(__name__)
+
 
 def set_gauges(
     crawl: Crawl, statistics: FrontierStatistics, archiver: Archiver | None, queued_max: int
@@ -110,15 +104,11 @@ class SieveFlusher:
         if sifter.decided:  # by an earlier run
             self._busy, self._began = True, now
             self._hand_out()
-        elif (starving and self._alone) or (
-            now >= self._not_before and (starving or sifter.full)
-        ):
+            return
+        busy = self._said or self._crawl.frontier.pending or self._crawl.outside.count
+        on_time = now >= self._not_before and (starving or sifter.full)
+        if on_time or (starving and not busy):
             self._begin(now)
-
-    @property
-    def _alone(self) -> bool:
-        crawl = self._crawl
-        return not (self._said or crawl.frontier.pending or crawl.outside.count)
 
     def _begin(self, now: float) -> None:
         store, sifter = self._crawl.store, self._crawl.frontier.states.sieve_queue
@@ -198,38 +188,21 @@ _COMING = 0.0125
 
 
 class JobOperator(Protocol):
-    """Carries out what operators ask of a job.
-
-    Attributes:
-        busy: an action is not finished.
-        waits: an action was asked for, and is not carried out yet.
-    """
+    """Carries out the actions of operators; busy while an action is not finished."""
 
     @property
     def busy(self) -> bool: ...
-
-    @property
-    def waits(self) -> bool: ...
-
-    def poll(self) -> None:
-        ...
+    def poll(self) -> None: ...
 
 
 class DiskWatch(Protocol):
-    """Pauses the crawl while its disks are full.
-
-    Attributes:
-        paused: the crawl is paused.
-        stuck: a write has failed.
-    """
+    """Pauses the crawl while its disks are full; stuck after a write has failed."""
 
     stuck: bool
 
     @property
     def paused(self) -> bool: ...
-
-    def pulse(self, now: float) -> None:
-        ...
+    def pulse(self, now: float) -> None: ...
 
     def hold(self, why: str) -> None:
         """A write has failed because of *why*: pause, and try again every few seconds."""
@@ -237,28 +210,9 @@ class DiskWatch(Protocol):
 
 class CrawlWatch(Protocol):
     def start(self) -> None: ...
-
     def stop(self) -> None: ...
-
-    def beat(self) -> None:
-        ...
-
-    def pulse(self, now: float, status: dict[str, Any]) -> None:
-        ...
-
-
-class Watchers(NamedTuple):
-    operator: JobOperator | None
-    disk: DiskWatch
-    supervision: CrawlWatch
-
-
-class MaintainedParts(NamedTuple):
-    visits: Visits
-    revisits: Revisits
-    preparation: HostPreparation
-    deferred_links: DeferredLinks
-    sinks: Sequence[Sink]
+    def beat(self) -> None: ...
+    def pulse(self, now: float, status: dict[str, Any]) -> None: ...
 
 
 class Maintenance:
@@ -269,12 +223,13 @@ class Maintenance:
     """
 
     def __init__(
-        self, crawl: Crawl, engine: Engine, parts: MaintainedParts, watchers: Watchers
-    ) -> None:
+        self, parts: CrawlParts, engine: Engine, operator: JobOperator | None, disk: DiskWatch,
+        supervision: CrawlWatch,
+    ) -> None:  # fmt: skip
         self._engine = engine
-        self._crawl = crawl
+        self._crawl = crawl = parts.crawl
         self._parts = parts
-        self._operator, self._disk, self._supervision = watchers
+        self._operator, self._disk, self._supervision = operator, disk, supervision
         self.cut = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -288,7 +243,7 @@ class Maintenance:
         self._archiver = make_archiver(crawl.store, crawl.frontier.counters, crawl.frontier.flush)
         self._flusher = SieveFlusher(crawl, self.flush, engine.wake)
         self._revising = self._admitting = self._archiving = False
-        crawl.policy_file.changed = self._policy_changed
+        crawl.policy_file.changed = self._wake_all
 
     def start(self) -> None:
         if self._crawl.settings.broad:
@@ -402,7 +357,7 @@ class Maintenance:
             self._loop.call_later(_PORTIONS, self._revise)
             self._engine.wake()
 
-    def _policy_changed(self) -> None:
+    def _wake_all(self) -> None:
         if self._engine.gate is not None:
             self._engine.gate.wake()
         self._engine.wake()
@@ -424,7 +379,9 @@ class Maintenance:
         if self._engine.closing:
             self._watch_the_stop(now)
         else:
-            self._spill_held(now)
+            for lease in list(crawl.leases.values()):
+                if lease.held_since is not None and now - lease.held_since > _HELD_FOR:
+                    crawl.frontier.admission.spill(lease, now)
         self._disk.pulse(now)
         self._parts.revisits.pulse()
         if not self._disk.stuck:
@@ -447,12 +404,6 @@ class Maintenance:
             if self._collector.due(self._crawl.now()):
                 self._collecting = self._loop.create_task(self._collector.collect())
 
-    @property
-    def actions_wait(self) -> bool:
-        return self._operator is not None and self._operator.waits
-
-    # Writing
-
     def flush(self) -> None:
         frontier = self._crawl.frontier
         self._most = max(self._most, frontier.pending - frontier.leases.out)
@@ -464,12 +415,7 @@ class Maintenance:
             write(now)
         except StoreWriteError as error:
             if not self.end_if_damaged():
-                self.pause_until_writable(str(error))
-
-    def pause_until_writable(self, why: str) -> None:
-        self._disk.hold(why)
-
-    # Stopping
+                self._disk.hold(str(error))
 
     def _watch_the_stop(self, now: float) -> None:
         crawl = self._crawl
@@ -488,14 +434,6 @@ class Maintenance:
         if now - self._stop_seen > crawl.settings.stop_timeout * 0.75:
             self.cut = True
             gate.cut_short()
-
-    # House-keeping
-
-    def _spill_held(self, now: float) -> None:
-        crawl = self._crawl
-        for lease in list(crawl.leases.values()):
-            if lease.held_since is not None and now - lease.held_since > _HELD_FOR:
-                crawl.frontier.admission.spill(lease, now)
 
     def _end_if_only_waiting(self) -> None:
         crawl = self._crawl
@@ -522,7 +460,7 @@ class Maintenance:
         limit = crawl.settings.max_wait
         if not limit or stays_open(crawl) or self._engine.paused:
             return None
-        if self._engine.starting and not crawl.seeds.start.waits:
+        if self._engine.starting and not crawl.seeds.start_waits:
             return None
         statistics = crawl.frontier.statistics()
         parts = self._parts

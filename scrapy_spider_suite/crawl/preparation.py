@@ -27,10 +27,9 @@ from scrapy_spider_suite.frontier.workbench import FOREVER, HostState
 from scrapy_spider_suite.urls.normalize import host_of
 
 if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.assembly import CrawlParts
     from scrapy_spider_suite.crawl.context import Crawl
-    from scrapy_spider_suite.crawl.links import SitemapLinks
     from scrapy_spider_suite.crawl.robots import RobotsService
-    from scrapy_spider_suite.crawl.visits import Visits
 
 logger = logging.getLogger(__name__)
 
@@ -53,16 +52,12 @@ def find_mailbox(text: str | None) -> str:
     return "" if found is None else found[0]
 
 
-def has_contact(user_agent: str | None) -> bool:
-    return bool(find_contact(user_agent))
-
-
 class ContactWarning:
     """Warns, once, when a crawl whose *user_agent* gives no contact goes out to the Internet."""
 
     def __init__(self, user_agent: str | None) -> None:
         self._user_agent = user_agent
-        self._missing = not has_contact(user_agent)
+        self._missing = not find_contact(user_agent)
 
     def check_address(self, address: str) -> None:
         if self._missing and special_kind(ipaddress.ip_address(address)) is None:
@@ -86,13 +81,11 @@ _USER, _PROXIED, _NO_ROBOTS = int(Flag.USER), int(Flag.PROXIED), int(Flag.NO_ROB
 class HostPreparation:
     """Resolves names and fetches robots.txt, without download places (T2, U12, K15)."""
 
-    def __init__(
-        self, crawl: Crawl, visits: Visits, sitemaps: SitemapLinks, robots: RobotsService | None
-    ) -> None:
-        self._crawl = crawl
-        self._visits = visits
-        self._sitemaps = sitemaps
-        self._robots = robots
+    def __init__(self, parts: CrawlParts) -> None:
+        self._crawl = crawl = parts.crawl
+        self._visits = parts.visits
+        self._sitemaps = parts.sitemaps
+        self._robots = robots = crawl.robots
         self._wake = crawl.wake
         self._lookups = 0
         self._fetches = 0
@@ -119,8 +112,6 @@ class HostPreparation:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    # Names
-
     def resolve(self) -> bool:
         """Give hosts with work their addresses; True if a host is ready at once."""
         crawl = self._crawl
@@ -132,7 +123,8 @@ class HostPreparation:
             entry = host.front[0][1]
             if host.record.failures:
                 crawl.resolver.forget(host.key)  # it may have moved, and not be down
-            if entry.flags & _PROXIED or not _lives_at(entry.url, host.key):
+            web = entry.url.startswith(("http://", "https://"))
+            if entry.flags & _PROXIED or not web or host_of(entry.url) != host.key:
                 crawl.frontier.set_address(host, "", "", FOREVER, now)
                 ready = True
             elif (known := crawl.resolver.cached(host.key)) is not None:
@@ -183,8 +175,6 @@ class HostPreparation:
         logger.debug("%s: %s", host.key, error)
         crawl.frontier.health.no_address(host, event_of_error(error), now)
 
-    # Robots
-
     def robots_first(self, leases: list[Lease]) -> bool:
         """Whether *leases* have to wait for robots.txt; if so, this object keeps them."""
         robots = self._robots
@@ -198,7 +188,11 @@ class HostPreparation:
         dead = self._visits.dead_hosts
         if visit and rules and rules.silent and dead.without_robots(visit.host, rules.checked_at):
             return False  # its requests fail where their spider expects them to
-        forgot = rules is not None and visit is not None and self._forgot(visit.host, rules)
+        forgot = False
+        if rules is not None and visit is not None:
+            record = visit.host.record
+            unknown = not (record.crawl_delay or record.done or record.failed)
+            forgot = unknown and self._crawl_delay(rules.origin) > visit.host.delay
         if rules is None or rules.silent or forgot:
             # A host that does not answer is asked again by its back-off, and given up in the end.
             self._fetches += 1
@@ -207,7 +201,11 @@ class HostPreparation:
             return True
         if rules.verdict is not RobotsVerdict.DISALLOW_FOR_NOW:
             return False
-        self._wait_for_robots(leases, rules)
+        if visit is not None:
+            frontier = self._crawl.frontier
+            until = rules.expires_at - frontier.wall_offset
+            frontier.health.postpone(visit.host, until, "robots.txt unavailable")
+        self._put_back(leases)
         return True
 
     @property
@@ -265,26 +263,12 @@ class HostPreparation:
         until = self._crawl.now() + crawl_delay if asks else host.next_fetch
         frontier.health.postpone(host, until, "Crawl-delay")
 
-    def _forgot(self, host: HostState, rules: RobotsRules) -> bool:
-        record = host.record
-        if record.crawl_delay or record.done or record.failed:
-            return False
-        return self._crawl_delay(rules.origin) > host.delay
-
     def _crawl_delay(self, url: str) -> float:
         robots, name = self._robots, host_of(url)
         if robots is None:
             return 0.0
         origins = (url, f"http://{name}/", f"https://{name}/")
         return max(robots.crawl_delay(origin) or 0.0 for origin in origins)
-
-    def _wait_for_robots(self, leases: list[Lease], rules: RobotsRules) -> None:
-        frontier = self._crawl.frontier
-        visit = leases[0].visit
-        if visit is not None:
-            until = rules.expires_at - frontier.wall_offset
-            frontier.health.postpone(visit.host, until, "robots.txt unavailable")
-        self._put_back(leases)
 
     def _put_back(self, leases: list[Lease], silence: Event | None = None) -> None:
         frontier, now = self._crawl.frontier, self._crawl.now()
@@ -298,10 +282,6 @@ class HostPreparation:
                 frontier.leases.release(lease, now, heard=Event.IGNORED)
             else:
                 frontier.commit.put_back(lease, now)
-
-
-def _lives_at(url: str, host: str) -> bool:
-    return url.startswith(("http://", "https://")) and host_of(url) == host
 
 
 _MOST = 10_000
@@ -321,7 +301,7 @@ class TrustedPrivateHosts:
         self._kv = kv = crawl.store.kv("trusted")
         self._number = 0
         crawl.closers.append(self._stop)
-        resolver.listener = self._trust_no_more
+        resolver.listener = lambda host: kv.put(host.encode(), _NO_MORE)
         for name, word in kv.items():
             if word == _NO_MORE:
                 resolver.withdraw(name.decode())
@@ -333,9 +313,6 @@ class TrustedPrivateHosts:
         if self._number < _MOST and self._resolver.trust(host):
             self._number += 1
             self._kv.put(host.encode(), b"")
-
-    def _trust_no_more(self, host: str) -> None:
-        self._kv.put(host.encode(), _NO_MORE)
 
     def _stop(self, reason: str) -> None:
         self._resolver.listener = None

@@ -10,59 +10,23 @@ import errno
 import logging
 import re
 import zlib
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cached_property
 from gzip import BadGzipFile
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from scrapy import Request, Spider
-from scrapy.exceptions import (
-    CannotResolveHostError,
-    DownloadCancelledError,
-    DownloadConnectionRefusedError,
-    DownloadFailedError,
-    DownloadTimeoutError,
-    IgnoreRequest,
-    NotSupported,
-    ResponseDataLossError,
-    UnsupportedURLSchemeError,
-)
+from scrapy import Request
+from scrapy import exceptions as scrapy_exceptions
+from scrapy.crawler import Crawler
 from scrapy.http import Response
-from scrapy.spidermiddlewares.referer import (
-    POLICY_NO_REFERRER,
-    POLICY_NO_REFERRER_WHEN_DOWNGRADE,
-    POLICY_ORIGIN,
-    POLICY_ORIGIN_WHEN_CROSS_ORIGIN,
-    POLICY_SAME_ORIGIN,
-    POLICY_SCRAPY_DEFAULT,
-    POLICY_STRICT_ORIGIN,
-    POLICY_STRICT_ORIGIN_WHEN_CROSS_ORIGIN,
-    POLICY_UNSAFE_URL,
-    RefererMiddleware,
-)
+from scrapy.spidermiddlewares import referer
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import load_object
 
+from scrapy_spider_suite import errors, exceptions
 from scrapy_spider_suite.crawl.queue.leases import Lease
-from scrapy_spider_suite.errors import (
-    NoSuchHostError,
-    OutOfFilesError,
-    PrivateAddressError,
-    ResolveError,
-    UnstorableError,
-)
-from scrapy_spider_suite.exceptions import (
-    FilterRefused,
-    HostExcluded,
-    HostUnreachable,
-    NotModified,
-    RedirectLoop,
-    RobotsForbidden,
-    RobotsUnavailable,
-    TooManyHops,
-    UnwantedMediaType,
-)
 from scrapy_spider_suite.fetch.http_messages import MEDIA_TYPES, TRUNCATE, MalformedResponseError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
@@ -71,12 +35,6 @@ from scrapy_spider_suite.store.request_codec import RequestCodec
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import Normal, Normalizer
 from scrapy_spider_suite.urls.sitemaps import BYTES_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scrapy.crawler import Crawler
-    from scrapy.settings import BaseSettings
 
 logger = logging.getLogger(__name__)
 
@@ -110,32 +68,32 @@ def in_errback() -> bool:
 
 _EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
     # The first that fits counts: the narrower class stands before the wider one.
-    (RobotsForbidden, Event.ROBOTS),
-    (RobotsUnavailable, Event.ROBOTS_UNAVAILABLE),
-    (HostExcluded, Event.BARRED),
-    (UnwantedMediaType, Event.MEDIA_TYPE),
-    (NotModified, Event.SUCCESS),
-    (FilterRefused, Event.FILTERED),
-    (TooManyHops, Event.TOO_MANY_HOPS),
-    (RedirectLoop, Event.REDIRECT_LOOP),
-    (PrivateAddressError, Event.PRIVATE_ADDRESS),
-    (IgnoreRequest, Event.IGNORED),
-    (NoSuchHostError, Event.NO_SUCH_HOST),
-    (ResolveError, Event.DNS),
-    (OutOfFilesError, Event.OUT_OF_FILES),
-    (DownloadTimeoutError, Event.TIMEOUT),
-    (DownloadConnectionRefusedError, Event.REFUSED),
-    (CannotResolveHostError, Event.DNS),
-    (DownloadCancelledError, Event.TOO_LARGE),
-    (ResponseDataLossError, Event.DATA_LOSS),
+    (exceptions.RobotsForbidden, Event.ROBOTS),
+    (exceptions.RobotsUnavailable, Event.ROBOTS_UNAVAILABLE),
+    (exceptions.HostExcluded, Event.BARRED),
+    (exceptions.UnwantedMediaType, Event.MEDIA_TYPE),
+    (exceptions.NotModified, Event.SUCCESS),
+    (exceptions.FilterRefused, Event.FILTERED),
+    (exceptions.TooManyHops, Event.TOO_MANY_HOPS),
+    (exceptions.RedirectLoop, Event.REDIRECT_LOOP),
+    (errors.PrivateAddressError, Event.PRIVATE_ADDRESS),
+    (scrapy_exceptions.IgnoreRequest, Event.IGNORED),
+    (errors.NoSuchHostError, Event.NO_SUCH_HOST),
+    (errors.ResolveError, Event.DNS),
+    (errors.OutOfFilesError, Event.OUT_OF_FILES),
+    (scrapy_exceptions.DownloadTimeoutError, Event.TIMEOUT),
+    (scrapy_exceptions.DownloadConnectionRefusedError, Event.REFUSED),
+    (scrapy_exceptions.CannotResolveHostError, Event.DNS),
+    (scrapy_exceptions.DownloadCancelledError, Event.TOO_LARGE),
+    (scrapy_exceptions.ResponseDataLossError, Event.DATA_LOSS),
     (MalformedResponseError, Event.BAD_RESPONSE),
-    (HostUnreachable, Event.HOST_DEAD),
-    (DownloadFailedError, Event.CONNECTION_LOST),
+    (exceptions.HostUnreachable, Event.HOST_DEAD),
+    (scrapy_exceptions.DownloadFailedError, Event.CONNECTION_LOST),
     # What Scrapy's HttpCompressionMiddleware lets through when a body is not what it says.
     (BadGzipFile, Event.BAD_RESPONSE),
     (zlib.error, Event.BAD_RESPONSE),
-    (UnsupportedURLSchemeError, Event.UNSUPPORTED),
-    (NotSupported, Event.UNSUPPORTED),
+    (scrapy_exceptions.UnsupportedURLSchemeError, Event.UNSUPPORTED),
+    (scrapy_exceptions.NotSupported, Event.UNSUPPORTED),
     (TimeoutError, Event.TIMEOUT),
     (ConnectionRefusedError, Event.REFUSED),
 )
@@ -146,17 +104,18 @@ _SCRAPYS_ROBOTS = "Forbidden by robots.txt"
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
-class StoppedError(IgnoreRequest):
+class StoppedError(scrapy_exceptions.IgnoreRequest):
     """The crawl is being stopped: the request stays pending."""
 
 
 def event_of_error(error: BaseException) -> Event:
     if isinstance(error, StoppedError):
         return Event.INTERRUPTED
-    if type(error) is IgnoreRequest and str(error) == _SCRAPYS_ROBOTS:
+    if type(error) is scrapy_exceptions.IgnoreRequest and str(error) == _SCRAPYS_ROBOTS:
         return Event.ROBOTS
-    if isinstance(error, CannotResolveHostError) and isinstance(error.__cause__, ResolveError):
-        error = error.__cause__
+    if isinstance(error, scrapy_exceptions.CannotResolveHostError):
+        cause = error.__cause__
+        error = cause if isinstance(cause, errors.ResolveError) else error
     for kind, event in _EVENTS:
         if isinstance(error, kind):
             return event
@@ -176,9 +135,10 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 # Stored by their numbers, from 1: new ones come last. 0 is that the page sent none.
 _POLICIES: Final = (
-    POLICY_NO_REFERRER, POLICY_NO_REFERRER_WHEN_DOWNGRADE, POLICY_SAME_ORIGIN, POLICY_ORIGIN,
-    POLICY_STRICT_ORIGIN, POLICY_ORIGIN_WHEN_CROSS_ORIGIN, POLICY_STRICT_ORIGIN_WHEN_CROSS_ORIGIN,
-    POLICY_UNSAFE_URL, POLICY_SCRAPY_DEFAULT,
+    referer.POLICY_NO_REFERRER, referer.POLICY_NO_REFERRER_WHEN_DOWNGRADE,
+    referer.POLICY_SAME_ORIGIN, referer.POLICY_ORIGIN, referer.POLICY_STRICT_ORIGIN,
+    referer.POLICY_ORIGIN_WHEN_CROSS_ORIGIN, referer.POLICY_STRICT_ORIGIN_WHEN_CROSS_ORIGIN,
+    referer.POLICY_UNSAFE_URL, referer.POLICY_SCRAPY_DEFAULT,
 )  # fmt: skip
 _NO_REFERRER: Final = 1
 # A plain integer: operators of flags are Python code.
@@ -196,8 +156,8 @@ class LinkReferers:
         self._crawler = crawler
 
     @cached_property
-    def _middleware(self) -> RefererMiddleware | None:
-        return self._crawler.get_spider_middleware(RefererMiddleware)
+    def _middleware(self) -> referer.RefererMiddleware | None:
+        return self._crawler.get_spider_middleware(referer.RefererMiddleware)
 
     def policy(self, page: Response) -> int:
         """The number of the policy that *page* sent; 0 for none.
@@ -315,7 +275,8 @@ class Translator:
         self.owner_elsewhere: Callable[[Entry], str] = lambda entry: ""
         self._normal = normal or Normalizer()
         self._codec = codec
-        self._by_normal_form = broad and _default_fingerprinter(crawler.settings)
+        chosen = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
+        self._by_normal_form = broad and chosen is load_object(_DEFAULT_FINGERPRINTER)
         self._warned: set[bool] = set()  # of those that stay here, and of others
 
     def identity(self, request: Request) -> bytes:
@@ -363,21 +324,17 @@ class Translator:
                         self.note_sitemap(entry.identity, meta[SITEMAP])
                 return entry
         entry.flags |= _USER
-        entry.payload = request if self._codec is None else self._packed(request, entry)
+        entry.payload = request
+        if self._codec is not None:
+            try:
+                entry.payload = self._codec.encode(request)
+            except errors.UnstorableError as error:
+                entry.flags |= _VOLATILE
+                self._crawler.stats.inc_value("scheduler/unserializable")
+                self._warn(request, error, self.owner_elsewhere(entry))
         return entry
 
-    def _packed(self, request: Request, entry: Entry) -> bytes | Request:
-        if self._codec is None:
-            return request
-        try:
-            return self._codec.encode(request)
-        except UnstorableError as error:
-            entry.flags |= _VOLATILE
-            self._crawler.stats.inc_value("scheduler/unserializable")
-            self._warn(request, error, self.owner_elsewhere(entry))
-            return request
-
-    def _warn(self, request: Request, error: UnstorableError, other: str) -> None:
+    def _warn(self, request: Request, error: errors.UnstorableError, other: str) -> None:
         if bool(other) in self._warned:
             return
         self._warned.add(bool(other))
@@ -389,15 +346,8 @@ class Translator:
         logger.warning(
             "%s cannot be stored (%s): spider %s, callback %r. %s. Further ones are only counted "
             "(scheduler/unserializable).",
-            request, error, self._spider.name, request.callback, fate,
+            request, error, getattr(self._crawler.spider, "name", ""), request.callback, fate,
         )  # fmt: skip
-
-    @property
-    def _spider(self) -> Spider:
-        spider = self._crawler.spider
-        if spider is None:
-            raise RuntimeError("the crawl has no spider yet")
-        return spider
 
     def request(self, entry: Entry) -> Request:
         """The request for *entry*. Raises `CodecError` if its stored form is damaged."""
@@ -419,8 +369,8 @@ class Translator:
             callback = self.read_sitemap
         if entry.referrer_policy:
             meta[REFERRER_POLICY] = entry.referrer_policy
-        referer = self.referers.referer(entry)
-        headers = {"Referer": referer} if referer else None
+        came_from = self.referers.referer(entry)
+        headers = {"Referer": came_from} if came_from else None
         return Request(entry.url, callback, headers=headers, meta=meta, priority=entry.priority)
 
 
@@ -441,8 +391,7 @@ def seed_entry(url: str, normal: Normal = normalize) -> Entry | None:
     found = normal(url)
     if found is None:
         return None
-    host = host_of(found)
-    return Entry(host, found, state_key(host, found))
+    return Entry(host_of(found), found)
 
 
 def _flags(request: Request) -> int:
@@ -460,14 +409,7 @@ def _flags(request: Request) -> int:
     return flags
 
 
-def _default_fingerprinter(settings: BaseSettings) -> bool:
-    chosen = load_object(settings["REQUEST_FINGERPRINTER_CLASS"])
-    return chosen is load_object(_DEFAULT_FINGERPRINTER)
-
-
 _STATUSES = frozenset({301, 302, 303, 307, 308})
-
-
 _NOT_ASCII = re.compile(rb"[^\x00-\x7f]")
 
 

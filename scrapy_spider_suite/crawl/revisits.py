@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import structs
 from scrapy import Request
 from scrapy.http import Response
 from scrapy.utils.httpobj import urlparse_cached
 
-from scrapy_spider_suite.crawl.context import revisits_pages
-from scrapy_spider_suite.crawl.queue.leases import PageVersion
+from scrapy_spider_suite.crawl.context import Crawl, revisits_pages, write_changes
+from scrapy_spider_suite.crawl.queue.leases import Lease, PageVersion
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import NotModified
 from scrapy_spider_suite.frontier.revisit_rules import (
@@ -31,7 +31,7 @@ from scrapy_spider_suite.frontier.revisit_rules import (
     Validators,
     VisitBudget,
 )
-from scrapy_spider_suite.packs import RefersTo
+from scrapy_spider_suite.packs import Capture, RefersTo
 from scrapy_spider_suite.packs.cdxj import REVISIT
 from scrapy_spider_suite.packs.folder_index import FolderIndex
 from scrapy_spider_suite.packs.pack_file import OPEN, find_upload
@@ -42,14 +42,9 @@ from scrapy_spider_suite.packs.warc import (
     sha1_digest,
     warc_date,
 )
+from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.store.revisit_plans import UNPACKED, PackedBody, RevisitPlan
 from scrapy_spider_suite.urls.page_digests import sha1_of
-
-if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import Crawl
-    from scrapy_spider_suite.crawl.queue.leases import Lease
-    from scrapy_spider_suite.packs import Capture
-    from scrapy_spider_suite.settings.suite import SuiteSettings
 
 
 class PackedBodies:
@@ -123,8 +118,6 @@ class Revisits:
             settings.revisit_most, _PRIOR / settings.revisit_most,
         )  # fmt: skip
 
-    # Due
-
     def leased(self, lease: Lease) -> None:
         """The URL of *lease* is to be fetched."""
         self._planner.begin(lease)
@@ -155,7 +148,7 @@ class Revisits:
             taken += self._planner.renew_idle(limit - taken, now, until)
         self._budget.spend(taken)
         if taken:
-            crawl.write()
+            write_changes(crawl)
             crawl.wake()
 
     def pulse(self) -> None:
@@ -188,8 +181,6 @@ class Revisits:
         if not revisits_pages(self._crawl):
             return {}
         return {"to_revisit": len(self._planner), "next_due": self._next}
-
-    # Asking
 
     async def prepare(self, lease: Lease) -> None:
         """Forget the packed body of the plan of *lease* if it is gone: then it is fetched."""
@@ -224,8 +215,6 @@ class Revisits:
         fields = plan.validators.headers()
         lease.asked = bool(fields)
         return fields
-
-    # Answers
 
     def answered(self, request: Request, lease: Lease, answer: Request | Response) -> None:
         """Note the result of a visit. Raises `NotModified`."""

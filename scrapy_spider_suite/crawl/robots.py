@@ -11,7 +11,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from scrapy.exceptions import CannotResolveHostError, IgnoreRequest
 from scrapy.http import Request, Response
@@ -39,7 +39,6 @@ from scrapy_spider_suite.store import job_directory
 if TYPE_CHECKING:
     from scrapy.core.engine import ExecutionEngine
     from scrapy.crawler import Crawler
-    from scrapy.statscollectors import StatsCollector
 
     from scrapy_spider_suite.store.interface import KV
 
@@ -48,93 +47,6 @@ logger = logging.getLogger(__name__)
 DOWNLOAD_MAX: Final = 8 << 20
 """Bytes after which a download handler that cannot cut a body gives up, and what decompression
 may come to. A robots.txt beyond it counts as unreachable."""
-
-
-class FetchedRobots(NamedTuple):
-    """The answer for *request*; *age*: seconds for which it may be kept, if it says so."""
-
-    request: Request
-    status: int | None
-    """None: there was no answer."""
-    body: bytes
-    age: float | None
-    why: object
-    """Why there are no rules in it, if there are none."""
-
-
-class RobotsFetcher:
-    """Fetches robots.txt files, and counts them.
-
-    *maxsize* is the project's ``DOWNLOAD_MAXSIZE``. With *retries* Scrapy's ``RetryMiddleware``
-    tries failures again. ``suite_truncate`` has the suite's download handlers stop reading there.
-    """
-
-    def __init__(
-        self, stats: StatsCollector, *, priority: int, maxsize: int, retries: bool
-    ) -> None:
-        self._stats = stats
-        self._priority = priority
-        self._meta = {
-            "allow_offsite": True,
-            "dont_obey_robotstxt": True,
-            "dont_redirect": True,
-            "download_maxsize": min(maxsize or DOWNLOAD_MAX, DOWNLOAD_MAX),
-            "download_warnsize": 0,
-            "suite_truncate": BODY_MAX,
-        }
-        if not retries:
-            self._meta["dont_retry"] = True
-
-    async def fetch(self, engine: ExecutionEngine, origin: str) -> FetchedRobots:
-        """The answer of *origin*, or why there is none.
-
-        Raises `SuiteError`, `CannotResolveHostError`, `HostExcluded` and `StoppedError`, which say
-        nothing of the host.
-        """
-        request = self._request(f"{origin}/robots.txt")
-        try:
-            response = await self._download(engine, request)
-        except (SuiteError, CannotResolveHostError, HostExcluded, StoppedError) as exc:
-            self._count_failure(exc)
-            raise
-        except Exception as exc:  # of any download handler or middleware: all mean no answer
-            self._count_failure(exc)
-            return FetchedRobots(request, None, b"", None, exc or type(exc).__name__)
-        finally:
-            self._stats.inc_value("robotstxt/request_count")
-        status = response.status
-        self._stats.inc_value("robotstxt/response_count")
-        self._stats.inc_value(f"robotstxt/response_status_count/{status}")
-        return FetchedRobots(request, status, response.body, _age(response), f"status {status}")
-
-    async def _download(self, engine: ExecutionEngine, request: Request) -> Response:
-        """The answer to *request*, or to the last redirect that is followed.
-
-        Every hop goes through the downloader, so it is paced like any other request. Raises
-        `RedirectRefused` for a redirect to a host without a usable address.
-        """
-        response = await engine.download_async(request)
-        for _ in range(REDIRECTS_MAX):
-            target = redirect_target(request.url, response)
-            if target is None:
-                break
-            request = self._request(target)
-            try:
-                response = await engine.download_async(request)
-            except (SuiteError, CannotResolveHostError, HostExcluded) as exc:
-                raise RedirectRefused(f"redirected to {target}: {exc}") from exc
-        return response
-
-    def _request(self, url: str) -> Request:
-        return Request(url, callback=NO_CALLBACK, priority=self._priority, meta=dict(self._meta))
-
-    def _count_failure(self, exc: Exception) -> None:
-        if not isinstance(exc, IgnoreRequest):
-            self._stats.inc_value(f"robotstxt/exception_count/{type(exc)}")
-
-
-def _age(response: Response) -> float | None:
-    return max_age(b",".join(response.headers.getlist(b"Cache-Control")).decode("latin-1"))
 
 
 DOWNLOAD_PRIORITY: Final = 1000
@@ -151,6 +63,7 @@ class RobotsService:
     """Knows the robots.txt of all hosts of one crawl, and fetches them.
 
     Concurrent questions about one origin share one fetch, which outlives the one that asked.
+    ``suite_truncate`` has the suite's download handlers stop reading there.
 
     Stats: ``robotstxt/request_count``, ``response_count``, ``response_status_count/N`` and
     ``exception_count/TYPE`` as Scrapy's middleware, a robots.txt with its redirects counting once.
@@ -171,10 +84,16 @@ class RobotsService:
         self.user_agent = self._own_agent or project.user_agent
         # Another scheduler has a failure retried first: a refused request does not come back.
         self._has_frontier = uses_suite_scheduler(crawler)
-        self._fetcher = RobotsFetcher(
-            crawler.stats, priority=DOWNLOAD_PRIORITY, maxsize=project.download_maxsize,
-            retries=not self._has_frontier,
-        )  # fmt: skip
+        self._meta = {
+            "allow_offsite": True,
+            "dont_obey_robotstxt": True,
+            "dont_redirect": True,
+            "download_maxsize": min(project.download_maxsize or DOWNLOAD_MAX, DOWNLOAD_MAX),
+            "download_warnsize": 0,
+            "suite_truncate": BODY_MAX,
+        }
+        if self._has_frontier:
+            self._meta["dont_retry"] = True
         self._fetches: dict[str, asyncio.Task[RobotsRules]] = {}
         self.listener: Callable[[RobotsRules], None] | None = None
         self.announce: Callable[[RobotsRules, Request], Awaitable[None]] | None = None
@@ -243,21 +162,58 @@ class RobotsService:
         engine = self._crawler.engine
         if engine is None or engine.spider is None:
             raise RobotsUnavailable("The crawl is not running", self._clock())
-        answer = await self._fetcher.fetch(engine, origin)
+        stats, request = self._crawler.stats, self._request(f"{origin}/robots.txt")
+        status, body, age = None, b"", None
+        why: object = None
+        try:
+            response = await self._download(engine, request)
+        except Exception as error:
+            if not isinstance(error, IgnoreRequest):
+                stats.inc_value(f"robotstxt/exception_count/{type(error)}")
+            if isinstance(error, SuiteError | CannotResolveHostError | HostExcluded | StoppedError):
+                raise  # these say nothing of the host
+            why = error  # of any download handler or middleware: all mean no answer
+        else:
+            status, body, why = response.status, response.body, f"status {response.status}"
+            age = max_age(b",".join(response.headers.getlist(b"Cache-Control")).decode("latin-1"))
+            stats.inc_value("robotstxt/response_count")
+            stats.inc_value(f"robotstxt/response_status_count/{status}")
+        finally:
+            stats.inc_value("robotstxt/request_count")
         rules = judge_robots(
-            origin, answer.status, answer.body, now=self._clock(), max_age=answer.age,
+            origin, status, body, now=self._clock(), max_age=age,
             previous=self.store.last(origin), ttl=TTL,
         )  # fmt: skip
         self.store.put(rules)
         if self.listener is not None:
             self.listener(rules)
-        self._log_failure(rules, answer.why)
-        if answer.status is not None and self.announce is not None:
-            await self.announce(rules, cause or answer.request)
+        self._log_failure(rules, why)
+        if status is not None and self.announce is not None:
+            await self.announce(rules, cause or request)
         return rules
 
+    def _request(self, url: str) -> Request:
+        return Request(
+            url, callback=NO_CALLBACK, priority=DOWNLOAD_PRIORITY, meta=dict(self._meta)
+        )
+
+    async def _download(self, engine: ExecutionEngine, request: Request) -> Response:
+        # The answer to the last redirect. Every hop goes through the downloader, so it is paced
+        # like any other request.
+        response = await engine.download_async(request)
+        for _ in range(REDIRECTS_MAX):
+            target = redirect_target(request.url, response)
+            if target is None:
+                break
+            request = self._request(target)
+            try:
+                response = await engine.download_async(request)
+            except (SuiteError, CannotResolveHostError, HostExcluded) as exc:
+                raise RedirectRefused(f"redirected to {target}: {exc}") from exc
+        return response
+
     def _log_failure(self, rules: RobotsRules, why: object) -> None:
-        """Log that there was no answer; as a warning where pages may fail for it without a word."""
+        # A warning where pages may fail for it without a word.
         if rules.unreachable_since is None:
             return
         first = rules.unreachable_since == rules.checked_at
@@ -307,9 +263,6 @@ class RobotsStore:
     def __len__(self) -> int:
         return len(self._memory)
 
-    def __repr__(self) -> str:
-        return f"<RobotsStore: {len(self)} entries, {self._bytes} bytes in memory>"
-
     def get(self, origin: str, now: float) -> RobotsRules | None:
         """The rules for *origin*; None if they are unknown or outdated at *now*."""
         rules = self.last(origin)
@@ -324,9 +277,13 @@ class RobotsStore:
         return rules
 
     def put(self, rules: RobotsRules) -> None:
-        """Store *rules*."""
         if self._kv is not None:
-            self._kv.put(_key(rules.origin), _to_row(rules))
+            since = math.nan if rules.unreachable_since is None else rules.unreachable_since
+            head = _ROW.pack(
+                _FORMAT, rules.verdict, min(rules.status or 0, 0xFFFF), rules.failures,
+                rules.fetched_at, rules.checked_at, rules.expires_at, since,
+            )  # fmt: skip
+            self._kv.put(_key(rules.origin), head + rules.packed)
             self._puts += 1
             if self._puts % _PUTS_PER_PURGE == 0:
                 bucket = self._puts // _PUTS_PER_PURGE % BUCKETS
@@ -362,9 +319,6 @@ class RobotsStore:
         rules.crawl_delay(self._user_agent)
         self._memory[rules.origin] = rules, rules.weight
         self._bytes += rules.weight
-        self._fit()
-
-    def _fit(self) -> None:
         while len(self._memory) > 1 and (
             len(self._memory) > self._max_entries or self._bytes > self._max_bytes
         ):
@@ -389,13 +343,6 @@ def _key(origin: str) -> bytes:
     return bytes([zlib.crc32(name) % BUCKETS]) + name
 
 
-def _to_row(rules: RobotsRules) -> bytes:
-    since = math.nan if rules.unreachable_since is None else rules.unreachable_since
-    times = (rules.fetched_at, rules.checked_at, rules.expires_at, since)
-    head = _ROW.pack(_FORMAT, rules.verdict, min(rules.status or 0, 0xFFFF), rules.failures, *times)
-    return head + rules.packed
-
-
 def _expiry(row: bytes) -> float:
     if len(row) < _ROW.size:
         return math.nan
@@ -417,27 +364,14 @@ def _from_row(origin: str, row: bytes) -> RobotsRules | None:
     """The rules of *row*; None if it is damaged: robots.txt is asked for again."""
     try:
         form, verdict, status, failures, fetched, checked, expires, since = _ROW.unpack_from(row)
-        rules = RobotsRules(
-            origin,
-            RobotsVerdict(verdict),
-            status or None,
-            fetched,
-            checked,
-            expires,
-            None if math.isnan(since) else since,
-            failures,
-            row[_ROW.size :],
-        )
-        _check(rules)
+        packed, unpacking = row[_ROW.size :], zlib.decompressobj()
+        size = len(unpacking.decompress(packed, BODY_MAX))
+        whole = not packed or size >= BODY_MAX or unpacking.eof
+        if form != _FORMAT or not whole or not all(map(math.isfinite, (fetched, checked, expires))):
+            return None
+        return RobotsRules(
+            origin, RobotsVerdict(verdict), status or None, fetched, checked, expires,
+            None if math.isnan(since) else since, failures, packed,
+        )  # fmt: skip
     except (struct.error, ValueError, zlib.error):
         return None
-    return rules if form == _FORMAT else None
-
-
-def _check(rules: RobotsRules) -> None:
-    if not all(map(math.isfinite, (rules.fetched_at, rules.checked_at, rules.expires_at))):
-        raise ValueError("not a time")
-    unpacking = zlib.decompressobj()
-    size = len(unpacking.decompress(rules.packed, BODY_MAX))
-    if rules.packed and size < BODY_MAX and not unpacking.eof:
-        raise ValueError("a body that ends too soon")

@@ -15,15 +15,15 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgpack  # type: ignore[import-untyped]
 from scrapy import Request
 
-from scrapy_spider_suite.crawl.context import make_durable
+from scrapy_spider_suite.crawl.context import Crawl, make_durable
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import SettingsError, StoreWriteError
-from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key
+from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.runtime.event_loop import TimeSlices, iterate_in_thread
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.interface import KV, Store
@@ -41,9 +41,6 @@ from scrapy_spider_suite.urls.url_lists import (
     describe_read_error,
     download,
 )
-
-if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import Crawl
 
 logger = logging.getLogger(__name__)
 
@@ -192,9 +189,9 @@ def seed_scheduler(
     def plant(seeds: Sequence[Seed]) -> int:
         entries = []
         for seed in seeds:
-            host, mark = host_of(seed.url), make_seed_note(seed.tag, guessed=seed.guessed)
-            key = state_key(host, seed.url)
-            entries.append(Entry(host, seed.url, key, priority, flags=_START, seed_note=mark))
+            entry = Entry(host_of(seed.url), seed.url, priority=priority, flags=_START)
+            entry.seed_note = make_seed_note(seed.tag, guessed=seed.guessed)
+            entries.append(entry)
         return frontier.admission.schedule(entries, now(), given=given())
 
     return plant
@@ -318,8 +315,6 @@ class SeedIntake:
             async for _ in done:
                 logger.info("%s: %s bytes", url, f"{path.stat().st_size:,}")
 
-    # Slices
-
     async def _work(self, seed_list: SeedList, share: float | None) -> None:
         crawl, turns = self._crawl, self._turns
         while seed_list.more and not crawl.stopping:
@@ -337,8 +332,6 @@ class SeedIntake:
         if crawl.agent is not None and not crawl.agent.may_read_seeds():
             return True
         return not crawl.store.durable and crawl.frontier.pending > _IN_MEMORY
-
-    # What is said of it
 
     def _begin(self, seed_list: SeedList) -> None:
         now, counts = time.monotonic(), seed_list.counts
@@ -394,11 +387,8 @@ class SeedSource(Protocol):
 
     busy: bool
 
-    def begin(self) -> None:
-        ...
-
-    def stop(self) -> None:
-        ...
+    def begin(self) -> None: ...
+    def stop(self) -> None: ...
 
 
 class CrawlSeeds:
@@ -413,7 +403,7 @@ class CrawlSeeds:
         self._enqueue = enqueue
         self._task: asyncio.Task[None] | None = None
         self._todo: list[str] = []
-        self._sources: list[SeedSource] = []
+        self.sources: list[SeedSource] = []
         self.schedule: ScheduleSeeds = self._plant
         if crawl.settings.broad:
             given = lambda: not crawl.seeds.pushed  # noqa: E731
@@ -421,7 +411,7 @@ class CrawlSeeds:
 
     @property
     def busy(self) -> bool:
-        return self._reading or any(source.busy for source in self._sources)
+        return self._reading or any(source.busy for source in self.sources)
 
     @property
     def _reading(self) -> bool:
@@ -429,11 +419,8 @@ class CrawlSeeds:
 
     def open(self, texts: Iterable[str]) -> None:
         self.begin(texts)
-        for source in self._sources:
+        for source in self.sources:
             source.begin()
-
-    def add_source(self, source: SeedSource) -> None:
-        self._sources.append(source)
 
     def begin(self, texts: Iterable[str]) -> None:
         self._todo.extend(texts)
@@ -443,7 +430,7 @@ class CrawlSeeds:
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        for source in self._sources:
+        for source in self.sources:
             source.stop()
 
     async def _run(self) -> None:

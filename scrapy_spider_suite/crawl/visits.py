@@ -15,7 +15,13 @@ from twisted.internet.defer import inlineCallbacks
 from scrapy_spider_suite.crawl.gate import Caps
 from scrapy_spider_suite.crawl.links import note_redirect
 from scrapy_spider_suite.crawl.queue.leases import Lease
-from scrapy_spider_suite.crawl.requests import event_of_error, event_of_result, hostname
+from scrapy_spider_suite.crawl.requests import (
+    BEYOND,
+    BULK,
+    event_of_error,
+    event_of_result,
+    hostname,
+)
 from scrapy_spider_suite.errors import CodecError
 from scrapy_spider_suite.exceptions import (
     HostExcluded,
@@ -35,11 +41,11 @@ if TYPE_CHECKING:
     from scrapy.core.downloader import Downloader
     from twisted.internet.defer import Deferred
 
+    from scrapy_spider_suite.crawl.assembly import CrawlParts
     from scrapy_spider_suite.crawl.context import Crawl, Engine
     from scrapy_spider_suite.crawl.empty_runs import OtherSchedulerRun
     from scrapy_spider_suite.crawl.maintenance import Maintenance
-    from scrapy_spider_suite.crawl.preparation import HostPreparation, TrustedPrivateHosts
-    from scrapy_spider_suite.crawl.revisits import Revisits
+    from scrapy_spider_suite.crawl.preparation import TrustedPrivateHosts
 
 logger = logging.getLogger(__name__)
 
@@ -71,10 +77,8 @@ class DeadHosts:
         return not settings.broad and host.record.failures > settings.project.retry_times
 
     def without_robots(self, host: HostState, asked: float) -> bool:
-        """Whether requests of *host*, whose robots.txt failed at *asked*, are to fail.
-
-        *asked* is in seconds since the epoch. After a restart robots.txt is asked for once more.
-        """
+        """Whether requests of *host*, whose robots.txt failed at *asked* (wall), are to fail."""
+        # After a restart robots.txt is asked for once more.
         return asked >= self._began and self.hopeless(host)
 
     def warn(self, host: HostState, what: str) -> None:
@@ -92,7 +96,14 @@ class DeadHosts:
     def heard(self, host: HostState, event: Event) -> None:
         """Note the *event* of a visit to *host*, after its back-off was set."""
         health = OUTCOMES[event].health
-        if health is Health.UNREACHABLE and (host.key in self._until or self._never_answers(host)):
+        # An earlier run may know: an attempt that did not fail was answered. That of now is not
+        # counted yet.
+        record = host.record
+        never = (
+            record.failures >= _LEAST and self.hopeless(host) and host.key not in self._answered
+            and record.attempts < record.failures
+        )  # fmt: skip
+        if health is Health.UNREACHABLE and (never or host.key in self._until):
             self.warn(host, f"has never answered, last {event.value}")
             if len(self._until) >= _MOST:
                 self._until.clear()
@@ -102,13 +113,6 @@ class DeadHosts:
             if len(self._answered) >= _MOST:
                 self._answered.clear()
             self._answered.add(host.key)
-
-    def _never_answers(self, host: HostState) -> bool:
-        record = host.record
-        enough = record.failures >= _LEAST and self.hopeless(host)
-        # An earlier run may know: what was answered was an attempt that did not fail (that of now
-        # is not counted yet).
-        return enough and host.key not in self._answered and record.attempts < record.failures
 
     def next_lease(self, now: float) -> Lease | None:
         for key, until in self._until.items():
@@ -144,22 +148,21 @@ _LATE = 0.0005
 class RequestSource:
     """Makes the request of the next visit; wakes the engine when one is due later."""
 
-    def __init__(
-        self, crawl: Crawl, engine: Engine, visits: Visits, revisits: Revisits,
-        preparation: HostPreparation, maintenance: Maintenance,
-    ) -> None:  # fmt: skip
-        self._crawl = crawl
+    def __init__(self, parts: CrawlParts, engine: Engine, maintenance: Maintenance) -> None:
+        self._crawl = parts.crawl
         self._engine = engine
-        self._visits = visits
-        self._revisits = revisits
-        self._preparation = preparation
+        self._visits = parts.visits
+        self._revisits = parts.revisits
+        self._preparation = parts.preparation
         self._maintenance = maintenance
         self._loop = asyncio.get_running_loop()
         self._alarm: asyncio.TimerHandle | None = None
 
     def next(self) -> Request | None:
-        crawl = self._crawl
-        while not self._engine.closing and not crawl.stopping and self._may():
+        crawl, agent = self._crawl, self._crawl.agent
+        while not self._engine.closing and not crawl.stopping:
+            if agent is not None and not agent.may_fetch():
+                break
             lease = self._next_lease()
             if lease is None:
                 break
@@ -171,7 +174,10 @@ class RequestSource:
                 crawl.frontier.commit.settle(lease, crawl.now())
                 self._visits.release(lease, crawl.now())
                 continue
-            crawl.filters.open_scope(request, lease.entry)
+            beyond = lease.entry.hops_outside
+            if (beyond or crawl.filters.opens_scope) and BULK in request.meta:
+                # Scrapy's OffsiteMiddleware lets it pass.
+                request.meta.update({BEYOND: beyond, "allow_offsite": True})
             crawl.leases[request] = lease
             self._revisits.leased(lease)
             self._visits.caps.book(lease, crawl.now())
@@ -181,10 +187,6 @@ class RequestSource:
             stats.inc_value(f"scheduler/dequeued/{place}")
             return request
         return None
-
-    def _may(self) -> bool:
-        agency = self._crawl.agent
-        return agency is None or agency.may_fetch()
 
     def _next_lease(self) -> Lease | None:
         crawl, visits = self._crawl, self._visits
@@ -248,9 +250,9 @@ class ForeignDownloader:
             raise
         finally:
             if lease is not None:
-                self._end(request, lease, result, error)
+                self._release(request, lease, result, error)
 
-    def _end(
+    def _release(
         self, request: Request, lease: Lease, result: Request | Response | None,
         error: BaseException | None,
     ) -> None:  # fmt: skip
@@ -261,15 +263,12 @@ class ForeignDownloader:
             self._visits.heard(lease, event_of_status(result.status), result)
             self._visits.caps.received(request, lease, result)
         visit, workbench, now = lease.visit, crawl.frontier.workbench, crawl.now()
-        if visit is not None and (error is None or _touched_the_wire(error)):
+        wired = error is None or OUTCOMES[event_of_error(error)].health is not Health.NONE
+        if visit is not None and wired:
             visit.wired = True
             workbench.begin(visit.host, visit.address, now, visit=True)
             workbench.end(visit.host, visit.address, now, visit=True)
         self._visits.fetched(lease, result, error)
-
-
-def _touched_the_wire(error: BaseException) -> bool:
-    return OUTCOMES[event_of_error(error)].health is not Health.NONE
 
 
 _BARRED = 60.0
@@ -325,7 +324,11 @@ class Visits:
             if isinstance(error, RobotsUnavailable) and lease.visit is not None:
                 self._no_robots(lease, lease.visit.host, error.retry_at)
             elif isinstance(error, HostExcluded) and lease.visit is not None:
-                self._barred(lease.visit.host, error)
+                frontier, host = crawl.frontier, lease.visit.host
+                if not frontier.policy_update.is_excluded(host, now):
+                    # The rule is for another host that shares its slot, or for some of its URLs.
+                    until = min(error.until - frontier.wall_offset, now + _BARRED)
+                    frontier.health.postpone(host, until, str(error))
         elif result is not None:
             lease.event = event_of_result(result)
             if isinstance(result, Response):
@@ -344,13 +347,6 @@ class Visits:
         else:
             until = retry_at - crawl.frontier.wall_offset
             crawl.frontier.health.postpone(host, until, "robots.txt unavailable")
-
-    def _barred(self, host: HostState, error: HostExcluded) -> None:
-        frontier, now = self._crawl.frontier, self._crawl.now()
-        if not frontier.policy_update.is_excluded(host, now):
-            # The rule is for another host that shares its slot, or for some of its URLs.
-            until = min(error.until - frontier.wall_offset, now + _BARRED)
-            frontier.health.postpone(host, until, str(error))
 
     def release(self, lease: Lease, now: float) -> None:
         crawl = self._crawl
@@ -381,8 +377,6 @@ class Visits:
             self._crawl.frontier.commit.put_back(lease, self._crawl.now())
         self.ready.clear()
         self.bursts.clear()
-
-    # Requests without a visit
 
     def begin_outside(self, request: Request, *, by_start: bool) -> None:
         """*request*, without a visit, is at the downloader; *by_start*: of ``start()``."""

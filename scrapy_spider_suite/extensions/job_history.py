@@ -118,7 +118,7 @@ class JobHistoryWriter:
 
     def _changed_filters(self) -> list[dict[str, Any]]:
         filters = get_filters(self._crawler)
-        texts = {stage.value: "" if (found := filters.of(stage)) is None else found.text
+        texts = {stage.value: "" if (found := filters.for_stage(stage)) is None else found.text
                  for stage in Stage}  # fmt: skip
         others = [stage for stage, text in texts.items() if text != self._filters.get(stage, "")]
         self._filters = texts

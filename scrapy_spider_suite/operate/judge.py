@@ -264,7 +264,7 @@ class UrlJudge:
             name, why = _REASONS[reason]
             yield self._refuse("scope", why, name)
             return
-        opened = self._filters.of.get(Stage.SCHEDULE)
+        opened = self._filters.by_stage.get(Stage.SCHEDULE)
         if opened is None or not opened.needs(Fact.BEYOND):
             why = f"{host} is not among the allowed domains"
             where = f"allowed_domains of {self._terms.spider}"
@@ -281,7 +281,7 @@ class UrlJudge:
             subject.via, subject.depth = entry.referrer, entry.depth
             subject.beyond = entry.hops_outside
             known.add(Fact.VIA)
-        for stage, found in self._filters.of.items():
+        for stage, found in self._filters.by_stage.items():
             # Seeds, and URLs in the queue, are past these two.
             if not depth and stage in (Stage.SCHEDULE, Stage.FOLLOW):
                 continue

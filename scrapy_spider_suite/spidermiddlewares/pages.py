@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -23,7 +22,7 @@ from scrapy_spider_suite.crawl.context import (
 )
 from scrapy_spider_suite.crawl.empty_runs import ANSWERED, STARTED, is_noted, note_fact
 from scrapy_spider_suite.crawl.filters import get_filters
-from scrapy_spider_suite.crawl.links import LinkFollower, LinkReader, has_links
+from scrapy_spider_suite.crawl.links import LinkFollower, has_links, read_links
 from scrapy_spider_suite.crawl.requests import SITEMAP, detach_from_page, is_disk_full
 from scrapy_spider_suite.exceptions import FilterRefused
 from scrapy_spider_suite.fetch.http_messages import ADDRESS
@@ -93,14 +92,14 @@ class PageParentMiddleware:
             await turns.yield_turn()
             # Between two outputs, the engine runs in this task.
             STARTING.set(True)
-            crawl.seeds.start.task = asyncio.current_task()
+            crawl.seeds.start = asyncio.current_task()
             try:
                 output = await anext(outputs)
             except StopAsyncIteration:
                 break
             finally:
                 STARTING.set(False)
-                crawl.seeds.start.task, crawl.seeds.start.waits = None, False
+                crawl.seeds.start, crawl.seeds.start_waits = None, False
             if isinstance(output, Request):
                 open_crawl(self._crawler).trusted.add_start(output)
             else:
@@ -111,7 +110,7 @@ class PageParentMiddleware:
         await items.wait_until_done()
         # Queued URLs may be another agent's.
         came = items.any or crawl.agent is not None or crawl.frontier.counters.has_urls
-        if came and not (crawl.seeds.start.volatile or items.lost or crawl.stopping):
+        if came and not (crawl.seeds.volatile or items.lost or crawl.stopping):
             note_fact(crawl, STARTED)
 
 
@@ -177,7 +176,7 @@ class PageFilterMiddleware:
 
     def _check(self, response: Response) -> None:
         request, filters = response.request, get_filters(self._crawler)
-        if request is None or not filters.has(Stage.PARSE, Stage.STORE):
+        if request is None or not any(map(filters.for_stage, (Stage.PARSE, Stage.STORE))):
             return
         if SITEMAP in request.meta:
             return  # no page
@@ -275,7 +274,6 @@ class LinkCountMiddleware:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._reader = LinkReader(partial(suite_settings, crawler))
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> LinkCountMiddleware:
@@ -293,7 +291,7 @@ class LinkCountMiddleware:
         lease = None if request is None else crawl.leases.get(request)
         if lease is None or lease.facts is None or not has_links(response):
             return
-        page, lease.outlinks = self._reader.links_of(response)
+        page, lease.outlinks = read_links(response, crawl.settings)
         crawl.counter.read(lease, response, page.links)
 
 

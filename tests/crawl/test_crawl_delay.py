@@ -82,9 +82,8 @@ class Robots:
 
 def test_the_longest_of_what_a_hosts_origins_ask_for_holds() -> None:
     """A host has one clock for both schemes: no origin takes back what the other asked for."""
-    crawl: Any = MagicMock(**{"settings.broad": False})
-    robots: Any = Robots()
-    preparation = HostPreparation(crawl, MagicMock(), MagicMock(), robots)
+    parts = MagicMock(**{"crawl.settings.broad": False, "crawl.robots": Robots()})
+    preparation = HostPreparation(parts)
     assert preparation._crawl_delay("https://a.test/") == 7.0
     assert preparation._crawl_delay("http://b.test/") == 0.0
 

@@ -10,18 +10,19 @@ from scrapy.http import HtmlResponse
 from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.crawl.links import LinkFollower, product_token
+from scrapy_spider_suite.crawl.links import LinkFollower, product_token, read_links
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.settings.suite import SuiteSettings
 
 
 @pytest.fixture
-def follower() -> Iterator[LinkFollower]:
-    """That of a crawl as mybot."""
+def settings() -> Iterator[SuiteSettings]:
+    """Those of a crawl as mybot."""
     agent = "Mozilla/5.0 (compatible; mybot/1.0; +https://example.org/bot)"
     crawler = get_crawler(Spider, {"SUITE_PROFILE": "broad", "USER_AGENT": agent})
     crawl = get_crawl(crawler)
-    yield LinkFollower(crawl, Spider("name"), None, None)
+    yield crawl.settings
     crawl.close_job()
 
 
@@ -52,13 +53,13 @@ def test_the_product_token_of_a_user_agent(agent: str, product: str) -> None:
     ],
 )
 def test_pages_may_address_us_by_name(
-    follower: LinkFollower, meta: str, header: str, nofollow: bool
+    settings: SuiteSettings, meta: str, header: str, nofollow: bool
 ) -> None:
     """All robots, or this one; what is said to others is not heard."""
     body = f'<meta name="{meta}" content="nofollow"><a href="/x">x</a>'
     headers = {"X-Robots-Tag": header} if header else {}
     response = HtmlResponse("http://a.test/", body=body.encode(), headers=headers)
-    page, edges = follower.links_of(response)
+    page, edges = read_links(response, settings)
     assert page.nofollow is nofollow
     assert page.links == ["http://a.test/x"]
     assert edges == ()  # nobody packs it

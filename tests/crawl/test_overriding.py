@@ -117,13 +117,11 @@ def test_a_bad_file_is_said_once_and_the_old_rules_stay(
 
 def test_a_change_while_it_is_read_is_not_lost(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read then is not taken, and a later look takes the file as it is."""
-    from scrapy_spider_suite.crawl import crawl_policy as module
-
-    read = module.read_overrides
     crawl = policy_file(path)
+    read = crawl._file._read
 
-    def slow(file: Path | None) -> object:
-        rules = read(file)
+    def slow() -> object:
+        rules = read()
         path.write_text("a.t delay=44\n")
         return rules
 

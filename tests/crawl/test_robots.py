@@ -115,7 +115,6 @@ def test_memory_is_bounded_by_size() -> None:
         assert known is not None
         assert not known.allowed(f"{known.origin}/77", "mybot")
     assert 1 <= len(store) <= 4
-    assert repr(store).startswith(f"<RobotsStore: {len(store)} entries, ")
 
 
 def test_one_entry_above_the_bound_is_kept_while_it_is_used() -> None:

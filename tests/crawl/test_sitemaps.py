@@ -13,7 +13,7 @@ from support.inprocess_crawls import Crawled, crawl_here
 from support.websites import Answer, Site, links, moved, running
 
 from scrapy_spider_suite.crawl import links as sitemaps
-from scrapy_spider_suite.crawl.links import TrapFilter
+from scrapy_spider_suite.crawl.links import LinkFollower
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.operate.verbs.why import trace
@@ -202,13 +202,13 @@ def test_a_large_one_comes_in_portions(site: Site, run: Run, tmp_path: Path) -> 
 def test_one_served_as_a_page(site: Site, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """As scripts serve them by default: no links are looked for in it, no trap is suspected."""
     learned: list[str] = []
-    learn = TrapFilter.learn
+    learn = LinkFollower.learn_traps
 
-    def noted(self: TrapFilter, lease: Lease, response: Response, links: list[str]) -> None:
+    def noted(self: LinkFollower, lease: Lease, response: Response, links: list[str]) -> None:
         learned.append(response.url)
         learn(self, lease, response, links)
 
-    monkeypatch.setattr(TrapFilter, "learn", noted)
+    monkeypatch.setattr(LinkFollower, "learn_traps", noted)
     name(site, "/map.php")
     body = listing(f"{site.url}/a") + b'<a href="/c">c</a>'
     site.pages["/map.php"] = Answer(body, headers={"Content-Type": "text/html"})

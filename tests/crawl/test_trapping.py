@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
-
 import pytest
+from scrapy import Spider
 from scrapy.http import HtmlResponse
-from support.virtual_crawl import Crawl, Web
+from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.crawl.links import TrapFilter
+from scrapy_spider_suite.crawl.context import get_crawl
+from scrapy_spider_suite.crawl.links import LinkFollower
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import Entry, Flag
-from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.urls.traps import TrapLimits
 
 BODY = b"<p>There is nothing here, and there has never been anything here.</p>"
@@ -31,16 +28,16 @@ BODY = b"<p>There is nothing here, and there has never been anything here.</p>"
 def test_a_request_of_the_spider_as_it_was_spelt(url: str, mined: list[str]) -> None:
     """It need not have a path, nor be a URL of the web at all."""
     limits = TrapLimits(same=2, query=2, hosts=2, sessions=2, prefix=50, permuted=1)
-    frontier = Crawl(MemoryStore(), Web({}), Policy(traps=limits)).frontier
-    settings = SimpleNamespace(guess_urls="ancestors")
-    its_crawl = SimpleNamespace(
-        frontier=frontier, settings=settings, normalizer=SimpleNamespace(is_plain=True)
-    )
-    trapping = TrapFilter(cast("Any", its_crawl))
+    settings = {"SUITE_PROFILE": "broad", "SUITE_GUESS_URLS": "ancestors"}
+    crawl = get_crawl(get_crawler(Spider, settings))
+    crawl.frontier.policy.update(traps=limits)
+    follower = LinkFollower(crawl, Spider("name"), None, None)
     lease = Lease(Entry("a.test", url, flags=Flag.USER), None)
+    response = HtmlResponse(url, body=BODY)
     for _ in range(3):
-        trapping.learn(lease, HtmlResponse(url, body=BODY), ["http://a.test/b"])
-    trapping.mine(lease, lambda url, depth: depth == 1)
+        follower.learn_traps(lease, response, ["http://a.test/b"])
+    follower.guess_urls(lease, response)
     assert [child.url for child in lease.children] == mined
-    ground = frontier.trap_stats.get("a.test")
+    ground = crawl.frontier.trap_stats.get("a.test")
+    crawl.close_job()
     assert (ground is None) is url.startswith("data:")

@@ -120,7 +120,9 @@ PROBES: dict[str, tuple[str, Any, Probe]] = {
     "body_max": ("1M", 1 << 20, _anew("body_max")),
     "media_types": ("Text/*", ("text/*",), _anew("media_types")),
     **{
-        f"{stage}_filter": ("TRUE", "TRUE", lambda p, stage=stage: str(p.crawl.filters.of(stage)))
+        f"{stage}_filter": (
+            "TRUE", "TRUE", lambda p, stage=stage: str(p.crawl.filters.for_stage(stage))
+        )
         for stage in Stage
     },
     "traps": ("same=fail", (24, 0), lambda p: (p.policy.traps.same, p.policy.traps.hosts)),

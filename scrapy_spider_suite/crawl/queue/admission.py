@@ -35,14 +35,11 @@ class Router(Protocol):
         *given*: the entry came of no page, but of what this agent was given. *anyway*: send it
         although it was sent before.
         """
-        ...
 
-    def owns(self, entry: Entry) -> bool:
-        ...
+    def owns(self, entry: Entry) -> bool: ...
 
     def own_links(self, way: LinkOrigin, keys: list[bytes], *, anyway: bool = False) -> list[bytes]:
         """The state keys of links that stay here; the others are on their way."""
-        ...
 
 
 class RetryFailed:
@@ -104,11 +101,8 @@ class RetryFailed:
 
 
 class PageCounter(Protocol):
-    def concluded(self, lease: Lease, event: Event) -> None:
-        ...
-
-    def save(self) -> None:
-        ...
+    def concluded(self, lease: Lease, event: Event) -> None: ...
+    def save(self) -> None: ...
 
 
 class StoredPageLinks:

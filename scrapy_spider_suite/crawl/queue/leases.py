@@ -123,8 +123,6 @@ class BudgetCheck:
                 self._frontier.health.fail(entry, event, now)
         self._frontier.residents.records.save()
 
-    # Every leased URL may succeed
-
     def _left_of_domain(self, host: HostState) -> float:
         domains, left = self._frontier.states.domains, self._left_of_host(host)
         if self._policy.domain_max_pages:

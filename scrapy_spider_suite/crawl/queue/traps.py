@@ -349,7 +349,11 @@ class Traps:
         self._limits, self._year = policy.traps, 0
         self._harmless = make_quick_test(policy.traps, 0)
         self._known = known
-        self._has_values = has_values or self._recalls
+        self._has_values = has_values or (
+            lambda space, parameters: all(
+                self._recent.knows(space, space_key("", each)) for each in parameters
+            )
+        )
         self._store = store
         self._stats = stats
         self._recent, self._said = RecentNumbers(), RecentNumbers()
@@ -358,8 +362,6 @@ class Traps:
         """Hosts where something was closed and is not any more, in this run."""
         self._duplicate_domains = DuplicateDomains(store.kv(FAMILY))
         self._session_urls = SessionUrls(store.kv(FAMILY), stats)
-
-    # Asking
 
     def passed(self, urls: list[str], year: int) -> list[str]:
         """Those of the normal *urls*, links of a page, that are followed in *year*; counted."""
@@ -370,11 +372,14 @@ class Traps:
             self._limits, self._year = limits, year
             self._harmless = make_quick_test(limits, year)
         is_harmless, orders = self._harmless, bool(limits.permuted)
+        domains = self._duplicate_domains
         kept, host, origin, suspect = [], "", " ", False
         for url in urls:
             if not url.startswith(origin):  # most links of a page lead to its own host
                 host, origin = host_of(url), url[: url.index("/", 8) + 1]
-                suspect = self._is_suspect(host)
+                stats = self._stats.get(host)
+                suspect = stats is not None and bool(stats.closed)
+                suspect = suspect or (bool(domains) and registered_domain(host) in domains)
             if not suspect and not (orders and "&" in url) and is_harmless(url):
                 kept.append(url)
                 continue
@@ -384,12 +389,6 @@ class Traps:
             else:
                 self.met[refusal.trap] += 1
         return kept
-
-    def _is_suspect(self, host: str) -> bool:
-        stats = self._stats.get(host)
-        found = stats is not None and bool(stats.closed)
-        known = self._duplicate_domains
-        return found or (bool(known) and registered_domain(host) in known)
 
     def refuses(self, url: str, host: str, year: int) -> TrapRefusal | None:
         """Why a link to *url* on *host* is not followed in *year*; None if it is."""
@@ -409,7 +408,11 @@ class Traps:
         if stats is not None and stats.closed:
             refusal = self._closed_by_stats(url, host, stats)
         if refusal is None and self._duplicate_domains and self._policy.traps.hosts:
-            refusal = self._on_duplicate_domain(host)
+            domain = registered_domain(host)
+            if domain in self._duplicate_domains:
+                record = self._store.record(host)
+                new = record is None or not record.attempts
+                refusal = TrapRefusal(Trap.HOSTS, domain) if new else None
         return refusal
 
     def _closed_by_stats(self, url: str, host: str, stats: HostTrapStats) -> TrapRefusal | None:
@@ -434,23 +437,12 @@ class Traps:
             return None
         return stats.same_space(url, Trap.NUMBERS)
 
-    def _recalls(self, space: str, parameters: list[str]) -> bool:
-        return all(self._recent.knows(space, space_key("", each)) for each in parameters)
-
     def _lets_through(self, url: str, host: str, refusal: TrapRefusal) -> bool:
-        """Whether the normal *url* is followed all the same, to see whether it still is a trap."""
+        # Followed all the same, to see whether it still is a trap.
         if refusal.trap not in _SAMPLED:
             return False
         stats = self._stats.learn(host)
         return stats.is_sample(url) or stats.sample(url, *refusal)
-
-    def _on_duplicate_domain(self, host: str) -> TrapRefusal | None:
-        domain = registered_domain(host)
-        if domain not in self._duplicate_domains:
-            return None
-        record = self._store.record(host)
-        new = record is None or not record.attempts
-        return TrapRefusal(Trap.HOSTS, domain) if new else None
 
     def contains(self, entry: Entry) -> bool:
         """Whether *entry*, at its turn, lies in a trap; counted. Never what was asked for."""
@@ -468,8 +460,6 @@ class Traps:
         if self._policy.traps.permuted and self._orders.has_other_order(url):
             return TrapRefusal(Trap.PERMUTED)
         return self.closed(url, host)
-
-    # Learning
 
     def admit(self, entry: Entry, record: HostRecord) -> None:
         """Count *entry*, new at the host with *record*; lower its priority in a crowded folder or a
@@ -544,10 +534,8 @@ class Traps:
             self._duplicate_domains.count_first_page(domain, self._policy.traps.hosts, same=same)
 
     def _is_compared(self, url: str, host: str, pages: int) -> bool:
-        """Whether a page is compared with others of its *host*, which costs more than its links.
-
-        The first few never are. Later, where nothing was ever the same, one in four is.
-        """
+        # A comparison costs more than the links. The first few pages are never compared. Later,
+        # where nothing was ever the same, one in four is.
         if pages < _CALM:
             return pages >= self._policy.traps.same // 3
         stats = self._stats.get(host)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgpack  # type: ignore[import-untyped]
 from twisted.python.failure import Failure
 
+from scrapy_spider_suite.crawl.context import write_changes
 from scrapy_spider_suite.crawl.sinks.page_packs import BACKLOG_MAX, prepare_folder
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event, State
@@ -177,7 +178,7 @@ class ItemFiles:
         crawl = self._log.crawl
         if crawl is None:
             return True
-        crawl.write()
+        write_changes(crawl)
         return not crawl.store.dirty
 
     async def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
