@@ -71,12 +71,12 @@ def timed(work: Callable[[], object]) -> float:
 def change(frontier: Frontier, lines: tuple[str, ...], now: float) -> tuple[float, int, float]:
     """The longest step in seconds, the number of portions, and their time in all."""
     frontier.policy.update(overrides=rules(lines))
-    steps = [timed(lambda: frontier.leases.acquire(now)), timed(lambda: frontier.wait(now))]
+    steps = [timed(lambda: frontier.leases.acquire(now)), timed(lambda: frontier.leases.wait(now))]
     portions = 0
     while frontier.policy_update.busy:
         steps.append(timed(lambda: frontier.policy_update.step(now)))
         steps.append(timed(lambda: frontier.leases.acquire(now)))
-        steps.append(timed(lambda: frontier.wait(now)))
+        steps.append(timed(lambda: frontier.leases.wait(now)))
         portions += 1
     return max(steps), portions, sum(steps)
 

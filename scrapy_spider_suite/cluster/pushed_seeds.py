@@ -220,7 +220,7 @@ class PushedSeeds:
             return False  # it leaves, and would have to wait until others have taken them
         if not crawl.store.durable and pending > _IN_MEMORY:
             return False
-        wait = crawl.frontier.wait(crawl.now())
+        wait = crawl.frontier.leases.wait(crawl.now())
         return pending < crawl.settings.project.most_requests or wait is None or wait > 0
 
     async def _take(self) -> bool:

@@ -361,7 +361,7 @@ class Crawl:
 
 def revisits_pages(crawl: Crawl) -> bool:
     """Whether pages will be due again."""
-    return crawl.settings.revisit != "off" and len(crawl.frontier.planner) > 0
+    return crawl.settings.revisit != "off" and len(crawl.frontier.commit.planner) > 0
 
 
 def stays_open(crawl: Crawl) -> bool:

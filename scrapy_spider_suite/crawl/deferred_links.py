@@ -183,7 +183,7 @@ class DeferredLinks:
         crawl, limit = self._crawl, self._crawl.settings.max_wait
         if crawl.frontier.leases.out or crawl.outside.count or crawl.frontier.states.in_sieve:
             return False
-        wait = crawl.frontier.next_visit_in(crawl.now())
+        wait = crawl.frontier.leases.next_visit_in(crawl.now())
         return wait is None or wait > min(_NOTHING, limit or _NOTHING)
 
     def _found(self, task: asyncio.Future[list[FoundPage]]) -> None:

@@ -259,7 +259,7 @@ class LinkFollower:
             return bool(links and self._outside_traps(links))
 
         out = filters.out(lease.entry)
-        for entry in crawl.frontier.miner.mine(page, kind, MOST_GUESSES, wanted):
+        for entry in crawl.frontier.traps.miner.mine(page, kind, MOST_GUESSES, wanted):
             entry.hops_outside = filters.beyond(entry.url, out)
             lease.children.append(entry)
 

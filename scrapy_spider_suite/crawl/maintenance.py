@@ -51,7 +51,7 @@ def set_gauges(
         stats.set_value(f"suite/outcome/{event.value}", count)
     for trap, count in frontier.traps.met.items():
         stats.set_value(f"suite/trap/{trap.value}", count)
-    for name, count in frontier.miner.found.items():
+    for name, count in frontier.traps.miner.found.items():
         stats.set_value(f"suite/mined/{name}", count)
     if crawl.rates is not None:
         crawl.rates.publish()
@@ -289,7 +289,7 @@ class Maintenance:
         self.end_if_damaged()
         now = self._crawl.now()
         self._crawl.frontier.waits.step(now, now + self._crawl.frontier.wall_offset)
-        wait = self._crawl.frontier.wait(now)
+        wait = self._crawl.frontier.leases.wait(now)
         starving = not self._engine.paused and (wait is None or wait > 0)
         self.sift(starving=starving)
         if not (self._engine.closing or self._disk.paused):
@@ -469,7 +469,7 @@ class Maintenance:
         busy = busy or bool(crawl.frontier.leases.foreign)
         if busy or not statistics.pending or statistics.unresolved or statistics.abandoning:
             return None
-        wait = crawl.frontier.next_visit_in(crawl.now())
+        wait = crawl.frontier.leases.next_visit_in(crawl.now())
         return wait if wait is not None and wait > limit else None
 
     def _end_at_caps(self) -> None:

@@ -103,7 +103,7 @@ class Revisits:
             allowed = "'off' in the spider profile without JOBDIR: plans are rows of a job"
             raise SettingsError.of("SUITE_REVISIT", settings.revisit, allowed)
         self._crawl = crawl
-        self._planner = crawl.frontier.planner
+        self._planner = crawl.frontier.commit.planner
         self._turns = RevisitShare(settings.revisit_weight)
         self._budget = VisitBudget()
         self._owed = 0  # turns that revisits have had granted

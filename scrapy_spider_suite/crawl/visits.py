@@ -212,7 +212,7 @@ class RequestSource:
             self._alarm.cancel()
             self._alarm = None
         # With no room for errands, the end of one is what has the engine ask again.
-        wait = None if self._preparation.full else self._crawl.frontier.wait(now)
+        wait = None if self._preparation.full else self._crawl.frontier.leases.wait(now)
         if wait is not None:
             wait = max(wait, self._visits.caps.pause(now))
             self._alarm = self._loop.call_later(min(wait, _LONGEST) + _LATE, self._engine.wake)

@@ -273,7 +273,7 @@ def _redact_referrers(target: JobTarget, names: HostNames) -> Iterator[None]:
             store.put_row(entry)
             yield
     yield from target.frontier.stored_links.waiting.forget_referrers(names.matches_url)
-    yield from target.frontier.planner.revisits.forget_referrers(names.matches_url)
+    yield from target.frontier.commit.planner.revisits.forget_referrers(names.matches_url)
     for key, packed in store.states(b""):
         if not names.pattern.search(packed):
             continue

@@ -66,8 +66,8 @@ def test_by_what_was_found(made: Made, ask: Ask) -> None:
     traps, body = made.behind.traps, b"<p>There is nothing here, and there never was anything.</p>"
     for number in range(5):
         traps.learn_page(f"http://a.test/cal/{number}", "a.test", body, (), pages=9)
-        made.behind.trap_stats.learn("a.test").combined("/s", ("a", "b"), 3, 0)
-        made.behind.trap_stats.learn("a.test").repeated("sid", 1, vain=True)
+        made.behind.traps.stats.learn("a.test").combined("/s", ("a", "b"), 3, 0)
+        made.behind.traps.stats.learn("a.test").repeated("sid", 1, vain=True)
         made.find(f"http://a.test/p?sid={number:020}")
         host = f"h{number}.farm.test"
         traps.learn_page(f"http://{host}/", host, body, (), pages=0)
@@ -77,7 +77,7 @@ def test_by_what_was_found(made: Made, ask: Ask) -> None:
     made.find(f"http://a.test/more?{'&'.join('abcdefg')}")
     for value in ("a=1", "b=2"):
         made.find(f"http://a.test/s?{value}")
-    made.behind.trap_stats.save()
+    made.behind.traps.stats.save()
     made.close()
     for url, why, where in (
         ("http://a.test/cal/7", "the pages of /cal/0 all said the same", "same"),
@@ -119,8 +119,8 @@ def test_what_was_mined(made: Made, ask: Ask) -> None:
     made.end("http://c.test/c/", Event.NOT_THERE, 404)
     made.find("http://a.test/b/", flags=Flag.SPECULATIVE)
     made.find("http://d.test/b/", flags=Flag.SPECULATIVE)
-    made.behind.trap_stats.learn("d.test").add("missed", "", 99)
-    made.behind.trap_stats.save()
+    made.behind.traps.stats.learn("d.test").add("missed", "", 99)
+    made.behind.traps.stats.save()
     made.close()
     row = ask("why", "http://d.test/b/")
     assert row["next_try"] == "it will be forgotten at its turn"

@@ -38,6 +38,6 @@ def test_a_request_of_the_spider_as_it_was_spelt(url: str, mined: list[str]) -> 
         follower.learn_traps(lease, response, ["http://a.test/b"])
     follower.guess_urls(lease, response)
     assert [child.url for child in lease.children] == mined
-    ground = crawl.frontier.trap_stats.get("a.test")
+    ground = crawl.frontier.traps.stats.get("a.test")
     crawl.close_job()
     assert (ground is None) is url.startswith("data:")

@@ -94,7 +94,7 @@ class Borrower(Crawl):
 
     def due(self) -> float:
         """When something happens here next."""
-        wait = self.frontier.wait(self.now) if self._busy < self._seats else None
+        wait = self.frontier.leases.wait(self.now) if self._busy < self._seats else None
         ledger = self.grants.due(self.now)
         times = [self._next_tick, *(event[0] for event in self._events[:1])]
         times += [] if wait is None else [self.now + wait]

@@ -70,7 +70,7 @@ def test_none_is_large(site: JobTarget) -> None:
 
 def test_plans_of_what_lies_below_a_url(site: JobTarget) -> None:
     """By their URLs and by their fingerprints: a walk over the plans of the host, once."""
-    revisits = site.frontier.planner.revisits
+    revisits = site.frontier.commit.planner.revisits
     revisits.settings = RevisitPolicy(Mode.FIXED)
     for number in range(200):
         url = f"http://{HOST}/{'ab'[number % 2]}/{number}"

@@ -135,7 +135,7 @@ def test_what_is_retried_is_open_again(site: JobTarget) -> None:
             site.frontier.admission.schedule([entry], 0.0)
             assert site.rework.fail(entry, Event.TRAP, 0.0)
     site.frontier.admission.schedule([Entry("h1.farm.test", "http://h1.farm.test/")], 0.0)
-    site.frontier.trap_stats.save()
+    site.frontier.traps.stats.save()
     seven = "http://a.test/calendar/7"
     assert carried_out(site, "retry", reason="trap", subject=seven)["urls"] == 1
     assert traps.closed(seven, "a.test") is None

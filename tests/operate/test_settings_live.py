@@ -89,7 +89,7 @@ def _anew(name: str) -> Callable[[Parts], Any]:
 def _revisiting(name: str) -> Callable[[Parts], Any]:
     def probe(parts: Parts) -> Any:
         open_crawl(parts.crawler).revisits.pulse()
-        return getattr(parts.crawl.frontier.planner.revisits.settings, name)
+        return getattr(parts.crawl.frontier.commit.planner.revisits.settings, name)
 
     return probe
 

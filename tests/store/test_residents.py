@@ -201,7 +201,7 @@ def test_hosts_that_must_wait_are_looked_up_when_it_is_time(store: RocksStore) -
     host = frontier.workbench.hosts["a.t"]
     frontier.workbench.postpone(host, 10.0, "told to")
     assert list(frontier.residents.unresolved.due(0.0, 10)) == []
-    assert frontier.next_visit_in(0.0) == 10.0
+    assert frontier.leases.next_visit_in(0.0) == 10.0
     frontier.tick(5.0)
     assert list(frontier.residents.unresolved.due(5.0, 10)) == []
     frontier.tick(9.5)
@@ -219,13 +219,13 @@ def test_no_more_names_than_asked_for(store: RocksStore) -> None:
 
 def test_the_next_visit_may_be_on_disk(store: RocksStore) -> None:
     """The crawl is told how long there is nothing to do, in memory or not."""
-    assert Frontier(store, POLICY, now=0.0, wall=WALL, capacity=1).next_visit_in(0.0) is None
+    assert Frontier(store, POLICY, now=0.0, wall=WALL, capacity=1).leases.next_visit_in(0.0) is None
     crawl = Crawl(store, hosts_of(2), capacity=1)
     crawl.seed("http://h0.t/0", "http://h0.t/100")
     crawl._resolve()
     (lease,) = crawl.frontier.leases.acquire(0.0)
     crawl.seed("http://h1.t/0")
-    assert crawl.frontier.next_visit_in(0.0) == 0.0
+    assert crawl.frontier.leases.next_visit_in(0.0) == 0.0
     lease.event = Event.UNAVAILABLE
     crawl.frontier.leases.release(lease, 0.0, retry_after=600.0)
     crawl.frontier.commit.settle(lease, 0.0)
@@ -236,7 +236,7 @@ def test_the_next_visit_may_be_on_disk(store: RocksStore) -> None:
     gone = crawl.frontier.workbench.hosts["h1.t"]
     crawl.frontier.health.no_address(gone, Event.NO_SUCH_HOST, 50.5)
     crawl.frontier.tick(51.0)
-    assert crawl.frontier.next_visit_in(51.0) == pytest.approx(549.0, abs=0.01)
+    assert crawl.frontier.leases.next_visit_in(51.0) == pytest.approx(549.0, abs=0.01)
 
 
 # Cost

@@ -121,7 +121,7 @@ def test_more_at_a_time_begins_with_a_pause(store: Store) -> None:
     assert len(crawl.frontier.leases.acquire(0.0)) == 1
     policy.update(overrides=rules(".t concurrency=2"))
     crawl.frontier.policy_update.step(10.0)
-    assert crawl.frontier.wait(10.0) == 4.0
+    assert crawl.frontier.leases.wait(10.0) == 4.0
     assert len(crawl.frontier.leases.acquire(14.0)) == 1
     assert crawl.frontier.leases.acquire(18.0) == []
 
@@ -157,7 +157,7 @@ def test_a_blocked_host_waits_until_the_block_is_lifted(store: Store) -> None:
     record = store.record("h3.t")
     assert record is not None
     assert wait_reason(record, WALL + crawl.now) == str(hosts["h3.t"].exclusion)
-    assert crawl.frontier.next_visit_in(crawl.now) == math.inf
+    assert crawl.frontier.leases.next_visit_in(crawl.now) == math.inf
     began = crawl.now
     policy.update(overrides=Overrides())
     crawl.run(until=began + 1)
@@ -177,7 +177,7 @@ def test_a_block_that_ends(store: Store) -> None:
     policy.bump_revision()
     crawl.seed(*pages(1, 1))
     crawl.run(until=100.0)
-    assert crawl.frontier.next_visit_in(crawl.now) == pytest.approx(400, abs=1)
+    assert crawl.frontier.leases.next_visit_in(crawl.now) == pytest.approx(400, abs=1)
     crawl.run()
     assert crawl.fetches[0].start == pytest.approx(500, abs=1)
 
@@ -192,7 +192,7 @@ def test_outside_its_hours_a_host_waits(store: Store) -> None:
     assert len(crawl.fetches) == 2
     assert "h0.t" not in crawl._asked
     crawl._resolve()
-    wait = crawl.frontier.next_visit_in(crawl.now)
+    wait = crawl.frontier.leases.next_visit_in(crawl.now)
     assert wait == pytest.approx(10 * 3_600 - crawl.now)
     crawl.run()
     assert of(crawl, "h0.t")[0].start == pytest.approx(10 * 3_600, abs=1)
@@ -209,7 +209,8 @@ def test_hosts_on_disk_wait_for_a_rule_and_come_back(tmp_path: Path) -> None:
     # All but a few have their turn, and are found to be barred; then they wait apart.
     barred = [due for due, _ in store.all_due() if EXCLUDED_BAND <= due < 1e13]
     assert len(barred) > 250
-    assert crawl.frontier.next_visit_in(crawl.now) in (math.inf, pytest.approx(4e12, rel=1e-2))
+    wait = crawl.frontier.leases.next_visit_in(crawl.now)
+    assert wait in (math.inf, pytest.approx(4e12, rel=1e-2))
     # Some are let go while it runs, the others by the next run.
     policy.update(overrides=rules("10.0.128.0/17 blocked=yes", ".t delay=1"))
     crawl.run(until=crawl.now + 500)

@@ -409,7 +409,7 @@ def test_mined_and_linked_since(crawl: Crawl) -> None:
     """What a link led to is fetched, whatever the miner has learnt: no other link brings it."""
     mined = entry(numbers(1)[0], flags=int(Flag.SPECULATIVE), referrer=PAGE)
     crawl.frontier.admission.schedule([mined], crawl.now)
-    crawl.frontier.miner.gave_up = lambda each: bool(  # type: ignore[method-assign]
+    crawl.frontier.traps.miner.gave_up = lambda each: bool(  # type: ignore[method-assign]
         each.flags & Flag.SPECULATIVE
     )
     bring(crawl, *numbers(1))

@@ -221,7 +221,7 @@ class Crawl:
                 self.frontier.health.no_address(host, event, self.now)
 
     def _wait(self) -> None:
-        wait = self.frontier.wait(self.now) if self._busy < self._seats else None
+        wait = self.frontier.leases.wait(self.now) if self._busy < self._seats else None
         times = [self._next_tick]
         if self._events:
             times.append(self._events[0][0])

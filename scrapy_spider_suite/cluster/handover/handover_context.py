@@ -64,8 +64,8 @@ class HandoverContext:
         self.workbench, self.residents = frontier.workbench, frontier.residents
         self.records, self.waiting = self.residents.records, self.residents.waiting
         self.states, self.health = frontier.states, frontier.health
-        self.foreign, self.plans = frontier.leases.foreign, frontier.planner.revisits
-        self.trap_stats, self.edits = frontier.trap_stats, UrlEdits(frontier, store)
+        self.foreign, self.plans = frontier.leases.foreign, frontier.commit.planner.revisits
+        self.trap_stats, self.edits = frontier.traps.stats, UrlEdits(frontier, store)
         self.flush, self.sift = frontier.flush, frontier.admission.sift
         self.open_sieve = open_sieve
         self.foreign_units = ForeignUnits(ownership)

@@ -16,7 +16,7 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.store import url_states
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.store.rows import HostRecord, UrlState
 from scrapy_spider_suite.store.seen_transfer import LinkOrigin, host_of_state_key, keys_of, url_of
 from scrapy_spider_suite.store.unread_pages import PageDemand, UnreadPage, UnreadPages
 from scrapy_spider_suite.urls.normalize import host_of
@@ -93,7 +93,7 @@ class RetryFailed:
         record = frontier.residents.records.touch(entry.host)
         if record.dead == state.event == Event.HOST_DEAD:
             frontier.health.revive(entry.host, record)
-        if frontier.refusal(entry.host, record) is not None:
+        if frontier.admission.refusal(entry.host, record) is not None:
             return False
         frontier.states.uncount(entry.host, record, state)
         self.retried += 1
@@ -267,12 +267,12 @@ class Admission:
             url_states.write_seed_note(self._store, entry)
             entry.seed_note = ""
         if not taken:
-            self._frontier.release_holder(entry, now)
+            self._frontier.commit.release_holder(entry, now)
         return taken
 
     def _admit(self, entry: Entry, now: float, wall: float) -> bool:
         record = self._records.touch(entry.host)
-        refusal = self._frontier.refusal(entry.host, record)
+        refusal = self.refusal(entry.host, record)
         if entry.volatile and self.router is not None and not self.router.owns(entry):
             refusal = Event.ELSEWHERE
         if refusal is None:
@@ -284,6 +284,19 @@ class Admission:
             return True
         self._states.conclude(entry, record, refusal, 0, wall)
         return False
+
+    def refusal(self, host: str, record: HostRecord, address: str = "") -> Event | None:
+        """Why no URL of *host* is to be fetched any more; None if URLs may be fetched."""
+        if record.dead:
+            return Event(record.dead)
+        policy, domains = self._frontier.policy, self._states.domains
+        budget = policy.max_pages(host, address)
+        if budget and record.done >= budget:
+            return Event.BUDGET
+        if policy.domain_max_pages and domains.get(host).pages >= policy.domain_max_pages:
+            return Event.DOMAIN_BUDGET
+        hosts = 0 if record.counted else policy.domain_max_hosts
+        return Event.DOMAIN_HOSTS if hosts and domains.get(host).hosts >= hosts else None
 
     def sift(self, now: float) -> Iterator[None]:
         """Make pending what a flush of the sieve found new, some links with each step."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from scrapy_spider_suite.frontier.entries import Flag
+from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.store.revisit_plans import RevisitPlan, RevisitPlans, row_of
+from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
+from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlan, RevisitPlans, row_of
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_transfer import host_of_state_key
 from scrapy_spider_suite.store.url_states import SchemeGuesses
@@ -138,6 +139,7 @@ class Commit:
     Attributes:
         guesses: the seeds whose scheme was guessed.
         held: leases that are settled, and that something still holds.
+        planner: plans the revisits of pages.
         listeners: are called with each lease that is over, and its event, in the operation that
             says how its URL ended, or that its URL is pending again.
     """
@@ -146,6 +148,9 @@ class Commit:
         self.held = 0
         self.listeners: list[Callable[[Lease, Event], None]] = []
         self.guesses = SchemeGuesses(frontier.store)
+        self.planner = RevisitPlanner(
+            frontier, RevisitPlans(frontier.store.kv(ROWS), RevisitPolicy())
+        )
         self._frontier = frontier
 
     def settle(self, lease: Lease, now: float) -> None:
@@ -168,6 +173,12 @@ class Commit:
         else:
             self.held -= 1
             self._commit(lease, now)
+
+    def release_holder(self, entry: Entry, now: float) -> None:
+        """A volatile *entry* is over: the page that led to the entry need not wait for it."""
+        if entry.holder is not None:
+            holder, entry.holder = entry.holder, None
+            self.unhold(holder, now)
 
     def put_back(self, lease: Lease, now: float) -> None:
         """The URL was not requested after all: it is pending as before, and its visit is over."""
@@ -205,8 +216,8 @@ class Commit:
             states.remove(entry, record)
             states.conclude(entry, record, event, lease.status, wall)
             states.fetched += state is State.DONE
-            frontier.miner.concluded(entry, event)
-            frontier.planner.concluded(lease, event, wall)
+            frontier.traps.miner.concluded(entry, event)
+            self.planner.concluded(lease, event, wall)
             frontier.stored_links.concluded(lease, event)
             frontier.traps.concluded(entry, event)
             states.write_states(lease.states)
@@ -215,6 +226,6 @@ class Commit:
                 self.guesses.settle(entry)
         records.save()
         if state is not State.PENDING:
-            frontier.release_holder(entry, now)
+            self.release_holder(entry, now)
         for listener in self.listeners:
             listener(lease, event)

@@ -12,9 +12,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_spider_suite.crawl.queue.admission import Admission, StoredPageLinks
-from scrapy_spider_suite.crawl.queue.commit import Commit, RevisitPlanner
+from scrapy_spider_suite.crawl.queue.commit import Commit
 from scrapy_spider_suite.crawl.queue.leases import Leases
-from scrapy_spider_suite.crawl.queue.traps import Traps, TrapStats, UrlMiner
+from scrapy_spider_suite.crawl.queue.traps import Traps, TrapStats
 from scrapy_spider_suite.frontier.entries import (
     BREADTH_FIRST,
     LONGEST,
@@ -25,14 +25,12 @@ from scrapy_spider_suite.frontier.entries import (
 )
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
 from scrapy_spider_suite.frontier.windows import HostWindow, Window
-from scrapy_spider_suite.frontier.workbench import FOREVER, HostState, Workbench
+from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.host_queues import WaitCounts
 from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.store.residency import HostHealth, Residents
-from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlans
 from scrapy_spider_suite.store.rotation import PolicyUpdate, Rotation
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
 from scrapy_spider_suite.store.url_states import UrlStates
@@ -80,7 +78,6 @@ class Frontier:
     Times ``now`` are monotonic seconds.
 
     Attributes:
-        before_flush: are called before each batch is written.
         waits: counts the hosts that wait, by reason.
     """
 
@@ -102,19 +99,19 @@ class Frontier:
         self.rotation = Rotation(residents, self.policy_update)
         self.states = UrlStates(store, self.counters, options.order, options.cache)
         self.states.use_sieve(active=options.sift)
-        self.health = HostHealth(residents, self.states, self.release_holder)
-        self.trap_stats = TrapStats(store)
-        known = self.states.known
-        self.traps = Traps(store, policy, self.trap_stats, known, met=self.counters.traps)
-        self.miner = UrlMiner(self.trap_stats, known)
+        self.health = HostHealth(
+            residents, self.states, lambda entry, now: self.commit.release_holder(entry, now)
+        )
+        known, stats = self.states.known, TrapStats(store)
+        self.traps = Traps(store, policy, stats, known, met=self.counters.traps)
         self.waits = WaitCounts(bench, residents.waiting.counts, residents.held_back)
-        self.planner = RevisitPlanner(self, RevisitPlans(store.kv(ROWS), RevisitPolicy()))
         self.admission = Admission(self)
         self.stored_links = StoredPageLinks(self)
         self.leases = Leases(self)
         self.commit = Commit(self)
-        self.before_flush: list[Callable[[], None]] = [
-            self.stored_links.save, self.planner.revisits.save, residents.waiting.counts.save,
+        self._before_flush: list[Callable[[], None]] = [
+            self.stored_links.save, self.commit.planner.revisits.save,
+            residents.waiting.counts.save,
         ]  # fmt: skip
 
     @property
@@ -130,29 +127,10 @@ class Frontier:
         """Seconds since the epoch at the monotonic time *now*."""
         return now + self.residents.records.wall_offset
 
-    def refusal(self, host: str, record: HostRecord, address: str = "") -> Event | None:
-        """Why no URL of *host* is to be fetched any more; None if URLs may be fetched."""
-        if record.dead:
-            return Event(record.dead)
-        policy, domains = self.policy, self.states.domains
-        budget = policy.max_pages(host, address)
-        if budget and record.done >= budget:
-            return Event.BUDGET
-        if policy.domain_max_pages and domains.get(host).pages >= policy.domain_max_pages:
-            return Event.DOMAIN_BUDGET
-        hosts = 0 if record.counted else policy.domain_max_hosts
-        return Event.DOMAIN_HOSTS if hosts and domains.get(host).hosts >= hosts else None
-
-    def release_holder(self, entry: Entry, now: float) -> None:
-        """A volatile *entry* is over: the page that led to the entry need not wait for it."""
-        if entry.holder is not None:
-            holder, entry.holder = entry.holder, None
-            self.commit.unhold(holder, now)
-
     def flush(self) -> None:
         """Make all changes durable. Raises `StoreWriteError`; nothing is lost then."""
         if self.store.dirty:
-            for save in self.before_flush:
+            for save in self._before_flush:
                 save()
             self.counters.save(self.store)
             self.store.flush()
@@ -189,26 +167,14 @@ class Frontier:
         if self.health.giving_up:
             self.health.step(now)
         self.rotation.tick(now)
-        self.trap_stats.save()
+        self.traps.stats.save()
         self.flush()
 
     def close(self) -> None:
         """Write the clocks and records that are newer in memory. Leased URLs stay pending."""
         self.residents.close(self.wall_offset)
-        self.trap_stats.save()
+        self.traps.stats.save()
         self.flush()
-
-    def wait(self, now: float) -> float | None:
-        """Seconds until a visit is possible; None if nothing resident is queued, or may go."""
-        return None if self.leases.full else self.leases.permits.wait(now)
-
-    def next_visit_in(self, now: float) -> float | None:
-        """Seconds until any host may be visited; None if nothing is queued, infinite if all wait
-        for a rule.
-        """
-        waits = [self.leases.permits.wait(now), self.rotation.next_due_in(now)]
-        known = [wait for wait in waits if wait is not None]
-        return min(known, default=FOREVER if self.pending else None)
 
     @property
     def pending(self) -> int:
@@ -253,13 +219,13 @@ class UrlEdits:
         False if its registered domain may have no more hosts.
         """
         record = self._records.touch(entry.host)
-        if self._frontier.refusal(entry.host, record) is Event.DOMAIN_HOSTS:
+        if self._frontier.admission.refusal(entry.host, record) is Event.DOMAIN_HOSTS:
             return False
         self._states.uncount(entry.host, record, state)
         self._states.add_pending(entry, record)
         self._residents.push(entry, record, now)
         self._records.save()
-        self._frontier.planner.withdraw(entry.identity)
+        self._frontier.commit.planner.withdraw(entry.identity)
         return True
 
     def revive_host(self, host: str) -> bool:
@@ -333,7 +299,7 @@ class UrlEdits:
     def _forget_state(self, key: bytes) -> None:
         self._store.delete_state(key)
         self._states.forget(key)
-        self._frontier.planner.forget(key)
+        self._frontier.commit.planner.forget(key)
 
     def forget_host(self, host: str, now: float) -> bool:
         """Forget a *host* without URLs; False while anything of it is queued or leased."""
@@ -347,7 +313,7 @@ class UrlEdits:
         for _, entry in () if resident is None else resident.front:
             # Only what cannot be stored is left: the page that waits for it waits no longer.
             states.remove(entry, record)
-            self._frontier.release_holder(entry, now)
+            self._frontier.commit.release_holder(entry, now)
         counters = states.counters
         counters.done -= record.done  # a page that was fetched twice was counted twice
         if self._store.sieve is not None and record.done:  # no row said that it is done

@@ -15,7 +15,7 @@ from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
 from scrapy_spider_suite.frontier.permits import VisitPermits
 from scrapy_spider_suite.frontier.policy import Exclusion
 from scrapy_spider_suite.frontier.revisit_rules import Validators
-from scrapy_spider_suite.frontier.workbench import HostState, Visit
+from scrapy_spider_suite.frontier.workbench import FOREVER, HostState, Visit
 from scrapy_spider_suite.store.residency import IsForeign, Residents
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class BudgetCheck:
 
     def check(self, visit: Visit, now: float) -> bool:
         host, frontier = visit.host, self._frontier
-        refusal = frontier.refusal(host.key, host.record, host.connect_to)
+        refusal = frontier.admission.refusal(host.key, host.record, host.connect_to)
         full = self._left_of_domain(host) <= 0
         stale = bool(host.connect_to) and host.resolved_until <= now
         if not (refusal or full or stale):
@@ -386,7 +386,7 @@ class TrapCheck:
         frontier.store.delete_state(entry.identity)
 
     def _event(self, entry: Entry) -> Event | None:
-        if self._frontier.miner.gave_up(entry):
+        if self._frontier.traps.miner.gave_up(entry):
             queue = self._frontier.states.sieve_queue
             if queue is None or not queue.knows(entry.identity):
                 return Event.NOT_THERE
@@ -424,6 +424,18 @@ class Leases:
     @property
     def full(self) -> bool:
         return self._budget.left_of_job(self.out) <= 0
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until a visit is possible; None if nothing resident is queued, or may go."""
+        return None if self.full else self.permits.wait(now)
+
+    def next_visit_in(self, now: float) -> float | None:
+        """Seconds until any host may be visited; None if nothing is queued, infinite if all wait
+        for a rule.
+        """
+        waits = [self.permits.wait(now), self._frontier.rotation.next_due_in(now)]
+        known = [wait for wait in waits if wait is not None]
+        return min(known, default=FOREVER if self._frontier.pending else None)
 
     def acquire(self, now: float) -> list[Lease]:
         """Lease the URLs of the next visit, or none before its time."""

@@ -355,7 +355,8 @@ class Traps:
             )
         )
         self._store = store
-        self._stats = stats
+        self.stats = stats
+        self.miner = UrlMiner(stats, known)
         self._recent, self._said = RecentNumbers(), RecentNumbers()
         self._orders = QueryOrders()
         self.reopened: set[str] = set()
@@ -377,7 +378,7 @@ class Traps:
         for url in urls:
             if not url.startswith(origin):  # most links of a page lead to its own host
                 host, origin = host_of(url), url[: url.index("/", 8) + 1]
-                stats = self._stats.get(host)
+                stats = self.stats.get(host)
                 suspect = stats is not None and bool(stats.closed)
                 suspect = suspect or (bool(domains) and registered_domain(host) in domains)
             if not suspect and not (orders and "&" in url) and is_harmless(url):
@@ -403,7 +404,7 @@ class Traps:
 
     def closed(self, url: str, host: str) -> TrapRefusal | None:
         """Which trap, known by what was found there, the normal *url* on *host* lies in."""
-        stats = self._stats.get(host)
+        stats = self.stats.get(host)
         refusal = None
         if stats is not None and stats.closed:
             refusal = self._closed_by_stats(url, host, stats)
@@ -441,7 +442,7 @@ class Traps:
         # Followed all the same, to see whether it still is a trap.
         if refusal.trap not in _SAMPLED:
             return False
-        stats = self._stats.learn(host)
+        stats = self.stats.learn(host)
         return stats.is_sample(url) or stats.sample(url, *refusal)
 
     def contains(self, entry: Entry) -> bool:
@@ -473,7 +474,7 @@ class Traps:
             return
         if limits.sessions:
             self._session_urls.claim(url, host)
-        if self.numbered(url, self._stats.get(host)) is not None:
+        if self.numbered(url, self.stats.get(host)) is not None:
             entry.priority -= LAST
             self.met[Trap.NUMBERS] += 1
         if limits.prefix:
@@ -483,7 +484,7 @@ class Traps:
                 share, room = limits.prefix, _FEW
                 if budget:  # what was not counted may all have lain there
                     share, room = 0, max(0, budget * limits.prefix // 100 - least)
-                crowded = self._stats.learn(host).crowded(url, share, room)
+                crowded = self.stats.learn(host).crowded(url, share, room)
                 entry.priority -= crowded * BEHIND
                 if crowded:
                     self.met[Trap.PREFIX] += 1
@@ -514,12 +515,12 @@ class Traps:
             number = content_hash(body, host)
             if number:
                 same = self._recent.meets(host, number) or repeats
-                if same or self._stats.get(host) is not None:
+                if same or self.stats.get(host) is not None:
                     digest = content_hash(body, host, numbers=True) if same else 0
                     exactly = same and self._recent.meets(host, digest)
-                    stats = self._stats.learn(host)
+                    stats = self.stats.learn(host)
                     found = stats.count_page(url, limits.same, same=same, exactly=exactly)
-                    self._stats.report(host, found, limits)
+                    self.stats.report(host, found, limits)
         if limits.hosts and not pages:
             self._saw_first(host, body, number)
 
@@ -538,7 +539,7 @@ class Traps:
         # where nothing was ever the same, one in four is.
         if pages < _CALM:
             return pages >= self._policy.traps.same // 3
-        stats = self._stats.get(host)
+        stats = self.stats.get(host)
         known = stats is not None and stats.suspects(url)
         return known or xxhash.xxh3_64_intdigest(url.encode()) % _ONE_IN == 0
 
@@ -554,13 +555,13 @@ class Traps:
         worth = NEW_PAGE_WEIGHT if news >= NEWS else 0
         if any(self._leads_on(link, space, host) for link in links):
             worth = NEW_LINK_WEIGHT
-        if worth and self._stats.get(host) is None:
+        if worth and self.stats.get(host) is None:
             return
         onward = sum(link.startswith(space) for link in links) >= _LEAST_LINKS
         limit, names = self._policy.traps.query, sorted_names(parameters)
         stats = self._learning(host, fresh=worth > 0)
         if stats.combined(path, names, limit, worth, onward=onward):
-            self._stats.report(host, TrapRefusal(Trap.QUERY, path), self._policy.traps)
+            self.stats.report(host, TrapRefusal(Trap.QUERY, path), self._policy.traps)
 
     def _leads_on(self, link: str, space: str, host: str) -> bool:
         if host_of(link) != host:
@@ -581,14 +582,14 @@ class Traps:
         new_id = not met(host, space_key("with id", url))
         if not met(host, space_key("page", session.page)) or not new_id:
             return
-        if not fresh or self._stats.get(host) is not None:
+        if not fresh or self.stats.get(host) is not None:
             stats, limit = self._learning(host, fresh=fresh), self._policy.traps.sessions
             if stats.repeated(session.name, limit, vain=not fresh):
                 found = TrapRefusal(Trap.SESSIONS, session.page)
-                self._stats.report(host, found, self._policy.traps)
+                self.stats.report(host, found, self._policy.traps)
 
     def _learning(self, host: str, *, fresh: bool) -> HostTrapStats:
-        stats = self._stats.learn(host)
+        stats = self.stats.learn(host)
         if fresh and stats.closed:
             self._reopened(host)
         return stats
@@ -600,16 +601,16 @@ class Traps:
         if url is None or _path_of(target) == _path_of(url):
             return  # by another scheme or another name of the host, to itself
         same = self._recent.meets(host, space_key("target", target))
-        if same or self._stats.get(host) is not None:
-            found = self._stats.learn(host).count_redirect(url, limit, same=same)
-            self._stats.report(host, found, self._policy.traps)
+        if same or self.stats.get(host) is not None:
+            found = self.stats.learn(host).count_redirect(url, limit, same=same)
+            self.stats.report(host, found, self._policy.traps)
 
     def reopen(self, host: str) -> bool:
         """Open what is closed on *host* and of its domain; whether anything was."""
-        stats, domain = self._stats.get(host), registered_domain(host)
+        stats, domain = self.stats.get(host), registered_domain(host)
         found = stats is not None and bool(stats.closed)
         if found:
-            self._stats.learn(host).reopen()
+            self.stats.learn(host).reopen()
             self._reopened(host)
         return self._duplicate_domains.forget(domain) or found
 

@@ -281,7 +281,7 @@ class HostDrop:
 
     def forget_plans(self) -> _Portions:
         """Forget all visits to come: of many pages no other row says that they are done."""
-        revisits = self._site.frontier.planner.revisits
+        revisits = self._site.frontier.commit.planner.revisits
         host = host_key(self._host)
         below = self._subject.text.encode() if self._below else b""
         for begin in (host + below, host + b"\xff"):  # by their URLs, and by their fingerprints
@@ -303,9 +303,9 @@ class HostDrop:
         progress.count("cookies", site.forget_cookies(host))
         store.kv("trusted").delete(host.encode())
         url_states.forget_host(store, host)
-        site.frontier.planner.revisits.forget_claims(host)
+        site.frontier.commit.planner.revisits.forget_claims(host)
         yield from self.forget_originals()
-        site.frontier.trap_stats.forget(host)
+        site.frontier.traps.stats.forget(host)
         site.forget_twins(host)
         if store.sieve is not None:
             store.sieve.forget_host(host)

@@ -146,7 +146,7 @@ def retry(site: JobTarget, action: Action) -> Work:
 
     yield from _walk(site, progress, subject, wanted, begin=begin)
     if cause is Event.TRAP:
-        site.frontier.trap_stats.save()
+        site.frontier.traps.stats.save()
     progress.forget()
     return _renewed(progress, f" that failed ({cause.value.replace('_', ' ')})", "tried again")
 

@@ -149,7 +149,7 @@ def test_a_page_that_was_due_here_and_is_done_is_due_again(tmp_path: Path, sieve
     b.put("h0.t", 1, "pending")
     for side in (a, b):
         drain(side.context().drain_sieve())
-    revisits, key = b.frontier.planner.revisits, state_key("h0.t", URL)
+    revisits, key = b.frontier.commit.planner.revisits, state_key("h0.t", URL)
     plan = RevisitPlan(
         WALL - 60.0, History(WALL - 90.0), 1e-4, Validators(), b"d", host="h0.t",
         row=row_of(entry(URL)),

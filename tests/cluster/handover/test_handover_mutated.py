@@ -139,8 +139,8 @@ def goes_on(side: Side, folder: Path, *, sieve: bool) -> None:
     side.put("h1.t", 1, "done")
     for _ in range(3):
         side.now += 10.0
-        side.frontier.planner.renew_due(9, side.now)
-        side.frontier.planner.revisits.tick(1.0)
+        side.frontier.commit.planner.renew_due(9, side.now)
+        side.frontier.commit.planner.revisits.tick(1.0)
         side.frontier.tick(side.now)
     heir = Side(folder / "heir", side.now, sieve=sieve)
     path = folder / "passed on"

@@ -373,7 +373,7 @@ def test_what_is_called_off_goes_on(tmp_path: Path) -> None:
     a.frontier.flush()
     again = a.reopened(tmp_path / "k")
     a.close()
-    assert again.frontier.next_visit_in(0.0) == FOREVER
+    assert again.frontier.leases.next_visit_in(0.0) == FOREVER
     drain(again.dump(units).keep("p1"))
     assert unfinished_dumps(again.context()) == {}
     again.frontier.rotation.admit(0.0)

@@ -101,7 +101,7 @@ def test_the_others_go_on(store: Store, burst: int) -> None:
     [host] = crawl.frontier.workbench.hosts.values()
     assert host.exclusion is not None
     assert str(host.exclusion) == "blocked (http://h.test/a/, a test): noise"
-    assert crawl.frontier.next_visit_in(crawl.now) == float("inf")
+    assert crawl.frontier.leases.next_visit_in(crawl.now) == float("inf")
     crawl.unblock(A)
     assert sorted(crawl.fetched(40)) == sorted(paths("a", 30))
     assert crawl.frontier.counters.pending == 0

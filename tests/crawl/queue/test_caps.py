@@ -209,7 +209,7 @@ def test_pages_of_the_job(store: Store, burst: int) -> None:
     assert len(crawl.fetches) == 33
     assert crawl.frontier.pending == 270 - 33
     assert crawl.frontier.leases.acquire(crawl.now) == []
-    assert crawl.frontier.wait(crawl.now) is None
+    assert crawl.frontier.leases.wait(crawl.now) is None
     policy.update(job_max_pages=0)
     crawl.run()
     assert len(crawl.fetches) == 270

@@ -127,8 +127,8 @@ def test_hosts_on_disk_go_on_as_soon_as_they_are_free(
         crawl = Crawl(store, web, start=starts, resume=True)
     assert not crawl.fetches
     crawl.frontier.leases.foreign.set_rule(lambda host, url: host == "h7.t")
-    assert crawl.frontier.next_visit_in(crawl.now) == 0.0
+    assert crawl.frontier.leases.next_visit_in(crawl.now) == 0.0
     crawl.run(until=starts + 20.0)
     assert {fetch.host for fetch in crawl.fetches} == {*hosts} - {"h7.t"}
-    assert (crawl.frontier.next_visit_in(crawl.now) or 0.0) > 60.0
+    assert (crawl.frontier.leases.next_visit_in(crawl.now) or 0.0) > 60.0
     store.close()

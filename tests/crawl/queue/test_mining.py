@@ -37,7 +37,7 @@ class MiningCrawl(Crawl):
 
     def follow(self, lease: Lease) -> None:
         """As the bulk path does."""
-        miner = self.frontier.miner
+        miner = self.frontier.traps.miner
         lease.children.extend(miner.mine(lease.entry, self.kind, self.most, lambda url: True))
 
     def state(self, url: str) -> UrlState:
@@ -52,7 +52,7 @@ def test_bottom_up() -> None:
     crawl.run()
     folders = [f"{H}/video/", f"{H}/", f"{H}/pics/"]
     assert crawl.urls == [f"{H}/video/clips/", f"{H}/pics/page1.html", *folders]
-    assert crawl.frontier.miner.found == {"tried": 3, "hits": 3}
+    assert crawl.frontier.traps.miner.found == {"tried": 3, "hits": 3}
 
 
 def test_siblings_until_there_are_no_more() -> None:
@@ -92,7 +92,7 @@ def test_so_many_of_a_host() -> None:
     crawl.seed(f"{H}/p/1")
     crawl.run()
     assert len(crawl.fetches) == 11
-    assert crawl.frontier.miner.found["tried"] == 10
+    assert crawl.frontier.traps.miner.found["tried"] == 10
 
 
 def test_the_bound_after_a_restart(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_what_is_known_is_not_tried() -> None:
     crawl.seed(f"{H}/", f"{H}/a/", f"{H}/a/b/")
     crawl.run()
     assert len(crawl.fetches) == 3
-    assert not crawl.frontier.miner.found
+    assert not crawl.frontier.traps.miner.found
 
 
 def test_mined_urls_come_after_links() -> None:

@@ -58,7 +58,7 @@ class Job:
             self.store, POLICY, now=self.now, wall=WALL + self.now, capacity=1_000,
             counters=Counters.load(self.store), options=QueueOptions(sift=self.seen == "sieve"),
         )  # fmt: skip
-        self.frontier.planner.revisits.settings = FIXED
+        self.frontier.commit.planner.revisits.settings = FIXED
         self.out = []
 
     def flush(self) -> None:
@@ -84,7 +84,7 @@ class Job:
 
     def take(self, limit: int, *, idle: bool) -> None:
         """What is due becomes pending."""
-        wall, planner = WALL + self.now, self.frontier.planner
+        wall, planner = WALL + self.now, self.frontier.commit.planner
         due = sorted((when, url) for url, (when, _) in self.model.items()
                      if when is not None and when <= wall)  # fmt: skip
         before = {url for url, (when, _) in self.model.items() if when is None}
@@ -116,8 +116,8 @@ class Job:
             self.frontier.set_address(host, "192.0.2.1", "192.0.2.1", 1e9, self.now)
         while leases := self.frontier.leases.acquire(self.now):
             for lease in leases:
-                self.frontier.planner.begin(lease)
-                planned = self.frontier.planner.revisits.get(lease.entry.identity)
+                self.frontier.commit.planner.begin(lease)
+                planned = self.frontier.commit.planner.revisits.get(lease.entry.identity)
                 assert lease.plan == planned
                 self.out.append(lease)
 
@@ -143,7 +143,7 @@ class Job:
 
     def check(self) -> None:
         """The plans are those of the model, and everything in the store agrees."""
-        revisits = self.frontier.planner.revisits
+        revisits = self.frontier.commit.planner.revisits
         waiting = {self.url(key): when for when, key in revisits.indexed()}
         assert waiting == {url: when for url, (when, _) in self.model.items() if when is not None}
         planned = {self.url(key): plan.misses for key, plan in revisits.planned()}
@@ -213,7 +213,7 @@ def test_no_page_of_a_busy_host_is_taken_between_its_new_ones(tmp_path: Path) ->
     job.now += 2 * EVERY
     entries = [entry(f"http://{HOSTS[0]}/new/{n}") for n in range(5)]
     job.frontier.admission.schedule(entries, job.now)
-    planner = job.frontier.planner
+    planner = job.frontier.commit.planner
     assert planner.renew_idle(100, job.now) == 4
     assert planner.renew_idle(100, job.now) == 0
     assert planner.renew_due(1, job.now) == 1

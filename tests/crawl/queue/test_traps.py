@@ -208,7 +208,7 @@ def test_a_queue_in_a_trap_holds_up_nobody(
     ground = HostTrapStats()
     for url in trapped[:3]:
         ground.count_page(url, 3, same=True)
-    crawl.frontier.trap_stats.change("lost-trap.test", ground)
+    crawl.frontier.traps.stats.change("lost-trap.test", ground)
     leases, turns = crawl.frontier.leases, list[float]()
     acquire = leases.acquire
     monkeypatch.setattr(leases, "acquire", lambda now: turns.append(now) or acquire(now))
