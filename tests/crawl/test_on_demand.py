@@ -260,7 +260,7 @@ def test_many_pages_hold_nobody_up(
     run: Run, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages are taken out of packs up to so many bytes, and read for a moment; then come others."""
-    find, go_on, reads, turns = deferred_links._find, DeferredLinks._go_on, [0], [0]
+    find, go_on, reads, turns = deferred_links._find, DeferredLinks._read_some, [0], [0]
 
     def finding(
         finder: StoredPageFinder, pages: Sequence[UnreadPage]
@@ -275,7 +275,7 @@ def test_many_pages_hold_nobody_up(
         turns.append(before - len(answers))
 
     monkeypatch.setattr(deferred_links, "_find", finding)
-    monkeypatch.setattr(DeferredLinks, "_go_on", going_on)
+    monkeypatch.setattr(DeferredLinks, "_read_some", going_on)
     monkeypatch.setattr(deferred_links, "_WORK", 0.0)
     stopped(run, site, tmp_path)
     assert max(turns) <= 1
