@@ -375,9 +375,9 @@ def decode_label(row: Sequence[Any]) -> HandoverLabel:
         raise HandoverFileError("a hand-over file without a label")
     label = HandoverLabel(*row)
     unpack_units(label.units)
-    if not _ID.fullmatch(label.file_id) or not 0 < len(label.crawl) <= 256:
-        raise HandoverFileError("a hand-over file with a label that no agent writes")
     try:
+        if not _ID.fullmatch(label.file_id) or not 0 < len(label.crawl) <= 256:
+            raise ValueError("no such file or crawl")
         encode_name(label.sender)
         encode_name(label.receiver)
     except ValueError as error:

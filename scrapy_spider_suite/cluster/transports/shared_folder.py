@@ -103,10 +103,10 @@ class FolderTransport(FileTransport):
 
     async def _wait(self, label: HandoverLabel) -> None:
         """Return once the receiver keeps the file. Raises `TransportError`: away."""
-        whole, loop = self._there(label), asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         touched, since = self._seen.get(label.file_id, (0, loop.time()))
         while not await self._is_answered(label):
-            now = await asyncio.to_thread(_touched, *whole)
+            now = await asyncio.to_thread(self._last_touch, label)
             if now != touched:
                 touched, since = self._seen[label.file_id] = now, loop.time()
                 self.signs += 1
@@ -127,7 +127,7 @@ class FolderTransport(FileTransport):
     async def _copy(self, path: Path, label: HandoverLabel) -> None:
         part = self._place(label, _PART)
         whole = part.with_suffix(_WHOLE)
-        if await asyncio.to_thread(_touched, *self._there(label)):
+        if await asyncio.to_thread(self._last_touch, label):
             return
         await asyncio.to_thread(part.parent.mkdir, parents=True, exist_ok=True)
         size = path.stat().st_size
@@ -145,8 +145,14 @@ class FolderTransport(FileTransport):
             with suppress(OSError):
                 path.unlink()
 
-    def _there(self, label: HandoverLabel) -> tuple[Path, ...]:
-        return self._place(label, _WHOLE), self._place(label, _TAKING)
+    def _last_touch(self, label: HandoverLabel) -> int:
+        """Return when the receiver last touched the file, in ns; 0: it is not there."""
+        last = 0
+        for end in (_WHOLE, _TAKING):
+            with suppress(FileNotFoundError):
+                found = self._place(label, end).stat(follow_symlinks=False)
+                last = max(last, found.st_mtime_ns)
+        return last
 
     def _place(self, label: HandoverLabel, end: str) -> Path:
         return self._folder / quoted_name(label.receiver) / f"{label.file_id}{end}"
@@ -239,15 +245,6 @@ class FolderTransport(FileTransport):
         place = self._folder / quoted_name(label.sender)
         place.mkdir(parents=True, exist_ok=True)
         files.replace_file(place / f"{label.file_id}{end}", text.encode())
-
-
-def _touched(*paths: Path) -> int:
-    """Return when a receiver last touched one of *paths*, in ns; 0: none exists."""
-    last = 0
-    for path in paths:
-        with suppress(FileNotFoundError):
-            last = max(last, path.stat(follow_symlinks=False).st_mtime_ns)
-    return last
 
 
 def _remove_old(folder: Path) -> None:

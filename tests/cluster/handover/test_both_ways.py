@@ -15,8 +15,7 @@ from support.virtual_handover import Handing, names_of
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.handover import handover, handover_context
 from scrapy_spider_suite.cluster.handover.handover import Receiver
-from scrapy_spider_suite.cluster.handover.handover_context import Mask
-from scrapy_spider_suite.cluster.handover.handover_file import HandoverLabel
+from scrapy_spider_suite.cluster.handover.handover_file import HandoverLabel, Mask
 from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
 from scrapy_spider_suite.errors import RegistryError, StoreWriteError
 from scrapy_spider_suite.store import rotation
