@@ -311,9 +311,9 @@ class HostLoad:
         elif kind == ItemKind.KEPT:
             _check_kept(host, *rest)
         elif kind == ItemKind.DROPPED:
-            (times,) = rest
-            if not (isinstance(times, int) and 0 < times < _MOST_DROPS):
-                raise ValueError(f"{host[:100]!r} was dropped {times!r} times")
+            (value,) = rest
+            if not (isinstance(value, int) and 0 < value < _MOST_DROPS):
+                raise ValueError(f"{host[:100]!r} was dropped {value!r} times")
         else:
             raise ValueError(f"no item has the number {kind!r}")
 
