@@ -137,9 +137,7 @@ class Fleet:
         """Stop all: in good order; in a hurry when called again."""
         self._stopping = True
         for agent in self._agents.values():
-            if agent.process.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.kill(agent.process.pid, signal.SIGTERM)
+            agent.process.terminate()
 
     def ended(self) -> Iterator[dict[str, Any]]:
         """Facts of the agents that ended since the last call."""
@@ -352,13 +350,11 @@ def _print_sums(call: Invocation, fleet: Fleet, text: str) -> None:
         "run": f"{counted(facts['agents'], 'agent')} {'runs' if facts['running'] == 1 else 'run'}",
         "ended": counted(facts["agents"], "agent has ended", "agents have ended"),
     }  # fmt: skip
-    for name, word in words.items():
-        text = text.replace(f"{{{name}}}", word)
-    _print(call, facts, text)
+    _print(call, facts, text, **words)
 
 
-def _print(call: Invocation, facts: dict[str, Any], text: str) -> None:
-    print(json.dumps(facts) if call.json else text.format_map(facts), flush=True)
+def _print(call: Invocation, facts: dict[str, Any], text: str, **words: str) -> None:
+    print(json.dumps(facts) if call.json else text.format_map({**facts, **words}), flush=True)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ from scrapy_spider_suite.crawl.filters import FilterSet, read_filter_context
 from scrapy_spider_suite.errors import JobError, SettingsError
 from scrapy_spider_suite.settings.declarations import plain_value, setting_name, shown_value
 from scrapy_spider_suite.settings.suite import SuiteSettings
-from scrapy_spider_suite.store.job_directory import JobFile
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.normalizer import Normalizer
 
@@ -151,18 +150,9 @@ def normalizer_for_reading(terms: CrawlTerms, store: RocksStore | None) -> Norma
 
 
 def terms_of_job(project: BaseSettings, reader: StoreReader) -> CrawlTerms:
-    """The terms of the last crawl of a job; if it stored none, as far as they can be guessed."""
+    """The terms of the last crawl of a job; if it ended before it stored them, of *project*."""
     kept = CrawlTerms.load(reader.store.kv("terms"))
-    if kept is not None:
-        return kept
-    job = JobFile.read(reader.folder)
-    if job is None:
-        raise JobError(f"{reader.folder.parent} holds no job of scrapy-spider-suite")
-    settings = project.copy()
-    terms = CrawlTerms.of(settings, None)
-    values = {name: job.settings.get(name.removeprefix("SUITE_").lower()) for name in terms.values}
-    known = {name: value for name, value in values.items() if value is not None}
-    return CrawlTerms({**terms.values, **known}, {}, job.spider)
+    return kept or CrawlTerms.of(project.copy(), None)
 
 
 def terms_of_spider(project: BaseSettings, name: str | None) -> CrawlTerms:
@@ -170,12 +160,11 @@ def terms_of_spider(project: BaseSettings, name: str | None) -> CrawlTerms:
 
     Raises `JobError`: the project has no such spider.
     """
-    settings = project.copy()
-    if name is None:
-        return CrawlTerms.of(settings, None)
-    try:
-        spider: type[Spider] = get_spider_loader(settings).load(name)
-    except KeyError as error:
-        raise JobError(f"there is no spider {name!r} here") from error
-    spider.update_settings(settings)
+    settings, spider = project.copy(), None
+    if name is not None:
+        try:
+            spider = get_spider_loader(settings).load(name)
+        except KeyError as error:
+            raise JobError(f"there is no spider {name!r} here") from error
+        spider.update_settings(settings)
     return CrawlTerms.of(settings, spider)

@@ -410,7 +410,7 @@ def test_beside_a_running_crawl(frontier: Frontier, tmp_path: Path) -> None:
 
 
 def test_a_job_that_kept_no_terms(web: FakeWebProcess, frontier: Frontier, tmp_path: Path) -> None:
-    """What older releases wrote is judged by what its description has."""
+    """Its last crawl was killed at once: it is judged by the settings of the project."""
     small_crawl(web, tmp_path, CLOSESPIDER_PAGECOUNT=1)
     job = Job(tmp_path / "job", _settings_of(tmp_path / "job"), "bulk")
     job.store.kv("terms").delete(b"terms")
