@@ -14,12 +14,12 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import redirect_stderr, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from subprocess import Popen
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from scrapy.exceptions import UsageError
@@ -291,16 +291,14 @@ class CallListener:
     """
 
     def __init__(
-        self, url: str, crawl: str, agent: str, executor: CallExecutor, *, pause: float = LISTEN,
-        wall: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+        self, url: str, crawl: str, agent: str, executor: CallExecutor, *, pause: float = LISTEN
+    ) -> None:
         self.counters = ListenerCounters()
         self._server = RedisServer(url, _TIMEOUT)
         self._keys = CallKeys(crawl)
         self._agent = agent
         self._executor = executor
         self._pause = pause
-        self._wall = wall
         self._tasks: dict[bytes, asyncio.Task[None]] = {}
         self._polls = 0
         self._stood: set[bytes] = set()  # calls that stand, and are done
@@ -396,7 +394,12 @@ class CallListener:
     async def _handle(self, text: bytes) -> None:
         try:
             id, data = await self._make_answer(text)
-            await self._deliver(text, id, data)
+            keys = self._keys
+            await self._run(
+                "answer", [keys.calls(self._agent), keys.answers(id), keys.pieces(id, self._agent)],
+                text, self._agent, data, str(round(ANSWER_KEPT * 1000)),
+            )  # fmt: skip
+            self.counters.answered += bool(data)
         finally:
             # A look that was under way meanwhile still has it.
             asyncio.get_running_loop().call_later(self._pause, self._tasks.pop, text, None)
@@ -408,7 +411,7 @@ class CallListener:
         except AgentCallError as error:
             self._refuse(1, error)
             return "", b""
-        if call.until < self._wall():
+        if call.until < time.time():
             self.counters.expired += 1
             return call.id, b""
         self._due.pop(call.stands, None)
@@ -436,21 +439,16 @@ class CallListener:
         finally:
             self._under_way.discard(call.id)
 
-    async def _deliver(self, text: bytes, id: str, data: bytes) -> None:
-        keys = self._keys
-        places = [keys.calls(self._agent), keys.answers(id), keys.pieces(id, self._agent)]
-        given = (text, self._agent, data, str(round(ANSWER_KEPT * 1000)))
+    async def _run(self, script: str, keys: list[str], *values: str | bytes) -> list[Any]:
+        """Run *script* as soon as Redis is usable."""
         pause = self._pause
         while True:
             try:
-                await self._server.run(_SCRIPTS["answer"], places, *given)
+                return await self._server.run(_SCRIPTS[script], keys, *values)
             except RegistryError as error:
                 self._redis_lost(error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _AWAY)
-            else:
-                self.counters.answered += bool(data)
-                return
 
     def _refuse(self, count: int, why: object) -> None:
         self.counters.refused += count
@@ -459,14 +457,16 @@ class CallListener:
     async def _receive_list(self, call: AgentCall, place: Path) -> None:
         """Write the list of *call* to *place*; resumes. Raises `AgentCallError`, `OSError`."""
         have, number = b"", -1
-        silent = self._wall()
+        key = self._keys.pieces(call.id, self._agent)
+        silent = time.time()
         with open(os.open(place, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
             while number < call.pieces - 1:
-                piece = await self._next_piece(call, have)
-                if piece is not None:
+                found = await self._run("piece", [key], have, str(PIECE_MAX))  # removes *have*
+                if found:
+                    piece = ListPiece.from_bytes(found[0])
                     _write_piece(file.fileno(), piece, number)
-                    number, have, silent = piece.number, piece.to_bytes()[:NUMBER], self._wall()
-                elif self._wall() - silent > _SILENT:
+                    number, have, silent = piece.number, piece.to_bytes()[:NUMBER], time.time()
+                elif time.time() - silent > _SILENT:
                     raise AgentCallError(
                         f"{call.verb}: of {counted(call.pieces, 'piece')} of the list "
                         f"{number + 1} came"
@@ -476,26 +476,11 @@ class CallListener:
             # The last one goes with the answer: a process that comes after this one finds it.
             await asyncio.to_thread(os.fsync, file.fileno())
 
-    async def _next_piece(self, call: AgentCall, have: bytes) -> ListPiece | None:
-        """Remove the piece numbered *have*; return the next one, or None if it has not come."""
-        while True:
-            try:
-                found = await self._server.run(
-                    _SCRIPTS["piece"], [self._keys.pieces(call.id, self._agent)], have,
-                    str(PIECE_MAX),
-                )  # fmt: skip
-            except RegistryError as error:
-                self._redis_lost(error)
-                await asyncio.sleep(self._pause)
-            else:
-                return ListPiece.from_bytes(found[0]) if found else None
-
     def _redis_lost(self, error: RegistryError) -> None:
         if self._lost != error.kind:
             self.counters.away += 1
             logger.warning("%s: nothing is heard of what is asked of %s", error, self._agent)
         self._lost = error.kind
-
 
 
 def _id_of(text: bytes) -> str:
