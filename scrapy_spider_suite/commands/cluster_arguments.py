@@ -113,7 +113,7 @@ def _adopt_options(parser: argparse.ArgumentParser) -> None:
 def _up(call: Invocation) -> int:
     kind = call.settings.get("SUITE_CLUSTER") or "peers"
     if kind == "peers":
-        all_agents.redis_of(call.jobdir)
+        all_agents.parse_redis(call.jobdir)
     return fleet.run_fleet(call, kind, all_agents.crawl_name(call))
 
 

@@ -237,7 +237,7 @@ class ActionFolder:
             raise
         return count
 
-    def take_answer(self, id: str) -> Answer | None:
+    def pop_answer(self, id: str) -> Answer | None:
         """Remove and return the answer to the action *id*; None before it is answered."""
         taken = self._file(id, ".taken")
         try:
@@ -255,7 +255,7 @@ class ActionFolder:
         An action that was not begun is not carried out. A copy that was made for it is removed.
         """
         self.remove(id)
-        return self.take_answer(id)
+        return self.pop_answer(id)
 
     def waiting(self) -> list[str]:
         """Return the ids of the actions without an answer, the oldest first."""

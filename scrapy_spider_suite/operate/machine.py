@@ -102,7 +102,7 @@ class Mount(NamedTuple):
     read_only: bool
 
 
-def mount_of(path: Path, root: Path = ROOT) -> Mount | None:
+def find_mount(path: Path, root: Path = ROOT) -> Mount | None:
     """The mount that *path*, which need not exist yet, is on; None where that cannot be told."""
     real = path.resolve()
     found = None
@@ -194,8 +194,8 @@ def _check_memory(memory: int, root: Path) -> Iterator[str]:
     needed = memory + _PROCESS
     if limit is not None and limit.limit < needed:
         yield (
-            f"memory: {limit.by} allows {in_units(limit.limit)}, this crawl may need "
-            f"{in_units(needed)}; lower SUITE_MEMORY, or raise the limit"
+            f"memory: {limit.by} allows {display_bytes(limit.limit)}, this crawl may need "
+            f"{display_bytes(needed)}; lower SUITE_MEMORY, or raise the limit"
         )
 
 
@@ -219,7 +219,7 @@ def _check_connections(concurrency: int, root: Path) -> Iterator[str]:
 
 
 def _check_job_folder(path: Path, root: Path) -> Iterator[str]:
-    mount = mount_of(path, root)
+    mount = find_mount(path, root)
     if mount is not None and mount.type in _NETWORK:
         yield (
             f"JOBDIR = {str(path)!r} is on another machine ({mount.type} at {mount.point}): it is "
@@ -234,7 +234,7 @@ def _check_temporary_folder(root: Path) -> Iterator[str]:
         path = Path(tempfile.gettempdir())
     except OSError:
         return  # there is none
-    mount = mount_of(path, root)
+    mount = find_mount(path, root)
     if mount is not None and mount.type in _MEMORY:
         yield (
             f"the temporary folder {path} is in memory ({mount.type}), and what "
@@ -314,7 +314,7 @@ def shortage(
     return next((each for each in systems.values() if each.free < each.needed * factor), None)
 
 
-def in_units(count: int) -> str:
+def display_bytes(count: int) -> str:
     """*count* bytes for a person to read, rounded down: ``1.9G``."""
     for unit, size in (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
         if count >= size:
@@ -391,8 +391,8 @@ class DiskGuard:
         if short is not None:
             self._failing_since = None
             self._pause(
-                f"{short.path} has {in_units(short.free)} free, SUITE_MIN_FREE and what the store "
-                f"may need for a while come to {in_units(short.needed)}", full=True,
+                f"{short.path} has {display_bytes(short.free)} free, SUITE_MIN_FREE and what the "
+                f"store may need for a while come to {display_bytes(short.needed)}", full=True,
             )  # fmt: skip
         elif not self.stuck:
             self._go_on("there is room again")

@@ -68,7 +68,7 @@ class CrawlTerms:
     domains: tuple[str, ...] = ()
 
     @classmethod
-    def of(
+    def from_settings(
         cls, settings: BaseSettings, spider: Spider | type[Spider] | None,
         suite: SuiteSettings | None = None,
     ) -> CrawlTerms:  # fmt: skip
@@ -131,8 +131,8 @@ class CrawlTerms:
 def save_terms(crawl: Crawl) -> None:
     """Store the terms of a crawl in its job, with the next batch."""
     crawler = crawl.crawler
-    began = CrawlTerms.of(crawler.settings, crawler.spider)
-    terms = CrawlTerms.of(crawler.settings, crawler.spider, crawl.settings)
+    began = CrawlTerms.from_settings(crawler.settings, crawler.spider)
+    terms = CrawlTerms.from_settings(crawler.settings, crawler.spider, crawl.settings)
     changed = {name for name, value in terms.values.items() if value != began.values[name]}
     givers = {**terms.givers, **dict.fromkeys(changed, "scrapy frontier set")}
     replace(terms, givers=givers).save(crawl.store.kv("terms"))
@@ -152,7 +152,7 @@ def normalizer_for_reading(terms: CrawlTerms, store: RocksStore | None) -> Norma
 def terms_of_job(project: BaseSettings, reader: StoreReader) -> CrawlTerms:
     """The terms of the last crawl of a job; if it ended before it stored them, of *project*."""
     kept = CrawlTerms.load(reader.store.kv("terms"))
-    return kept or CrawlTerms.of(project.copy(), None)
+    return kept or CrawlTerms.from_settings(project.copy(), None)
 
 
 def terms_of_spider(project: BaseSettings, name: str | None) -> CrawlTerms:
@@ -167,4 +167,4 @@ def terms_of_spider(project: BaseSettings, name: str | None) -> CrawlTerms:
         except KeyError as error:
             raise JobError(f"there is no spider {name!r} here") from error
         spider.update_settings(settings)
-    return CrawlTerms.of(settings, spider)
+    return CrawlTerms.from_settings(settings, spider)

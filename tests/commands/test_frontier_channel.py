@@ -101,7 +101,7 @@ def test_a_running_crawl_is_not_troubled(frontier: Frontier, tmp_path: Path) -> 
             folder.submit(each)
         ids = [*bad, foreign.id, unknown.id, wrong.id]
         until(lambda: all(folder.is_answered(id) for id in ids))
-        answers = {id: folder.take_answer(id) for id in ids}
+        answers = {id: folder.pop_answer(id) for id in ids}
         assert not any(answer and answer.ok for answer in answers.values())
         assert "another job" in answers[foreign.id].said  # type: ignore[union-attr]
         assert "no verb 'explode'" in answers[unknown.id].said  # type: ignore[union-attr]

@@ -12,9 +12,9 @@ import pytest
 from scrapy_spider_suite.operate import machine as machine_module
 from scrapy_spider_suite.operate.machine import (
     MemoryLimit,
+    find_mount,
     machine_findings,
     memory_limit,
-    mount_of,
 )
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
@@ -119,7 +119,7 @@ def test_a_small_step_of_the_clock_is_nothing(find: Find) -> None:
 )  # fmt: skip
 def test_mounts(path: str, type_: str, linux: Path) -> None:
     """The innermost mount holds, by whole names."""
-    mount = mount_of(Path(path), linux)
+    mount = find_mount(Path(path), linux)
     assert mount is not None
     assert mount.type == type_
 

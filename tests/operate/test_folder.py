@@ -39,13 +39,13 @@ def test_an_answer_is_taken_once(tmp_path: Path) -> None:
     folder, asked = ActionFolder(tmp_path), action()
     assert folder.submit(asked, ["http://a/", "http://b/"]) == 2
     assert folder.urls_of(asked.id).read_text() == "http://a/\nhttp://b/\n"
-    assert folder.take_answer(asked.id) is None
+    assert folder.pop_answer(asked.id) is None
     answer = Answer(asked.id, True, "paused")
     folder.answer(answer)
     assert folder.is_answered(asked.id)
     folder.remove(asked.id)
-    assert folder.take_answer(asked.id) == answer
-    assert folder.take_answer(asked.id) is None
+    assert folder.pop_answer(asked.id) == answer
+    assert folder.pop_answer(asked.id) is None
     assert names(folder) == []
 
 

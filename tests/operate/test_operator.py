@@ -121,7 +121,7 @@ def left(
 
 def answer(site: JobTarget, id: str) -> Answer:
     """The answer, which has to be there."""
-    found = ActionFolder(site.folder).take_answer(id)
+    found = ActionFolder(site.folder).pop_answer(id)
     assert found is not None
     return found
 
@@ -190,7 +190,7 @@ def test_nothing_is_answered_before_it_is_durable(yard: Yard) -> None:
     id = left(yard, "shout", text="c")
     yard.full = True
     operator.poll()
-    assert ActionFolder(yard.folder).take_answer(id) is None
+    assert ActionFolder(yard.folder).pop_answer(id) is None
     yard.full = False
     operator.poll()
     assert answer(yard, id).said == "C"
@@ -209,7 +209,7 @@ def test_an_audit_log_that_cannot_be_written_holds_the_answer(
     with monkeypatch.context() as patch:
         patch.setattr(AuditLog, "append", full)
         operator.poll()
-    assert ActionFolder(yard.folder).take_answer(id) is None
+    assert ActionFolder(yard.folder).pop_answer(id) is None
     yard.clock += 60.0
     operator.poll()
     assert answer(yard, id).ok
@@ -439,7 +439,7 @@ def test_what_was_taken_back_in_line_is_not_begun(yard: Yard) -> None:
     while operator.busy:
         operator.poll()
     assert yard.kv.get(last.encode()) is None
-    assert ActionFolder(yard.folder).take_answer(last) is None
+    assert ActionFolder(yard.folder).pop_answer(last) is None
     [row] = [row for row in AuditLog(yard.folder).rows() if row["id"] == last]
     assert (row["ok"], row["said"]) == (False, "it was taken back before it was begun")
 

@@ -9,9 +9,9 @@ import pytest
 
 from scrapy_spider_suite.operate import machine
 from scrapy_spider_suite.operate.machine import (
+    display_bytes,
     free_space,
     headroom,
-    in_units,
     shortage,
 )
 
@@ -80,4 +80,4 @@ def test_the_store_needs_room_to_merge() -> None:
 )
 def test_units(count: int, text: str) -> None:
     """Rounded down: what is there is no less."""
-    assert in_units(count) == text
+    assert display_bytes(count) == text

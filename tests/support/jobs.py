@@ -47,7 +47,7 @@ class Made:
         """Keep the terms of a crawl in it, as one does."""
         spider = Spider("news")
         spider.allowed_domains = ["test", "10.1.2.3"]  # type: ignore[attr-defined]
-        terms = CrawlTerms.of(Settings({**self.given, **settings}), spider)
+        terms = CrawlTerms.from_settings(Settings({**self.given, **settings}), spider)
         terms.save(self.store.kv("terms"))
 
     def find(self, url: str, **fields: Any) -> None:

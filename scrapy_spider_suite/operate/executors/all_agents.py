@@ -65,7 +65,7 @@ class CrawlConnection(NamedTuple):
     overview: ClusterOverview
 
 
-def redis_of(text: str | None) -> RedisUrl:
+def parse_redis(text: str | None) -> RedisUrl:
     """Raises `UsageError`: *text* names no Redis."""
     try:
         found = redis_url.parse(text or "")
@@ -101,7 +101,7 @@ async def connect(call: Invocation) -> AsyncIterator[CrawlConnection]:
 
     Raises `ClusterError`: no such crawl, or several.
     """
-    redis = redis_of(call.jobdir)
+    redis = parse_redis(call.jobdir)
     crawl = crawl_name(call) or await _only_crawl(redis)
     try:
         admin, sender = ClusterAdmin(redis.url, crawl), CallSender(redis.url, crawl)

@@ -215,7 +215,7 @@ class CallExecutor:
                     await asyncio.to_thread(self._submit, action)
                 except ActionError as error:
                     raise AgentCallError(str(error)) from error
-        while (answer := self._actions.take_answer(id)) is None:
+        while (answer := self._actions.pop_answer(id)) is None:
             if not self._is_left(id):  # somebody has taken the answer: the log has it
                 self._done = None
                 if (known := (await self._earlier()).get(id)) is not None:

@@ -96,7 +96,7 @@ def _row(
     facts, now = overview.facts.get(row.name, {}), overview.now
     runs = row.state in _HERE and not row.missing(now)
     return {
-        "agent": row.name, "state": state_of(row, overview),
+        "agent": row.name, "state": member_state(row, overview),
         "share": None if owned is None else _percent(owned.get(row.name, 0)),
         "holds": _percent(held), "pages": facts.get("done"),
         **{name: facts.get(name) for name in _FACTS}, "rate": facts.get("rate") if runs else None,
@@ -107,7 +107,7 @@ def _row(
     }  # fmt: skip
 
 
-def state_of(row: MemberRecord, overview: ClusterOverview) -> str:
+def member_state(row: MemberRecord, overview: ClusterOverview) -> str:
     """The state of a member in a word: also whether a process of it runs."""
     missing = row.state in _HERE and row.missing(overview.now)
     if overview.ended and (missing or (row.state is MemberState.DEAD and _held(overview, row))):
@@ -147,7 +147,7 @@ async def find_owner(call: Invocation) -> int:
     call.facts({
         "host": name, "unit": unit, "owner": owner,
         "holder": None if holder is None else holder.name,
-        "state": None if holder is None else state_of(holder, overview),
+        "state": None if holder is None else member_state(holder, overview),
         "job": None if holder is None else overview.facts.get(holder.name, {}).get("job"),
     })  # fmt: skip
     return 0
@@ -247,7 +247,7 @@ async def remove_agent(call: Invocation) -> int:
         row, overview = _find_member(connection, options.name), connection.overview
         held, left = _held(overview, row), max(0.0, row.ends / 1000 - overview.now)
         facts: Row = {
-            "agent": row.name, "was": state_of(row, overview), "units": held,
+            "agent": row.name, "was": member_state(row, overview), "units": held,
             "hosts": overview.facts.get(row.name, {}).get("hosts"),
             "others_take_them": "at once" if options.dead or not left else f"in {left:,.0f} s",
         }  # fmt: skip

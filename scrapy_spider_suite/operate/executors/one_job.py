@@ -393,7 +393,7 @@ def ask_job(
         raise JobError(f"{left.path} cannot be written: {error.strerror}") from error
     deadline, try_at = time.monotonic() + wait, 0.0
     while True:
-        answer = left.take_answer(action.id)
+        answer = left.pop_answer(action.id)
         now = time.monotonic()
         if answer is not None or now > deadline:
             return answer
