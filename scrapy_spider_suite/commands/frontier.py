@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from scrapy.exceptions import UsageError
@@ -11,19 +10,13 @@ from scrapy.exceptions import UsageError
 from scrapy_spider_suite.commands import base
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.operate.verb import Invocation, JobVerb, Verb
-
-_ABOUT = """\
-`scrapy frontier VERB --help` has the options of a verb, and examples.
-
-Exit codes: 0 done, 1 the answer is no (see the verb), 2 wrong usage or an unusable job,
-3 no answer in time, 4 done in part (`drop`)."""
-
+    from scrapy_spider_suite.operate.verb import Invocation, Verb
 
 class Command(base.VerbCommand):
     """See ``scrapy frontier --help``."""
 
     name = "frontier"
+    package = "scrapy_spider_suite.operate.verbs"
     unusable = "an unusable job"
     faults = (OSError,)
 
@@ -40,22 +33,6 @@ class Command(base.VerbCommand):
         )  # fmt: skip
         base.add_crawl(parser)
         super().add_common_options(parser)
-
-    def names(self) -> Iterable[str]:
-        """Verbs that only read come first."""
-        from scrapy_spider_suite.operate.verbs import all_verbs
-
-        verbs = sorted(all_verbs().values(), key=lambda verb: verb.apply is not None)
-        return [verb.name for verb in verbs if verb.listed]
-
-    def find(self, name: str) -> JobVerb | None:
-        from scrapy_spider_suite.operate.verbs import find_verb
-
-        verb = find_verb(name)
-        return verb if verb is not None and verb.listed else None
-
-    def about(self) -> str:
-        return _ABOUT
 
     def carry_out(self, verb: Verb, call: Invocation, words: list[str]) -> int:
         from scrapy_spider_suite.operate.executors.one_job import run_on_job

@@ -11,22 +11,24 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgpack  # type: ignore[import-untyped]
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.errors import JobError
+from scrapy_spider_suite.errors import ActionError, JobError
 from scrapy_spider_suite.operate.actions import Action, Answer
 from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.operate.job_target import JobTarget
+    from scrapy_spider_suite.settings.values import ValueType
     from scrapy_spider_suite.store.interface import KV
     from scrapy_spider_suite.urls.url_lists import BadLine
 
 Row = dict[str, Any]
+T = TypeVar("T")
 
 _TIME_FIELDS = ("begun", "ended", "next_due", "last_heard", "started", "when")
 """Seconds since the epoch in JSON, a date in a table."""
@@ -307,8 +309,30 @@ class JobVerb(Verb):
         lambda options, listed: listed is None
     )
     """Whether a look with these options names no file but the list."""
-    listed: bool = True
-    """Whether ``scrapy frontier`` has it."""
+
+
+def argument_type(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """The type of an argument that *parse* reads: its errors become errors of the command line."""
+
+    def read(text: str) -> T:
+        try:
+            return parse(text)
+        except (ValueError, ActionError) as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+def value_argument(kind: ValueType) -> Callable[[str], Any]:
+    """The type of an argument that is written like a setting of this *kind*."""
+
+    def read(text: str) -> Any:
+        try:
+            return kind.parse(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected {kind.allowed}") from None
+
+    return read
 
 
 def seconds(text: str) -> float:

@@ -21,7 +21,7 @@ from scrapy_spider_suite.commands.frontier import Command
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.operate.actions import ActionFolder
-from scrapy_spider_suite.operate.verbs import all_verbs
+from scrapy_spider_suite.operate.verbs import MODULES
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
@@ -29,7 +29,7 @@ from scrapy_spider_suite.testing import FakeWebProcess
 
 # The verbs
 
-VERBS = [verb.name for verb in all_verbs().values() if verb.listed]
+VERBS = [*MODULES]
 
 
 def test_status(web: FakeWebProcess, finished: Path, frontier: Frontier) -> None:

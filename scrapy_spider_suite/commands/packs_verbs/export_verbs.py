@@ -23,7 +23,7 @@ from scrapy_spider_suite.commands.packs_verbs.options import (
     tell_absent,
     tell_damage,
 )
-from scrapy_spider_suite.operate.verb import Invocation, Verb
+from scrapy_spider_suite.operate.verb import Invocation, Verb, value_argument
 from scrapy_spider_suite.operate.verbs.log import read_manifest
 from scrapy_spider_suite.packs import CrawlInfo, Packs
 from scrapy_spider_suite.packs.export import ExportResult, export_files, export_wacz, export_warc
@@ -110,8 +110,10 @@ def _add_graph_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--rank", action="store_true", help="PageRank, too: see SUITE_SCORE")
     parser.add_argument("--plot", action="store_true", help="the degrees as SVG, too")
-    parser.add_argument("--memory", type=_size, default=512 << 20, metavar="SIZE",
-                        help="memory for sorting (512M); the rest is on disk")  # fmt: skip
+    parser.add_argument(
+        "--memory", type=value_argument(size(32 << 20)), default=512 << 20, metavar="SIZE",
+        help="memory for sorting (512M); the rest is on disk",
+    )  # fmt: skip
     add_choice(parser)
 
 
@@ -154,14 +156,6 @@ def _write(graph: LinkGraph, folder: Path, level: Level, options: argparse.Names
         from scrapy_spider_suite.analysis.link_graph import plot_degrees
 
         plot_degrees(folder / f"{level}-degrees.svg", f"{level.title()}s", graph.degrees(level))
-
-
-def _size(text: str) -> int:
-    declared = size(32 << 20)
-    try:
-        return int(declared.parse(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected {declared.allowed}") from None
 
 
 VERBS = (

@@ -15,7 +15,7 @@ from scrapy.exceptions import UsageError
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.operate.verb import Invocation, host_argument, row_limit
+from scrapy_spider_suite.operate.verb import Invocation, argument_type, host_argument, row_limit
 from scrapy_spider_suite.packs import Packs, open_packs
 from scrapy_spider_suite.packs.cdxj import timestamp
 from scrapy_spider_suite.packs.selection import Selection
@@ -54,11 +54,11 @@ def add_choice(parser: argparse.ArgumentParser, *, sample: bool = False) -> None
         help="pages of this host; *.example.com: and of hosts below it; may be given again",
     )  # fmt: skip
     parser.add_argument(
-        "--from", dest="first", type=time_argument, metavar="TIME",
+        "--from", dest="first", type=argument_type(timestamp), metavar="TIME",
         help="fetched since this time: 2026-11-22, 2026-11-22T10:15 (UTC)",
     )  # fmt: skip
     parser.add_argument(
-        "--to", dest="last", type=partial(time_argument, last=True), metavar="TIME",
+        "--to", dest="last", type=argument_type(partial(timestamp, last=True)), metavar="TIME",
         help="fetched up to the end of this year, month, day, hour or minute",
     )  # fmt: skip
     parser.add_argument(
@@ -134,11 +134,3 @@ def _status(text: str) -> str:
     if len(code) == 3 and code[0] in "0123456789" and (code[1:].isdecimal() or code[1:] == "xx"):
         return code
     raise argparse.ArgumentTypeError(f"{text!r}: expected a status such as 200 or 3xx")
-
-
-def time_argument(text: str, *, last: bool = False) -> str:
-    """The type of TIME: 14 digits. *last*: the end of the year, month, day, hour or minute."""
-    try:
-        return timestamp(text, last=last)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

@@ -19,11 +19,10 @@ from scrapy_spider_suite.commands.packs_verbs.options import (
     progress,
     tell_absent,
     tell_damage,
-    time_argument,
 )
-from scrapy_spider_suite.operate.verb import Invocation, Row, Verb
+from scrapy_spider_suite.operate.verb import Invocation, Row, Verb, argument_type
 from scrapy_spider_suite.packs import Damage, Page
-from scrapy_spider_suite.packs.cdxj import IndexEntry
+from scrapy_spider_suite.packs.cdxj import IndexEntry, timestamp
 from scrapy_spider_suite.packs.http_records import split_message
 from scrapy_spider_suite.packs.pack_file import (
     FORMAT_READERS,
@@ -111,7 +110,7 @@ def _line(entry: IndexEntry) -> str:
 
 
 def _at(text: str) -> datetime:
-    digits = time_argument(text, last=True)
+    digits = timestamp(text, last=True)
     return datetime.strptime(digits, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
 
 
@@ -119,7 +118,7 @@ def _get_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL")
     add_paths(parser)
     parser.add_argument(
-        "--at", type=_at, metavar="TIME",
+        "--at", type=argument_type(_at), metavar="TIME",
         help="the version at this time: 2026-11-22 (its end), 2026-11-22T10:15 (UTC)",
     )  # fmt: skip
     form = parser.add_mutually_exclusive_group()

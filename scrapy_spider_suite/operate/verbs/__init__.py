@@ -1,44 +1,53 @@
-"""The verbs of ``scrapy frontier``: a verb is what its module here lists in ``VERBS``.
-
-Nothing else names a verb. A module that has one verb has its name; it is then the only one that is
-imported for it.
-"""
+"""The verbs of ``scrapy frontier``; a module is imported when one of its verbs is needed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
 
 from scrapy_spider_suite.operate.verb import Apply, JobVerb
 
+MODULES = {
+    "blocks": "block",
+    "check": "check",
+    "log": "log",
+    "audit": "log",
+    "manifest": "log",
+    "report": "report",
+    "settings": "settings",
+    "status": "status",
+    "hosts": "status",
+    "urls": "status",
+    "why": "why",
+    "test": "why",
+    "block": "block",
+    "unblock": "block",
+    "drop": "drop",
+    "add": "enqueue",
+    "refetch": "enqueue",
+    "retry": "enqueue",
+    "pause": "running",
+    "resume": "running",
+    "set": "running",
+    "snapshot": "snapshot",
+}
+"""The module of each verb, in the order of the help: verbs that only read come first."""
+_UNLISTED = {"drain": "running"}  # for `scrapy cluster drain`
+ABOUT = """\
+`scrapy frontier VERB --help` has the options of a verb, and examples.
+
+Exit codes: 0 done, 1 the answer is no (see the verb), 2 wrong usage or an unusable job,
+3 no answer in time, 4 done in part (`drop`)."""
+
 
 def find_verb(name: str) -> JobVerb | None:
-    """The verb called *name*, or None."""
-    if name in _modules():
-        for verb in _verbs_in(name):
-            if verb.name == name:
-                return verb
-    return all_verbs().get(name)
-
-
-@cache
-def all_verbs() -> Mapping[str, JobVerb]:
-    """Every verb by its name."""
-    return {verb.name: verb for module in _modules() for verb in _verbs_in(module)}
+    module = MODULES.get(name) or _UNLISTED.get(name)
+    if module is None:
+        return None
+    verbs: tuple[JobVerb, ...] = import_module(f"{__name__}.{module}").VERBS
+    return next(verb for verb in verbs if verb.name == name)
 
 
 def actions() -> dict[str, Apply]:
-    """What carries out an action, by its verb."""
-    return {name: verb.apply for name, verb in all_verbs().items() if verb.apply is not None}
-
-
-@cache
-def _modules() -> list[str]:
-    return sorted(module.name for module in iter_modules(__path__))
-
-
-def _verbs_in(module: str) -> tuple[JobVerb, ...]:
-    verbs: tuple[JobVerb, ...] = import_module(f"{__name__}.{module}").VERBS
-    return verbs
+    """The functions that carry out actions, by verb."""
+    verbs = filter(None, map(find_verb, (*MODULES, *_UNLISTED)))
+    return {verb.name: verb.apply for verb in verbs if verb.apply is not None}

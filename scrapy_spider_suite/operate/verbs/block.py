@@ -30,13 +30,15 @@ from scrapy_spider_suite.operate.verb import (
     Work,
     add_act_options,
     add_caution,
+    argument_type,
     confirm,
     display_text,
     show_counts,
+    value_argument,
     without_port,
 )
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.settings import values
+from scrapy_spider_suite.settings.values import duration
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 
@@ -45,7 +47,7 @@ _ROWS = 50
 
 
 def block(site: JobTarget, action: Action) -> Result | Work:
-    """Block a subject, for so many seconds or until it is unblocked; drop what is pending."""
+    """Block a subject, for a number of seconds or until `unblock`; *drop* fails pending URLs."""
     action.expect("subject", "seconds", "drop")
     subject = parse_subject(action.get("subject", str))
     seconds = action.get("seconds", float) if "seconds" in action.arguments else None
@@ -54,7 +56,7 @@ def block(site: JobTarget, action: Action) -> Result | Work:
     drop = action.get("drop", bool, False)
     if drop and subject.kind is PatternKind.RANGE:
         raise ActionError("which hosts live in an address range is not known: drop them by name")
-    # The time for which it holds runs from when it was asked, also if it is carried out later.
+    # The time runs from the call, also if the action is carried out later.
     until = {} if seconds is None else {"until": action.when + seconds}
     kept = StoredBlock(str(subject), action.who, action.when, action.why, **until)
     kv = site.store.kv(restrictions.BLOCKS)
@@ -111,31 +113,20 @@ def _drop(
     return f"{said}; {urls}", facts | {"dropped": dropped}
 
 
-_SUBJECT = "HOST|.domain|CIDR|URL"
 _COLUMNS = ("subject", "who", "since", "until", "reason")
 
 
-def subject_argument(text: str) -> str:
-    """The type of a subject argument, in its one spelling."""
-    try:
-        return str(HostPattern.parse(without_port(text)))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def duration_argument(text: str) -> float:
-    """The type of a duration argument: seconds, or ``10m``, ``2h``, ``7d``."""
-    kind = values.duration()
-    try:
-        return float(str(kind.parse(text)))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected {kind.allowed}") from None
+def _add_subject(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "subject", metavar="HOST|.domain|CIDR|URL",
+        type=argument_type(lambda text: str(HostPattern.parse(without_port(text)))),
+    )  # fmt: skip
 
 
 def _block_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("subject", metavar=_SUBJECT, type=subject_argument)
+    _add_subject(parser)
     parser.add_argument(
-        "--for", dest="seconds", type=duration_argument, metavar="TIME",
+        "--for", dest="seconds", type=value_argument(duration()), metavar="TIME",
         help="how long, such as 3600, 12h or 7d (default: until it is unblocked)",
     )  # fmt: skip
     parser.add_argument(
@@ -156,23 +147,10 @@ def _plan_block(call: Invocation) -> Question:
     return Question(arguments, counts=options.dry_run)
 
 
-def _count_block(call: Invocation, question: Question) -> Iterator[Row]:
-    yield url_selection.count_pending(call, HostPattern.parse(call.options.subject))
-
-
 def _unblock_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("subject", metavar=_SUBJECT, type=subject_argument)
+    _add_subject(parser)
     add_caution(parser)
     add_act_options(parser)
-
-
-def _plan_unblock(call: Invocation) -> Question:
-    return Question({"subject": call.options.subject}, counts=call.options.dry_run)
-
-
-def _count_unblock(call: Invocation, question: Question) -> Iterator[Row]:
-    subject = HostPattern.parse(call.options.subject)
-    yield url_selection.count_pending(call, subject, blocked=True)
 
 
 def _blocks(call: Invocation, question: Question) -> Iterator[Row]:
@@ -207,7 +185,10 @@ def _show_blocks(call: Invocation, found: Found) -> int:
 VERBS = (
     JobVerb(
         "block", "send nothing to a host, a domain, an address range, or below a URL",
-        add_options=_block_options, arguments=_SUBJECT, plan=_plan_block, look=_count_block,
+        add_options=_block_options, arguments="HOST|.domain|CIDR|URL", plan=_plan_block,
+        look=lambda call, question: [
+            url_selection.count_pending(call, HostPattern.parse(call.options.subject))
+        ],
         apply=block, show=show_counts, urgent=True, stands="block",
         about=(
             "In force within a second in a running crawl, for robots.txt, media and redirects\n"
@@ -225,8 +206,17 @@ VERBS = (
         exits=ACT_EXITS,
     ),
     JobVerb(
-        "unblock", "remove a block", add_options=_unblock_options, arguments=_SUBJECT,
-        plan=_plan_unblock, look=_count_unblock, apply=unblock, show=show_counts,
+        "unblock", "remove a block", add_options=_unblock_options,
+        arguments="HOST|.domain|CIDR|URL",
+        plan=lambda call: Question(
+            {"subject": call.options.subject}, counts=call.options.dry_run
+        ),
+        look=lambda call, question: [
+            url_selection.count_pending(
+                call, HostPattern.parse(call.options.subject), blocked=True
+            )
+        ],
+        apply=unblock, show=show_counts,
         urgent=True, stands="block", ends_standing=True,
         examples=("unblock example.com -j crawls/news",), exits=ACT_EXITS,
     ),

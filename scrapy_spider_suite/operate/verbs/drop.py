@@ -39,6 +39,7 @@ from scrapy_spider_suite.operate.verb import (
     Work,
     add_act_options,
     add_caution,
+    argument_type,
     confirm,
     print_answer,
     print_silence,
@@ -334,15 +335,11 @@ class HostDrop:
 _IN_PART = 4
 
 
-def _droppable(text: str) -> HostPattern:
-    try:
-        return _parse_droppable(without_port(text))
-    except ActionError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def _drop_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("subject", metavar="HOST|PREFIX", type=_droppable)
+    parser.add_argument(
+        "subject", metavar="HOST|PREFIX",
+        type=argument_type(lambda text: _parse_droppable(without_port(text))),
+    )  # fmt: skip
     add_caution(parser, asks=True)
     add_act_options(parser)
 

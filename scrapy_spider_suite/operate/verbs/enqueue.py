@@ -38,6 +38,7 @@ from scrapy_spider_suite.operate.verb import (
     Work,
     add_act_options,
     add_caution,
+    argument_type,
     show_counts,
     without_port,
 )
@@ -376,13 +377,6 @@ def _count_refetch(call: Invocation, question: Question) -> Iterator[Row]:
     yield url_selection.count_urls(call, subject, lambda url, _: wanted(url), pending_too=first)
 
 
-def _reason_argument(text: str) -> str:
-    try:
-        return parse_reason(text).value
-    except ActionError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def _retry_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "subject", metavar="PATTERN", nargs="?", type=without_port,
@@ -391,7 +385,8 @@ def _retry_options(parser: argparse.ArgumentParser) -> None:
     add_caution(parser)
     add_act_options(parser)
     parser.add_argument(
-        "--reason", type=_reason_argument, required=True, metavar="REASON",
+        "--reason", required=True, metavar="REASON",
+        type=argument_type(lambda text: parse_reason(text).value),
         help="why they failed: a reason of the outcome table, such as timeout",
     )  # fmt: skip
 

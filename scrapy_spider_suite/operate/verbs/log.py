@@ -28,6 +28,7 @@ from scrapy_spider_suite.operate.verb import (
     Question,
     Row,
     add_limit,
+    argument_type,
     as_number,
     display_text,
     without_port,
@@ -42,7 +43,7 @@ _COUNTS: Final = ("done", "failed", "filtered", "bytes")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return that of the job whose ``suite`` folder is *folder*. Raises `JobError`s."""
+    """Return the manifest of the job in this ``suite`` folder. Raises `JobError`s."""
     job = JobFile.read(folder)
     if job is None:
         raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
@@ -52,10 +53,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def manifest(folder: Path, job: JobFile, counts: Mapping[str, int]) -> dict[str, Any]:
-    """Return that of the *job* in the ``suite`` folder *folder*; docs/jobs.md says what is in it.
-
-    *counts*: those of the job as a whole.
-    """
+    """Return the manifest of *job* with these total *counts*; docs/jobs.md has the fields."""
     runs: dict[str, dict[str, Any]] = {}
     found: dict[str, list[dict[str, Any]]] = {"settings": [], "filters": [], "seeds": []}
     lists = {"settings": "settings", "changed": "settings", "filter": "filters", "seeds": "seeds"}
@@ -69,16 +67,10 @@ def manifest(folder: Path, job: JobFile, counts: Mapping[str, int]) -> dict[str,
         elif event in lists:
             found[lists[event]].append(row)
     return {
-        "manifest": FORMAT,
-        "job": job.id,
-        "copy_of": job.origin or None,
-        "spider": job.spider,
-        "created": job.created,
-        "counts": dict(counts),
-        "runs": list(runs.values()),
-        **found,
+        "manifest": FORMAT, "job": job.id, "copy_of": job.origin or None, "spider": job.spider,
+        "created": job.created, "counts": dict(counts), "runs": list(runs.values()), **found,
         "actions": list(AuditLog(folder).rows()),
-    }
+    }  # fmt: skip
 
 
 def moment(text: str) -> float:
@@ -99,40 +91,25 @@ def moment(text: str) -> float:
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
-def _target(text: str) -> FetchFilter:
-    try:
-        return FetchFilter.parse(without_port(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def _log_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="HOST|URL", type=_target)
+    parser.add_argument(
+        "target", metavar="HOST|URL",
+        type=argument_type(lambda text: FetchFilter.parse(without_port(text))),
+    )  # fmt: skip
     parser.add_argument(
         "--since", type=moment, default=0.0, metavar="TIME",
-        help="only fetches that ended since then: 2h, 7d (ago), or a date, UTC",
+        help="only fetches that ended since: 2h, 7d (ago), or a date, UTC",
     )  # fmt: skip
-
-
-def folders(job: Path, chosen: object) -> list[Path]:
-    """Return where the job in the folder *job* keeps or kept its fetch log.
-
-    *chosen* is its SUITE_FETCH_LOG. Raises `JobError` if there is none.
-    """
-    places = [job / LOG_FOLDER]
-    if isinstance(chosen, str):
-        places.append(Path(chosen))
-    found = [place for place in places if place.is_dir()]
-    if not found:
-        raise JobError(f"{job.parent} has no fetch log (SUITE_FETCH_LOG = {chosen!r})")
-    return found
 
 
 def _read_log(call: Invocation, question: Question) -> Iterator[str]:
     job = call.folder()
     file = JobFile.read(job)
     chosen = True if file is None else file.settings.get("fetch_log", True)
-    for place in folders(job, chosen):
+    places = [job / LOG_FOLDER, *([Path(chosen)] if isinstance(chosen, str) else [])]
+    if not any(place.is_dir() for place in places):
+        raise JobError(f"{job.parent} has no fetch log (SUITE_FETCH_LOG = {chosen!r})")
+    for place in filter(Path.is_dir, places):
         reader = FetchLogReader(place)
         for line in reader.lines(call.options.target, call.options.since):
             yield line.decode("ascii", "replace").rstrip("\n")
@@ -156,27 +133,6 @@ def _show_log(call: Invocation, found: Found) -> int:
     if not count:
         print("scrapy frontier: no such fetch is in the fetch log", file=sys.stderr)
     return 0 if count else 1
-
-
-_LOG = (
-    JobVerb(
-        "log", "what was fetched of a host or a URL, and when", add_options=_log_options,
-        arguments="HOST|URL", look=_read_log, show=_show_log, of_one_host=True,
-        about=(
-            "Prints lines of the fetch log, the oldest first: robots.txt, media, redirects and\n"
-            "failed fetches too. The target is a host, .domain (with all below it), an address\n"
-            "or a URL. The fields are\n\n"
-            f"  {' '.join(FIELDS)}\n\n"
-            "see docs/evidence.md. What a running crawl has fetched is there a second later."
-        ),
-        examples=(
-            "log example.com -j crawls/news",
-            "log .example.com --since 7d -j crawls/news --json",
-            "log https://example.com/page --since 2026-11-21 -j crawls/news",
-        ),
-        exits={1: "nothing was found"},
-    ),
-)  # fmt: skip
 
 
 def _audit_options(parser: argparse.ArgumentParser) -> None:
@@ -212,20 +168,6 @@ def _show_audit(call: Invocation, found: Found) -> int:
     return 0
 
 
-_AUDIT = (
-    JobVerb(
-        "audit", "what was asked of the job, by whom and why, and what came of it",
-        add_options=_audit_options, arguments="[VERB]", look=_read_audit, show=_show_audit,
-        about="The last ones; --json has all of each, receipts too.",
-        examples=("audit -j crawls/news --limit 50", "audit drop --json -j crawls/news"),
-    ),
-)  # fmt: skip
-
-
-def _read_manifest(call: Invocation, question: Question) -> Iterator[Row]:
-    yield read_manifest(call.folder())
-
-
 def _show_manifest(call: Invocation, found: Found) -> int:
     for number, row in enumerate(found.rows()):
         if call.json:
@@ -240,7 +182,6 @@ def _show_manifest(call: Invocation, found: Found) -> int:
 
 
 def _print_manifest(call: Invocation, found: dict[str, Any]) -> None:
-    """What fits on a screen: runs, seeds, how often settings and filters changed."""
     runs, last = found["runs"], found["runs"][-1] if found["runs"] else {}
     changed = [row for row in found["settings"] if "name" in row]
     call.facts({
@@ -268,10 +209,33 @@ def _manifest_seeds(row: Row) -> str:
     return f"{what}, sha256 {row['sha256']}" if "sha256" in row else str(what)
 
 
-_MANIFEST = (
+VERBS = (
+    JobVerb(
+        "log", "what was fetched of a host or a URL, and when", add_options=_log_options,
+        arguments="HOST|URL", look=_read_log, show=_show_log, of_one_host=True,
+        about=(
+            "Prints lines of the fetch log, the oldest first: robots.txt, media, redirects and\n"
+            "failed fetches too. The target is a host, .domain (with all below it), an address\n"
+            "or a URL. The fields are\n\n"
+            f"  {' '.join(FIELDS)}\n\n"
+            "see docs/evidence.md. What a running crawl has fetched is there a second later."
+        ),
+        examples=(
+            "log example.com -j crawls/news",
+            "log .example.com --since 7d -j crawls/news --json",
+            "log https://example.com/page --since 2026-11-21 -j crawls/news",
+        ),
+        exits={1: "nothing was found"},
+    ),
+    JobVerb(
+        "audit", "what was asked of the job, by whom and why, and what came of it",
+        add_options=_audit_options, arguments="[VERB]", look=_read_audit, show=_show_audit,
+        about="The last ones; --json has all of each, receipts too.",
+        examples=("audit -j crawls/news --limit 50", "audit drop --json -j crawls/news"),
+    ),
     JobVerb(
         "manifest", "all of a crawl that is to be cited: versions, settings, filters, seeds, runs",
-        look=_read_manifest, show=_show_manifest,
+        look=lambda call, question: [read_manifest(call.folder())], show=_show_manifest,
         about=(
             "--json has the whole: each run with its agent, versions and counts, the settings and\n"
             "the text of every filter with the moment from which on they held, digests of the\n"
@@ -280,6 +244,4 @@ _MANIFEST = (
         ),
         examples=("manifest -j crawls/news", "manifest --json -j crawls/news"),
     ),
-)
-
-VERBS = (*_LOG, *_AUDIT, *_MANIFEST)
+)  # fmt: skip

@@ -38,14 +38,14 @@ def _report_options(parser: argparse.ArgumentParser) -> None:
 
 def _plan(call: Invocation) -> Question:
     name, limit = call.options.name, call.options.limit
-    report = reports.REPORTS.get(own_name(name))
+    report = reports.REPORTS.get(_own_name(name))
     # Agents send all rows that are added up: the sum is cut.
     cut = limit and (report is None or report.limit_first)
     return Question(words=(name, "--limit", str(limit)) if cut else (name,))
 
 
 def _look(call: Invocation, question: Question) -> Iterator[Row]:
-    name, folder = own_name(call.options.name), call.folder()
+    name, folder = _own_name(call.options.name), call.folder()
     with StoreReader(folder) as reader:
         if name == "crawl":
             yield _crawl(reader, folder)
@@ -54,12 +54,12 @@ def _look(call: Invocation, question: Question) -> Iterator[Row]:
 
 
 def _show(call: Invocation, found: Found) -> int:
-    name, options = own_name(call.options.name), call.options
+    name, options = _own_name(call.options.name), call.options
     rows: Iterable[Row] = (row for each in found.by_agent.values() for row in each)
     if name == "crawl":
         [facts] = [reports.crawl_of_agents(list(rows))] if not found.one_job else rows
         if options.csv:
-            print_csv([facts], tuple(facts))
+            _print_csv([facts], tuple(facts))
         else:
             call.facts(facts)
         return 0
@@ -67,7 +67,7 @@ def _show(call: Invocation, found: Found) -> int:
         rows = reports.rows_of_agents(name, list(rows), options.limit)
     columns = reports.REPORTS[name].columns
     if options.csv and not call.json:
-        print_csv(rows, columns)
+        _print_csv(rows, columns)
     else:
         call.table(rows, columns)
     return 0
@@ -81,13 +81,11 @@ def _crawl(reader: StoreReader, folder: Path) -> Row:
     return begun | reports.crawl_facts(reader.counters(), FetchTotals.load(reader.store))
 
 
-def own_name(name: str) -> str:
-    """The name that a report has here."""
+def _own_name(name: str) -> str:
     return _OTHER_NAMES.get(name, name)
 
 
-def print_csv(rows: Iterable[Row], columns: tuple[str, ...]) -> None:
-    """Print *columns* of *rows* as CSV, with a line of names."""
+def _print_csv(rows: Iterable[Row], columns: tuple[str, ...]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows([row.get(column) for column in columns] for row in rows)

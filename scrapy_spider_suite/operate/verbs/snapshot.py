@@ -74,20 +74,20 @@ def _run_in_thread(work: Callable[[], None], poll: float) -> Generator[Any, None
 
 
 class _NoAnswerError(JobError):
-    """Nobody made a copy of the store in time."""
+    """No copy of the store was made in time."""
 
 
 def _snapshot_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="DIR", type=Path)
     parser.add_argument(
         "--dry-run", action="store_true",
-        help="only see whether DIR will do, and what it would hold",
+        help="only check DIR, and count what the copy would hold",
     )  # fmt: skip
     add_act_options(parser)
 
 
 def _copied_store(call: Invocation, folder: Path, ask_job: AskJob) -> Path:
-    """Have the store copied by whoever uses the job; where the copy lies. Raises `JobError`s."""
+    """Have the process that uses the job copy the store; return the copy. Raises `JobError`s."""
     options, id = call.options, new_id()
     actions = ActionFolder(folder)
     try:
@@ -107,7 +107,7 @@ def _copied_store(call: Invocation, folder: Path, ask_job: AskJob) -> Path:
 
 
 def _foresee(call: Invocation, folder: Path) -> int:
-    """What a copy made now would hold; on another file system it takes so many bytes."""
+    """Print the counts of a copy made now, and its bytes on another file system."""
     with StoreReader(folder) as reader:
         counters = reader.counters()
     size = 0

@@ -14,11 +14,14 @@ from typing import Any
 
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.fetch.dns_client import server_names
-from scrapy_spider_suite.frontier.policy import Exclusion
 from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
 from scrapy_spider_suite.operate import restrictions
-from scrapy_spider_suite.operate.judge import wait_counts, wait_summary, waits_in_status
-from scrapy_spider_suite.operate.judge import wait_rows as waiting_rows
+from scrapy_spider_suite.operate.judge import (
+    wait_counts,
+    wait_rows,
+    wait_summary,
+    waits_in_status,
+)
 from scrapy_spider_suite.operate.restrictions import pause_reasons, paused_by
 from scrapy_spider_suite.operate.verb import (
     Found,
@@ -46,7 +49,7 @@ _IN_WORDS = (
     "state", "running", "paused", "pauses", "waits", "ended", "finish_reason", "exit_code",
     "last_heard", "silent_name_servers",
 )  # fmt: skip
-"""The values that text says in the lines that come first."""
+"""Values that the first lines of text say in words."""
 _SUMS = (
     "pending", "done", "failed", "retried", "filtered", "dead_hosts", "hosts", "leased",
     "in_trie", "in_sieve", "to_revisit", "unextracted",
@@ -57,14 +60,15 @@ _SUMS = (
 def _status_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--alive", type=seconds, metavar="S",
-        help="print nothing; exit code 1 unless a crawl has said in the last S seconds that it "
-        "uses the job",
+        help="print nothing; exit code 1 unless a crawl used the job in the last S seconds",
     )  # fmt: skip
 
 
 def _read_status(call: Invocation, question: Question) -> Iterator[Row]:
     if call.options.alive is not None:
-        yield {"alive": _is_alive(read_status(call.folder()) or {}, call.options.alive)}
+        status = read_status(call.folder()) or {}
+        silent = time.time() - float(status.get("when", 0))
+        yield {"alive": not status.get("ended") and silent < call.options.alive}
         return
     now = time.time()
     with StoreReader(call.folder()) as reader:
@@ -113,7 +117,7 @@ def _show_agents(call: Invocation, found: Found) -> None:
     now = time.time()
     waits = wait_counts((wait for row in rows for wait in row.get("waits", ())), now)
     rows.append({"agent": None, "running": all(row.get("running") for row in rows), **added,
-                 "outcomes": outcomes, "waits": waiting_rows(waits, now)})  # fmt: skip
+                 "outcomes": outcomes, "waits": wait_rows(waits, now)})  # fmt: skip
     call.table(rows, ("agent", "running", *(name for name in _SUMS if name in added), "paused"))
     if not call.json:
         print(wait_summary(waits, now))
@@ -121,31 +125,29 @@ def _show_agents(call: Invocation, found: Found) -> None:
 
 
 def pauses(reader: StoreReader, status: Mapping[str, Any]) -> list[str]:
-    """The reasons for which the job is paused; an operator by name."""
+    """The reasons of the pause; an operator by name."""
     known = () if status.get("ended") else status.get("pauses", ())
     return pause_reasons(reader.store.kv("control"), known)
 
 
 def words_of_pauses(pauses: list[str]) -> str:
-    """One line on what has paused a crawl; "" if nothing has."""
     return f"by {', '.join(pauses)}" if pauses else ""
 
 
 def silent_servers(state: CrawlState, status: Mapping[str, Any]) -> Row:
-    """The name servers of a crawl that runs, if none of them answers."""
+    """The name servers of a running crawl, if none of them answers."""
     servers = status.get("silent_name_servers") if state.running else None
     return {} if servers is None else {"silent_name_servers": servers}
 
 
 def words_of_servers(servers: Sequence[str] | None) -> str:
-    """One line on name *servers* that do not answer; "" if there are none."""
     if servers is None:
         return ""
     return f"none answers ({server_names(servers)}; SUITE_DNS_SERVERS chooses them)"
 
 
 def words_of_state(state: CrawlState, status: Mapping[str, Any]) -> str:
-    """One line on whether the crawl that wrote *status* runs, and how it ended."""
+    """Whether the crawl runs, and how it ended, in one line."""
     heard = display_text("when", status.get("when", status.get("started")))
     if state is CrawlState.KILLED:
         return f"no: killed, last heard {heard}"
@@ -166,7 +168,7 @@ def _status_row(
     counters = reader.counters()
     row: Row = {
         "running": state.running, "state": state.value, "pauses": pauses(reader, status),
-        "waits": waiting_rows(waits_in_status(status), now),
+        "waits": wait_rows(waits_in_status(status), now),
         "pending": counters.pending, "done": counters.done,
         "failed": counters.failed, "retried": counters.retried, "filtered": counters.filtered,
         "dead_hosts": counters.dead_hosts, "seconds": round(counters.seconds),
@@ -198,49 +200,27 @@ def _status_row(
     return row | {name: status[name] for name in _TOLD if status.get(name) not in (None, {})}
 
 
-def _is_alive(status: Mapping[str, Any], silent: float) -> bool:
-    """Whether a crawl that has been *silent* for so many seconds at most says that it runs."""
-    return not status.get("ended") and time.time() - float(status.get("when", 0)) < silent
-
-
-_STATUS = (
-    JobVerb(
-        "status", "whether the crawl runs, why it waits, and the job in figures",
-        add_options=_status_options, look=_read_status, show=_show_status,
-        examples=("status -j crawls/news", "status --alive 1800 -j crawls/news"),
-        exits={1: "with --alive: no crawl uses the job, or it stands still"},
-    ),
-)  # fmt: skip
-
-
 def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> Iterator[Row]:
-    """What is said of each of *hosts*, here and by ``why``."""
+    """The rows of *hosts*, for ``hosts`` and ``why``."""
     now = time.time()
     running = reader.crawl_state(now).running
     policy = restrictions.policy_with_blocks(reader.store.kv(restrictions.BLOCKS), now)
     paused = paused_by(reader.store.kv("control"))
     for name, record in hosts:
-        row = _hosts_row(name, record, policy.exclusion_of_visit(name, "", now), now)
-        if not running and record.due == RESIDENT and not row["next_visit"] and _waits(record):
-            row["why"] = "no crawl is running"
-        if paused and _waits(record):
-            row |= {"next_visit": None, "why": f"the job is paused by {paused}; {row['why']}"}
-        yield row
-
-
-def _hosts_row(name: str, record: HostRecord, exclusion: Exclusion | None, now: float) -> Row:
-    # A host in memory writes down only later that it waits for a block.
-    barred = exclusion is not None and _waits(record)
-    known = record.pending and record.next_fetch < NEVER
-    return {
-        "host": name, "pending": record.pending, "done": record.done, "failed": record.failed,
-        "next_visit": round(max(0.0, record.next_fetch - now), 1) if known else None,
-        "why": str(exclusion) if barred else wait_reason(record, now),
-    }  # fmt: skip
-
-
-def _waits(record: HostRecord) -> bool:
-    return bool(record.pending and not record.dead)
+        exclusion = policy.exclusion_of_visit(name, "", now)
+        waits = record.pending and not record.dead
+        known = record.pending and record.next_fetch < NEVER
+        next_visit = round(max(0.0, record.next_fetch - now), 1) if known else None
+        # A host in memory writes down only later that it waits for a block.
+        why = str(exclusion) if exclusion is not None and waits else wait_reason(record, now)
+        if not running and record.due == RESIDENT and not next_visit and waits:
+            why = "no crawl is running"
+        if paused and waits:
+            next_visit, why = None, f"the job is paused by {paused}; {why}"
+        yield {
+            "host": name, "pending": record.pending, "done": record.done, "failed": record.failed,
+            "next_visit": next_visit, "why": why,
+        }  # fmt: skip
 
 
 def _hosts_options(parser: argparse.ArgumentParser) -> None:
@@ -266,15 +246,6 @@ def _show_hosts(call: Invocation, found: Found) -> int:
         rows = iter(heapq.nlargest(limit, rows, key=lambda row: as_number(row.get(options.sort))))
     call.table(rows, found.columns("host", "pending", "done", "failed", "next_visit", "why"))
     return 0
-
-
-_HOSTS = (
-    JobVerb(
-        "hosts", "hosts, those with the longest queues first: length, next visit, why it waits",
-        add_options=_hosts_options, look=_read_hosts, show=_show_hosts,
-        examples=("hosts -j crawls/news --limit 50", "hosts -j crawls/news --sort failed"),
-    ),
-)  # fmt: skip
 
 
 def _urls_options(parser: argparse.ArgumentParser) -> None:
@@ -311,12 +282,21 @@ def _show_urls(call: Invocation, found: Found) -> int:
     return 0
 
 
-_URLS = (
+VERBS = (
+    JobVerb(
+        "status", "whether the crawl runs, why it waits, and the job in figures",
+        add_options=_status_options, look=_read_status, show=_show_status,
+        examples=("status -j crawls/news", "status --alive 1800 -j crawls/news"),
+        exits={1: "with --alive: no crawl uses the job, or it stands still"},
+    ),
+    JobVerb(
+        "hosts", "hosts, those with the longest queues first: length, next visit, why it waits",
+        add_options=_hosts_options, look=_read_hosts, show=_show_hosts,
+        examples=("hosts -j crawls/news --limit 50", "hosts -j crawls/news --sort failed"),
+    ),
     JobVerb(
         "urls", "the URLs of a host, their states and reasons", add_options=_urls_options,
         arguments="HOST", look=_read_urls, show=_show_urls, of_one_host=True,
         examples=("urls example.com --state failed -j crawls/news --json",),
     ),
 )  # fmt: skip
-
-VERBS = (*_STATUS, *_HOSTS, *_URLS)
