@@ -1,6 +1,6 @@
-"""What the commands have in common: the options, one line for what is wrong, verbs.
+"""Options, errors and verbs of the commands.
 
-Scrapy loads this at each start of any command, so a verb is imported when it is asked for.
+Scrapy loads this at each start of any command, so verbs are imported late.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ class Command(ScrapyCommand):
     name: ClassVar[str]
     """What follows ``scrapy``."""
     faults: ClassVar[tuple[type[Exception], ...]] = ()
-    """What is no fault of the suite either, beside a `SuiteError`."""
+    """Expected exceptions beside `SuiteError`."""
     requires_project = False
     requires_crawler_process = False
     default_settings: ClassVar[dict[str, Any]] = {"LOG_ENABLED": False}
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the options of all commands."""
         super().add_options(parser)
         parser.prog = f"scrapy {self.name}"
 
-    def end(self, run: Callable[[], int]) -> None:
-        """Exit with the code that *run* returns, or with 2 and a line if it cannot be done."""
+    def exit_with(self, run: Callable[[], int]) -> None:
+        """Exit with the code of *run*, or with one line and 2 for an expected exception."""
         from scrapy_spider_suite.errors import SuiteError
 
         expected: tuple[type[Exception], ...] = (SuiteError, *self.faults)
@@ -45,37 +44,22 @@ class Command(ScrapyCommand):
             self.exitcode = run()
             sys.stdout.flush()
         except BrokenPipeError:
-            # Whoever read has read enough; Python would complain once more at its end.
+            # The reader has closed the pipe; Python would complain once more at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except expected as error:
             print(f"scrapy {self.name}: {error}", file=sys.stderr)
             self.exitcode = 2
 
-    def jobdir(self, opts: argparse.Namespace) -> str | None:
-        """The job directory that is meant, if any is."""
-        return opts.jobdir or (None if self.settings is None else self.settings["JOBDIR"])
-
-
-def add_job(parser: argparse.ArgumentParser) -> None:
-    """Declare ``-j``."""
-    parser.add_argument("-j", "--jobdir", metavar="DIR", help="the job (default: JOBDIR)")
-
 
 def add_crawl(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--crawl``."""
     parser.add_argument(
         "--crawl", metavar="NAME",
         help="which crawl in that Redis (default: SUITE_CRAWL_NAME, or the only one there)",
     )  # fmt: skip
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--json``."""
-    parser.add_argument("--json", action="store_true", help="print JSON, a value a line")
-
-
 def need_redis() -> None:
-    """Raise `UsageError` if there is no client for Redis: it is an extra."""
+    """Raise `UsageError` if the client for Redis, an extra, is not installed."""
     try:
         import_module("redis")
     except ImportError:
@@ -88,30 +72,27 @@ def need_redis() -> None:
 class VerbCommand(Command):
     """A command of verbs, each with options, help and examples of its own.
 
-    They are in the modules of *package*: its ``MODULES`` name for each verb the one whose
-    ``VERBS`` has it, its ``ABOUT`` says what holds for all of them.
+    ``MODULES`` of *package* names for each verb the module whose ``VERBS`` has it. ``ABOUT`` is
+    the end of the command's help.
     """
 
     package: ClassVar[str]
     unusable: ClassVar[str]
-    """What exit code 2 says of the data."""
+    """The second meaning of exit code 2."""
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Declare what every verb has; the rest is left for the parser of the verb."""
         super().add_options(parser)
-        parser.allow_abbrev = False  # what is short for one of ours may be a verb's own
+        parser.allow_abbrev = False  # an abbreviation may be an option of the verb
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         self.add_common_options(parser)
-        # Only once the verb is known is it known whose help this is.
         parser.add_argument("-h", "--help", action="store_true", help="this, or that of a verb")
         self._parser = parser
 
     def add_common_options(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the options that mean the same for every verb."""
-        add_json(parser)
+        """Declare the options of all verbs."""
+        parser.add_argument("--json", action="store_true", help="print JSON, a value a line")
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Run one verb."""
         from scrapy_spider_suite.operate.verb import Invocation
 
         verb = self.find(args[0]) if args else None
@@ -119,7 +100,7 @@ class VerbCommand(Command):
             self._no_verb(opts, args[0] if args else "")
             return
         parser = self.parser_of(verb)
-        # Scrapy has its own parser say what is wrong: as the verb's would.
+        # Scrapy's own parser prints errors, in the words of the verb's parser.
         self._parser.prog = parser.prog
         self._parser.usage = parser.format_usage().removeprefix("usage: ").replace("%", "%%")
         if opts.help:
@@ -128,24 +109,23 @@ class VerbCommand(Command):
         job = self.job_of(verb, opts)
         options = parser.parse_args(args[1:])
         call = Invocation(job, opts.json, self.settings, options, getattr(opts, "crawl", None))
-        self.end(lambda: self.carry_out(verb, call, args[1:]))
+        self.exit_with(lambda: self.carry_out(verb, call, args[1:]))
 
     def carry_out(self, verb: Verb, call: Invocation, words: list[str]) -> int:
-        """Do what *call* says, whose *words* follow *verb*; return the exit code."""
+        """Run *verb*, which *words* follow on the command line; return the exit code."""
         assert verb.run is not None
         return verb.run(call)
 
     def job_of(self, verb: Verb, opts: argparse.Namespace) -> str | None:
-        """The job directory that *verb* works on. Raises `UsageError`: it is not said."""
+        """The job directory for *verb*. Raises `UsageError`."""
         return None
 
     def names(self) -> Iterable[str]:
-        """The names of the verbs, in the order in which the help lists them."""
+        """The verbs in the order of the help."""
         modules: dict[str, str] = import_module(self.package).MODULES
         return modules
 
     def find(self, name: str) -> Verb | None:
-        """The verb called *name*, or None."""
         module = import_module(self.package).MODULES.get(name)
         if module is None:
             return None
@@ -153,7 +133,6 @@ class VerbCommand(Command):
         return next(verb for verb in verbs if verb.name == name)
 
     def parser_of(self, verb: Verb) -> argparse.ArgumentParser:
-        """The parser of what follows *verb*."""
         from scrapy_spider_suite.operate.verb import VerbParser
 
         parser = VerbParser(
@@ -163,7 +142,7 @@ class VerbCommand(Command):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        # Shown here; the values have been taken by then.
+        # For the help: the values were read before.
         self.add_common_options(parser)
         verb.add_options(parser)
         return parser
@@ -175,15 +154,13 @@ class VerbCommand(Command):
                 f"expected one of {', '.join(self.names())}"
             )
             raise UsageError(what, print_help=False)
-        self._parser.description = f"{self.short_desc()}.\n\n{self._overview()}"
-        self._parser.print_help()
-
-    def _overview(self) -> str:
         verbs = [verb for name in self.names() if (verb := self.find(name)) is not None]
         lines = [f"  {f'{v.name} {v.arguments}'.strip():<29} {v.summary}" for v in verbs]
-        return "\n".join(["Verbs:", *lines, "", self.about()])
+        overview = "\n".join(["Verbs:", *lines, "", self.about()])
+        self._parser.description = f"{self.short_desc()}.\n\n{overview}"
+        self._parser.print_help()
 
     def about(self) -> str:
-        """What holds for all verbs: the end of the command's help."""
+        """The end of the command's help."""
         about: str = import_module(self.package).ABOUT
         return about

@@ -36,4 +36,4 @@ class Command(base.Command):
         """Serve until Ctrl-C, ``--seconds`` or the end of the parent."""
         from scrapy_spider_suite.testing import cli
 
-        self.end(lambda: cli.run(opts, args))
+        self.exit_with(lambda: cli.run(opts, args))

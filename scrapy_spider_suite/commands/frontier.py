@@ -47,7 +47,7 @@ class Command(base.VerbCommand):
         return run_on_agents(verb, call, words)
 
     def job_of(self, verb: Verb, opts: argparse.Namespace) -> str | None:
-        job = self.jobdir(opts)
+        job = opts.jobdir or (None if self.settings is None else self.settings["JOBDIR"])
         if not job and verb.needs_job:
             raise UsageError("which job? give -j DIR, or set JOBDIR", print_help=False)
         return job

@@ -91,7 +91,7 @@ class ProjectSettings:
 
     @property
     def longest_fetch(self) -> float:
-        """Seconds after which a fetch is cut off, where others may fetch there then."""
+        """Seconds after which a fetch is cut off; others may fetch from the host then."""
         return self.download_timeout or _LONGEST_FETCH
 
     @classmethod
@@ -134,8 +134,7 @@ class ProjectSettings:
 
         Raises `SettingsError`.
         """
-        values: dict[str, Any] = {name.lower(): _parse(name, LIVE_SCRAPY_SETTINGS[name], raw)}
-        return replace(self, **values)
+        return replace(self, **{name.lower(): parse_value(name, LIVE_SCRAPY_SETTINGS[name], raw)})
 
 
 def is_crawl(crawler: Crawler) -> bool:
@@ -192,10 +191,11 @@ def _read(
     settings: BaseSettings, spidercls: type[Spider] | Spider | None, name: str, type_: v.ValueType
 ) -> Any:
     raw = _raw(settings, spidercls, name)
-    return None if raw is None else _parse(name, type_, raw)
+    return None if raw is None else parse_value(name, type_, raw)
 
 
-def _parse(name: str, type_: v.ValueType, raw: object) -> object:
+def parse_value(name: str, type_: v.ValueType, raw: object) -> Any:
+    """Parse the value of a setting of Scrapy's. Raises `SettingsError`."""
     try:
         # Scrapy turns '1', 1.0 and True into numbers by int() and float(); so does the text form.
         return type_.parse(int(raw) if isinstance(raw, bool) else raw)

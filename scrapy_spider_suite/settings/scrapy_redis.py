@@ -6,15 +6,18 @@ scrapy-redis need not be installed. `scrapy_spider_suite.addon` has its other se
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlsplit
 
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.settings.project import parse_value
 from scrapy_spider_suite.settings.values import (
     CLIENT_PARAMETERS,
     RedisUrl,
     ValueDetailError,
     add_url_parameters,
+    duration,
+    integer,
     redis_url,
 )
 
@@ -46,7 +49,7 @@ def redis_server(settings: BaseSettings) -> RedisUrl:
         url = f"{scheme}://{f'[{host}]' if ':' in str(host) else host}:{port}"
         url = f"unix://{quote(path)}" if path else url
     try:
-        found = cast(RedisUrl, redis_url.parse(str(url)))
+        found: RedisUrl = redis_url.parse(str(url))
     except ValueDetailError as error:
         raise SettingsError(f"REDIS_URL: {error}") from None
     parts = urlsplit(found.url)
@@ -112,15 +115,15 @@ class PushedSeedsKey:
         return cls(
             key=_named(asked or "%(name)s:start_urls", spider, "REDIS_START_URLS_KEY"),
             kind=kind,
-            batch=min(_MOST, _number(
-                "REDIS_START_URLS_BATCH_SIZE",
-                batch or settings.getint("CONCURRENT_REQUESTS") or _MOST, 1,
+            batch=min(_MOST, parse_value(
+                "REDIS_START_URLS_BATCH_SIZE", integer(1),
+                batch or settings.getint("CONCURRENT_REQUESTS") or _MOST,
             )),
             encoding=_encoding(getattr(spider, "redis_encoding", None), settings),
             decoded=settings.getbool("REDIS_DECODE_RESPONSES")
             or bool(params.get("decode_responses"))
             or "decode_responses=" in str(settings["REDIS_URL"]),
-            max_idle=_number("MAX_IDLE_TIME_BEFORE_CLOSE", idle, 0),
+            max_idle=parse_value("MAX_IDLE_TIME_BEFORE_CLOSE", duration(), idle),
             requests=_named(
                 settings["SCHEDULER_QUEUE_KEY"] or "%(spider)s:requests", spider,
                 "SCHEDULER_QUEUE_KEY",
@@ -137,16 +140,6 @@ def _named(pattern: Any, spider: Spider | type[Spider], setting: str) -> str:
     if not key.strip():
         raise SettingsError.of(setting, pattern, "a key such as '%(name)s:start_urls'")
     return key
-
-
-def _number(setting: str, raw: Any, least: int) -> int:
-    try:
-        number = int(raw)
-    except (TypeError, ValueError):
-        number = least - 1
-    if number < least:
-        raise SettingsError.of(setting, raw, f"an integer of at least {least}")
-    return number
 
 
 def _encoding(asked: str | None, settings: BaseSettings) -> str:
