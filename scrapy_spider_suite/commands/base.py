@@ -144,7 +144,7 @@ class VerbCommand(Command):
         )
         # For the help: the values were read before.
         self.add_common_options(parser)
-        verb.add_options(parser)
+        verb.declare(parser)
         return parser
 
     def _no_verb(self, opts: argparse.Namespace, word: str) -> None:

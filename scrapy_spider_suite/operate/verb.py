@@ -147,6 +147,10 @@ class Verb:
     """Exit codes other than 0 and 2."""
     needs_job: bool = True
 
+    def declare(self, parser: argparse.ArgumentParser) -> None:
+        """Declare its options."""
+        self.add_options(parser)
+
     def description(self) -> str:
         """The head of its help."""
         summary = f"{self.summary[:1].upper()}{self.summary[1:]}."
@@ -168,7 +172,6 @@ class Question:
     Attributes:
         arguments: the arguments of the action.
         lines: a list of URLs that goes with it.
-        counts: look only, and change nothing (``--dry-run``).
         words: the command line by which an agent looks; None: the words of the user.
         future_job: what to print if the crawl that begins a job there will do it; "": a directory
             without a job is refused.
@@ -177,7 +180,6 @@ class Question:
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
     lines: Iterable[str] | None = None
-    counts: bool = False
     words: tuple[str, ...] | None = None
     future_job: str = ""
     by_owner: bool = False
@@ -285,7 +287,7 @@ class JobVerb(Verb):
 
     `plan` reads the command line and asks the user; `look` reads the job, also beside a running
     crawl; `apply` changes it, in portions; `show` and `say` print rows and answers. A verb with
-    `apply` looks only if its question says so.
+    both looks with ``--dry-run``.
     """
 
     plan: Callable[[Invocation], Question] = lambda call: Question()
@@ -309,6 +311,19 @@ class JobVerb(Verb):
         lambda options, listed: listed is None
     )
     """Whether a look with these options names no file but the list."""
+    asks: bool = False
+    """Destroys something, and asks before."""
+
+    def declare(self, parser: argparse.ArgumentParser) -> None:
+        self.add_options(parser)
+        if self.apply is not None and self.look is not None:
+            add_caution(parser, asks=self.asks)
+        if self.apply is not None:
+            add_act_options(parser)
+
+    def looks(self, options: argparse.Namespace) -> bool:
+        """Whether a call with *options* only reads."""
+        return self.look is not None and (self.apply is None or options.dry_run)
 
 
 def argument_type(parse: Callable[[str], T]) -> Callable[[str], T]:

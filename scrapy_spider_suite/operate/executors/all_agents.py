@@ -333,7 +333,7 @@ def run_on_agents(verb: JobVerb, call: Invocation, words: list[str]) -> int:
         )
     question, options = verb.plan(call), call.options
     who = getattr(options, "who", None) or whoami()
-    if verb.look is None or (verb.apply is not None and not question.counts):
+    if not verb.looks(options):
         asked = make_call("act", verb.name, who, why=options.why, urgent=verb.urgent,
                           arguments=dict(question.arguments))  # fmt: skip
         return verb.say(call, merge_answers(

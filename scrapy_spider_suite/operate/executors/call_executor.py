@@ -517,10 +517,9 @@ def look_for(request: LookRequest) -> Iterator[str]:
         raise UsageError(f"nobody looks at {request.verb[:80]!r} when asked through Redis")
     words = request.words if request.urls is None else [*request.words, "--", request.urls]
     parser = VerbParser(allow_abbrev=False)
-    verb.add_options(parser)
+    verb.declare(parser)
     options = parser.parse_args(words)
-    looks = verb.apply is None or bool(getattr(options, "dry_run", False))
-    if not (looks and verb.reads_only(options, request.urls)):
+    if not (verb.looks(options) and verb.reads_only(options, request.urls)):
         raise UsageError(f"{verb.name}: that cannot be asked through Redis")
     call = Invocation(str(Path(request.folder).parent), True, Settings(), options)
     for row in verb.look(call, verb.plan(call)):

@@ -347,7 +347,7 @@ def run_on_job(verb: JobVerb, call: Invocation) -> int:
     if verb.run_with is not None:
         return verb.run_with(call, ask_job)
     question = verb.plan(call)
-    if verb.look is not None and (verb.apply is None or question.counts):
+    if verb.look is not None and verb.looks(call.options):
         try:
             return verb.show(call, Found({"": verb.look(call, question)}))
         except AnswerIsNoError as error:

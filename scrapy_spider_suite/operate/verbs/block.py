@@ -28,8 +28,6 @@ from scrapy_spider_suite.operate.verb import (
     Result,
     Row,
     Work,
-    add_act_options,
-    add_caution,
     argument_type,
     confirm,
     display_text,
@@ -133,8 +131,6 @@ def _block_options(parser: argparse.ArgumentParser) -> None:
         "--drop", action="store_true",
         help="fail the URLs that are pending there; asks for confirmation",
     )  # fmt: skip
-    add_caution(parser, asks=True)
-    add_act_options(parser)
 
 
 def _plan_block(call: Invocation) -> Question:
@@ -144,13 +140,7 @@ def _plan_block(call: Invocation) -> Question:
         confirm(call, f"Block {options.subject}, and fail all that is pending there?")
     if options.seconds is not None:
         arguments["seconds"] = options.seconds
-    return Question(arguments, counts=options.dry_run)
-
-
-def _unblock_options(parser: argparse.ArgumentParser) -> None:
-    _add_subject(parser)
-    add_caution(parser)
-    add_act_options(parser)
+    return Question(arguments)
 
 
 def _blocks(call: Invocation, question: Question) -> Iterator[Row]:
@@ -189,7 +179,7 @@ VERBS = (
         look=lambda call, question: [
             url_selection.count_pending(call, HostPattern.parse(call.options.subject))
         ],
-        apply=block, show=show_counts, urgent=True, stands="block",
+        apply=block, show=show_counts, urgent=True, stands="block", asks=True,
         about=(
             "In force within a second in a running crawl, for robots.txt, media and redirects\n"
             "too; what is under way is fetched to its end. What is pending there waits. A block\n"
@@ -206,11 +196,9 @@ VERBS = (
         exits=ACT_EXITS,
     ),
     JobVerb(
-        "unblock", "remove a block", add_options=_unblock_options,
+        "unblock", "remove a block", add_options=_add_subject,
         arguments="HOST|.domain|CIDR|URL",
-        plan=lambda call: Question(
-            {"subject": call.options.subject}, counts=call.options.dry_run
-        ),
+        plan=lambda call: Question({"subject": call.options.subject}),
         look=lambda call, question: [
             url_selection.count_pending(
                 call, HostPattern.parse(call.options.subject), blocked=True

@@ -37,8 +37,6 @@ from scrapy_spider_suite.operate.verb import (
     Result,
     Row,
     Work,
-    add_act_options,
-    add_caution,
     argument_type,
     confirm,
     print_answer,
@@ -340,15 +338,13 @@ def _drop_options(parser: argparse.ArgumentParser) -> None:
         "subject", metavar="HOST|PREFIX",
         type=argument_type(lambda text: _parse_droppable(without_port(text))),
     )  # fmt: skip
-    add_caution(parser, asks=True)
-    add_act_options(parser)
 
 
 def _plan(call: Invocation) -> Question:
     subject: HostPattern = call.options.subject
     if not call.options.dry_run:
         confirm(call, f"Drop {subject} and everything that the job keeps about it?")
-    return Question({"subject": str(subject)}, counts=call.options.dry_run)
+    return Question({"subject": str(subject)})
 
 
 def _count(call: Invocation, question: Question) -> Iterator[Row]:
@@ -385,7 +381,7 @@ VERBS = (
     JobVerb(
         "drop", "forget a host, or what lies below a URL, with everything kept about it",
         add_options=_drop_options, arguments="HOST|PREFIX", plan=_plan, look=_count, apply=drop,
-        show=show_counts, say=_say, of_one_host=True,
+        show=show_counts, say=_say, of_one_host=True, asks=True,
         about=(
             "URLs pending, done and failed, robots.txt, cookies, clocks and counts go from the\n"
             "store and from its files; the receipt, which stays in the audit log, says how many.\n"

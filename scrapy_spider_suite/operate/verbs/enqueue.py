@@ -36,8 +36,6 @@ from scrapy_spider_suite.operate.verb import (
     Question,
     Row,
     Work,
-    add_act_options,
-    add_caution,
     argument_type,
     show_counts,
     without_port,
@@ -318,8 +316,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--tag", metavar="NAME", type=_tag,
         help="where the seeds come from, unless their lines say it",
     )  # fmt: skip
-    add_caution(parser)
-    add_act_options(parser)
 
 
 def _tag(text: str) -> str:
@@ -334,10 +330,7 @@ def _plan_add(call: Invocation) -> Question:
         f"{source} #tag={options.tag}" if options.tag else source for source in options.sources
     ]
     lines = read_lines(sources, str(call.settings["USER_AGENT"]))
-    return Question(
-        {"first": options.first}, lines, counts=options.dry_run, words=("--dry-run",),
-        by_owner=True,
-    )  # fmt: skip
+    return Question({"first": options.first}, lines, words=("--dry-run",), by_owner=True)
 
 
 def _refetch_options(parser: argparse.ArgumentParser) -> None:
@@ -346,8 +339,6 @@ def _refetch_options(parser: argparse.ArgumentParser) -> None:
         "--first", action="store_true",
         help="before everything else of their hosts, those that are pending too",
     )  # fmt: skip
-    add_caution(parser)
-    add_act_options(parser)
 
 
 def _plan_refetch(call: Invocation) -> Question:
@@ -356,15 +347,12 @@ def _plan_refetch(call: Invocation) -> Question:
     words = ("--dry-run", *(("--first",) if options.first else ()))
     if "://" not in options.source and os.path.isfile(options.source):
         lines = read_lines([options.source], "")
-        return Question(arguments, lines, counts=options.dry_run, words=words)
+        return Question(arguments, lines, words=words)
     if "://" not in options.source and is_file_name(options.source):
         raise ActionError(f"{options.source!r} is no URL, and there is no such file")
     pattern = without_port(options.source)
     parse_pattern(pattern)
-    return Question(
-        {**arguments, "pattern": pattern}, counts=options.dry_run,
-        words=(*words, "--", options.source),
-    )  # fmt: skip
+    return Question({**arguments, "pattern": pattern}, words=(*words, "--", options.source))
 
 
 def _count_refetch(call: Invocation, question: Question) -> Iterator[Row]:
@@ -382,8 +370,6 @@ def _retry_options(parser: argparse.ArgumentParser) -> None:
         "subject", metavar="PATTERN", nargs="?", type=without_port,
         help="of these hosts or URLs only",
     )  # fmt: skip
-    add_caution(parser)
-    add_act_options(parser)
     parser.add_argument(
         "--reason", required=True, metavar="REASON",
         type=argument_type(lambda text: parse_reason(text).value),
@@ -397,7 +383,7 @@ def _plan_retry(call: Invocation) -> Question:
     if options.subject is not None:
         parse_pattern(options.subject)
         arguments["subject"] = options.subject
-    return Question(arguments, counts=options.dry_run)
+    return Question(arguments)
 
 
 def _count_retry(call: Invocation, question: Question) -> Iterator[Row]:

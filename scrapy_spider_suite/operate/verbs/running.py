@@ -16,7 +16,6 @@ from scrapy_spider_suite.operate.verb import (
     JobVerb,
     Question,
     Result,
-    add_act_options,
 )
 
 
@@ -62,7 +61,6 @@ def _set_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="ask whether it could be, and change nothing"
     )
-    add_act_options(parser)
 
 
 def _plan_set(call: Invocation) -> Question:
@@ -80,7 +78,7 @@ def drain(target: JobTarget, action: Action) -> Result:
 
 VERBS = (
     JobVerb(
-        "pause", "send nothing more until `resume`", add_options=add_act_options,
+        "pause", "send nothing more until `resume`",
         plan=lambda call: Question(future_job="the crawl that begins a job there waits"),
         apply=pause, urgent=True, stands="pause",
         about=(
@@ -93,7 +91,7 @@ VERBS = (
     # It stands until the next pause: an agent that was removed, and comes back, has the pause in
     # its job.
     JobVerb(
-        "resume", "continue a paused crawl", add_options=add_act_options,
+        "resume", "continue a paused crawl",
         plan=lambda call: Question(future_job="the crawl that begins a job there goes on"),
         apply=resume, urgent=True, stands="pause",
         examples=("resume -j crawls/news",), exits=ACT_EXITS,

@@ -27,7 +27,6 @@ from scrapy_spider_suite.operate.verb import (
     Invocation,
     JobVerb,
     Work,
-    add_act_options,
     display_text,
 )
 from scrapy_spider_suite.store.job_directory import FOLDER, check_target, copy_job
@@ -83,7 +82,6 @@ def _snapshot_options(parser: argparse.ArgumentParser) -> None:
         "--dry-run", action="store_true",
         help="only check DIR, and count what the copy would hold",
     )  # fmt: skip
-    add_act_options(parser)
 
 
 def _copied_store(call: Invocation, folder: Path, ask_job: AskJob) -> Path:
