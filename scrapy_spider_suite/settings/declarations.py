@@ -33,19 +33,16 @@ FREE, FROM_NOW_ON, FIXED = SettingKind.FREE, SettingKind.FROM_NOW_ON, SettingKin
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A default that follows from other settings.
+    """A default that follows from other settings; *words* name them for the documentation.
 
-    Attributes:
-        words: its source, for the documentation.
-        rule: returns it, from Scrapy's settings and from the suite's settings that were set.
+    *rule* returns it from Scrapy's settings and the suite's settings that were set.
     """
 
     words: str
     rule: Callable[[ProjectSettings, Mapping[str, Any]], object]
 
 
-@dataclass(frozen=True, slots=True)
-class SettingGroup:
+class SettingGroup(NamedTuple):
     """A group of settings, and the page of the documentation that explains most of them."""
 
     title: str
@@ -152,8 +149,7 @@ def read_given(
 ) -> dict[str, Any]:
     """Parse every ``SUITE_`` entry of *raw* that is not None; return values by field name.
 
-    Raises:
-        SettingsError: a value is not allowed, or a name is unknown, or is one of `FORMER_NAMES`.
+    Raises `SettingsError` for a bad value, and for an unknown or former name.
     """
     known = {setting_name(name): name for name in declarations}
     given: dict[str, Any] = {}
@@ -166,17 +162,14 @@ def read_given(
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
             raise SettingsError(f"{key} is not a setting of the suite; did you mean {near}?")
         if raw[key] is not None:
-            given[known[key]] = _parse(key, declarations[known[key]].type, raw[key])
+            type_ = declarations[known[key]].type
+            try:
+                given[known[key]] = type_.parse(raw[key])
+            except ValueDetailError as error:
+                raise SettingsError(f"{key}: {error}") from None
+            except (ValueError, OverflowError):
+                raise SettingsError.of(key, raw[key], type_.allowed) from None
     return given
-
-
-def _parse(key: str, type_: ValueType, raw: object) -> object:
-    try:
-        return type_.parse(raw)
-    except ValueDetailError as error:
-        raise SettingsError(f"{key}: {error}") from None
-    except (ValueError, OverflowError):
-        raise SettingsError.of(key, raw, type_.allowed) from None
 
 
 def plain_value(value: object) -> object:

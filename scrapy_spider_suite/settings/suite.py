@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -72,8 +73,7 @@ class SuiteSettings(SettingsTable):
     ) -> SuiteSettings:
         """Read and check all settings for a crawl of *spidercls*, a spider class or spider.
 
-        Raises:
-            SettingsError: a value is not allowed, or a ``SUITE_`` name is unknown; in one line.
+        Raises `SettingsError`, in one line.
         """
         given = read_given(DECLARATIONS, settings)
         project = ProjectSettings.from_settings(settings, spidercls)
@@ -86,10 +86,19 @@ class SuiteSettings(SettingsTable):
         return result
 
     def check(self, *, spider_known: bool) -> None:
-        """Raise `SettingsError` for the first of `CONTRADICTIONS` that these settings have."""
-        for each in CONTRADICTIONS:
-            if (spider_known or not each.of_crawl) and each.holds(self):
-                raise each.error(self)
+        """Raise `SettingsError` for values that are each allowed and make no sense together.
+
+        A spider may set the other value of some: these are refused once the spider is known, and
+        not to commands that start no crawl.
+        """
+        found = chain(_order_contradictions(self), _agent_contradictions(self))
+        if spider_known:
+            found = chain(found, _pack_contradictions(self))
+        for field, expected in found:
+            name, value = setting_name(field), plain_value(getattr(self, field))
+            if expected.startswith("needs "):
+                raise SettingsError(f"{name} = {value!r} {expected}")
+            raise SettingsError.of(name, value, expected)
 
     def defaults(self) -> SuiteSettings:
         """Return the settings of a crawl in this profile that sets none of them."""
@@ -114,7 +123,7 @@ class SuiteSettings(SettingsTable):
         return result
 
     def as_stored(self) -> dict[str, object]:
-        """Return the settings as plain values, to be kept with the job and compared by `diff`."""
+        """Return the settings as plain values, which a job keeps and `diff` compares."""
         return {name: plain_value(getattr(self, name)) for name in DECLARATIONS}
 
     def diff(self, stored: Mapping[str, object]) -> list[SettingChange]:
@@ -157,114 +166,65 @@ DECLARATIONS: Mapping[str, SettingDeclaration] = {
 """Every setting's declaration, by its name without the prefix, in lower case."""
 
 
-@dataclass(frozen=True)
-class Contradiction:
-    """Values that are each allowed and make no sense together.
-
-    Attributes:
-        setting: the field whose value is refused.
-        expected: the allowed value, or ``needs …``; may name fields, as in ``{s.phases}``.
-        of_crawl: checked once the spider is known, which may set the other value. Commands
-            that start no crawl are not checked.
-    """
-
-    setting: str
-    holds: Callable[[SuiteSettings], bool]
-    expected: str
-    of_crawl: bool = False
-
-    def error(self, settings: SuiteSettings) -> SettingsError:
-        """Return the error for *settings*: one line that names the setting and what it needs."""
-        name, value = setting_name(self.setting), plain_value(getattr(settings, self.setting))
-        expected = self.expected.format(s=settings)
-        if expected.startswith("needs "):
-            return SettingsError(f"{name} = {value!r} {expected}")
-        return SettingsError.of(name, value, expected)
+_Contradictions = Iterator[tuple[str, str]]
+"""A field whose value is refused, and the allowed values or ``needs …``."""
 
 
-CONTRADICTIONS = (
-    Contradiction(
-        "follow",
-        lambda s: s.follow and s.profile == "spider", "SUITE_PROFILE to be 'auto' or 'broad'",
-    ),
-    Contradiction(
-        "ip_concurrency",
-        lambda s: s.ip_delay > 0 and not s.ip_concurrency, "1 or more while SUITE_IP_DELAY is set",
-    ),
-    Contradiction(
-        "score", lambda s: s.order == "best-first" and not s.score,
-        "an import path or a file with SUITE_ORDER = 'best-first'",
-    ),
-    Contradiction(
-        "score", lambda s: s.order != "best-first" and bool(s.score),
-        "'' but for SUITE_ORDER = 'best-first'",
-    ),
-    Contradiction(  # the leaves of a trie stand in no other order
-        "order", lambda s: s.window == "leaf" and s.order != "bottom-up",
-        "'bottom-up' with SUITE_WINDOW = 'leaf'",
-    ),
-    Contradiction(
-        "revisit_least", lambda s: s.revisit_least > s.revisit_most,
-        "at most SUITE_REVISIT_MOST, which is {s.revisit_most:g}",
-    ),
-    Contradiction(
-        "index", lambda s: s.index and s.packs_dir is None, "needs SUITE_PACKS_DIR", of_crawl=True,
-    ),
-    Contradiction(  # a pack might be gone before it is read
-        "index", lambda s: s.index and bool(s.packs_upload) and not s.packs_keep,
-        "False with SUITE_PACKS_KEEP = False",
-    ),
-    Contradiction(
-        "phase_guard", lambda s: s.phase_guard >= s.phase_seconds,
-        "less than SUITE_PHASE_SECONDS, which is {s.phase_seconds:g}",
-    ),
-    Contradiction(  # the crawl would end while hosts wait for their phase
-        "max_wait", lambda s: s.phases > 1 and 0 < s.max_wait < s.phases * s.phase_seconds,
-        "0, or {s.phases} SUITE_PHASES of {s.phase_seconds:g} s at the least",
-    ),
-    Contradiction(  # a fingerprint says in which slot its host is, and no more
-        "seen_store",
-        lambda s: s.cluster != "" and s.seen_store == "sieve" and s.assignment != "ring",
-        "'trie' or 'plain' with SUITE_CLUSTER and SUITE_ASSIGNMENT = {s.assignment!r}",
-    ),
-    Contradiction(
-        "cluster", lambda s: s.cluster == "peers" and s.redis_url is None, "needs SUITE_REDIS_URL",
-    ),
-    Contradiction(
-        "cluster",
-        lambda s: s.cluster == "lan" and not (s.agents and s.cluster_key and s.agent_name),
-        "needs SUITE_AGENTS, SUITE_AGENT_NAME and SUITE_CLUSTER_KEY",
-    ),
-    Contradiction(  # nobody could keep the delay of an address that has hosts of two agents
-        "ip_concurrency",
-        lambda s: s.cluster == "lan" and s.rate_ledger is None and s.ip_concurrency > 0,
-        "0, and SUITE_IP_DELAY = 0, or SUITE_RATE_LEDGER, with SUITE_CLUSTER = 'lan'",
-    ),
-    Contradiction(
-        "backoff_base", lambda s: s.backoff_base > s.backoff_max,
-        "at most SUITE_BACKOFF_MAX, which is {s.backoff_max:g}",
-    ),
-    Contradiction(
-        "read_links", lambda s: s.read_links != "eager" and s.profile == "spider",
-        "'eager' in the spider profile, whose spiders read links themselves", of_crawl=True,
-    ),
-    Contradiction(
-        "read_links",
-        lambda s: s.read_links != "eager" and s.packs_dir is None, "needs SUITE_PACKS_DIR",
-        of_crawl=True,
-    ),
-    Contradiction(
-        "read_links",
-        lambda s: s.read_links != "eager" and bool(s.packs_upload) and not s.packs_keep,
-        "'eager' with SUITE_PACKS_KEEP = False: links are read out of packs that are here",
-    ),
-    Contradiction(  # `scrapy packs upload` has packs of other crawls
-        "packs_upload",
-        lambda s: bool(s.packs_upload) and s.packs_dir is None, "needs SUITE_PACKS_DIR",
-        of_crawl=True,
-    ),
-)  # fmt: skip
-"""All contradictions, in the order in which they are refused."""
+def _order_contradictions(s: SuiteSettings) -> _Contradictions:
+    if s.follow and s.profile == "spider":
+        yield "follow", "SUITE_PROFILE to be 'auto' or 'broad'"
+    if s.ip_delay > 0 and not s.ip_concurrency:
+        yield "ip_concurrency", "1 or more while SUITE_IP_DELAY is set"
+    if s.order == "best-first" and not s.score:
+        yield "score", "an import path or a file with SUITE_ORDER = 'best-first'"
+    if s.order != "best-first" and s.score:
+        yield "score", "'' but for SUITE_ORDER = 'best-first'"
+    if s.window == "leaf" and s.order != "bottom-up":
+        yield "order", "'bottom-up' with SUITE_WINDOW = 'leaf'"
+    if s.revisit_least > s.revisit_most:
+        yield "revisit_least", f"at most SUITE_REVISIT_MOST, which is {s.revisit_most:g}"
+    if s.phase_guard >= s.phase_seconds:
+        yield "phase_guard", f"less than SUITE_PHASE_SECONDS, which is {s.phase_seconds:g}"
+    if s.phases > 1 and 0 < s.max_wait < s.phases * s.phase_seconds:
+        # The crawl would end while hosts wait for their phase.
+        least = f"{s.phases} SUITE_PHASES of {s.phase_seconds:g} s"
+        yield "max_wait", f"0, or {least} at the least"
+    if s.backoff_base > s.backoff_max:
+        yield "backoff_base", f"at most SUITE_BACKOFF_MAX, which is {s.backoff_max:g}"
+    # Index and links are read out of packs, which must stay here.
+    if s.index and s.packs_upload and not s.packs_keep:
+        yield "index", "False with SUITE_PACKS_KEEP = False"
+    if s.read_links != "eager" and s.packs_upload and not s.packs_keep:
+        here = "links are read out of packs that are here"
+        yield "read_links", f"'eager' with SUITE_PACKS_KEEP = False: {here}"
+
+
+def _agent_contradictions(s: SuiteSettings) -> _Contradictions:
+    if s.cluster and s.seen_store == "sieve" and s.assignment != "ring":
+        # A fingerprint has the slot of its host, and nothing else of the URL.
+        others = f"SUITE_CLUSTER and SUITE_ASSIGNMENT = {s.assignment!r}"
+        yield "seen_store", f"'trie' or 'plain' with {others}"
+    if s.cluster == "peers" and s.redis_url is None:
+        yield "cluster", "needs SUITE_REDIS_URL"
+    if s.cluster == "lan" and not (s.agents and s.cluster_key and s.agent_name):
+        yield "cluster", "needs SUITE_AGENTS, SUITE_AGENT_NAME and SUITE_CLUSTER_KEY"
+    if s.cluster == "lan" and s.rate_ledger is None and s.ip_concurrency > 0:
+        # Nobody could keep the delay of an address that has hosts of two agents.
+        instead = "0, and SUITE_IP_DELAY = 0, or SUITE_RATE_LEDGER"
+        yield "ip_concurrency", f"{instead}, with SUITE_CLUSTER = 'lan'"
+
+
+def _pack_contradictions(s: SuiteSettings) -> _Contradictions:
+    if s.read_links != "eager" and s.profile == "spider":
+        yield "read_links", "'eager' in the spider profile, whose spiders read links themselves"
+    if s.packs_dir is None:
+        if s.read_links != "eager":
+            yield "read_links", "needs SUITE_PACKS_DIR"
+        if s.index:
+            yield "index", "needs SUITE_PACKS_DIR"
+        if s.packs_upload:
+            yield "packs_upload", "needs SUITE_PACKS_DIR"
+
 
 _cache: WeakKeyDictionary[Crawler, SuiteSettings] = WeakKeyDictionary()
 
@@ -272,8 +232,7 @@ _cache: WeakKeyDictionary[Crawler, SuiteSettings] = WeakKeyDictionary()
 def suite_settings(crawler: Crawler) -> SuiteSettings:
     """Return the settings of *crawler*'s crawl, read once as soon as they can no longer change.
 
-    Raises:
-        SettingsError: as :meth:`SuiteSettings.from_settings`.
+    Raises `SettingsError`.
     """
     if crawler not in _cache:
         spider = crawler.spider or crawler.spidercls
@@ -303,17 +262,12 @@ def replace_settings(crawler: Crawler, settings: SuiteSettings) -> None:
 
 
 def suite_enabled(settings: BaseSettings) -> bool:
-    """Return whether the add-on is to do anything; reads ``SUITE_ENABLED`` alone.
-
-    Raises:
-        SettingsError: its value is not allowed.
-    """
+    """Return ``SUITE_ENABLED``; reads no other setting. Raises `SettingsError`."""
     name = setting_name("enabled")
     return bool(read_given(DECLARATIONS, {name: settings[name]}).get("enabled", True))
 
 
 def _profile(given: Mapping[str, Any], spidercls: type[Spider] | Spider | None) -> Profile:
-    """Resolve ``auto``: a spider class says by its ``suite_profile`` what it is made for."""
     broad = getattr(spidercls, "suite_profile", None) == "broad"
     asked = given.get("profile", "auto")
     if asked == "spider" and broad:
