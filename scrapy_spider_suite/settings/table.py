@@ -102,8 +102,7 @@ class SettingsTable:
     )
     seeds: tuple[str, ...] = setting(
         START, v.texts, (), FREE,
-        "URLs and host names to begin with, files of them, and @URLs of such files. A spider's "
-        "start() adds to these seeds.",
+        "URLs, host names, files of them, and @URLs of such files. A spider's start() adds more.",
         page="seeds.md",
     )
     sitemaps: Literal["off", "robots", "all"] = setting(
@@ -126,8 +125,7 @@ class SettingsTable:
     )
     from_header: bool = setting(
         START, v.boolean, False, FREE,
-        "Send an e-mail address as the From header of all requests: the address in "
-        "SUITE_OPERATOR, or else in USER_AGENT.",
+        "Send the e-mail address in SUITE_OPERATOR, or else in USER_AGENT, as the From header.",
         broad=True, page="politeness.md",
     )
 
@@ -162,8 +160,7 @@ class SettingsTable:
     )
     requests_per_visit: int = setting(
         POLITENESS, v.integer(1, 20, "requests"), 1, FREE,
-        "Most requests to a host in one visit, one after the other without a pause. For servers "
-        "of your own.",
+        "Most requests to a host in one visit, without a pause. For servers of your own.",
         live=True,
     )
     overrides: Path | None = setting(
@@ -201,8 +198,7 @@ class SettingsTable:
     )
     retry_failed_after: float = setting(
         FAILURES, v.duration(), 0.0, FROM_NOW_ON,
-        "Try a failed URL anew if a link leads to it at least this long after the failure; 0 "
-        "never does.",
+        "Try a failed URL anew if a link leads to it this long after the failure; 0 never does.",
         live=True, page="broad-crawls.md",
     )
     retry_failed: tuple[str, ...] = setting(
@@ -236,20 +232,17 @@ class SettingsTable:
     )
     max_pages: int = setting(
         BUDGETS, v.integer(0, unit="pages"), 0, FREE,
-        "Close the crawl with the reason 'max_pages' when the job has this many pages; 0 is no "
-        "limit.",
+        "Close the crawl ('max_pages') when the job has this many pages; 0 is no limit.",
         live=True, page="broad-crawls.md",
     )
     max_bytes: int = setting(
         BUDGETS, v.size(), 0, FREE,
-        "Close the crawl with the reason 'max_bytes' when the job has received this much; 0 is no "
-        "limit.",
+        "Close the crawl ('max_bytes') when the job has received this much; 0 is no limit.",
         live=True, page="broad-crawls.md",
     )
     max_time: float = setting(
         BUDGETS, v.duration(), 0.0, FREE,
-        "Close the crawl with the reason 'max_time' when all runs of the job together have lasted "
-        "this long; 0 is no limit.",
+        "Close the crawl ('max_time') when all runs of the job last this long; 0 is no limit.",
         live=True, page="broad-crawls.md",
     )
     max_bandwidth: int = setting(
@@ -259,16 +252,14 @@ class SettingsTable:
     )
     body_max: int = setting(
         BUDGETS, v.size(), 0, FROM_NOW_ON,
-        "Bytes of a page's body after which reading stops; the page is flagged 'truncated'. 0 "
-        "reads the whole body.",
+        "Most bytes of a body that are read; a longer page is flagged 'truncated'. 0 reads all.",
         live=True, page="broad-crawls.md",
     )
     max_wait: float = setting(
         # Of the default back-off, more than the 1,280 s before the tenth attempt, after which a
         # host that never answers is given up, and less than the 2,560 s after it.
         BUDGETS, v.duration(), 1800.0, FREE,
-        "Close the crawl with the reason 'waiting' when all hosts that are left must wait longer "
-        "than this; 0 waits for ever.",
+        "Close the crawl ('waiting') when all hosts must wait longer than this; 0 never does.",
         live=True,
     )
     when_done: Literal["finish", "wait"] = setting(
@@ -307,14 +298,12 @@ class SettingsTable:
     )
     fetch_filter: str = setting(
         FILTERS, v.filter_for("fetch"), "", FROM_NOW_ON,
-        "Which pages may be fetched, checked just before the request; other pages fail "
-        "('filtered').",
+        "Which pages may be fetched, checked before the request; others fail ('filtered').",
         live=True,
     )
     parse_filter: str = setting(
         FILTERS, v.filter_for("parse"), "", FROM_NOW_ON,
-        "Which answers go to their callbacks and have their links followed; other answers are "
-        "done.",
+        "Which answers go to callbacks and have their links followed; other answers are done.",
         live=True,
     )
     follow_filter: str = setting(
@@ -329,8 +318,7 @@ class SettingsTable:
     )
     countries: Path | None = setting(
         FILTERS, v.file, None, FREE,
-        "A file with the countries of addresses, for filters: lines of 'network,country' or "
-        "'first,last,country'.",
+        "Countries of addresses, for filters: a file of 'network,country' or 'first,last,country'.",
     )
     media_types: tuple[str, ...] = setting(
         FILTERS, v.media_types, (), FROM_NOW_ON,
@@ -352,8 +340,7 @@ class SettingsTable:
     )
     url_rules: tuple[str, ...] = setting(
         URLS, v.url_rules, (), FIXED,
-        "Broad profile: exceptions from SUITE_NORMAL_FORM and SUITE_DROP_PARAMETERS by host and "
-        ".domain, a rule a line.",
+        "Broad profile: rules of SUITE_NORMAL_FORM and SUITE_DROP_PARAMETERS by host and .domain.",
         page="normal-form.md",
     )
     normalizer: str = setting(
@@ -415,8 +402,7 @@ class SettingsTable:
     )
     phases: int = setting(
         ORDER, v.integer(1, 10_000, "phases"), 1, FROM_NOW_ON,
-        "Number of parts of the hosts. In each phase one part is visited; the others wait on "
-        "disk.",
+        "Number of parts of the hosts. Each phase visits one part; the others wait on disk.",
     )
     phase_seconds: float = setting(
         ORDER, v.duration(1.0), 300.0, FROM_NOW_ON,
@@ -424,8 +410,7 @@ class SettingsTable:
     )
     phase_guard: float = setting(
         ORDER, v.duration(), 0.0, FROM_NOW_ON,
-        "The last seconds of a phase, in which no visit begins, so that requests in progress can "
-        "end.",
+        "The last seconds of a phase, in which no visit begins and requests in progress end.",
     )
     revisit: Literal["off", "fixed", "adaptive"] = setting(
         ORDER, v.choice("off", "fixed", "adaptive"), "off", FROM_NOW_ON,
@@ -465,8 +450,7 @@ class SettingsTable:
     )
     sieve_bits: Literal["64", "128"] = setting(
         JOB, v.choice("64", "128"), "128", FIXED,
-        "Bits of a fingerprint in a sieve. 64 takes less room on disk; with 128 there is less "
-        "risk that two URLs count as one.",
+        "Bits of a fingerprint in a sieve. More bits take more room; fewer URLs count as one.",
         page="seen.md",
     )
     commit_survives: Literal["process", "power"] = setting(
@@ -514,8 +498,7 @@ class SettingsTable:
     # What is kept
     packs_dir: Path | None = setting(
         KEPT, v.folder, None, FREE,
-        "A folder for packs: every answer as WARC records, with robots.txt, redirects and errors. "
-        "Empty keeps none.",
+        "A folder for packs: WARC records of all answers, with robots.txt. Empty keeps none.",
     )
     packs_format: Literal["lzo", "gz", "zst"] = setting(
         KEPT, v.choice("lzo", "gz", "zst"), "lzo", FREE,
@@ -532,8 +515,7 @@ class SettingsTable:
     )
     packs_upload: str = setting(
         KEPT, v.remote_folder, "", FREE,
-        "Where closed packs are uploaded to, as fsspec writes it, such as 's3://bucket/folder'. "
-        "Empty uploads none.",
+        "A place for closed packs, as fsspec writes it: 's3://bucket/folder'. Empty uploads none.",
     )
     packs_keep: bool = setting(
         KEPT, v.boolean, True, FREE,
@@ -541,8 +523,7 @@ class SettingsTable:
     )
     index: bool = setting(
         KEPT, v.boolean, False, FREE,
-        "Let a process beside the crawl index the texts of the pages in SUITE_PACKS_DIR, for "
-        "`scrapy packs search`.",
+        "Index the texts of packed pages for `scrapy packs search`, in a process of its own.",
         page="search.md",
     )
     read_links: Literal["eager", "on-demand"] = setting(
@@ -565,14 +546,12 @@ class SettingsTable:
     )
     link_stats: tuple[str, ...] = setting(
         KEPT, v.choices(*LINK_TABLES), (), FROM_NOW_ON,
-        "Which statistics of links are kept of pages that are done. They are rows of the job, "
-        "exact after kills.",
+        "Statistics of the links of pages that are done. The job keeps them, exact after kills.",
         page="links.md",
     )
     fetch_log: bool | Path = setting(
         KEPT, v.switch_or_folder, True, FREE,
-        "Where the fetch log is kept. True: in the job directory, if there is one. False: "
-        "nowhere.",
+        "Where the fetch log is kept. True: in the job directory, if there is one. False: nowhere.",
         page="evidence.md",
     )
     fetch_log_max: int = setting(
@@ -582,8 +561,7 @@ class SettingsTable:
     )
     quiet_log: bool = setting(
         KEPT, v.boolean, False, FREE,
-        "Fold repeated log lines and tracebacks of the engine into counts, and leave out "
-        "tracebacks of network errors.",
+        "Count repeated log lines and tracebacks; leave out tracebacks of network errors.",
         broad=True, live=True, page="running.md",
     )
 
@@ -606,8 +584,7 @@ class SettingsTable:
     )
     agent_grace: float | None = setting(
         AGENTS, v.grace_period, 900.0, FIXED,
-        "How long the hosts of a lost agent wait for it before other agents get them, or "
-        "'forever'. All agents have the same.",
+        "How long hosts wait for a lost agent, or 'forever'. All agents have the same value.",
     )
     agent_weight: float = setting(
         AGENTS, v.number(0.1, 10.0), 1.0, FREE,
@@ -634,8 +611,7 @@ class SettingsTable:
     )
     handover_dir: Path | None = setting(
         AGENTS, v.folder, None, FREE,
-        "A folder that all agents share, through which hosts are handed over. Empty: over TCP, to "
-        "SUITE_AGENT_ADDRESS.",
+        "A shared folder, through which hosts are handed over. Empty: TCP, to SUITE_AGENT_ADDRESS.",
     )
     handover_rate: int = setting(
         AGENTS, v.size(), 16 << 20, FREE,
