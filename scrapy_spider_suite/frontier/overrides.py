@@ -80,7 +80,7 @@ class Override:
 
     delay: float | None = None
     concurrency: int | None = None
-    burst: int | None = None
+    requests_per_visit: int | None = None
     max_pages: int | None = None
     robots: bool | None = None
     user_agent: str | None = None
@@ -142,7 +142,7 @@ def _words(text: str) -> str:
 _FIELDS: dict[str, tuple[Callable[[str], Any], str]] = {
     "delay": (_seconds, "a number of seconds, 0 or more"),
     "concurrency": (_whole(1, 1000), "a whole number from 1 to 1000"),
-    "burst": (_whole(1, 20), "a whole number from 1 to 20"),
+    "requests_per_visit": (_whole(1, 20), "a whole number from 1 to 20"),
     "max_pages": (_whole(0, 2**31 - 1), "a whole number, 0 for no limit"),
     "robots": (_one_of(obey=True, ignore=False), "obey or ignore"),
     "user_agent": (_text, "printable ASCII characters, quoted if there are spaces"),
@@ -181,8 +181,8 @@ class Overrides:
     def _add(self, subject: HostPattern, override: Override, where: str) -> None:
         if subject.kind is PatternKind.PREFIX:
             raise ValueError(f"{str(subject)!r} is no host, .domain or address range")
-        if subject.kind is PatternKind.RANGE and override.burst is not None:
-            raise ValueError("burst belongs to hosts, not to address ranges")
+        if subject.kind is PatternKind.RANGE and override.requests_per_visit is not None:
+            raise ValueError("requests_per_visit belongs to hosts, not to address ranges")
         earlier = self._lines.get(subject)
         if earlier is not None:
             number = earlier.rule.source.rpartition(" ")[2]

@@ -162,7 +162,7 @@ class Policy:
             pace = Pace(
                 pace.delay if rule.delay is None else rule.delay,
                 rule.concurrency or pace.concurrency,
-                rule.burst or pace.burst,
+                rule.requests_per_visit or pace.burst,
             )
         return Pace(pace.delay) if self.shared else pace
 

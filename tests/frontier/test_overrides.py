@@ -14,12 +14,12 @@ from scrapy_spider_suite.urls.host_patterns import HostPattern
 
 RULES = """\
 # Our own servers.
-intranet.example.com   delay=0 concurrency=8 burst=20
+intranet.example.com   delay=0 concurrency=8 requests_per_visit=20
 .example.com           delay=1
 
 .slow.example.com      delay=30   # asked us to
 .Example.ORG.          delay=10 max_pages=500
-203.0.113.7            delay=3 burst=5
+203.0.113.7            delay=3 requests_per_visit=5
 [2001:db8::7]          delay=7 max_pages=9
 192.0.2.0/24           delay=2 concurrency=4
 192.0.2.128/25         delay=9
@@ -166,11 +166,11 @@ def test_nothing_is_a_rule() -> None:
         "example.com delay=inf",
         "example.com delay=4s",
         "example.com speed=9",
-        "example.com delay=1 burst=21",
+        "example.com delay=1 requests_per_visit=21",
         "example.com concurrency=0",
         "example.com concurrency=1.5",
         "example.com max_pages=-1",
-        "192.0.2.0/24 burst=2",
+        "192.0.2.0/24 requests_per_visit=2",
         "192.0.2.0/24 reason=none",
         "192.0.2.0/33 delay=1",
         "2001:db8::/129 delay=1",

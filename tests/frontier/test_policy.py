@@ -13,7 +13,7 @@ from scrapy_spider_suite.urls.host_patterns import HostPattern
 
 OVERRIDES = Overrides.parse(
     [
-        "own.example.com delay=0 concurrency=8 burst=20 max_pages=0",
+        "own.example.com delay=0 concurrency=8 requests_per_visit=20 max_pages=0",
         ".example.com delay=9",
         "big.example.net max_pages=7",
         "192.0.2.0/24 delay=0 concurrency=4",

@@ -329,7 +329,7 @@ class Counting(Policy):
 # At random
 
 VALUES = {
-    ".t": ["blocked=yes", "delay=9", "burst=3"],
+    ".t": ["blocked=yes", "delay=9", "requests_per_visit=3"],
     "h1.t": ["blocked=no"],
     "h2.t": ["delay=0"],
     "h3.t": ["hours=2-3", "blocked=yes"],
