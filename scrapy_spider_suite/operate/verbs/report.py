@@ -1,34 +1,250 @@
-"""``scrapy frontier report``: the job as tables, under the names that Heritrix gives them."""
+"""``scrapy frontier report``: the job as tables, under the names that Heritrix gives them.
+
+Rows come from the store, never from the fetch log.
+"""
 
 from __future__ import annotations
 
 import argparse
 import csv
+import heapq
 import sys
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from itertools import islice
+from typing import Final, NamedTuple
 
+from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
+from scrapy_spider_suite.analysis.link_stats import LinkStats, link_report
+from scrapy_spider_suite.crawl.seeds import bad_seed_lines
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.operate import reports
-from scrapy_spider_suite.operate.verb import (
-    Found,
-    Invocation,
-    JobVerb,
-    Question,
-    Row,
-    row_limit,
-)
-from scrapy_spider_suite.store.counters import FetchTotals
+from scrapy_spider_suite.operate.verb import Found, Invocation, JobVerb, Question, Row, row_limit
+from scrapy_spider_suite.store.counters import FetchTotals, Table
 from scrapy_spider_suite.store.job_directory import JobFile
 from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.url_states import seeds
+from scrapy_spider_suite.urls.hosts import registered_domain
+
+_DOMAIN_COLUMNS = ("domain", "hosts", "done", "failed", "pending", "attempts")
+_LINK_COLUMNS = ("pages", "links", "internal", "external", "in_links", "out_hosts", "in_hosts")
+
+
+def _seeds(reader: StoreReader) -> Iterator[Row]:
+    for seed in seeds(reader.store):
+        state = seed.state
+        yield {
+            "seed": seed.url,
+            "state": None if state is None else state.state.value,
+            "reason": state.event.value if state and state.event else None,
+            "status": state.status or None if state else None,
+            "attempts": state.attempts if state else None,
+            "when": state.when or None if state else None,
+            "tag": seed.tag or None,
+        }
+
+
+def _hosts(reader: StoreReader) -> Iterator[Row]:
+    for name, record in reader.hosts():
+        yield {
+            "host": name, "done": record.done, "failed": record.failed, "pending": record.pending,
+            "attempts": record.attempts, "given_up": record.dead or None,
+        }  # fmt: skip
+
+
+def _domains(reader: StoreReader) -> Iterator[Row]:
+    """Hosts added up by registered domain, those with the most URLs done first."""
+    totals: dict[str, list[int]] = {}
+    for name, record in reader.hosts():
+        row = totals.setdefault(registered_domain(name), [0, 0, 0, 0, 0])
+        for at, number in enumerate(
+            (1, record.done, record.failed, record.pending, record.attempts)
+        ):
+            row[at] += number
+    for domain, row in sorted(totals.items(), key=lambda item: (-item[1][1], item[0])):
+        yield dict(zip(_DOMAIN_COLUMNS, (domain, *row), strict=True))
+
+
+def _link_stats(reader: StoreReader) -> LinkStats:
+    return LinkStats(reader.store.kv(LINKS))
+
+
+def _links(reader: StoreReader) -> Iterator[Row]:
+    for name, links in _link_stats(reader).hosts():
+        yield {"host": name, **{column: getattr(links, column) for column in _LINK_COLUMNS}}
+
+
+def _degrees(reader: StoreReader) -> Iterator[Row]:
+    """How often each degree occurs, of pages (``out``, ``external``) and of hosts."""
+    for name, counts in link_report(_link_stats(reader)).degrees.items():
+        for degree, count in sorted(counts.items()):
+            yield {"of": name, "degree": degree, "count": count}
+
+
+def _tally(table: str, column: str) -> ReadRows:
+    def rows(reader: StoreReader) -> Iterator[Row]:
+        found: Table = getattr(FetchTotals.load(reader.store), table)
+        for key, (fetches, size, ms) in sorted(
+            found.items(), key=lambda item: (-item[1][0], item[0])
+        ):
+            mean = round(ms / max(1, fetches))
+            yield {column: key, "fetches": fetches, "bytes": size, "mean_ms": mean}
+
+    return rows
+
+
+def _counts(name: str, *columns: str) -> ReadRows:
+    return lambda reader: (
+        dict(zip(columns, row, strict=True)) for row in _link_stats(reader).table(name)
+    )
+
+
+def _sizes(reader: StoreReader) -> Iterator[Row]:
+    for power, number in _link_stats(reader).table("sizes"):
+        yield {"below": 1 << int(power), "fetches": number}
+
+
+def _crawl(reader: StoreReader) -> Row:
+    """The crawl in figures, over all of its runs."""
+    file = JobFile.read(reader.folder)
+    if file is None:
+        raise JobError(f"{reader.folder.parent} holds no job of scrapy-spider-suite")
+    counters, totals = reader.counters(), FetchTotals.load(reader.store)
+    fetches, size, ms = totals.total()
+    seconds = max(1e-9, counters.seconds)
+    kinds = {f"fetches_{kind}": row[0] for kind, row in sorted(totals.kinds.items())}
+    return {
+        "job": file.id, "spider": file.spider, "begun": round(file.created),
+        "seconds": round(counters.seconds),
+        "done": counters.done, "failed": counters.failed, "pending": counters.pending,
+        "retried": counters.retried, "filtered": counters.filtered,
+        "dead_hosts": counters.dead_hosts,
+        "fetches": fetches, **kinds, "bytes": size, "mean_ms": round(ms / max(1, fetches)),
+        "fetches_per_second": round(fetches / seconds, 2),
+        "kilobytes_per_second": round(size / seconds / 1_000, 2),
+    }  # fmt: skip
+
+
+ReadRows = Callable[[StoreReader], Iterable[Row]]
+
+
+class Report(NamedTuple):
+    """How the rows of one report are read, shown, and added up over agents.
+
+    Attributes:
+        columns: a number is one of URLs unless the name of its column says otherwise.
+        rows: reads all rows of a store; they are never all in memory.
+        keys: rows of agents that agree in these columns are added up; (): none are.
+        order: the columns by which the greatest rows are chosen; (): the first rows are.
+        is_sorted: rows are in that order even without a limit.
+        limit_first: each agent applies the limit to its own rows.
+    """
+
+    columns: tuple[str, ...]
+    rows: ReadRows
+    keys: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    is_sorted: bool = False
+    limit_first: bool = False
+
+
+REPORTS: Final = {
+    "seeds": Report(
+        ("seed", "state", "reason", "status", "attempts", "when", "tag"), _seeds, limit_first=True
+    ),
+    "bad-seeds": Report(
+        ("origin", "line", "text", "why"),
+        lambda reader: map(asdict, bad_seed_lines(reader.store)), limit_first=True,
+    ),
+    "hosts": Report(
+        ("host", "done", "failed", "pending", "attempts", "given_up"), _hosts, ("host",),
+        ("done",), limit_first=True,
+    ),
+    "statuses": Report(
+        ("status", "fetches", "bytes", "mean_ms"), _tally("statuses", "status"), ("status",),
+        ("fetches",), is_sorted=True,
+    ),
+    "types": Report(
+        ("type", "fetches", "bytes", "mean_ms"), _tally("types", "type"), ("type",),
+        ("fetches",), is_sorted=True,
+    ),
+    "domains": Report(_DOMAIN_COLUMNS, _domains, ("domain",), ("done",), is_sorted=True),
+    "links": Report(
+        ("host", *_LINK_COLUMNS), _links, ("host",), ("in_hosts", "in_links"), limit_first=True
+    ),
+    "degrees": Report(("of", "degree", "count"), _degrees, ("of", "degree"), ("count",)),
+    "languages": Report(
+        ("language", "fetches"), _counts("languages", "language", "fetches"), ("language",),
+        ("fetches",),
+    ),
+    "sizes": Report(("below", "fetches"), _sizes, ("below",), ("fetches",)),
+    "anchors": Report(
+        ("word", "times"), _counts("anchors", "word", "times"), ("word",), ("times",)
+    ),
+}  # fmt: skip
+
+
+def _greatest(rows: Iterable[Row], report: Report, limit: int) -> list[Row]:
+    return heapq.nlargest(
+        limit, rows, key=lambda row: tuple(row.get(column) or 0 for column in report.order)
+    )
+
+
+_MEAN = "mean_ms"
+_LEAST, _MOST = ("begun",), ("seconds",)
+_WITHOUT = ("job", "agent")
+
+
+def _rows_of_agents(report: Report, rows: list[Row], limit: int) -> list[Row]:
+    """The rows of several agents, added up; *limit* 0: all."""
+    if report.keys:
+        rows = _by_key(rows, report.keys)
+        if limit or report.is_sorted:
+            rows = _greatest(rows, report, limit or len(rows))
+    return rows[: limit or None]
+
+
+def _by_key(rows: Iterable[Row], keys: tuple[str, ...]) -> list[Row]:
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(str(row.get(key)) for key in keys), []).append(row)
+    return [
+        {**_added(group), **{key: group[0].get(key) for key in keys}} for group in groups.values()
+    ]
+
+
+def _added(rows: list[Row]) -> Row:
+    """Add numbers up, weight means by fetches; keep the first of other values."""
+    found: Row = {}
+    for row in rows:
+        for name, value in row.items():
+            if name in _WITHOUT:
+                continue
+            known = found.get(name)
+            if not isinstance(value, int | float) or not isinstance(known, int | float):
+                found[name] = value if known is None else known
+            elif name in _LEAST:
+                found[name] = min(known, value)
+            elif name in _MOST:
+                found[name] = max(known, value)
+            else:
+                found[name] = round(known + value, 2)
+    if _MEAN in found:
+        fetches = max(1, found.get("fetches") or 0)
+        spent = sum((row.get(_MEAN) or 0) * (row.get("fetches") or 0) for row in rows)
+        found[_MEAN] = round(spent / fetches)
+    return found
+
 
 _OTHER_NAMES = {"responsecode": "statuses", "mimetype": "types", "crawl-summary": "crawl"}
 """Heritrix's names -> ours, where they differ."""
-NAMES = ("crawl", *reports.REPORTS, *_OTHER_NAMES)
+NAMES = ("crawl", *REPORTS, *_OTHER_NAMES)
 
 
-def _report_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", choices=NAMES, help=", ".join(NAMES))
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "name", metavar="NAME", type=lambda name: _OTHER_NAMES.get(name, name),
+        choices=("crawl", *REPORTS), help=", ".join(NAMES),
+    )  # fmt: skip
     parser.add_argument("--csv", action="store_true", help="print CSV with a line of names")
     parser.add_argument(
         "--limit", type=row_limit, default=0, metavar="N",
@@ -38,51 +254,43 @@ def _report_options(parser: argparse.ArgumentParser) -> None:
 
 def _plan(call: Invocation) -> Question:
     name, limit = call.options.name, call.options.limit
-    report = reports.REPORTS.get(_own_name(name))
     # Agents send all rows that are added up: the sum is cut.
-    cut = limit and (report is None or report.limit_first)
+    cut = limit and (name == "crawl" or REPORTS[name].limit_first)
     return Question(words=(name, "--limit", str(limit)) if cut else (name,))
 
 
 def _look(call: Invocation, question: Question) -> Iterator[Row]:
-    name, folder = _own_name(call.options.name), call.folder()
-    with StoreReader(folder) as reader:
+    name, limit = call.options.name, call.options.limit
+    with StoreReader(call.folder()) as reader:
         if name == "crawl":
-            yield _crawl(reader, folder)
+            yield _crawl(reader)
+            return
+        rows = REPORTS[name].rows(reader)
+        if limit and REPORTS[name].order:
+            yield from _greatest(rows, REPORTS[name], limit)
         else:
-            yield from reports.read_rows(name, reader, call.options.limit)
+            yield from islice(rows, limit or None)
 
 
 def _show(call: Invocation, found: Found) -> int:
-    name, options = _own_name(call.options.name), call.options
+    options = call.options
     rows: Iterable[Row] = (row for each in found.by_agent.values() for row in each)
-    if name == "crawl":
-        [facts] = [reports.crawl_of_agents(list(rows))] if not found.one_job else rows
+    if options.name == "crawl":
+        all_rows = list(rows)
+        facts = all_rows[0] if found.one_job else {"agents": len(all_rows), **_added(all_rows)}
         if options.csv:
             _print_csv([facts], tuple(facts))
         else:
             call.facts(facts)
         return 0
+    report = REPORTS[options.name]
     if not found.one_job:
-        rows = reports.rows_of_agents(name, list(rows), options.limit)
-    columns = reports.REPORTS[name].columns
+        rows = _rows_of_agents(report, list(rows), options.limit)
     if options.csv and not call.json:
-        _print_csv(rows, columns)
+        _print_csv(rows, report.columns)
     else:
-        call.table(rows, columns)
+        call.table(rows, report.columns)
     return 0
-
-
-def _crawl(reader: StoreReader, folder: Path) -> Row:
-    file = JobFile.read(folder)
-    if file is None:
-        raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
-    begun: Row = {"job": file.id, "spider": file.spider, "begun": round(file.created)}
-    return begun | reports.crawl_facts(reader.counters(), FetchTotals.load(reader.store))
-
-
-def _own_name(name: str) -> str:
-    return _OTHER_NAMES.get(name, name)
 
 
 def _print_csv(rows: Iterable[Row], columns: tuple[str, ...]) -> None:
@@ -94,7 +302,7 @@ def _print_csv(rows: Iterable[Row], columns: tuple[str, ...]) -> None:
 VERBS = (
     JobVerb(
         "report", "the job as a table: crawl, seeds, hosts, statuses, types, domains, links",
-        add_options=_report_options, arguments="NAME", plan=_plan, look=_look, show=_show,
+        add_options=_options, arguments="NAME", plan=_plan, look=_look, show=_show,
         about=(
             "Heritrix's names work too: responsecode is statuses, mimetype is types, and\n"
             "crawl-summary is crawl. All are over the whole life of the job, and come from its\n"
