@@ -100,8 +100,7 @@ class ProjectSettings:
     ) -> ProjectSettings:
         """Read them for a crawl of *spidercls*, a spider class or spider.
 
-        Raises:
-            SettingsError: Scrapy could not use a value either; in one line.
+        Raises `SettingsError` for a value that Scrapy could not use either.
         """
 
         def read(name: str, type_: v.ValueType) -> Any:
@@ -130,10 +129,7 @@ class ProjectSettings:
         )
 
     def with_value(self, name: str, raw: object) -> ProjectSettings:
-        """Return these with another value for *name*, one of `LIVE_SCRAPY_SETTINGS`.
-
-        Raises `SettingsError`.
-        """
+        """Return these with another value for a live setting. Raises `SettingsError`."""
         return replace(self, **{name.lower(): parse_value(name, LIVE_SCRAPY_SETTINGS[name], raw)})
 
 

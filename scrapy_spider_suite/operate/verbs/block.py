@@ -181,10 +181,9 @@ VERBS = (
         ],
         apply=block, show=show_counts, urgent=True, stands="block", asks=True,
         about=(
-            "In force within a second in a running crawl, for robots.txt, media and redirects\n"
-            "too; what is under way is fetched to its end. What is pending there waits. A block\n"
-            "is kept in the job. .example.com is example.com and all that is below it. A host is\n"
-            "blocked on all its ports."
+            "Holds within a second in a running crawl, for robots.txt, media and redirects too.\n"
+            "Requests in progress run to their end; pending URLs wait. The job keeps the block.\n"
+            ".example.com is example.com and all hosts below it, on all ports."
         ),
         examples=(
             'block example.com --for 7d --why "complaint of 3 May" -j crawls/news',

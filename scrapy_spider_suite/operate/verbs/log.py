@@ -215,10 +215,9 @@ VERBS = (
         arguments="HOST|URL", look=_read_log, show=_show_log, of_one_host=True,
         about=(
             "Prints lines of the fetch log, the oldest first: robots.txt, media, redirects and\n"
-            "failed fetches too. The target is a host, .domain (with all below it), an address\n"
-            "or a URL. The fields are\n\n"
-            f"  {' '.join(FIELDS)}\n\n"
-            "see docs/evidence.md. What a running crawl has fetched is there a second later."
+            "failed fetches too; those of a running crawl a second later. The target is a host, a\n"
+            ".domain, an address or a URL. docs/evidence.md explains the fields:\n\n"
+            f"  {' '.join(FIELDS)}"
         ),
         examples=(
             "log example.com -j crawls/news",
@@ -237,10 +236,9 @@ VERBS = (
         "manifest", "all of a crawl that is to be cited: versions, settings, filters, seeds, runs",
         look=lambda call, question: [read_manifest(call.folder())], show=_show_manifest,
         about=(
-            "--json has the whole: each run with its agent, versions and counts, the settings and\n"
-            "the text of every filter with the moment from which on they held, digests of the\n"
-            "seeds, and the audit log. Of several agents, each has a job with a manifest. A run\n"
-            "without an end was killed, or goes on."
+            "--json has everything: each run with its agent, versions and counts, the settings\n"
+            "and filters with the times since when they held, digests of the seeds, and the audit\n"
+            "log. Each agent has its manifest. A run without an end was killed, or goes on."
         ),
         examples=("manifest -j crawls/news", "manifest --json -j crawls/news"),
     ),

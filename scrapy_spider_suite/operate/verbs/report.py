@@ -305,10 +305,10 @@ VERBS = (
         add_options=_options, arguments="NAME", plan=_plan, look=_look, show=_show,
         about=(
             "Heritrix's names work too: responsecode is statuses, mimetype is types, and\n"
-            "crawl-summary is crawl. All are over the whole life of the job, and come from its\n"
-            "store: statuses, types and crawl count fetches, robots.txt and media among them; the\n"
-            "others count URLs. Link statistics (SUITE_LINK_STATS) are links, degrees, languages,\n"
-            "sizes (of bodies, in powers of two) and anchors (words of the texts of links)."
+            "crawl-summary is crawl. Reports are over all runs of the job. statuses, types and\n"
+            "crawl count fetches, of robots.txt and media too; the others count URLs. Of\n"
+            "SUITE_LINK_STATS: links, degrees, languages, sizes (of bodies, in powers of two),\n"
+            "anchors (words of the texts of links)."
         ),
         examples=(
             "report crawl -j crawls/news",

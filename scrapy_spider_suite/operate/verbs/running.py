@@ -82,9 +82,9 @@ VERBS = (
         plan=lambda call: Question(future_job="the crawl that begins a job there waits"),
         apply=pause, urgent=True, stands="pause",
         about=(
-            "What is under way is fetched to its end. The crawl neither ends nor times out while\n"
-            "it is paused. A pause is kept in the job: a crawl that is started again stays\n"
-            "paused. Where DIR holds no job yet, the crawl that begins one there waits at once."
+            "Requests in progress run to their end. A paused crawl neither ends nor times out.\n"
+            "The job keeps the pause: a crawl that is started again stays paused. Where DIR holds\n"
+            "no job yet, the crawl that begins one there waits at once."
         ),
         examples=('pause -j crawls/news --why "maintenance of the proxy"',), exits=ACT_EXITS,
     ),

@@ -147,11 +147,10 @@ VERBS = (
         add_options=_snapshot_options, arguments="DIR", apply=snapshot, run_with=_run,
         not_remote="run it on the machine of each agent, with -j DIR",
         about=(
-            "DIR must not exist; it appears whole, or not at all. It is a job directory: copy it\n"
-            "anywhere, and start the crawl with JOBDIR=DIR. It is a job of its own, with an id of\n"
-            "its own: what is asked of the one (block, pause, ...) is not asked of the other. A\n"
-            "crawl is not held up. On the same file system the store's files are linked, and take\n"
-            "room only as they come to differ."
+            "DIR must not exist; it appears whole, or not at all. It is a job of its own, with\n"
+            "its own id: copy it anywhere, and start a crawl with JOBDIR=DIR. Blocks and pauses\n"
+            "of one job do not hold for the other. The crawl is not held up. On the same file\n"
+            "system the store's files are linked, and take room only as they come to differ."
         ),
         examples=("snapshot /backup/news-2026-11-21 -j crawls/news",),
         exits={3: "no answer in time: it was taken back, and nothing is left of it"},

@@ -53,6 +53,7 @@ from scrapy_spider_suite.operate.verb import (
     Row,
     display_text,
     host_argument,
+    value_argument,
 )
 from scrapy_spider_suite.operate.verbs.status import (
     host_rows,
@@ -63,6 +64,7 @@ from scrapy_spider_suite.operate.verbs.status import (
     words_of_state,
 )
 from scrapy_spider_suite.runtime.text import counted
+from scrapy_spider_suite.settings.values import integer
 from scrapy_spider_suite.store.host_queues import NEVER
 from scrapy_spider_suite.store.job_reader import StoreReader, wait_reason
 from scrapy_spider_suite.store.revisit_plans import MISSES_MAX, ROWS, RevisitPlan, plan_of
@@ -425,17 +427,11 @@ def _under_way(reader: StoreReader, now: float) -> str:
     return f"perhaps: {counted(out, 'URL is', 'URLs are')}, and only the crawl knows which"
 
 
-def _depth(text: str) -> int:
-    if text.isascii() and text.isdigit():
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r}: expected a number of links")
-
-
 def _test_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="FILE|URL", nargs="*", help="URLs, host names, files")
     parser.add_argument("--spider", metavar="NAME", help="by the terms of a spider of the project")
     parser.add_argument(
-        "--depth", type=_depth, default=1, metavar="N",
+        "--depth", type=value_argument(integer(0)), default=1, metavar="N",
         help="links from a seed (1); 0: they are seeds, for which there is no scope",
     )  # fmt: skip
 
@@ -504,11 +500,10 @@ VERBS = (
         of_one_host=True,
         about=(
             "Without an argument: how many hosts wait, by reason, and when the first of each may\n"
-            "be visited.\n"
-            "Of a URL: its normal form, state, reason, attempts, the page that it came from, its\n"
-            "next try, and what each rule says of it now, with the setting, the line of the\n"
-            "overrides or of robots.txt, or the operator behind it. A URL that the job has never\n"
-            "come across is judged as if the page of a seed led there."
+            "be visited. Of a URL: its normal form, state, reason, attempts, the page with its link,\n"
+            "its next try, and what each rule says of it now, with the setting, the line of\n"
+            "the overrides or of robots.txt, or the operator behind it. A URL that the job does\n"
+            "not know is judged as if the page of a seed led there."
         ),
         examples=(
             "why -j crawls/news",
