@@ -500,8 +500,8 @@ VERBS = (
         of_one_host=True,
         about=(
             "Without an argument: how many hosts wait, by reason, and when the first of each may\n"
-            "be visited. Of a URL: its normal form, state, reason, attempts, the page with its link,\n"
-            "its next try, and what each rule says of it now, with the setting, the line of\n"
+            "be visited. Of a URL: its normal form, state, reason, attempts, the page with a link\n"
+            "to it, its next try, and what each rule says of it, with the setting, the line of\n"
             "the overrides or of robots.txt, or the operator behind it. A URL that the job does\n"
             "not know is judged as if the page of a seed led there."
         ),
