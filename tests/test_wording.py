@@ -22,7 +22,7 @@ UNITS = {"bits", "bytes", "characters", "seconds"}
 NO_PLURALS = {
     "address", "its", "Redis", "status", "this",
     # Verbs, after a name.
-    "allows", "answers", "asks", "belongs", "changes", "comes", "counts", "decides", "does",
+    "allows", "answers", "asks", "belongs", "changes", "comes", "counts", "decides", "does", "ends",
     "exists", "expects", "goes", "has", "holds", "is", "leads", "lies", "meets", "names", "needs",
     "rebuilds", "redirects", "refuses", "runs", "sends", "stands", "throws", "waits", "was",
     "works",

@@ -93,7 +93,7 @@ class HostDump:
         Raises `OSError` and the store's errors; then call it again, or `keep`.
         """
         self._context.kv.put(DUMPED + label.file_id.encode(), label.units)
-        # It need not be on the medium: who finds it after a kill looks whether it is whole.
+        # Not synced: after a kill the file is checked before use.
         new = path.with_name(f"{path.name}.new")
         with HandoverWriter(new, label) as writer:
             for count, item in enumerate(self._items(), 1):
@@ -188,7 +188,7 @@ class HostDump:
             clock = resident.next_fetch - now + wall, resident.why
             context.residents.leave(resident, now)
             context.waiting.leave(host, record)
-            # That of an exclusion would hide when the host was visited.
+            # The clock of an exclusion would hide when the host was visited.
             record.next_fetch, record.why = clock
         context.waiting.leave(host, record)
         self._records.save()
@@ -201,7 +201,7 @@ class HostDump:
                 if self._units.has(host, entry.url):
                     leased = self._context.residents.fronts.is_leased(entry)
                     if leased and not self._context.foreign.counts_as_leased(entry):
-                        yield True  # it comes back, or is done
+                        yield True  # the lease ends by a retry or a result
                         break
                     state = self._pending_state(host, entry)
                     yield [ItemKind.ROW, host, pack_row(entry), state, entry.key.startswith(LAST)]
@@ -232,7 +232,7 @@ class HostDump:
         if self._units.by_host:
             return True
         if not url and name.startswith(REQUEST_KEY):
-            return False  # nothing says which one it is
+            return False  # the URL of the request is not known
         return self._units.has(host, url or name.decode("utf-8", "replace"))
 
     def _kept(self, host: str) -> Iterator[list[tuple[str, bytes, bytes]]]:
@@ -338,7 +338,7 @@ class HostDump:
 
     def _forget_urls(self, host: str) -> Iterator[bool]:
         if not self._units.by_host:
-            # The archive removes whole hosts: what stays has rows until it goes there again.
+            # The archive removes whole hosts: URLs that stay get rows until the archive takes them.
             for waits in while_locked(self._store.archive, bring_back(self._store, host)):
                 self._context.flush()
                 yield waits
@@ -394,7 +394,7 @@ class HostDump:
             if context.edits.forget_host(host, context.clock()[0]):
                 break
             yield True
-        # It had no rows that said so.
+        # Archived URLs had no rows to count down.
         left = counted - done
         if left > 0:
             counters.events[Event.SUCCESS] = left

@@ -176,7 +176,7 @@ class Handover:
     async def _undo(self) -> None:
         """Call off the files of an earlier run: more rows may have come since."""
         if self._broken_off:
-            self._broken_off = False  # what is marked later is of a merge that goes on
+            self._broken_off = False  # later marks belong to a merge under way
             await self._context.run_durably(self._conflicts.settle)
             held = np.logical_or.reduce([_no_units(), *self._left.values()])
             self._context.release(~held)
@@ -254,14 +254,14 @@ class Handover:
         units, unit = context.units(unknown), self._ownership.assignment.unit
 
         def steps() -> Steps:
-            yield from context.drain_sieve()  # of some hosts nothing else is known
+            yield from context.drain_sieve()  # some hosts are known by links alone
             for host in HostDump(context, units).hosts():
                 if host is None:
                     yield False
                 elif units.by_host:
                     found[unit(host, f"https://{host}/")] = True
                 else:
-                    found[unknown] = True  # which of them takes a packing to say
+                    found[unknown] = True  # only packing shows which of them
                     return
 
         await context.run_durably(steps)
@@ -277,7 +277,7 @@ class Handover:
             self._context.hold_back(outgoing.mask)
             stored = await self._pack(outgoing) and await self._deliver(outgoing)
             done = await self._settle(outgoing, stored=stored)
-        except BaseException:  # a task that is cancelled, most of all
+        except BaseException:  # a cancellation, above all
             self._dropped |= outgoing.mask
             raise
         finally:
@@ -364,11 +364,11 @@ class Handover:
         context, mask, file_id = self._context, outgoing.mask, outgoing.label.file_id
         if stored:
             await self._transfer_units(outgoing)
-        # What is not forgotten, and not this agent's, is found and goes once more.
+        # Rows that stay, in units of other agents, are found by a search and sent again.
         stays = mask & self._ownership.mine if stored and not outgoing.stale else mask
         goes = mask & ~stays
         if stays.any():
-            # First, since it is what must not be left out if a kill comes in between.
+            # First: a kill in between must not leave these hosts without a place in the queue.
             kept = HostDump(context, context.units(stays))
             await context.run_durably(partial(kept.keep, file_id))
         if goes.any():
@@ -406,7 +406,7 @@ class Handover:
                 warnings.over("registry")
                 if not moved.why:
                     return
-            # Others are members by now, which this agent is about to hear; or Redis is away.
+            # The members have changed, and this agent will hear of it; or Redis is away.
             await asyncio.sleep(wait)
             wait = min(2 * wait, 5 * _CHECK)
 
@@ -440,9 +440,9 @@ class Receiver:
         self.counts: Counter[str] = Counter()
         self.ready = asyncio.Event()
         self._context = context
-        self._failed = _no_units()  # held back by files that failed
-        self._open: set[str] = set()  # files that are not over yet, however much is merged
-        self._late: set[str] = set()  # those of them that could not be merged of late
+        self._failed = _no_units()  # units held back by files that failed
+        self._open: set[str] = set()  # files that are not fully merged
+        self._late: set[str] = set()  # open files whose last merge failed
 
     def is_stored(self, label: HandoverLabel) -> bool:
         if not self.ready.is_set():
@@ -471,13 +471,13 @@ class Receiver:
         self._open.add(label.file_id)
         try:
             while (context.ownership.in_transfer & mask & ~self._failed).any():
-                await asyncio.sleep(WAIT)  # until what goes from here is gone
+                await asyncio.sleep(WAIT)  # until outgoing files of these units are settled
             context.hold_back(mask)
             self._failed &= ~mask
             context.foreign_units.mark_arriving(mask)
             await self._merge(label, path, mask)
             context.foreign_units.mark_arriving(mask)
-            # Not if it was cancelled: what is half merged is not to be fetched.
+            # Not after a cancellation: half-merged hosts must not be fetched.
             self._close(label, mask)
         except HandoverFileError as error:
             logger.warning(
@@ -486,7 +486,7 @@ class Receiver:
             self._close(label, mask)
             raise
         except Exception as error:
-            self._failed |= mask  # it comes again, or what takes its place does
+            self._failed |= mask  # the file, or its successor, comes again
             self._late.add(label.file_id)
             if not isinstance(error, TransportError):
                 logger.error(

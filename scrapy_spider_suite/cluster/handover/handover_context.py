@@ -172,7 +172,7 @@ class HandoverContext:
         while sifter.first < end:
             self.flush()
             if sifter.begin() is None and not sifter.decided:
-                yield True  # somebody holds it
+                yield True  # another caller holds it
             yield from self.finish_flush()
 
     def finish_flush(self) -> Steps:
@@ -182,7 +182,7 @@ class HandoverContext:
             if flush.decided:
                 next(self.sift(self.clock()[0]), None)
             else:
-                # It may be that nobody is at it: it has failed, and waits for its time.
+                # Stepped here: a flush that failed would wait for its next time.
                 self.flush()
                 yield from _run_in_thread(_step_flush(self.store, flush))
             if sifter.under_way is flush:
@@ -195,7 +195,7 @@ class HandoverContext:
         while not sieved.lock():
             flush = sieved.sieve.under_way
             if flush is None or flush.decided:
-                yield True  # somebody else holds it
+                yield True  # another caller holds it
             else:
                 self.flush()
                 yield from _run_in_thread(_step_flush(self.store, flush))
@@ -210,7 +210,7 @@ class ForeignUnits:
 
     def __init__(self, ownership: Ownership) -> None:
         self.found: Mask = np.zeros(UNITS, np.bool_)
-        self._clean: Mask = np.zeros(UNITS, np.bool_)  # nothing lies here, and nothing comes
+        self._clean: Mask = np.zeros(UNITS, np.bool_)  # no rows here, and none will come
         self._came: Mask = np.zeros(UNITS, np.bool_)  # since the last `begin_search`
         self._ownership = ownership
 

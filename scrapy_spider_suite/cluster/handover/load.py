@@ -125,7 +125,7 @@ class Conflicts:
                 for key, data in rows:
                     self._kv.delete(key)
                     mark = ConflictMark.from_bytes(data)
-                    if mark.kind == _STATE:  # nothing of it waits any more
+                    if mark.kind == _STATE:  # no row of the URL waits any more
                         self._conclude(host, key[len(_CONFLICT) :], mark)
                 self._records.save()
                 yield False
@@ -149,7 +149,7 @@ class Conflicts:
             data = self._store.row(entry.identity)
             state = _UNTRIED if data is None else UrlState.from_bytes(data)
             if early and not is_forced(entry, state) and self._context.unqueue(entry):
-                self._conclude(entry.host, entry.identity, mark)  # at once: it must not be neither
+                self._conclude(entry.host, entry.identity, mark)  # at once: no URL is lost
             else:
                 self._kv.delete(_CONFLICT + entry.identity)
             return False
@@ -164,7 +164,7 @@ class Conflicts:
         if asked:
             goes = same and mark.kind == _FORCED
         else:
-            # A spider's request that the sender had, too, before the one that was asked for.
+            # A spider's request that the sender, too, had before the forced one.
             of_file = mark.kind == _FORCED and sequence_of(entry.key) > since
             goes = not (of_file and entry.payload is not None)
         if goes:
@@ -271,7 +271,7 @@ class HostLoad:
             for count, item in enumerate(items, 1):
                 try:
                     self._check_item(*item)
-                except Exception as error:  # whatever it is: an agent that lies chooses
+                except Exception as error:  # a hostile file may raise anything
                     why = " ".join(str(error).split())[:200]
                     raise HandoverFileError(f"{self._path}, before byte {at}: {why}") from error
                 if not count % ROWS:

@@ -220,13 +220,13 @@ class FolderTransport(FileTransport):
             if label.file_id != path.stem:
                 raise HandoverFileError("a hand-over file under the name of another one")
         except HandoverFileError as error:
-            self._refuse("bad", error)  # nobody is known who could be told
+            self._refuse("bad", error)  # the sender is not known: no answer
             with suppress(OSError):
                 path.unlink()
             return
         size = path.stat().st_size
         try:
-            # If this raises, its sender can still take it away.
+            # Renamed only after this call: if it raises, the sender can still withdraw the file.
             if not self.inbox.is_stored(label):
                 path = await asyncio.to_thread(path.rename, path.with_suffix(_TAKING))
                 await self.inbox.merge(label, path)

@@ -234,7 +234,7 @@ class Spool:
             timer.cancel()
         task = asyncio.get_running_loop().create_task(self._merge_and_remove(label, path))
         self._merges[label.file_id] = task
-        # Perhaps nobody waits for it any more: its error is read here.
+        # The connection may be cut by then: read the error, or asyncio complains.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
@@ -347,7 +347,7 @@ class TcpTransport(FileTransport):
             writer.close()
             return
         unproved = [task for task, file_id in self._connections.items() if file_id is None]
-        if len(unproved) >= MOST:  # who has not the key keeps nobody out
+        if len(unproved) >= MOST:  # callers without the key keep no agent out
             del self._connections[unproved[0]]
             unproved[0].cancel()
             self.counters.refuse("crowded")
@@ -356,7 +356,7 @@ class TcpTransport(FileTransport):
 
         def served(done: asyncio.Task[None]) -> None:
             self._connections.pop(done, None)
-            writer.close()  # one that is cancelled before it began has not closed it
+            writer.close()  # a task that is cancelled before it begins does not close it
 
         task.add_done_callback(served)
 
@@ -450,7 +450,7 @@ async def _connect(address: str) -> Connection:
     try:
         host, port = endpoint(address, whole=True)
         return await within(HANDSHAKE_SECONDS, asyncio.open_connection(host, port))
-    except ValueError as error:  # also of what turns a name into one for name servers
+    except ValueError as error:  # also raised by the codec of host names
         raise TransportError(f"{address!r} is no address to bring anything to") from error
 
 

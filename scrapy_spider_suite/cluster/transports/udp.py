@@ -164,7 +164,7 @@ class UdpPeers:
         incoming = self._from[name]
         if not incoming.knows(packet):
             self._replies += [(name, reply) for reply in incoming.stale(packet, now)]
-            self.counters.replayed += 1  # or sent to the process that was here before: no line
+            self.counters.replayed += 1  # or sent to an earlier process: no line in the log
             return
         self._unanswered.pop(name, None)
         if not incoming.arrived(packet.number, now):
@@ -317,7 +317,7 @@ class UdpTransport(asyncio.DatagramProtocol):
         if wire is None or self._loop is None:
             return
         if seconds > 0:
-            # The reports that wait for more to say wait no longer.
+            # Send the reports that wait for more receipts.
             for to, datagram in self._peers.reports():
                 if to in self._places:
                     wire.sendto(datagram, self._places[to])

@@ -134,7 +134,7 @@ class PacketSealer:
         secret, own = derive_secret(key, _PURPOSE), _identity(name)
         self._own, self._secret = own, secret
         self._names = {_identity(other): other for other in others}
-        # Copies of a hash that has taken in its key are made in half the time.
+        # Copying a keyed hash takes half the time of keying it.
         self._out = {other: _mac_of(secret, own, _identity(other)) for other in others}
         self._in = {sender: _mac_of(secret, sender, own) for sender in self._names}
 
@@ -466,7 +466,7 @@ class PairSender:
     def _resend(self, lost: list[InFlight], now: float) -> None:
         for flight in lost:
             del self._unheard[flight.number]
-        # The lowest first: what the receiver cannot take yet must not stand before what it can.
+        # The lowest first: messages beyond the receiver's window must not block earlier ones.
         # Messages without a number follow.
         self._waiting = deque(
             sorted((*lost, *self._waiting), key=lambda each: (each.number < 0, each.number))
