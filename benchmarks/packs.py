@@ -44,14 +44,14 @@ from scrapy_spider_suite.packs import (
 )
 from scrapy_spider_suite.packs.cdxj import line_key
 from scrapy_spider_suite.packs.containers import (
-    LIBRARIES,
     Container,
     GzipContainer,
+    Lzallright,
     LzopContainer,
+    PythonLzo,
     ZstdContainer,
-    lzo_library,
 )
-from scrapy_spider_suite.packs.folder_index import can_merge, index_runs
+from scrapy_spider_suite.packs.folder_index import index_runs, mergeable
 from scrapy_spider_suite.urls.extract import PageContext, extract
 
 HEAD = """HTTP/1.1 200 OK
@@ -104,9 +104,9 @@ def fetches(pages: list[tuple[str, bytes]], form: BodyForm) -> Iterator[Capture]
 
 def containers() -> Iterator[tuple[str, str, Container]]:
     """The formats: what they are called here, their name, and how they are written."""
-    for name in LIBRARIES:
+    for name, library in {"lzallright": Lzallright, "python-lzo": PythonLzo}.items():
         try:
-            yield f"lzo, {name}", "lzo", LzopContainer(lzo_library(name))
+            yield f"lzo, {name}", "lzo", LzopContainer(library())
         except Exception as error:
             print(f"lzo, {name}: not measured: {error}")
     yield "zst", "zst", ZstdContainer()
@@ -169,7 +169,7 @@ def measure_index(count: int, packs: int) -> None:
     They are closed one after the other, and merged whenever there is something to merge.
     """
     with tempfile.TemporaryDirectory() as place:
-        folder, fit, looking, joining = Path(place), list[bool](), 0.0, 0.0
+        folder, fit, looking, joining = Path(place), list[object](), 0.0, 0.0
         for pack in range(packs):
             name = f"b-20261122000000-{pack:05d}-a.warc.lzo"
             found = []
@@ -179,7 +179,7 @@ def measure_index(count: int, packs: int) -> None:
                                    "sha1:PVFSUYE2RDYCPDNKHYKUC7YNMKB6PSUJ", name,
                                    RecordPlace(number, 1000, 0, 500)).line() + b"\n")  # fmt: skip
             (folder / f"{name}.cdxj").write_bytes(b"".join(sorted(found)))
-            looking += timed(lambda: fit.append(can_merge(folder)), time.thread_time)
+            looking += timed(lambda: fit.append(mergeable(index_runs(folder))), time.thread_time)
             if fit.pop():
                 joining += timed(lambda: merge_indexes(folder), time.process_time)
         index = FolderIndex(folder)
@@ -208,7 +208,7 @@ def measure_many(pages: list[Capture], packs: int) -> None:
                 urls[url] = page.body
                 writer.append(make_records(replace(page, url=url)))
             writer.close()
-        while can_merge(folder):
+        while mergeable(index_runs(folder)):
             merge_indexes(folder)
         found, many = [], open_packs(folder)
         for url in random.Random(1).choices(list(urls), k=min(2000, len(urls))):

@@ -7,15 +7,12 @@ import io
 from collections.abc import Iterable
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from scrapy.exporters import JsonLinesItemExporter
 from scrapy.http import Response
 
 from scrapy_spider_suite.packs import Link
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 def _text(body: bytes) -> str:
@@ -59,9 +56,8 @@ class PageItem:
     def from_response(
         cls, response: Response, links: Iterable[Any] | None = None
     ) -> Self:
-        """Make an item of *response*, from within its callback.
-
-        *links* of the page, absolute: URLs, `Link`s, or Scrapy's ``Link``.
+        """Make an item of *response*, from within its callback. *links* of the page, absolute:
+        URLs, `Link`s, or Scrapy's ``Link``.
         """
         fields: dict[bytes, list[bytes]] = dict(response.headers)
         return cls(

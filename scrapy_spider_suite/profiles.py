@@ -79,11 +79,11 @@ _BOTH = (
 )  # fmt: skip
 BY_SETTING = {
     # Before the project's own, which may make something else of a page.
-    "packs_dir": Component(_PIPELINE, f"{_OURS}.pipelines.sinks.PagePackPipeline"),
-    "index": Component(_PIPELINE, f"{_OURS}.pipelines.text_index.IndexPipeline", order=1_000),
-    "link_stats": Component(_PIPELINE, f"{_OURS}.pipelines.sinks.LinkStatsPipeline"),
+    "packs_dir": Component(_PIPELINE, f"{_OURS}.pipelines.PagePackPipeline"),
+    "index": Component(_PIPELINE, f"{_OURS}.pipelines.IndexPipeline", order=1_000),
+    "link_stats": Component(_PIPELINE, f"{_OURS}.pipelines.LinkStatsPipeline"),
     # Closes after the packs, for which its pages wait.
-    "items_dir": Component(_PIPELINE, f"{_OURS}.pipelines.sinks.ItemPackPipeline", order=1_000),
+    "items_dir": Component(_PIPELINE, f"{_OURS}.pipelines.ItemPackPipeline", order=1_000),
     # Nearer to the spider than the middlewares that filter its output.
     "page_items": Component(
         _SPIDER, f"{_OURS}.spidermiddlewares.pages.PageItemMiddleware", order=960

@@ -42,7 +42,7 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.operate.executors.running_crawl import make_action_runner
 from scrapy_spider_suite.operate.machine import DiskGuard
 from scrapy_spider_suite.operate.supervision import Supervision
-from scrapy_spider_suite.pipelines.sinks import sink_pipelines
+from scrapy_spider_suite.pipelines import sink_pipelines
 from scrapy_spider_suite.runtime.refusal import NO_PAGES, SEEDS_UNREAD, refuse
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.store.rocks_store import condemn_on_damage

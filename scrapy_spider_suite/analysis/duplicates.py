@@ -21,13 +21,12 @@ NEAR: Final = "near"
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """The first page with a digest, as a revisit record refers to it (WARC 1.1 §6.7.2)."""
+    """The first page with a digest, as a revisit record refers to it (WARC 1.1 §6.7.2). *when*:
+    seconds, wall.
+    """
 
     url: str
     when: float
-    """Seconds, wall."""
-    record: str = ""
-    """``WARC-Refers-To``, if known."""
 
 
 @dataclass(slots=True)
@@ -75,7 +74,7 @@ class Originals:
     def replace(self, digest: bytes, page: Original) -> None:
         """Make *page* the original: the old one was redacted."""
         if digest:
-            self._rows.put(digest, msgpack.packb((page.url, page.when, page.record)))
+            self._rows.put(digest, msgpack.packb((page.url, page.when, "")))
 
     def for_host(self, host: str, after: bytes, rows: int) -> tuple[list[bytes], bytes]:
         """Return the digests among the next *rows* behind *after* whose original is on *host*, and
@@ -92,7 +91,7 @@ class Originals:
 
 def _original(data: bytes) -> Original:
     try:
-        url, when, record = msgpack.unpackb(data)
-        return Original(str(url), float(when), str(record))
+        url, when, _ = msgpack.unpackb(data)
+        return Original(str(url), float(when))
     except (ValueError, TypeError) as error:
         raise JobDamagedError(f"a row of the digests is damaged ({error!r})") from error

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, log10
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Literal, NamedTuple
 
 import duckdb
@@ -21,8 +20,7 @@ import numpy.typing as npt
 
 from scrapy_spider_suite.analysis.ranks import pagerank
 from scrapy_spider_suite.packs.cdxj import REVISIT, IndexEntry
-from scrapy_spider_suite.packs.reader import Packs
-from scrapy_spider_suite.packs.selection import Selection, pages
+from scrapy_spider_suite.packs.reader import Packs, Selection, pages
 from scrapy_spider_suite.urls.normalize import normalize
 
 KINDS = ("a", "frame", "redirect", "canonical")
@@ -102,43 +100,44 @@ class LinkGraph:
         self._copy(f"SELECT DISTINCT source, target FROM {level}_edges ORDER BY ALL", path)
 
     def write_ascii(self, path: Path, level: Level) -> None:
-        """Write WebGraph's ASCIIGraph: number of vertices, then each one's successors.
-
-        Its tools expect ``.graph-txt``.
+        """Write WebGraph's ASCIIGraph: number of vertices, then each one's successors. Its tools
+        expect ``.graph-txt``.
         """
         count = self._count(level)
+        rows = self._db.execute(
+            f"SELECT source, list(DISTINCT target ORDER BY target) FROM {level}_edges "
+            "GROUP BY source ORDER BY source"
+        )
         with path.open("w", encoding="ascii") as file:
             file.write(f"{count}\n")
             line = 0
-            for source, targets in self._successors(level):
-                file.write("\n" * (source - line) + " ".join(map(str, targets)) + "\n")
-                line = source + 1
+            while batch := rows.fetchmany(1_000):
+                for source, targets in batch:
+                    file.write("\n" * (source - line) + " ".join(map(str, targets)) + "\n")
+                    line = source + 1
             file.write("\n" * (count - line))
 
     def degrees(self, level: Level) -> dict[str, dict[int, int]]:
         """Return the number of vertices by out-degree (``out``) and in-degree (``in``)."""
         found = {}
-        for name, end in (("out", "source"), ("in", "target")):
+        for name, end, other in (("out", "source", "target"), ("in", "target", "source")):
             rows = self._db.execute(
-                f"SELECT degree, count(*) FROM (SELECT count(DISTINCT e.{_other(end)}) AS degree "
+                f"SELECT degree, count(*) FROM (SELECT count(DISTINCT e.{other}) AS degree "
                 f"FROM {level}s v LEFT JOIN {level}_edges e ON e.{end} = v.id GROUP BY v.id) "
                 "GROUP BY degree ORDER BY degree"
             ).fetchall()
             found[name] = dict(rows)
         return found
 
-    def rank(
-        self, level: Level, scratch: Path, *, damping: float = 0.85, tolerance: float = 1e-10
-    ) -> npt.NDArray[np.float64]:
-        """Return the PageRank by vertex id.
-
-        Edges lie in a file in *scratch*; memory is 32 bytes a vertex.
+    def rank(self, level: Level, scratch: Path) -> npt.NDArray[np.float64]:
+        """Return the PageRank by vertex id. Edges lie in a file in *scratch*; memory is 32 bytes a
+        vertex.
         """
         path = scratch / "edges.bin"
         try:
             number = self._dump_edges(level, path)
             edges = np.memmap(path, np.uint32, "r", shape=(number, 2)) if number else _NONE
-            return pagerank(edges, self._count(level), damping=damping, tolerance=tolerance)
+            return pagerank(edges, self._count(level))
         finally:
             path.unlink(missing_ok=True)
 
@@ -167,14 +166,6 @@ class LinkGraph:
             f"(FORMAT csv, DELIMITER '\\t', HEADER false, QUOTE '', COMPRESSION {packed})"
         )
 
-    def _successors(self, level: Level) -> Iterator[tuple[int, list[int]]]:
-        rows = self._db.execute(
-            f"SELECT source, list(DISTINCT target ORDER BY target) FROM {level}_edges "
-            "GROUP BY source ORDER BY source"
-        )
-        while batch := rows.fetchmany(1_000):
-            yield from batch
-
     def _dump_edges(self, level: Level, path: Path) -> int:
         number = 0
         arcs = f"SELECT DISTINCT source, target FROM {level}_edges"
@@ -195,10 +186,6 @@ class LinkGraph:
 
 
 _NONE = np.empty((0, 2), np.uint32)
-
-
-def _other(end: str) -> str:
-    return "target" if end == "source" else "source"
 
 
 MEMORY = 512 << 20
@@ -256,9 +243,8 @@ CREATE TABLE host_edges AS
 
 
 class GraphBuilder:
-    """A context that makes a graph of records; its scratch files lie in *folder*.
-
-    *memory*: bytes for DuckDB.
+    """A context that makes a graph of records; its scratch files lie in *folder*. *memory*: bytes
+    for DuckDB.
     """
 
     def __init__(self, folder: Path, *, memory: int = MEMORY, threads: int = 2) -> None:
@@ -281,10 +267,7 @@ class GraphBuilder:
     def __enter__(self) -> GraphBuilder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *exc_info: object) -> None:
         self._db.close()
         self._path.unlink(missing_ok=True)
 

@@ -15,8 +15,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import nlargest
-from math import sqrt
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -28,9 +26,8 @@ from scrapy_spider_suite.urls.normalize import host_of
 
 
 class Sums:
-    """Vectors of *width* whole numbers by key, below *prefix* in *rows*.
-
-    Additions stay in memory until `merge`.
+    """Vectors of *width* whole numbers by key, below *prefix* in *rows*. Additions stay in memory
+    until `merge`.
     """
 
     def __init__(self, rows: KV, prefix: bytes, width: int) -> None:
@@ -105,9 +102,8 @@ _WORDS = re.compile(r"[^\W_]{2,}")
 
 @dataclass(frozen=True, slots=True)
 class PageFacts:
-    """One fetch; URLs are normal. *links*: each once, None if not read.
-
-    *again*: a refetch, whose links do not count. *anchors*: link texts.
+    """One fetch; URLs are normal. *links*: each once, None if not read. *again*: a refetch, whose
+    links do not count. *anchors*: link texts.
     """
 
     url: str
@@ -175,11 +171,11 @@ class LinkStats:
         self._hosts.merge()
         self._counts.merge()
 
-    def forget(self, takes: Callable[[str], bool]) -> int:
-        """Remove the hosts that *takes* accepts and the links from and to them; return the number
+    def forget(self, accepts: Callable[[str], bool]) -> int:
+        """Remove the hosts that *accepts* accepts and the links from and to them; return the number
         of rows. Totals stay. Saves at once.
         """
-        gone = {key for key, _ in self._hosts.items() if takes(reverse_host(key.decode()))}
+        gone = {key for key, _ in self._hosts.items() if accepts(reverse_host(key.decode()))}
         pairs = []
         for edge, (number,) in self._edges.items():
             source, _, target = edge.partition(b"\0")
@@ -215,15 +211,13 @@ class LinkStats:
         if "links" in self.tables:
             for name, number in zip(_TOTALS, (1, total, internal, external), strict=True):
                 self._count(b"links", name, number)
-        if "hosts" in self.tables:
-            self._host(own, (1, total, internal, external), found)
-
-    def _host(self, own: str, numbers: Iterable[int], others: Counter[str]) -> None:
+        if "hosts" not in self.tables:
+            return
         key = reverse_host(own).encode()
         vector = self._hosts.vector(key)
-        for place, number in enumerate(numbers):
+        for place, number in enumerate((1, total, internal, external)):
             vector[place] += number
-        for host, number in others.items():
+        for host, number in found.items():
             other = reverse_host(host).encode()
             self._hosts.vector(other)[_IN_LINKS] += number
             self._edges.vector(key + b"\0" + other)[0] += number
@@ -247,7 +241,6 @@ class LinkStats:
 
     def table(self, name: str) -> Iterator[tuple[str, int]]:
         """Yield the key and count of a table other than ``links`` and ``hosts``; numbers in order.
-
         Key *n* of ``sizes``: bodies of 2**(n - 1) to 2**n - 1 bytes.
         """
         begin = name.encode() + b"\0"
@@ -278,74 +271,16 @@ def _number(number: int) -> bytes:
     return number.to_bytes(6, "big")
 
 
-@dataclass(frozen=True, slots=True)
-class NumberSummary:
-    """Distribution of a number; all 0 of nothing."""
-
-    count: int = 0
-    least: int = 0
-    most: int = 0
-    mean: float = 0.0
-    deviation: float = 0.0
-
-    @classmethod
-    def of(cls, numbers: Iterable[tuple[int, int]]) -> NumberSummary:
-        """Of pairs of a number and its frequency."""
-        count = total = squares = most = 0
-        least: int | None = None
-        for number, times in numbers:
-            count += times
-            total += number * times
-            squares += number * number * times
-            most = max(most, number)
-            least = number if least is None else min(least, number)
-        if not count:
-            return cls()
-        # Whole numbers until here, so nothing is lost by the difference of two large ones.
-        variance = (squares * count - total * total) / (count * count)
-        return cls(count, least or 0, most, total / count, sqrt(variance))
-
-
-@dataclass(frozen=True, slots=True)
-class LinkReport:
-    """*tables*: names, the most frequent first.
-
-    *degrees*: frequency of each degree, of pages (``out``, ``external``) and hosts (``out_hosts``,
-    ``in_hosts``). *most_linked*: hosts by in-degree. *hosts*: known hosts.
+def degree_counts(stats: LinkStats) -> dict[str, dict[int, int]]:
+    """Return the number of pages by degree (``out``, ``external``), and of hosts (``out_hosts``,
+    ``in_hosts``), as of the last `LinkStats.save`. Reads all hosts.
     """
-
-    totals: HostLinks
-    hosts: int
-    degrees: dict[str, dict[int, int]]
-    tables: dict[str, list[tuple[str, int]]]
-    most_linked: list[tuple[str, HostLinks]]
-
-    def spread(self, name: str) -> NumberSummary:
-        return NumberSummary.of(self.degrees[name].items())
-
-
-def link_report(stats: LinkStats, top: int = 20) -> LinkReport:
-    """Summarize the saved *stats*; *top*: rows of each list. Reads all hosts."""
     degrees = {
         name: {int(key): count for key, count in stats.table(name)} for name in ("out", "external")
     }
     out: Counter[int] = Counter()
     into: Counter[int] = Counter()
-    hosts = 0
-
-    def counted() -> Iterable[tuple[str, HostLinks]]:
-        nonlocal hosts
-        for host, links in stats.hosts():
-            hosts += 1
-            out[links.out_hosts] += 1
-            into[links.in_hosts] += 1
-            yield host, links
-
-    most = nlargest(top, counted(), key=lambda row: (row[1].in_hosts, row[1].in_links))
-    degrees |= {"out_hosts": dict(out), "in_hosts": dict(into)}
-    tables = {
-        name: nlargest(top, stats.table(name), key=lambda row: row[1])
-        for name in ("statuses", "types", "languages", "anchors")
-    }
-    tables["sizes"] = list(stats.table("sizes"))
-    return LinkReport(stats.totals(), hosts, degrees, tables, most)
+    for _, links in stats.hosts():
+        out[links.out_hosts] += 1
+        into[links.in_hosts] += 1
+    return degrees | {"out_hosts": dict(out), "in_hosts": dict(into)}

@@ -18,6 +18,8 @@ from rensa import RMinHash  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.store.interface import KV
 
+THRESHOLD: Final = 0.9
+"""Similarity from which on a page is a near duplicate."""
 HASHES: Final = 64
 _BANDS: Final = 8
 _SEED: Final = 42
@@ -62,24 +64,20 @@ class NearIndex:
     release of rensa.
     """
 
-    def __init__(self, memory: int, threshold: float = 0.9, rows: KV | None = None) -> None:
-        self.threshold = threshold
+    def __init__(self, memory: int, rows: KV | None = None) -> None:
         self._band = np.arange(_BANDS)
         self._met = 0
         self._first = 0  # the first page that was ever remembered here
         self._kept = 0  # the first one that has a row
         self._rows = rows
-        self._take(memory)
-        if rows is not None:
-            self._load(rows)
-
-    def _take(self, memory: int) -> None:
         self.capacity = max(1, memory // _ENTRY)
         slots = 2 * self.capacity
         self._signatures = np.zeros((self.capacity, HASHES), np.uint8)
         self._numbers = np.zeros(self.capacity, np.uint64)
         self._tables = np.zeros((_BANDS, slots), np.uint32)
         self._slots = np.uint64(slots)
+        if rows is not None:
+            self._load(rows)
 
     def __len__(self) -> int:
         return min(self._met - self._first, self.capacity)
@@ -93,7 +91,7 @@ class NearIndex:
         same = (self._signatures[found] == page).sum(axis=1)
         best = int(np.argmax(same))
         like = similarity(self._signatures[found[best]], page)
-        return (int(self._numbers[found[best]]), like) if like >= self.threshold else None
+        return (int(self._numbers[found[best]]), like) if like >= THRESHOLD else None
 
     def add(self, page: Signature, number: int) -> None:
         place = self._met % self.capacity
@@ -104,55 +102,36 @@ class NearIndex:
             row = np.array((self._met, number, page), _ROW)
             self._rows.put(_key(self._met), row.tobytes())
         self._met += 1
-        self._forget_rows()
-
-    def _forget_rows(self) -> None:
+        # Two rows go for each page that comes, until the rest fits: an earlier run may have had
+        # more memory.
         first = max(0, self._met - self.capacity)
         for met in range(self._kept, min(self._kept + 2, first)):
             if self._rows is not None:
                 self._rows.delete(_key(met))
             self._kept = met + 1
 
-    def resize(self, memory: int) -> None:
-        """Change *memory*; the latest pages stay."""
-        if max(1, memory // _ENTRY) == self.capacity:
-            return
-        pages = np.zeros(len(self), _ROW)
-        pages["met"] = np.arange(self._met - len(pages), self._met, dtype=np.uint64)
-        places = pages["met"] % np.uint64(self.capacity)
-        pages["number"] = self._numbers[places]
-        pages["signature"] = self._signatures[places]
-        self._take(memory)
-        self._remember(pages)
-
     def _load(self, rows: KV) -> None:
         made = f"rensa {version('rensa')}".encode()
         found = list(rows.items(_PAGE))
-        pages = np.frombuffer(b"".join(row for _, row in found if len(row) == _ROW.itemsize), _ROW)
         if rows.get(_MADE) != made:
-            # What earlier releases wrote has other keys, and goes by the memory, too.
-            same = (rows.get(_MADE) or b"").endswith(b" " + made)
             for key, _ in found:
                 rows.delete(key)
             rows.put(_MADE, made)
-            pages = pages if same else pages[:0]
-            for page in pages:
-                rows.put(_key(int(page["met"])), page.tobytes())
-        if len(pages):
-            pages = np.sort(pages, order="met")
-            self._kept, self._met = int(pages["met"][0]), int(pages["met"][-1]) + 1
-            self._remember(pages)
-
-    def _remember(self, pages: npt.NDArray[np.void]) -> None:
+            return
+        pages = np.frombuffer(b"".join(row for _, row in found if len(row) == _ROW.itemsize), _ROW)
+        if not len(pages):
+            return
+        pages = np.sort(pages, order="met")
+        self._kept, self._met = int(pages["met"][0]), int(pages["met"][-1]) + 1
         pages = pages[-self.capacity :]
         self._first = self._met - len(pages)
         places = (pages["met"] % np.uint64(self.capacity)).astype(np.uint32)
         self._signatures[places] = pages["signature"]
         self._numbers[places] = pages["number"]
-        found = self._places(np.ascontiguousarray(pages["signature"]))
+        slots = self._places(np.ascontiguousarray(pages["signature"]))
         for band in self._band:
             # The newest of a band's place is the one that is found there.
-            self._tables[band, found[:, band]] = places + 1
+            self._tables[band, slots[:, band]] = places + 1
 
     def _places(self, pages: Signature) -> npt.NDArray[np.uint64]:
         bands = pages.view(np.uint64) * _MIX

@@ -44,9 +44,8 @@ _HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
 
 
 class PageText(NamedTuple):
-    """Unknown values are "". *mime*: by content.
-
-    *language*: ISO 639-1, *languages*: ISO 639-3, as in Common Crawl.
+    """Unknown values are "". *mime*: by content. *language*: ISO 639-1, *languages*: ISO 639-3, as
+    in Common Crawl.
     """
 
     mime: str
@@ -75,9 +74,8 @@ def extract_text(body: bytes, content_type: str) -> PageText:
 
 
 def sniff(body: bytes, declared: str) -> str:
-    """Return the media type by the first bytes of *body*, or *declared*.
-
-    Declared XHTML and feeds stay.
+    """Return the media type by the first bytes of *body*, or *declared*. Declared XHTML and feeds
+    stay.
     """
     start = body[:1024].removeprefix(b"\xef\xbb\xbf")
     found = next((mime for magic, mime in _MAGIC if magic.match(start)), "")

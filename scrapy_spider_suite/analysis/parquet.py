@@ -24,8 +24,7 @@ from scrapy_spider_suite.analysis.page_text import extract_text
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs.cdxj import is_robots, line_key
 from scrapy_spider_suite.packs.export import ExportResult, bodies
-from scrapy_spider_suite.packs.reader import Packs, Page
-from scrapy_spider_suite.packs.selection import Selection
+from scrapy_spider_suite.packs.reader import Packs, Page, Selection
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.urls.hosts import host_of_any
 
@@ -76,9 +75,8 @@ _UUID = re.compile(r"<urn:uuid:([0-9a-fA-F-]{36})>")
 def export_parquet(
     packs: Packs, selection: Selection, target: Path, progress: Callable[[int], object]
 ) -> ExportResult:
-    """Write the selected pages to the file *target*, in the order of the packs.
-
-    Raises `PackError` (it exists) and `OSError` (no part of it is left).
+    """Write the selected pages to the file *target*, in the order of the packs. Raises `PackError`
+    (it exists) and `OSError` (no part of it is left).
     """
     if target.exists():
         raise PackError(f"it is there already: {target}")
@@ -106,6 +104,9 @@ def row_of(page: Page, body: bytes) -> dict[str, Any]:
     said = extract_text(body, page.head.get("Content-Type"))
     pack = _PACK.fullmatch(page.path.name)
     found = _UUID.fullmatch(page.record.id)
+    subset = "warc" if page.status == 200 else "crawldiagnostics"
+    if is_robots(page.url):
+        subset = "robotstxt"
     row = {
         **_url(page.url),
         "fetch_time": page.time and page.time.replace(tzinfo=None),
@@ -123,7 +124,7 @@ def row_of(page: Page, body: bytes) -> dict[str, Any]:
         "warc_record_length": page.place.length,
         "warc_segment": pack[2] if pack else "",
         "crawl": pack[1] if pack else "",
-        "subset": _subset(page),
+        "subset": subset,
         "warc_record_start": page.place.start,
         "warc_record_size": page.place.size,
         "title": said.title,
@@ -137,12 +138,6 @@ def row_of(page: Page, body: bytes) -> dict[str, Any]:
 
 _ALWAYS: Final = frozenset({"url_surtkey", "url", "url_host_name", "url_protocol", "url_path",
                             "warc_segment", "crawl"})  # fmt: skip
-
-
-def _subset(page: Page) -> str:
-    if is_robots(page.url):
-        return "robotstxt"
-    return "warc" if page.status == 200 else "crawldiagnostics"
 
 
 def _url(url: str) -> dict[str, Any]:
@@ -164,11 +159,11 @@ def _url(url: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=16_384)
 def _host(host: str) -> dict[str, str | None]:
-    labels = host.split(".") if host and not _is_address(host) else []
+    is_address = ":" in host or host.replace(".", "").isdigit()
+    labels = host.split(".") if host and not is_address else []
     last: list[str | None] = [*reversed(labels), *[None] * 5]
     public = _split(host, include_psl_private_domains=False)
     private = _split(host, include_psl_private_domains=True)
-    named = bool(labels)
     return {
         "url_host_name": host,
         "url_host_tld": last[0],
@@ -176,17 +171,13 @@ def _host(host: str) -> dict[str, str | None]:
         "url_host_3rd_last_part": last[2],
         "url_host_4th_last_part": last[3],
         "url_host_5th_last_part": last[4],
-        "url_host_registry_suffix": public.suffix if named else None,
-        "url_host_registered_domain": _registered(public) if named else None,
-        "url_host_private_suffix": private.suffix if named else None,
-        "url_host_private_domain": _registered(private) if named else None,
-        "url_host_name_reversed": ".".join(reversed(labels)) if named else None,
+        "url_host_registry_suffix": public.suffix if labels else None,
+        "url_host_registered_domain": _registered(public) if labels else None,
+        "url_host_private_suffix": private.suffix if labels else None,
+        "url_host_private_domain": _registered(private) if labels else None,
+        "url_host_name_reversed": ".".join(reversed(labels)) if labels else None,
     }
 
 
 def _registered(parts: ExtractResult) -> str:
     return f"{parts.domain}.{parts.suffix}" if parts.domain and parts.suffix else ""
-
-
-def _is_address(host: str) -> bool:
-    return ":" in host or host.replace(".", "").isdigit()

@@ -1,16 +1,11 @@
 """PageRank (Page, Brin, Motwani, Winograd 1998), and scores read from a file. Needs numpy alone.
 
 A file of scores has lines of URL or host, tab, number; ``.gz`` is compressed.
-``SUITE_SCORE = "page-ranks.txt.gz"`` uses it in a crawl; in a project's module::
-
-    SCORES = ScoreTable.read(Path("page-ranks.txt.gz"))
-    score = SCORES.of_url  # SUITE_SCORE = "myproject.scores.score"
 """
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
@@ -66,9 +61,8 @@ _hash = xxhash.xxh3_64_intdigest
 
 
 class ScoreTable:
-    """Numbers by name, 12 bytes each.
-
-    Names are 64-bit hashes: an unknown name matches one of *n* with probability n / 2**64.
+    """Numbers by name, 12 bytes each. Names are 64-bit hashes: an unknown name matches one of *n*
+    with probability n / 2**64.
     """
 
     def __init__(self, names: npt.NDArray[np.uint64], scores: npt.NDArray[np.float32]) -> None:
@@ -93,14 +87,6 @@ class ScoreTable:
         if not names:
             return cls(np.empty(0, np.uint64), np.empty(0, np.float32))
         return cls(np.concatenate(names), np.concatenate(scores))
-
-    @classmethod
-    def of(cls, rows: Iterable[tuple[str, float]]) -> ScoreTable:
-        found = [(_hash(name.encode()), score) for name, score in rows]
-        return cls(
-            np.array([name for name, _ in found], np.uint64),
-            np.array([score for _, score in found], np.float32),
-        )
 
     def get(self, name: str, default: float = 0.0) -> float:
         key = np.uint64(_hash(name.encode()))

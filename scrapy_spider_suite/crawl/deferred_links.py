@@ -132,7 +132,7 @@ class DeferredLinks:
 
     def packs_for(self, lease: Lease) -> PagePacks | None:
         """The packs that will have the last answer of *lease*, whose page has settled."""
-        return next((each for each in self._packs if each.takes(lease)), None)
+        return next((each for each in self._packs if each.packs_page(lease)), None)
 
     def poll(self, *, starving: bool) -> None:
         """Read the links of some pages, if they are wanted; *starving*: nothing can be fetched."""

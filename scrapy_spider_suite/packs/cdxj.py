@@ -1,4 +1,4 @@
-"""Lines of CDXJ indexes, as pywb and cdxj-indexer write them: sort key, timestamp, JSON.
+"""Lines of CDXJ indexes, as pywb and cdxj-indexer write them, and sorted files of lines.
 
 ::
 
@@ -13,18 +13,166 @@ page's links: start and size, or in other packs offset and length. Timestamps: 1
 
 from __future__ import annotations
 
+import heapq
 import json
+import mmap
+import os
 import re
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import http_records
 from scrapy_spider_suite.packs.containers import RecordPlace
 from scrapy_spider_suite.packs.warc import FIELDS, Record, clean_url
+from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.text import media_type
+
+_STEP = 1 << 20
+
+
+class SortedLines:
+    """The lines of *path*, sorted as bytes. The file may be replaced, never changed. It stays open
+    unless *kept* is false; then each lookup opens it. Raises `OSError`.
+    """
+
+    def __init__(self, path: Path, *, kept: bool = True) -> None:
+        self.path = path
+        self._kept: mmap.mmap | bytes | None = None
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            self.identity = file_identity(found)
+            self._size = found.st_size
+            if kept:
+                self._kept = _mapped(file)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[bytes]:
+        data, start = self._data(), 0
+        while (end := data.find(b"\n", start)) >= 0:
+            yield data[start:end]
+            start = end + 1
+
+    @property
+    def torn(self) -> bool:
+        data = self._data()
+        return data[-1:] not in (b"", b"\n")
+
+    def first_and_last(self) -> tuple[bytes, bytes]:
+        """The first and the last complete line, or b"" twice."""
+        data = self._data()
+        last = data.rfind(b"\n")
+        if last < 0:
+            return b"", b""
+        return data[: data.find(b"\n")], data[data.rfind(b"\n", 0, last) + 1 : last]
+
+    def find(self, prefix: bytes) -> Iterator[bytes]:
+        """Yield the lines that begin with *prefix*, in order."""
+        data, size = self._data(), len(prefix)
+        low, high = 0, len(data)
+        while low < high:
+            middle = (low + high) // 2
+            start = max(data.rfind(b"\n", low, middle) + 1, low)
+            if data[start : start + size] < prefix:
+                end = data.find(b"\n", middle)
+                low = end + 1 if end >= 0 else high
+            else:
+                high = start
+        while data[low : low + size] == prefix and (end := data.find(b"\n", low)) >= 0:
+            yield data[low:end]
+            low = end + 1
+
+    def _data(self) -> mmap.mmap | bytes:
+        if self._kept is not None:
+            return self._kept
+        with self.path.open("rb") as file:
+            return _mapped(file)
+
+
+def _mapped(file: BinaryIO) -> mmap.mmap | bytes:
+    size = os.fstat(file.fileno()).st_size
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+
+
+class GrowingLines:
+    """The unsorted lines of a file that is being written. Read, not mapped: its end may be cut off
+    again. Methods raise `OSError`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            for line in file:
+                if line.endswith(b"\n"):
+                    yield line[:-1]
+
+    def find(self, prefix: bytes) -> Iterator[bytes]:
+        wanted = b"\n" + prefix
+        with self.path.open("rb") as file:
+            rest = b"\n"
+            while step := file.read(_STEP):
+                data = rest + step
+                last = data.rfind(b"\n")
+                place = data.find(wanted, 0, last)
+                while place >= 0:
+                    end = data.find(b"\n", place + 1)
+                    yield data[place + 1 : end]
+                    place = data.find(wanted, end, last)
+                rest = data[last:]
+
+    def last(self) -> bytes:
+        with self.path.open("rb") as file:
+            size = file.seek(0, 2)
+            for back in (1 << 12, 1 << 17, size):
+                file.seek(max(0, size - back))
+                lines = file.read().split(b"\n")
+                if len(lines) > 2 or back >= size:
+                    return lines[-2] if len(lines) > 1 else b""
+        return b""
+
+
+def file_identity(found: os.stat_result) -> tuple[int, int, int]:
+    """Values that differ when the file was replaced or changed."""
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+CHUNK: Final = 4 << 20
+"""Bytes sorted at once: no other thread runs meanwhile."""
+
+
+def sort_lines(source: Path, target: Path) -> None:
+    """Write the complete lines of *source*, sorted as bytes, to *target*, synced. Raises `OSError`;
+    *target* is unchanged then.
+    """
+    with ExitStack() as opened:
+        file = opened.enter_context(source.open("rb"))
+        runs: list[Iterable[bytes]] = []
+        while lines := file.readlines(CHUNK):
+            lines = sorted(line for line in lines if line.endswith(b"\n"))
+            if len(runs) or file.peek(1):
+                run = opened.enter_context(tempfile.TemporaryFile(dir=target.parent))
+                run.writelines(lines)
+                run.seek(0)
+                runs.append(run)
+            else:
+                runs.append(lines)
+        write_lines(heapq.merge(*runs), target)
+
+
+def write_lines(lines: Iterable[bytes], target: Path) -> None:
+    """Replace *target* by *lines*, synced. Raises `OSError`."""
+    with files.replacing_file(target) as new, new.open("wb") as file:
+        file.writelines(lines)
+
 
 _URL = re.compile(r"(?i)(https?|ftp)://([^/?#]*)([^?#]*)(?:\?([^#]*))?")
 _WWW = re.compile(r"^www\d*\.")
@@ -37,7 +185,6 @@ _QUERY_SESSION = re.compile(r"(?:jsessionid|phpsessid|sid)=[0-9a-z]{32}"
 
 def sort_key(url: str) -> str:
     """Return the SURT of *url*, ``com,example)/path?a=1&b=2``, as the package ``surt`` does.
-
     Several URLs may share a key; a URL of another scheme is its own key.
     """
     match = _URL.match(url)
@@ -51,14 +198,13 @@ def sort_key(url: str) -> str:
         name, colon, port = host.partition(":")
         name, port = _WWW.sub("", name.strip("."), count=1), colon + port
         name = ",".join(reversed(name.split(".")))
-    key = f"{name}{port}){_path(path)}"
-    query = _query(query) if query else ""
-    return f"{key}?{query}" if query else key
-
-
-def _path(path: str) -> str:
     path = _PATH_SESSION.sub("", _steps(_spell(path or "/")).lower())
-    return path[:-1] if path.endswith("/") and len(path) > 1 else path
+    key = f"{name}{port}){path.removesuffix('/') or '/'}"
+    if query:
+        pairs = _spell(query).lower().split("&")
+        kept = [pair for pair in pairs if not _QUERY_SESSION.fullmatch(pair)]
+        query = "&".join(sorted(kept, key=lambda pair: pair.partition("=")))
+    return f"{key}?{query}" if query else key
 
 
 def _steps(path: str) -> str:
@@ -72,12 +218,6 @@ def _steps(path: str) -> str:
             out.append(part)
     tail = "/" if out and path.endswith(("/", "/.", "/..")) else ""
     return f"/{'/'.join(out)}{tail}"
-
-
-def _query(query: str) -> str:
-    pairs = _spell(query).lower().split("&")
-    kept = [pair for pair in pairs if not _QUERY_SESSION.fullmatch(pair)]
-    return "&".join(sorted(kept, key=lambda pair: pair.partition("=")))
 
 
 def _spell(text: str) -> str:
@@ -224,9 +364,8 @@ def is_robots(url: str) -> bool:
 
 
 def timestamp(text: str, *, last: bool = False) -> str:
-    """Return the 14 digits of a time: ``2026``, ``2026-11-22``, ``2026-11-22T10:15:00``.
-
-    Missing parts are the first moment, or the *last* one. Raises ValueError.
+    """Return the 14 digits of a time: ``2026``, ``2026-11-22``, ``2026-11-22T10:15:00``. Missing
+    parts are the first moment, or the *last* one. Raises ValueError.
     """
     digits = re.sub(r"(\.\d+)?(Z|\+00:00)$|[-:T ]", "", text.strip())
     if not re.fullmatch(r"\d{4}(\d\d){0,5}", digits):
@@ -242,9 +381,8 @@ def timestamp(text: str, *, last: bool = False) -> str:
 
 
 def timestamp_at(time: datetime | str) -> str:
-    """Return the 14 digits of *time*; a text means its last moment, no zone means UTC.
-
-    Raises ValueError.
+    """Return the 14 digits of *time*; a text means its last moment, no zone means UTC. Raises
+    ValueError.
     """
     if isinstance(time, datetime):
         return (time if time.tzinfo is None else time.astimezone(UTC)).strftime("%Y%m%d%H%M%S")

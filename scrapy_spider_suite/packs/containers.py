@@ -14,13 +14,13 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import BinaryIO, Final, NamedTuple, Protocol
+from typing import BinaryIO, Final, NamedTuple, Protocol, TypeAlias
 from zlib import adler32
 
 import lzallright
 from backports import zstd
 
-from scrapy_spider_suite.errors import PackDamagedError, PackError
+from scrapy_spider_suite.errors import PackDamagedError
 
 RECORD_MAX: Final = 1 << 30
 """Default limit of one decompressed record, in bytes."""
@@ -38,9 +38,8 @@ class RecordPlace(NamedTuple):
 
 
 class PackFrame(NamedTuple):
-    """A block or member.
-
-    A damaged one has a *problem*, no *data*, and as *end* the next readable place.
+    """A block or member. A damaged one has a *problem*, no *data*, and as *end* the next readable
+    place.
     """
 
     offset: int
@@ -74,26 +73,12 @@ class Container(Protocol):
         """Yield the frames from *offset* to the end. A damaged part is one frame with a problem."""
 
 
-class LzoLibrary(Protocol):
-    """LZO1X. *method* and *level* are for lzop's header."""
-
-    name: str
-    method: int
-    level: int
-
-    def compress(self, data: bytes) -> bytes:
-        """Return *data* compressed."""
-
-    def decompress(self, data: bytes, size: int) -> bytes:
-        """Return *size* bytes. Raises `PackDamagedError`."""
-
-
 class Lzallright:
-    """lzallright (MIT, wheels): compresses like LZO1X-999. Always installed."""
+    """lzallright (MIT, wheels): compresses like LZO1X-999. Always installed. *method* and *level*
+    are for lzop's header.
+    """
 
-    name: str = "lzallright"
-    method = 3
-    level = 9
+    method, level = 3, 9
 
     def __init__(self) -> None:
         self._compressor = lzallright.LZOCompressor()
@@ -102,58 +87,39 @@ class Lzallright:
         return self._compressor.compress(data)
 
     def decompress(self, data: bytes, size: int) -> bytes:
+        """Return *size* bytes. Raises `PackDamagedError`."""
         try:
             # It grows its buffer where that is too small: at most 255 times len(data).
             out = self._compressor.decompress(data, size)
         except lzallright.LZOError as error:
             raise PackDamagedError(f"bad LZO data: {error}") from error
-        if len(out) != size:
-            raise PackDamagedError("a block has another length than it says")
         return out
 
 
 class PythonLzo:
     """python-lzo (GPL, extra ``[lzo]``): LZO1X-1, faster. Raises ImportError if not installed."""
 
-    name: str = "python-lzo"
-    method = 1
-    level = 3
+    method, level = 1, 3
 
     def __init__(self) -> None:
         self._lzo = importlib.import_module("lzo")
 
     def compress(self, data: bytes) -> bytes:
-        out: bytes = self._lzo.compress(data, 1, False)
-        return out
+        return bytes(self._lzo.compress(data, 1, False))
 
     def decompress(self, data: bytes, size: int) -> bytes:
         try:
-            out: bytes = self._lzo.decompress(data, False, size)
+            return bytes(self._lzo.decompress(data, False, size))
         except self._lzo.error as error:
             raise PackDamagedError(f"bad LZO data: {error}") from error
-        if len(out) != size:
-            raise PackDamagedError("a block has another length than it says")
-        return out
 
 
-LIBRARIES: Final[dict[str, type[Lzallright] | type[PythonLzo]]] = {
-    "lzallright": Lzallright,
-    "python-lzo": PythonLzo,
-}
-
-
-def lzo_library(name: str = "") -> LzoLibrary:
-    """Return a library by *name*, by default the fastest one. Raises `PackError`: not installed."""
-    if name:
-        try:
-            return LIBRARIES[name]()
-        except (ImportError, KeyError) as error:
-            raise PackError(f"the LZO library {name!r} is not installed") from error
-    return _best()()
+LzoLibrary: TypeAlias = Lzallright | PythonLzo
 
 
 @cache
-def _best() -> type[Lzallright] | type[PythonLzo]:
+def best_library() -> type[Lzallright] | type[PythonLzo]:
+    """Return the faster library of the installed ones."""
     try:
         PythonLzo()
     except ImportError:  # to look for it once more takes half a millisecond
@@ -181,7 +147,7 @@ class LzopContainer:
     grouped = True
 
     def __init__(self, lzo: LzoLibrary | None = None) -> None:
-        self._lzo = lzo or lzo_library()
+        self._lzo = lzo or best_library()()
 
     def begin(self, name: str, time: int) -> bytes:
         """Return lzop's header; ``lzop -N -d`` restores *name*."""
@@ -235,6 +201,8 @@ class LzopContainer:
         if packed == size:
             return body
         data = self._lzo.decompress(body, size)
+        if len(data) != size:
+            raise PackDamagedError("a block has another length than it says")
         if both and adler32(data) != _SUM.unpack_from(block, 8)[0]:
             raise PackDamagedError("a block is damaged: the sum of its data is another")
         return data
@@ -309,21 +277,6 @@ _GZIP_MAGIC: Final = b"\x1f\x8b\x08"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _STEP = 1 << 16
 _ERRORS = zlib.error, zstd.ZstdError, EOFError
-
-
-class Decompressor(Protocol):
-    """Decompresses one member."""
-
-    @property
-    def eof(self) -> bool:
-        """Whether the member has ended with a right checksum."""
-
-    @property
-    def unused_data(self) -> bytes:
-        """The bytes behind the member."""
-
-    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes:
-        """Return at most *max_length* further bytes."""
 
 
 class MemberContainer:
@@ -412,7 +365,7 @@ class MemberContainer:
     def compress(self, record: bytes) -> bytes:
         raise NotImplementedError
 
-    def engine(self) -> Decompressor:
+    def engine(self) -> zlib._Decompress | zstd.ZstdDecompressor:
         raise NotImplementedError
 
 
@@ -425,7 +378,7 @@ class GzipContainer(MemberContainer):
         engine = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, zlib.MAX_WBITS | 16)
         return engine.compress(record) + engine.flush()
 
-    def engine(self) -> Decompressor:
+    def engine(self) -> zlib._Decompress:
         return zlib.decompressobj(zlib.MAX_WBITS | 16)
 
 
@@ -445,5 +398,5 @@ class ZstdContainer(MemberContainer):
         self._compressor.set_pledged_input_size(len(record))
         return self._compressor.compress(record, zstd.ZstdCompressor.FLUSH_FRAME)
 
-    def engine(self) -> Decompressor:
+    def engine(self) -> zstd.ZstdDecompressor:
         return zstd.ZstdDecompressor()

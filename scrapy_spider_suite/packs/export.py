@@ -22,12 +22,14 @@ import xxhash
 from w3lib.encoding import html_to_unicode
 
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs.pack_file import OPEN, PackFile, make_container
-from scrapy_spider_suite.packs.reader import Packs, Page, open_packs
-from scrapy_spider_suite.packs.selection import (
-    CaptureRecords,
+from scrapy_spider_suite.packs import pack_file
+from scrapy_spider_suite.packs.pack_file import PackFile
+from scrapy_spider_suite.packs.reader import (
+    Packs,
+    Page,
     Selection,
     captures,
+    open_packs,
     pack_entries,
     pages,
 )
@@ -83,7 +85,8 @@ def export_warc(
                 path = target / f"pages-{number:05d}{extension}" if folder else target
                 pack = _begin(path, form, crawl, now)
                 done.files.append(pack.path)
-            _append(pack, bundle)
+            records = [record for record, _ in bundle]
+            pack.append(records, [record.to_bytes() for record in records])
             done.pages += 1
             progress(1)
         if pack is not None:
@@ -99,25 +102,19 @@ def _begin(path: Path, form: str, crawl: CrawlInfo, now: float) -> PackFile:
     if path.exists():
         raise PackError(f"it is there already: {path}")
     try:
-        pack = PackFile(path, make_container(form), now)
+        pack = PackFile(path, pack_file.make_container(form), now)
     except FileExistsError as error:
-        raise PackError(f"an export was not finished: remove {path}{OPEN}") from error
+        raise PackError(f"an export was not finished: remove {path}{pack_file.OPEN}") from error
     first = warcinfo(crawl, path.name, now)
     pack.append([first], [first.to_bytes()])
     return pack
 
 
-def _append(pack: PackFile, bundle: CaptureRecords) -> None:
-    records = [record for record, _ in bundle]
-    pack.append(records, [record.to_bytes() for record in records])
-
-
 def export_files(
     packs: Packs, selection: Selection, folder: Path, progress: Callable[[int], object]
 ) -> ExportResult:
-    """Write each body to ``HOST/NAME``, and the list ``pages.jsonl``.
-
-    Existing files are replaced; no path leaves *folder*. Raises `OSError`.
+    """Write each body to ``HOST/NAME``, and the list ``pages.jsonl``. Existing files are replaced;
+    no path leaves *folder*. Raises `OSError`.
     """
     done = ExportResult()
     folder.mkdir(parents=True, exist_ok=True)
@@ -130,7 +127,10 @@ def export_files(
             path = folder / name
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(body)
-            listing.write(json.dumps({"file": name, **page_facts(page)}) + "\n")
+            row = {"file": name, "url": page.url, "time": page.record.get("WARC-Date"),
+                   "status": page.status, "mime": page.mime, "digest": page.digest,
+                   "revisit": page.is_revisit}  # fmt: skip
+            listing.write(json.dumps(row) + "\n")
             done.pages += 1
             progress(1)
     done.files.append(folder / PAGE_LIST)
@@ -144,11 +144,6 @@ def bodies(packs: Packs, selection: Selection, done: ExportResult) -> Iterator[t
             yield page, page.body
         except PackError as error:
             done.failed.append((page.url, str(error)))
-
-
-def page_facts(page: Page) -> dict[str, Any]:
-    return {"url": page.url, "time": page.record.get("WARC-Date"), "status": page.status,
-            "mime": page.mime, "digest": page.digest, "revisit": page.is_revisit}  # fmt: skip
 
 
 def file_name(page: Page) -> str:
@@ -193,7 +188,11 @@ def export_wacz(
         done = export_warc(packs, selection, folder / "archive" / _DATA, crawl, now, progress)
         if not done.pages:
             raise PackError("there is no such page: an empty WACZ is none")
-        done.failed = _write_index_and_pages(folder)
+        data = folder / "archive" / _DATA
+        lines = (entry._replace(metadata=None).line() + b"\n" for entry in pack_entries(data))
+        _write_index(lines, folder / "indexes")
+        data.with_name(f"{_DATA}.cdxj").unlink()
+        done.failed = _write_pages(data, folder / "pages" / "pages.jsonl")
         if manifest:
             (folder / "crawl").mkdir()
             (folder / "crawl" / "manifest.json").write_bytes(manifest)
@@ -201,14 +200,6 @@ def export_wacz(
         _zip(folder, new, now)
     done.files = [target]
     return done
-
-
-def _write_index_and_pages(folder: Path) -> list[tuple[str, str]]:
-    data = folder / "archive" / _DATA
-    lines = (entry._replace(metadata=None).line() + b"\n" for entry in pack_entries(data))
-    _write_index(lines, folder / "indexes")
-    data.with_name(f"{_DATA}.cdxj").unlink()
-    return _write_pages(data, folder / "pages" / "pages.jsonl")
 
 
 def _write_index(lines: Iterator[bytes], folder: Path) -> None:
@@ -242,14 +233,11 @@ def _write_pages(data: Path, target: Path) -> list[tuple[str, str]]:
 
 def _page(page: Page) -> dict[str, Any]:
     time = page.time or datetime.fromtimestamp(0, UTC)
-    row = {"id": _id(page), "url": page.url, "ts": f"{time:%Y-%m-%dT%H:%M:%SZ}"}
+    found = re.search(r"urn:uuid:([0-9a-fA-F-]{36})", page.record.id)
+    row = {"id": found[1] if found else str(uuid.uuid5(uuid.NAMESPACE_URL, page.url)),
+           "url": page.url, "ts": f"{time:%Y-%m-%dT%H:%M:%SZ}"}  # fmt: skip
     title = title_of(page.body, page.head.get("Content-Type"))
     return {**row, "title": title} if title else row
-
-
-def _id(page: Page) -> str:
-    found = re.search(r"urn:uuid:([0-9a-fA-F-]{36})", page.record.id)
-    return found[1] if found else str(uuid.uuid5(uuid.NAMESPACE_URL, page.url))
 
 
 def title_of(body: bytes, content_type: str) -> str:

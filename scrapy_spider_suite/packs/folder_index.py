@@ -8,7 +8,6 @@ as missing.
 from __future__ import annotations
 
 import heapq
-import itertools
 import json
 import logging
 import os
@@ -18,22 +17,23 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from typing import Final, NamedTuple
 
 from scrapy_spider_suite.errors import PackDamagedError
-from scrapy_spider_suite.packs import cdxj
-from scrapy_spider_suite.packs.cdxj import IndexEntry, Located
-from scrapy_spider_suite.packs.pack_file import INDEX, OPEN, closed_path, index_path, is_pack
-from scrapy_spider_suite.packs.scan import RecordGroup, scan
-from scrapy_spider_suite.packs.sorted_lines import (
+from scrapy_spider_suite.packs import cdxj, pack_file
+from scrapy_spider_suite.packs.cdxj import (
     GrowingLines,
+    IndexEntry,
+    Located,
     SortedLines,
     file_identity,
     sort_lines,
     write_lines,
 )
+from scrapy_spider_suite.packs.pack_file import RecordGroup
 from scrapy_spider_suite.packs.warc import clean_url
 from scrapy_spider_suite.runtime.files import lock_file
 from scrapy_spider_suite.runtime.helper_processes import last_error_line, start_helper
@@ -42,13 +42,12 @@ logger = logging.getLogger(__name__)
 
 
 def build_index(pack: str | Path, named: Path | None = None) -> int:
-    """Write the index of *pack*, for the name *named* if given; return its lines.
-
-    Raises `PackError` (no pack) and `OSError`.
+    """Write the index of *pack*, for the name *named* if given; return its lines. Raises
+    `PackError` (no pack) and `OSError`.
     """
     pack = Path(pack)
     named = named or pack
-    index = index_path(named)
+    index = pack_file.index_path(named)
     raw = index.with_name(f"{index.name}.raw")
     count = 0
     try:
@@ -64,7 +63,8 @@ def build_index(pack: str | Path, named: Path | None = None) -> int:
 
 def index_entries(pack: Path, name: str) -> Iterator[IndexEntry]:
     """Yield the entries of *pack*, called *name*, in the order of the pack."""
-    for bundle in captures_of(_located(pack)):
+    groups = (found for found in pack_file.scan(pack) if isinstance(found, RecordGroup))
+    for bundle in captures_of(chain.from_iterable(group.records() for group in groups)):
         yield from cdxj.entries_for(bundle, name)
 
 
@@ -78,12 +78,6 @@ def captures_of(records: Iterable[Located]) -> Iterator[list[Located]]:
         bundle.append(located)
     if bundle:
         yield bundle
-
-
-def _located(pack: Path) -> Iterator[Located]:
-    for found in scan(pack):
-        if isinstance(found, RecordGroup):
-            yield from found.records()
 
 
 @contextmanager
@@ -133,31 +127,22 @@ class FolderIndex:
         prefix = f"{cdxj.line_key(url)} ".encode()
         self._refresh()
         found = {}
-        for path, line in [*self._growing(prefix), *self._merged(prefix)]:
+        merged = ((run.lines.path, line) for run in self._runs for line in run.lines.find(prefix))
+        for path, line in [*self._growing(prefix), *merged]:
             entry = self._parse(path, line)
             if entry is not None and entry.url == url:
                 found[entry.filename, entry.place] = entry
         return sorted(found.values(), key=lambda entry: entry.stamp)
 
-    def __iter__(self) -> Iterator[cdxj.IndexEntry]:
-        self._refresh()
-        growing = sorted(line for _, line in self._growing(b""))
-        runs: list[Iterable[bytes]] = [run_lines(run) for run in self._runs]
-        for line in heapq.merge(*runs, growing):
-            entry = self._parse(self.folder, line)
-            if entry is not None:
-                yield entry
-
     def unindexed_packs(self) -> list[Path]:
-        """Closed packs without a usable index, or with a damaged line that was asked for.
-
-        Raises `OSError`.
+        """Closed packs without a usable index, or with a damaged line that was asked for. Raises
+        `OSError`.
         """
         self._refresh()
         if self._unindexed is None:  # those who only `find` do not look through the folder again
             listed = set[str]().union(*(run.packs for run in self._runs))
-            closed = (path for path in self.folder.iterdir() if closed_path(path) == path)
-            self._unindexed = [path for path in closed if is_pack(path) and path.name not in listed]
+            closed = pack_file.closed_packs(self.folder)
+            self._unindexed = [path for path in closed if path.name not in listed]
         spoilt = filter(Path.exists, map(_pack_of, sorted(self._spoilt)))
         return [*self._unindexed, *spoilt]
 
@@ -168,7 +153,7 @@ class FolderIndex:
             if len(self.damage) < 1000:
                 self.damage[str(error)] = path.name
             logger.warning("%s: %s; `scrapy packs merge` makes it anew", path, error)
-            if path.name.endswith(INDEX) and not path.name.startswith(_MERGED):
+            if path.name.endswith(pack_file.INDEX) and not path.name.startswith(_MERGED):
                 self._spoilt.add(path)
             return None
 
@@ -179,7 +164,7 @@ class FolderIndex:
             recent = abs(time.time_ns() - changed) < _TICK
             known = {run.lines.path: run for run in self._runs}
             self._runs = index_runs(self.folder, known)
-            self._open = list(self.folder.glob(f"*{INDEX}{OPEN}"))
+            self._open = list(self.folder.glob(f"*{pack_file.INDEX}{pack_file.OPEN}"))
             self._unindexed = None
             same = (run.lines.path for run in self._runs if known.get(run.lines.path) is run)
             self._spoilt.intersection_update(same)
@@ -198,17 +183,12 @@ class FolderIndex:
             self._refresh()
         return found
 
-    def _merged(self, prefix: bytes) -> Iterator[tuple[Path, bytes]]:
-        for run in self._runs:
-            yield from ((run.lines.path, line) for line in run.lines.find(prefix))
-
 
 def index_runs(folder: Path, known: dict[Path, IndexRun] | None = None) -> list[IndexRun]:
     """Return the files that together index the closed packs, without parts of an interrupted merge.
-
     Raises `OSError`.
     """
-    names = [path for path in folder.iterdir() if path.name.endswith(INDEX)]
+    names = [path for path in folder.iterdir() if path.name.endswith(pack_file.INDEX)]
     found = [_known(path, known) for path in names if path.name.startswith(_MERGED)]
     merged = sorted(filter(None, found), key=lambda run: (-len(run.packs), run.lines.path.name))
     chosen: list[IndexRun] = []
@@ -218,25 +198,24 @@ def index_runs(folder: Path, known: dict[Path, IndexRun] | None = None) -> list[
             chosen.append(run)
             covered |= run.packs
     own = sorted(path for path in names if not path.name.startswith(_MERGED))
-    rest = [path for path in own if path.name.removesuffix(INDEX) not in covered]
+    rest = [path for path in own if path.name.removesuffix(pack_file.INDEX) not in covered]
     kept = len(rest) <= _RUNS_KEPT
     return [*chosen, *filter(None, (_known(path, known, kept=kept) for path in rest))]
 
 
-def merge_indexes(folder: Path, fan_in: int = FAN_IN) -> int:
-    """Merge indexes of like size; return the number of files left.
-
-    Does nothing if another process merges. Raises `OSError`; the index is unchanged then.
+def merge_indexes(folder: Path) -> int:
+    """Merge indexes of like size; return the number of files left. Does nothing if another process
+    merges. Raises `OSError`; the index is unchanged then.
     """
     with lock_indexes(folder) as mine:
         found = index_runs(folder)
         if not mine:
             return len(found)
         used = {run.lines.path for run in found}
-        for path in [*folder.glob(f"{_MERGED}*{INDEX}"), *folder.glob(f"{_MERGED}*{INDEX}.new")]:
-            if path not in used:
+        for path in folder.glob(f"{_MERGED}*"):
+            if path not in used and path.name.endswith((pack_file.INDEX, f"{pack_file.INDEX}.new")):
                 path.unlink(missing_ok=True)
-        while group := _alike(found, fan_in):
+        while group := mergeable(found):
             merged = _merge(folder, group)
             found = [run for run in found if run not in group] + [merged]
             for run in group:
@@ -245,26 +224,22 @@ def merge_indexes(folder: Path, fan_in: int = FAN_IN) -> int:
         return len(found)
 
 
-def can_merge(folder: Path) -> bool:
-    """Whether `merge_indexes` has something to do. Raises `OSError`."""
-    return bool(_alike(index_runs(folder), FAN_IN))
-
-
-def _alike(found: Sequence[IndexRun], fan_in: int) -> list[IndexRun]:
+def mergeable(found: Sequence[IndexRun]) -> list[IndexRun]:
+    """Return the indexes of like size to merge next, if there are enough."""
     by_class: dict[int, list[IndexRun]] = {}
     for run in found:
         size = max(len(run.lines), _SMALLEST) // _SMALLEST
         by_class.setdefault((size.bit_length() - 1) // 2, []).append(run)
-    full = [number for number, group in by_class.items() if len(group) >= fan_in]
+    full = [number for number, group in by_class.items() if len(group) >= FAN_IN]
     return by_class[min(full)][:_RUNS_KEPT] if full else []
 
 
 def _merge(folder: Path, group: Sequence[IndexRun]) -> IndexRun:
     packs = sorted(set().union(*(run.packs for run in group)))
-    path = folder / f"{_MERGED}{uuid.uuid4().hex}{INDEX}"
+    path = folder / f"{_MERGED}{uuid.uuid4().hex}{pack_file.INDEX}"
     head = _HEAD + json.dumps({"packs": packs}).encode() + b"\n"
     lines = (line + b"\n" for line in heapq.merge(*map(run_lines, group)))
-    write_lines(itertools.chain([head], lines), path)
+    write_lines(chain([head], lines), path)
     return IndexRun(SortedLines(path), frozenset(packs), True)
 
 
@@ -275,17 +250,12 @@ def run_lines(run: IndexRun) -> Iterator[bytes]:
 
 def _known(path: Path, known: dict[Path, IndexRun] | None, *, kept: bool = True) -> IndexRun | None:
     run = (known or {}).get(path)
-    with suppress(FileNotFoundError):
-        if run is not None and file_identity(path.stat()) == run.lines.identity:
-            return run
-    return _run(path, kept=kept)
-
-
-def _run(path: Path, *, kept: bool) -> IndexRun | None:
     merged, pack = path.name.startswith(_MERGED), _pack_of(path)
-    if not merged and not is_pack(pack):
+    if not merged and not pack_file.is_pack(pack):
         return None
     try:
+        if run is not None and file_identity(path.stat()) == run.lines.identity:
+            return run
         lines = SortedLines(path, kept=kept)
         packs = _packs_in(lines) if merged else frozenset([pack.name])
         if packs and _is_sound(lines, pack):
@@ -305,7 +275,7 @@ def _packs_in(merged: SortedLines) -> frozenset[str]:
 
 
 def _pack_of(index: Path) -> Path:
-    return index.with_name(index.name.removesuffix(INDEX))
+    return index.with_name(index.name.removesuffix(pack_file.INDEX))
 
 
 def _is_sound(lines: SortedLines, pack: Path) -> bool:
@@ -324,22 +294,18 @@ def _is_line(line: bytes) -> bool:
 
 def is_indexed(pack: Path) -> bool:
     try:
-        lines = SortedLines(index_path(pack))
+        lines = SortedLines(pack_file.index_path(pack))
     except FileNotFoundError:
         return False
     return _is_sound(lines, pack) and all(map(_is_line, lines))
 
 
 def repair_indexes(folder: Path) -> int:
-    """Make missing and damaged indexes; remove merged ones that cover them or are damaged.
-
-    Return the number made. Raises `OSError`.
+    """Make missing and damaged indexes; remove merged ones that cover them or are damaged. Return
+    the number made. Raises `OSError`.
     """
     with lock_indexes(folder, wait=True):
-        closed = sorted(
-            path for path in folder.iterdir() if closed_path(path) == path and is_pack(path)
-        )
-        broken = [path for path in closed if not is_indexed(path)]
+        broken = [path for path in pack_file.closed_packs(folder) if not is_indexed(path)]
         names = {path.name for path in broken}
         for run in (run for run in index_runs(folder) if run.merged):
             if run.packs & names or not all(map(_is_line, run.lines)):
@@ -374,7 +340,7 @@ class IndexMerger:
             return last_error_line(process)
         elif self._wanted:
             self._wanted = False
-            if can_merge(self._folder):
+            if mergeable(index_runs(self._folder)):
                 self._process = start_helper(__name__, str(self._folder))
         return ""
 
@@ -422,23 +388,18 @@ class TemporaryIndexes:
         if lines is None:
             logger.warning("%s has no index that serves: it is read whole; `scrapy packs merge` "
                            "makes one", pack)  # fmt: skip
-            lines = self._make(pack)
-        found: Iterable[cdxj.IndexEntry]
+            try:
+                lines = self._make(pack) if len(self._made) < _INDEXES_KEPT else None
+            except OSError as error:
+                logger.warning("An index of %s cannot be kept: %s", pack, error)
         if lines is None:
-            found = index_entries(pack, pack.name)
-        else:
-            self._made[key] = lines
-            found = map(cdxj.parse_entry, lines.find(f"{cdxj.line_key(url)} ".encode()))
+            return [entry for entry in index_entries(pack, pack.name) if entry.url == url]
+        self._made[key] = lines
+        found = map(cdxj.parse_entry, lines.find(f"{cdxj.line_key(url)} ".encode()))
         return [entry for entry in found if entry.url == url]
 
-    def _make(self, pack: Path) -> SortedLines | None:
-        if len(self._made) >= _INDEXES_KEPT:
-            return None
-        try:
-            with tempfile.TemporaryDirectory(prefix="scrapy-packs-") as folder:
-                named = Path(folder) / pack.name
-                build_index(pack, named)
-                return SortedLines(index_path(named))
-        except OSError as error:
-            logger.warning("An index of %s cannot be kept: %s", pack, error)
-            return None
+    def _make(self, pack: Path) -> SortedLines:
+        with tempfile.TemporaryDirectory(prefix="scrapy-packs-") as folder:
+            named = Path(folder) / pack.name
+            build_index(pack, named)
+            return SortedLines(pack_file.index_path(named))

@@ -71,13 +71,16 @@ def fit_head(
     method: str = "GET",
     cut: bool = False,
 ) -> bytes:
-    """Return *head* for a stored body of *length* bytes in *form*.
-
-    Unchanged if right, for *cut* bodies of ``BodyForm.WIRE``, and for answers without a body (HEAD,
-    1xx, 204, 304).
+    """Return *head* for a stored body of *length* bytes in *form*. Unchanged if right, for *cut*
+    bodies of ``BodyForm.WIRE``, and for answers without a body (HEAD, 1xx, 204, 304).
     """
     head = _closed(head)
-    if _fits(head.lower(), length, form):
+    lower = head.lower()
+    if (
+        b"\r\ncontent-length: %d\r\n" % length in lower
+        and lower.count(b"content-length") == 1
+        and not any(name in lower for name in _CODINGS[:form])
+    ):
         return head
     status = _STATUS.match(head)
     number = int(status[2]) if status else 0
@@ -85,7 +88,7 @@ def fit_head(
         return head
     lines = _LINE.split(head[: -len(b"\r\n\r\n")])
     names = [line.partition(b":")[0].strip().lower() for line in lines]
-    gone = _gone(form)
+    gone = set(_CODINGS[:form])
     chunked = b"transfer-encoding" in names and b"transfer-encoding" not in gone
     right = b"%d" % length
     lengths = [line.partition(b":")[2].strip() for line, name in zip(lines, names, strict=True)
@@ -102,18 +105,6 @@ def fit_head(
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-def _fits(head: bytes, length: int, form: BodyForm) -> bool:
-    return (
-        b"\r\ncontent-length: %d\r\n" % length in head
-        and head.count(b"content-length") == 1
-        and not any(name in head for name in _CODINGS[:form])
-    )
-
-
-def _gone(form: BodyForm) -> set[bytes]:
-    return set(_CODINGS[:form])
-
-
 def _closed(head: bytes) -> bytes:
     if head.find(b"\n\r\n") == len(head) - 3 and b"\n\n" not in head and head[-4:-3] == b"\r":
         return head
@@ -127,9 +118,8 @@ def build_head(
     reason: str = "",
     version: str = "1.1",
 ) -> bytes:
-    """Return a head for a response without one.
-
-    Line breaks in values become spaces; invalid field names are left out.
+    """Return a head for a response without one. Line breaks in values become spaces; invalid field
+    names are left out.
     """
     pairs = (
         ((name, value) for name, values in fields.items() for value in values)
@@ -181,16 +171,16 @@ _CHUNK = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[^\r\n]*\r?\n")
 
 
 def decode_body(head: Head, body: bytes, limit: int = MAX_BYTES) -> bytes:
-    """Return the payload of *body*, of a cut body its readable part.
-
-    Raises `PackDamagedError` (wrongly encoded, over *limit* bytes) and `PackError` (unknown
-    encoding; ``br`` needs Brotli).
+    """Return the payload of *body*, of a cut body its readable part. Raises `PackDamagedError`
+    (wrongly encoded, over *limit* bytes) and `PackError` (unknown encoding; ``br`` needs Brotli).
     """
     if "chunked" in head.all("Transfer-Encoding"):
         body = join_chunks(body)
     for name in reversed(head.all("Content-Encoding")):
         if name != "identity" and body:
-            body = _decoder(name)(body, limit)
+            if name not in _DECODERS:
+                raise PackError(f"a page is compressed in a way that is not known: {name[:40]}")
+            body = _DECODERS[name](body, limit)
     if len(body) > limit:
         raise PackDamagedError(f"a page has more than {limit} bytes")
     return body
@@ -277,9 +267,3 @@ _DECODERS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
     "zstd": _zstd,
     "br": _brotli,
 }
-
-
-def _decoder(name: str) -> Callable[[bytes, int], bytes]:
-    if name not in _DECODERS:
-        raise PackError(f"a page is compressed in a way that is not known: {name[:40]}")
-    return _DECODERS[name]

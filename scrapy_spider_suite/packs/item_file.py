@@ -13,13 +13,12 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from io import BufferedReader, BytesIO, FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs.containers import (
     RECORD_MAX,
     GzipContainer,
-    MemberContainer,
 )
 from scrapy_spider_suite.packs.pack_file import OPEN, GroupFile, closed_path
 from scrapy_spider_suite.runtime import files
@@ -35,6 +34,7 @@ BLOCK: Final = 1 << 17
 _IN_MEMORY: Final = 1 << 20
 """Bytes of a buffer that stay in memory."""
 
+_FORM: Final = GzipContainer()
 _NAME = re.compile(rf".+\.{re.escape(ITEM_SUFFIX)}({re.escape(OPEN)})?")
 
 
@@ -90,7 +90,6 @@ def _on_disk(folder: Path, data: bytes) -> FileIO:
 class ItemFile(GroupFile):
     def __init__(self, path: Path, time: float, *, power: bool = False) -> None:
         super().__init__(path, time, power=power)
-        self._form = GzipContainer()
 
     def append(self, lines: Iterable[bytes]) -> None:
         """Append whole lines, all or nothing. Raises `OSError`."""
@@ -102,10 +101,10 @@ class ItemFile(GroupFile):
             block.append(line)
             size += len(line)
             if size >= BLOCK:
-                yield self._form.compress(b"".join(block))
+                yield _FORM.compress(b"".join(block))
                 block, size = [], 0
         if block:
-            yield self._form.compress(b"".join(block))
+            yield _FORM.compress(b"".join(block))
 
     def close(self) -> None:
         """Name the file, or remove it if it is empty. Raises `OSError`."""
@@ -118,9 +117,8 @@ class ItemFile(GroupFile):
 
 
 class ItemRecovery(NamedTuple):
-    """*cut*: bytes that were not committed.
-
-    *missing*: committed bytes that are not there (power failure).
+    """*cut*: bytes that were not committed. *missing*: committed bytes that are not there (power
+    failure).
     """
 
     path: Path | None
@@ -132,7 +130,6 @@ def recover_items(path: Path, size: int) -> ItemRecovery | None:
     """Close the open item pack *path*, of which *size* bytes were committed; None if a process is
     writing it. Raises `OSError`: nothing has changed, or all but the name.
     """
-    form = container_of(path)
     with path.open("r+b") as file:
         if not lock_file(file):
             return None
@@ -140,7 +137,11 @@ def recover_items(path: Path, size: int) -> ItemRecovery | None:
         if there > size:
             kept = size
         elif there < size:
-            kept = _whole(form, file)
+            kept = 0
+            for frame in _FORM.frames(file, 0):
+                if frame.problem:
+                    break
+                kept = frame.end
         file.truncate(kept)
         os.fsync(file.fileno())
     if kept:
@@ -149,15 +150,6 @@ def recover_items(path: Path, size: int) -> ItemRecovery | None:
         path.unlink()
     files.sync_path(path.parent)
     return ItemRecovery(closed_path(path) if kept else None, there - kept, max(0, size - there))
-
-
-def _whole(form: MemberContainer, file: BinaryIO) -> int:
-    end = 0
-    for frame in form.frames(file, 0):
-        if frame.problem:
-            break
-        end = frame.end
-    return end
 
 
 def open_items(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[dict[str, Any]]:
@@ -178,12 +170,13 @@ def open_items(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[dict[str
 
 
 def _read(path: Path, limit: int) -> Iterator[dict[str, Any]]:
-    form = container_of(path)
+    if not is_item_pack(path):
+        raise PackError(f"not an item pack (*.{ITEM_SUFFIX}): {path}")
     if not path.exists():  # it was closed meanwhile
         path = closed_path(path)
     with path.open("rb") as file:
         size = file.seek(0, 2)
-        for frame in form.frames(file, 0, limit):
+        for frame in _FORM.frames(file, 0, limit):
             if frame.problem:
                 if not (path.name.endswith(OPEN) and frame.end >= size):
                     logger.warning("%s, from byte %d on: %s", path, frame.offset, frame.problem)
@@ -195,10 +188,3 @@ def _read(path: Path, limit: int) -> Iterator[dict[str, Any]]:
 def is_item_pack(path: Path) -> bool:
     """Whether *path* has the name of an item pack, open ones included."""
     return _NAME.fullmatch(path.name) is not None
-
-
-def container_of(path: Path) -> MemberContainer:
-    """Return the format of *path*. Raises `PackError`: no item pack."""
-    if not is_item_pack(path):
-        raise PackError(f"not an item pack (*.{ITEM_SUFFIX}): {path}")
-    return GzipContainer()

@@ -12,20 +12,23 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from scrapy_spider_suite.errors import PackError
+from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs import cdxj
+from scrapy_spider_suite.packs.cdxj import sort_lines
 from scrapy_spider_suite.packs.containers import (
+    RECORD_MAX,
     Container,
     GzipContainer,
     LzopContainer,
+    PackFrame,
     RecordPlace,
     ZstdContainer,
 )
-from scrapy_spider_suite.packs.sorted_lines import sort_lines
-from scrapy_spider_suite.packs.warc import Record
+from scrapy_spider_suite.packs.warc import END, Record, parse_record, record_extent
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.files import lock_file, write_all
 
@@ -68,6 +71,11 @@ def is_pack(path: Path) -> bool:
     return _NAME.fullmatch(path.name) is not None
 
 
+def closed_packs(folder: Path) -> list[Path]:
+    """Return the closed packs of *folder*, by name. Raises `OSError`."""
+    return sorted(path for path in folder.iterdir() if is_pack(path) and path.suffix != OPEN)
+
+
 def pack_name(
     name: str, time: float, serial: int, agent: str, form: str, *, kind: str = "warc"
 ) -> str:
@@ -88,9 +96,8 @@ def plain_name(name: str) -> str:
 
 
 class GroupFile:
-    """A file written by groups; *path* is its closed name. *time*: when it was begun.
-
-    *power*: sync each group. Raises `OSError`, `FileExistsError` among them.
+    """A file written by groups; *path* is its closed name. *time*: when it was begun. *power*: sync
+    each group. Raises `OSError`, `FileExistsError` among them.
     """
 
     def __init__(self, path: Path, time: float, start: bytes = b"", *, power: bool = False) -> None:
@@ -98,7 +105,7 @@ class GroupFile:
         self.time = time
         self.open_path = path.with_name(path.name + OPEN)
         self._power = power
-        self._ended = self._named = False
+        self._ended = self.named = False
         self._file: BinaryIO = self.open_path.open("xb", buffering=0)
         try:
             lock_file(self._file)
@@ -112,10 +119,8 @@ class GroupFile:
         self.size = len(start)
 
     def add(self, parts: Iterable[bytes]) -> None:
-        """Append *parts* as one group.
-
-        Raises `OSError`: nothing of the group is in the file, which can be used again unless it is
-        `broken`.
+        """Append *parts* as one group. Raises `OSError`: nothing of the group is in the file, which
+        can be used again unless it is `broken`.
         """
         size = self.size
         try:
@@ -151,14 +156,10 @@ class GroupFile:
 
     def name(self) -> None:
         """Give the file its closed name. Idempotent. Raises `OSError`."""
-        if not self._named:
+        if not self.named:
             os.rename(self.open_path, self.path)
-            self._named = True
+            self.named = True
         files.sync_path(self.path.parent)
-
-    @property
-    def named(self) -> bool:
-        return self._named
 
     def abandon(self) -> None:
         self._file.close()
@@ -204,9 +205,8 @@ class PackFile(GroupFile):
             raise
 
     def append(self, records: Sequence[Record], data: Sequence[bytes]) -> list[RecordPlace]:
-        """Append *records*, whose bytes are *data*, as one group; return their places.
-
-        Raises `OSError` as `GroupFile.add`.
+        """Append *records*, whose bytes are *data*, as one group; return their places. Raises
+        `OSError` as `GroupFile.add`.
         """
         group, places = self._form.encode(data)
         places = [place._replace(offset=place.offset + self.size) for place in places]
@@ -315,13 +315,13 @@ def packs_to_upload(
     ending = f"-{plain_name(agent)}.warc." if agent else ".warc."
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
     found = (folder / name for name in sorted(names) if ending in name and is_pack(Path(name)))
-    return [path for path in found
-            if not path.name.endswith(OPEN) and not (keep and _is_at(path, target))]  # fmt: skip
-
-
-def _is_at(pack: Path, target: str) -> bool:
-    done = find_upload(pack)
-    return done is not None and target in ("", done.url.removesuffix(f"/{pack.name}"))
+    left = []
+    for path in found:
+        done = find_upload(path) if keep else None
+        there = "" if done is None else done.url.removesuffix(f"/{path.name}")
+        if not path.name.endswith(OPEN) and (done is None or target not in ("", there)):
+            left.append(path)
+    return left
 
 
 def packs_away(folder: Path) -> Iterator[tuple[Path, Uploaded]]:
@@ -334,9 +334,8 @@ def packs_away(folder: Path) -> Iterator[tuple[Path, Uploaded]]:
 
 
 def packs_missing(folder: Path) -> Iterator[Path]:
-    """Yield the packs of which only the index is here, and that were not uploaded.
-
-    Raises `OSError`.
+    """Yield the packs of which only the index is here, and that were not uploaded. Raises
+    `OSError`.
     """
     for index in sorted(folder.glob(f"*{INDEX}")):
         pack = index.with_name(index.name.removesuffix(INDEX))
@@ -344,3 +343,184 @@ def packs_missing(folder: Path) -> Iterator[Path]:
         names = (pack, pack.with_name(pack.name + OPEN), pack)
         if is_pack(pack) and not any(map(Path.exists, names)) and find_upload(pack) is None:
             yield pack
+
+
+def open_pack(path: Path) -> BinaryIO:
+    """Open *path* for reading, whether it is open or closed by now. Raises `OSError`."""
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        pass
+    try:
+        return path.with_name(path.name + OPEN).open("rb")
+    except FileNotFoundError:  # it was closed in between
+        return path.open("rb")
+
+
+def read_records(
+    path: Path, place: RecordPlace, other: RecordPlace | None = None, limit: int = RECORD_MAX
+) -> tuple[Record, Record | None]:
+    """Return the record at *place* of the pack *path* (without ``.open``), and that at *other*.
+
+    *limit*: decompressed bytes. Raises `PackDamagedError` (no complete record there), `PackError`
+    (no pack), `OSError`.
+    """
+    with open_pack(path) as file:
+        data = read_group(path, file, place, limit)
+        record = record_at(data, place)
+        if other is None:
+            return record, None
+        if other[:2] != place[:2]:
+            data = read_group(path, file, other, limit)
+        return record, record_at(data, other)
+
+
+def record_at(data: bytes, place: RecordPlace) -> Record:
+    """Return the record at *place* of the decompressed *data*. Raises `PackDamagedError`."""
+    record, end = parse_record(data, place.start)
+    if place.size and end - place.start != place.size:
+        raise PackDamagedError("the record is not of the size that the index says")
+    return record
+
+
+def read_group(path: Path, file: BinaryIO, place: RecordPlace, limit: int) -> bytes:
+    """Return the decompressed group at *place* of *file*. Raises as `read_records`."""
+    if place.length > limit:
+        raise PackDamagedError(f"a place of {place.length} bytes is none in a pack")
+    file.seek(place.offset)
+    data = file.read(place.length)
+    if len(data) < place.length:
+        raise PackDamagedError("the pack ends before the record does")
+    return _container(format_of(path)).decode(data, limit)
+
+
+# To decode one takes no state of it; making one each time takes as long as reading.
+_container = cache(make_container)
+
+
+class RecordGroup(NamedTuple):
+    """The records in the *length* bytes at *offset*; *data* is decompressed."""
+
+    offset: int
+    length: int
+    data: bytes
+    places: list[RecordPlace]
+
+    def records(self) -> Iterator[tuple[Record, RecordPlace]]:
+        """Yield each record and its place. Raises `PackDamagedError`."""
+        for place in self.places:
+            yield parse_record(self.data, place.start)[0], place
+
+
+class Damage(NamedTuple):
+    """Unreadable bytes. *torn*: at the end of the file. *length* 0: no end mark."""
+
+    offset: int
+    length: int
+    why: str
+    torn: bool
+
+
+def scan(path: Path, limit: int = RECORD_MAX) -> Iterator[RecordGroup | Damage]:
+    """Yield the groups and the damage of a pack, in order. An open pack ends with torn damage.
+    *limit*: bytes of a record. Raises `PackError` (no pack) and `OSError`.
+    """
+    form = make_container(format_of(path))
+    with path.open("rb") as file:
+        yield from scan_from(form, file, first_group_offset(form, file), limit)
+
+
+def first_group_offset(form: Container, file: BinaryIO) -> int:
+    """Return where the first group begins; 0 if the file's header is damaged."""
+    try:
+        return form.start(file)
+    except PackDamagedError:
+        return 0
+
+
+def scan_from(
+    form: Container, file: BinaryIO, offset: int, limit: int = RECORD_MAX
+) -> Iterator[RecordGroup | Damage]:
+    scanner = _GroupScanner(limit)
+    for frame in form.frames(file, offset, limit):
+        yield from scanner.add_frame(frame)
+    yield from scanner.finish()
+
+
+class _GroupScanner:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._data = bytearray()
+        self._records: list[RecordPlace] = []
+        # Where the first record begins that is not whole yet, and its end once that is known.
+        self._next = self._need = 0
+        self._offset = self._end = 0
+        self._why = ""
+
+    def add_frame(self, frame: PackFrame) -> Iterator[RecordGroup | Damage]:
+        if frame.problem:
+            self._spoil(frame.offset, frame.problem)
+            self._end = frame.end
+            if frame.end == frame.offset:  # no end mark
+                yield from self.finish()
+            return
+        if not self._data:
+            if self._why and not frame.data.startswith(b"WARC/"):
+                self._end = frame.end  # the rest of a group that is damaged
+                return
+            yield from self._report(torn=False)
+            self._offset = frame.offset
+        self._data += frame.data
+        self._end = frame.end
+        try:
+            whole = self._split()
+            if len(self._data) > 2 * self._limit:
+                raise PackDamagedError(f"records of {len(self._data)} bytes, packed as one")
+        except PackDamagedError as error:
+            self._spoil(self._offset, str(error))
+            return
+        if whole:
+            length = self._end - self._offset
+            places = [place._replace(offset=self._offset, length=length)
+                      for place in self._records]  # fmt: skip
+            yield RecordGroup(self._offset, length, bytes(self._data), places)
+            self._clear()
+
+    def finish(self) -> Iterator[Damage]:
+        if self._data:
+            self._spoil(self._offset, "a record is cut off")
+        yield from self._report(torn=True)
+
+    def _split(self) -> bool:
+        while self._next < len(self._data):
+            if self._need > len(self._data):
+                return False
+            found = record_extent(self._data, self._next)
+            if found is None:
+                return False
+            self._need = found[1]
+            if self._need - self._next > self._limit:
+                raise PackDamagedError(f"a record of more than {self._limit} bytes")
+            if self._need > len(self._data):
+                return False
+            if self._data[self._need - len(END) : self._need] != END:
+                raise PackDamagedError("a record does not end where it says")
+            self._records.append(RecordPlace(0, 0, self._next, self._need - self._next))
+            self._next = self._need
+        return True
+
+    def _spoil(self, offset: int, why: str) -> None:
+        if not self._why:
+            self._offset = self._offset if self._data else offset
+            self._why = why
+        self._clear()
+
+    def _clear(self) -> None:
+        self._data.clear()
+        self._records = []
+        self._next = self._need = 0
+
+    def _report(self, *, torn: bool) -> Iterator[Damage]:
+        if self._why:
+            yield Damage(self._offset, self._end - self._offset, self._why, torn)
+            self._why = ""

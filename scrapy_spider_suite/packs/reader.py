@@ -1,13 +1,18 @@
-"""Reads packs of one folder or several, also while they are written: `Packs` and `Page`."""
+"""Reads and selects pages of packs, also while they are written: `Packs`, `Page`, `Selection`."""
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import xxhash
 
 from scrapy_spider_suite.errors import (
     PackDamagedError,
@@ -15,42 +20,29 @@ from scrapy_spider_suite.errors import (
     PackMissingError,
     PackUploadedError,
 )
-from scrapy_spider_suite.packs import cdxj, http_records, warc
-from scrapy_spider_suite.packs.cdxj import timestamp_at
-from scrapy_spider_suite.packs.containers import RECORD_MAX, RecordPlace
-from scrapy_spider_suite.packs.folder_index import FolderIndex, TemporaryIndexes
-from scrapy_spider_suite.packs.http_records import Head, decode_body
-from scrapy_spider_suite.packs.pack_file import (
-    INDEX,
-    OPEN,
-    Uploaded,
-    closed_path,
-    find_upload,
-    index_path,
-    is_pack,
-    packs_away,
-    packs_missing,
+from scrapy_spider_suite.packs import cdxj, http_records, pack_file, warc
+from scrapy_spider_suite.packs.cdxj import (
+    GrowingLines,
+    IndexEntry,
+    Located,
+    SortedLines,
+    timestamp_at,
 )
-from scrapy_spider_suite.packs.scan import Damage, RecordGroup, read_two_records, scan
-from scrapy_spider_suite.packs.sorted_lines import GrowingLines
+from scrapy_spider_suite.packs.containers import RECORD_MAX, RecordPlace
+from scrapy_spider_suite.packs.folder_index import (
+    FolderIndex,
+    TemporaryIndexes,
+    captures_of,
+    index_entries,
+)
+from scrapy_spider_suite.packs.http_records import Head, decode_body
+from scrapy_spider_suite.packs.pack_file import Damage, RecordGroup, Uploaded
 from scrapy_spider_suite.packs.warc import IDENTICAL, Link, Record, parse_date
 from scrapy_spider_suite.runtime.text import media_type
 from scrapy_spider_suite.urls.extract import PageContext, extract_edges
+from scrapy_spider_suite.urls.hosts import is_on_host
 
 logger = logging.getLogger(__name__)
-
-
-def read_links(page: Page, robot: str) -> list[Link]:
-    """Return the links that *robot* finds in *page*; none if its body cannot be read."""
-    try:
-        body = page.body
-    except PackError:
-        return []
-    tags = [value for name, value in page.head.fields if name.lower() == "x-robots-tag"]
-    content_type = page.head.get("Content-Type") or None
-    context = PageContext(page.url, content_type, x_robots_tag=tags, robot=robot)
-    _, edges = extract_edges(body, context)
-    return [Link(*edge) for edge in edges]
 
 
 class Page:
@@ -117,9 +109,8 @@ class Page:
 
     @cached_property
     def original(self) -> Page | None:
-        """The page that a revisit refers to, or None.
-
-        If that record was never written (disk full), a later equal version.
+        """The page that a revisit refers to, or None. If that record was never written (disk full),
+        a later equal version.
         """
         if not self.is_revisit:
             return None
@@ -132,10 +123,8 @@ class Page:
 
     @cached_property
     def body(self) -> bytes:
-        """The body, joined and decompressed; of a revisit the original's.
-
-        Raises `PackDamagedError` (wrongly encoded or too large) and `PackError` (no original here,
-        unknown compression).
+        """The body, joined and decompressed; of a revisit the original's. Raises `PackDamagedError`
+        (wrongly encoded or too large) and `PackError` (no original here, unknown compression).
         """
         if self.is_revisit:
             if self.original is None or self.original.is_revisit:
@@ -158,11 +147,20 @@ class Page:
 
     @property
     def links(self) -> list[Link]:
-        """The links that the crawl found, or finds if it reads them later."""
+        """The links that the crawl found, or finds if it reads them later. None if they have to be
+        read now and the body cannot be read.
+        """
         later = self._note(warc.LINKS_READ_LATER)
-        if later:
-            return read_links(self, later.partition(" ")[2])
-        return [] if self.metadata is None else warc.outlinks_of(self.metadata)
+        if not later:
+            return [] if self.metadata is None else warc.outlinks_of(self.metadata)
+        try:
+            body = self.body
+        except PackError:
+            return []
+        tags = [value for name, value in self.head.fields if name.lower() == "x-robots-tag"]
+        content_type, robot = self.head.get("Content-Type") or None, later.partition(" ")[2]
+        context = PageContext(self.url, content_type, x_robots_tag=tags, robot=robot)
+        return [Link(*edge) for edge in extract_edges(body, context)[1]]
 
     @property
     def via(self) -> str:
@@ -184,12 +182,11 @@ PAGE_KINDS = frozenset({"response", "revisit", "resource"})
 
 def open_packs(*paths: str | Path, limit: int = RECORD_MAX) -> Packs:
     """Open files and folders. *limit*: decompressed bytes of a page; a larger page is damage.
-
     Raises `PackError`: neither pack nor folder.
     """
     found = [Path(path) for path in paths]
     for path in found:
-        if not path.is_dir() and not (path.exists() and is_pack(path)):
+        if not path.is_dir() and not (path.exists() and pack_file.is_pack(path)):
             raise PackError(f"neither a pack nor a folder of packs: {path}")
     return Packs(found, limit)
 
@@ -197,8 +194,8 @@ def open_packs(*paths: str | Path, limit: int = RECORD_MAX) -> Packs:
 class Packs:
     """Pages in packs: iterate, or ask for a URL. Made by `open_packs`.
 
-    It may be handed to other processes (`shards`). *damage* has what could not be read so far, by
-    pack; it is logged, too, and the pages around it are read.
+    Other processes may get it. *damage*: the unreadable parts so far, by pack; they are logged,
+    and the pages around them are read.
     """
 
     def __init__(self, paths: Iterable[Path], limit: int = RECORD_MAX) -> None:
@@ -216,24 +213,10 @@ class Packs:
         """The packs by name. Raises `OSError`."""
         found: dict[Path, Path] = {}
         for path in self.paths:
-            inside = sorted(filter(is_pack, path.iterdir())) if path.is_dir() else [path]
+            inside = sorted(filter(pack_file.is_pack, path.iterdir())) if path.is_dir() else [path]
             # A pack that was closed just now may be listed under both names.
-            found |= {closed_path(pack): pack for pack in reversed(inside)}
+            found |= {pack_file.closed_path(pack): pack for pack in reversed(inside)}
         return [found[name] for name in sorted(found, key=lambda name: (name.name, name))]
-
-    def shards(self, count: int) -> list[Packs]:
-        """Return *count* parts, of about the same size, which together are these packs.
-
-        Open packs may be closed meanwhile: they are found all the same. A part may be empty.
-        """
-        parts: list[list[Path]] = [[] for _ in range(max(1, count))]
-        sizes = [0] * len(parts)
-        weighed = [(_size(path), path) for path in self.files()]
-        for size, path in sorted(weighed, reverse=True):
-            smallest = sizes.index(min(sizes))
-            parts[smallest].append(path)
-            sizes[smallest] += size
-        return [Packs(sorted(part), self.limit) for part in parts]
 
     def __iter__(self) -> Iterator[Page]:
         for path in self.files():
@@ -254,7 +237,7 @@ class Packs:
                     yield page
                 if last is not None and place.offset > last:
                     return
-                page = Page(self, closed_path(path), place, record, None)
+                page = Page(self, pack_file.closed_path(path), place, record, None)
             elif page is not None and record.kind == "metadata" and not page.metadata:
                 mine = page.record.id in record.all("WARC-Concurrent-To")
                 page.metadata = record if mine else None
@@ -267,11 +250,13 @@ class Packs:
 
     def away(self) -> list[tuple[Path, Uploaded]]:
         """The packs that were uploaded and are not here."""
-        return [each for path in self.paths if path.is_dir() for each in packs_away(path)]
+        folders = filter(Path.is_dir, self.paths)
+        return [each for folder in folders for each in pack_file.packs_away(folder)]
 
     def missing(self) -> list[Path]:
         """The packs that are neither here nor uploaded, but indexed."""
-        return [each for path in self.paths if path.is_dir() for each in packs_missing(path)]
+        folders = filter(Path.is_dir, self.paths)
+        return [pack for folder in folders for pack in pack_file.packs_missing(folder)]
 
     def get(self, url: str, at: datetime | str | None = None) -> Page | None:
         """Return the last version of *url*, or the one valid *at* a time, or None.
@@ -311,9 +296,8 @@ class Packs:
                 continue
 
     def page_of(self, entry: cdxj.IndexEntry) -> Page | None:
-        """Return the page of an *entry*, also if it has moved since, or None.
-
-        Raises `PackUploadedError`, `PackMissingError`, `PackDamagedError`, `OSError`.
+        """Return the page of an *entry*, also if it has moved since, or None. Raises
+        `PackUploadedError`, `PackMissingError`, `PackDamagedError`, `OSError`.
         """
         for index in self._indexes:
             with suppress(PackDamagedError, PackMissingError, FileNotFoundError):
@@ -338,9 +322,9 @@ class Packs:
     def _page(self, folder: Path, entry: cdxj.IndexEntry) -> Page:
         path = folder / Path(entry.filename).name  # an index leads to no other folder
         try:
-            record, metadata = read_two_records(path, entry.place, entry.metadata, self.limit)
+            record, metadata = pack_file.read_records(path, entry.place, entry.metadata, self.limit)
         except FileNotFoundError:
-            if (elsewhere := find_upload(path)) is not None:
+            if (elsewhere := pack_file.find_upload(path)) is not None:
                 raise PackUploadedError(
                     f"{entry.url} is in a pack that is elsewhere: {elsewhere.url}"
                 ) from None
@@ -348,16 +332,17 @@ class Packs:
                 raise
             raise PackMissingError(
                 f"{entry.url} is in {path.name}, which is not in {folder} any more: bring it back, "
-                f"or remove {index_path(path).name} and merged-*{INDEX}, which list its pages"
+                f"or remove {pack_file.index_path(path).name} and merged-*{pack_file.INDEX}, which "
+                "list its pages"
             ) from None
         if record.url != entry.url:
             raise PackDamagedError(f"the index of {path} leads to {record.url}, not {entry.url}")
         return Page(self, path, entry.place, record, metadata)
 
     def _located(self, path: Path) -> Iterator[tuple[Record, RecordPlace]]:
-        written = path.name.endswith(OPEN)
+        written = path.name.endswith(pack_file.OPEN)
         try:
-            parts = scan(path, self.limit)
+            parts = pack_file.scan(path, self.limit)
             for part in parts:
                 if isinstance(part, RecordGroup):
                     yield from part.records()
@@ -367,23 +352,171 @@ class Packs:
         except FileNotFoundError:
             if not written:
                 raise
-            yield from self._located(closed_path(path))
+            yield from self._located(pack_file.closed_path(path))
 
 
 def _last_complete(path: Path) -> int | None:
-    if not path.name.endswith(OPEN):
+    if not path.name.endswith(pack_file.OPEN):
         return None
     try:
-        line = GrowingLines(index_path(path)).last()
+        line = GrowingLines(pack_file.index_path(path)).last()
         return cdxj.parse_entry(line).place.offset if line else -1
     except FileNotFoundError:
-        return None if closed_path(path).exists() else -1
+        return None if pack_file.closed_path(path).exists() else -1
     except PackDamagedError:
         return -1
 
 
-def _size(path: Path) -> int:
+CaptureRecords: TypeAlias = list[Located]
+"""The records of one capture: page, request, metadata."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Selected pages; an empty field selects all.
+
+    Attributes:
+        hosts: ``example.com``; ``*.example.com`` is the host and all below it.
+        first, last: 14 digits, UTC, inclusive.
+        statuses: ``404``; ``4xx``.
+        mimes: ``text/html``; ``text/*``.
+        sample: number of random pages, always the same; 0 for all.
+    """
+
+    hosts: tuple[str, ...] = ()
+    first: str = ""
+    last: str = ""
+    statuses: tuple[str, ...] = ()
+    mimes: tuple[str, ...] = ()
+    sample: int = 0
+
+    @property
+    def all(self) -> bool:
+        return self == Selection()
+
+    def accepts(self, entry: IndexEntry) -> bool:
+        """Whether *entry* is selected, apart from the sample."""
+        status = f"{entry.status:03d}"
+        return (
+            (not self.first or self.first <= entry.stamp)
+            and (not self.last or entry.stamp <= self.last)
+            and (not self.statuses or any(_fits(status, wanted) for wanted in self.statuses))
+            and (not self.mimes or any(_starts(entry.mime, wanted) for wanted in self.mimes))
+            and (not self.hosts or any(is_on_host(entry.url, host) for host in self.hosts))
+        )
+
+
+class SelectedEntry(NamedTuple):
+    pack: Path
+    entry: IndexEntry
+
+
+def pack_entries(pack: Path) -> Iterator[IndexEntry]:
+    """Yield the entries of *pack*. Without an index, or for damaged lines, the pack is read. Raises
+    `OSError`.
+    """
+    closed = pack_file.closed_path(pack)
+    for path in (pack, closed):
+        index = pack_file.index_path(path)
+        try:
+            lines = SortedLines(index) if path == closed else GrowingLines(index)
+        except FileNotFoundError:
+            continue
+        whole = isinstance(lines, GrowingLines) or not lines.torn
+        for line in lines:
+            if entry := _parsed(line):
+                yield entry
+            else:
+                whole = False
+        if not whole:
+            logger.warning("%s is damaged: the pack is read for what it should list", index)
+            yield from _unlisted(closed, lines)
+        return
+    yield from index_entries(closed if closed.exists() else pack, closed.name)
+
+
+def _parsed(line: bytes) -> IndexEntry | None:
     try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+        return cdxj.parse_entry(line)
+    except PackDamagedError:  # its neighbours are sound
+        return None
+
+
+def _unlisted(pack: Path, lines: Iterable[bytes]) -> Iterator[IndexEntry]:
+    listed = {(entry.place.offset, entry.place.start) for entry in map(_parsed, lines) if entry}
+    with suppress(FileNotFoundError):
+        for entry in index_entries(pack, pack.name):
+            if (entry.place.offset, entry.place.start) not in listed:
+                yield entry
+
+
+def select(packs: Packs, selection: Selection) -> Iterator[SelectedEntry]:
+    """Yield the selected entries, pack by pack, by key and time. Raises `OSError`."""
+    found = (SelectedEntry(pack_file.closed_path(pack), entry) for pack in packs.files()
+             for entry in pack_entries(pack) if selection.accepts(entry))  # fmt: skip
+    if not selection.sample:
+        return found
+    sample = heapq.nsmallest(selection.sample, found, key=_draw)
+    return iter(sorted(sample, key=lambda one: (one.pack.name, one.pack, one.entry.key)))
+
+
+def captures(packs: Packs, selection: Selection) -> Iterator[tuple[Path, CaptureRecords]]:
+    """Yield the pack and the records of each selected capture, in their order. Raises `OSError`."""
+    if selection.all:
+        for pack in packs.files():
+            entries = {(entry.place.offset, entry.place.start) for entry in pack_entries(pack)}
+            yield from _read(packs, pack_file.closed_path(pack), entries)
+        return
+    wanted: dict[Path, set[tuple[int, int]]] = {}
+    for pack, entry in select(packs, selection):
+        wanted.setdefault(pack, set()).add((entry.place.offset, entry.place.start))
+    for pack, places in wanted.items():
+        yield from _read(packs, pack, places)
+
+
+def page_of(packs: Packs, pack: Path, bundle: CaptureRecords) -> Page:
+    record, place = bundle[0]
+    found = (other for other, _ in bundle if other.kind == "metadata")
+    return Page(packs, pack, place, record, next(found, None))
+
+
+def pages(packs: Packs, selection: Selection) -> Iterator[Page]:
+    """Yield every selected page. Raises `OSError`."""
+    for pack, bundle in captures(packs, selection):
+        yield page_of(packs, pack, bundle)
+
+
+def _read(
+    packs: Packs, pack: Path, places: set[tuple[int, int]]
+) -> Iterator[tuple[Path, CaptureRecords]]:
+    form = pack_file.make_container(pack_file.format_of(pack))
+    with pack_file.open_pack(pack) as file:
+        for offset in sorted({offset for offset, _ in places}):
+            located = _records(packs, pack, pack_file.scan_from(form, file, offset, packs.limit))
+            for bundle in captures_of(located):
+                record, place = bundle[0]
+                if place.offset != offset:
+                    break
+                if (offset, place.start) in places and record.kind in PAGE_KINDS:
+                    yield pack, bundle
+
+
+def _records(packs: Packs, pack: Path, parts: Iterable[RecordGroup | Damage]) -> Iterator[Located]:
+    for part in parts:
+        if isinstance(part, Damage):
+            if not part.torn:
+                packs.damage.append((pack, part))
+            return
+        yield from part.records()
+
+
+def _draw(one: SelectedEntry) -> int:
+    return xxhash.xxh3_64_intdigest(f"{one.entry.url} {one.entry.stamp}".encode())
+
+
+def _fits(status: str, wanted: str) -> bool:
+    return status == wanted or (wanted[1:] == "xx" and status[0] == wanted[0])
+
+
+def _starts(mime: str, wanted: str) -> bool:
+    return mime.startswith(wanted[:-1]) if wanted.endswith("*") else mime == wanted

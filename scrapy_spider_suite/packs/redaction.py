@@ -21,26 +21,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError
-from scrapy_spider_suite.packs import cdxj, http_records
-from scrapy_spider_suite.packs.containers import Container, PackFrame
+from scrapy_spider_suite.packs import cdxj, http_records, pack_file
+from scrapy_spider_suite.packs.cdxj import SortedLines, write_lines
+from scrapy_spider_suite.packs.containers import Container, GzipContainer, PackFrame
 from scrapy_spider_suite.packs.folder_index import build_index, is_indexed, lock_indexes
 from scrapy_spider_suite.packs.http_records import decode_body
-from scrapy_spider_suite.packs.item_file import container_of, is_item_pack
-from scrapy_spider_suite.packs.pack_file import (
-    OPEN,
-    TEXT_INDEX,
-    format_of,
-    index_path,
-    is_pack,
-    make_container,
-    packs_away,
-    packs_missing,
-    unmark_uploaded,
-    upload_url,
-)
+from scrapy_spider_suite.packs.item_file import is_item_pack
+from scrapy_spider_suite.packs.pack_file import Damage, RecordGroup
 from scrapy_spider_suite.packs.reader import PAGE_KINDS
-from scrapy_spider_suite.packs.scan import Damage, RecordGroup, first_group_offset, scan
-from scrapy_spider_suite.packs.sorted_lines import SortedLines, write_lines
 from scrapy_spider_suite.packs.warc import Record, sha1_digest, warc_date
 from scrapy_spider_suite.packs.writer import recover_folder
 from scrapy_spider_suite.runtime import files
@@ -100,12 +88,8 @@ class ReceiptFile:
         self._put(asdict(receipt), now)
 
     def _put(self, facts: dict[str, Any], now: float) -> None:
-        row = {
-            "id": uuid.uuid4().hex,
-            "time": warc_date(now),
-            "subject_sha256": self._digest,
-            **facts,
-        }
+        row = {"id": uuid.uuid4().hex, "time": warc_date(now), "subject_sha256": self._digest}
+        row |= facts
         lines = [line for line in self._lines() if not self._row_of(line)]
         lines.append(json.dumps(row).encode())
         files.replace_file(self._path, b"".join(line + b"\n" for line in lines))
@@ -128,9 +112,8 @@ _URL: Final = re.compile(r"[a-z][\w+.-]*:.*[^\W_]", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class RedactionTarget:
-    """A *host* (``*.example.com``: with all below it) or one *url*.
-
-    Raises `PackError` unless exactly one is given and is whole.
+    """A *host* (``*.example.com``: with all below it) or one *url*. Raises `PackError` unless
+    exactly one is given and is whole.
     """
 
     host: str = ""
@@ -145,11 +128,10 @@ class RedactionTarget:
         return f"host {self.host}" if self.host else f"url {self.url}"
 
     def accepts(self, url: str) -> bool:
-        if not url:
-            return False
-        if self.host:
-            return is_on_host(url, self.host)
-        return url == self.url
+        return bool(url) and (is_on_host(url, self.host) if self.host else url == self.url)
+
+    def accepts_text(self, url: str, text: str, *, mentions: bool) -> bool:
+        return self.accepts(url) or (mentions and bool(self.pattern().search(text.encode())))
 
     def pattern(self) -> re.Pattern[bytes]:
         return host_mentions(self.host) if self.host else url_mentions(self.url)
@@ -180,18 +162,20 @@ def redact(
     *texts* redacts the text index. Raises `PackError` (indexes are being merged; a text index, no
     *texts*) and `OSError` (disk full: call again).
     """
-    if texts is None and (folder / TEXT_INDEX).exists():
-        raise PackError(f"{folder / TEXT_INDEX} holds texts of these packs: name who redacts them")
+    if texts is None and (folder / pack_file.TEXT_INDEX).exists():
+        place = folder / pack_file.TEXT_INDEX
+        raise PackError(f"{place} holds texts of these packs: name who redacts them")
     receipt, receipts = RedactionReceipt(), ReceiptFile(folder, str(target))
     with lock_indexes(folder) as mine:
         if not mine:
             raise PackError(f"{folder}: its indexes are being merged: try again")
         shutil.rmtree(folder / _NEW, ignore_errors=True)
         recover_folder(folder)
-        packs = sorted(filter(is_pack, folder.iterdir()))
-        receipt.open = [path.name for path in packs if path.name.endswith(OPEN)]
-        closed = [path for path in packs if not path.name.endswith(OPEN)]
-        gone = [*(pack for pack, _ in packs_away(folder)), *packs_missing(folder)]
+        receipt.open = sorted(path.name for path in folder.glob(f"*{pack_file.OPEN}")
+                              if pack_file.is_pack(path))  # fmt: skip
+        closed = pack_file.closed_packs(folder)
+        gone = [pack for pack, _ in pack_file.packs_away(folder)]
+        gone += pack_file.packs_missing(folder)
         receipt.away = _elsewhere(folder, target)
         # First what may have to wait for another process: nothing has begun until then.
         if texts is not None:
@@ -208,7 +192,7 @@ def redact(
             progress(size)
         shutil.rmtree(folder / _NEW, ignore_errors=True)
         if texts is not None:
-            texts.remove_texts(folder, partial(_is_of, target, mentions=mentions))
+            texts.remove_texts(folder, partial(target.accepts_text, mentions=mentions))
         receipts.finish(receipt, now)
     return receipt
 
@@ -220,29 +204,24 @@ def count_redaction(
     *,
     mentions: bool = False,
 ) -> RedactionReceipt:
-    """Return the receipt that `redact` would give, open packs included; changes nothing.
-
-    Raises `OSError`.
+    """Return the receipt that `redact` would give, open packs included; changes nothing. Raises
+    `OSError`.
     """
     receipt = RedactionReceipt()
-    for path in sorted(filter(is_pack, folder.iterdir())):
+    for path in sorted(filter(pack_file.is_pack, folder.iterdir())):
         if _changes(path, _RecordFilter(target, receipt, mentions=mentions)):
             receipt.packs += 1
-            receipt.uploaded += filter(None, [upload_url(path)])
-        if path.name.endswith(OPEN):
+            receipt.uploaded += filter(None, [pack_file.upload_url(path)])
+        if path.name.endswith(pack_file.OPEN):
             receipt.open.append(path.name)
         progress(path.stat().st_size)
     receipt.away = _elsewhere(folder, target)
     return receipt
 
 
-def _is_of(target: RedactionTarget, url: str, text: str, *, mentions: bool) -> bool:
-    return target.accepts(url) or (mentions and bool(target.pattern().search(text.encode())))
-
-
 def _hide(folder: Path, packs: list[Path], target: RedactionTarget) -> None:
     for pack in packs:
-        index = index_path(pack)
+        index = pack_file.index_path(pack)
         try:
             found = SortedLines(index)
         except FileNotFoundError:
@@ -255,16 +234,14 @@ def _hide(folder: Path, packs: list[Path], target: RedactionTarget) -> None:
 
 
 def _elsewhere(folder: Path, target: RedactionTarget) -> list[str]:
-    places = [(pack, done.url) for pack, done in packs_away(folder)]
-    places += [(pack, str(pack)) for pack in packs_missing(folder)]
-    return [place for pack, place in places if _listed(pack, target)]
-
-
-def _listed(pack: Path, target: RedactionTarget) -> bool:
-    try:
-        return any(_leads(line, target) for line in SortedLines(index_path(pack)))
-    except FileNotFoundError:
-        return False
+    places = [(pack, done.url) for pack, done in pack_file.packs_away(folder)]
+    places += [(pack, str(pack)) for pack in pack_file.packs_missing(folder)]
+    found = []
+    for pack, place in places:
+        with suppress(FileNotFoundError):
+            if any(_leads(line, target) for line in SortedLines(pack_file.index_path(pack))):
+                found.append(place)
+    return found
 
 
 def _leads(line: bytes, target: RedactionTarget) -> bool:
@@ -302,7 +279,14 @@ class _RecordFilter:
         return None
 
     def _names(self, record: Record) -> bool:
-        return bool(self._pattern.search(record.block) or self._pattern.search(_payload(record)))
+        if self._pattern.search(record.block):
+            return True
+        try:
+            head, body = http_records.split_message(record.block)
+            payload = decode_body(http_records.parse_head(head), body)
+        except PackError:
+            return False
+        return self._pattern.search(payload) is not None
 
     def _without_notes(self, record: Record) -> Record:
         if record.kind not in ("metadata", "request") or not self._pattern.search(record.block):
@@ -319,17 +303,9 @@ class _RecordFilter:
         return Record(fields, block)
 
 
-def _payload(record: Record) -> bytes:
-    try:
-        head, body = http_records.split_message(record.block)
-        return decode_body(http_records.parse_head(head), body)
-    except PackError:
-        return b""
-
-
 def _changes(path: Path, keep: _RecordFilter) -> bool:
     found = False
-    for part in scan(path):
+    for part in pack_file.scan(path):
         if isinstance(part, RecordGroup):
             for record, _ in part.records():
                 found |= keep.filter_record(record) is not record
@@ -341,12 +317,14 @@ def _redact_pack(path: Path, keep: _RecordFilter, note: Callable[[], object]) ->
     if not _changes(path, counted):
         keep.receipt.mentions += counted.receipt.mentions
         return
-    form = make_container(format_of(path))
+    form = pack_file.make_container(pack_file.format_of(path))
     new = path.parent / _NEW / path.name
     new.parent.mkdir(exist_ok=True)
     with path.open("rb") as old, new.open("wb") as file:
-        file.write(_header(form, old))
-        for part in scan(path):
+        size = pack_file.first_group_offset(form, old)
+        old.seek(0)
+        file.write(old.read(size) or form.begin("", 0))
+        for part in pack_file.scan(path):
             if isinstance(part, Damage):
                 keep.receipt.damaged += part.length
             else:
@@ -355,22 +333,16 @@ def _redact_pack(path: Path, keep: _RecordFilter, note: Callable[[], object]) ->
         file.flush()
         os.fsync(file.fileno())
     build_index(new)
-    if there := upload_url(path):
+    if there := pack_file.upload_url(path):
         keep.receipt.uploaded.append(there)
         note()
-    unmark_uploaded(path)  # it is to be uploaded once more, if it was
+    pack_file.unmark_uploaded(path)  # it is to be uploaded once more, if it was
     # Without an index between the two, so that none leads to what is elsewhere by now.
-    index_path(path).unlink(missing_ok=True)
+    pack_file.index_path(path).unlink(missing_ok=True)
     os.replace(new, path)
-    os.replace(index_path(new), index_path(path))
+    os.replace(pack_file.index_path(new), pack_file.index_path(path))
     files.sync_path(path.parent)
     keep.receipt.packs += 1
-
-
-def _header(form: Container, old: BinaryIO) -> bytes:
-    size = first_group_offset(form, old)
-    old.seek(0)
-    return old.read(size) or form.begin("", 0)
 
 
 def _group(form: Container, old: BinaryIO, group: RecordGroup, keep: _RecordFilter) -> bytes:
@@ -384,9 +356,8 @@ def _group(form: Container, old: BinaryIO, group: RecordGroup, keep: _RecordFilt
 
 @dataclass(slots=True)
 class ItemRedactionReceipt:
-    """*items*: removed items. *files*: rewritten files.
-
-    *damaged*: unreadable bytes left out of them. *open*: unchanged open files.
+    """*items*: removed items. *files*: rewritten files. *damaged*: unreadable bytes left out of
+    them. *open*: unchanged open files.
     """
 
     items: int = 0
@@ -398,14 +369,13 @@ class ItemRedactionReceipt:
 def redact_items(
     folder: Path, target: RedactionTarget, progress: Callable[[int], object], *, dry: bool = False
 ) -> ItemRedactionReceipt:
-    """Remove every item of *folder* that names *target*; with *dry* only count.
-
-    *progress* is called with the bytes of each file. Raises `OSError`.
+    """Remove every item of *folder* that names *target*; with *dry* only count. *progress* is
+    called with the bytes of each file. Raises `OSError`.
     """
     receipt = ItemRedactionReceipt()
     for path in sorted(filter(is_item_pack, folder.iterdir())):
         size = path.stat().st_size
-        if path.name.endswith(OPEN):
+        if path.name.endswith(pack_file.OPEN):
             receipt.open.append(path.name)
         else:
             _redact_file(path, target, receipt, dry=dry)
@@ -423,14 +393,13 @@ def _redact_file(
     receipt.items += items
     if dry or not items:
         return
-    form = container_of(path)
     with files.replacing_file(path) as new, new.open("wb") as out, path.open("rb") as file:
         for frame, lines, kept in _blocks(path, target):
             if len(kept) == len(lines) and not frame.problem:
                 file.seek(frame.offset)
                 out.write(file.read(frame.end - frame.offset))
             elif kept:
-                out.write(form.compress(b"".join(kept)))
+                out.write(GzipContainer().compress(b"".join(kept)))
     receipt.files += 1
     receipt.damaged += damaged
 
@@ -440,6 +409,6 @@ def _blocks(
 ) -> Iterator[tuple[PackFrame, list[bytes], list[bytes]]]:
     pattern = target.pattern()
     with path.open("rb") as file:
-        for frame in container_of(path).frames(file, 0):
+        for frame in GzipContainer().frames(file, 0):
             lines = frame.data.splitlines(keepends=True)
             yield frame, lines, [line for line in lines if not pattern.search(line)]

@@ -12,14 +12,15 @@ from typing import Final, TypeAlias
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError
-from scrapy_spider_suite.packs import scan
+from scrapy_spider_suite.packs import pack_file
 from scrapy_spider_suite.packs.containers import RECORD_MAX, RecordPlace
 from scrapy_spider_suite.packs.pack_file import find_upload
 from scrapy_spider_suite.packs.reader import Packs, Page
 from scrapy_spider_suite.packs.warc import Record, clean_url, warc_date
 from scrapy_spider_suite.packs.writer import RecordLocation
 
-_KEPT: Final = 8 << 20
+_GROUPS_MAX: Final = 8 << 20
+"""Bytes of decompressed groups that stay in memory."""
 _MOMENT: Final = 0.05
 """Seconds."""
 _SUMS: Final = 16
@@ -29,9 +30,8 @@ _Key: TypeAlias = tuple[str, int, int, bytes]
 
 @dataclass(slots=True)
 class StoredPage:
-    """A page fetched at *time* (seconds since the epoch). *location*: None until written.
-
-    *again*: fetched and counted before. *visited*: in the crawl before. *first*: of its host.
+    """A page fetched at *time* (seconds since the epoch). *location*: None until written. *again*:
+    fetched and counted before. *visited*: in the crawl before. *first*: of its host.
     """
 
     url: str
@@ -70,7 +70,9 @@ class StoredPageFinder:
     def __init__(self, folders: Iterable[Path]) -> None:
         self._folders = list(folders)
         self._packs: dict[Path, Packs] = {}
-        self._groups = GroupCache()
+        # The last groups, decompressed; *_size* is their bytes.
+        self._groups: OrderedDict[_Key, bytes] = OrderedDict()
+        self._size = 0
 
     def add(self, folder: Path) -> None:
         """Search *folder*, too, and first; from any thread."""
@@ -78,10 +80,8 @@ class StoredPageFinder:
             self._folders = [folder, *self._folders]
 
     def find(self, stored: StoredPage) -> Page:
-        """Return the page, by the index if it has moved.
-
-        Raises `PackError` (not there, or damaged) and `OSError` (a folder is unreadable, perhaps
-        for a time).
+        """Return the page, by the index if it has moved. Raises `PackError` (not there, or damaged)
+        and `OSError` (a folder is unreadable, perhaps for a time).
         """
         if stored.location is None:
             raise PackError(f"{stored.url} is in no pack yet")
@@ -104,51 +104,37 @@ class StoredPageFinder:
     def _find(self, folder: Path, stored: StoredPage, location: RecordLocation) -> Page:
         path, when = folder / location.filename, warc_date(stored.time)
         damage = ""
+        if folder not in self._packs:
+            self._packs[folder] = Packs([folder])
+        packs = self._packs[folder]
         try:
-            record = self._groups.read(path, location.place)
+            record = self._read(path, location.place)
             if record.url == clean_url(stored.url) and record.get("WARC-Date") == when:
-                return Page(self._packs_in(folder), path, location.place, record, None)
+                return Page(packs, path, location.place, record, None)
         except PackDamagedError as error:
             damage = str(error)
-        found = self._packs_in(folder).page_at(stored.url, when)
+        found = packs.page_at(stored.url, when)
         if found is None:
             time.sleep(_MOMENT)  # a pack that is just written anew has no index so long
-            found = self._packs_in(folder).page_at(stored.url, when)
+            found = packs.page_at(stored.url, when)
         if found is None:
             raise PackError(f"{location.filename}: {damage or 'the page is not there any more'}")
         return found
 
-    def _packs_in(self, folder: Path) -> Packs:
-        if folder not in self._packs:
-            self._packs[folder] = Packs([folder])
-        return self._packs[folder]
-
-
-class GroupCache:
-    """Reads records and keeps the last groups, up to *most* bytes."""
-
-    def __init__(self, most: int = _KEPT) -> None:
-        self._most = most
-        self._size = 0
-        self._kept: OrderedDict[_Key, bytes] = OrderedDict()
-
-    def read(self, path: Path, place: RecordPlace) -> Record:
-        with scan.open_pack(path) as file:
+    def _read(self, path: Path, place: RecordPlace) -> Record:
+        with pack_file.open_pack(path) as file:
             file.seek(place.offset)
             # With the sums of its first block: the pack may have been written anew.
             key = (path.name, *place[:2], file.read(_SUMS))
-            data = self._kept.get(key)
+            data = self._groups.get(key)
             if data is None:
-                data = scan.read_group(path, file, place, RECORD_MAX)
-        record = scan.record_at(data, place)
+                data = pack_file.read_group(path, file, place, RECORD_MAX)
+        record = pack_file.record_at(data, place)
         if place.size < len(data):
-            self._keep(key, data)
+            if key not in self._groups:
+                self._groups[key] = data
+                self._size += len(data)
+            self._groups.move_to_end(key)
+            while self._size > _GROUPS_MAX:
+                self._size -= len(self._groups.popitem(last=False)[1])
         return record
-
-    def _keep(self, key: _Key, data: bytes) -> None:
-        if key not in self._kept:
-            self._kept[key] = data
-            self._size += len(data)
-        self._kept.move_to_end(key)
-        while self._size > self._most:
-            self._size -= len(self._kept.popitem(last=False)[1])

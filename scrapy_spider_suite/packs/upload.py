@@ -15,22 +15,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from scrapy_spider_suite.errors import PackError, PackUploadError
+from scrapy_spider_suite.packs import pack_file
+from scrapy_spider_suite.packs.cdxj import file_identity
 from scrapy_spider_suite.packs.folder_index import build_index, is_indexed, lock_indexes
-from scrapy_spider_suite.packs.pack_file import (
-    Uploaded,
-    find_upload,
-    index_path,
-    mark_begun,
-    mark_uploaded,
-    packs_to_upload,
-    upload_url,
-)
-from scrapy_spider_suite.packs.sorted_lines import file_identity
+from scrapy_spider_suite.packs.pack_file import Uploaded
 from scrapy_spider_suite.packs.warc import warc_date
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.files import lock_file
@@ -71,7 +64,7 @@ class UploadTarget:
         *now*: seconds since the epoch. Raises `PackUploadError` (the upload is uncertain) and
         `OSError` (unreadable here).
         """
-        index = index_path(pack)
+        index = pack_file.index_path(pack)
         sums = [_sum_of(path) for path in (index, pack)]
         with self._connected(pack) as (system, folder):
             for path, (size, md5) in zip((index, pack), sums, strict=True):
@@ -91,37 +84,33 @@ class UploadTarget:
         return f"{self.url}/{pack.name}"
 
     def require_free(self, pack: Path) -> None:
-        """Raise `PackUploadError` if another file has the name of *pack* there.
-
-        A file with the same bytes is the pack itself.
+        """Raise `PackUploadError` if another file has the name of *pack* there. A file with the
+        same bytes is the pack itself.
         """
         with self._connected(pack) as (system, folder):
             name = f"{folder}/{pack.name}"
             if not system.exists(name):
                 return
             size, md5 = _sum_of(pack)
-            if system.info(name)["size"] != size or _sum_there(system, name) != md5:
+            if system.info(name)["size"] != size or _md5_there(system, name) != md5:
                 raise PackUploadError("another file of that name is there: two agents must not "
                                       "have one SUITE_AGENT_NAME")  # fmt: skip
 
     @contextmanager
     def _connected(self, pack: Path) -> Iterator[tuple[Any, str]]:
+        import fsspec
+
         try:
-            yield self._connect()
+            if self._system is None:
+                self._system = fsspec.core.url_to_fs(self.url, skip_instance_cache=True)
+            system, folder = self._system
+            if self._protocol not in _WHOLE:  # of a store it would be the bucket
+                system.makedirs(folder, exist_ok=True)
+            yield system, folder.rstrip("/")
         except Exception as error:  # each library of a file system has errors of its own
             self._system = None  # with its connections, which may be what is broken
             what = f"{pack.name} could not be uploaded to {_masked(self.url)}: {_words(error)}"
             raise PackUploadError(what) from error
-
-    def _connect(self) -> tuple[Any, str]:
-        import fsspec
-
-        if self._system is None:
-            self._system = fsspec.core.url_to_fs(self.url, skip_instance_cache=True)
-        system, folder = self._system
-        if self._protocol not in _WHOLE:  # of a store it would be the bucket
-            system.makedirs(folder, exist_ok=True)
-        return system, folder.rstrip("/")
 
     def _put(self, system: Any, path: Path, target: str, size: int, md5: str) -> None:
         whole = self._protocol in _WHOLE
@@ -146,9 +135,8 @@ class UploadTarget:
 
 
 def upload_pack(pack: Path, target: UploadTarget, now: float, *, keep: bool) -> Uploaded | None:
-    """Upload *pack*, mark it, and delete it unless *keep*.
-
-    None: try again; another process has it, or it has changed. Raises as `UploadTarget.send`.
+    """Upload *pack*, mark it, and delete it unless *keep*. None: try again; another process has it,
+    or it has changed. Raises as `UploadTarget.send`.
     """
     with pack.open("rb") as file:
         if not lock_file(file):
@@ -156,10 +144,10 @@ def upload_pack(pack: Path, target: UploadTarget, now: float, *, keep: bool) -> 
         before = file_identity(pack.stat())
         if not _is_indexed(pack, before, keep=keep):
             return None
-        if upload_url(pack) != target.place(pack):
+        if pack_file.upload_url(pack) != target.place(pack):
             target.require_free(pack)
-            mark_begun(pack, target.place(pack))
-        done = find_upload(pack)
+            pack_file.mark_begun(pack, target.place(pack))
+        done = pack_file.find_upload(pack)
         if done is None or (done.size, done.md5) != _sum_of(pack):
             done = target.send(pack, now)
         return done if _settle(pack, done, before, keep=keep) else None
@@ -169,7 +157,7 @@ def _settle(pack: Path, done: Uploaded, before: tuple[int, int, int], *, keep: b
     with lock_indexes(pack.parent, wait=True):
         if not _is_still(pack, before):
             return False
-        mark_uploaded(pack, done)
+        pack_file.mark_uploaded(pack, done)
         if not keep:
             pack.unlink()
             files.sync_path(pack.parent)
@@ -177,19 +165,17 @@ def _settle(pack: Path, done: Uploaded, before: tuple[int, int, int], *, keep: b
 
 
 def _is_indexed(pack: Path, before: tuple[int, int, int], *, keep: bool) -> bool:
-    serves = _exists if keep else is_indexed
-    if serves(pack):
+    def is_usable() -> bool:
+        return pack_file.index_path(pack).exists() if keep else is_indexed(pack)
+
+    if is_usable():
         return True
     with lock_indexes(pack.parent, wait=True):
         if not _is_still(pack, before):
             return False
-        if not serves(pack):
+        if not is_usable():
             build_index(pack)
     return True
-
-
-def _exists(pack: Path) -> bool:
-    return index_path(pack).exists()
 
 
 def _is_still(pack: Path, before: tuple[int, int, int]) -> bool:
@@ -204,7 +190,7 @@ def _require_sent(system: Any, name: str, size: int, md5: str, *, read: bool) ->
     info = system.info(name)
     there = _md5_of(info)
     if not there and read:
-        there = _sum_there(system, name)
+        there = _md5_there(system, name)
     if info["size"] != size or (there and there != md5):
         system.rm_file(name)
         raise PackUploadError(f"what arrived is not what was sent: {info['size']} bytes of "
@@ -216,7 +202,7 @@ def _sum_of(path: Path) -> tuple[int, str]:
         return _sum(file)
 
 
-def _sum_there(system: Any, name: str) -> str:
+def _md5_there(system: Any, name: str) -> str:
     with system.open(name, "rb") as file:
         return _sum(file)[1]
 
@@ -239,9 +225,8 @@ def _md5_of(info: Mapping[str, Any]) -> str:
 
 
 def _words(error: Exception) -> str:
-    said = getattr(error, "strerror", None) or str(error)
-    text = " ".join(str(said).split()) or type(error).__name__
-    return _masked(text)[:300]
+    words = " ".join(str(getattr(error, "strerror", None) or error).split())
+    return _masked(words or type(error).__name__)[:300]
 
 
 def _masked(text: str) -> str:
@@ -252,10 +237,8 @@ _LONGEST: Final = 300.0
 
 
 class UploadThread:
-    """Uploads the packs of *agent* in *folder*, the oldest first.
-
-    *report* is called in the thread with each pack and its upload or error. *rest* waits some
-    seconds or for its event.
+    """Uploads the packs of *agent* in *folder*, the oldest first. *report* is called in the thread
+    with each pack and its upload or error. *rest* waits some seconds or for its event.
     """
 
     def __init__(
@@ -286,7 +269,6 @@ class UploadThread:
 
     def finish(self, timeout: float) -> list[Path]:
         """Upload the rest within *timeout* seconds, failed packs once more; return the packs left.
-
         An unfinished upload ends with the process.
         """
         self._ending.set()
@@ -295,12 +277,11 @@ class UploadThread:
         return self.left()
 
     def left(self) -> list[Path]:
-        try:
-            return packs_to_upload(
+        with suppress(OSError):  # the folder is gone, and they with it
+            return pack_file.packs_to_upload(
                 self._folder, self._agent, keep=self._keep, target=self._target.url
             )
-        except OSError:  # the folder is gone, and they with it
-            return []
+        return []
 
     def _run(self) -> None:
         while True:
@@ -309,10 +290,7 @@ class UploadThread:
             wait = self._round()
             if last:
                 return
-            if wait is None:
-                self._rest(self._closed, None)
-            else:
-                self._rest(self._ending, wait)
+            self._rest(self._closed if wait is None else self._ending, wait)
 
     def _round(self) -> float | None:
         left = self.left()

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import xxhash
 
 from scrapy_spider_suite.errors import PackDamagedError
-from scrapy_spider_suite.packs import cdxj, http_records
-from scrapy_spider_suite.packs.cdxj import Located
+from scrapy_spider_suite.packs import cdxj, http_records, pack_file
+from scrapy_spider_suite.packs.cdxj import Located, SortedLines
 from scrapy_spider_suite.packs.containers import RECORD_MAX, RecordPlace
 from scrapy_spider_suite.packs.folder_index import captures_of, index_entries, index_runs, run_lines
-from scrapy_spider_suite.packs.pack_file import INDEX, OPEN, index_path, is_pack, packs_missing
-from scrapy_spider_suite.packs.scan import Damage, scan
-from scrapy_spider_suite.packs.sorted_lines import SortedLines
+from scrapy_spider_suite.packs.pack_file import Damage
 from scrapy_spider_suite.packs.warc import Record, sha1_digest
 from scrapy_spider_suite.runtime.text import counted
 
@@ -41,14 +40,12 @@ class PackFinding(NamedTuple):
 
 
 def verify(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[PackFinding]:
-    """Yield the faults of packs, of folders, and of their indexes.
-
-    Open packs are read as far as they are complete, without index. Raises `PackError` (no pack) and
-    `OSError`.
+    """Yield the faults of packs, of folders, and of their indexes. Open packs are read as far as
+    they are complete, without index. Raises `PackError` (no pack) and `OSError`.
     """
     for path in map(Path, paths):
         if path.is_dir():
-            for pack in sorted(filter(is_pack, path.iterdir())):
+            for pack in sorted(filter(pack_file.is_pack, path.iterdir())):
                 yield from verify_pack(pack, limit)
             yield from verify_missing(path)
             yield from verify_merged(path)
@@ -58,20 +55,21 @@ def verify(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[PackFinding]
 
 def verify_pack(path: Path, limit: int = RECORD_MAX) -> Iterator[PackFinding]:
     found: list[PackFinding] = []
-    sums = _LineSum()
+    count = total = 0
     for bundle in captures_of(_checked(path, limit, found)):
         for entry in cdxj.entries_for(bundle, path.name):
-            sums.add(entry.line())
+            count += 1
+            total += xxhash.xxh3_128_intdigest(entry.line())
         yield from found
         found.clear()
     yield from found
-    if not path.name.endswith(OPEN):
-        yield from _verify_index(path, sums)
+    if not path.name.endswith(pack_file.OPEN):
+        yield from _verify_index(path, (count, total))
 
 
 def _checked(path: Path, limit: int, found: list[PackFinding]) -> Iterator[Located]:
-    written = path.name.endswith(OPEN)
-    for part in scan(path, limit):
+    written = path.name.endswith(pack_file.OPEN)
+    for part in pack_file.scan(path, limit):
         if isinstance(part, Damage):
             if not (written and part.torn):
                 kind = "torn" if part.torn else "damaged"
@@ -98,24 +96,19 @@ def _check(path: Path, record: Record, place: RecordPlace) -> Iterator[PackFindi
         yield PackFinding(path, "date", what, *where)
 
 
-def _verify_index(path: Path, true: _LineSum) -> Iterator[PackFinding]:
-    index = index_path(path)
+def _verify_index(path: Path, true: tuple[int, int]) -> Iterator[PackFinding]:
+    index = pack_file.index_path(path)
     try:
         lines = SortedLines(index)
     except FileNotFoundError:
         yield PackFinding(path, "index", "there is no index: `scrapy packs merge` makes one")
         return
-    sums, before = _LineSum(), b""
-    disorder = 0
-    for line in lines:
-        sums.add(line)
-        disorder += line < before
-        before = line
+    disorder = sum(line < before for before, line in pairwise(lines))
     if disorder:
         yield PackFinding(
             index, "index", counted(disorder, "line is", "lines are") + " out of order"
         )
-    if sums != true:
+    if _sum(lines) != true:
         yield from _differences(path, index, lines)
 
 
@@ -155,8 +148,9 @@ def _what_is_wrong(line: bytes) -> tuple[str, str]:
 
 def verify_missing(folder: Path) -> Iterator[PackFinding]:
     """Yield the packs that are gone though their indexes list pages."""
-    for pack in packs_missing(folder):
-        what = f"its index is here, the pack is not: bring it back, or remove {pack.name}{INDEX}"
+    for pack in pack_file.packs_missing(folder):
+        index = pack_file.index_path(pack).name
+        what = f"its index is here, the pack is not: bring it back, or remove {index}"
         yield PackFinding(pack, "missing", what)
 
 
@@ -164,7 +158,7 @@ def verify_merged(folder: Path) -> Iterator[PackFinding]:
     """Yield the merged indexes that differ from the packs' own."""
     for run in index_runs(folder):
         if run.merged:
-            own = [folder / f"{pack}{INDEX}" for pack in run.packs]
+            own = [folder / f"{pack}{pack_file.INDEX}" for pack in run.packs]
             try:
                 wanted = _sum(line for path in own for line in SortedLines(path))
             except FileNotFoundError as error:
@@ -176,22 +170,9 @@ def verify_merged(folder: Path) -> Iterator[PackFinding]:
                 yield PackFinding(run.lines.path, "index", what)
 
 
-class _LineSum:
-    def __init__(self) -> None:
-        self.count = self.sum = 0
-
-    def add(self, line: bytes) -> None:
-        self.count += 1
-        self.sum = (self.sum + xxhash.xxh3_128_intdigest(line)) & ((1 << 128) - 1)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _LineSum) and (self.count, self.sum) == (other.count, other.sum)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _sum(lines: Iterable[bytes]) -> _LineSum:
-    found = _LineSum()
+def _sum(lines: Iterable[bytes]) -> tuple[int, int]:
+    count = total = 0
     for line in lines:
-        found.add(line)
-    return found
+        count += 1
+        total += xxhash.xxh3_128_intdigest(line)
+    return count, total

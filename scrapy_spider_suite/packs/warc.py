@@ -110,14 +110,16 @@ def make_record(
 
 
 def parse_record(data: bytes, start: int = 0) -> tuple[Record, int]:
-    """Return the record at *start* of *data* and its end.
-
-    Raises `PackDamagedError`: no complete record.
+    """Return the record at *start* of *data* and its end. Raises `PackDamagedError`: no complete
+    record.
     """
     block, end = record_extent(data, start) or (0, 0)
     if not end or end > len(data):
         raise PackDamagedError("a record is cut off")
-    fields = _fields(data[start : block - len(END)])
+    head = data[start : block - len(END)].decode("utf-8", "replace")
+    lines = head.replace("\r\n ", " ").replace("\r\n\t", " ").split("\r\n")[1:]
+    pairs = (line.partition(":") for line in lines)
+    fields = tuple([(name.strip(), value.strip()) for name, _, value in pairs])
     if data[end - len(END) : end] != END:
         raise PackDamagedError("a record does not end where it says")
     return Record(fields, data[block : end - len(END)]), end
@@ -143,12 +145,6 @@ def record_extent(data: bytes | bytearray, start: int = 0) -> tuple[int, int] | 
         raise PackDamagedError("a record does not say how long it is")
     block = head + len(END)
     return block, block + int(lengths[0]) + len(END)
-
-
-def _fields(head: bytes) -> tuple[tuple[str, str], ...]:
-    text = head.decode("utf-8", "replace").replace("\r\n ", " ").replace("\r\n\t", " ")
-    pairs = (line.partition(":") for line in text.split("\r\n")[1:])
-    return tuple([(name.strip(), value.strip()) for name, _, value in pairs])
 
 
 def sha1_digest(data: bytes) -> str:
@@ -230,10 +226,8 @@ _KINDS: Final = {context.partition(" ")[2]: kind for kind, context in _CONTEXTS.
 
 
 class Link(NamedTuple):
-    """A link of a page.
-
-    *kind*: ``a``, ``area``, ``frame``, ``redirect``, ``refresh``, ``canonical``, ``sitemap``, or
-    the caller's own word.
+    """A link of a page. *kind*: ``a``, ``area``, ``frame``, ``redirect``, ``refresh``,
+    ``canonical``, ``sitemap``, or the caller's own word.
     """
 
     url: str

@@ -15,20 +15,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
 from scrapy_spider_suite.errors import PackRefusedError, PackWriteError
+from scrapy_spider_suite.packs import pack_file
 from scrapy_spider_suite.packs.containers import RECORD_MAX, Container, RecordPlace
 from scrapy_spider_suite.packs.folder_index import build_index
-from scrapy_spider_suite.packs.pack_file import (
-    OPEN,
-    PackFile,
-    closed_path,
-    format_of,
-    index_path,
-    is_pack,
-    make_container,
-    pack_name,
-    plain_name,
-)
-from scrapy_spider_suite.packs.scan import Damage, RecordGroup, first_group_offset, scan_from
+from scrapy_spider_suite.packs.pack_file import Damage, PackFile, RecordGroup
 from scrapy_spider_suite.packs.warc import (
     Capture,
     CrawlInfo,
@@ -110,18 +100,16 @@ class PackPlan:
 
 
 class GroupWriter:
-    """The group and the pack that are being written.
-
-    Knows no clock: *now* is in seconds since the epoch. *closed* is called with the path of each
-    closed pack.
+    """The group and the pack that are being written. Knows no clock: *now* is in seconds since the
+    epoch. *closed* is called with the path of each closed pack.
     """
 
     def __init__(
-        self, plan: PackPlan, closed: Callable[[Path], None], form: Container | None = None
+        self, plan: PackPlan, closed: Callable[[Path], object], form: Container | None = None
     ) -> None:
         self._plan = plan
         self._closed = closed
-        self._form = form or make_container(plan.form)
+        self._form = form or pack_file.make_container(plan.form)
         self._pack: PackFile | None = None
         # Full packs that could not be closed yet: the disk was full.
         self._ending: list[PackFile] = []
@@ -177,7 +165,10 @@ class GroupWriter:
             places = pack.append(group, data)
         except OSError as error:
             _fail(jobs, _write_error(self._plan.folder, error))
-            self._drop_broken()
+            if self._pack is not None and self._pack.broken:
+                logger.error("%s is left as it is: it could not be repaired", self._pack.path)
+                self._pack.abandon()
+                self._pack = None
             return
         except Exception as error:  # whoever waits must hear of whatever went wrong
             _fail(jobs, error)
@@ -224,21 +215,18 @@ class GroupWriter:
         plan.folder.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
         while True:
             self._serial = self._serial % _SERIALS + 1
-            name = pack_name(plan.crawl.name, now, self._serial, plan.agent, plan.form)
+            name = pack_file.pack_name(plan.crawl.name, now, self._serial, plan.agent, plan.form)
             path = plan.folder / name
             # One that was uploaded has left its index.
-            if not path.exists() and not index_path(path).exists():
+            if not path.exists() and not pack_file.index_path(path).exists():
                 try:
                     return PackFile(path, self._form, now, power=plan.power)
                 except FileExistsError:
                     continue
 
     def _rotate(self, now: float) -> None:
-        pack = self._pack
-        if pack is None:
-            return
-        age = now - pack.time
-        if pack.size >= self._plan.max_bytes or 0 < self._plan.max_age <= age:
+        pack, plan = self._pack, self._plan
+        if pack and (pack.size >= plan.max_bytes or 0 < plan.max_age <= now - pack.time):
             self._pack = None
             self._ending.append(pack)
             self._close_ending()
@@ -251,7 +239,8 @@ class GroupWriter:
             except OSError as error:
                 if isinstance(error, FileNotFoundError) or pack.broken:
                     self._ending.remove(pack)
-                    _give_up(pack, error)
+                    logger.error("%s is left as it is, if it is there: %s", pack.open_path, error)
+                    pack.abandon()
                     continue
                 if pack.path not in self._late:
                     self._late.add(pack.path)
@@ -260,25 +249,11 @@ class GroupWriter:
                 continue
             self._ending.remove(pack)
             self._late.discard(pack.path)
-            self._tell(pack.path)
+            try:
+                self._closed(pack.path)
+            except Exception:  # what others do with a closed pack must not stop the writing
+                logger.exception("After closing %s", pack.path)
         return failed
-
-    def _tell(self, path: Path) -> None:
-        try:
-            self._closed(path)
-        except Exception:  # what others do with a closed pack must not stop the writing
-            logger.exception("After closing %s", path)
-
-    def _drop_broken(self) -> None:
-        if self._pack is not None and self._pack.broken:
-            logger.error("%s is left as it is: it could not be repaired", self._pack.path)
-            self._pack.abandon()
-            self._pack = None
-
-
-def _give_up(pack: PackFile, error: OSError) -> None:
-    logger.error("%s is left as it is, if it is there: %s", pack.open_path, error)
-    pack.abandon()
 
 
 def _fail(jobs: Sequence[WriteJob], error: Exception) -> None:
@@ -296,9 +271,8 @@ _LEFT = re.compile(r"(.+\.warc\.(?:lzo|gz|zst))\.(?:cdxj\.(?:open|new|raw)|open\
 
 
 class PackRecovery(NamedTuple):
-    """*path*: the closed pack; None if it had no page and was removed.
-
-    *kept*, *cut*: bytes in and not in it. *records*: their number.
+    """*path*: the closed pack; None if it had no page and was removed. *kept*, *cut*: bytes in and
+    not in it. *records*: their number.
     """
 
     path: Path | None
@@ -313,16 +287,16 @@ def recover_folder(folder: Path, agent: str = "") -> list[PackRecovery]:
 
     Raises `OSError`.
     """
-    ending = f"-{plain_name(agent)}.warc." if agent else ".warc."
+    ending = f"-{pack_file.plain_name(agent)}.warc." if agent else ".warc."
     found = []
-    for path in sorted(folder.glob(f"*{OPEN}")):
-        if is_pack(path) and ending in path.name:
+    for path in sorted(folder.glob(f"*{pack_file.OPEN}")):
+        if pack_file.is_pack(path) and ending in path.name:
             recovery = recover_pack(path)
             if recovery is not None:
                 found.append(recovery)
     for path in folder.iterdir():
         left = _LEFT.fullmatch(path.name)
-        if left and ending in path.name and not path.with_name(left[1] + OPEN).exists():
+        if left and ending in path.name and not path.with_name(left[1] + pack_file.OPEN).exists():
             path.unlink(missing_ok=True)
     return found
 
@@ -333,15 +307,15 @@ def recover_pack(path: Path, limit: int = RECORD_MAX) -> PackRecovery | None:
     Without damage between groups they keep their places, else the pack is rewritten. *limit*: bytes
     of a record. Raises `OSError`: nothing has changed, or all but the name.
     """
-    form = make_container(format_of(path))
+    form = pack_file.make_container(pack_file.format_of(path))
     with path.open("r+b") as file:
         if not lock_file(file):
             return None
         kept: list[tuple[int, int]] = []
         damage: list[Damage] = []
         make_records = 0
-        start = first_group_offset(form, file)
-        for found in scan_from(form, file, start, limit):
+        start = pack_file.first_group_offset(form, file)
+        for found in pack_file.scan_from(form, file, start, limit):
             if isinstance(found, RecordGroup):
                 kept.append((found.offset, found.length))
                 make_records += len(found.places)
@@ -349,65 +323,45 @@ def recover_pack(path: Path, limit: int = RECORD_MAX) -> PackRecovery | None:
                 damage.append(found)
         size = file.seek(0, 2)
         if not kept:
-            _remove(path)
+            pack_file.index_path(path).unlink(missing_ok=True)
+            path.unlink()
+            files.sync_path(path.parent)
             return PackRecovery(None, 0, size, 0, damage)
-        end = _put_right(path, file, form, start, kept)
-    target = closed_path(path)
+        end = _remove_damage(path, file, form, start, kept)
+    target = pack_file.closed_path(path)
     try:
         build_index(path, target)
     except OSError as error:  # a pack without an index is whole, and it can be made later
         logger.warning("No index for %s: %s", target, error)
     os.rename(path, target)
-    index_path(path).unlink(missing_ok=True)
+    pack_file.index_path(path).unlink(missing_ok=True)
     files.sync_path(path.parent)
     lost = [part for part in damage if part.length]
     return PackRecovery(target, end, max(0, size - end), make_records, lost)
 
 
-def _put_right(
+def _remove_damage(
     path: Path, file: BinaryIO, form: Container, start: int, kept: list[tuple[int, int]]
 ) -> int:
     file.seek(0)
-    header = file.read(start) or form.begin(closed_path(path).name.rpartition(".")[0], 0)
+    header = file.read(start) or form.begin(pack_file.closed_path(path).name.rpartition(".")[0], 0)
     file.seek(0)
     sound = file.read(len(header)) == header
-    end = len(header)
-    for offset, length in kept:
-        if offset != end or not sound:
-            return _rewrite(path, file, header, form.end(), kept)
-        end += length
-    file.truncate(end)
-    file.seek(end)
-    file.write(form.end())
-    file.flush()
-    os.fsync(file.fileno())
-    return end
-
-
-def _rewrite(
-    path: Path, file: BinaryIO, header: bytes, ending: bytes, kept: list[tuple[int, int]]
-) -> int:
+    end = len(header) + sum(length for _, length in kept)
+    if sound and kept[0][0] == len(header) and sum(kept[-1]) == end:
+        file.truncate(end)
+        file.seek(end)
+        file.write(form.end())
+        file.flush()
+        os.fsync(file.fileno())
+        return end
     with files.replacing_file(path) as new, new.open("wb") as out:
         out.write(header)
         for offset, length in kept:
             file.seek(offset)
-            _copy(file, out, length)
-        size = out.tell()
-        out.write(ending)
-    return size
-
-
-def _copy(source: BinaryIO, target: BinaryIO, length: int) -> None:
-    while length:
-        data = source.read(min(length, 1 << 20))
-        target.write(data)
-        length -= len(data)
-
-
-def _remove(path: Path) -> None:
-    index_path(path).unlink(missing_ok=True)
-    path.unlink()
-    files.sync_path(path.parent)
+            out.write(file.read(length))
+        out.write(form.end())
+    return end
 
 
 class PackWriter:
@@ -422,7 +376,7 @@ class PackWriter:
         self,
         plan: PackPlan,
         *,
-        closed: Callable[[Path], None] = lambda path: None,
+        closed: Callable[[Path], object] = lambda path: None,
         backlog_max: float = 64 << 20,
         clock: Callable[[], float] = time.time,
         container: Container | None = None,
@@ -440,11 +394,6 @@ class PackWriter:
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="packs", daemon=True)
         self._thread.start()
-
-    @property
-    def recovered(self) -> list[PackRecovery]:
-        """The recovered packs; waits for them. Raises `OSError`."""
-        return self.recovery.result()
 
     @property
     def backlog(self) -> int:
@@ -469,10 +418,8 @@ class PackWriter:
         return future
 
     def append_captures(self, captures: Sequence[Capture], waiter: Waiter) -> None:
-        """Make and write the records of *captures*; never waits.
-
-        *waiter* is notified as a future of `append`, or of a `PackRefusedError`. Raises
-        `PackWriteError`: the writer is closed.
+        """Make and write the records of *captures*; never waits. *waiter* is notified as a future
+        of `append`, or of a `PackRefusedError`. Raises `PackWriteError`: the writer is closed.
         """
         size = sum([estimated_size(fetch) for fetch in captures])
         with self._changed:
@@ -487,9 +434,8 @@ class PackWriter:
         return future
 
     def close(self) -> None:
-        """Write everything, close the pack, end the thread.
-
-        Raises `PackWriteError`: a pack stays open for recovery.
+        """Write everything, close the pack, end the thread. Raises `PackWriteError`: a pack stays
+        open for recovery.
         """
         with self._changed:
             self._ending = True
@@ -508,9 +454,12 @@ class PackWriter:
 
     def _run(self) -> None:
         job: WriteJob | None = None
-        self._recover()
         try:
-            while not self._ended():
+            self.recovery.set_result(recover_folder(self._plan.folder, self._plan.agent))
+        except Exception as error:  # what is there stays as it is, whatever is wrong with it
+            self.recovery.set_exception(error)
+        try:
+            while not self._ending or self._jobs:  # in this order: nothing comes once it ends
                 now = self._clock()
                 job = self._next(now)
                 if job is not None and job.size:
@@ -523,18 +472,6 @@ class PackWriter:
         except Exception as error:  # nobody may wait for a thread that has ended
             self._error = error
             self._give_up(error, job)
-
-    def _recover(self) -> None:
-        try:
-            found = recover_folder(self._plan.folder, self._plan.agent)
-        except Exception as error:  # what is there stays as it is, whatever is wrong with it
-            self.recovery.set_exception(error)
-        else:
-            self.recovery.set_result(found)
-
-    def _ended(self) -> bool:
-        with self._changed:
-            return self._ending and not self._jobs
 
     def _next(self, now: float) -> WriteJob | None:
         with self._changed:

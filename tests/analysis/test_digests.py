@@ -139,7 +139,7 @@ def test_originals(tmp_path: Path) -> None:
     store = RocksStore(tmp_path / "db")
     table = Originals(store.kv("payloads"))
     digest = sha1_of(PAGE)
-    first, second = Original("http://a.test/", 1.5, "<urn:x>"), Original("http://b.test/", 2.5)
+    first, second = Original("http://a.test/", 1.5), Original("http://b.test/", 2.5)
     assert table.find(digest) is None
     table.add_original(digest, first)
     store.flush()

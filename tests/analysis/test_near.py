@@ -108,44 +108,6 @@ def test_the_next_run_remembers() -> None:
     assert found[55:] == [(number, 1.0) for number in range(55, 60)]
 
 
-def test_it_has_another_memory() -> None:
-    """While it is used: the youngest pages stay, here and for the next run."""
-    draw = random.Random(5)
-    rows = MemoryKV()
-    signatures = [sign(words(draw)) for _ in range(30)]
-    index = NearIndex(136 * 20, rows=rows)
-    for number, each in enumerate(signatures[:25]):
-        index.add(each, number)
-    index.resize(136 * 10)
-    assert [index.find(each) is not None for each in signatures[:25]] == [False] * 15 + [True] * 10
-    for number, each in enumerate(signatures[25:], 25):
-        index.add(each, number)
-        assert index.find(each) == (number, 1.0)
-        assert index.find(signatures[number - 10]) is None
-    again = NearIndex(136 * 10, rows=rows)
-    index.resize(136 * 40)
-    for known in (index, again):
-        found = [known.find(each) for each in signatures]
-        assert found == [None] * 20 + [(number, 1.0) for number in range(20, 30)]
-    assert len(rows) == 1 + 15  # two go for each that comes, until there are as many as fit
-
-
-def test_what_an_earlier_release_wrote_is_read() -> None:
-    """Its rows lie by their places, and are of one memory."""
-    draw = random.Random(6)
-    rows, old = MemoryKV(), MemoryKV()
-    index = NearIndex(136 * 3, rows=rows)
-    signatures = [sign(words(draw)) for _ in range(5)]
-    for number, each in enumerate(signatures):
-        index.add(each, number)
-    old.put(b"m", b"3 " + (rows.get(b"m") or b""))
-    for key, row in rows.items(b"p"):
-        old.put(b"p" + (int.from_bytes(key[1:], "big") % 3).to_bytes(4, "big"), row)
-    again = NearIndex(136 * 3, rows=old)
-    assert [again.find(each) for each in signatures] == [index.find(each) for each in signatures]
-    assert list(old.items()) == list(rows.items())
-
-
 @pytest.mark.parametrize("body", [b"", b"<p>two words", b"\xff\xfe", b"<script>a b c d e</script>"])
 def test_pages_with_little_text_have_none(body: bytes) -> None:
     """There is nothing to compare."""

@@ -13,7 +13,7 @@ from support.packs_command import Packs, write
 from scrapy_spider_suite.packs import Link, PackWriter, make_records
 from scrapy_spider_suite.packs.cdxj import timestamp
 from scrapy_spider_suite.packs.pack_file import is_pack
-from scrapy_spider_suite.packs.selection import Selection
+from scrapy_spider_suite.packs.reader import Selection
 
 
 def test_ls(packs: Packs, folders: list[Path]) -> None:

@@ -12,7 +12,7 @@ from support.packs_command import Packs, write
 
 from scrapy_spider_suite.packs import open_packs
 from scrapy_spider_suite.packs.export import export_warc
-from scrapy_spider_suite.packs.selection import Selection
+from scrapy_spider_suite.packs.reader import Selection
 from scrapy_spider_suite.packs.warc import CrawlInfo
 
 

@@ -12,7 +12,7 @@ from support.packs import CRAWL, fetch
 from support.packs_command import Packs, write
 
 from scrapy_spider_suite.analysis.page_text import TEXT_MIN, extract_text, sniff
-from scrapy_spider_suite.packs import RecordPlace, open_packs, read_record
+from scrapy_spider_suite.packs import RecordPlace, open_packs, read_records
 
 GERMAN = "Der Wanderer geht am Abend durch das Tal, und über den Bergen steht der Mond. " * 3
 ENGLISH = "The traveller walks through the valley in the evening, and the moon is above. " * 3
@@ -79,7 +79,7 @@ def test_common_crawls_queries(query: Any, folder: Path) -> None:
         "SELECT warc_filename, warc_record_offset, warc_record_length, warc_record_start,"
         " warc_record_size FROM ccindex WHERE content_languages LIKE '%deu%'"
     )
-    assert read_record(folder / name, RecordPlace(*place)).url == "https://blog.github.io:8443/de"
+    assert read_records(folder / name, RecordPlace(*place))[0].url == "https://blog.github.io:8443/de"
 
 
 def test_columns(query: Any) -> None:

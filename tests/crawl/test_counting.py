@@ -17,7 +17,7 @@ from support import text_index as searched
 from support.crawls import crawl, crawl_over_kills, web_settings
 
 from scrapy_spider_suite.analysis.link_graph import GraphBuilder, LinkingPages, page_records
-from scrapy_spider_suite.analysis.link_stats import ROWS, HostLinks, LinkStats, link_report
+from scrapy_spider_suite.analysis.link_stats import ROWS, HostLinks, LinkStats, degree_counts
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -66,14 +66,15 @@ def compare_counts(job: Path, pages: networkx.MultiDiGraph) -> None:
     with StoreReader(job / FOLDER) as reader:
         assert list(reader.check()) == []
         stats = LinkStats(reader.store.kv(ROWS))
-        hosts, pairs, found = dict(stats.hosts()), list(stats.edges()), link_report(stats)
+        hosts, pairs, totals = dict(stats.hosts()), list(stats.edges()), stats.totals()
+        by_status, degrees = dict(stats.table("statuses")), degree_counts(stats)
     expected, across = by_host(pages)
     assert hosts == expected
     assert {(a, b): number for a, b, number in pairs} == Counter(across.edges())
     statuses = Counter(str(status) for _, status in pages.nodes(data="status"))
-    assert dict(found.tables["statuses"]) == statuses
-    assert found.totals.pages == statuses["200"] == sum(found.degrees["out"].values())
-    assert found.totals.links == sum(links.links for links in expected.values())
+    assert by_status == statuses
+    assert totals.pages == statuses["200"] == sum(degrees["out"].values())
+    assert totals.links == sum(links.links for links in expected.values())
 
 
 def compare_graph(packs: Path, folder: Path, pages: networkx.MultiDiGraph) -> None:

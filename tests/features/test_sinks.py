@@ -17,7 +17,7 @@ from support.websites import Site, links
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.pipelines.sinks import SinkPipeline
+from scrapy_spider_suite.pipelines import SinkPipeline
 from scrapy_spider_suite.scheduler import hold
 
 

@@ -220,24 +220,20 @@ def test_half_of_the_records_of_a_page_are_none(form: str, tmp_path: Path) -> No
     assert list(open_packs(tmp_path)) == []
 
 
-def test_shards_are_all_pages_once(tmp_path: Path) -> None:
-    """In this process and in others."""
+def test_other_processes_read_a_file_each(tmp_path: Path) -> None:
+    """Together all pages, once."""
     for number in range(5):
         write(tmp_path, *[fetch(n) for n in range(number * 10, number * 10 + 4 * number + 1)])
     packs = open_packs(tmp_path)
     urls = sorted(page.url for page in packs)
-    for count in (0, 1, 2, 7):
-        shards = packs.shards(count)
-        assert len(shards) == max(1, count)
-        assert sorted(page.url for shard in shards for page in shard) == urls
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        assert sorted(chain.from_iterable(pool.map(urls_of, packs.shards(2)))) == urls
+        assert sorted(chain.from_iterable(pool.map(urls_of, packs.files()))) == urls
     assert len(list(packs.records())) == 5 + 3 * len(urls)
 
 
-def urls_of(packs: Packs) -> list[str]:
+def urls_of(path: Path) -> list[str]:
     """What another process reads."""
-    return [page.url for page in packs]
+    return [page.url for page in open_packs(path)]
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -16,8 +16,7 @@ from support.lzop import Lzop
 from support.packs import accepted, plan, some, tiny, whole_file
 
 from scrapy_spider_suite.packs import cdxj
-from scrapy_spider_suite.packs.pack_file import FORMATS, PackFile, make_container
-from scrapy_spider_suite.packs.scan import read_record
+from scrapy_spider_suite.packs.pack_file import FORMATS, PackFile, make_container, read_records
 from scrapy_spider_suite.packs.writer import PackWriter, build_index, recover_folder, recover_pack
 
 WRITER = """
@@ -97,7 +96,7 @@ def test_damage_in_the_midst_is_left_out(form: str, lzop: Lzop, tmp_path: Path) 
     assert accepted(found.path, lzop) == found.records == (16 if form == "lzo" else 15)
     for line in Path(f"{found.path}.cdxj").read_bytes().splitlines():
         entry = cdxj.parse_entry(line)
-        assert read_record(found.path, entry.place).url == entry.url
+        assert read_records(found.path, entry.place)[0].url == entry.url
 
 
 def test_a_pack_that_is_written_is_left_alone(tmp_path: Path) -> None:
@@ -191,5 +190,5 @@ def _check_killed(folder: Path, said: list[str], lzop: Lzop) -> None:
     assert said
     for line in said:
         number, *place, name = line.split()
-        record = read_record(folder / name, cdxj.RecordPlace(*map(int, place)))
+        record = read_records(folder / name, cdxj.RecordPlace(*map(int, place)))[0]
         assert record.url == f"http://www.example.com/{number}"

@@ -9,7 +9,7 @@ import pytest
 from support.packs import NOW, body, fetch, head, plan
 
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs import Link, PackWriter, make_records, open_packs, scan
+from scrapy_spider_suite.packs import Link, PackWriter, make_records, open_packs, pack_file
 from scrapy_spider_suite.packs.pack_file import FORMATS, Uploaded, mark_uploaded
 from scrapy_spider_suite.packs.redaction import RedactionTarget, redact
 from scrapy_spider_suite.packs.stored_pages import StoredPage, StoredPageFinder
@@ -46,7 +46,7 @@ def test_pages_of_a_group_are_decompressed_once(tmp_path: Path) -> None:
     """As long as few groups were read since."""
     stored = written(tmp_path)
     finder = StoredPageFinder([tmp_path])
-    with mock.patch.object(scan, "read_group", wraps=scan.read_group) as decoded:
+    with mock.patch.object(pack_file, "read_group", wraps=pack_file.read_group) as decoded:
         for each in stored * 2:
             finder.find(each)
     assert decoded.call_count == 1

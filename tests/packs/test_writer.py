@@ -18,8 +18,14 @@ from support.packs import NOW, body, fetch, plan, some
 from scrapy_spider_suite.errors import PackError, PackRefusedError, PackWriteError
 from scrapy_spider_suite.packs import cdxj, http_records, pack_file
 from scrapy_spider_suite.packs.containers import BLOCK
-from scrapy_spider_suite.packs.pack_file import FORMATS, index_path
-from scrapy_spider_suite.packs.scan import Damage, RecordGroup, read_record, scan
+from scrapy_spider_suite.packs.pack_file import (
+    FORMATS,
+    Damage,
+    RecordGroup,
+    index_path,
+    read_records,
+    scan,
+)
 from scrapy_spider_suite.packs.warc import URL_MAX, Link, Record, make_records, outlinks_of
 from scrapy_spider_suite.packs.writer import (
     GROUP,
@@ -71,7 +77,7 @@ def test_a_page_is_where_its_future_says(form: str, power: bool, tmp_path: Path)
     for _ in range(2):
         for number, future in with_links.items():
             place = future.result(0)
-            record = read_record(tmp_path / place.filename, place.place)
+            record = read_records(tmp_path / place.filename, place.place)[0]
             assert record.url == f"http://www.example.com/{number}"
             assert http_records.split_message(record.block)[1] == body(number, SIZES[number])
         writer.close()
@@ -95,10 +101,10 @@ def test_the_index_leads_to_pages_and_links(form: str, tmp_path: Path) -> None:
         entry = cdxj.parse_entry(line)
         path = tmp_path / entry.filename
         number = int(entry.url.rpartition("/")[2])
-        assert read_record(path, entry.place).url == entry.url
+        assert read_records(path, entry.place)[0].url == entry.url
         assert entry.metadata is not None
         assert (
-            outlinks_of(read_record(path, entry.metadata))[0].url
+            outlinks_of(read_records(path, entry.metadata)[0])[0].url
             == f"http://www.example.com/{number + 1}"
         )
         assert (entry.mime, entry.status) == ("text/html", 200)
@@ -120,7 +126,7 @@ def test_fetches_are_made_records_in_the_thread(form: str, tmp_path: Path) -> No
         waiters[1].result(0)
     for number, waiter in ((0, waiters[0]), (3, waiters[2])):
         place = waiter.result(0)
-        found = read_record(tmp_path / place.filename, place.place)
+        found = read_records(tmp_path / place.filename, place.place)[0]
         plain = make_records(fetch(number))[0]
         assert found.block == plain.block
         assert [f for f in found.fields if f[1] != found.id] == [
@@ -384,7 +390,7 @@ def test_many_threads(tmp_path: Path) -> None:
     assert sorted(all_records(tmp_path)) == wanted
     for number, future in enumerate(futures):
         place = future.result(0)
-        assert read_record(tmp_path / place.filename, place.place).url.endswith(f"/{number}")
+        assert read_records(tmp_path / place.filename, place.place)[0].url.endswith(f"/{number}")
 
 
 def test_a_writer_that_cannot_keep_up(tmp_path: Path) -> None:
@@ -476,7 +482,7 @@ def test_what_a_crash_left_is_recovered_first(tmp_path: Path) -> None:
     bench.packing.tick(NOW)
     bench.packing.give_up(RuntimeError())
     writer = PackWriter(plan(tmp_path))
-    assert [found.records for found in writer.recovered] == [4]
+    assert [found.records for found in writer.recovery.result()] == [4]
     writer.close()
     assert len(all_records(tmp_path)) == 1
 
@@ -500,7 +506,7 @@ def test_recovery_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert writer.backlog > 0
     go_on.set()
     writer.flush().result(20)
-    assert writer.recovered == []
+    assert writer.recovery.result() == []
     assert future.done()
     writer.close()
 
@@ -517,5 +523,5 @@ def test_recovery_that_fails_costs_no_page(tmp_path: Path, monkeypatch: pytest.M
     writer.append(bundle)
     writer.close()
     with pytest.raises(OSError, match="No space"):
-        _ = writer.recovered
+        writer.recovery.result()
     assert len(all_records(tmp_path)) == 1

@@ -16,8 +16,7 @@ from warcio.archiveiterator import ArchiveIterator
 
 from scrapy_spider_suite.packs.containers import Container
 from scrapy_spider_suite.packs.http_records import BodyForm
-from scrapy_spider_suite.packs.pack_file import format_of, is_pack
-from scrapy_spider_suite.packs.scan import Damage, scan
+from scrapy_spider_suite.packs.pack_file import Damage, format_of, is_pack, scan
 from scrapy_spider_suite.packs.warc import Capture, CrawlInfo, Link, Record, make_records, warcinfo
 from scrapy_spider_suite.packs.writer import PackPlan
 from support.lzop import Lzop

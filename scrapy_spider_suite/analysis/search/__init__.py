@@ -1,17 +1,4 @@
-"""Full-text search over packs. Needs the extra ``[index]``: tantivy (MIT) and resiliparse.
-
-::
-
-    from scrapy_spider_suite.analysis.search import open_index
-
-    index = open_index("crawls/news/packs")           # several folders: one for each agent
-    for hit in index.search('crawler "full text" -java', limit=20):
-        hit.url, hit.title, hit.time, hit.language, hit.score
-        hit.snippet.marked("<b>", "</b>")
-        hit.page().body                               # from its pack
-
-`index_follower.IndexFollower` writes the index, also while the crawl runs.
-"""
+"""Full-text search over packs. Needs the extra ``[index]``: tantivy (MIT) and resiliparse."""
 
 from __future__ import annotations
 
@@ -31,9 +18,8 @@ __all__ = ["hide_texts", "open_index", "remove_texts", "require"]
 
 
 def open_index(*folders: str | Path) -> TextIndex:
-    """Open the indexes of *folders* of packs.
-
-    Raises `PackError` (no folder) and `SearchError` (not installed).
+    """Open the indexes of *folders* of packs. Raises `PackError` (no folder) and `SearchError` (not
+    installed).
     """
     require()
     from scrapy_spider_suite.analysis.search.query import TextIndex

@@ -21,10 +21,11 @@ from typing import BinaryIO, Final, NamedTuple, TypeAlias
 
 import xxhash
 
-from scrapy_spider_suite.analysis.page_text import PageText, extract_text
+from scrapy_spider_suite.analysis.page_text import extract_text
 from scrapy_spider_suite.analysis.search.index_place import (
     IndexPlace,
     clear_unfinished,
+    index_state,
     verify_files,
 )
 from scrapy_spider_suite.analysis.search.text_index import (
@@ -36,20 +37,11 @@ from scrapy_spider_suite.analysis.search.text_index import (
     url_key,
 )
 from scrapy_spider_suite.errors import PackDamagedError, PackError, SearchDamagedError, SearchError
-from scrapy_spider_suite.packs import cdxj
-from scrapy_spider_suite.packs.cdxj import REVISIT, IndexEntry, Located
+from scrapy_spider_suite.packs import cdxj, pack_file
+from scrapy_spider_suite.packs.cdxj import REVISIT, IndexEntry, Located, file_identity
 from scrapy_spider_suite.packs.containers import Container
-from scrapy_spider_suite.packs.pack_file import (
-    OPEN,
-    closed_path,
-    format_of,
-    make_container,
-    packs_away,
-)
-from scrapy_spider_suite.packs.reader import PAGE_KINDS, Packs, Page
-from scrapy_spider_suite.packs.scan import Damage, first_group_offset, scan_from
-from scrapy_spider_suite.packs.selection import page_of
-from scrapy_spider_suite.packs.sorted_lines import file_identity
+from scrapy_spider_suite.packs.pack_file import Damage
+from scrapy_spider_suite.packs.reader import PAGE_KINDS, Packs, Page, page_of
 
 logger = logging.getLogger(__name__)
 
@@ -122,13 +114,12 @@ class TailCapture(NamedTuple):
 
 class PackTail:
     """Reads the existing pack *path* from an offset. A torn end of an open pack is no damage.
-
     Raises `OSError`.
     """
 
     def __init__(self, path: Path) -> None:
-        self.written = path.name.endswith(OPEN)
-        self._form: Container = make_container(format_of(path))
+        self.written = path.name.endswith(pack_file.OPEN)
+        self._form: Container = pack_file.make_container(pack_file.format_of(path))
         self._file: BinaryIO = path.open("rb")
         self.size = os.fstat(self._file.fileno()).st_size
 
@@ -144,8 +135,8 @@ class PackTail:
     def captures(self, offset: int) -> Iterator[TailCapture | Damage]:
         """Yield captures and damage from *offset* on; 0 for all."""
         held: list[Located] = []
-        offset = offset or first_group_offset(self._form, self._file)
-        for part in scan_from(self._form, self._file, offset, RECORD_MAX):
+        offset = offset or pack_file.first_group_offset(self._form, self._file)
+        for part in pack_file.scan_from(self._form, self._file, offset, RECORD_MAX):
             if isinstance(part, Damage):
                 if not (part.torn and self.written):
                     yield part
@@ -182,9 +173,8 @@ class PageState(Enum):
 
 
 def state_of(entry: IndexEntry) -> PageState:
-    """Return the meaning of a capture by its status.
-
-    Temporary answers and robots.txt change nothing.
+    """Return the meaning of a capture by its status. Temporary answers and robots.txt change
+    nothing.
     """
     revisit = entry.mime == REVISIT
     status = entry.status
@@ -207,10 +197,6 @@ def document_of(page: Page, entry: IndexEntry) -> Document | None:
         said = extract_text(page.body, origin.head.get("Content-Type"))
     except (PackError, FileNotFoundError):
         return None
-    return _document(entry, said)
-
-
-def _document(entry: IndexEntry, said: PageText) -> Document:
     if said.mime in _CODE or not (said.text.strip() or said.title):
         return Document(entry)
     return Document(entry, said.title, said.text[:TEXT_MAX], said.language, said.mime)
@@ -250,36 +236,32 @@ class IndexProgress:
     rebuilt: str = ""
 
 
+@dataclass(slots=True)
 class IndexBatch:
-    """One batch of *packs* for the index in *path*.
-
-    Updates *cursors* and *unchanged*; *due* says that time is up.
+    """One batch of *packs* for the index in *path*. Updates *cursors* and *unchanged*; *due* says
+    that time is up.
     """
 
-    def __init__(
-        self, path: Path, packs: Packs, cursors: dict[str, PackCursor], unchanged: Unchanged,
-        journal: CrashJournal, due: Callable[[], bool],
-    ) -> None:  # fmt: skip
-        self.progress = IndexProgress()
-        self._path = path
-        self._packs = packs
-        self._cursors = cursors
-        self._unchanged = unchanged
-        self._journal = journal
-        self._due = due
-        self._made: IndexChange | None = None
-        self._text = 0
+    path: Path
+    packs: Packs
+    cursors: dict[str, PackCursor]
+    unchanged: Unchanged
+    journal: CrashJournal
+    due: Callable[[], bool]
+    progress: IndexProgress = field(default_factory=IndexProgress)
+    _made: IndexChange | None = None
+    _text: int = 0
 
     def run(self) -> None:
         """Read and write.
 
         Raises `SearchDamagedError` and `OSError`; the index is unchanged then.
         """
-        for path in self._packs.files():
+        for path in self.packs.files():
             try:
                 self._index_pack(path)
             except FileNotFoundError:  # it was closed just now, or taken away
-                self.progress.more |= closed_path(path).exists()
+                self.progress.more |= pack_file.closed_path(path).exists()
         if self._made is not None:
             self._made.commit()
 
@@ -290,19 +272,19 @@ class IndexBatch:
     @property
     def _change(self) -> IndexChange:
         if self._made is None:
-            self._made = IndexChange(self._path)
+            self._made = IndexChange(self.path)
         return self._made
 
     @property
     def _full(self) -> bool:
         progress = self.progress
         full = progress.pages + progress.gone >= PAGES_MAX
-        return full or self._text > BATCH_TEXT_MAX or self._due()
+        return full or self._text > BATCH_TEXT_MAX or self.due()
 
     def _index_pack(self, path: Path) -> None:
-        name, file = closed_path(path).name, file_identity(path.stat())
-        cursor = self._cursors.get(name)
-        if cursor is not None and self._unchanged.get(name) == (cursor, file):
+        name, file = pack_file.closed_path(path).name, file_identity(path.stat())
+        cursor = self.cursors.get(name)
+        if cursor is not None and self.unchanged.get(name) == (cursor, file):
             return
         reading = PackTail(path)
         try:
@@ -311,9 +293,9 @@ class IndexBatch:
             reading.close()
         if after != cursor:
             self._change.put_cursor(after)
-            self._cursors[name] = after
+            self.cursors[name] = after
         if after.size:
-            self._unchanged[name] = after, file
+            self.unchanged[name] = after, file
         else:
             self.progress.behind += reading.size - after.offset
 
@@ -331,7 +313,10 @@ class IndexBatch:
             if isinstance(found, Damage):
                 self.progress.damaged.append(DamagedPart(cursor.name, found))
                 continue
-            self._fetch(path, found)
+            if found.records[0][0].kind in PAGE_KINDS:
+                entry = cdxj.entries_for(found.records, cursor.name)[0]
+                page = page_of(self.packs, pack_file.closed_path(path), found.records)
+                self._index_page(page, entry)
             # Within a group there is no place to go on from.
             whole = found.next == found.records[0][1].offset or not self._full
             offset = found.next
@@ -343,19 +328,13 @@ class IndexBatch:
             return cursor
         return PackCursor(cursor.name, offset, reading.tail(offset), size)
 
-    def _fetch(self, path: Path, found: TailCapture) -> None:
-        if found.records[0][0].kind not in PAGE_KINDS:
-            return
-        entry = cdxj.entries_for(found.records, closed_path(path).name)[0]
-        self._index_page(page_of(self._packs, closed_path(path), found.records), entry)
-
     def _index_page(self, page: Page, entry: IndexEntry) -> bool:
         what = state_of(entry)
         if what is PageState.NOTHING:
             return False
         if not self._change.newest(Document(entry)):
             return True
-        document = self._words(page, entry) if what is PageState.WORDS else Document(entry)
+        document = self._document(page, entry) if what is PageState.WORDS else Document(entry)
         if document is None:
             return False
         self._change.put(document)
@@ -366,35 +345,30 @@ class IndexBatch:
             self.progress.gone += 1
         return True
 
-    def _words(self, page: Page, entry: IndexEntry) -> Document | None:
+    def _document(self, page: Page, entry: IndexEntry) -> Document | None:
         known = self._change.opened.page(entry.url)
-        if known is not None and _same(known.entry, entry, page):
+        if known is not None and entry.digest and known.entry.digest == entry.digest and (
+            known.entry.stamp == entry.stamp or page.is_revisit
+        ):  # fmt: skip
             return known._replace(entry=entry)
         where = f"{entry.filename} {entry.place.offset} {entry.place.start}"
-        if self._journal.is_barred(where):
+        if self.journal.is_barred(where):
             self.progress.skipped += 1
             return Document(entry)
-        with self._journal.reading(where):
+        with self.journal.reading(where):
             return document_of(page, entry)
 
     def revive(self, urls: Iterable[str], name: str = "") -> None:
         """Index the versions of *urls* in other packs than *name*."""
         for url in urls:
-            for page, entry in self._packs.versions(url):
+            for page, entry in self.packs.versions(url):
                 if entry.filename != name and self._index_page(page, entry):
                     break
 
 
-def _same(known: IndexEntry, entry: IndexEntry, page: Page) -> bool:
-    same_time = known.stamp == entry.stamp
-    return bool(entry.digest) and known.digest == entry.digest and (same_time or page.is_revisit)
-
-
 class IndexFollower:
-    """Writes the index of the packs in *folder*.
-
-    *stop* asks for an early commit; *clock* is in seconds; *patience*: seconds per page, see
-    `CrashJournal`.
+    """Writes the index of the packs in *folder*. *stop* asks for an early commit; *clock* is in
+    seconds; *patience*: seconds per page, see `CrashJournal`.
     """
 
     def __init__(
@@ -415,15 +389,14 @@ class IndexFollower:
         self._cursors: dict[str, PackCursor] = {}
         self._unchanged: Unchanged = {}
 
-    def step(self, wait: float = 0.0) -> IndexProgress:
-        """Index a batch. *wait*: seconds to wait for another writer.
-
-        Raises `SearchBusyError` and `OSError`; the index is unchanged then.
+    def step(self, wait: float = 0.0, urls: Iterable[str] = ()) -> IndexProgress:
+        """Index a batch, before it the versions of *urls* in the packs. *wait*: seconds to wait for
+        another writer. Raises `SearchBusyError` and `OSError`; the index is unchanged then.
         """
         with self.place.locked(wait):
             path = self.place.current()
             try:
-                return self._batch(path)
+                return self._batch(path, urls)
             except SearchDamagedError as error:
                 logger.error("%s: it is made anew of the packs that are here", error)
                 self.place.clear()
@@ -433,9 +406,8 @@ class IndexFollower:
                 return done
 
     def rebuild(self, report: Callable[[IndexProgress], object], wait: float = 0.0) -> None:
-        """Make the index anew, with the old documents of uploaded packs.
-
-        *report* is called for each batch. Raises `SearchError` (no pack is here) and as `step`.
+        """Make the index anew, with the old documents of uploaded packs. *report* is called for
+        each batch. Raises `SearchError` (no pack is here) and as `step`.
         """
         with self.place.locked(wait):
             if not self._packs.files():
@@ -454,7 +426,7 @@ class IndexFollower:
                 self.place.install()
 
     def _copy_uploaded(self, new: Path) -> str:
-        away = {pack.name for pack, _ in packs_away(self.place.packs)}
+        away = {pack.name for pack, _ in pack_file.packs_away(self.place.packs)}
         if not away or not self.place.exists():
             return ""
         try:
@@ -471,17 +443,16 @@ class IndexFollower:
             return f"{error}, and what it had of packs that are not here ({len(away)}) is lost"
         return ""
 
-    def index_urls(self, urls: Iterable[str], wait: float = 0.0) -> IndexProgress:
-        """Index what the packs still have of *urls*. Raises as `step`."""
-        with self.place.locked(wait):
-            return self._batch(self.place.current(), urls)
-
     def _batch(self, path: Path, urls: Iterable[str] = ()) -> IndexProgress:
         if path.exists() and self._verified != path:
             clear_unfinished(path)
             verify_files(path)
         self._verified = path
-        cursors = self._read_cursors(path)
+        state, cursors = index_state(path), self._cursors
+        if state is None:
+            cursors = {}
+        elif state != self._known:
+            cursors = OpenIndex(path).cursors()
         due = self._clock() + SECONDS_MAX
         with CrashJournal(self.place.folder, self._patience) as journal:
             batch = IndexBatch(path, self._packs, cursors, self._unchanged, journal,
@@ -493,21 +464,8 @@ class IndexFollower:
                 self._verified = self._known = None
                 batch.discard()
                 raise
-        self._cursors, self._known = cursors, _state(path)
+        self._cursors, self._known = cursors, index_state(path)
         return batch.progress
-
-    def _read_cursors(self, path: Path) -> dict[str, PackCursor]:
-        state = _state(path)
-        if state is None:
-            return {}
-        return self._cursors if state == self._known else OpenIndex(path).cursors()
-
-
-def _state(index: Path) -> tuple[Path, tuple[int, int, int]] | None:
-    try:
-        return index, file_identity((index / "meta.json").stat())
-    except FileNotFoundError:
-        return None
 
 
 def hide(folder: Path, field: str, value: str, wait: float) -> None:
@@ -522,30 +480,29 @@ def hide(folder: Path, field: str, value: str, wait: float) -> None:
             _clear(place, error)
 
 
-def rewrite(folder: Path, takes: Callable[[str, str], bool], wait: float) -> None:
-    """See `analysis.search.remove_texts`.
-
-    Older versions of removed pages that are in the packs are indexed.
+def rewrite(folder: Path, accepts: Callable[[str, str], bool], wait: float) -> None:
+    """See `analysis.search.remove_texts`. Older versions of removed pages that are in the packs are
+    indexed.
     """
     place = IndexPlace(folder)
     with place.locked(wait):
         try:
-            dropped = _copy(place, takes)
+            dropped = _copy(place, accepts)
         except SearchDamagedError as error:
             dropped = []
             _clear(place, error)
     follower = IndexFollower(folder)
-    follower.index_urls(dropped, wait)
-    while follower.step(wait).more:
-        pass
+    more = follower.step(wait, dropped).more
+    while more:
+        more = follower.step(wait).more
 
 
-def _copy(place: IndexPlace, takes: Callable[[str, str], bool]) -> list[str]:
+def _copy(place: IndexPlace, accepts: Callable[[str, str], bool]) -> list[str]:
     dropped = []
     old = OpenIndex(place.current())
     change = IndexChange(place.begin())
     for cursor in old.cursors().values():
-        dropped += change.copy(old, cursor, takes)
+        dropped += change.copy(old, cursor, accepts)
     change.commit()
     place.install()
     return dropped

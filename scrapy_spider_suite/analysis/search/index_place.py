@@ -13,12 +13,13 @@ import shutil
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from scrapy_spider_suite.errors import SearchBusyError, SearchDamagedError
+from scrapy_spider_suite.packs.cdxj import file_identity
 from scrapy_spider_suite.packs.pack_file import TEXT_INDEX
 from scrapy_spider_suite.packs.verify import PackFinding
 from scrapy_spider_suite.runtime import files
@@ -45,30 +46,26 @@ class IndexPlace:
         return self._numbered(max(self._numbers(), default=1))
 
     @contextmanager
-    def locked(
-        self, wait: float = 0.0, rest: Callable[[float], object] = time.sleep
-    ) -> Iterator[None]:
-        """Keep other writers away; remove what a kill left.
-
-        Raises `SearchBusyError` (another process writes for more than *wait* seconds).
+    def locked(self, wait: float = 0.0) -> Iterator[None]:
+        """Keep other writers away; remove what a kill left. Raises `SearchBusyError` (another
+        process writes for more than *wait* seconds).
         """
         self.folder.mkdir(exist_ok=True)
         with (self.folder / _LOCK).open("wb") as lock:
-            self._take(lock, int(wait / 0.1), rest)
+            self._acquire(lock, int(wait / 0.1))
             self._tidy()
             yield
 
-    def _take(self, lock: BinaryIO, rests: int, rest: Callable[[float], object]) -> None:
+    def _acquire(self, lock: BinaryIO, rests: int) -> None:
         # A waiter has the turn: a process that locks batch after batch cannot overtake it.
         with (self.folder / _TURN).open("wb") as turn:
             for file in (turn, lock):
                 while not lock_file(file):
                     if rests <= 0:
-                        raise SearchBusyError(
-                            f"{self.folder}: another process writes it: try again"
-                        )
+                        why = f"{self.folder}: another process writes it: try again"
+                        raise SearchBusyError(why)
                     rests -= 1
-                    rest(0.1)
+                    time.sleep(0.1)
 
     def begin(self) -> Path:
         new = self.folder / _NEW
@@ -121,9 +118,8 @@ _SYSTEM: Final = re.compile(r"\(os error (\d+)\)")
 
 
 def verify_files(index: Path) -> None:
-    """Check the checksums of the files in *index*, which tantivy does not.
-
-    Raises `SearchDamagedError`.
+    """Check the checksums of the files in *index*, which tantivy does not. Raises
+    `SearchDamagedError`.
     """
     for segment, deletes in _segments(index):
         files = list(index.glob(f"{segment}.*"))
@@ -149,25 +145,27 @@ def _is_unfinished(path: Path, deletes: str) -> bool:
     return path.suffix == ".del" and path.name.split(".")[1] != deletes
 
 
-def describe_damage(place: IndexPlace) -> str:
-    """Return the damage of the index at *place*, or "". Raises `OSError`."""
+def verify_index(folder: Path) -> Iterator[PackFinding]:
+    """Yield the damage of the index of the packs in *folder*. Raises `OSError`."""
+    place = IndexPlace(folder)
     while place.exists():
-        before = _state(place)
+        before = index_state(place.current())
         try:
             verify_files(place.current())
-            return ""
+            return
         except (SearchDamagedError, FileNotFoundError) as error:
-            if _state(place) == before:  # it was not written meanwhile
-                return str(error)
-    return ""
+            if index_state(place.current()) == before:  # it was not written meanwhile
+                what = f"{error}: `scrapy packs index` makes another one"
+                yield PackFinding(place.folder, "index", what)
+                return
 
 
-def _state(place: IndexPlace) -> tuple[Path, int]:
-    path = place.current()
+def index_state(index: Path) -> tuple[Path, tuple[int, int, int]] | None:
+    """Return values that differ after each commit; None without an index."""
     try:
-        return path, (path / "meta.json").stat().st_mtime_ns
+        return index, file_identity((index / "meta.json").stat())
     except FileNotFoundError:
-        return path, 0
+        return None
 
 
 @contextmanager
@@ -226,10 +224,3 @@ def _wrong(path: Path) -> str:
             found = zlib.crc32(step, found)
             end -= len(step)
     return "" if found == expected else "its checksum is another"
-
-
-def verify_index(folder: Path) -> Iterator[PackFinding]:
-    place = IndexPlace(folder)
-    what = describe_damage(place)
-    if what:
-        yield PackFinding(place.folder, "index", f"{what}: `scrapy packs index` makes another one")

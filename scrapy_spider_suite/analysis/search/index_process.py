@@ -34,9 +34,8 @@ PATIENCE: Final = 60.0
 def follow(
     follower: IndexFollower, ending: threading.Event, stopped: threading.Event, wait: float
 ) -> None:
-    """Read batches until nothing is left and *ending* is set, or *stopped* is set.
-
-    Raises `SearchBusyError` (another process still writes after *wait* seconds) and `OSError`.
+    """Read batches until nothing is left and *ending* is set, or *stopped* is set. Raises
+    `SearchBusyError` (another process still writes after *wait* seconds) and `OSError`.
     """
     # Only the helper process needs the libraries of the extra `index`.
     from scrapy_spider_suite.analysis.search.index_follower import IndexProgress
@@ -105,10 +104,8 @@ _LINES: Final = 20
 
 
 class IndexProcess:
-    """Indexes the packs in *folder*.
-
-    *report* gets each `IndexProgress` as a dict, *ended* the exit code and the last line of stderr,
-    both in a thread. Raises `OSError`.
+    """Indexes the packs in *folder*. *report* gets each `IndexProgress` as a dict, *ended* the exit
+    code and the last line of stderr, both in a thread. Raises `OSError`.
     """
 
     def __init__(
@@ -123,10 +120,10 @@ class IndexProcess:
         self._report = report
         self._ended = ended
         self._words: deque[str] = deque(maxlen=_LINES)
-        self._threads = [threading.Thread(target=run, name="index", daemon=True)
-                         for run in (self._hear_errors, self._hear)]  # fmt: skip
-        for thread in self._threads:
-            thread.start()
+        self._errors = threading.Thread(target=self._read_errors, name="index", daemon=True)
+        self._reports = threading.Thread(target=self._read_reports, name="index", daemon=True)
+        self._errors.start()
+        self._reports.start()
 
     def finish(self) -> None:
         """Let it end when everything is read."""
@@ -142,25 +139,23 @@ class IndexProcess:
         self._child.kill()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait *timeout* seconds (None: for ever) and return whether it has ended and *ended* was
-        called.
-        """
-        self._threads[1].join(timeout)
-        return not self._threads[1].is_alive()
+        """Wait *timeout* seconds (None: for ever); return whether *ended* was called."""
+        self._reports.join(timeout)
+        return not self._reports.is_alive()
 
-    def _hear(self) -> None:
+    def _read_reports(self) -> None:
         for line in self._child.stdout or ():
             with suppress(ValueError):  # the last one was cut off by a kill
                 self._report(json.loads(line))
         code = self._child.wait()
-        self._threads[0].join()
+        self._errors.join()
         for pipe in (self._child.stdin, self._child.stdout, self._child.stderr):
             if pipe is not None:
                 with suppress(BrokenPipeError):
                     pipe.close()
         self._ended(code, self._words[-1] if self._words else "")
 
-    def _hear_errors(self) -> None:
+    def _read_errors(self) -> None:
         for line in self._child.stderr or ():
             if line.strip():
                 self._words.append(line.strip())

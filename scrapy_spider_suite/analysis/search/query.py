@@ -15,7 +15,6 @@ from tantivy import FieldType, Occur, Query
 from scrapy_spider_suite.analysis.search.index_place import IndexPlace, tantivy_errors
 from scrapy_spider_suite.analysis.search.text_index import (
     PAGE,
-    Document,
     OpenIndex,
     Version,
     schema,
@@ -23,10 +22,8 @@ from scrapy_spider_suite.analysis.search.text_index import (
     words_of,
 )
 from scrapy_spider_suite.errors import QueryError, SearchDamagedError, SearchError
-from scrapy_spider_suite.packs.cdxj import IndexEntry
-from scrapy_spider_suite.packs.reader import Packs, Page
-from scrapy_spider_suite.packs.selection import Selection
-from scrapy_spider_suite.packs.sorted_lines import file_identity
+from scrapy_spider_suite.packs.cdxj import IndexEntry, file_identity
+from scrapy_spider_suite.packs.reader import Packs, Page, Selection
 
 FIELDS: Final = ("title", "text", "url", "host", "language", "mime", "status", "time")
 _DEFAULT: Final = ["title", "text"]
@@ -38,18 +35,15 @@ def query_of(
     index: tantivy.Index, text: str, selection: Selection, languages: Iterable[str] = ()
 ) -> tuple[Query, Query]:
     """Return the query, and its part that marks words. Raises `QueryError`."""
-    words = _words(index, text)
-    wanted = [words, *map(_filter, [_term("kind", PAGE), *_filters(selection, languages)])]
-    return Query.boolean_query([(Occur.Must, each) for each in wanted]), words
-
-
-def _words(index: tantivy.Index, text: str) -> Query:
     if not text.strip():
         raise QueryError("what is to be searched for? * stands for every page")
     try:
-        return index.parse_query(text, _DEFAULT, _BOOSTS, conjunction_by_default=True)
+        words = index.parse_query(text, _DEFAULT, _BOOSTS, conjunction_by_default=True)
     except ValueError as error:
         raise QueryError(f"{text!r} is no query: {_why(str(error))}") from None
+    filters = [_term("kind", PAGE), *_filters(selection, languages)]
+    wanted = [words, *(Query.const_score_query(each, 0.0) for each in filters)]
+    return Query.boolean_query([(Occur.Must, each) for each in wanted]), words
 
 
 def _why(message: str) -> str:
@@ -79,10 +73,6 @@ def _filters(selection: Selection, languages: Iterable[str]) -> Iterable[Query]:
 
 def _any(queries: Iterable[Query]) -> Query:
     return Query.boolean_query([(Occur.Should, each) for each in queries])
-
-
-def _filter(query: Query) -> Query:
-    return Query.const_score_query(query, 0.0)
 
 
 def _term(field: str, value: str) -> Query:
@@ -145,7 +135,9 @@ class Snippets:
             if marks and marks[-1][1] == start:  # signs of one phrase
                 start = marks.pop()[0]
             marks.append((start, end))
-        return Snippet(_on_one_line(fragment if marks else text[:CHARACTERS]), tuple(marks))
+        line = fragment if marks else text[:CHARACTERS]
+        line = "".join(sign if sign.isprintable() else " " for sign in line)
+        return Snippet(line, tuple(marks))
 
     def _part(self, text: str) -> str:
         if len(text) <= _WINDOW:
@@ -157,10 +149,6 @@ class Snippets:
         first = max(places, key=lambda one: sum(one <= each < one + _WINDOW for each in places))
         start = max(0, first - CHARACTERS)
         return text[start : start + _WINDOW]
-
-
-def _on_one_line(text: str) -> str:
-    return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +174,8 @@ class Hit:
     _packs: Packs = field(repr=False, compare=False)
 
     def page(self) -> Page | None:
-        """Return the page from its pack, or None if it is gone.
-
-        Raises `PackUploadedError`, `PackMissingError`, `PackDamagedError`, `OSError`.
+        """Return the page from its pack, or None if it is gone. Raises `PackUploadedError`,
+        `PackMissingError`, `PackDamagedError`, `OSError`.
         """
         return self._packs.page_of(self.entry)
 
@@ -246,15 +233,14 @@ class _FolderIndex:
             hits = []
             for score, address in found.hits[:limit]:  # one text at a time: they may be many
                 document = to_document(opened.searcher.doc(address))
-                hits.append((document.version, self._hit(document, score, snippets)))
+                entry = document.entry
+                hit = Hit(
+                    entry.url, document.title, entry.time, entry.status, document.mime,
+                    document.language, round(score, 3), snippets.snippet_for(document.text), entry,
+                    self._packs,
+                )  # fmt: skip
+                hits.append((document.version, hit))
         return found.count, hits  # type: ignore[attr-defined]
-
-    def _hit(self, document: Document, score: float, snippets: Snippets) -> Hit:
-        entry = document.entry
-        return Hit(
-            entry.url, document.title, entry.time, entry.status, document.mime, document.language,
-            round(score, 3), snippets.snippet_for(document.text), entry, self._packs,
-        )  # fmt: skip
 
     def _current(self) -> OpenIndex:
         for attempt in range(3):

@@ -101,12 +101,6 @@ def words_of(text: str) -> list[str]:
     return _analyzer().analyze(_plain(text))
 
 
-def add_tokenizer(index: tantivy.Index) -> tantivy.Index:
-    """Register the tokenizer, which the files of *index* do not keep."""
-    index.register_tokenizer(_WORDS, _analyzer())
-    return index
-
-
 def url_key(url: str) -> str:
     return xxhash.xxh3_128_hexdigest(url.encode("utf-8", "surrogatepass"))
 
@@ -168,10 +162,8 @@ _ALL: Final = 1 << 24
 
 
 class PackCursor(NamedTuple):
-    """How far a pack was read. *offset*: of the next page.
-
-    *tail*: digest of the bytes before, to detect a rewritten pack. *size*: of a pack read to its
-    end, else 0.
+    """How far a pack was read. *offset*: of the next page. *tail*: digest of the bytes before, to
+    detect a rewritten pack. *size*: of a pack read to its end, else 0.
     """
 
     name: str
@@ -186,7 +178,9 @@ class OpenIndex:
     def __init__(self, path: Path) -> None:
         self.path = path
         with tantivy_errors(path):
-            self.index = add_tokenizer(tantivy.Index.open(str(path)))
+            self.index = tantivy.Index.open(str(path))
+            # The files of the index do not keep the tokenizer.
+            self.index.register_tokenizer(_WORDS, _analyzer())
             self.schema = schema()
             self.searcher = self.index.searcher()
 
@@ -212,9 +206,8 @@ class OpenIndex:
 
 
 class IndexChange:
-    """The next commit of the index in *path*; for one process at a time.
-
-    Raises `SearchDamagedError` and `OSError`.
+    """The next commit of the index in *path*; for one process at a time. Raises
+    `SearchDamagedError` and `OSError`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -268,15 +261,15 @@ class IndexChange:
         return urls
 
     def copy(
-        self, old: OpenIndex, cursor: PackCursor, takes: Callable[[str, str], bool] | None = None
+        self, old: OpenIndex, cursor: PackCursor, accepts: Callable[[str, str], bool] | None = None
     ) -> list[str]:
-        """Copy the documents of a pack and its *cursor* from *old*, without pages that *takes*
+        """Copy the documents of a pack and its *cursor* from *old*, without pages that *accepts*
         accepts by URL and text; return their URLs.
         """
         out = []
         for document in map(to_document, old.find("pack", cursor.name)):
             url = document.entry.url
-            if takes is not None and takes(url, f"{document.title}\n{document.text}"):
+            if accepts is not None and accepts(url, f"{document.title}\n{document.text}"):
                 out.append(url)
             else:
                 self.put(document)

@@ -31,7 +31,7 @@ from scrapy_spider_suite.errors import ClusterError, MessageError, TransportErro
 from scrapy_spider_suite.frontier.entries import Entry, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State, event_of_status
 from scrapy_spider_suite.packs.pack_file import is_pack, plain_name
-from scrapy_spider_suite.packs.selection import pack_entries
+from scrapy_spider_suite.packs.reader import pack_entries
 from scrapy_spider_suite.runtime.tasks import cancel_tasks
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState

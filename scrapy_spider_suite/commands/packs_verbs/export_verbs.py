@@ -27,7 +27,7 @@ from scrapy_spider_suite.operate.verb import Invocation, Verb, value_argument
 from scrapy_spider_suite.operate.verbs.log import read_manifest
 from scrapy_spider_suite.packs import CrawlInfo, Packs
 from scrapy_spider_suite.packs.export import ExportResult, export_files, export_wacz, export_warc
-from scrapy_spider_suite.packs.selection import Selection, select
+from scrapy_spider_suite.packs.reader import Selection, select
 from scrapy_spider_suite.packs.warc import SOFTWARE
 from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.settings.values import size

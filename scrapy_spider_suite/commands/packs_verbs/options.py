@@ -18,7 +18,7 @@ from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.operate.verb import Invocation, argument_type, host_argument, row_limit
 from scrapy_spider_suite.packs import Packs, open_packs
 from scrapy_spider_suite.packs.cdxj import timestamp
-from scrapy_spider_suite.packs.selection import Selection
+from scrapy_spider_suite.packs.reader import Selection
 
 
 def paths_of(call: Invocation) -> list[Path]:

@@ -31,9 +31,10 @@ from scrapy_spider_suite.packs.pack_file import (
     closed_path,
     find_upload,
     format_of,
+    open_pack,
+    scan,
 )
-from scrapy_spider_suite.packs.scan import open_pack, scan
-from scrapy_spider_suite.packs.selection import Selection, pack_entries, pages, select
+from scrapy_spider_suite.packs.reader import Selection, pack_entries, pages, select
 from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.urls.normalize import normalize
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 from scrapy import signals
@@ -63,38 +63,9 @@ async def finish_quietly(ending: Awaitable[None]) -> None:
         logger.exception("What pages brought could not be written to its end")
 
 
-class CommitLog(Protocol):
-    crawler: Crawler
-
-    @property
-    def settings(self) -> SuiteSettings:
-        ...
-
-    @property
-    def crawl(self) -> Crawl | None:
-        """The crawl; None with another scheduler."""
-
-    @property
-    def waits(self) -> bool:
-        ...
-
-    def lease_of(self, request: Request | None) -> Lease | None:
-        ...
-
-    def written(self, leases: Iterable[Lease]) -> None:
-        """The output of each of *leases* is durable, or its faults say that it will not be."""
-
-    def pause(self, why: str) -> None:
-        ...
-
-    def unpause(self, why: str) -> None:
-        ...
-
-    def pause_until_writable(self, why: str) -> None:
-        """Nothing can be written, because of *why*: pause until that may have changed."""
-
-
 class FrontierLog:
+    """The log with the suite's scheduler."""
+
     def __init__(self, crawl: Crawl, engine: Engine) -> None:
         self.crawl = crawl
         self.crawler = crawl.crawler
@@ -108,6 +79,7 @@ class FrontierLog:
 
     @property
     def waits(self) -> bool:
+        """Whether all pages under way wait for sinks."""
         frontier = self.crawl.frontier
         return bool(frontier.commit.held) and frontier.leases.out == frontier.commit.held
 
@@ -115,6 +87,7 @@ class FrontierLog:
         return None if request is None else self.crawl.leases.get(request)
 
     def written(self, leases: Iterable[Lease]) -> None:
+        """The output of each of *leases* is durable, or its faults say that it will not be."""
         crawl = self.crawl
         with condemn_on_damage(crawl.store):
             for lease in leases:
@@ -170,16 +143,20 @@ class PlainLog:
             self.crawler.engine.unpause()
 
     def pause_until_writable(self, why: str) -> None:
+        """Nothing can be written, because of *why*: pause until that may have changed."""
         if self._timer is None:
             logger.error("%s: the crawl pauses until it can be written", why)
         else:
             self._timer.cancel()
         self.pause(_DISK)
-        self._timer = asyncio.get_running_loop().call_later(_RETRY, self._go_on)
+        self._timer = asyncio.get_running_loop().call_later(_RETRY, self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._timer = None
         self.unpause(_DISK)
+
+
+CommitLog: TypeAlias = FrontierLog | PlainLog
 
 
 class PageFaults:
@@ -202,9 +179,8 @@ class PageFaults:
         self, response: Response | Failure | None, durable: asyncio.Future[Any],
         then: Callable[[], None],
     ) -> bool:  # fmt: skip
-        """Hold the page of *response* until *durable* is done; then call *then*.
-
-        Returns whether there is such a page.
+        """Hold the page of *response* until *durable* is done; then call *then*. Returns whether
+        there is such a page.
         """
         lease, crawl = self.lease_of(response), self._crawl
         if lease is None or lease.settled:

@@ -34,8 +34,6 @@ from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.page_digests import sha1_of, structural_digest, warc_digest
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from scrapy_spider_suite.analysis.near_duplicates import NearIndex
     from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.crawl.queue.leases import Lease
@@ -62,22 +60,27 @@ class DuplicatePages:
         self._near: NearIndex | None = None
         if "near" in kinds:
             rows = kv(NEAR) if crawl.store.durable else None
-            self._near = _near_module().NearIndex(settings.near_memory, rows=rows)
+            try:
+                from scrapy_spider_suite.analysis.near_duplicates import NearIndex
+            except ImportError as error:
+                raise SettingsError("SUITE_COMPARE_PAGES = 'near' needs rensa: pip install "
+                                    "'scrapy-spider-suite[near]'") from error  # fmt: skip
+            self._near = NearIndex(settings.near_memory, rows=rows)
         crawl.frontier.commit.listeners.append(self._told)
 
     # In
 
     def compare(self, lease: Lease, answer: Request | Response) -> bool:
         """Compare an answer. True: `look_up` is to be awaited."""
-        with condemn_on_damage(self._crawl.store):
-            return self._compare_answer(lease, answer)
-        return False
-
-    def _compare_answer(self, lease: Lease, answer: Request | Response) -> bool:
         if not self._crawl.settings.compare_pages or not isinstance(answer, Response):
             return False
         if not 200 <= answer.status < 300 or not answer.body:
             return False
+        with condemn_on_damage(self._crawl.store):
+            return self._compare_body(lease, answer)
+        return False
+
+    def _compare_body(self, lease: Lease, answer: Response) -> bool:
         lease.likeness = found = Likeness(answer.url, time.time())
         original = None
         if self._payloads is not None:
@@ -86,22 +89,18 @@ class DuplicatePages:
             found.payload = sha1_of(body)
             original = self._payloads.find(found.payload)
             first = self._first(found.payload, lease, found)
-            self._meet("payload", found, original or first, answer.url)
-        if isinstance(answer, HtmlResponse):
-            self._compare(answer, lease, found)
+            self._count_repeat("payload", found, original or first, answer.url)
+        if isinstance(answer, HtmlResponse) and self._structures is not None:
+            found.structure = structural_digest(answer.body, host_of(answer.url))
+            first = self._first(found.structure, lease, found)
+            same = self._structures.find(found.structure)
+            self._count_repeat("structure", found, same or first, answer.url)
+        if isinstance(answer, HtmlResponse) and self._near is not None:
+            self._compare_nearly(self._near, answer, found)
         if original is None or self._packs is None:
             return False
         found.packed = PackedBody(original.url, original.when, warc_digest(found.payload))
         return True
-
-    def _compare(self, answer: HtmlResponse, lease: Lease, found: Likeness) -> None:
-        if self._structures is not None:
-            found.structure = structural_digest(answer.body, host_of(answer.url))
-            first = self._first(found.structure, lease, found)
-            original = self._structures.find(found.structure)
-            self._meet("structure", found, original or first, answer.url)
-        if self._near is not None:
-            self._look_nearby(self._near, answer, found)
 
     def _first(self, digest: bytes, lease: Lease, found: Likeness) -> Original:
         first = self._under_way.setdefault(digest, lease).likeness or found
@@ -115,7 +114,7 @@ class DuplicatePages:
         if not await asyncio.to_thread(self._packs.has, found.packed):
             found.lost, found.packed = True, None
 
-    def _look_nearby(self, near: NearIndex, answer: Response, found: Likeness) -> None:
+    def _compare_nearly(self, near: NearIndex, answer: Response, found: Likeness) -> None:
         from scrapy_spider_suite.analysis.near_duplicates import signature
 
         page = signature(answer.body)
@@ -129,7 +128,7 @@ class DuplicatePages:
         elif like[0] != number:
             self._count("near", found, of_host=like[0] >> 32 == host)
 
-    def _meet(self, kind: str, found: Likeness, original: Original, url: str) -> None:
+    def _count_repeat(self, kind: str, found: Likeness, original: Original, url: str) -> None:
         if original.url != url:
             self._count(kind, found, of_host=host_of(original.url) == host_of(url))
 
@@ -141,9 +140,8 @@ class DuplicatePages:
     # Out
 
     def settle(self, lease: Lease, *, packed: bool) -> None:
-        """The page of *lease* has settled: have its answer refer to its original.
-
-        *packed*: whether it is to be packed; only then other answers may refer to it.
+        """The page of *lease* has settled: have its answer refer to its original. *packed*: whether
+        it is to be packed; only then other answers may refer to it.
         """
         found = lease.likeness
         if found is None or not lease.fetches:
@@ -197,13 +195,3 @@ class DuplicatePages:
             if event not in _STORED:
                 other.faults.add(Event.DISK_FULL)
             self._crawl.frontier.commit.unhold(other, self._crawl.now())
-
-
-def _near_module() -> ModuleType:
-    try:
-        from scrapy_spider_suite.analysis import near_duplicates as near
-    except ImportError as error:
-        raise SettingsError(
-            "SUITE_COMPARE_PAGES = 'near' needs rensa: pip install 'scrapy-spider-suite[near]'"
-        ) from error
-    return near

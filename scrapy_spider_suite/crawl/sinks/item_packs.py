@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgpack  # type: ignore[import-untyped]
 from twisted.python.failure import Failure
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.store.interface import KV
 
 logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 ITEM_FILES_TABLE: Final = "items"
 """The mapping of a job's store that has a row for each file that is open, from before it is there
@@ -63,7 +64,8 @@ class ItemFiles:
         self._log = log
         self._folder = folder
         self._stats = log.crawler.stats
-        self._crawl = settings.crawl_name or _spider(log)
+        spider = log.crawler.spider
+        self._crawl = settings.crawl_name or ("" if spider is None else spider.name)
         self._agent = settings.agent_name or socket.gethostname()
         self._rows: KV | None = None
         if log.crawl is not None and log.crawl.job is not None:
@@ -91,14 +93,13 @@ class ItemFiles:
 
     def commit(self) -> None:
         if self._file is not None:
-            self._put(self._file.path.name, self._file.size)
+            self._put_row(self._file.path.name, self._file.size)
 
     def rotate(self) -> None:
         file, settings = self._file, self._log.settings
-        if file is None:
-            return
-        age = time.time() - file.time
-        if file.size >= settings.packs_size or 0 < settings.packs_age <= age:
+        if file is not None and (
+            file.size >= settings.packs_size or 0 < settings.packs_age <= time.time() - file.time
+        ):
             self._full.append(file)
             self._file = None
 
@@ -107,9 +108,8 @@ class ItemFiles:
         return bool(self._full)
 
     async def close_full(self) -> None:
-        """Rename full files, once their rows are on disk; failures are tried again.
-
-        A missing file keeps its row: the next run of the job closes the file if it is there again.
+        """Rename full files, once their rows are on disk; failures are tried again. A missing file
+        keeps its row: the next run of the job closes the file if it is there again.
         """
         for file in list(self._full):
             if not self._durable():
@@ -119,17 +119,20 @@ class ItemFiles:
             except OSError as error:
                 if isinstance(error, FileNotFoundError) or file.broken:
                     self._full.remove(file)
-                    self._give_up(file, error)
+                    logger.error("%s is left as it is, if it is there: %s", file.open_path, error)
+                    file.abandon()
                 elif file.path not in self._late:
                     self._late.add(file.path)
                     logger.warning("Cannot close %s yet: %s", file.open_path, error)
             else:
                 self._full.remove(file)
-                self._closed(file)
-
-    def _give_up(self, file: ItemFile, error: OSError) -> None:
-        logger.error("%s is left as it is, if it is there: %s", file.open_path, error)
-        file.abandon()
+                if self._rows is not None:
+                    self._rows.delete(file.path.name.encode())
+                if file.named:
+                    self._stats.inc_value("suite/items/closed")
+                    self._log.crawler.signals.send_catch_log(
+                        item_pack_closed, path=file.path, spider=self._log.crawler.spider
+                    )
 
     async def close(self) -> None:
         """Close everything; on failure the next run of the job does."""
@@ -151,25 +154,17 @@ class ItemFiles:
             path = self._folder / name
             if not path.exists() and not path.with_name(name + OPEN).exists():
                 break
-        self._put(name, 0)
+        self._put_row(name, 0)
         if not self._durable():
             raise OSError("the job cannot be written")
-        file: ItemFile = await self._run(self._create, path, now)
-        return file
 
-    def _create(self, path: Path, now: float) -> ItemFile:
-        path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
-        return ItemFile(path, now, power=self._log.settings.commit_survives == "power")
+        def create() -> ItemFile:
+            path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
+            return ItemFile(path, now, power=self._log.settings.commit_survives == "power")
 
-    def _closed(self, file: ItemFile) -> None:
-        if self._rows is not None:
-            self._rows.delete(file.path.name.encode())
-        if file.named:
-            self._stats.inc_value("suite/items/closed")
-            crawler = self._log.crawler
-            crawler.signals.send_catch_log(item_pack_closed, path=file.path, spider=crawler.spider)
+        return await self._run(create)
 
-    def _put(self, name: str, size: int) -> None:
+    def _put_row(self, name: str, size: int) -> None:
         if self._rows is not None:
             folder = str(self._folder.absolute())
             self._rows.put(name.encode(), msgpack.packb((folder, size)))
@@ -181,7 +176,7 @@ class ItemFiles:
         write_changes(crawl)
         return not crawl.store.dirty
 
-    async def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def _run(self, function: Callable[..., _T], *arguments: Any) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
     # After a kill
@@ -213,11 +208,6 @@ class ItemFiles:
                 "them survive a power failure)", path, recovered.missing,
             )  # fmt: skip
         return True
-
-
-def _spider(log: CommitLog) -> str:
-    spider = log.crawler.spider
-    return "" if spider is None else spider.name
 
 
 _WAIT: Final = 1.0
@@ -258,7 +248,7 @@ class ItemPacks:
 
     # In
 
-    def take(self, item: Any, response: Any, spider: Any) -> None:
+    def add_item(self, item: Any, response: Any, spider: Any) -> None:
         if isinstance(item, PageItem):
             return  # packs are for pages
         try:
@@ -273,19 +263,13 @@ class ItemPacks:
             return
         lease = self._log.lease_of(getattr(response, "request", None))
         if lease is None:
-            self._put(line)
-        else:
-            self._keep(line, lease)
-
-    def _put(self, line: bytes) -> None:
-        last = self._waiting[-1] if self._waiting else None
-        if last is None or last.lease is not None or last.pile.size >= BLOCK:
-            last = _ItemJob(ItemBuffer(), None)
-            self._collect(last)
-        last.pile.add(line)
-        self._more(len(line))
-
-    def _keep(self, line: bytes, lease: Lease) -> None:
+            last = self._waiting[-1] if self._waiting else None
+            if last is None or last.lease is not None or last.pile.size >= BLOCK:
+                last = _ItemJob(ItemBuffer(), None)
+                self._append(last)
+            last.pile.add(line)
+            self._add_bytes(len(line))
+            return
         if lease.items is None:
             lease.items = ItemBuffer(self._folder)
         try:
@@ -293,14 +277,14 @@ class ItemPacks:
         except OSError as error:
             self._stats.inc_value("suite/items/failed")
             lease.faults.add(Event.DISK_FULL)
-            self._cannot_write(error)
+            self._pause(error)
 
     def settled(self, lease: Lease) -> None:
         if lease.items is not None:
             lease.holds += 1
-            lease.last = self._last
+            lease.last = self._write_last
 
-    def _last(self, lease: Lease, pile: ItemBuffer) -> None:
+    def _write_last(self, lease: Lease, pile: ItemBuffer) -> None:
         crawl = self._log.crawl
         state = State.DONE if crawl is None else lease.fate(crawl.frontier.policy.retry_times)[0]
         if state is State.PENDING or Event.PIPELINE_ERROR in lease.faults:
@@ -308,15 +292,15 @@ class ItemPacks:
             pile.close()
             self._log.written([lease])
         else:
-            self._collect(_ItemJob(pile, lease))
+            self._append(_ItemJob(pile, lease))
 
-    def _collect(self, job: _ItemJob) -> None:
+    def _append(self, job: _ItemJob) -> None:
         if not self._waiting:
             self._due = asyncio.get_running_loop().time() + _WAIT
         self._waiting.append(job)
-        self._more(job.pile.size)
+        self._add_bytes(job.pile.size)
 
-    def _more(self, size: int) -> None:
+    def _add_bytes(self, size: int) -> None:
         self._bytes += size
         if self._bytes >= BLOCK:
             self._begin()
@@ -381,10 +365,10 @@ class ItemPacks:
         self._waiting[:0] = loose
         self._bytes += sum(job.pile.size for job in loose)
         self._due = asyncio.get_running_loop().time() + _WAIT
-        self._cannot_write(error)
+        self._pause(error)
         self._log.written(held)
 
-    def _cannot_write(self, error: Exception) -> None:
+    def _pause(self, error: Exception) -> None:
         self._log.pause_until_writable(f"cannot write items in {self._folder}: {error}")
 
     async def finish(self) -> None:

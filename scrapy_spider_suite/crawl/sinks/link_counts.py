@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from scrapy.http import Response
 
 from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats, PageFacts
-from scrapy_spider_suite.crawl.context import Crawl, has_crawl
+from scrapy_spider_suite.crawl.context import has_crawl
 from scrapy_spider_suite.crawl.gate import FinishedFetch, add_fetch_observer
 from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Flag
@@ -47,16 +47,13 @@ class LinkCountSink:
         self._log = log
         self._store = _store(log)
         self._counts = LinkStats(self._store.kv(ROWS), log.settings.link_stats)
-        if log.crawl is not None:
-            self._join(log.crawl)
-
-    def _join(self, crawl: Crawl) -> None:
-        crawl.counter = crawl.frontier.stored_links.counting = self
-        add_fetch_observer(crawl.crawler, self._fetched)
-        if crawl.job is None:
-            logger.warning(
-                "SUITE_LINK_STATS: without a JOBDIR nothing is kept but totals, in the stats"
-            )
+        if (crawl := log.crawl) is not None:
+            crawl.counter = crawl.frontier.stored_links.counting = self
+            add_fetch_observer(crawl.crawler, self._fetched)
+            if crawl.job is None:
+                logger.warning(
+                    "SUITE_LINK_STATS: without a JOBDIR nothing is kept but totals, in the stats"
+                )
 
     def _fetched(self, fetched: FinishedFetch) -> None:
         lease, response = fetched.lease, fetched.response
@@ -98,7 +95,7 @@ class LinkCountSink:
             lease.facts, links=links, anchors=words, language=languages[0] if languages else ""
         )
 
-    def take(self, item: PageItem) -> None:
+    def add_page(self, item: PageItem) -> None:
         lease = self._log.lease_of(None if item.source is None else item.source.request)
         if lease is None:
             self._counts.page(_facts(item))

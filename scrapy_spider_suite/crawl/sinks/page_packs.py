@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 from scrapy.http import Response
@@ -58,7 +58,20 @@ from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.signals import pack_closed
 from scrapy_spider_suite.store.job_directory import digest_of
 
+if TYPE_CHECKING:
+    from scrapy_spider_suite.packs import PackRecovery
+
 logger = logging.getLogger(__name__)
+
+BACKLOG_MAX: Final = 16 << 20
+"""Bytes of records that wait to be compressed, above which nothing new is fetched."""
+_PACKS: Final = "packs"
+"""Why the scheduler is paused then."""
+_LEFT_OUT: Final = frozenset(
+    {Event.NOT_STORED, Event.INTERRUPTED, Event.DISK_FULL, Event.PIPELINE_ERROR}
+)
+"""Faults of pages that are not to be stored, or are fetched once more, and packed then."""
+
 
 def upload_target(settings: SuiteSettings, folder: Path) -> UploadTarget | None:
     """Where packs of *folder* are uploaded to. Raises `SettingsError` for a bad URL."""
@@ -89,10 +102,11 @@ class ClosedPacks:
         self._uploads: UploadThread | None = None
         if target := upload_target(log.settings, folder):
             self._uploads = UploadThread(
-                folder, agent, target, keep=log.settings.packs_keep, report=self._told
+                folder, agent, target, keep=log.settings.packs_keep, report=self._report
             )
 
-    def poll(self) -> None:
+    def notify(self) -> None:
+        """A pack was closed."""
         self._merging.notify()
         if self._uploads is not None:
             self._uploads.notify()
@@ -123,31 +137,49 @@ class ClosedPacks:
                 "`scrapy packs upload`", len(left), left[0].name,
             )  # fmt: skip
 
-    def _told(self, pack: Path, what: Uploaded | Exception) -> None:
+    def _report(self, pack: Path, result: Uploaded | Exception) -> None:
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(partial(self._say, pack, what))
+            self._loop.call_soon_threadsafe(self._count, pack, result)
 
-    def _say(self, pack: Path, what: Uploaded | Exception) -> None:
-        if isinstance(what, Uploaded):
+    def _count(self, pack: Path, result: Uploaded | Exception) -> None:
+        if isinstance(result, Uploaded):
             self._stats.inc_value("suite/packs/uploaded")
-            self._stats.inc_value("suite/packs/uploaded_bytes", what.size)
+            self._stats.inc_value("suite/packs/uploaded_bytes", result.size)
             if self._failing:
                 logger.info("Packs are uploaded again: %s is there", pack.name)
             self._failing = False
             return
         self._stats.inc_value("suite/packs/upload_failed")
         if not self._failing:  # it is tried again every few minutes
-            logger.warning("%s; it is tried again, and stays here until then", what)
+            logger.warning("%s; it is tried again, and stays here until then", result)
         self._failing = True
 
 
 def packed_fetch(fetched: FinishedFetch) -> Capture | None:
     """The answer, as it was on the wire where the handler kept that; None if there was none."""
-    sent: WireCopy | None = fetched.request.meta.pop(WIRE, None)
-    response, unwanted = fetched.response, isinstance(fetched.error, UnwantedMediaType)
+    request, response, truncated = fetched.request, fetched.response, ""
+    sent: WireCopy | None = request.meta.pop(WIRE, None)
     if isinstance(fetched.error, UnwantedMediaType):
-        response = fetched.error.response  # its head, as far as it was read
-    return None if response is None else _fetch(fetched, response, sent, cut=unwanted)
+        response, truncated = fetched.error.response, "length"  # its head, as far as it was read
+    if response is None:
+        return None
+    via, hops = _way(fetched.lease)
+    target = redirect_target(request.url, response)
+    return Capture(
+        url=request.url,
+        time=fetched.ended - fetched.seconds,
+        head=build_head(response.status, dict(response.headers)) if sent is None else sent.head,
+        body=response.body,
+        form=BodyForm.JOINED,
+        method=request.method,
+        request=b"" if sent is None else sent.request,
+        address=_address(response) or request.meta.get(ADDRESS, ""),
+        truncated=truncated or _truncated(response),
+        protocols=_protocols(response) if sent is None else sent.protocols,
+        links=() if target is None else (Link(target, "redirect"),),
+        via=via,
+        hops=hops,
+    )
 
 
 def packed_item(item: PageItem, lease: Lease | None) -> Capture:
@@ -159,7 +191,6 @@ def packed_item(item: PageItem, lease: Lease | None) -> Capture:
     source, (via, hops) = item.source, _way(lease)
     request = None if source is None else source.request
     sent: WireCopy | None = None if request is None else request.meta.pop(WIRE, None)
-    protocols = () if source is None else _protocols(source)
     fields = [(name.encode("latin-1", "replace"), value.encode("latin-1", "replace"))
               for name, values in item.headers.items() for value in values]  # fmt: skip
     return Capture(
@@ -170,49 +201,29 @@ def packed_item(item: PageItem, lease: Lease | None) -> Capture:
         form=BodyForm.JOINED if "Content-Encoding" in item.headers else BodyForm.DECODED,
         method="GET" if request is None else request.method,
         request=b"" if sent is None else sent.request,
-        address="" if source is None else _address(source),
-        truncated="" if source is None else _truncated(source),
-        protocols=protocols if sent is None else sent.protocols,
+        address=_address(source),
+        truncated=_truncated(source),
+        protocols=_protocols(source) if sent is None else sent.protocols,
         links=[link_of(each) for each in item.links or ()],
         via=via,
         hops=hops,
     )
 
 
-def _fetch(
-    fetched: FinishedFetch, response: Response, sent: WireCopy | None, *, cut: bool
-) -> Capture:
-    request, (via, hops) = fetched.request, _way(fetched.lease)
-    target = redirect_target(request.url, response)
-    return Capture(
-        url=request.url,
-        time=fetched.ended - fetched.seconds,
-        head=_head(response) if sent is None else sent.head,
-        body=response.body,
-        form=BodyForm.JOINED,
-        method=request.method,
-        request=b"" if sent is None else sent.request,
-        address=_address(response) or request.meta.get(ADDRESS, ""),
-        truncated="length" if cut else _truncated(response),
-        protocols=_protocols(response) if sent is None else sent.protocols,
-        links=() if target is None else (Link(target, "redirect"),),
-        via=via,
-        hops=hops,
-    )
+def _address(response: Response | None) -> str:
+    return "" if response is None else str(response.ip_address or "")
 
 
-def _address(response: Response) -> str:
-    return str(response.ip_address or "")
-
-
-def _truncated(response: Response) -> str:
+def _truncated(response: Response | None) -> str:
+    if response is None:
+        return ""
     if "dataloss" in response.flags:
         return "disconnect"
     return "length" if TRUNCATED in response.flags else ""
 
 
-def _protocols(response: Response) -> tuple[str, ...]:
-    return (response.protocol.lower(),) if response.protocol else ()
+def _protocols(response: Response | None) -> tuple[str, ...]:
+    return (response.protocol.lower(),) if response is not None and response.protocol else ()
 
 
 def _way(lease: Lease | None) -> tuple[str, str]:
@@ -220,11 +231,6 @@ def _way(lease: Lease | None) -> tuple[str, str]:
         return "", ""
     entry = lease.entry
     return entry.referrer, "L" * entry.depth + "R" * entry.hops
-
-
-def _head(response: Response) -> bytes:
-    fields: dict[bytes, list[bytes]] = dict(response.headers)
-    return build_head(response.status, fields)
 
 
 def prepare_folder(setting: str, folder: Path) -> None:
@@ -238,19 +244,6 @@ def prepare_folder(setting: str, folder: Path) -> None:
         why = error.strerror or str(error)
     if why:
         raise SettingsError(f"{setting_name(setting)} = {str(folder)!r}: {why}")
-
-
-def check_pack_folder(settings: SuiteSettings, folder: Path) -> None:
-    """Raise `SettingsError` if packs cannot be written in *folder*, or uploaded from it."""
-    upload_target(settings, folder)
-    prepare_folder("packs_dir", folder)
-
-
-def pack_limits(settings: SuiteSettings) -> dict[str, Any]:
-    return {
-        "max_bytes": settings.packs_size, "max_age": settings.packs_age,
-        "power": settings.commit_survives == "power",
-    }  # fmt: skip
 
 
 def pack_plan(log: CommitLog, folder: Path) -> PackPlan:
@@ -275,25 +268,10 @@ def pack_plan(log: CommitLog, folder: Path) -> PackPlan:
         crawl=crawl,
         agent=settings.agent_name or machine,
         form=settings.packs_format,
-        **pack_limits(settings),
+        max_bytes=settings.packs_size,
+        max_age=settings.packs_age,
+        power=settings.commit_survives == "power",
     )
-
-
-if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.queue.leases import Lease
-    from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
-    from scrapy_spider_suite.items import PageItem
-    from scrapy_spider_suite.packs import PackRecovery
-    from scrapy_spider_suite.settings.suite import SuiteSettings
-
-BACKLOG_MAX: Final = 16 << 20
-"""Bytes of records that wait to be compressed, above which nothing new is fetched."""
-_PACKS: Final = "packs"
-"""Why the scheduler is paused then."""
-_LEFT_OUT: Final = frozenset(
-    {Event.NOT_STORED, Event.INTERRUPTED, Event.DISK_FULL, Event.PIPELINE_ERROR}
-)
-"""Faults of pages that are not to be stored, or are fetched once more, and packed then."""
 
 
 class _PackJob:
@@ -345,18 +323,22 @@ class PagePacks:
         self._stats = log.crawler.stats
         self._loop = asyncio.get_running_loop()
         self._written: deque[_PackJob] = deque()
-        self._tell = self._told  # bound once for all
+        self._tell = self._append_written  # bound once for all
         self._again: list[_PackJob] = []  # of no page, so that nobody fetches them once more
         self._behind = self._begun = False
         project = log.settings.project
         robot = product_token(project.robotstxt_user_agent or project.user_agent)
         self._later = {LINKS_READ_LATER: f"later {robot}".rstrip()}
-        check_pack_folder(log.settings, folder)
+        upload_target(log.settings, folder)  # a bad URL is refused before the folder is made
+        prepare_folder("packs_dir", folder)
         plan = pack_plan(log, folder)
         self._closed = ClosedPacks(log, folder, plan.agent)
         try:
             # It never waits, since the loop would: what bounds its backlog is the pause.
-            self._writer = PackWriter(plan, closed=self._closed_pack, backlog_max=math.inf)
+            self._writer = PackWriter(
+                plan, backlog_max=math.inf,
+                closed=lambda path: self._loop.call_soon_threadsafe(self._pack_closed, path),
+            )  # fmt: skip
         except (OSError, PackError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise SettingsError(f"SUITE_PACKS_DIR = {str(folder)!r}: {why}") from error
@@ -378,7 +360,7 @@ class PagePacks:
             for lost in (found for found in each.damage if not found.torn):
                 logger.warning("%s: lost, %d bytes at %d: %s", each.path, *lost[1::-1], lost.why)
             if each.path is not None:
-                self._say_closed(each.path)
+                self._pack_closed(each.path)
 
     # In
 
@@ -393,7 +375,7 @@ class PagePacks:
         elif not chosen:
             self._pack([fetch], None)
 
-    def take(self, item: PageItem) -> None:
+    def add_page(self, item: PageItem) -> None:
         lease = self._log.lease_of(None if item.source is None else item.source.request)
         if lease is None:
             self._pack([packed_item(item, None)], self._log.lease_of(item.owner))
@@ -406,11 +388,10 @@ class PagePacks:
             lease.fetches.append(packed_item(item, lease))
 
     def settled(self, lease: Lease) -> None:
-        """Pack the answers of *lease* and hold it until they are on disk.
-
-        Pages that are not to be stored (SUITE_STORE_FILTER, a dropped item) are not packed.
+        """Pack the answers of *lease* and hold it until they are on disk. Pages that are not to be
+        stored (SUITE_STORE_FILTER, a dropped item) are not packed.
         """
-        packed = self.takes(lease)
+        packed = self.packs_page(lease)
         fetches, lease.fetches = lease.fetches, []
         if packed and lease.stored is None:
             if lease.outlinks:
@@ -421,7 +402,7 @@ class PagePacks:
             for each in fetches:  # the place of the last one is that of the page
                 self._pack([each], lease)
 
-    def takes(self, lease: Lease) -> bool:
+    def packs_page(self, lease: Lease) -> bool:
         if self._log.settings.page_items and not lease.wanted:
             return False
         return bool(lease.fetches) and (not lease.faults or _LEFT_OUT.isdisjoint(lease.faults))
@@ -454,7 +435,7 @@ class PagePacks:
 
     # Out: in the writer's thread, a whole group at once
 
-    def _told(self, batch: _PackJob) -> None:
+    def _append_written(self, batch: _PackJob) -> None:
         self._written.append(batch)
         # Asked afterwards: the loop may have taken what was there before.
         if len(self._written) == 1:
@@ -471,7 +452,11 @@ class PagePacks:
                     batch.lease.faults.add(Event.PIPELINE_ERROR)
             elif batch.error is not None:
                 failure = str(batch.error)
-                self._failed(batch)
+                self._stats.inc_value("suite/packs/failed")
+                if batch.lease is None:
+                    self._again.append(batch)
+                else:
+                    batch.lease.faults.add(Event.DISK_FULL)
             elif not self._begun:
                 self._begun = True
                 path = self.folder / batch.pack
@@ -482,19 +467,9 @@ class PagePacks:
             self._log.pause_until_writable(failure)
         self._log.written(leases)
 
-    def _failed(self, batch: _PackJob) -> None:
-        self._stats.inc_value("suite/packs/failed")
-        if batch.lease is None:
-            self._again.append(batch)
-        else:
-            batch.lease.faults.add(Event.DISK_FULL)
-
-    def _closed_pack(self, path: Path) -> None:
-        self._loop.call_soon_threadsafe(self._say_closed, path)
-
-    def _say_closed(self, path: Path) -> None:
+    def _pack_closed(self, path: Path) -> None:
         self._stats.inc_value("suite/packs/closed")
-        self._closed.poll()
+        self._closed.notify()
         crawler = self._log.crawler
         crawler.signals.send_catch_log(pack_closed, path=path, spider=crawler.spider)
 

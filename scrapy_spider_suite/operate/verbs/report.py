@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
-from scrapy_spider_suite.analysis.link_stats import LinkStats, link_report
+from scrapy_spider_suite.analysis.link_stats import LinkStats, degree_counts
 from scrapy_spider_suite.crawl.seeds import bad_seed_lines
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.operate.verb import Found, Invocation, JobVerb, Question, Row, row_limit
@@ -75,7 +75,7 @@ def _links(reader: StoreReader) -> Iterator[Row]:
 
 def _degrees(reader: StoreReader) -> Iterator[Row]:
     """How often each degree occurs, of pages (``out``, ``external``) and of hosts."""
-    for name, counts in link_report(_link_stats(reader)).degrees.items():
+    for name, counts in degree_counts(_link_stats(reader)).items():
         for degree, count in sorted(counts.items()):
             yield {"of": name, "degree": degree, "count": count}
 

@@ -16,7 +16,7 @@ from support.text_index import contents, expected, followed, page, write
 from scrapy_spider_suite.analysis.search.index_follower import IndexFollower
 from scrapy_spider_suite.analysis.search.index_process import IndexProcess
 from scrapy_spider_suite.packs import PackWriter, make_records
-from scrapy_spider_suite.pipelines.text_index import IndexSupervisor
+from scrapy_spider_suite.pipelines import IndexPipeline
 
 
 class Following:
@@ -97,7 +97,7 @@ def test_kills(tmp_path: Path) -> None:
 
 def test_a_process_that_ends_for_days(tmp_path: Path) -> None:
     """As on a full disk: it is started again every five minutes, however often it has ended."""
-    indexing, waits = IndexSupervisor(get_crawler(), tmp_path), []
+    indexing, waits = IndexPipeline(get_crawler(), tmp_path), []
     indexing._loop = Mock(call_later=lambda wait, start: waits.append(wait))
     for indexing._failures in (0, 3, 2_000):
         indexing._restart_later(1, "No space left on device")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import builtins
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from support.packs import NOW, fetch, plan
 from support.text_index import contents, expected, followed, hits, page, write
 
 from scrapy_spider_suite.analysis import search
-from scrapy_spider_suite.analysis.search import index_follower
+from scrapy_spider_suite.analysis.search import index_follower, index_place
 from scrapy_spider_suite.analysis.search.index_follower import IndexFollower
 from scrapy_spider_suite.analysis.search.index_place import IndexPlace
 from scrapy_spider_suite.analysis.search.text_index import OpenIndex, url_key
@@ -160,7 +161,7 @@ def test_where_nothing_can_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert followed(tmp_path) == expected(tmp_path)
 
 
-def test_one_writes_at_a_time(tmp_path: Path) -> None:
+def test_one_writes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are told, or wait."""
     write(tmp_path, page(1, "apple"))
     place, free = IndexPlace(tmp_path), threading.Event()
@@ -168,16 +169,15 @@ def test_one_writes_at_a_time(tmp_path: Path) -> None:
         with pytest.raises(SearchBusyError, match="another process"):
             IndexFollower(tmp_path).step()
 
-        def rest(seconds: float) -> None:
-            free.set()
-
-        with pytest.raises(SearchBusyError), place.locked(0.3, rest):
+        sleep = Mock(side_effect=lambda seconds: free.set())
+        monkeypatch.setattr(index_place, "time", Mock(sleep=sleep))
+        with pytest.raises(SearchBusyError), place.locked(0.3):
             pass
     assert free.is_set()
     assert IndexFollower(tmp_path).step().pages == 1
 
 
-def test_who_waits_is_next(tmp_path: Path) -> None:
+def test_who_waits_is_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower that goes from batch to batch lets go for a moment only: it is not passed by."""
     write(tmp_path, page(1, "apple"))
     place, waits, look, had = IndexPlace(tmp_path), *(threading.Event() for _ in range(3))
@@ -187,9 +187,10 @@ def test_who_waits_is_next(tmp_path: Path) -> None:
         look.wait(20)
 
     def wait() -> None:
-        with place.locked(600.0, rest):
+        with place.locked(600.0):
             had.set()
 
+    monkeypatch.setattr(index_place, "time", Mock(sleep=rest))
     waiter = threading.Thread(target=wait)
     with place.locked():
         waiter.start()

@@ -12,7 +12,7 @@ from scrapy_spider_suite.analysis.search import open_index
 from scrapy_spider_suite.analysis.search.index_follower import IndexFollower
 from scrapy_spider_suite.analysis.search.index_place import IndexPlace
 from scrapy_spider_suite.errors import PackError, QueryError, SearchError
-from scrapy_spider_suite.packs.selection import Selection
+from scrapy_spider_suite.packs.reader import Selection
 
 GERMAN = ("Die Größe der Städte und der Länder ist nicht immer dieselbe, wie man weiß, und das "
           "Wetter ist auch nicht überall gleich, sondern ändert sich mit dem Ort.")  # fmt: skip

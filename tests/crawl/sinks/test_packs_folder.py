@@ -14,7 +14,7 @@ from scrapy.utils.test import get_crawler
 from scrapy_spider_suite.crawl.sinks.commit_log import PlainLog
 from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks, prepare_folder
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.packs.scan import Damage
+from scrapy_spider_suite.packs.pack_file import Damage
 from scrapy_spider_suite.packs.writer import PackRecovery
 
 

@@ -191,7 +191,7 @@ def test_a_writer_that_dies_at_the_end(
     async def crawl() -> None:
         packs = PagePacks(PlainLog(get_crawler()), tmp_path)
         monkeypatch.setattr(GroupWriter, "write", broken)
-        packs.take(PageItem.from_response(Response("http://a.test/", body=b"page")))
+        packs.add_page(PageItem.from_response(Response("http://a.test/", body=b"page")))
         await packs.finish()
         await packs.close()
 
@@ -215,7 +215,7 @@ def test_what_no_record_can_be_made_of_is_left_out(
         packs = PagePacks(PlainLog(crawler), tmp_path)
         monkeypatch.setattr("scrapy_spider_suite.packs.writer.make_records", made)
         for path in ("x" * (URL_MAX + 1), "odd", ""):
-            packs.take(PageItem.from_response(Response(f"http://a.test/{path}", body=b"page")))
+            packs.add_page(PageItem.from_response(Response(f"http://a.test/{path}", body=b"page")))
         await packs.finish()
         await packs.close()
 

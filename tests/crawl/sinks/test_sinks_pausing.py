@@ -55,7 +55,7 @@ def test_a_writer_that_is_behind_does_not_stop_the_loop(
         seen = []
         for number in range(5):
             response = Response(f"http://a.test/{number}", body=bytes(60_000))
-            packs.take(PageItem.from_response(response))
+            packs.add_page(PageItem.from_response(response))
             seen.append(engine.paused)
         assert not writing.is_set()
         assert seen == [False, True, True, True, True]
