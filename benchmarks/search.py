@@ -29,7 +29,7 @@ from extract import made_up_page
 from peers import SUITE, measure
 
 from scrapy_spider_suite.analysis.search import open_index
-from scrapy_spider_suite.analysis.search.query import Hit, TextIndex
+from scrapy_spider_suite.analysis.search.text_index import Hit, TextIndex
 from scrapy_spider_suite.errors import SearchError
 from scrapy_spider_suite.packs import open_packs
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess

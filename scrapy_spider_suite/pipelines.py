@@ -72,8 +72,9 @@ class SinkPipeline:
         if self._sink is None:
             if not is_asyncio_available():
                 raise SettingsError(f"{type(self).__name__} needs Scrapy's asyncio reactor")
-            self._plain = PlainLog(self.crawler)
-            self._plain.start(self.sink(self._plain))
+            log = PlainLog(self.crawler)
+            log.start(self.sink(log))
+            self._plain = log
 
     def process_item(self, item: Any) -> Any:
         """Give the sink the page of a `PageItem`; return every item."""
@@ -95,10 +96,10 @@ def sink_pipelines(crawler: Crawler) -> list[SinkPipeline]:
     return sorted(ours, key=attrgetter("last"))
 
 
-def _require_crawl(crawler: Crawler, what: str) -> None:
+def _require_crawl(crawler: Crawler, why: str) -> None:
     # A command that only looks at a page must not upload packs, and delete them, beside that.
     if not is_crawl(crawler):
-        raise NotConfigured(f"{what} of crawls only")
+        raise NotConfigured(why)
 
 
 class PagePackPipeline(SinkPipeline):
@@ -111,7 +112,7 @@ class PagePackPipeline(SinkPipeline):
         """Raises `NotConfigured` without SUITE_PACKS_DIR, or where nothing is crawled."""
         if suite_settings(crawler).packs_dir is None:
             raise NotConfigured("SUITE_PACKS_DIR is not set: no folder for pages")
-        _require_crawl(crawler, "pages are written")
+        _require_crawl(crawler, "pages are written of crawls only")
         return cls(crawler)
 
     def make_sink(self, log: CommitLog) -> Sink:
@@ -131,7 +132,7 @@ class ItemPackPipeline(SinkPipeline):
         """Raises `NotConfigured` without SUITE_ITEMS_DIR, or where nothing is crawled."""
         if suite_settings(crawler).items_dir is None:
             raise NotConfigured("SUITE_ITEMS_DIR is not set: no folder for items")
-        _require_crawl(crawler, "items are written")
+        _require_crawl(crawler, "items are written of crawls only")
         return cls(crawler)
 
     def make_sink(self, log: CommitLog) -> Sink:
@@ -191,7 +192,7 @@ class IndexPipeline:
             require()
         except SearchError as error:
             raise NotConfigured(str(error)) from error
-        _require_crawl(crawler, "packs are indexed beside")
+        _require_crawl(crawler, "packs are indexed beside crawls only")
         return cls(crawler, settings.packs_dir)
 
     def open_spider(self) -> None:

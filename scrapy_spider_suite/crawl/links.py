@@ -99,7 +99,7 @@ class LinkFollower:
 
     Stats: ``suite/links/found``, ``suite/links/followed`` (before deduplication),
     ``suite/links/refused/REASON``, ``suite/links/nofollow_pages``, ``suite/links/respelled``,
-    ``suite/twins/forms``, ``suite/trap/NAME``, ``suite/mined/…``, ``suite/sitemap/hook_errors``.
+    ``suite/twins/forms``, ``suite/trap/NAME``, ``suite/guessed/…``, ``suite/sitemap/hook_errors``.
     """
 
     def __init__(

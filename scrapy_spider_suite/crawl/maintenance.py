@@ -52,7 +52,7 @@ def set_gauges(
     for trap, count in frontier.traps.met.items():
         stats.set_value(f"suite/trap/{trap.value}", count)
     for name, count in frontier.traps.miner.found.items():
-        stats.set_value(f"suite/mined/{name}", count)
+        stats.set_value(f"suite/guessed/{name}", count)
     if crawl.rates is not None:
         crawl.rates.publish()
     if crawl.agent is not None:

@@ -8,18 +8,16 @@ from __future__ import annotations
 from scrapy_spider_suite.packs.cdxj import IndexEntry
 from scrapy_spider_suite.packs.containers import RecordPlace
 from scrapy_spider_suite.packs.folder_index import FolderIndex, build_index, merge_indexes
-from scrapy_spider_suite.packs.http_records import BodyForm, Head
+from scrapy_spider_suite.packs.http_records import BodyForm
 from scrapy_spider_suite.packs.item_file import open_items
 from scrapy_spider_suite.packs.pack_file import FORMATS, Damage
 from scrapy_spider_suite.packs.reader import Packs, Page, open_packs
 from scrapy_spider_suite.packs.verify import PackFinding, verify
 from scrapy_spider_suite.packs.warc import (
-    IDENTICAL,
     NOT_MODIFIED,
     Capture,
     CrawlInfo,
     Link,
-    Record,
     RefersTo,
     make_records,
     sha1_digest,
@@ -29,20 +27,16 @@ from scrapy_spider_suite.packs.writer import (
     PackRecovery,
     PackWriter,
     RecordLocation,
-    recover_folder,
-    recover_pack,
 )
 
 __all__ = [
     "FORMATS",
-    "IDENTICAL",
     "NOT_MODIFIED",
     "BodyForm",
     "Capture",
     "CrawlInfo",
     "Damage",
     "FolderIndex",
-    "Head",
     "IndexEntry",
     "Link",
     "PackFinding",
@@ -51,7 +45,6 @@ __all__ = [
     "PackWriter",
     "Packs",
     "Page",
-    "Record",
     "RecordLocation",
     "RecordPlace",
     "RefersTo",
@@ -60,8 +53,6 @@ __all__ = [
     "merge_indexes",
     "open_items",
     "open_packs",
-    "recover_folder",
-    "recover_pack",
     "sha1_digest",
     "verify",
 ]

@@ -19,6 +19,7 @@ import mmap
 import os
 import re
 import tempfile
+from calendar import monthrange
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -372,11 +373,12 @@ def timestamp(text: str, *, last: bool = False) -> str:
         raise ValueError(f"{text!r}: expected a time such as 2026-11-22 or 2026-11-22T10:15 (UTC)")
     rest = "1231235959" if last else "0101000000"
     full = digits + rest[len(digits) - 4 :]
-    if last and len(digits) == 6:  # the last day of that month
-        days = (f"{digits}{day}235959" for day in ("31", "30", "29", "28"))
-        full = next(filter(_is_time, days), full)
-    if not _is_time(full):
-        raise ValueError(f"{text!r}: there is no such time")
+    try:
+        if last and len(digits) == 6:
+            full = f"{digits}{monthrange(int(digits[:4]), int(digits[4:]))[1]}235959"
+        datetime.strptime(full, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        raise ValueError(f"{text!r}: there is no such time") from None
     return full
 
 
@@ -389,11 +391,3 @@ def timestamp_at(time: datetime | str) -> str:
     if isinstance(time, str):
         return timestamp(time, last=True)
     raise ValueError(f"{time!r}: expected a datetime, or a text such as 2026-11-22")
-
-
-def _is_time(digits: str) -> bool:
-    try:
-        datetime.strptime(digits, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
-    except ValueError:
-        return False
-    return True

@@ -114,23 +114,18 @@ def _closed(head: bytes) -> bytes:
 
 def build_head(
     status: int,
-    fields: Iterable[tuple[bytes, bytes]] | Mapping[bytes, Iterable[bytes]],
+    fields: Mapping[bytes, Iterable[bytes]],
     reason: str = "",
     version: str = "1.1",
 ) -> bytes:
     """Return a head for a response without one. Line breaks in values become spaces; invalid field
     names are left out.
     """
-    pairs = (
-        ((name, value) for name, values in fields.items() for value in values)
-        if isinstance(fields, Mapping)
-        else fields
-    )
     phrase = re.sub(rb"[^\t\x20-\x7e\x80-\xff]", b" ", reason.encode("latin-1", "replace"))
     lines = [b"HTTP/%b %03d %b" % (version.encode(), status, phrase)]
-    for name, value in pairs:
+    for name, values in fields.items():
         if _TOKEN.fullmatch(name):
-            lines.append(name + b": " + re.sub(rb"[\r\n\0]", b" ", value))
+            lines += [name + b": " + re.sub(rb"[\r\n\0]", b" ", value) for value in values]
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 

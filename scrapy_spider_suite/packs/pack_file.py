@@ -211,7 +211,14 @@ class PackFile(GroupFile):
         group, places = self._form.encode(data)
         places = [place._replace(offset=place.offset + self.size) for place in places]
         self.add((group,))
-        self._note(records, places)
+        if self._index_whole:
+            entries = cdxj.entries_for(list(zip(records, places, strict=True)), self.path.name)
+            size = os.fstat(self._index.fileno()).st_size
+            try:
+                write_all(self._index, b"".join(entry.line() + b"\n" for entry in entries))
+            except OSError:
+                self._index_whole = False
+                cut(self._index, size)
         return places
 
     def close(self) -> None:
@@ -237,17 +244,6 @@ class PackFile(GroupFile):
     def discard(self) -> None:
         index_path(self.open_path).unlink(missing_ok=True)
         super().discard()
-
-    def _note(self, records: Sequence[Record], places: list[RecordPlace]) -> None:
-        if not self._index_whole:
-            return
-        found = cdxj.entries_for(list(zip(records, places, strict=True)), self.path.name)
-        size = os.fstat(self._index.fileno()).st_size
-        try:
-            write_all(self._index, b"".join(entry.line() + b"\n" for entry in found))
-        except OSError:
-            self._index_whole = False
-            cut(self._index, size)
 
 
 MARK: Final = ".uploaded"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -396,12 +397,12 @@ class Selection:
 
     def accepts(self, entry: IndexEntry) -> bool:
         """Whether *entry* is selected, apart from the sample."""
-        status = f"{entry.status:03d}"
+        status, statuses = f"{entry.status:03d}", (each.replace("x", "?") for each in self.statuses)
         return (
             (not self.first or self.first <= entry.stamp)
             and (not self.last or entry.stamp <= self.last)
-            and (not self.statuses or any(_fits(status, wanted) for wanted in self.statuses))
-            and (not self.mimes or any(_starts(entry.mime, wanted) for wanted in self.mimes))
+            and (not self.statuses or any(fnmatchcase(status, each) for each in statuses))
+            and (not self.mimes or any(fnmatchcase(entry.mime, each) for each in self.mimes))
             and (not self.hosts or any(is_on_host(entry.url, host) for host in self.hosts))
         )
 
@@ -512,11 +513,3 @@ def _records(packs: Packs, pack: Path, parts: Iterable[RecordGroup | Damage]) ->
 
 def _draw(one: SelectedEntry) -> int:
     return xxhash.xxh3_64_intdigest(f"{one.entry.url} {one.entry.stamp}".encode())
-
-
-def _fits(status: str, wanted: str) -> bool:
-    return status == wanted or (wanted[1:] == "xx" and status[0] == wanted[0])
-
-
-def _starts(mime: str, wanted: str) -> bool:
-    return mime.startswith(wanted[:-1]) if wanted.endswith("*") else mime == wanted

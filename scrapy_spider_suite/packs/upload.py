@@ -150,18 +150,14 @@ def upload_pack(pack: Path, target: UploadTarget, now: float, *, keep: bool) -> 
         done = pack_file.find_upload(pack)
         if done is None or (done.size, done.md5) != _sum_of(pack):
             done = target.send(pack, now)
-        return done if _settle(pack, done, before, keep=keep) else None
-
-
-def _settle(pack: Path, done: Uploaded, before: tuple[int, int, int], *, keep: bool) -> bool:
-    with lock_indexes(pack.parent, wait=True):
-        if not _is_still(pack, before):
-            return False
-        pack_file.mark_uploaded(pack, done)
-        if not keep:
-            pack.unlink()
-            files.sync_path(pack.parent)
-    return True
+        with lock_indexes(pack.parent, wait=True):
+            if not _is_still(pack, before):
+                return None
+            pack_file.mark_uploaded(pack, done)
+            if not keep:
+                pack.unlink()
+                files.sync_path(pack.parent)
+        return done
 
 
 def _is_indexed(pack: Path, before: tuple[int, int, int], *, keep: bool) -> bool:

@@ -24,7 +24,7 @@ from support.text_index import contents, expected
 from support.websites import Site, links, running
 
 from scrapy_spider_suite.analysis.search.index_process import IndexProcess
-from scrapy_spider_suite.analysis.search.query import TextIndex
+from scrapy_spider_suite.analysis.search.text_index import TextIndex
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.pipelines import IndexPipeline
 from scrapy_spider_suite.settings.suite import SuiteSettings

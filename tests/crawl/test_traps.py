@@ -63,9 +63,9 @@ def test_mining_in_a_crawl(tmp_path: Path) -> None:
     missed = crawled.stat("suite/outcome/not_there")
     assert missed == sum(1 for _, status in arrivals if status == 404) > 0
     assert crawled.stat("suite/outcome/client_error") == 0
-    assert crawled.stat("suite/mined/hits") >= 5
-    assert crawled.stat("suite/mined/misses") == missed
-    assert crawled.stat("suite/mined/tried") == len(arrivals) - 1
+    assert crawled.stat("suite/guessed/hits") >= 5
+    assert crawled.stat("suite/guessed/misses") == missed
+    assert crawled.stat("suite/guessed/tried") == len(arrivals) - 1
 
 
 def test_redirects_to_one_page_from_ever_new_urls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from scrapy_spider_suite.errors import PackError, SearchError
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.analysis.search.query import TextIndex
+    from scrapy_spider_suite.analysis.search.text_index import TextIndex
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ def open_index(*folders: str | Path) -> TextIndex:
     installed).
     """
     require()
-    from scrapy_spider_suite.analysis.search.query import TextIndex
+    from scrapy_spider_suite.analysis.search.text_index import TextIndex
 
     found = [Path(folder) for folder in folders]
     for folder in found:

@@ -372,13 +372,9 @@ class IndexFollower:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        stop: Callable[[], bool] = lambda: False,
-        clock: Callable[[], float] = time.monotonic,
-        patience: float = 0.0,
-    ) -> None:
+        self, folder: Path, *, stop: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic, patience: float = 0.0,
+    ) -> None:  # fmt: skip
         self.place = IndexPlace(folder)
         self._packs = Packs([folder], RECORD_MAX)
         self._stop = stop

@@ -25,7 +25,7 @@ from scrapy_spider_suite.packs.pack_file import is_pack
 from scrapy_spider_suite.runtime.text import counted, printable
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.analysis.search.query import Hit
+    from scrapy_spider_suite.analysis.search.text_index import Hit
 
 _TRIES: Final = 10
 """Processes that are started in a row; a page may end one."""

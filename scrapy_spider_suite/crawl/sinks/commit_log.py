@@ -106,25 +106,19 @@ class PlainLog:
         self.crawler = crawler
         self.settings = suite_settings(crawler)
         self._pauses = _pauses.setdefault(crawler, set())
-        self._sink: Sink | None = None
-        self._ticker = PeriodicTask(1.0, self._tick)
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, sink: Sink) -> None:
         self._sink = sink
+        self._ticker = PeriodicTask(1.0, sink.pulse)
         self._ticker.start()
 
     async def stop(self) -> None:
         self._ticker.stop()
         if self._timer is not None:
             self._timer.cancel()
-        if self._sink is not None:
-            await finish_quietly(self._sink.finish())
-            await finish_quietly(self._sink.close())
-
-    def _tick(self) -> None:
-        if self._sink is not None:
-            self._sink.pulse()
+        await finish_quietly(self._sink.finish())
+        await finish_quietly(self._sink.close())
 
     def lease_of(self, request: Request | None) -> None:
         ...

@@ -190,24 +190,20 @@ class ItemFiles:
             folder, size = msgpack.unpackb(value)
             found = [each / (name + OPEN) for each in (self._folder, Path(folder))]
             path = next((each for each in found if each.exists()), None)
-            if path is not None and not self._recovered(path, size):
-                continue
+            if path is not None:
+                recovered = recover_items(path, size)
+                if recovered is None:
+                    logger.warning("%s is written by another process, and left to it", path)
+                    continue
+                self._stats.inc_value("suite/items/recovered")
+                self._stats.inc_value("suite/items/cut_bytes", recovered.cut)
+                if recovered.missing:
+                    self._stats.inc_value("suite/items/missing_bytes", recovered.missing)
+                    logger.error(
+                        "%s has lost %d bytes that were written (SUITE_COMMIT_SURVIVES = 'power' "
+                        "has them survive a power failure)", path, recovered.missing,
+                    )  # fmt: skip
             rows.delete(key)
-
-    def _recovered(self, path: Path, size: int) -> bool:
-        recovered = recover_items(path, size)
-        if recovered is None:
-            logger.warning("%s is written by another process, and left to it", path)
-            return False
-        self._stats.inc_value("suite/items/recovered")
-        self._stats.inc_value("suite/items/cut_bytes", recovered.cut)
-        if recovered.missing:
-            self._stats.inc_value("suite/items/missing_bytes", recovered.missing)
-            logger.error(
-                "%s has lost %d bytes that were written (SUITE_COMMIT_SURVIVES = 'power' has "
-                "them survive a power failure)", path, recovered.missing,
-            )  # fmt: skip
-        return True
 
 
 _WAIT: Final = 1.0

@@ -191,8 +191,7 @@ def packed_item(item: PageItem, lease: Lease | None) -> Capture:
     source, (via, hops) = item.source, _way(lease)
     request = None if source is None else source.request
     sent: WireCopy | None = None if request is None else request.meta.pop(WIRE, None)
-    fields = [(name.encode("latin-1", "replace"), value.encode("latin-1", "replace"))
-              for name, values in item.headers.items() for value in values]  # fmt: skip
+    fields = {_latin(name): list(map(_latin, values)) for name, values in item.headers.items()}
     return Capture(
         url=item.url,
         time=item.time.timestamp(),
@@ -208,6 +207,10 @@ def packed_item(item: PageItem, lease: Lease | None) -> Capture:
         via=via,
         hops=hops,
     )
+
+
+def _latin(text: str) -> bytes:
+    return text.encode("latin-1", "replace")
 
 
 def _address(response: Response | None) -> str:
