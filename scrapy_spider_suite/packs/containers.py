@@ -56,9 +56,11 @@ class Container(Protocol):
 
     def begin(self, name: str, time: int) -> bytes:
         """Return the header of a file. *time*: seconds since the epoch."""
+        return b""
 
     def end(self) -> bytes:
         """Return the end mark of a file."""
+        return b""
 
     def encode(self, records: Sequence[bytes]) -> tuple[bytes, list[RecordPlace]]:
         """Return *records* compressed, and the place of each in the result."""
@@ -279,16 +281,9 @@ _STEP = 1 << 16
 _ERRORS = zlib.error, zstd.ZstdError, EOFError
 
 
-class MemberContainer:
-    suffix: str
+class MemberContainer(Container):
     magic: bytes
     grouped = False
-
-    def begin(self, name: str, time: int) -> bytes:
-        return b""
-
-    def end(self) -> bytes:
-        return b""
 
     def start(self, file: BinaryIO) -> int:
         file.seek(0)

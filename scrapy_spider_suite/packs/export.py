@@ -22,17 +22,9 @@ import xxhash
 from w3lib.encoding import html_to_unicode
 
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs import pack_file
+from scrapy_spider_suite.packs import pack_file, reader
 from scrapy_spider_suite.packs.pack_file import PackFile
-from scrapy_spider_suite.packs.reader import (
-    Packs,
-    Page,
-    Selection,
-    captures,
-    open_packs,
-    pack_entries,
-    pages,
-)
+from scrapy_spider_suite.packs.reader import Packs, Page, Selection, pages
 from scrapy_spider_suite.packs.warc import CrawlInfo, warcinfo
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.urls.hosts import host_of_any
@@ -52,15 +44,9 @@ class ExportResult:
 
 
 def export_warc(
-    packs: Packs,
-    selection: Selection,
-    target: Path,
-    crawl: CrawlInfo,
-    now: float,
-    progress: Callable[[int], object],
-    form: str = "gz",
-    file_max: int = FILE_MAX,
-) -> ExportResult:
+    packs: Packs, selection: Selection, target: Path, crawl: CrawlInfo, now: float,
+    progress: Callable[[int], object], form: str = "gz", file_max: int = FILE_MAX,
+) -> ExportResult:  # fmt: skip
     """Write the selected pages, their requests and metadata as WARC (*form* ``gz`` or ``zst``).
 
     *target*: a file ``*.warc.gz`` or ``*.warc.zst``, or a folder that gets files of *file_max*
@@ -77,7 +63,7 @@ def export_warc(
         raise PackError(f"neither a folder nor a name that ends with {extension}: {target}")
     pack: PackFile | None = None
     try:
-        for _, bundle in captures(packs, selection):
+        for _, bundle in reader.captures(packs, selection):
             if pack is None or (folder and pack.size >= file_max):
                 if pack is not None:
                     pack.close()
@@ -163,14 +149,9 @@ _TITLE = re.compile(r"<title[^>]{0,200}>([^<]{1,2000})</title", re.IGNORECASE)
 
 
 def export_wacz(
-    packs: Packs,
-    selection: Selection,
-    target: Path,
-    crawl: CrawlInfo,
-    now: float,
-    progress: Callable[[int], object],
-    manifest: bytes = b"",
-) -> ExportResult:
+    packs: Packs, selection: Selection, target: Path, crawl: CrawlInfo, now: float,
+    progress: Callable[[int], object], manifest: bytes = b"",
+) -> ExportResult:  # fmt: skip
     """Write the selected pages to the WACZ file *target*; needs twice its room.
 
     *now*: seconds since the epoch. *manifest*: JSON for ``crawl/manifest.json``. Raises `PackError`
@@ -189,8 +170,8 @@ def export_wacz(
         if not done.pages:
             raise PackError("there is no such page: an empty WACZ is none")
         data = folder / "archive" / _DATA
-        lines = (entry._replace(metadata=None).line() + b"\n" for entry in pack_entries(data))
-        _write_index(lines, folder / "indexes")
+        entries = (entry._replace(metadata=None) for entry in reader.pack_entries(data))
+        _write_index((entry.line() + b"\n" for entry in entries), folder / "indexes")
         data.with_name(f"{_DATA}.cdxj").unlink()
         done.failed = _write_pages(data, folder / "pages" / "pages.jsonl")
         if manifest:
@@ -222,7 +203,7 @@ def _write_pages(data: Path, target: Path) -> list[tuple[str, str]]:
     with target.open("w", encoding="utf-8") as file:
         head = {"format": "json-pages-1.0", "id": "pages", "title": "All Pages"}
         file.write(json.dumps(head) + "\n")
-        for page in open_packs(data):
+        for page in reader.open_packs(data):
             if page.status == 200 and not page.is_revisit and "html" in page.mime:
                 try:
                     file.write(json.dumps(_page(page)) + "\n")

@@ -24,15 +24,7 @@ from typing import Final, NamedTuple
 
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import cdxj, pack_file
-from scrapy_spider_suite.packs.cdxj import (
-    GrowingLines,
-    IndexEntry,
-    Located,
-    SortedLines,
-    file_identity,
-    sort_lines,
-    write_lines,
-)
+from scrapy_spider_suite.packs.cdxj import GrowingLines, IndexEntry, Located, SortedLines
 from scrapy_spider_suite.packs.pack_file import RecordGroup
 from scrapy_spider_suite.packs.warc import clean_url
 from scrapy_spider_suite.runtime.files import lock_file
@@ -55,7 +47,7 @@ def build_index(pack: str | Path, named: Path | None = None) -> int:
             for entry in index_entries(pack, named.name):
                 file.write(entry.line() + b"\n")
                 count += 1
-        sort_lines(raw, index)
+        cdxj.sort_lines(raw, index)
     finally:
         raw.unlink(missing_ok=True)
     return count
@@ -107,14 +99,10 @@ class IndexRun(NamedTuple):
 
 
 class FolderIndex:
-    """The index of a folder, open packs and later ones included.
-
-    *damage* names unreadable lines.
-    """
+    """The index of a folder, open packs and later ones included."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.damage: dict[str, str] = {}
         self._seen = -1
         self._runs: list[IndexRun] = []
         self._open: list[Path] = []
@@ -150,8 +138,6 @@ class FolderIndex:
         try:
             return cdxj.parse_entry(line)
         except PackDamagedError as error:
-            if len(self.damage) < 1000:
-                self.damage[str(error)] = path.name
             logger.warning("%s: %s; `scrapy packs merge` makes it anew", path, error)
             if path.name.endswith(pack_file.INDEX) and not path.name.startswith(_MERGED):
                 self._spoilt.add(path)
@@ -239,7 +225,7 @@ def _merge(folder: Path, group: Sequence[IndexRun]) -> IndexRun:
     path = folder / f"{_MERGED}{uuid.uuid4().hex}{pack_file.INDEX}"
     head = _HEAD + json.dumps({"packs": packs}).encode() + b"\n"
     lines = (line + b"\n" for line in heapq.merge(*map(run_lines, group)))
-    write_lines(chain([head], lines), path)
+    cdxj.write_lines(chain([head], lines), path)
     return IndexRun(SortedLines(path), frozenset(packs), True)
 
 
@@ -254,7 +240,7 @@ def _known(path: Path, known: dict[Path, IndexRun] | None, *, kept: bool = True)
     if not merged and not pack_file.is_pack(pack):
         return None
     try:
-        if run is not None and file_identity(path.stat()) == run.lines.identity:
+        if run is not None and cdxj.file_identity(path.stat()) == run.lines.identity:
             return run
         lines = SortedLines(path, kept=kept)
         packs = _packs_in(lines) if merged else frozenset([pack.name])
@@ -383,7 +369,7 @@ class TemporaryIndexes:
     def find(self, pack: Path, url: str) -> list[cdxj.IndexEntry]:
         """Return every entry of *url* in the closed *pack*. Raises `OSError`."""
         url = clean_url(url)
-        key = pack, file_identity(pack.stat())
+        key = pack, cdxj.file_identity(pack.stat())
         lines = self._made.get(key)
         if lines is None:
             logger.warning("%s has no index that serves: it is read whole; `scrapy packs merge` "

@@ -64,13 +64,9 @@ class Head(NamedTuple):
 
 
 def fit_head(
-    head: bytes,
-    length: int,
-    form: BodyForm = BodyForm.WIRE,
-    *,
-    method: str = "GET",
+    head: bytes, length: int, form: BodyForm = BodyForm.WIRE, *, method: str = "GET",
     cut: bool = False,
-) -> bytes:
+) -> bytes:  # fmt: skip
     """Return *head* for a stored body of *length* bytes in *form*. Unchanged if right, for *cut*
     bodies of ``BodyForm.WIRE``, and for answers without a body (HEAD, 1xx, 204, 304).
     """

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from io import BufferedReader, BytesIO, FileIO
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs.containers import (
@@ -116,19 +116,11 @@ class ItemFile(GroupFile):
         self.abandon()
 
 
-class ItemRecovery(NamedTuple):
-    """*cut*: bytes that were not committed. *missing*: committed bytes that are not there (power
-    failure).
-    """
+def recover_items(path: Path, size: int) -> tuple[int, int] | None:
+    """Close the open item pack *path*, of which *size* bytes were committed.
 
-    path: Path | None
-    cut: int
-    missing: int
-
-
-def recover_items(path: Path, size: int) -> ItemRecovery | None:
-    """Close the open item pack *path*, of which *size* bytes were committed; None if a process is
-    writing it. Raises `OSError`: nothing has changed, or all but the name.
+    Return the bytes that were cut off, and the committed bytes that are missing (power failure);
+    None if a process is writing it. Raises `OSError`: nothing has changed, or all but the name.
     """
     with path.open("r+b") as file:
         if not lock_file(file):
@@ -149,7 +141,7 @@ def recover_items(path: Path, size: int) -> ItemRecovery | None:
     else:
         path.unlink()
     files.sync_path(path.parent)
-    return ItemRecovery(closed_path(path) if kept else None, there - kept, max(0, size - there))
+    return there - kept, max(0, size - there)
 
 
 def open_items(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[dict[str, Any]]:

@@ -21,21 +21,10 @@ from scrapy_spider_suite.errors import (
     PackMissingError,
     PackUploadedError,
 )
-from scrapy_spider_suite.packs import cdxj, http_records, pack_file, warc
-from scrapy_spider_suite.packs.cdxj import (
-    GrowingLines,
-    IndexEntry,
-    Located,
-    SortedLines,
-    timestamp_at,
-)
+from scrapy_spider_suite.packs import cdxj, folder_index, http_records, pack_file, warc
+from scrapy_spider_suite.packs.cdxj import GrowingLines, IndexEntry, Located, SortedLines
 from scrapy_spider_suite.packs.containers import RECORD_MAX, RecordPlace
-from scrapy_spider_suite.packs.folder_index import (
-    FolderIndex,
-    TemporaryIndexes,
-    captures_of,
-    index_entries,
-)
+from scrapy_spider_suite.packs.folder_index import FolderIndex, TemporaryIndexes
 from scrapy_spider_suite.packs.http_records import Head, decode_body
 from scrapy_spider_suite.packs.pack_file import Damage, RecordGroup, Uploaded
 from scrapy_spider_suite.packs.warc import IDENTICAL, Link, Record, parse_date
@@ -267,7 +256,7 @@ class Packs:
         """
         found = self._find(url)
         if at is not None:
-            latest = timestamp_at(at)
+            latest = cdxj.timestamp_at(at)
             found = [(folder, entry) for folder, entry in found if entry.stamp <= latest]
         return self._page(*max(found, key=lambda pair: pair[1].stamp)) if found else None
 
@@ -303,7 +292,7 @@ class Packs:
         for index in self._indexes:
             with suppress(PackDamagedError, PackMissingError, FileNotFoundError):
                 page = self._page(index.folder, entry)
-                if page.time is None or timestamp_at(page.time) == entry.stamp:
+                if page.time is None or cdxj.timestamp_at(page.time) == entry.stamp:
                     return page
         found = (pair for pair in self._find(entry.url)
                  if (pair[1].stamp, pair[1].digest) == (entry.stamp, entry.digest))  # fmt: skip
@@ -433,7 +422,7 @@ def pack_entries(pack: Path) -> Iterator[IndexEntry]:
             logger.warning("%s is damaged: the pack is read for what it should list", index)
             yield from _unlisted(closed, lines)
         return
-    yield from index_entries(closed if closed.exists() else pack, closed.name)
+    yield from folder_index.index_entries(closed if closed.exists() else pack, closed.name)
 
 
 def _parsed(line: bytes) -> IndexEntry | None:
@@ -446,7 +435,7 @@ def _parsed(line: bytes) -> IndexEntry | None:
 def _unlisted(pack: Path, lines: Iterable[bytes]) -> Iterator[IndexEntry]:
     listed = {(entry.place.offset, entry.place.start) for entry in map(_parsed, lines) if entry}
     with suppress(FileNotFoundError):
-        for entry in index_entries(pack, pack.name):
+        for entry in folder_index.index_entries(pack, pack.name):
             if (entry.place.offset, entry.place.start) not in listed:
                 yield entry
 
@@ -494,7 +483,7 @@ def _read(
     with pack_file.open_pack(pack) as file:
         for offset in sorted({offset for offset, _ in places}):
             located = _records(packs, pack, pack_file.scan_from(form, file, offset, packs.limit))
-            for bundle in captures_of(located):
+            for bundle in folder_index.captures_of(located):
                 record, place = bundle[0]
                 if place.offset != offset:
                     break

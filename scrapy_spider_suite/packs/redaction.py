@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
@@ -112,12 +111,13 @@ _URL: Final = re.compile(r"[a-z][\w+.-]*:.*[^\W_]", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class RedactionTarget:
-    """A *host* (``*.example.com``: with all below it) or one *url*. Raises `PackError` unless
-    exactly one is given and is whole.
+    """A *host* (``*.example.com``: with all below it) or one *url*. *mentions*: and pages of other
+    hosts that name it. Raises `PackError` unless exactly one is given and is whole.
     """
 
     host: str = ""
     url: str = ""
+    mentions: bool = False
 
     def __post_init__(self) -> None:
         named = _HOST.search(self.host) if self.host else _URL.match(self.url)
@@ -130,8 +130,8 @@ class RedactionTarget:
     def accepts(self, url: str) -> bool:
         return bool(url) and (is_on_host(url, self.host) if self.host else url == self.url)
 
-    def accepts_text(self, url: str, text: str, *, mentions: bool) -> bool:
-        return self.accepts(url) or (mentions and bool(self.pattern().search(text.encode())))
+    def accepts_text(self, url: str, text: str) -> bool:
+        return self.accepts(url) or (self.mentions and bool(self.pattern().search(text.encode())))
 
     def pattern(self) -> re.Pattern[bytes]:
         return host_mentions(self.host) if self.host else url_mentions(self.url)
@@ -148,15 +148,10 @@ class TextRedaction(Protocol):
 
 
 def redact(
-    folder: Path,
-    target: RedactionTarget,
-    now: float,
-    progress: Callable[[int], object],
-    *,
-    mentions: bool = False,
+    folder: Path, target: RedactionTarget, now: float, progress: Callable[[int], object],
     texts: TextRedaction | None = None,
-) -> RedactionReceipt:
-    """Take *target* out of the packs of *folder*; with *mentions* also pages that name it.
+) -> RedactionReceipt:  # fmt: skip
+    """Take *target* out of the packs of *folder*.
 
     *now*: seconds since the epoch. *progress* is called with the bytes of each finished pack.
     *texts* redacts the text index. Raises `PackError` (indexes are being merged; a text index, no
@@ -187,29 +182,25 @@ def redact(
         _hide(folder, [*closed, *gone], target)
         for path in closed:
             size = path.stat().st_size
-            keep = _RecordFilter(target, receipt, mentions=mentions)
+            keep = _RecordFilter(target, receipt)
             _redact_pack(path, keep, lambda: receipts.note(receipt, now))
             progress(size)
         shutil.rmtree(folder / _NEW, ignore_errors=True)
         if texts is not None:
-            texts.remove_texts(folder, partial(target.accepts_text, mentions=mentions))
+            texts.remove_texts(folder, target.accepts_text)
         receipts.finish(receipt, now)
     return receipt
 
 
 def count_redaction(
-    folder: Path,
-    target: RedactionTarget,
-    progress: Callable[[int], object],
-    *,
-    mentions: bool = False,
+    folder: Path, target: RedactionTarget, progress: Callable[[int], object]
 ) -> RedactionReceipt:
     """Return the receipt that `redact` would give, open packs included; changes nothing. Raises
     `OSError`.
     """
     receipt = RedactionReceipt()
     for path in sorted(filter(pack_file.is_pack, folder.iterdir())):
-        if _changes(path, _RecordFilter(target, receipt, mentions=mentions)):
+        if _changes(path, _RecordFilter(target, receipt)):
             receipt.packs += 1
             receipt.uploaded += filter(None, [pack_file.upload_url(path)])
         if path.name.endswith(pack_file.OPEN):
@@ -252,12 +243,9 @@ def _leads(line: bytes, target: RedactionTarget) -> bool:
 
 
 class _RecordFilter:
-    def __init__(
-        self, target: RedactionTarget, receipt: RedactionReceipt, *, mentions: bool = False
-    ) -> None:
+    def __init__(self, target: RedactionTarget, receipt: RedactionReceipt) -> None:
         self.target = target
         self.receipt = receipt
-        self.mentions = mentions
         self._pattern = target.pattern()
         self._gone: set[str] = set()
 
@@ -271,7 +259,7 @@ class _RecordFilter:
             pass
         elif record.kind in PAGE_KINDS and self._names(record):
             self.receipt.mentions += 1
-            if not self.mentions:
+            if not self.target.mentions:
                 return record
         else:
             return self._without_notes(record)
@@ -313,7 +301,7 @@ def _changes(path: Path, keep: _RecordFilter) -> bool:
 
 
 def _redact_pack(path: Path, keep: _RecordFilter, note: Callable[[], object]) -> None:
-    counted = _RecordFilter(keep.target, RedactionReceipt(), mentions=keep.mentions)
+    counted = _RecordFilter(keep.target, RedactionReceipt())
     if not _changes(path, counted):
         keep.receipt.mentions += counted.receipt.mentions
         return

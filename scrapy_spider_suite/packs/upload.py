@@ -117,13 +117,8 @@ class UploadTarget:
         name = target if whole else f"{target}{_PART}"
         system.put_file(str(path), name)
         _require_sent(system, name, size, md5, read=not whole)
-        if not whole:
-            self._rename(system, name, target)
-            if system.exists(name):
-                raise PackUploadError(f"it cannot be renamed: {name} is still there")
-            _require_sent(system, target, size, md5, read=self._protocol not in _RENAMES)
-
-    def _rename(self, system: Any, name: str, target: str) -> None:
+        if whole:
+            return
         if self._protocol in _HERE:
             files.sync_path(Path(name))
         if self._protocol not in _RENAMES and system.exists(target):
@@ -132,6 +127,9 @@ class UploadTarget:
         system.invalidate_cache()
         if self._protocol in _HERE:
             files.sync_path(Path(target).parent)
+        if system.exists(name):
+            raise PackUploadError(f"it cannot be renamed: {name} is still there")
+        _require_sent(system, target, size, md5, read=self._protocol not in _RENAMES)
 
 
 def upload_pack(pack: Path, target: UploadTarget, now: float, *, keep: bool) -> Uploaded | None:
@@ -238,22 +236,15 @@ class UploadThread:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        agent: str,
-        target: UploadTarget,
-        *,
-        keep: bool,
+        self, folder: Path, agent: str, target: UploadTarget, *, keep: bool,
         report: Callable[[Path, Uploaded | Exception], None],
-        clock: Callable[[], float] = time.time,
         rest: Callable[[threading.Event, float | None], object] = threading.Event.wait,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._folder = folder
         self._agent = agent
         self._target = target
         self._keep = keep
         self._report = report
-        self._clock = clock
         self._rest = rest
         self._closed, self._ending = threading.Event(), threading.Event()
         self._failed: Counter[Path] = Counter()
@@ -292,7 +283,7 @@ class UploadThread:
         left = self.left()
         for path in sorted(left, key=lambda path: (self._failed[path], path)):
             try:
-                done = upload_pack(path, self._target, self._clock(), keep=self._keep)
+                done = upload_pack(path, self._target, time.time(), keep=self._keep)
             except (PackError, OSError) as error:
                 # Others come before it next time: it may be this one alone.
                 self._failed[path] += 1

@@ -82,14 +82,9 @@ class Record(NamedTuple):
 
 
 def make_record(
-    kind: str,
-    time: str,
-    block: bytes,
-    content_type: str,
-    *,
-    url: str = "",
+    kind: str, time: str, block: bytes, content_type: str, *, url: str = "",
     more: Iterable[tuple[str, str]] = (),
-) -> Record:
+) -> Record:  # fmt: skip
     """Return a new record. *time* is of `warc_date`.
 
     Control characters are escaped in the URL, spaces elsewhere; empty fields are left out. Raises

@@ -11,22 +11,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
 from scrapy_spider_suite.errors import PackRefusedError, PackWriteError
-from scrapy_spider_suite.packs import pack_file
+from scrapy_spider_suite.packs import pack_file, warc
 from scrapy_spider_suite.packs.containers import RECORD_MAX, Container, RecordPlace
 from scrapy_spider_suite.packs.folder_index import build_index
 from scrapy_spider_suite.packs.pack_file import Damage, PackFile, RecordGroup
-from scrapy_spider_suite.packs.warc import (
-    Capture,
-    CrawlInfo,
-    Record,
-    estimated_size,
-    make_records,
-    warcinfo,
-)
+from scrapy_spider_suite.packs.warc import Capture, CrawlInfo, Record
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.files import lock_file
 
@@ -70,7 +64,8 @@ class WriteJob:
         """Make records and *data*. Raises `PackRefusedError`, or any error of a record."""
         if self.fetches:
             try:
-                self.records = [record for each in self.fetches for record in make_records(each)]
+                found = map(warc.make_records, self.fetches)
+                self.records = list(chain.from_iterable(found))
             except Exception as error:
                 raise PackRefusedError(f"{self.fetches[-1].url:.200}: {error!r}") from error
             self.fetches = ()
@@ -201,7 +196,7 @@ class GroupWriter:
     def _current(self, now: float) -> PackFile:
         if self._pack is None:
             pack = self._create(now)
-            info = warcinfo(self._plan.crawl, pack.path.name, now)
+            info = warc.warcinfo(self._plan.crawl, pack.path.name, now)
             try:
                 pack.append([info], [info.to_bytes()])
             except OSError:
@@ -313,12 +308,12 @@ def recover_pack(path: Path, limit: int = RECORD_MAX) -> PackRecovery | None:
             return None
         kept: list[tuple[int, int]] = []
         damage: list[Damage] = []
-        make_records = 0
+        records = 0
         start = pack_file.first_group_offset(form, file)
         for found in pack_file.scan_from(form, file, start, limit):
             if isinstance(found, RecordGroup):
                 kept.append((found.offset, found.length))
-                make_records += len(found.places)
+                records += len(found.places)
             else:
                 damage.append(found)
         size = file.seek(0, 2)
@@ -337,7 +332,7 @@ def recover_pack(path: Path, limit: int = RECORD_MAX) -> PackRecovery | None:
     pack_file.index_path(path).unlink(missing_ok=True)
     files.sync_path(path.parent)
     lost = [part for part in damage if part.length]
-    return PackRecovery(target, end, max(0, size - end), make_records, lost)
+    return PackRecovery(target, end, max(0, size - end), records, lost)
 
 
 def _remove_damage(
@@ -373,14 +368,10 @@ class PackWriter:
     """
 
     def __init__(
-        self,
-        plan: PackPlan,
-        *,
-        closed: Callable[[Path], object] = lambda path: None,
-        backlog_max: float = 64 << 20,
-        clock: Callable[[], float] = time.time,
+        self, plan: PackPlan, *, closed: Callable[[Path], object] = lambda path: None,
+        backlog_max: float = 64 << 20, clock: Callable[[], float] = time.time,
         container: Container | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._groups = GroupWriter(plan, closed, container)
         plan.folder.mkdir(parents=True, exist_ok=True)
         self.recovery: Future[list[PackRecovery]] = Future()
@@ -399,10 +390,10 @@ class PackWriter:
     def backlog(self) -> int:
         return self._backlog
 
-    def append(self, records: Sequence[Record], *, wait: bool = True) -> Future[RecordLocation]:
+    def append(self, records: Sequence[Record]) -> Future[RecordLocation]:
         """Write *records* side by side; the future gets the location of the first in the writer's
-        thread, once they are on disk, or a `PackWriteError`: none of them is in a pack. With a full
-        backlog it waits, or, without *wait*, raises `PackWriteError`.
+        thread, once they are on disk, or a `PackWriteError`: none of them is in a pack. Waits
+        while the backlog is full.
         """
         if not records:
             raise ValueError("no records")
@@ -410,8 +401,6 @@ class PackWriter:
         future.set_running_or_notify_cancel()  # what is written is written
         with self._changed:
             while self._backlog > self._backlog_max and not self._ending:
-                if not wait:
-                    raise PackWriteError("too many pages wait to be written")
                 self._changed.wait()
             size = sum([len(record.block) + 600 for record in records])
             self._put(WriteJob(records, future, size))
@@ -421,7 +410,7 @@ class PackWriter:
         """Make and write the records of *captures*; never waits. *waiter* is notified as a future
         of `append`, or of a `PackRefusedError`. Raises `PackWriteError`: the writer is closed.
         """
-        size = sum([estimated_size(fetch) for fetch in captures])
+        size = sum([warc.estimated_size(fetch) for fetch in captures])
         with self._changed:
             self._put(WriteJob((), waiter, size, captures))
 

@@ -22,19 +22,13 @@ from typing import BinaryIO, Final, NamedTuple, TypeAlias
 import xxhash
 
 from scrapy_spider_suite.analysis.page_text import extract_text
-from scrapy_spider_suite.analysis.search.index_place import (
-    IndexPlace,
-    clear_unfinished,
-    index_state,
-    verify_files,
-)
+from scrapy_spider_suite.analysis.search import index_place, text_index
+from scrapy_spider_suite.analysis.search.index_place import IndexPlace
 from scrapy_spider_suite.analysis.search.text_index import (
-    TEXT_MAX,
     Document,
     IndexChange,
     OpenIndex,
     PackCursor,
-    url_key,
 )
 from scrapy_spider_suite.errors import PackDamagedError, PackError, SearchDamagedError, SearchError
 from scrapy_spider_suite.packs import cdxj, pack_file
@@ -199,7 +193,7 @@ def document_of(page: Page, entry: IndexEntry) -> Document | None:
         return None
     if said.mime in _CODE or not (said.text.strip() or said.title):
         return Document(entry)
-    return Document(entry, said.title, said.text[:TEXT_MAX], said.language, said.mime)
+    return Document(entry, said.title, said.text[:text_index.TEXT_MAX], said.language, said.mime)
 
 
 PAGES_MAX: Final = 2_000
@@ -210,18 +204,13 @@ SECONDS_MAX: Final = 20.0
 Unchanged: TypeAlias = dict[str, tuple[PackCursor, tuple[int, int, int]]]
 
 
-class DamagedPart(NamedTuple):
-    pack: str
-    damage: Damage
-
-
 @dataclass(slots=True)
 class IndexProgress:
     """The result of one batch.
 
     Attributes:
         pages: indexed pages. *gone*: URLs without words.
-        skipped: pages that ended the process or took too long.
+        skipped: pages that ended the process or took too long. *damaged*: by pack.
         behind: bytes of packs left to read.
         more: whether the batch was cut short.
         rebuilt: why the index was begun anew, or "".
@@ -230,7 +219,7 @@ class IndexProgress:
     pages: int = 0
     gone: int = 0
     skipped: int = 0
-    damaged: list[DamagedPart] = field(default_factory=list)
+    damaged: list[tuple[str, Damage]] = field(default_factory=list)
     behind: int = 0
     more: bool = False
     rebuilt: str = ""
@@ -311,7 +300,7 @@ class IndexBatch:
         offset, whole = cursor.offset, True
         for found in reading.captures(offset):
             if isinstance(found, Damage):
-                self.progress.damaged.append(DamagedPart(cursor.name, found))
+                self.progress.damaged.append((cursor.name, found))
                 continue
             if found.records[0][0].kind in PAGE_KINDS:
                 entry = cdxj.entries_for(found.records, cursor.name)[0]
@@ -426,7 +415,7 @@ class IndexFollower:
         if not away or not self.place.exists():
             return ""
         try:
-            verify_files(self.place.current())
+            index_place.verify_files(self.place.current())
             old = OpenIndex(self.place.current())
             cursors = [each for each in old.cursors().values() if each.name in away]
             if cursors:
@@ -441,10 +430,10 @@ class IndexFollower:
 
     def _batch(self, path: Path, urls: Iterable[str] = ()) -> IndexProgress:
         if path.exists() and self._verified != path:
-            clear_unfinished(path)
-            verify_files(path)
+            index_place.clear_unfinished(path)
+            index_place.verify_files(path)
         self._verified = path
-        state, cursors = index_state(path), self._cursors
+        state, cursors = index_place.index_state(path), self._cursors
         if state is None:
             cursors = {}
         elif state != self._known:
@@ -460,7 +449,7 @@ class IndexFollower:
                 self._verified = self._known = None
                 batch.discard()
                 raise
-        self._cursors, self._known = cursors, index_state(path)
+        self._cursors, self._known = cursors, index_place.index_state(path)
         return batch.progress
 
 
@@ -470,7 +459,9 @@ def hide(folder: Path, field: str, value: str, wait: float) -> None:
     with place.locked(wait):
         try:
             change = IndexChange(place.current())
-            change.remove(*((field, value) if field == "host" else ("key", url_key(value))))
+            if field == "url":
+                field, value = "key", text_index.url_key(value)
+            change.remove(field, value)
             change.commit()
         except SearchDamagedError as error:
             _clear(place, error)

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -37,9 +36,6 @@ def follow(
     """Read batches until nothing is left and *ending* is set, or *stopped* is set. Raises
     `SearchBusyError` (another process still writes after *wait* seconds) and `OSError`.
     """
-    # Only the helper process needs the libraries of the extra `index`.
-    from scrapy_spider_suite.analysis.search.index_follower import IndexProgress
-
     behind = 0
     while not stopped.is_set():
         last = ending.is_set()
@@ -50,7 +46,7 @@ def follow(
                 raise
             ending.wait(PAUSE)
             continue
-        if progress != IndexProgress(behind=behind):
+        if progress != type(progress)(behind=behind):
             tell(progress)
         behind = progress.behind
         if progress.more:
@@ -65,6 +61,7 @@ def tell(progress: IndexProgress) -> None:
 
 
 def main(arguments: list[str]) -> int:
+    # Only the helper process needs the libraries of the extra `index`.
     from scrapy_spider_suite.analysis.search.index_follower import IndexFollower
 
     parser = argparse.ArgumentParser(prog="follow")
@@ -100,26 +97,20 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-_LINES: Final = 20
-
-
 class IndexProcess:
     """Indexes the packs in *folder*. *report* gets each `IndexProgress` as a dict, *ended* the exit
     code and the last line of stderr, both in a thread. Raises `OSError`.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        report: Callable[[dict[str, Any]], object],
-        ended: Callable[[int, str], object],
-        *arguments: str,
-    ) -> None:
+        self, folder: Path, report: Callable[[dict[str, Any]], object],
+        ended: Callable[[int, str], object], *arguments: str,
+    ) -> None:  # fmt: skip
         self._child = start_helper(__name__, str(folder), *arguments, talks=True)
         self.pid = self._child.pid
         self._report = report
         self._ended = ended
-        self._words: deque[str] = deque(maxlen=_LINES)
+        self._last_error = ""
         self._errors = threading.Thread(target=self._read_errors, name="index", daemon=True)
         self._reports = threading.Thread(target=self._read_reports, name="index", daemon=True)
         self._errors.start()
@@ -153,9 +144,8 @@ class IndexProcess:
             if pipe is not None:
                 with suppress(BrokenPipeError):
                     pipe.close()
-        self._ended(code, self._words[-1] if self._words else "")
+        self._ended(code, self._last_error)
 
     def _read_errors(self) -> None:
         for line in self._child.stderr or ():
-            if line.strip():
-                self._words.append(line.strip())
+            self._last_error = line.strip() or self._last_error

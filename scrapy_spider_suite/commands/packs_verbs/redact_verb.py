@@ -63,7 +63,7 @@ def _run(call: Invocation) -> int:
             raise PackError(f"a folder of packs is redacted as a whole: {folder}")
     if options.job is None and options.items is None:
         packs_of(call)
-    subject = RedactionTarget(host=options.host or "", url=options.url or "")
+    subject = RedactionTarget(options.host or "", options.url or "", options.mentions)
     if options.job is not None and not options.host:
         raise UsageError("--job is for a host: `scrapy frontier drop` takes URLs", print_help=False)
     if options.items is not None and not options.items.is_dir():
@@ -104,10 +104,9 @@ def _folder(call: Invocation, folder: Path, subject: RedactionTarget) -> int:
     total = sum(path.stat().st_size for path in folder.iterdir() if is_pack(path))
     with progress(total, "B") as move:
         if call.options.dry_run:
-            receipt = count_redaction(folder, subject, move, mentions=call.options.mentions)
+            receipt = count_redaction(folder, subject, move)
         else:
-            receipt = redact(folder, subject, time.time(), move,
-                             mentions=call.options.mentions, texts=search)  # fmt: skip
+            receipt = redact(folder, subject, time.time(), move, texts=search)
     call.facts({"folder": str(folder), "done": not call.options.dry_run, **asdict(receipt)})
     left = receipt.open or receipt.away or receipt.uploaded
     return 4 if left and not call.options.dry_run else 0

@@ -15,14 +15,8 @@ from msgspec.structs import replace
 from scrapy import Request
 from scrapy.http import HtmlResponse, Response
 
-from scrapy_spider_suite.analysis.duplicates import (
-    NEAR,
-    PAYLOADS,
-    STRUCTURES,
-    Likeness,
-    Original,
-    Originals,
-)
+from scrapy_spider_suite.analysis import duplicates
+from scrapy_spider_suite.analysis.duplicates import Likeness, Original, Originals
 from scrapy_spider_suite.crawl.revisits import PackedBodies
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
@@ -55,11 +49,11 @@ class DuplicatePages:
         settings, kv = crawl.settings, crawl.store.kv
         kinds, folder = settings.compare_pages, settings.packs_dir
         self._packs = None if folder is None else PackedBodies(folder)
-        self._payloads = Originals(kv(PAYLOADS)) if "payload" in kinds else None
-        self._structures = Originals(kv(STRUCTURES)) if "structure" in kinds else None
+        self._payloads = Originals(kv(duplicates.PAYLOADS)) if "payload" in kinds else None
+        self._structures = Originals(kv(duplicates.STRUCTURES)) if "structure" in kinds else None
         self._near: NearIndex | None = None
         if "near" in kinds:
-            rows = kv(NEAR) if crawl.store.durable else None
+            rows = kv(duplicates.NEAR) if crawl.store.durable else None
             try:
                 from scrapy_spider_suite.analysis.near_duplicates import NearIndex
             except ImportError as error:

@@ -25,13 +25,8 @@ from scrapy_spider_suite.crawl.sinks.page_packs import BACKLOG_MAX, prepare_fold
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.items import ItemLines, PageItem
-from scrapy_spider_suite.packs.item_file import (
-    BLOCK,
-    ITEM_KIND,
-    ItemBuffer,
-    ItemFile,
-    recover_items,
-)
+from scrapy_spider_suite.packs import item_file
+from scrapy_spider_suite.packs.item_file import ItemBuffer, ItemFile
 from scrapy_spider_suite.packs.pack_file import OPEN, pack_name
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.signals import item_not_exported, item_pack_closed
@@ -149,7 +144,7 @@ class ItemFiles:
         while True:
             self._serial += 1
             name = pack_name(
-                self._crawl, now, self._serial, self._agent, "gz", kind=ITEM_KIND
+                self._crawl, now, self._serial, self._agent, "gz", kind=item_file.ITEM_KIND
             )
             path = self._folder / name
             if not path.exists() and not path.with_name(name + OPEN).exists():
@@ -191,17 +186,18 @@ class ItemFiles:
             found = [each / (name + OPEN) for each in (self._folder, Path(folder))]
             path = next((each for each in found if each.exists()), None)
             if path is not None:
-                recovered = recover_items(path, size)
+                recovered = item_file.recover_items(path, size)
                 if recovered is None:
                     logger.warning("%s is written by another process, and left to it", path)
                     continue
                 self._stats.inc_value("suite/items/recovered")
-                self._stats.inc_value("suite/items/cut_bytes", recovered.cut)
-                if recovered.missing:
-                    self._stats.inc_value("suite/items/missing_bytes", recovered.missing)
+                cut, missing = recovered
+                self._stats.inc_value("suite/items/cut_bytes", cut)
+                if missing:
+                    self._stats.inc_value("suite/items/missing_bytes", missing)
                     logger.error(
                         "%s has lost %d bytes that were written (SUITE_COMMIT_SURVIVES = 'power' "
-                        "has them survive a power failure)", path, recovered.missing,
+                        "has them survive a power failure)", path, missing,
                     )  # fmt: skip
             rows.delete(key)
 
@@ -260,7 +256,7 @@ class ItemPacks:
         lease = self._log.lease_of(getattr(response, "request", None))
         if lease is None:
             last = self._waiting[-1] if self._waiting else None
-            if last is None or last.lease is not None or last.pile.size >= BLOCK:
+            if last is None or last.lease is not None or last.pile.size >= item_file.BLOCK:
                 last = _ItemJob(ItemBuffer(), None)
                 self._append(last)
             last.pile.add(line)
@@ -298,7 +294,7 @@ class ItemPacks:
 
     def _add_bytes(self, size: int) -> None:
         self._bytes += size
-        if self._bytes >= BLOCK:
+        if self._bytes >= item_file.BLOCK:
             self._begin()
 
     # Out
@@ -329,7 +325,7 @@ class ItemPacks:
         while self._waiting:
             if not await self._write():
                 return
-            if self._bytes < BLOCK:
+            if self._bytes < item_file.BLOCK:
                 break
         await self._files.close_full()
 

@@ -34,7 +34,7 @@ def test_damaged_packs(tmp_path: Path, form: str) -> None:
     cut.write_bytes(cut.read_bytes()[:-3000])
     follower = IndexFollower(tmp_path)
     progress = follower.step()
-    assert {found.pack for found in progress.damaged} == {flipped.name, cut.name}
+    assert {pack for pack, _ in progress.damaged} == {flipped.name, cut.name}
     assert whole.name not in str(progress.damaged)
     found = contents(tmp_path)
     assert found == expected(tmp_path)

@@ -71,14 +71,8 @@ def test_a_host(tmp_path: Path, mentions: bool) -> None:
     assert len(left(tmp_path, HIDDEN)) > 1
     assert terms(tmp_path) > 9
     assert hits(tmp_path, HIDDEN) == {f"http://{HOST}/5", "http://copy.test/9"}
-    redact(
-        tmp_path,
-        RedactionTarget(host=HOST),
-        NOW,
-        lambda done: None,
-        texts=search,
-        mentions=mentions,
-    )
+    target = RedactionTarget(host=HOST, mentions=mentions)
+    redact(tmp_path, target, NOW, lambda done: None, texts=search)
     assert left(tmp_path, HIDDEN, f"http://{HOST}", "test,secret") == []
     assert terms(tmp_path) == 0
     assert contents(tmp_path) == expected(tmp_path)
