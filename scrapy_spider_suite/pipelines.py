@@ -41,9 +41,7 @@ _STOP_TIME: Final = 5.0
 
 
 class SinkPipeline:
-    """Base: the suite's scheduler makes the sink as it opens, and calls it. With another scheduler
-    the pipeline itself does.
-    """
+    """Base: the suite's scheduler makes the sink and calls it, or else the pipeline does."""
 
     last: ClassVar = False
     """Whether its sink ends after the other sinks."""
@@ -121,9 +119,7 @@ class PagePackPipeline(SinkPipeline):
 
 
 class ItemPackPipeline(SinkPipeline):
-    """Writes items to SUITE_ITEMS_DIR. Wherever it stands among the pipelines, it gets an item
-    after all of them.
-    """
+    """Writes items to SUITE_ITEMS_DIR, as they are after all pipelines."""
 
     last = True
 

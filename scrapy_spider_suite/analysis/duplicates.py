@@ -21,9 +21,7 @@ NEAR: Final = "near"
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """The first page with a digest, as a revisit record refers to it (WARC 1.1 §6.7.2). *when*:
-    seconds, wall.
-    """
+    """The first page with a digest (WARC 1.1 §6.7.2). *when*: seconds, wall."""
 
     url: str
     when: float

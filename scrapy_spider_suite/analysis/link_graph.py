@@ -94,15 +94,11 @@ class LinkGraph:
         self._copy(edges, folder / "page-edges.txt.gz")
 
     def write_arcs(self, path: Path, level: Level) -> None:
-        """Write a line ``from<TAB>to`` for each arc, sorted: WebGraph's arcs, networkx's and
-        igraph's edge list. ``.gz`` compresses.
-        """
+        """Write ``from<TAB>to`` for each arc, sorted; ``.gz`` compresses."""
         self._copy(f"SELECT DISTINCT source, target FROM {level}_edges ORDER BY ALL", path)
 
     def write_ascii(self, path: Path, level: Level) -> None:
-        """Write WebGraph's ASCIIGraph: number of vertices, then each one's successors. Its tools
-        expect ``.graph-txt``.
-        """
+        """Write WebGraph's ASCIIGraph, ``.graph-txt``: successors of each vertex."""
         count = self._count(level)
         rows = self._db.execute(
             f"SELECT source, list(DISTINCT target ORDER BY target) FROM {level}_edges "
@@ -130,9 +126,7 @@ class LinkGraph:
         return found
 
     def rank(self, level: Level, scratch: Path) -> npt.NDArray[np.float64]:
-        """Return the PageRank by vertex id. Edges lie in a file in *scratch*; memory is 32 bytes a
-        vertex.
-        """
+        """Return the PageRank by vertex id; needs 32 bytes a vertex, edges lie in *scratch*."""
         path = scratch / "edges.bin"
         try:
             number = self._dump_edges(level, path)
@@ -142,9 +136,7 @@ class LinkGraph:
             path.unlink(missing_ok=True)
 
     def write_scores(self, path: Path, level: Level, ranks: npt.NDArray[np.float64]) -> None:
-        """Write *ranks* as a file of scores (`ScoreTable`): URL or host, tab, score; the highest
-        first.
-        """
+        """Write *ranks* as a file of scores (`ScoreTable`), the highest first."""
         table = {"id": np.arange(len(ranks)), "score": ranks}
         self._db.register("ranks", table)
         self._copy(
@@ -243,9 +235,7 @@ CREATE TABLE host_edges AS
 
 
 class GraphBuilder:
-    """A context that makes a graph of records; its scratch files lie in *folder*. *memory*: bytes
-    for DuckDB.
-    """
+    """A context that makes a graph; scratch files lie in *folder*. *memory*: bytes for DuckDB."""
 
     def __init__(self, folder: Path, *, memory: int = MEMORY, threads: int = 2) -> None:
         self._path = folder / "graph.duckdb"
@@ -341,9 +331,7 @@ _COLOURS = ("#1b6ca8", "#c2571a", "#3a7d44", "#7b4b94")
 
 
 def plot_degrees(path: Path, title: str, degrees: Mapping[str, Mapping[int, int]]) -> None:
-    """Write an SVG of how many vertices have at least each degree; logarithmic axes, a line for
-    each name. Raises `OSError`.
-    """
+    """Write an SVG of how many vertices have at least each degree. Raises `OSError`."""
     lines = {name: _at_least(counts) for name, counts in degrees.items()}
     points = [point for line in lines.values() for point in line]
     across = max([1, *(ceil(log10(x)) for x, _ in points)])

@@ -26,9 +26,7 @@ from scrapy_spider_suite.urls.normalize import host_of
 
 
 class Sums:
-    """Vectors of *width* whole numbers by key, below *prefix* in *rows*. Additions stay in memory
-    until `merge`.
-    """
+    """Vectors of *width* integers by key, below *prefix* in *rows*; added to until `merge`."""
 
     def __init__(self, rows: KV, prefix: bytes, width: int) -> None:
         self._rows = rows

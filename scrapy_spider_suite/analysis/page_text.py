@@ -74,9 +74,7 @@ def extract_text(body: bytes, content_type: str) -> PageText:
 
 
 def sniff(body: bytes, declared: str) -> str:
-    """Return the media type by the first bytes of *body*, or *declared*. Declared XHTML and feeds
-    stay.
-    """
+    """Return the media type by the first bytes, or as *declared*; XHTML and feeds stay."""
     start = body[:1024].removeprefix(b"\xef\xbb\xbf")
     found = next((mime for magic, mime in _MAGIC if magic.match(start)), "")
     if declared in _HTML and found == "application/xml":  # XHTML, as it begins

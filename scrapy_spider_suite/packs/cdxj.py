@@ -103,9 +103,7 @@ def _mapped(file: BinaryIO) -> mmap.mmap | bytes:
 
 
 class GrowingLines:
-    """The unsorted lines of a file that is being written. Read, not mapped: its end may be cut off
-    again. Methods raise `OSError`.
-    """
+    """The unsorted lines of a growing file, whose end may be cut off again. Raises `OSError`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -383,9 +381,7 @@ def timestamp(text: str, *, last: bool = False) -> str:
 
 
 def timestamp_at(time: datetime | str) -> str:
-    """Return the 14 digits of *time*; a text means its last moment, no zone means UTC. Raises
-    ValueError.
-    """
+    """Return *time* in 14 digits, UTC; of a text its last moment. Raises ValueError."""
     if isinstance(time, datetime):
         return (time if time.tzinfo is None else time.astimezone(UTC)).strftime("%Y%m%d%H%M%S")
     if isinstance(time, str):

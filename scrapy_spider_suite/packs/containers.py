@@ -27,9 +27,7 @@ RECORD_MAX: Final = 1 << 30
 
 
 class RecordPlace(NamedTuple):
-    """The *length* bytes at *offset* of a file; decompressed, the record is *size* bytes from
-    *start* on.
-    """
+    """*length* bytes at *offset*; decompressed, the record is *size* bytes from *start* on."""
 
     offset: int
     length: int
@@ -38,9 +36,7 @@ class RecordPlace(NamedTuple):
 
 
 class PackFrame(NamedTuple):
-    """A block or member. A damaged one has a *problem*, no *data*, and as *end* the next readable
-    place.
-    """
+    """A block or member. If damaged: a *problem*, no *data*, *end* is the next readable place."""
 
     offset: int
     end: int
@@ -76,9 +72,7 @@ class Container(Protocol):
 
 
 class Lzallright:
-    """lzallright (MIT, wheels): compresses like LZO1X-999. Always installed. *method* and *level*
-    are for lzop's header.
-    """
+    """lzallright (MIT), always installed. *method* and *level* are for lzop's header."""
 
     method, level = 3, 9
 

@@ -74,9 +74,7 @@ def captures_of(records: Iterable[Located]) -> Iterator[list[Located]]:
 
 @contextmanager
 def lock_indexes(folder: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Lock merging, redacting and removing in *folder*; yields False if another process has the
-    lock. Raises `OSError`.
-    """
+    """Lock the indexes of *folder*; yields False if another process has the lock."""
     with (folder / "merging.lock").open("wb") as lock:
         yield lock_file(lock, wait=wait)
 
@@ -123,9 +121,7 @@ class FolderIndex:
         return sorted(found.values(), key=lambda entry: entry.stamp)
 
     def unindexed_packs(self) -> list[Path]:
-        """Closed packs without a usable index, or with a damaged line that was asked for. Raises
-        `OSError`.
-        """
+        """Closed packs without a usable index, or with a damaged line. Raises `OSError`."""
         self._refresh()
         if self._unindexed is None:  # those who only `find` do not look through the folder again
             listed = set[str]().union(*(run.packs for run in self._runs))
@@ -171,9 +167,7 @@ class FolderIndex:
 
 
 def index_runs(folder: Path, known: dict[Path, IndexRun] | None = None) -> list[IndexRun]:
-    """Return the files that together index the closed packs, without parts of an interrupted merge.
-    Raises `OSError`.
-    """
+    """Return the files that together index the closed packs. Raises `OSError`."""
     names = [path for path in folder.iterdir() if path.name.endswith(pack_file.INDEX)]
     found = [_known(path, known) for path in names if path.name.startswith(_MERGED)]
     merged = sorted(filter(None, found), key=lambda run: (-len(run.packs), run.lines.path.name))
@@ -302,9 +296,7 @@ def repair_indexes(folder: Path) -> int:
 
 
 class IndexMerger:
-    """Merges the indexes of *folder* in a process of its own, because merging would hold the
-    interpreter's lock.
-    """
+    """Merges the indexes of *folder* in a process: merging holds the interpreter's lock."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -315,10 +307,7 @@ class IndexMerger:
         self._wanted = True
 
     def poll(self) -> str:
-        """Start a process if needed, or collect its end; return its error or "".
-
-        Raises `OSError`.
-        """
+        """Start a process if needed, or collect its end; return its error. Raises `OSError`."""
         process, self._process = self._process, None
         if process is not None and process.poll() is None:
             self._process = process

@@ -89,9 +89,7 @@ def closed_path(path: Path) -> Path:
 
 
 def plain_name(name: str) -> str:
-    """Return *name* in letters, digits, ``_`` and ``.``: hyphens separate the parts of a pack's
-    name.
-    """
+    """Return *name* in letters, digits, ``_``, ``.``: hyphens separate the parts of a name."""
     return re.sub(r"[^A-Za-z0-9_.]+", "_", name).strip(".")[:80] or "crawl"
 
 
@@ -205,9 +203,7 @@ class PackFile(GroupFile):
             raise
 
     def append(self, records: Sequence[Record], data: Sequence[bytes]) -> list[RecordPlace]:
-        """Append *records*, whose bytes are *data*, as one group; return their places. Raises
-        `OSError` as `GroupFile.add`.
-        """
+        """Append *records*, as *data*, in one group; return their places. Raises as `add`."""
         group, places = self._form.encode(data)
         places = [place._replace(offset=place.offset + self.size) for place in places]
         self.add((group,))
@@ -222,10 +218,7 @@ class PackFile(GroupFile):
         return places
 
     def close(self) -> None:
-        """Write the end mark and the sorted index, and name the pack. Idempotent.
-
-        Raises `OSError`.
-        """
+        """Write end mark and sorted index; name the pack. Idempotent. Raises `OSError`."""
         self.end(self._form.end())
         notes, index = index_path(self.open_path), index_path(self.path)
         if self._index_whole and not self.named:
@@ -330,9 +323,7 @@ def packs_away(folder: Path) -> Iterator[tuple[Path, Uploaded]]:
 
 
 def packs_missing(folder: Path) -> Iterator[Path]:
-    """Yield the packs of which only the index is here, and that were not uploaded. Raises
-    `OSError`.
-    """
+    """Yield packs that are not here nor uploaded, but indexed. Raises `OSError`."""
     for index in sorted(folder.glob(f"*{INDEX}")):
         pack = index.with_name(index.name.removesuffix(INDEX))
         # Looked at in this order: it may be closed, or uploaded and deleted, meanwhile.

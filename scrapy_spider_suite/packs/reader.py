@@ -99,9 +99,7 @@ class Page:
 
     @cached_property
     def original(self) -> Page | None:
-        """The page that a revisit refers to, or None. If that record was never written (disk full),
-        a later equal version.
-        """
+        """The page that a revisit refers to, or a later equal version, or None."""
         if not self.is_revisit:
             return None
         url, date = map(self.record.get, ("WARC-Refers-To-Target-URI", "WARC-Refers-To-Date"))
@@ -402,9 +400,7 @@ class SelectedEntry(NamedTuple):
 
 
 def pack_entries(pack: Path) -> Iterator[IndexEntry]:
-    """Yield the entries of *pack*. Without an index, or for damaged lines, the pack is read. Raises
-    `OSError`.
-    """
+    """Yield the entries of *pack*, read from it where the index is damaged. Raises `OSError`."""
     closed = pack_file.closed_path(pack)
     for path in (pack, closed):
         index = pack_file.index_path(path)

@@ -195,9 +195,7 @@ def redact(
 def count_redaction(
     folder: Path, target: RedactionTarget, progress: Callable[[int], object]
 ) -> RedactionReceipt:
-    """Return the receipt that `redact` would give, open packs included; changes nothing. Raises
-    `OSError`.
-    """
+    """Return the receipt that `redact` would give; open packs count, too. Raises `OSError`."""
     receipt = RedactionReceipt()
     for path in sorted(filter(pack_file.is_pack, folder.iterdir())):
         if _changes(path, _RecordFilter(target, receipt)):

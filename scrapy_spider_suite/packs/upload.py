@@ -84,9 +84,7 @@ class UploadTarget:
         return f"{self.url}/{pack.name}"
 
     def require_free(self, pack: Path) -> None:
-        """Raise `PackUploadError` if another file has the name of *pack* there. A file with the
-        same bytes is the pack itself.
-        """
+        """Raise `PackUploadError` if a file with other bytes has the name of *pack* there."""
         with self._connected(pack) as (system, folder):
             name = f"{folder}/{pack.name}"
             if not system.exists(name):

@@ -105,9 +105,7 @@ def make_record(
 
 
 def parse_record(data: bytes, start: int = 0) -> tuple[Record, int]:
-    """Return the record at *start* of *data* and its end. Raises `PackDamagedError`: no complete
-    record.
-    """
+    """Return the record at *start* of *data* and its end. Raises `PackDamagedError`."""
     block, end = record_extent(data, start) or (0, 0)
     if not end or end > len(data):
         raise PackDamagedError("a record is cut off")

@@ -278,10 +278,7 @@ class PackRecovery(NamedTuple):
 
 
 def recover_folder(folder: Path, agent: str = "") -> list[PackRecovery]:
-    """Close the open packs in *folder* that nobody writes, or only an *agent*'s.
-
-    Raises `OSError`.
-    """
+    """Close open packs of *folder* that nobody writes, or an *agent*'s. Raises `OSError`."""
     ending = f"-{pack_file.plain_name(agent)}.warc." if agent else ".warc."
     found = []
     for path in sorted(folder.glob(f"*{pack_file.OPEN}")):
@@ -423,9 +420,7 @@ class PackWriter:
         return future
 
     def close(self) -> None:
-        """Write everything, close the pack, end the thread. Raises `PackWriteError`: a pack stays
-        open for recovery.
-        """
+        """Write everything and end the thread. Raises `PackWriteError`: a pack stays open."""
         with self._changed:
             self._ending = True
             self._changed.notify_all()

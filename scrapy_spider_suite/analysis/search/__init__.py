@@ -18,9 +18,7 @@ __all__ = ["hide_texts", "open_index", "remove_texts", "require"]
 
 
 def open_index(*folders: str | Path) -> TextIndex:
-    """Open the indexes of *folders* of packs. Raises `PackError` (no folder) and `SearchError` (not
-    installed).
-    """
+    """Open the indexes of *folders* of packs. Raises `PackError` and `SearchError`."""
     require()
     from scrapy_spider_suite.analysis.search.text_index import TextIndex
 

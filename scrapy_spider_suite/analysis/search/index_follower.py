@@ -107,9 +107,7 @@ class TailCapture(NamedTuple):
 
 
 class PackTail:
-    """Reads the existing pack *path* from an offset. A torn end of an open pack is no damage.
-    Raises `OSError`.
-    """
+    """Reads *path* from an offset; a torn end of an open pack is no damage. Raises `OSError`."""
 
     def __init__(self, path: Path) -> None:
         self.written = path.name.endswith(pack_file.OPEN)
@@ -167,9 +165,7 @@ class PageState(Enum):
 
 
 def state_of(entry: IndexEntry) -> PageState:
-    """Return the meaning of a capture by its status. Temporary answers and robots.txt change
-    nothing.
-    """
+    """Return the meaning of a capture; temporary answers and robots.txt change nothing."""
     revisit = entry.mime == REVISIT
     status = entry.status
     if entry.is_uninformative:
@@ -227,9 +223,7 @@ class IndexProgress:
 
 @dataclass(slots=True)
 class IndexBatch:
-    """One batch of *packs* for the index in *path*. Updates *cursors* and *unchanged*; *due* says
-    that time is up.
-    """
+    """One batch of *packs* for the index in *path*. *due*: time is up."""
 
     path: Path
     packs: Packs
@@ -242,10 +236,7 @@ class IndexBatch:
     _text: int = 0
 
     def run(self) -> None:
-        """Read and write.
-
-        Raises `SearchDamagedError` and `OSError`; the index is unchanged then.
-        """
+        """Read and write. Raises `SearchDamagedError`, `OSError`: the index is unchanged."""
         for path in self.packs.files():
             try:
                 self._index_pack(path)
@@ -468,9 +459,7 @@ def hide(folder: Path, field: str, value: str, wait: float) -> None:
 
 
 def rewrite(folder: Path, accepts: Callable[[str, str], bool], wait: float) -> None:
-    """See `analysis.search.remove_texts`. Older versions of removed pages that are in the packs are
-    indexed.
-    """
+    """See `analysis.search.remove_texts`; indexes older versions of removed pages."""
     place = IndexPlace(folder)
     with place.locked(wait):
         try:

@@ -47,9 +47,7 @@ class IndexPlace:
 
     @contextmanager
     def locked(self, wait: float = 0.0) -> Iterator[None]:
-        """Keep other writers away; remove what a kill left. Raises `SearchBusyError` (another
-        process writes for more than *wait* seconds).
-        """
+        """Keep other writers away. Raises `SearchBusyError` after *wait* seconds."""
         self.folder.mkdir(exist_ok=True)
         with (self.folder / _LOCK).open("wb") as lock:
             self._acquire(lock, int(wait / 0.1))
@@ -118,9 +116,7 @@ _SYSTEM: Final = re.compile(r"\(os error (\d+)\)")
 
 
 def verify_files(index: Path) -> None:
-    """Check the checksums of the files in *index*, which tantivy does not. Raises
-    `SearchDamagedError`.
-    """
+    """Check the checksums of *index*, which tantivy does not. Raises `SearchDamagedError`."""
     for segment, deletes in _segments(index):
         files = list(index.glob(f"{segment}.*"))
         if not any(path.suffix == ".store" for path in files):

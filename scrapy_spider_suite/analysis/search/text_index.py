@@ -207,9 +207,7 @@ class OpenIndex:
 
 
 class IndexChange:
-    """The next commit of the index in *path*; for one process at a time. Raises
-    `SearchDamagedError` and `OSError`.
-    """
+    """The next commit of the index in *path*. Raises `SearchDamagedError` and `OSError`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -173,9 +173,7 @@ class PageFaults:
         self, response: Response | Failure | None, durable: asyncio.Future[Any],
         then: Callable[[], None],
     ) -> bool:  # fmt: skip
-        """Hold the page of *response* until *durable* is done; then call *then*. Returns whether
-        there is such a page.
-        """
+        """Hold the page of *response* until *durable*; then call *then*. False: no page."""
         lease, crawl = self.lease_of(response), self._crawl
         if lease is None or lease.settled:
             return False

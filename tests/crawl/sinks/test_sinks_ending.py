@@ -240,5 +240,5 @@ def test_what_is_written_is_told_whenever_the_loop_has_looked(tmp_path: Path) ->
     """In the writer's thread: it may be held up between any two steps."""
     loop = Mock()
     packing: Any = SimpleNamespace(_written=Drained(["earlier"]), _loop=loop, _settle_written=None)
-    PagePacks._told(packing, object())  # type: ignore[arg-type]
+    PagePacks._append_written(packing, object())  # type: ignore[arg-type]
     loop.call_soon_threadsafe.assert_called_once_with(None)
