@@ -230,7 +230,7 @@ def test_a_page_of_which_no_record_can_be_made_fails(
             raise KeyError("not thought of")
         return make_records(fetch)
 
-    monkeypatch.setattr("scrapy_spider_suite.packs.writer.make_records", made)
+    monkeypatch.setattr("scrapy_spider_suite.packs.warc.make_records", made)
     done = run(
         crawl_here(
             Broad, arguments={"seeds": f"{site.url}/"}, SUITE_ALLOW_PRIVATE_ADDRESSES=True,

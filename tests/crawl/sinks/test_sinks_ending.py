@@ -213,7 +213,7 @@ def test_what_no_record_can_be_made_of_is_left_out(
 
     async def crawl() -> None:
         packs = PagePacks(PlainLog(crawler), tmp_path)
-        monkeypatch.setattr("scrapy_spider_suite.packs.writer.make_records", made)
+        monkeypatch.setattr("scrapy_spider_suite.packs.warc.make_records", made)
         for path in ("x" * (URL_MAX + 1), "odd", ""):
             packs.add_page(PageItem.from_response(Response(f"http://a.test/{path}", body=b"page")))
         await packs.finish()
