@@ -135,9 +135,7 @@ class Page:
 
     @property
     def links(self) -> list[Link]:
-        """The links that the crawl found, or finds if it reads them later. None if they have to be
-        read now and the body cannot be read.
-        """
+        """The links that the crawl found; links not read yet are read from the body, if it can be."""
         later = self._note(warc.LINKS_READ_LATER)
         if not later:
             return [] if self.metadata is None else warc.outlinks_of(self.metadata)
