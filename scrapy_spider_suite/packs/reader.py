@@ -135,7 +135,7 @@ class Page:
 
     @property
     def links(self) -> list[Link]:
-        """The links that the crawl found; links not read yet are read from the body, if it can be."""
+        """The links that the crawl found; unread links are read from the body if it is readable."""
         later = self._note(warc.LINKS_READ_LATER)
         if not later:
             return [] if self.metadata is None else warc.outlinks_of(self.metadata)
