@@ -23,8 +23,7 @@ logger = logging.getLogger(__name__)
 
 _PACE = {"SUITE_HOST_DELAY": 0.5, "SUITE_IP_DELAY": 0.02}
 """So that a first crawl ends within a minute; a real web gets the defaults."""
-_PORT = "fakeweb.port"
-"""The file in a job directory with the port of the web."""
+_PORT = "fakeweb.port"  # the file in a job directory with the port of the web
 
 
 def serve(crawler: Crawler, **knobs: Any) -> list[str]:
@@ -44,7 +43,12 @@ def serve(crawler: Crawler, **knobs: Any) -> list[str]:
         ready = web.start()
     except SettingsError as error:
         refuse(error)
-    _keep_port(crawler, ready.http_port)
+    if uses_job(crawler):
+        # A directory that cannot be written is refused by whoever needs it.
+        with suppress(OSError):
+            folder = Path(str(crawler.settings["JOBDIR"]))
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / _PORT).write_text(f"{ready.http_port}\n")
     crawler.signals.connect(web.stop, signals.engine_stopped, weak=False)
     for name, value in (_PACE | ready.settings).items():
         crawler.settings.set(name, value, priority="spider")
@@ -62,15 +66,6 @@ def _port_of_last_run(crawler: Crawler) -> int:
         return 0
     port: int = _number(str(path), path.read_text().strip())
     return port
-
-
-def _keep_port(crawler: Crawler, port: int) -> None:
-    if uses_job(crawler):
-        # A directory that cannot be written is refused by whoever needs it.
-        with suppress(OSError):
-            folder = Path(str(crawler.settings["JOBDIR"]))
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / _PORT).write_text(f"{port}\n")
 
 
 def _number(name: str, value: Any) -> Any:

@@ -12,7 +12,7 @@ from scrapy.settings import SETTINGS_PRIORITIES, default_settings
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
-from scrapy_spider_suite.fetch.tls import CONTEXT_FACTORY, has_own_context_factory
+from scrapy_spider_suite.fetch.connections import CONTEXT_FACTORY, has_own_context_factory
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -48,8 +48,7 @@ CLASSES = {
 }
 """Scrapy's settings that name one class, and the suite's class for each."""
 
-HANDLER = f"{_OURS}.fetch.http1.Http1Handler"
-"""The download handler for http and https."""
+HANDLER = f"{_OURS}.fetch.http1.Http1Handler"  # the download handler for http and https
 
 _BOTH = (
     Component(

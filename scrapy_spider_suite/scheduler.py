@@ -307,10 +307,12 @@ class FrontierScheduler(BaseScheduler):
         if lease is not None and entry.hops > lease.entry.hops:
             crawl.frontier.traps.learn_redirect(lease.entry, entry.url)
         if self._duplicates.filters(request, entry, crawl):
-            if mark and (self._is_others(entry) or crawl.frontier.states.known(entry.identity)):
-                # Its agent may not know it, and what is known of it here has no tag yet.
-                given = not crawl.seeds.pushed
-                crawl.frontier.admission.schedule([entry], crawl.now(), given=given)
+            if mark:
+                foreign = self._agent is not None and not self._agent.routing.owns(entry)
+                if foreign or crawl.frontier.states.known(entry.identity):
+                    # Its agent may not know it, and what is known of it here has no tag yet.
+                    given = not crawl.seeds.pushed
+                    crawl.frontier.admission.schedule([entry], crawl.now(), given=given)
             return False
         if not crawl.filters.admits(request, entry, lease):
             return False
@@ -323,9 +325,6 @@ class FrontierScheduler(BaseScheduler):
         stats.inc_value(f"scheduler/enqueued/{place}")
         self.flush_soon()
         return True
-
-    def _is_others(self, entry: Entry) -> bool:
-        return self._agent is not None and not self._agent.routing.owns(entry)
 
     def _is_of_operator(self, request: Request) -> bool:
         # Of start(), or of a component that calls the engine: not of a page.

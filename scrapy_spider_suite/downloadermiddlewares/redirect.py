@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-HOPS_MAX = 10
-"""Redirects in a row that are followed from one link."""
+HOPS_MAX = 10  # redirects in a row that are followed from one link
 
 # Meta keys of the one fetch that was redirected. A proxy of the URL's scheme is chosen anew.
 _OF_THIS_FETCH = frozenset(

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PERIOD = 1.0
-"""Seconds between two writes."""
+PERIOD = 1.0  # seconds between two writes
 
 PAGE, ROBOTS, ASIDE = "page", "robots", "aside"
 

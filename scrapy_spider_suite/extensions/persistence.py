@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COOKIES_PERIOD = 5.0
-SLICE = 0.02
-"""Most seconds of work in one period, so that many jars do not hold up the crawl."""
+SLICE = 0.02  # most seconds of work in one period, so that many jars do not hold up the crawl
 
 
 class SavedCookies:

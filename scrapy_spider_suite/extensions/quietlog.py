@@ -32,12 +32,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FIRST = 10
-"""Lines of a new kind that are written whole."""
-INTERVAL = 60.0
-"""Seconds between two counts."""
-KINDS_MAX = 1_000
-"""Most kinds at a time; all further ones are one kind."""
+FIRST = 10  # lines of a new kind that are written whole
+INTERVAL = 60.0  # seconds between two counts
+KINDS_MAX = 1_000  # most kinds at a time; all further ones are one kind
 REST = "other messages"
 
 

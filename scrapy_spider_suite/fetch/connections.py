@@ -1,4 +1,4 @@
-"""Connections of a crawl: opened, kept open between fetches, and bounded.
+"""Connections of a crawl: opened, kept open between fetches, and bounded; Scrapy's TLS settings.
 
 Invariant: a connection is in the pool if and only if it is open, has no listener, and its server is
 believed to keep it.
@@ -11,9 +11,11 @@ import contextlib
 import errno
 import ipaddress
 import logging
+import os
 import resource
 import socket
 import ssl
+import sys
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
@@ -24,17 +26,18 @@ from scrapy.exceptions import (
     DownloadFailedError,
     DownloadTimeoutError,
 )
+from scrapy.settings import default_settings
 
 from scrapy_spider_suite.errors import OutOfFilesError
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
 
 logger = logging.getLogger(__name__)
 
 SWEEP_SECONDS: Final = 1.0
-FILES_FREED: Final = 16
-"""Idle connections closed at once when the process is out of files."""
+FILES_FREED: Final = 16  # idle connections closed at once when the process is out of files
 _COUNTS: Final = ("opened", "reused", "evicted", "expired", "retried", "out_of_files")
 WAITS_FOR_FILES: Final = (0.001, 0.002, 0.004, 0.008, 0.016)
 """Seconds between attempts to connect once no idle connection is left to close: connections that
@@ -304,7 +307,15 @@ async def _connect_or_make_room(
 async def _connect(
     pool: ConnectionPool, key: ConnectionKey, tls: ssl.SSLContext | None
 ) -> Connection:
-    name = _server_name(key.host) if tls else None
+    name = key.host.rstrip(".") if tls else None
+    if name is not None:
+        # ssl encodes the name, too, but only when the socket is open, which asyncio leaves open.
+        try:
+            encoded = name.encode("idna")
+        except UnicodeError as error:
+            raise CannotResolveHostError(f"{key.host[:200]!r}: {error}") from error
+        if not encoded:
+            raise CannotResolveHostError(f"{key.host[:200]!r} is no host")
     _, connection = await asyncio.get_running_loop().create_connection(
         lambda: Connection(pool, key),
         key.address,
@@ -315,17 +326,6 @@ async def _connect(
         flags=socket.AI_NUMERICHOST,  # nothing but the booked address is ever connected to
     )
     return connection
-
-
-def _server_name(host: str) -> str:
-    # ssl encodes the name, too, but only when the socket is open, which asyncio then leaves open.
-    name = host.rstrip(".")
-    try:
-        if name.encode("idna"):
-            return name
-    except UnicodeError as error:
-        raise CannotResolveHostError(f"{host[:200]!r}: {error}") from error
-    raise CannotResolveHostError(f"{host[:200]!r} is no host")
 
 
 def _translated(error: OSError, key: ConnectionKey) -> Exception:
@@ -371,3 +371,94 @@ def crawler_pool(crawler: Crawler) -> ConnectionPool:
 def idle_limit(files: int) -> int:
     """Return the limit of idle connections for *files* open files."""
     return max(1, files // 4)
+
+
+CONTEXT_FACTORY: Final = "DOWNLOADER_CLIENTCONTEXTFACTORY"
+_VERSIONS: Final = {
+    "TLSv1.0": ssl.TLSVersion.TLSv1,
+    "TLSv1.1": ssl.TLSVersion.TLSv1_1,
+    "TLSv1.2": ssl.TLSVersion.TLSv1_2,
+    "TLSv1.3": ssl.TLSVersion.TLSv1_3,
+}
+_ANY_METHOD: Final = "TLS"
+_LEGACY_SERVER_CONNECT: Final = 0x4
+"""SSL_OP_LEGACY_SERVER_CONNECT (in ``ssl`` from Python 3.12 on): servers without secure
+renegotiation (RFC 5746) are accepted, as by Scrapy."""
+
+
+def has_own_context_factory(settings: BaseSettings) -> bool:
+    """Whether the project sets a TLS context factory, for Scrapy's handler only."""
+    # The setting is deprecated: a later Scrapy may have no default.
+    return bool(settings[CONTEXT_FACTORY] != getattr(default_settings, CONTEXT_FACTORY, None))
+
+
+def make_ssl_context(settings: BaseSettings) -> ssl.SSLContext:
+    """Return a client context by Scrapy's settings for TLS.
+
+    ``DOWNLOAD_VERIFY_CERTIFICATES`` (off by default), ``DOWNLOADER_CLIENT_TLS_CIPHERS``,
+    ``DOWNLOAD_TLS_MIN_VERSION``, ``DOWNLOAD_TLS_MAX_VERSION`` (Scrapy 2.17),
+    ``DOWNLOADER_CLIENT_TLS_METHOD``.
+
+    Raises:
+        ValueError: a version or method has an unknown name.
+        ssl.SSLError: no cipher fits.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if settings.getbool("DOWNLOAD_VERIFY_CERTIFICATES"):
+        context.load_default_certs()
+    else:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    context.options |= _LEGACY_SERVER_CONNECT
+    least = _version(settings, "DOWNLOAD_TLS_MIN_VERSION")
+    most = _version(settings, "DOWNLOAD_TLS_MAX_VERSION")
+    if settings["DOWNLOADER_CLIENT_TLS_METHOD"] not in (None, _ANY_METHOD) and not (least or most):
+        least = most = _version(settings, "DOWNLOADER_CLIENT_TLS_METHOD")
+    if least is not None:
+        context.minimum_version = least
+    if most is not None:
+        context.maximum_version = most
+    if ciphers := settings["DOWNLOADER_CLIENT_TLS_CIPHERS"]:
+        context.set_ciphers(ciphers)
+    if (keys := os.environ.get("SSLKEYLOGFILE")) and not sys.flags.ignore_environment:
+        try:
+            context.keylog_filename = keys
+        except OSError as error:
+            logger.warning("Cannot write TLS session keys to SSLKEYLOGFILE=%s: %s", keys, error)
+    return context
+
+
+def _version(settings: BaseSettings, name: str) -> ssl.TLSVersion | None:
+    value = settings[name]
+    if value is None:
+        return None
+    try:
+        return _VERSIONS[value]
+    except KeyError:
+        known = ", ".join(_VERSIONS)
+        raise ValueError(f"Unknown {name} value: {value} (known: {known})") from None
+
+
+def peer_certificate(ssl_object: ssl.SSLObject) -> Any:
+    """Return the server's certificate as a Twisted ``Certificate``; None if unreadable."""
+    der = ssl_object.getpeercert(binary_form=True)
+    if der is None:
+        return None
+    from OpenSSL import crypto
+    from twisted.internet.ssl import Certificate
+
+    try:
+        return Certificate.load(der, crypto.FILETYPE_ASN1)
+    except (crypto.Error, ValueError):
+        return None
+
+
+def log_connection(ssl_object: ssl.SSLObject) -> None:
+    """Log protocol and cipher, for ``DOWNLOADER_CLIENT_TLS_VERBOSE_LOGGING``."""
+    cipher = ssl_object.cipher()
+    logger.debug(
+        "SSL connection to %s using protocol %s, cipher %s",
+        ssl_object.server_hostname,
+        ssl_object.version(),
+        cipher[0] if cipher else None,
+    )

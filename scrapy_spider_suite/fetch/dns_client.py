@@ -24,17 +24,10 @@ from pycares.errno import (
 
 logger = logging.getLogger(__name__)
 
-TICK = 0.1
-"""Seconds between two checks of timeouts while questions are open."""
-
-FIRST_WAIT = 1.0
-"""Most seconds to the second try, with a server whose speed is not known yet."""
-
-LEAST_WAIT = 0.25
-"""Least seconds to the second try, which c-ares takes with a fast server."""
-
-MAX_ADDRESSES = 16
-"""Addresses kept of one answer, which may hold thousands."""
+TICK = 0.1  # seconds between two checks of timeouts while questions are open
+FIRST_WAIT = 1.0  # most seconds to the second try, with a server whose speed is not known yet
+LEAST_WAIT = 0.25  # least seconds to the second try, which c-ares takes with a fast server
+MAX_ADDRESSES = 16  # addresses kept of one answer, which may hold thousands
 
 # ARES_AI_NOSORT of ares.h, for which pycares has no name: without it c-ares opens a socket to each
 # address found.
@@ -178,14 +171,12 @@ def _answer(result: _Result | None, code: int | None) -> DnsAnswer:
 MAX_AGE = 60.0
 """Seconds after which the next question opens a new channel, which reads ``resolv.conf`` again."""
 
-MIN_AGE = 1.0
-"""Seconds that a channel is used at least, even after `DnsClient.skip_cache`."""
+MIN_AGE = 1.0  # seconds that a channel is used at least, even after `DnsClient.skip_cache`
 
 MAX_ASKED = 4096
 """Questions after which the next one opens a new channel; c-ares keeps some 650 bytes of each."""
 
-ALONE = 32
-"""Most questions at a time that are asked on a channel of their own."""
+ALONE = 32  # most questions at a time that are asked on a channel of their own
 
 
 class DnsClient:

@@ -179,8 +179,7 @@ def _parse_text(field: str) -> str:
 
 
 ACTIVE = "fetch.log"
-LOG_FOLDER = "fetches"
-"""Its name in a job's ``suite`` folder."""
+LOG_FOLDER = "fetches"  # its name in a job's ``suite`` folder
 ZSTD_LEVEL = 3
 ZST = ".zst"
 NEW = ".new"
@@ -248,22 +247,6 @@ def compress_file(path: Path, stop: Callable[[], bool] = lambda: False) -> None:
     path.unlink()
 
 
-def remove_oldest(folder: Path, room: int) -> list[Path]:
-    """Remove the oldest closed files of *folder* beyond *room* bytes; return them.
-
-    Raises `OSError`.
-    """
-    sizes = {path: path.stat().st_size for path in closed_files(folder)}
-    total, removed = sum(sizes.values()), []
-    for path, size in sizes.items():
-        if total <= room:
-            break
-        path.unlink()
-        removed.append(path)
-        total -= size
-    return removed
-
-
 def remove_leftovers(folder: Path) -> None:
     """Remove half files of a killed `compress_file`."""
     for new in folder.glob(f"fetch-*{ZST}{NEW}"):
@@ -303,8 +286,7 @@ def _parse_name_time(text: str) -> float:
     return datetime.strptime(text, "%Y%m%dT%H%M%S.%f").replace(tzinfo=UTC).timestamp()
 
 
-LINES_KEPT_MAX = 8 << 20
-"""Bytes of lines kept while the disk takes none."""
+LINES_KEPT_MAX = 8 << 20  # bytes of lines kept while the disk takes none
 _CLOSE_TIME = 2.0  # most seconds that `FetchLog.close` waits for the thread
 
 
@@ -453,7 +435,15 @@ class FetchLog:
             return
         with contextlib.suppress(OSError):  # the next rotation tries again
             # The file being written may come to its full size before the next look.
-            removed = remove_oldest(self.folder, max(0, self.most - self.size))
+            room, removed = max(0, self.most - self.size), []
+            sizes = {path: path.stat().st_size for path in closed_files(self.folder)}
+            total = sum(sizes.values())
+            for path, size in sizes.items():
+                if total <= room:
+                    break
+                path.unlink()
+                removed.append(path)
+                total -= size
             if removed:
                 logger.info(
                     "fetch log: the oldest files were removed (SUITE_FETCH_LOG_MAX), %d of them, "

@@ -40,10 +40,15 @@ from scrapy_spider_suite.errors import ResolveError
 from scrapy_spider_suite.exceptions import UnwantedMediaType
 from scrapy_spider_suite.fetch.connections import (
     CONNECT_FAILURES,
+    CONTEXT_FACTORY,
     Connection,
     ConnectionKey,
     connect,
     crawler_pool,
+    has_own_context_factory,
+    log_connection,
+    make_ssl_context,
+    peer_certificate,
 )
 from scrapy_spider_suite.fetch.http_messages import (
     ADDRESS,
@@ -64,13 +69,6 @@ from scrapy_spider_suite.fetch.http_messages import (
     split_url,
 )
 from scrapy_spider_suite.fetch.resolver import suite_resolver
-from scrapy_spider_suite.fetch.tls import (
-    CONTEXT_FACTORY,
-    has_own_context_factory,
-    log_connection,
-    make_ssl_context,
-    peer_certificate,
-)
 from scrapy_spider_suite.runtime.text import media_type
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.signals import settings_changed
@@ -90,8 +88,7 @@ IDLE_SECONDS: Final = 15.0
 """How long an idle connection is kept if the server does not say how long it keeps it."""
 SERVER_IDLE_SECONDS: Final = 5.0
 """How long such a server is believed to keep it (the default of Apache and Node)."""
-MAX_IDLE_SECONDS: Final = 120.0
-"""Most seconds that a connection is kept idle."""
+MAX_IDLE_SECONDS: Final = 120.0  # most seconds that a connection is kept idle
 _IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
 """Methods of requests that may be sent twice after a dead connection; the list is Twisted's."""
 

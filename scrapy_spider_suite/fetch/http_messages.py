@@ -100,8 +100,7 @@ def _unfold(head: bytes) -> list[bytes]:
 MAX_HEAD_BYTES: Final = 65_536
 """Status line and fields, with those of interim responses (Chrome reads 256 KiB)."""
 MAX_FIELDS: Final = 1_000
-MAX_INTERIM: Final = 16
-"""1xx responses before the final one (RFC 9110 §15.2 has no bound)."""
+MAX_INTERIM: Final = 16  # 1xx responses before the final one (RFC 9110 §15.2 has no bound)
 MAX_CHUNK_OVERHEAD: Final = 65_536
 """Bytes of chunk sizes, extensions and trailers in a chunked body ..."""
 CHUNK_OVERHEAD_RATIO: Final = 16
@@ -414,8 +413,7 @@ MEDIA_TYPES: Final = "suite_media_types"
 RECEIVED: Final = "suite_received"
 WIRE: Final = "suite_wire"
 """Keys of a request's meta; see `Http1Handler`."""
-TRUNCATED: Final = "truncated"
-"""The flag of a response whose body was not read to its end."""
+TRUNCATED: Final = "truncated"  # the flag of a response whose body was not read to its end
 
 
 class WireCopy(NamedTuple):

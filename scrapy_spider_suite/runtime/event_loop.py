@@ -13,20 +13,14 @@ from typing import ClassVar, TypeVar
 
 from scrapy.utils.reactor import is_reactor_installed
 
-SLICE = 0.005
-"""Seconds of work after which other work has its turn."""
-_SHARE = 3
-"""Slices that other work may take for one."""
+SLICE = 0.005  # seconds of work after which other work has its turn
+_SHARE = 3  # slices that other work may take for one
 _LONG = 2 * SLICE
 """Seconds; after a longer turn of the loop (a garbage collection, say) another one comes first."""
-_LONGS = 3
-"""Long turns that are waited for: then every turn is long."""
-_IDLE = 0.0002
-"""Seconds; in a shorter turn of the loop there is no other work."""
-_CALM = 0.002
-"""Seconds; after a shorter turn of the loop, the next one has little to do."""
-_PATIENCE = 0.5
-"""Seconds after which any turn will do."""
+_LONGS = 3  # long turns that are waited for: then every turn is long
+_IDLE = 0.0002  # seconds; in a shorter turn of the loop there is no other work
+_CALM = 0.002  # seconds; after a shorter turn of the loop, the next one has little to do
+_PATIENCE = 0.5  # seconds after which any turn will do
 
 
 class TimeSlices:
@@ -150,8 +144,7 @@ class GcTuning:
 
 T = TypeVar("T")
 
-_AHEAD = 4
-"""Items that are made ahead."""
+_AHEAD = 4  # items that are made ahead
 
 
 async def iterate_in_thread(make: Callable[[], Iterator[T]]) -> AsyncGenerator[T]:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-STALLED = "stalled"
-"""The finish reason of a crawl that stood still for SUITE_STALL_TIMEOUT."""
+STALLED = "stalled"  # the finish reason of a crawl that stood still for SUITE_STALL_TIMEOUT
 
 SEEDS_UNREAD = "seeds_unread"
 """The finish reason of a crawl that is through but for lists of seeds that it could not read.

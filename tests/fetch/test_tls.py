@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 from scrapy.settings import BaseSettings, Settings, default_settings
 
-from scrapy_spider_suite.fetch.tls import CONTEXT_FACTORY, has_own_context_factory, make_ssl_context
+from scrapy_spider_suite.fetch.connections import (
+    CONTEXT_FACTORY,
+    has_own_context_factory,
+    make_ssl_context,
+)
 
 
 def test_defaults() -> None:
