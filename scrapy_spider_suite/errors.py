@@ -5,8 +5,6 @@ Each message is one line that a person can act on; it is shown without a traceba
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 
 class SuiteError(Exception):
     """Base of every error of the suite."""
@@ -56,15 +54,7 @@ class JobDamagedError(JobError):
 
 
 class JobSettingsError(JobError):
-    """A resumed job was given another value for a fixed setting.
-
-    Attributes:
-        names: the settings, with their ``SUITE_`` prefix.
-    """
-
-    def __init__(self, message: str, names: Collection[str] = ()) -> None:
-        super().__init__(message)
-        self.names = tuple(names)
+    """A resumed job was given another value for a fixed setting."""
 
 
 class StoreWriteError(JobError):
@@ -80,12 +70,9 @@ class CodecError(SuiteError):
 
 
 class UnstorableError(CodecError):
-    """A request cannot be stored.
+    """A request cannot be stored for *reason*.
 
-    Attributes:
-        key: ``callback``, ``errback``, ``meta['x']``, ``cb_kwargs['y']``, ``class``, or an
-            attribute.
-        reason: why, in a few words.
+    *key*: ``callback``, ``errback``, ``meta['x']``, ``cb_kwargs['y']``, ``class``, an attribute.
     """
 
     def __init__(self, key: str, reason: object) -> None:

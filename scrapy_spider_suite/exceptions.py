@@ -101,11 +101,6 @@ class HostWaitsTooLong(Exception):
     Its item would wait with it, and the crawl for the item.
     """
 
-    def __init__(self, host: str, seconds: float, why: str) -> None:
-        super().__init__(
-            f"{host} has to wait {seconds:.0f} s ({why or 'its delay'}), longer than SUITE_MAX_WAIT"
-        )
-
 
 class RedirectRefused(IgnoreRequest):
     """A redirect that is not followed."""

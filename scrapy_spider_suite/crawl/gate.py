@@ -171,7 +171,10 @@ class WireQueue:
             if not pause:
                 return
             if longest < pause < FOREVER:
-                raise HostWaitsTooLong(host.key, pause, host.why)
+                raise HostWaitsTooLong(
+                    f"{host.key} has to wait {pause:.0f} s ({host.why or 'its delay'}), longer "
+                    "than SUITE_MAX_WAIT"
+                )
             # Only the address is in the way: nobody new may slip in before us there.
             alone = host.wire < host.concurrency and host.next_fetch <= now and not leave
             address.waiting += alone

@@ -283,8 +283,7 @@ def _compare(old: JobFile, settings: SuiteSettings, folder: Path) -> None:
         listed = ", ".join(f"{c.name} was {_cut(c.old)} and is {_cut(c.new)}" for c in fixed)
         raise JobSettingsError(
             f"a job cannot change this once it has begun: {listed}; set it back, or use another "
-            "JOBDIR",
-            [change.name for change in fixed],
+            "JOBDIR"
         )
     for change in changes:
         if not _renames(change, settings):
