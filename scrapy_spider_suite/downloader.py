@@ -76,7 +76,6 @@ class PoliteDownloader(Downloader):
 
     @property
     def parts(self) -> CrawlParts:
-        """The parts of this crawl."""
         if self._parts is None:
             self._parts = parts = open_crawl(self.crawler)
             if parts.crawl.engine is None:
@@ -263,7 +262,6 @@ class PoliteDownloader(Downloader):
         return sharing is not None and sharing.pause(host, address) > 0
 
     def wake(self, *keys: str) -> None:
-        """Let requests for *keys* (none: all) look again."""
         self.parts.wire.wake(*keys)
 
     async def _transfer(

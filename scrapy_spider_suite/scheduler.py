@@ -406,7 +406,6 @@ class FrontierScheduler(BaseScheduler):
                 self._parts.deferred_links.poll(starving=False)
 
     def hold(self, response: Response | Failure | None, durable: asyncio.Future[Any]) -> bool:
-        """See the function `hold`."""
         return self._faults.hold(response, durable, self.flush_soon)
 
     def flush(self) -> None:
@@ -414,7 +413,6 @@ class FrontierScheduler(BaseScheduler):
         self._maintenance.flush()
 
     def pause_until_writable(self, why: str) -> None:
-        """Pause until the disk can be written again."""
         self._disk.hold(why)
 
     # The end
@@ -449,12 +447,10 @@ class FrontierScheduler(BaseScheduler):
 
     @property
     def pauses(self) -> list[str]:
-        """The suite's reasons for the pause."""
         return sorted(self._pauses)
 
     @property
     def under_way(self) -> Collection[Request]:
-        """The requests in the downloader."""
         active: Collection[Request] = self._engine.downloader.active
         return active
 
@@ -465,7 +461,6 @@ class FrontierScheduler(BaseScheduler):
         return downloader if isinstance(downloader, PoliteDownloader) else None
 
     def stop(self, reason: str) -> None:
-        """Ask the engine to end the crawl with *reason*."""
         if not self.closing:
             _schedule_coro(self._engine.close_spider_async(reason=reason))
 
@@ -473,18 +468,6 @@ class FrontierScheduler(BaseScheduler):
 def hold(
     crawler: Crawler, response: Response | Failure | None, durable: asyncio.Future[Any]
 ) -> bool:
-    """Let the page of *response* be done only when *durable* is.
-
-    For components that write items later. If *durable* fails or is cancelled, or the crawl ends
-    before, the page is fetched again::
-
-        def item_scraped(self, item, response):  # a handler of signals.item_scraped
-            block = self.append(item)  # block.written: an asyncio.Future
-            hold(self.crawler, response, block.written)
-
-    Call it in a handler of ``item_scraped`` or ``response_received``. Returns whether the page
-    waits: not for items of ``start()``, nor with another scheduler.
-    """
     slot = None if crawler.engine is None else crawler.engine._slot
     scheduler = None if slot is None else slot.scheduler
     # Not isinstance(): to Scrapy's metaclass every scheduler is an instance of any other's class.

@@ -55,7 +55,6 @@ class HostCookiesMiddleware(CookiesMiddleware):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Raises `NotConfigured` if ``COOKIES_ENABLED`` is off."""
         if not crawler.settings.getbool("COOKIES_ENABLED"):
             raise NotConfigured
         middleware = cls(crawler.settings.getbool("COOKIES_DEBUG"), stats=crawler.stats)
@@ -91,7 +90,6 @@ class HostCookiesMiddleware(CookiesMiddleware):
         return response
 
     def row(self, key: JarKey) -> bytes | None:
-        """Return the packed cookies of one domain, or None if it has none."""
         return self._rows.get(key)
 
     def restore(self, key: JarKey, cookies: Iterable[Cookie]) -> None:
@@ -146,7 +144,6 @@ class HostCookiesMiddleware(CookiesMiddleware):
             self._count("domains_forgotten", 1)
 
     def _fitting(self, cookies: list[Cookie]) -> list[Cookie]:
-        """Return the newest cookies that fit, in their order, without ones that are too big."""
         left = self.max_bytes - 3  # the longest header that an array of so few can have
         fitting: list[Cookie] = []
         for cookie in reversed(cookies):

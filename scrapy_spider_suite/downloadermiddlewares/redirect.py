@@ -57,7 +57,6 @@ class LinkRedirectMiddleware:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Raises `NotConfigured` if ``REDIRECT_ENABLED`` is off."""
         if not crawler.settings.getbool("REDIRECT_ENABLED"):
             raise NotConfigured("REDIRECT_ENABLED is off")
         return cls(crawler)

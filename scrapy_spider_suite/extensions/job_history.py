@@ -65,7 +65,6 @@ class JobHistoryWriter:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Raises `NotConfigured` without a job."""
         if not uses_job(crawler):
             raise NotConfigured  # without a message, which Scrapy would make a warning
         return cls(crawler)

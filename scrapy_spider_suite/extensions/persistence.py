@@ -63,7 +63,6 @@ class SavedCookies:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Raises `NotConfigured`: no cookies, or no job directory."""
         if not crawler.settings.getbool("COOKIES_ENABLED") or not uses_job(crawler):
             raise NotConfigured
         return cls(crawler)
@@ -99,7 +98,6 @@ class _JarRows:
         self._warned = False
 
     def read(self, now: float) -> dict[Any, list[Cookie]]:
-        """Return the unexpired cookies of each key."""
         found: dict[Any, list[Cookie]] = {}
         for row, packed in self._kv.items(self._prefix):
             try:
@@ -213,7 +211,6 @@ class DurableFeeds:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Raises `NotConfigured` without a job."""
         if not uses_job(crawler):
             raise NotConfigured
         return cls(crawler)
@@ -298,7 +295,6 @@ class SpiderState:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Raises `NotConfigured` if the crawl has no job directory."""
         if not uses_job(crawler):
             raise NotConfigured
         return cls(crawler)

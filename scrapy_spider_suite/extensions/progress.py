@@ -91,7 +91,6 @@ class _Pace:
             self._samples.popleft()
 
     def rates(self) -> tuple[float, float]:
-        """Return pages and bytes a second."""
         (then, pages, received, _), (now, more, still_more, _) = self._samples[0], self._samples[-1]
         seconds = max(1e-9, now - then)
         return (more - pages) / seconds, (still_more - received) / seconds
@@ -122,7 +121,6 @@ class ProgressLine:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> ProgressLine:
-        """Raises `NotConfigured`: no broad profile, or LOGSTATS_INTERVAL is 0."""
         settings = crawler.settings
         if suite_settings(crawler).profile != "broad":
             raise NotConfigured("only the broad profile shows its progress")

@@ -216,7 +216,6 @@ class ConnectionPool:
             connection.close()
 
     def statistics(self) -> dict[str, int]:
-        """Return `counts`, the number of idle connections and the limit."""
         return {"idle": len(self._by_age), "limit": self.limit, **self.counts}
 
     def _evict(self) -> None:
@@ -361,7 +360,6 @@ _pools: WeakKeyDictionary[Crawler, ConnectionPool] = WeakKeyDictionary()
 
 
 def crawler_pool(crawler: Crawler) -> ConnectionPool:
-    """Return the pool of *crawler* for both schemes."""
     if crawler not in _pools:
         files = raise_file_limit()
         _pools[crawler] = ConnectionPool(idle_limit(files), capacity=files - files // 4)
@@ -369,7 +367,6 @@ def crawler_pool(crawler: Crawler) -> ConnectionPool:
 
 
 def idle_limit(files: int) -> int:
-    """Return the limit of idle connections for *files* open files."""
     return max(1, files // 4)
 
 
@@ -454,7 +451,6 @@ def peer_certificate(ssl_object: ssl.SSLObject) -> Any:
 
 
 def log_connection(ssl_object: ssl.SSLObject) -> None:
-    """Log protocol and cipher, for ``DOWNLOADER_CLIENT_TLS_VERBOSE_LOGGING``."""
     cipher = ssl_object.cipher()
     logger.debug(
         "SSL connection to %s using protocol %s, cipher %s",

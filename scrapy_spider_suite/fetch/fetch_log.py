@@ -74,7 +74,6 @@ class FetchLine(NamedTuple):
 
 
 def format_line(fetch: FetchLine) -> bytes:
-    """Return the line of *fetch*, with its line break."""
     when, status, size, ms, url, via, depth, type_, digest, address, reason, remarks = fetch
     url, via = _escape(url), _escape(via)
     if len(url) > URL_MAX or len(via) > URL_MAX:
@@ -248,7 +247,6 @@ def compress_file(path: Path, stop: Callable[[], bool] = lambda: False) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove half files of a killed `compress_file`."""
     for new in folder.glob(f"fetch-*{ZST}{NEW}"):
         new.unlink(missing_ok=True)
     for path in folder.glob(f"fetch-*.log{ZST}"):

@@ -335,7 +335,6 @@ class Http1Handler:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Http1Handler:
-        """Raises `NotConfigured` (a TLS context factory is set), `SettingsError`."""
         return cls(crawler)
 
     def _changed(self, new: SuiteSettings) -> None:

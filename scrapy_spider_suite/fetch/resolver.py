@@ -263,7 +263,6 @@ class Resolver:
         return _resolution(*known)
 
     def trust(self, host: str) -> bool:
-        """See `AddressPolicy.trust`."""
         name = _canonical(host)
         new = self.policy.trust(name)
         if new:

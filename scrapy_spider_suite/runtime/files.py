@@ -166,7 +166,6 @@ def _sweep(folder: Path, prefix: str) -> None:
 
 
 def _free_lock(path: Path) -> IO[bytes] | None:
-    """Take the lock of a folder; None if it is held, or belongs to another user."""
     try:
         lock = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
     except OSError:

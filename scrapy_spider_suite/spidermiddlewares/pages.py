@@ -60,7 +60,6 @@ class PageParentMiddleware:
     async def process_spider_output_async(
         self, response: Response, result: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
-        """Note the parent page of each request and each `PageItem`."""
         async for output in result:
             self._note(response, output)
             yield output
@@ -206,7 +205,6 @@ class PageFilterMiddleware:
     async def process_spider_output_async(
         self, response: Response, result: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
-        """Drop the items of pages that are not stored."""
         drops = self._drops(response)
         async for output in result:
             if not drops or self._passes(output):
@@ -236,7 +234,6 @@ class FollowMiddleware:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> FollowMiddleware:
-        """Raises `NotConfigured` where links are never followed."""
         if not follows_links(crawler) and suite_settings(crawler).profile != "broad":
             raise NotConfigured("neither a BroadSpider nor SUITE_FOLLOW")
         return cls(crawler)
@@ -277,7 +274,6 @@ class LinkCountMiddleware:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> LinkCountMiddleware:
-        """Raises `NotConfigured`: no links are counted, or only those of page items."""
         settings = suite_settings(crawler)
         if not settings.link_stats or settings.page_items:
             raise NotConfigured
@@ -303,7 +299,6 @@ class PageItemMiddleware:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> PageItemMiddleware:
-        """Raises `NotConfigured` without SUITE_PAGE_ITEMS, or where links are not followed."""
         settings = suite_settings(crawler)
         wanted = settings.page_items and follows_links(crawler)
         if not wanted or settings.profile != "broad":
@@ -318,7 +313,6 @@ class PageItemMiddleware:
     async def process_spider_output_async(
         self, response: Response, result: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
-        """Yield the page, then the output of its callback."""
         for item in self._page(response):
             yield item
         async for output in result:
