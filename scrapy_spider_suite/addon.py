@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
-from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy import Spider
+from scrapy.crawler import Crawler
+from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy.utils.misc import load_object
 from scrapy.utils.reactor import is_asyncio_reactor_installed, is_reactor_installed
 
@@ -32,11 +33,6 @@ from scrapy_spider_suite.runtime.refusal import (
 )
 from scrapy_spider_suite.settings.scrapy_redis import PushedSeedsKey, redis_server
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_enabled
-
-if TYPE_CHECKING:
-    from scrapy import Spider
-    from scrapy.crawler import Crawler
-    from scrapy.settings import BaseSettings
 
 logger = logging.getLogger(__name__)
 

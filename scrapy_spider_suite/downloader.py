@@ -12,16 +12,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Coroutine, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from scrapy import Request, Spider, signals
 from scrapy.core.downloader import Downloader, Slot
+from scrapy.crawler import Crawler
 from scrapy.exceptions import CannotResolveHostError
 from scrapy.http import Response
 from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.httpobj import urlparse_cached
-from twisted.internet.defer import inlineCallbacks
+from twisted.internet.defer import Deferred, inlineCallbacks
 
 from scrapy_spider_suite.crawl.assembly import CrawlParts, open_crawl
 from scrapy_spider_suite.crawl.context import STARTING, Crawl
@@ -46,12 +48,6 @@ from scrapy_spider_suite.frontier.outcomes import event_of_status
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, departure
 from scrapy_spider_suite.operate.supervision import CommandExit
 from scrapy_spider_suite.settings.suite import suite_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator
-
-    from scrapy.crawler import Crawler
-    from twisted.internet.defer import Deferred
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,10 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.utils.job import job_dir
 from scrapy.utils.python import global_object_name
@@ -25,10 +27,6 @@ from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.seen.sieve_set import Checkpoint, SieveSet
 from scrapy_spider_suite.seen.trie_store import TrieStore
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
-
-if TYPE_CHECKING:
-    from scrapy import Request, Spider
-    from scrapy.crawler import Crawler
 
 logger = logging.getLogger(__name__)
 

@@ -6,18 +6,14 @@ All have add-on priority, so a project's, spider's or command line's setting win
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from scrapy.settings import SETTINGS_PRIORITIES, default_settings
+from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, default_settings
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from scrapy_spider_suite.fetch.connections import CONTEXT_FACTORY, has_own_context_factory
-
-if TYPE_CHECKING:
-    from scrapy.settings import BaseSettings
-
-    from scrapy_spider_suite.settings.declarations import Profile
+from scrapy_spider_suite.settings.declarations import Profile
 
 _OURS = "scrapy_spider_suite"
 _SCRAPYS = "scrapy.downloadermiddlewares"

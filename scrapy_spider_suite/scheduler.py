@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler
+from scrapy.crawler import Crawler
+from scrapy.dupefilters import BaseDupeFilter
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.http import Response
 from scrapy.utils.defer import _schedule_coro, deferred_from_coro, maybe_deferred_to_future
@@ -49,9 +51,6 @@ from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 from scrapy_spider_suite.urls.url_lists import check_sources
 
 if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-    from scrapy.dupefilters import BaseDupeFilter
-
     from scrapy_spider_suite.cluster.agent import Agent, Partners
     from scrapy_spider_suite.cluster.ledger.ledger_client import SharedLimits
 

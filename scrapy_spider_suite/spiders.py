@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from scrapy import Spider
+from scrapy.crawler import Crawler
 from scrapy.http import Response
 
 from scrapy_spider_suite.crawl.preparation import find_contact
@@ -15,10 +16,6 @@ from scrapy_spider_suite.settings.project import uses_suite_scheduler
 from scrapy_spider_suite.store.job_directory import job_begun
 from scrapy_spider_suite.urls.url_lists import check_sources
 
-if TYPE_CHECKING:
-    from typing import Self
-
-    from scrapy.crawler import Crawler
 
 class BroadSpider(Spider):
     """Crawls many hosts; links are extracted, deduplicated and queued in bulk.

@@ -11,23 +11,19 @@ import time
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from http.cookiejar import Cookie
-from typing import TYPE_CHECKING
+from typing import Self
 
 from scrapy import Request, Spider
+from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 from scrapy.http.cookies import CookieJar
+from scrapy.statscollectors import StatsCollector
 from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies, without_host
 from scrapy_spider_suite.urls.hosts import is_public_suffix, registered_domain
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from scrapy.crawler import Crawler
-    from scrapy.statscollectors import StatsCollector
 
 COOKIES_PER_DOMAIN = 50
 

@@ -8,12 +8,14 @@ obeys the body of a 404). Rules expire, and at most 500 KiB of a robots.txt are 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import Self
 
 from scrapy import signals
+from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Request
 from scrapy.robotstxt import ProtegoRobotParser, RobotParser
+from scrapy.statscollectors import StatsCollector
 from scrapy.utils.datatypes import LocalCache
 from scrapy.utils.misc import load_object
 
@@ -21,12 +23,6 @@ from scrapy_spider_suite.crawl.robots import DOWNLOAD_PRIORITY, RobotsService
 from scrapy_spider_suite.exceptions import RobotsForbidden, RobotsUnavailable
 from scrapy_spider_suite.frontier.robots_rules import RobotsRules, RobotsVerdict, judge_robots
 from scrapy_spider_suite.settings.suite import suite_settings
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from scrapy.crawler import Crawler
-    from scrapy.statscollectors import StatsCollector
 
 logger = logging.getLogger(__name__)
 

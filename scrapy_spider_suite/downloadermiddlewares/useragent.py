@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import Self
+
+from scrapy.crawler import Crawler
+from scrapy.http import Request
 
 from scrapy_spider_suite.crawl.crawl_policy import PolicyFile, get_policy_file
 from scrapy_spider_suite.crawl.preparation import find_mailbox
 from scrapy_spider_suite.runtime.text import field_text
 from scrapy_spider_suite.settings.suite import suite_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Self
-
-    from scrapy.crawler import Crawler
-    from scrapy.http import Request
 
 logger = logging.getLogger(__name__)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scrapy import signals
+from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
+from scrapy.http import Response
 from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_spider_suite.crawl.context import get_crawl
@@ -27,15 +29,8 @@ from scrapy_spider_suite.settings.project import is_crawl, uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.store.counters import OTHER, FetchTotals
+from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.urls.page_digests import sha1_of, warc_digest
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from scrapy.crawler import Crawler
-    from scrapy.http import Response
-
-    from scrapy_spider_suite.store.interface import Store
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Self
 
 from scrapy import signals
+from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 
 from scrapy_spider_suite.crawl.context import get_crawl
@@ -29,11 +30,6 @@ from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.store.job_directory import JobHistory, digest_of
 from scrapy_spider_suite.urls.filters import Stage
 from scrapy_spider_suite.urls.url_lists import Source, SourceKind
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from scrapy.crawler import Crawler
 
 logger = logging.getLogger(__name__)
 

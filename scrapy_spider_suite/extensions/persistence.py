@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
+from http.cookiejar import Cookie
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from scrapy import Spider, signals
+from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.exceptions import NotConfigured
 from scrapy.extensions.feedexport import (
@@ -22,24 +24,16 @@ from scrapy.extensions.feedexport import (
 )
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
+from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware, JarKey
 from scrapy_spider_suite.errors import CodecError
 from scrapy_spider_suite.runtime.tasks import PeriodicTask
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.signals import item_not_exported
+from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.job_directory import job_kv, job_of
 from scrapy_spider_suite.store.request_codec import RequestCodec, pack_cookies, unpack_cookies
 from scrapy_spider_suite.store.value_codec import ValueCodec
-
-if TYPE_CHECKING:
-    from http.cookiejar import Cookie
-    from typing import Self
-
-    from scrapy.crawler import Crawler
-
-    from scrapy_spider_suite.downloadermiddlewares.cookies import JarKey
-    from scrapy_spider_suite.store.interface import KV
 
 logger = logging.getLogger(__name__)
 

@@ -17,22 +17,19 @@ import socket
 import ssl
 import sys
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
+from scrapy.crawler import Crawler
 from scrapy.exceptions import (
     CannotResolveHostError,
     DownloadConnectionRefusedError,
     DownloadFailedError,
     DownloadTimeoutError,
 )
-from scrapy.settings import default_settings
+from scrapy.settings import BaseSettings, default_settings
 
 from scrapy_spider_suite.errors import OutOfFilesError
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-    from scrapy.settings import BaseSettings
 
 logger = logging.getLogger(__name__)
 

@@ -12,12 +12,13 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 from pycares import errno
 from scrapy import signals
+from scrapy.crawler import Crawler
 
 from scrapy_spider_suite.errors import (
     NoSuchHostError,
@@ -35,9 +36,6 @@ from scrapy_spider_suite.fetch.address_rules import (
 from scrapy_spider_suite.fetch.dns_client import DnsClient, OutageWarning
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.settings.values import Endpoint
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
 
 _RESOLVERS: WeakKeyDictionary[Crawler, Resolver] = WeakKeyDictionary()
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
 from scrapy import Request, signals
+from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 from scrapy.http import HtmlResponse, Response
 from twisted.python.failure import Failure
@@ -34,9 +35,6 @@ from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.signals import item_not_exported
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.urls.filters import Stage
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
 
 logger = logging.getLogger(__name__)
 
