@@ -11,7 +11,6 @@ from pathlib import Path
 from scrapy import signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
-from scrapy.http import Response
 from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_spider_suite.crawl.context import get_crawl
@@ -144,6 +143,12 @@ def _fetch(fetched: FinishedFetch, kind: str, *, with_digest: bool) -> FetchLine
     request, lease, response = fetched.request, fetched.lease, fetched.response
     if isinstance(fetched.error, UnwantedMediaType):
         response = fetched.error.response  # its head tells more than nothing
+    if isinstance(fetched.error, asyncio.CancelledError):
+        reason = Event.INTERRUPTED
+    elif fetched.error is not None:
+        reason = event_of_error(fetched.error)
+    else:
+        reason = event_of_status(0 if response is None else response.status)
     flags: Collection[str] = ()
     status, body, type_, digest = None, b"", "", ""
     address = request.meta.get(ADDRESS) or ""
@@ -166,18 +171,10 @@ def _fetch(fetched: FinishedFetch, kind: str, *, with_digest: bool) -> FetchLine
         type=type_,
         digest=digest,
         address=str(address),
-        reason=_reason(fetched.response, fetched.error),
+        reason=reason,
         remarks=(
             *(() if kind == PAGE else (kind,)),
             *(() if request.method == "GET" else (request.method,)),
             *(flag for flag in _REMARKED_FLAGS if flag in flags),
         ),
     )
-
-
-def _reason(response: Response | None, error: BaseException | None) -> str:
-    if isinstance(error, asyncio.CancelledError):
-        return Event.INTERRUPTED
-    if error is not None:
-        return event_of_error(error)
-    return event_of_status(0 if response is None else response.status)

@@ -72,11 +72,16 @@ class JobHistoryWriter:
         self._history = JobHistory(crawl.job.folder)
         last, self._filters = self._history.last()
         suite, scrapy = crawl.settings.as_stored(), self._scrapy(crawl.settings)
-        rows = [self._begun(crawl.settings, digest_of(suite))]
+        spider, digest = self._crawler.spider, digest_of(suite)
+        rows = [self._row(
+            "begun", agent=crawl.settings.agent_name or socket.gethostname(),
+            crawl=crawl.settings.crawl_name or ("" if spider is None else spider.name),
+            machine=platform.platform(), python=platform.python_version(),
+            versions={name: found for name in _PACKAGES if (found := _version(name))},
+            settings=digest,
+        )]  # fmt: skip
         if (last.get("suite"), last.get("scrapy")) != (suite, scrapy):
-            rows.append(
-                self._row("settings", digest=digest_of(suite), suite=suite, scrapy=scrapy)
-            )
+            rows.append(self._row("settings", digest=digest, suite=suite, scrapy=scrapy))
         self._write(*rows, *self._changed_filters())
         self._hashing = asyncio.ensure_future(self._write_seeds(crawl.settings))
         self._ticker.start()
@@ -100,16 +105,6 @@ class JobHistoryWriter:
 
     def _write_filters(self) -> None:
         self._write(*self._changed_filters())
-
-    def _begun(self, settings: SuiteSettings, digest: str) -> dict[str, Any]:
-        spider = self._crawler.spider
-        return self._row(
-            "begun", agent=settings.agent_name or socket.gethostname(),
-            crawl=settings.crawl_name or ("" if spider is None else spider.name),
-            machine=platform.platform(), python=platform.python_version(),
-            versions={name: found for name in _PACKAGES if (found := _version(name))},
-            settings=digest,
-        )  # fmt: skip
 
     def _changed_filters(self) -> list[dict[str, Any]]:
         filters = get_filters(self._crawler)

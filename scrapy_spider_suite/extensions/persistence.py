@@ -304,15 +304,14 @@ class SpiderState:
                 "no use.",
                 pickle,
             )
-        state: dict[Any, Any] = {}
+        vars(spider)["state"] = {}
         self._kv = job_kv(self._crawler, "spiderstate")
         if self._kv is not None:
             modules = self._crawler.settings.getlist("SPIDER_MODULES")
             self._values = RequestCodec.from_spider(spider, modules, settings.storable).values
-            state = self._load(self._kv)
+            vars(spider)["state"] = self._load(self._kv)
             self._ticker = PeriodicTask(STATE_PERIOD, partial(self.save, spider))
             self._ticker.start()
-        vars(spider)["state"] = state
 
     def spider_closed(self, spider: Spider) -> None:
         if self._ticker is not None:
