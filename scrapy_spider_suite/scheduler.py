@@ -73,8 +73,19 @@ class Duplicates:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._dupefilter = _own_dupefilter(crawler)
         self._log = crawler.settings.getbool("DUPEFILTER_DEBUG")
+        self._dupefilter: BaseDupeFilter | None = None
+        # For Scrapy's and the suite's the frontier does the work. The suite's remember a request
+        # at once, the frontier in the commit of its page: a kill would lose requests to them.
+        chosen = load_object(crawler.settings["DUPEFILTER_CLASS"])
+        if global_object_name(chosen) in _SUITE_DUPEFILTERS:
+            logger.warning(
+                "DUPEFILTER_CLASS = %r is not used: the suite's scheduler knows itself what was "
+                "seen; it is for other schedulers",
+                global_object_name(chosen),
+            )
+        elif chosen is not load_object(_SCRAPY_DUPEFILTER):
+            self._dupefilter = build_from_crawler(chosen, crawler)
 
     def open(self) -> Any:
         """Open the project's dupefilter; return its Deferred, if any."""
@@ -106,23 +117,6 @@ class Duplicates:
             logger.debug("Filtered duplicate request: %s", request)
         self._crawler.stats.inc_value("dupefilter/filtered")
         return True
-
-
-def _own_dupefilter(crawler: Crawler) -> BaseDupeFilter | None:
-    # None for Scrapy's and the suite's: the frontier does their work. The suite's remember a
-    # request at once, the frontier in the commit of its page: a kill would lose requests to them.
-    chosen = load_object(crawler.settings["DUPEFILTER_CLASS"])
-    if chosen is load_object(_SCRAPY_DUPEFILTER):
-        return None
-    if global_object_name(chosen) in _SUITE_DUPEFILTERS:
-        logger.warning(
-            "DUPEFILTER_CLASS = %r is not used: the suite's scheduler knows itself what was seen; "
-            "it is for other schedulers",
-            global_object_name(chosen),
-        )
-        return None
-    dupefilter: BaseDupeFilter = build_from_crawler(chosen, crawler)
-    return dupefilter
 
 
 class FrontierScheduler(BaseScheduler):
