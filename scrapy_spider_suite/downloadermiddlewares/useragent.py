@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Self
 
 from scrapy.crawler import Crawler
@@ -28,9 +27,8 @@ class HostUserAgentMiddleware:
     host without such a rule. With SUITE_FROM_HEADER, requests without a From get one.
     """
 
-    def __init__(self, policy_file: Callable[[], PolicyFile], mailbox: str = "") -> None:
-        """*policy_file* is called at the first request: by then a bad file has been refused."""
-        self._find = policy_file
+    def __init__(self, crawler: Crawler, mailbox: str = "") -> None:
+        self._crawler = crawler
         self._mailbox = mailbox.encode()
 
     @classmethod
@@ -48,11 +46,11 @@ class HostUserAgentMiddleware:
                     "SUITE_OPERATOR = %r or USER_AGENT = %r",
                     settings.operator, settings.project.user_agent,
                 )  # fmt: skip
-        return cls(partial(get_policy_file, crawler), mailbox)
+        return cls(crawler, mailbox)
 
     @cached_property
     def _policy_file(self) -> PolicyFile:
-        return self._find()
+        return get_policy_file(self._crawler)  # a bad file has been refused by now
 
     def process_request(self, request: Request) -> None:
         """Set or take back the User-Agent; set the From."""

@@ -97,7 +97,8 @@ def test_defaults() -> None:
     """Without settings the system's names and public addresses are used."""
     resolver = resolver_from(SuiteSettings.from_settings(get_crawler(Spider).settings))
     assert resolver.servers == ()
-    assert repr(resolver.policy) == "<AddressPolicy: public>"
+    assert resolver.policy.why_refused("1.1.1.1", "a.example") is None
+    assert resolver.policy.why_refused("10.0.0.1", "a.example") is not None
 
 
 def test_two_crawlers_in_one_process() -> None:

@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 from scrapy import Request, Spider
-from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.crawl.crawl_policy import PolicyFile
 from scrapy_spider_suite.downloadermiddlewares.useragent import HostUserAgentMiddleware
-from scrapy_spider_suite.settings.suite import SuiteSettings
 
 
 @pytest.fixture
@@ -19,8 +16,8 @@ def middleware(tmp_path: Path) -> HostUserAgentMiddleware:
     """One with rules for two hosts."""
     path = tmp_path / "rules"
     path.write_text("a.t user_agent='a bot/1.0 (+http://x.t/)'\n.b.t user_agent=b\n")
-    settings = SuiteSettings.from_settings(Settings({"SUITE_OVERRIDES": str(path)}))
-    return HostUserAgentMiddleware(lambda: PolicyFile(settings))
+    crawler = get_crawler(Spider, {"SUITE_OVERRIDES": str(path)})
+    return HostUserAgentMiddleware.from_crawler(crawler)
 
 
 def sent(middleware: HostUserAgentMiddleware, request: Request) -> bytes | None:
