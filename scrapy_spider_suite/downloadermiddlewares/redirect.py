@@ -107,26 +107,22 @@ class LinkRedirectMiddleware:
         logger.debug(
             "Redirected to %(target)s from %(request)s", {"target": target, "request": request}
         )
-        return _link(request, target, hops=hops, to_itself=to_itself)
-
-
-def _link(request: Request, target: str, *, hops: int, to_itself: bool) -> Request:
-    dropped = _OF_THIS_FETCH | (_OF_SCHEME_PROXY if "_scheme_proxy" in request.meta else set())
-    meta: dict[str, Any] = {k: v for k, v in request.meta.items() if k not in dropped}
-    referer = request.headers.get(b"Referer")
-    if referer and referer.startswith(b"https:") and not target.startswith("https:"):
-        referer = None  # never tell plain HTTP about a secure page
-    meta["suite_hops"] = hops
-    if to_itself:
-        meta["suite_self_redirect"] = True
-    return Request(
-        target,
-        callback=request.callback,
-        errback=request.errback,
-        headers={b"Referer": referer} if referer else {},
-        meta=meta,
-        cb_kwargs=request.cb_kwargs,
-        priority=request.priority,
-        flags=request.flags,
-        dont_filter=to_itself,
-    )
+        dropped = _OF_THIS_FETCH | (_OF_SCHEME_PROXY if "_scheme_proxy" in request.meta else set())
+        meta: dict[str, Any] = {k: v for k, v in request.meta.items() if k not in dropped}
+        referer = request.headers.get(b"Referer")
+        if referer and referer.startswith(b"https:") and not target.startswith("https:"):
+            referer = None  # never tell plain HTTP about a secure page
+        meta["suite_hops"] = hops
+        if to_itself:
+            meta["suite_self_redirect"] = True
+        return Request(
+            target,
+            callback=request.callback,
+            errback=request.errback,
+            headers={b"Referer": referer} if referer else {},
+            meta=meta,
+            cb_kwargs=request.cb_kwargs,
+            priority=request.priority,
+            flags=request.flags,
+            dont_filter=to_itself,
+        )

@@ -170,12 +170,9 @@ def _answer(result: _Result | None, code: int | None) -> DnsAnswer:
 
 MAX_AGE = 60.0
 """Seconds after which the next question opens a new channel, which reads ``resolv.conf`` again."""
-
 MIN_AGE = 1.0  # seconds that a channel is used at least, even after `DnsClient.skip_cache`
-
 MAX_ASKED = 4096
 """Questions after which the next one opens a new channel; c-ares keeps some 650 bytes of each."""
-
 ALONE = 32  # most questions at a time that are asked on a channel of their own
 
 

@@ -81,13 +81,9 @@ class ResolverLimits:
 
     ttl_min: float = TTL_MIN  # seconds that an answer is kept at least
     ttl_max: float = 86_400.0  # seconds that an answer is kept at most
-    negative_ttl: float = 300.0
-    """Seconds that it is remembered that a name does not exist; other failures at most so long."""
-
+    negative_ttl: float = 300.0  # seconds for a name that does not exist; most for failures
     cache_size: int = 100_000  # names in the cache, found or not
-    timeout: float = TIMEOUT
-    """Seconds within which a name is resolved or given up, after its wait for a turn."""
-
+    timeout: float = TIMEOUT  # seconds until a name is given up, after its wait for a turn
     concurrency: int = 256  # names that are asked for at a time; more wait for their turn
 
     def lifetime(self, ttl: float) -> float:
@@ -102,9 +98,9 @@ TRANSIENT = 30.0
 """Most seconds that a failure or silence of name servers is remembered (RFC 2308 §7: 300)."""
 
 UNREACHABLE = 1.0
-"""Most seconds that it is remembered that no name server can be reached.
+"""Most seconds that a failure to reach any name server is remembered: to ask again costs nothing.
 
-The network is down, or this process is out of files: to ask again costs nothing.
+The network is down, or this process is out of files.
 """
 
 _NO_SUCH_HOST = {
