@@ -32,7 +32,6 @@ _COLUMNS = 80
 _MINUTE = 60.0
 _SAMPLING = 1.0  # seconds between two samples of the queue
 _LOGSTATS = "scrapy.extensions.logstats"
-_READY = WaitReason.READY
 
 
 class _StatusLine:
@@ -177,7 +176,7 @@ class ProgressLine:
     def parts(self) -> list[str]:
         """The parts on a terminal, the most important first."""
         frontier, (pages, received) = self._crawl.frontier, self._pace.rates()
-        counts = sorted(frontier.waits.counts, key=lambda each: each.reason is not _READY)
+        counts = sorted(frontier.waits.counts, key=lambda each: each.reason is not WaitReason.READY)
         return [
             f"{counted(frontier.counters.done, 'page')} ({pages:,.1f}/s, {_size(received)}/s)",
             f"{frontier.pending:,} to go ({self._pace.time_left()})",

@@ -190,17 +190,6 @@ ReadError = zstd.ZstdError, EOFError, OSError
 """Raised by reading a damaged file."""
 
 
-def closed_name(folder: Path, first: float, last: float) -> Path:
-    """Return a path for the lines from *first* to *last* (seconds since the epoch)."""
-    name = f"fetch-{_name_time(first)}-{_name_time(last)}"
-    number = 1
-    path = folder / f"{name}.log"
-    while path.exists() or path.with_name(path.name + ZST).exists():
-        number += 1
-        path = folder / f"{name}-{number}.log"
-    return path
-
-
 def times_in_name(path: Path) -> tuple[float, float] | None:
     """Return the times in the name of *path*, or None."""
     match = _NAME.fullmatch(path.name)
@@ -403,7 +392,12 @@ class FetchLog:
     def _rotate(self) -> None:
         if self._file is None:
             return
-        os.rename(self.folder / ACTIVE, closed_name(self.folder, self._first, self._last))
+        name = f"fetch-{_name_time(self._first)}-{_name_time(self._last)}"
+        number, path = 1, self.folder / f"{name}.log"
+        while path.exists() or path.with_name(path.name + ZST).exists():
+            number += 1
+            path = self.folder / f"{name}-{number}.log"
+        os.rename(self.folder / ACTIVE, path)
         os.close(self._file)
         self._file = None
         self._first = self._last = 0.0
@@ -552,8 +546,11 @@ class FetchLogReader:
             inode = None if last is None else os.fstat(last.fileno()).st_ino
             for path in closed_files(self.folder):
                 reach = times_in_name(path)
-                if reach is None or reach[1] + 0.001 < since or _inode_of(path) == inode:
+                if reach is None or reach[1] + 0.001 < since:
                     continue
+                with contextlib.suppress(OSError):  # it is compressed by now
+                    if path.stat().st_ino == inode:
+                        continue
                 try:
                     with open_log_file(path) as file:
                         yield from line_blocks(file)
@@ -589,13 +586,6 @@ def _lines_with(block: bytes, needle: bytes) -> Iterator[bytes]:
         if block[begin : begin + 1] != b"#":
             yield block[begin:end]
         at = lower.find(needle, end)
-
-
-def _inode_of(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return None
 
 
 def parsed_lines(lines: Iterator[bytes]) -> Iterator[dict[str, object]]:
