@@ -461,6 +461,18 @@ class FrontierScheduler(BaseScheduler):
 def hold(
     crawler: Crawler, response: Response | Failure | None, durable: asyncio.Future[Any]
 ) -> bool:
+    """Let the page of *response* be done only when *durable* is.
+
+    For components that write items later. If *durable* fails or is cancelled, or the crawl ends
+    before, the page is fetched again::
+
+        def item_scraped(self, item, response):  # a handler of signals.item_scraped
+            block = self.append(item)  # block.written: an asyncio.Future
+            hold(self.crawler, response, block.written)
+
+    Call it in a handler of ``item_scraped`` or ``response_received``. Returns whether the page
+    waits: not for items of ``start()``, nor with another scheduler.
+    """
     slot = None if crawler.engine is None else crawler.engine._slot
     scheduler = None if slot is None else slot.scheduler
     # Not isinstance(): to Scrapy's metaclass every scheduler is an instance of any other's class.
