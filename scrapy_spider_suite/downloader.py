@@ -231,9 +231,7 @@ class PoliteDownloader(Downloader):
         return host, frontier.residents.clocks.state(group, numeric, now)
 
     async def _resolve(self, request: Request) -> str:
-        """Put the address into the request's meta. Raises `CannotResolveHostError`,
-        `PrivateAddressRefused`.
-        """
+        """Set the request's address. Raises `CannotResolveHostError`, `PrivateAddressRefused`."""
         try:
             found = await self._until_cut(self.crawl.resolver.resolve(hostname(request)))
         except ResolveError as error:

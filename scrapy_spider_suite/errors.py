@@ -1,7 +1,4 @@
-"""Every error that the suite raises, as one tree.
-
-Each message is one line that a person can act on; it is shown without a traceback.
-"""
+"""Every error that the suite raises, as one tree. A message is one line that helps its reader."""
 
 from __future__ import annotations
 
@@ -217,14 +214,8 @@ class UnknownUrlError(SuiteError, KeyError):
 
 
 class PrivateAddressError(SuiteError):
-    """A special address (private, loopback, link-local) was about to be connected to.
-
-    ``SUITE_ALLOW_PRIVATE_ADDRESSES`` lists the exceptions.
-    """
+    """A special address that SUITE_ALLOW_PRIVATE_ADDRESSES does not list is not connected to."""
 
 
 class OutOfFilesError(SuiteError):
-    """The process or machine is out of file descriptors.
-
-    Pause, or raise the limit (``ulimit -n``); the host is not to blame.
-    """
+    """The process or machine is out of file descriptors; the host is not to blame."""

@@ -96,10 +96,7 @@ class HostUnreachable(DownloadFailedError):
 
 
 class HostWaitsTooLong(Exception):
-    """A request without a visit, such as an image, would wait longer than SUITE_MAX_WAIT.
-
-    Its item would wait with it, and the crawl for the item.
-    """
+    """A request without a visit, such as an image, would wait longer than SUITE_MAX_WAIT."""
 
 
 class RedirectRefused(IgnoreRequest):

@@ -66,10 +66,7 @@ _START_FLAG, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
 
 
 class Duplicates:
-    """Known requests: by the frontier, or a project's own dupefilter.
-
-    Stats: ``dupefilter/filtered``, as Scrapy's dupefilter.
-    """
+    """Known requests: by the frontier, or a project's own dupefilter."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler

@@ -92,9 +92,7 @@ def format_line(fetch: FetchLine) -> bytes:
 
 
 def parse_line(line: bytes) -> FetchLine:
-    """Return the fetch of *line*, still percent-encoded. Raises `ValueError`: comment, torn,
-    foreign.
-    """
+    """Return the fetch of *line*, percent-encoded. Raises `ValueError`: comment, torn, foreign."""
     fields = line.rstrip(b"\n").decode("ascii").split(" ")
     if len(fields) not in (11, 12):
         raise ValueError(f"a line of the fetch log with {counted(len(fields), 'field')}")

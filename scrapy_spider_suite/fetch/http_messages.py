@@ -168,10 +168,7 @@ class ResponseReader:
         self.head_done = self.done = self.excess = self.touched = False
 
     def feed(self, data: bytes) -> None:
-        """Read the next bytes.
-
-        Raises `MalformedResponseError`: no HTTP/1, or a broken chunk; `ResponseBoundsError`.
-        """
+        """Read the next bytes. Raises `MalformedResponseError`, `ResponseBoundsError`."""
         self.touched = True
         if not self.head_done:
             data = self._read_heads(data)

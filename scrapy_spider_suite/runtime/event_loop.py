@@ -118,9 +118,7 @@ class GcTuning:
             gc.collect(1)
 
     def due(self, now: float) -> bool:
-        """Whether to `collect` now; True once in a period. *now*: seconds of one clock for all
-        crawls.
-        """
+        """Whether to `collect` now, once a period; *now*: seconds of one clock for all crawls."""
         if not self._running or 0 <= now - self._last < _PERIOD:
             return False
         GcTuning._last = now

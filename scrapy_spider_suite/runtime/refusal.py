@@ -47,10 +47,7 @@ DAMAGED = "damaged"
 
 
 class ExitCode(IntEnum):
-    """Exit codes of ``scrapy crawl`` and ``runspider``; of several crawls the highest holds.
-
-    docs/running.md says what each means.
-    """
+    """Exit codes of a crawl, explained in docs/running.md; of several crawls the highest holds."""
 
     FINISHED = 0
     NOT_STARTED = 1
