@@ -37,7 +37,7 @@ from support.ledger_processes import begin_fetch, ledger_of  # noqa: E402
 from support.redis_servers import RedisServer  # noqa: E402
 
 from scrapy_spider_suite.cluster.ledger.grants import Grants, Need  # noqa: E402
-from scrapy_spider_suite.cluster.ledger.ledger_client import LedgerClient  # noqa: E402
+from scrapy_spider_suite.cluster.ledger.shared_limits import LedgerClient  # noqa: E402
 from scrapy_spider_suite.runtime.clock import boottime  # noqa: E402
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess  # noqa: E402
 

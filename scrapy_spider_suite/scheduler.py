@@ -52,7 +52,7 @@ from scrapy_spider_suite.urls.url_lists import check_sources
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.agent import Agent, Partners
-    from scrapy_spider_suite.cluster.ledger.ledger_client import SharedLimits
+    from scrapy_spider_suite.cluster.ledger.shared_limits import SharedLimits
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ class FrontierScheduler(BaseScheduler):
         if crawl.settings.cluster or crawl.settings.rate_ledger is not None:
             # A crawl of one process loads nothing of this, redis-py least of all.
             from scrapy_spider_suite.cluster.agent import make_agent
-            from scrapy_spider_suite.cluster.ledger.ledger_client import make_shared_limits
+            from scrapy_spider_suite.cluster.ledger.shared_limits import make_shared_limits
 
             self._agent = crawl.agent = make_agent(crawl)
             self._limits = crawl.rates = make_shared_limits(crawl, crawl.settings)

@@ -19,7 +19,7 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy_spider_suite.cluster.agreement import AgentPhase
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.lan import make_lan_mode
-from scrapy_spider_suite.cluster.ledger.ledger_client import SharedLimits
+from scrapy_spider_suite.cluster.ledger.shared_limits import SharedLimits
 from scrapy_spider_suite.cluster.mailbox import Mailbox
 from scrapy_spider_suite.cluster.membership import Heartbeat, refuse_short_lease
 from scrapy_spider_suite.cluster.mode import ClusterMode, ServiceFactory
@@ -218,9 +218,7 @@ class Agent:
         scheduler.unpause(OUTBOX_FULL)
 
     def refuse_fetch(self, request: Request, lease: Lease | None, delay: float) -> None:
-        """Raise `HostExcluded` if *request*, and a *delay* of seconds after it, may not run here
-        now.
-        """
+        """Raise `HostExcluded` if *request*, and *delay* seconds after it, may not run here now."""
         until = time.time() + _SOON
         if self._mode is None or not self._mode.may_fetch(delay):
             raise HostExcluded("the lease of this agent has run out", until)
@@ -318,8 +316,7 @@ class Agent:
 
 Partners: TypeAlias = "list[SharedLimits | Agent]"
 
-_PATIENCE = 1.0
-"""Seconds for which cancelled tasks, and other crawls of the process, are waited for."""
+_PATIENCE = 1.0  # seconds to wait for cancelled tasks and other crawls of the process
 
 
 async def join_cluster(others: Partners, scheduler: Engine) -> None:

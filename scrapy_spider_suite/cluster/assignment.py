@@ -2,9 +2,6 @@
 
 A *unit*, 0 to 65,535, is the smallest part that moves. An assignment maps URLs to units, and units
 to owners; all agents compute the same table from the same members.
-
-`Ring` is consistent hashing with weights (U8; BUbiNG §4.1). `UrlSum` and `HostParity` are the sums
-of characters of K1-K3 and T8: a new agent moves n / (n + 1) of the crawl.
 """
 
 from __future__ import annotations
@@ -30,8 +27,7 @@ LIGHTEST: Final = 0.1
 HEAVIEST: Final = 10.0
 
 Units = npt.NDArray[np.uint16]
-Owners = npt.NDArray[np.uint16]
-"""For each unit the index of its owner in the members."""
+Owners = npt.NDArray[np.uint16]  # for each unit the index of its owner in the members
 
 
 class Member(NamedTuple):
@@ -70,18 +66,20 @@ class OwnerTable:
         self.owners = owners.copy()
         self.owners.setflags(write=False)
 
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{name}: {count:,}" for name, count in self.counts().items())
-        return f"<Table {counts}>"
-
     @classmethod
     def of(cls, assignment: Assignment, members: Iterable[Member]) -> OwnerTable:
         """Return the table of *members*, in any order. Takes milliseconds.
 
-        Raises `ValueError` for none, two of a name or an invalid weight, and what *assignment*
-        raises.
+        Raises `ValueError`: no members, two of one name, an invalid weight; `SettingsError`.
         """
-        known = _checked(members)
+        known = tuple(sorted(members))
+        if not 1 <= len(known) <= UNITS:
+            raise ValueError(f"{counted(len(known), 'agent')}: expected 1 to {UNITS:,}")
+        if len({member.name for member in known}) < len(known):
+            raise ValueError("agents of the same name")
+        for name, weight in known:
+            if not LIGHTEST <= weight <= HEAVIEST:
+                raise ValueError(f"weight {weight} of {name}: expected {LIGHTEST} to {HEAVIEST}")
         return cls(known, assignment.table(known))
 
     def owner(self, unit: int) -> str:
@@ -92,27 +90,15 @@ class OwnerTable:
         return {member.name: n for member, n in zip(self.members, counts, strict=True)}
 
 
-def _checked(members: Iterable[Member]) -> tuple[Member, ...]:
-    known = tuple(sorted(members))
-    if not 1 <= len(known) <= UNITS:
-        raise ValueError(f"{counted(len(known), 'agent')}: expected 1 to {UNITS:,}")
-    if len({member.name for member in known}) < len(known):
-        raise ValueError("agents of the same name")
-    for name, weight in known:
-        if not LIGHTEST <= weight <= HEAVIEST:
-            raise ValueError(f"weight {weight} of {name}: expected {LIGHTEST} to {HEAVIEST}")
-    return known
-
-
 _FOLDED: Final = 55_440
 """Below 65,536, and a multiple of each number up to 12, and of 14, 15, 16, 18, 20, 21, 22, 24, …"""
 _BEYOND: Final = 1 << 62  # more than any sum: the remainder is the sum
 
 
 class UrlSum:
-    """`Assignment` of URLs: the sum of all characters (KSpider, figure 2).
+    """`Assignment` of URLs: the sum of all characters (K1-K3; KSpider, figure 2).
 
-    A sum of 65,536 or more is taken modulo 55,440 first. So up to 12 agents get the paper's owners.
+    A sum of 65,536 or more is reduced modulo 55,440: up to 12 agents get the paper's owners.
     """
 
     by_host = False
@@ -126,7 +112,7 @@ class UrlSum:
 
 
 class HostParity:
-    """`Assignment` of hosts: the sum of every other character (Tarantula, equation 1)."""
+    """`Assignment` of hosts: the sum of every other character (T8; Tarantula, equation 1)."""
 
     by_host = True
 
@@ -145,20 +131,15 @@ def _remainders(name: str, members: Sequence[Member]) -> Owners:
     return (np.arange(UNITS) % len(members)).astype(np.uint16)
 
 
-POINTS: Final = 4_096
-"""On the circle, of an agent with weight 1."""
-SLACK: Final = 0.04
-"""The part of its share by which an agent may own more or less."""
+POINTS: Final = 4_096  # on the circle, of an agent with weight 1
+SLACK: Final = 0.04  # the part of its share by which an agent may own more or less
 
+# Of the slots on the circle: a slot is the first 16 bits of a 64-bit hash.
 _PLACES: Final = np.arange(UNITS, dtype=np.uint64) << np.uint64(48)
-"""Of the slots on the circle: a slot is the first 16 bits of a 64-bit hash."""
-
-Points = npt.NDArray[np.uint64]
-Counts = npt.NDArray[np.int64]
 
 
 class Ring:
-    """`Assignment` of hosts by their slots, in proportion to weights."""
+    """`Assignment` of hosts by their slots, in proportion to weights (U8; BUbiNG §4.1)."""
 
     by_host = True
 
@@ -182,42 +163,35 @@ def nearest_owners(members: Sequence[Member]) -> Owners:
 
 def leveled_owners(owners: Owners, weights: Sequence[float]) -> Owners:
     """Return *owners* with each agent's share within `SLACK` of its *weights*."""
-    aims, counts = _aims(owners, weights)
+    shares = np.array(weights) * (UNITS / sum(weights))
+    least = np.floor(shares * (1 - SLACK)).astype(np.int64)
+    most = np.ceil(shares * (1 + SLACK)).astype(np.int64)
+    counts = np.bincount(owners, minlength=len(weights))
+    aims = np.clip(counts, least, most)
+    # Units cut off above and added below may differ in number: the other agents make up for it.
+    over = int(aims.sum()) - UNITS
+    if over:
+        room = aims - least if over > 0 else most - aims
+        edges = np.cumsum(room) * abs(over) // int(room.sum())
+        aims -= np.sign(over) * np.diff(edges, prepend=0)
     by_owner = np.argsort(owners, kind="stable")
     ranks = np.arange(UNITS) - np.repeat(np.cumsum(counts) - counts, counts)
-    # The same ones with every membership, as far as may be: the last of an agent.
+    # An agent gives away its last units: the same ones with every membership, as far as may be.
     given = np.sort(by_owner[ranks >= np.repeat(aims, counts)])
     level = owners.copy()
     level[given] = np.repeat(np.arange(len(weights)), np.maximum(aims - counts, 0))
     return level
 
 
-def _aims(owners: Owners, weights: Sequence[float]) -> tuple[Counts, Counts]:
-    shares = np.array(weights) * (UNITS / sum(weights))
-    least = np.floor(shares * (1 - SLACK)).astype(np.int64)
-    most = np.ceil(shares * (1 + SLACK)).astype(np.int64)
-    counts = np.bincount(owners, minlength=len(weights))
-    aims = np.clip(counts, least, most)
-    # What is cut off here and put on there need not be the same: all who can make up for it.
-    over = int(aims.sum()) - UNITS
-    room = aims - least if over > 0 else most - aims
-    if over:
-        edges = np.cumsum(room) * abs(over) // int(room.sum())
-        aims -= np.sign(over) * np.diff(edges, prepend=0)
-    return aims, counts
-
-
 @lru_cache(maxsize=1_024)
-def ring_points(name: str, count: int) -> Points:
+def ring_points(name: str, count: int) -> npt.NDArray[np.uint64]:
     """Return an agent's points, ascending; fewer points are a subset of more points."""
-    ring = uhashring.HashRing({name: {"vnodes": count}}, hash_fn=_place)
+    ring = uhashring.HashRing(
+        {name: {"vnodes": count}}, hash_fn=lambda key: xxhash.xxh3_64_intdigest(key.encode())
+    )
     points = np.sort(np.fromiter(ring.ring, dtype=np.uint64, count=ring.size))
     points.setflags(write=False)
     return points
-
-
-def _place(key: str) -> int:
-    return xxhash.xxh3_64_intdigest(key.encode())
 
 
 ASSIGNMENTS: Final[dict[str, type[Assignment]]] = {
@@ -250,11 +224,11 @@ class ProjectAssignment:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._own = self._made()
+        self._own = self._make()
         if not isinstance(getattr(self._own, "by_host", None), bool):
             self._refuse("a class with by_host, which is True or False")
         self.by_host: bool = self._own.by_host
-        self._try()
+        self._try_sample()
 
     def unit(self, host: str, url: str) -> int:
         try:
@@ -278,7 +252,7 @@ class ProjectAssignment:
             self._refuse(f"{what} to hold 0 to {len(members) - 1}")
         return owners.astype(np.uint16)
 
-    def _made(self) -> Any:
+    def _make(self) -> Any:
         try:
             found = resolve_name(self._path)
         except Exception as error:  # importing a project's module may raise anything
@@ -293,9 +267,9 @@ class ProjectAssignment:
         except Exception as error:  # a project's code may raise anything
             self._fail(f"{found.__name__}()", error)
 
-    def _try(self) -> None:
+    def _try_sample(self) -> None:
         units, tables = _units(self), [self.table(members) for members in _MEMBERSHIPS]
-        self._own = self._made()
+        self._own = self._make()
         again = [self.table(members) for members in _MEMBERSHIPS]
         if units != _units(self) or not all(map(np.array_equal, tables, again)):
             self._refuse("a function that says the same of the same, whenever it is asked")

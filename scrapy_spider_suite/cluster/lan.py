@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
+from xxhash import xxh3_64_intdigest
 
-from scrapy_spider_suite.cluster.agreement import shared_settings
+from scrapy_spider_suite.cluster.agreement import shared_settings, shortened
 from scrapy_spider_suite.cluster.assignment import Member
 from scrapy_spider_suite.cluster.membership import (
     PROTOCOL,
@@ -45,11 +45,9 @@ logger = logging.getLogger(__name__)
 MEET, AGREE, REFUSE = range(200, 203)
 """Kinds of messages: a question, agreement, refusal. All carry the sender's terms."""
 
-HANDSHAKE_SECONDS: Final = 2.0
-"""Seconds for which an answer is awaited before the first fetch."""
+HANDSHAKE_SECONDS: Final = 2.0  # seconds for which an answer is awaited before the first fetch
 
-_AGAIN: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Seconds between two questions; transports resend anyhow."""
+_AGAIN: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # seconds between two questions
 _PAUSE: Final = 0.25  # seconds between two questions to an agent that speaks and has not been met
 _LATE: Final = 16  # messages to each other agent whose times are remembered
 _BYTES: Final = 6_000  # of all values in a message, which has 8 KiB at most
@@ -72,11 +70,9 @@ class Seniority(IntEnum):
 
 
 class Handshake:
-    """The handshakes of *agent* with the *others* of its list.
+    """The handshakes of *agent* with the *others* of its list, about its *terms*.
 
-    Args:
-        terms: shared settings besides the list, as text.
-        skew: seconds by which clocks may differ.
+    *skew*: seconds by which clocks may differ.
 
     Attributes:
         met: agents that agree.
@@ -96,11 +92,11 @@ class Handshake:
         whole = {**terms, "SUITE_AGENTS": listed, "the protocol": str(PROTOCOL)}
         self.digest = xxh3_64_intdigest(repr(sorted(whole.items())).encode())
         most = _BYTES // len(whole)
-        self._terms = {setting: _cut(text, most) for setting, text in whole.items()}
+        self._terms = {setting: shortened(text, most) for setting, text in whole.items()}
         self._begins, self._among = True, False
         self._refused: JoinRefusedError | None = None
         self._answered = asyncio.Event()
-        self._said: dict[str, str] = {}  # why another one was refused
+        self._refusals: dict[str, str] = {}  # why an agent was refused
 
     async def meet(self) -> None:
         """Wait for an agent that agrees. Raises `JoinRefusedError`: one disagrees."""
@@ -154,8 +150,14 @@ class Handshake:
             took = boottime() - said[asked] if asked in said else None
             skew = min(skew, self._skew)
             off = None if took is None else self._off(wall, took, kind, skew)
+            if off is None and took is not None:
+                self._meet(sender, job)
+                if kind == MEET:
+                    self.greet(sender, AGREE, wall)
+                return
             if off is None:
-                self._agrees(sender, kind, job, wall, answers=took is not None)
+                if kind == MEET or sender not in self.met:
+                    self.greet(sender, MEET, wall)
                 return
             differ, why = self._clocks(sender, off, skew), _CLOCK
         self.met.discard(sender)
@@ -168,8 +170,8 @@ class Handshake:
             else:
                 self._end(JoinRefusedError(_DISAGREES.format(sender, differ), "terms"))
             return
-        if self._said.get(sender) != why:
-            self._said[sender] = why
+        if self._refusals.get(sender) != why:
+            self._refusals[sender] = why
             logger.warning("agent %s is refused by agent %s: %s", sender, self._name, differ)
         self.greet(sender, REFUSE, wall)
 
@@ -182,8 +184,8 @@ class Handshake:
             return
         if self._begins:
             self._end(JoinRefusedError(why, "terms"))
-        elif self._said.get(by) != _LIST:
-            self._said[by] = _LIST
+        elif self._refusals.get(by) != _LIST:
+            self._refusals[by] = _LIST
             logger.warning("%s: this one runs already, and goes on; stop one of the two", why)
 
     def _off(self, wall: float, took: float, kind: int, skew: float) -> float | None:
@@ -213,16 +215,8 @@ class Handshake:
             return Seniority.MET
         return Seniority.BEGINS if self._begins else Seniority.ALONE
 
-    def _agrees(self, sender: str, kind: int, job: str, wall: float, *, answers: bool) -> None:
-        if answers:
-            self._said.pop(sender, None)
-            self._meets(sender, job)
-            if kind == MEET:
-                self.greet(sender, AGREE, wall)
-        elif kind == MEET or sender not in self.met:
-            self.greet(sender, MEET, wall)
-
-    def _meets(self, sender: str, job: str) -> None:
+    def _meet(self, sender: str, job: str) -> None:
+        self._refusals.pop(sender, None)
         known = self._kv.get(_JOB + sender.encode())
         if known is not None and known != job.encode():
             logger.error(
@@ -246,18 +240,9 @@ class Handshake:
             self._agent.over("refused")
 
 
-def _cut(text: str, most: int) -> str:
-    data = text.encode("utf-8", "backslashreplace")
-    if len(data) <= most:
-        return data.decode()
-    return f"{data[: most - 24].decode('utf-8', 'ignore')}… ({xxh3_64_hexdigest(data)})"
+ENDED: Final = b"ended"  # key that exists once the agent has closed after the end
 
-
-ENDED: Final = b"ended"
-"""Key that exists once the agent has closed after the end."""
-
-ARRIVAL_SECONDS: Final = 15.0
-"""Seconds for which others may still arrive; and after which a silent agent counts as gone."""
+ARRIVAL_SECONDS: Final = 15.0  # for which agents may still arrive; a silent one is gone then
 _LATE_CHECK: Final = 0.25
 
 ASK, POST, END, NOTED, LATE, ON = range(100, 106)
@@ -265,13 +250,10 @@ ASK, POST, END, NOTED, LATE, ON = range(100, 106)
 this agent started late, and is idle or not; the crawl goes on. They count after a handshake only.
 """
 
-OVER: Final = b"over"
-"""Key that holds that the crawl is over; at the first agent, which agents know it."""
+OVER: Final = b"over"  # key that exists once the crawl is over; its value: agents that know it
 
 _BEAT: Final = 1.0
-_LAST: Final = 15.0
-"""Seconds for which an agent waits for the first to note the end; then the first names who is
-missing."""
+_LAST: Final = 15.0  # seconds for which the others are waited for at the end
 
 
 class _RoundReport(NamedTuple):
@@ -286,8 +268,7 @@ class _RoundReport(NamedTuple):
 class LanMode(ClusterMode):
     """Mode ``lan`` of *agent* among *names*.
 
-    Attributes:
-        late: the crawl had ended at the start, and does not go on.
+    *late*: the crawl had ended at the start, and does not go on.
     """
 
     listens = True
@@ -541,10 +522,10 @@ def make_lan_mode(agent: Agent) -> LanMode:
         agent.kv.delete(b"names")  # those of a start that was refused
     check_agent_names(agent.kv, agents)
     if phasing is not None:
-        phasing.check(tuple(agents))
+        phasing.check(agents)
     mode = LanMode(
         agent, list(agents), shared_settings(settings, agent.ownership.assignment),
-        skew=SKEW_MAX if phasing is None else phasing.terms.skew,
+        skew=SKEW_MAX if phasing is None else phasing.skew,
     )  # fmt: skip
     key = "" if settings.cluster_key is None else settings.cluster_key.text
     mode.transport = UdpTransport(

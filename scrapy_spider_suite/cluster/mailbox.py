@@ -78,8 +78,7 @@ class ReceivedRows:
         return known
 
 
-BEAT: Final = 0.5
-"""Seconds in which rows for a message gather."""
+BEAT: Final = 0.5  # seconds in which rows for a message gather
 _PORTION: Final = 100  # rows, or URLs, between two turns of the loop: some milliseconds
 _MESSAGES_AT_ONCE: Final = 8  # messages made durable at once
 _SPARE: Final = 32  # room for notices to one receiver, beside rows
@@ -89,10 +88,8 @@ _UNPACKED: Final = 8  # bytes of rows read for each byte of a message: they are 
 class Mailbox:
     """Exchanges the messages of *agent* by the rules and the transport of *mode*.
 
-    Attributes:
-        unread: unreadable received rows.
-        too_large: rows that fit into no message; their URLs are not fetched.
-        stored: received rows that are stored.
+    *unread*: unreadable received rows. *too_large*: rows that fit into no message; their URLs are
+    not fetched. *stored*: received rows that are stored.
     """
 
     def __init__(self, agent: Agent, mode: ClusterMode) -> None:
@@ -134,10 +131,7 @@ class Mailbox:
         return asdict(self.transport.counters) | own
 
     def send_notice(self, to: str, notice: Sequence[Any]) -> bool:
-        """Send *notice* to *to* if there is room; it may be lost with either process.
-
-        Rows under way to an agent that disagrees are withdrawn.
-        """
+        """Send *notice* if there is room; withdraws rows under way to an agent that disagrees."""
         if to in self._next and not self._mode.agrees(to):
             self._withdraw(to)
         self._notices += 1

@@ -1,16 +1,15 @@
 """Members of a crawl as Redis keeps them, refusals, leases, clock skew. Pure.
 
-Redis counts a lease from when it hears of the agent, the agent from before it spoke. No fetch
-starts that may outlast the lease, with the delay of its host. Time is read from ``CLOCK_BOOTTIME``
-and the wall clock, since a frozen virtual machine may notice by one only; the later one decides.
+Redis counts a lease from when it hears of the agent, the agent from before it spoke. Time is read
+from ``CLOCK_BOOTTIME`` and the wall clock, since a frozen virtual machine may notice by one only;
+the later one decides.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
@@ -19,34 +18,25 @@ import msgspec
 import numpy as np
 
 from scrapy_spider_suite.cluster.assignment import HEAVIEST, LIGHTEST, Member, Units
-from scrapy_spider_suite.cluster.messages import encode_name
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.runtime.clock import boot_id
 from scrapy_spider_suite.settings.suite import SuiteSettings
 
-DRIFT: Final = 500e-6
-"""Seconds a second that a clock errs at most: as far as adjtimex(2) lets NTP slew it."""
+DRIFT: Final = 500e-6  # seconds a second that a clock errs at most: NTP slews it by adjtimex(2)
 
-SLACK: Final = 1.0
-"""Seconds between the check of a lease and the first byte on the wire."""
+SLACK: Final = 1.0  # seconds between the check of a lease and the first byte on the wire
 
-
-SPARE: Final = 30.0
-"""Seconds of a lease beyond the longest fetch and delay: it is renewed every five."""
+SPARE: Final = 30.0  # seconds of a lease beyond the longest fetch and delay
 
 _RENEWAL: Final = SPARE / 2  # seconds within which it is renewed, if anything answers
 
 
-@dataclass(frozen=True, slots=True)
-class ClockSkew:
+class ClockSkew(NamedTuple):
     """Seconds by which this wall clock is behind Redis, within *bound*."""
 
     offset: float
     bound: float
-
-    def __str__(self) -> str:
-        return f"{self.offset:+.3f} s ± {self.bound:.3f} s"
 
     @classmethod
     def measured(cls, wall: float, took: float, server: float) -> ClockSkew:
@@ -96,20 +86,11 @@ class AgentLease:
         return min(self._end - now, self._wall_end - wall) - self._timeout - self._margin
 
 
-PROTOCOL: Final = 1
-"""Version of scripts, rows, messages and hand-over files; equal for all agents."""
-
-HEARTBEAT: Final = 5.0
-"""Seconds between two renewals of a lease."""
-
-SILENCE: Final = 3 * HEARTBEAT
-"""Seconds without a renewal after which an agent is missing."""
-
-SKEW_MAX: Final = 60.0
-"""Seconds by which the clocks of an agent and of Redis may differ."""
-
-FACTS_MAX: Final = 4_096
-"""Bytes of an agent's facts as JSON."""
+PROTOCOL: Final = 1  # version of scripts, rows, messages and hand-over files; equal for all agents
+HEARTBEAT: Final = 5.0  # seconds between two renewals of a lease
+SILENCE: Final = 3 * HEARTBEAT  # seconds without a renewal after which an agent is missing
+SKEW_MAX: Final = 60.0  # seconds by which the clocks of an agent and of Redis may differ
+FACTS_MAX: Final = 4_096  # bytes of an agent's facts as JSON
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=10**14)]  # Lua writes numbers of 14 digits
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
@@ -133,9 +114,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     name: _Name
     number: _Number  # given once to a job; holders are known by it
-    incarnation: Annotated[str, msgspec.Meta(max_length=16)]
-    """16 hexadecimal digits of the process; empty after it stopped."""
-
+    incarnation: Annotated[str, msgspec.Meta(max_length=16)]  # of the process; "": it stopped
     weight: _Weight
     address: _Text  # where it receives hand-over files
     state: MemberState
@@ -153,6 +132,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Membership(NamedTuple):
     epoch: int
     rows: tuple[MemberRecord, ...]
+
     @property
     def members(self) -> tuple[Member, ...]:
         return tuple(Member(r.name, r.weight) for r in self.rows if r.state is MemberState.ACTIVE)
@@ -171,8 +151,7 @@ class Holders(NamedTuple):
     epoch: int
     era: int
     moves: int
-    claims: float
-    """Redis's time in seconds until which free units are kept for their former holders."""
+    claims: float  # until when free units are kept for their former holders
 
 
 class RegistryAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,14 +187,11 @@ class RegistryAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent that wants to join. Raises `ValueError`: invalid name, weight or number."""
+    """An agent that wants to join."""
 
     name: str
     job: str  # drawn for the job directory
-    folder: str
-    """Unique for a directory on a running machine, whose lock proves that an earlier process is
-    gone."""
-
+    folder: str  # see `folder_identity`: its lock proves that an earlier process is gone
     grace: float | None  # seconds of the lease, None: for ever; equal for all agents
     weight: float = 1.0
     address: str = ""
@@ -225,15 +201,6 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     idle: bool = False  # nothing is left of the job
     most: int = 0  # most agents, this one included; 0: any number
     skew: float = SKEW_MAX  # seconds by which its clock may differ from Redis's
-
-    def __post_init__(self) -> None:
-        encode_name(self.name)
-        if not LIGHTEST <= self.weight <= HEAVIEST:
-            raise ValueError(f"weight {self.weight}: expected {LIGHTEST} to {HEAVIEST}")
-        if not 0 <= self.number < UNITS:
-            raise ValueError(f"number {self.number}: expected 0 to {UNITS - 1:,}")
-        if self.grace is not None and self.grace <= SILENCE:
-            raise ValueError(f"a lease of {self.grace} s: expected more than {SILENCE:g} s")
 
     def terms(self) -> str:
         """Return shared settings and lease in canonical form."""
@@ -274,9 +241,51 @@ def decode_units(data: bytes) -> Units:
 
 def join_refusal(answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
     """Return one line on why *candidate*, with the wall clock *wall*, cannot join."""
-    if answer.code not in _REFUSALS:
-        return f"the crawl does not take {candidate.name}: {answer.code}"
-    return _REFUSALS[answer.code](answer, candidate, wall)
+    name = candidate.name
+    match answer.code:
+        case "clock":
+            return clock_refusal(answer.now / 1000 - wall, candidate.skew)
+        case "name":
+            return (
+                f"an agent with the name {name} runs already (heard "
+                f"{(answer.now - answer.heard) / 1000:.0f} s ago): give each its own "
+                f"SUITE_AGENT_NAME, or wait {SILENCE:g} s if that one was killed"
+            )
+        case "fixed":
+            here, there = (
+                msgspec.json.decode(text, type=dict[str, str])
+                for text in (candidate.terms(), answer.fixed)
+            )
+            differ = settings_difference(here, there)
+            return f"agents of one crawl need the same fixed settings: {differ}"
+        case "other-job":
+            return (
+                f"the name {name} belongs to an agent with another job directory: resume that one "
+                "by its JOBDIR, choose another SUITE_AGENT_NAME, or remove the agent first"
+            )
+        case "other-crawl":
+            return (
+                f"this job belongs to the crawl {candidate.id}, and Redis holds {answer.id} under "
+                "the same name: choose another SUITE_CRAWL_NAME, or a new JOBDIR"
+            )
+        case "protocol":
+            return (
+                f"agents of one crawl need the same protocol: it is {PROTOCOL} here and "
+                f"{answer.protocol} there; upgrade the older release"
+            )
+        case "ending":
+            return (
+                "the crawl is over and its agents are closing: it can begin again when they are "
+                "gone"
+            )
+        case "most":
+            return (
+                f"SUITE_PHASES = {candidate.most}: the crawl has so many agents already, and with "
+                "this SUITE_ASSIGNMENT each needs a phase of its own"
+            )
+        case "full":
+            return f"the crawl has had {UNITS - 1:,} agents: no more fit"
+    return f"the crawl does not take {name}: {answer.code}"
 
 
 def clock_refusal(behind: float, most: float) -> str:
@@ -291,22 +300,6 @@ def clock_refusal(behind: float, most: float) -> str:
     )
 
 
-def _name(answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
-    ago = (answer.now - answer.heard) / 1000
-    return (
-        f"an agent with the name {candidate.name} runs already (heard {ago:.0f} s ago): give each "
-        f"its own SUITE_AGENT_NAME, or wait {SILENCE:g} s if that one was killed"
-    )
-
-
-def _fixed(answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
-    here, there = (
-        msgspec.json.decode(text, type=dict[str, str]) for text in (candidate.terms(), answer.fixed)
-    )
-    differ = settings_difference(here, there)
-    return f"agents of one crawl need the same fixed settings: {differ}"
-
-
 def settings_difference(here: Mapping[str, str], there: Mapping[str, str]) -> str:
     """Return one line on the settings that differ, by name; "" if none does."""
     return "; ".join(
@@ -315,35 +308,7 @@ def settings_difference(here: Mapping[str, str], there: Mapping[str, str]) -> st
     )  # fmt: skip
 
 
-_REFUSALS: Final[dict[str, Callable[[RegistryAnswer, Candidate, float], str]]] = {
-    "clock": lambda answer, candidate, wall: clock_refusal(
-        answer.now / 1000 - wall, candidate.skew
-    ),
-    "name": _name,
-    "fixed": _fixed,
-    "other-job": lambda answer, candidate, wall: (
-        f"the name {candidate.name} belongs to an agent with another job directory: resume that "
-        "one by its JOBDIR, choose another SUITE_AGENT_NAME, or remove the agent first"
-    ),
-    "other-crawl": lambda answer, candidate, wall: (
-        f"this job belongs to the crawl {candidate.id}, and Redis holds {answer.id} under the same "
-        "name: choose another SUITE_CRAWL_NAME, or a new JOBDIR"
-    ),
-    "protocol": lambda answer, candidate, wall: (
-        f"agents of one crawl need the same protocol: it is {PROTOCOL} here and {answer.protocol} "
-        f"there; upgrade the older release"
-    ),
-    "ending": lambda answer, candidate, wall: (
-        "the crawl is over and its agents are closing: it can begin again when they are gone"
-    ),
-    "most": lambda answer, candidate, wall: (
-        f"SUITE_PHASES = {candidate.most}: the crawl has so many agents already, and with this "
-        "SUITE_ASSIGNMENT each needs a phase of its own"
-    ),
-    "full": lambda answer, candidate, wall: f"the crawl has had {UNITS - 1:,} agents: no more fit",
-}  # fmt: skip
-
-
+# Why a process may not write, by a script's code, and whether it may join again.
 GONE: Final = {
     "lost": ("Redis does not know this agent as it was", True),
     "dead": ("the lease of this agent ended before it was renewed", True),
@@ -352,7 +317,6 @@ GONE: Final = {
     "removed": ("this agent was removed from the crawl", False),
     "late": ("this call was overtaken by a later one", True),
 }
-"""Why a process may not write, by a script's code, and whether it may join again."""
 
 
 def folder_identity(folder: Path) -> str:
@@ -374,6 +338,7 @@ class AddressQuestion(NamedTuple):
     mine: list[str]
     complete: bool
     known: int
+
 
 def refuse_short_lease(s: SuiteSettings, delay: float) -> None:
     """Raise `SettingsError` if a fetch and *delay* seconds might outlast a lease."""

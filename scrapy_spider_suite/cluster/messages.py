@@ -1,6 +1,6 @@
 """The message format, and the protocol of message transports.
 
-A message holds rows for one receiver, numbered by the sender's outbox.
+A message holds rows for one receiver, numbered by the sender's outbox:
 
 ======== ==========================================================
 bytes    what, in network order
@@ -16,8 +16,7 @@ n        the sender's name (UTF-8)
 the rest a Zstandard frame (RFC 8878) of a msgpack array of rows
 ======== ==========================================================
 
-Input is not trusted: lengths are checked before use. A transport sends a message again until its
-receiver has acknowledged it, or it is withdrawn: it arrives at least once.
+Input is not trusted: lengths are checked before use.
 """
 
 from __future__ import annotations
@@ -36,18 +35,16 @@ from scrapy_spider_suite.runtime.text import counted
 
 VERSION: Final = 1
 
-NAME_MAX: Final = 64
-"""Bytes of an agent's name (UTF-8)."""
+NAME_MAX: Final = 64  # bytes of an agent's name (UTF-8)
 
 ROWS_MAX: Final = 10_000
 
-LEVEL: Final = 3
-"""Of Zstandard: higher ones take twice the time for a twentieth less."""
+LEVEL: Final = 3  # of Zstandard: higher ones take twice the time for a twentieth less
 
 _MAGIC: Final = b"SL"
 _HEAD: Final = struct.Struct(">2sBBQQQQH")
 _RECEIPT: Final = struct.Struct(">QQQ")
-_ROW: Final = 5  # what msgpack puts before a row, at most
+_ROW: Final = 5  # bytes that msgpack puts before a row, at most
 # The memory that a frame may ask for: 2 MiB.
 _OPTIONS: Final[Mapping[int, int]] = {zstd.DecompressionParameter.window_log_max: 21}
 _FULL: Final = 0.99  # aimed at: now and then a message has to be made anew with fewer rows
@@ -63,8 +60,6 @@ class MessageLimits(NamedTuple):
 
 
 class Acknowledgement(NamedTuple):
-    """Which rows of which sender are kept."""
-
     sender: str
     incarnation: int
     first: int
@@ -72,12 +67,11 @@ class Acknowledgement(NamedTuple):
 
 
 class PackedMessage(NamedTuple):
-    """A message as bytes, with the number of its rows."""
-
     data: bytes
     first: int
     last: int
-    rows: int
+    rows: int  # how many
+
 
 class Message(NamedTuple):
     sender: str
@@ -107,7 +101,7 @@ class MessagePacker:
 
         Raises `MessageTooLargeError`: the first row does not fit; `ValueError`: there is no row.
         """
-        count = self._guess(rows)
+        count = self._count_fitting(rows)
         while True:
             data, raw = self._message(rows[:count], epoch)
             limit = self._bounds.alone if count == 1 else self._bounds.packed
@@ -122,7 +116,7 @@ class MessagePacker:
             self._learn = _LEARN
         return PackedMessage(data, rows[0][0], rows[count - 1][0], count)
 
-    def _guess(self, rows: Sequence[tuple[int, bytes]]) -> int:
+    def _count_fitting(self, rows: Sequence[tuple[int, bytes]]) -> int:
         if not rows:
             raise ValueError("a message without rows")
         bounds = self._bounds
@@ -168,7 +162,15 @@ def unpack_message(data: bytes, bounds: MessageLimits) -> Message:
     if not (0 < count <= ROWS_MAX and count <= last - first + 1):
         raise MessageError(f"a message of {counted(count, 'row')}, {first} to {last}")
     name, frame = data[_HEAD.size : _HEAD.size + length], data[_HEAD.size + length :]
-    rows = _rows(decompress(frame, bounds.raw), count)
+    try:
+        rows = msgpack.unpackb(
+            decompress(frame, bounds.raw), use_list=False, max_array_len=count, max_map_len=0,
+            max_ext_len=0, max_str_len=0,
+        )  # fmt: skip
+    except (ValueError, msgpack.UnpackException) as error:
+        raise MessageError("a message whose rows cannot be read") from error
+    if type(rows) is not tuple or len(rows) != count or any(type(row) is not bytes for row in rows):
+        raise MessageError("a message whose rows are not what they should be")
     return Message(decode_name(name), incarnation, epoch, first, last, rows)
 
 
@@ -220,18 +222,6 @@ def decompress(frame: bytes, limit: int, what: str = "a message") -> bytes:
     if not decompressor.eof or decompressor.unused_data:
         raise MessageError(f"{what} of another length than it should have")
     return raw
-
-
-def _rows(raw: bytes, count: int) -> tuple[bytes, ...]:
-    try:
-        rows = msgpack.unpackb(
-            raw, use_list=False, max_array_len=count, max_map_len=0, max_ext_len=0, max_str_len=0
-        )
-    except (ValueError, msgpack.UnpackException) as error:
-        raise MessageError("a message whose rows cannot be read") from error
-    if type(rows) is not tuple or len(rows) != count or any(type(row) is not bytes for row in rows):
-        raise MessageError("a message whose rows are not what they should be")
-    return rows
 
 
 OnMessage = Callable[[Message], None]
@@ -295,7 +285,10 @@ class MessageCounters(RefusalCounters):
 
 
 class MessageTransport(Protocol):
-    """Carries messages; used in the thread of one event loop."""
+    """Sends a message again until its receiver acknowledged it: it arrives at least once.
+
+    Used in the thread of one event loop.
+    """
 
     bounds: MessageLimits
     counters: MessageCounters
@@ -319,8 +312,7 @@ class MessageTransport(Protocol):
         """Stop; acknowledgements go within *seconds*, callbacks end. Never raises; idempotent."""
 
 
-SHARED_KEY_MIN: Final = 16
-"""Bytes of the shared key, at least."""
+SHARED_KEY_MIN: Final = 16  # bytes of the shared key, at least
 
 
 def derive_secret(key: bytes, purpose: bytes) -> bytes:

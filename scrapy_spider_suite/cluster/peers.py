@@ -48,14 +48,12 @@ from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.agent import Agent
-    from scrapy_spider_suite.cluster.ledger.shared_addresses import SharedAddresses
+    from scrapy_spider_suite.cluster.ledger.shared_limits import SharedAddresses
 
 logger = logging.getLogger(__name__)
 
-WHILE_IDLE: Final = 1.0
-"""Seconds between heartbeats of an idle agent: the end takes two rounds."""
-PATIENCE: Final = 30.0
-"""Seconds for which a starting agent asks Redis again, after one of `_PASSES`."""
+WHILE_IDLE: Final = 1.0  # seconds between heartbeats of an idle agent: the end takes two rounds
+PATIENCE: Final = 30.0  # seconds for which a starting agent asks Redis again after `_PASSES`
 _PASSES: Final = ("away", "ending")  # passing refusals: Redis is away; the others are closing
 _LONG: Final = 1e9  # seconds of an endless lease in the stats
 _FIRST, _MOST = 0.5, 5.0  # seconds until a failed Redis is asked again: at first, and at most
@@ -64,9 +62,7 @@ _FIRST, _MOST = 0.5, 5.0  # seconds until a failed Redis is asked again: at firs
 class MemberHeartbeat(ClusterMode):
     """Keeps *agent* a member of *registry*.
 
-    Attributes:
-        away: why Redis cannot be used, or "".
-        taken: free units that this agent took.
+    *away*: why Redis cannot be used. *taken*: free units that this agent took.
     """
 
     def __init__(self, agent: Agent, registry: AgentRegistry) -> None:
@@ -310,8 +306,7 @@ class MemberHeartbeat(ClusterMode):
             self.away = ""
 
 
-HANDOVER_FOLDER = "handover"
-"""In the job directory, for hand-over files."""
+HANDOVER_FOLDER = "handover"  # in the job directory, for hand-over files
 _AGAIN = 1.0  # seconds until hand-overs resume after the process was fenced
 
 
@@ -382,12 +377,12 @@ class PeersMode(MemberHeartbeat):
     async def candidate(self) -> Candidate:
         transport = self._file_transport or await self._start_handovers()
         agent, job, kv = self.agent, self.agent.job, self.agent.kv
-        settings, terms = agent.crawl.settings, agent.phasing and agent.phasing.terms
+        settings, phasing = agent.crawl.settings, agent.phasing
         return Candidate(
             name=agent.name, job=job.file.id, folder=folder_identity(job.folder),
             grace=settings.agent_grace, weight=settings.agent_weight,
             fixed=shared_settings(settings, agent.ownership.assignment), idle=agent.finished,
-            most=terms.phases if terms else 0, skew=terms.skew if terms else SKEW_MAX,
+            most=settings.phases if phasing else 0, skew=phasing.skew if phasing else SKEW_MAX,
             address=transport.address, id=(kv.get(b"crawl") or b"").decode(),
             number=int(kv.get(b"number") or b"0"),
         )  # fmt: skip

@@ -1,8 +1,7 @@
 """Seeds that others push to Redis while the crawl runs, as with scrapy-redis; none is lost.
 
-One step moves a batch to a list of the taker, which removes it once stored. The job stores the
-batch's mark and progress, so a kill loses and repeats no message. A message is a URL or a JSON
-object (``url``, ``method``, ``meta``, form fields).
+One script moves a batch to a list of this job, which removes it once stored. The job stores the
+batch's mark and progress, so a kill loses and repeats no message.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import json
 import logging
 import uuid
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -24,6 +22,7 @@ from scrapy_spider_suite.crawl.context import make_durable
 from scrapy_spider_suite.crawl.seeds import ScheduleSeeds, SeedCounts, bad_seed_table, note_bad_seed
 from scrapy_spider_suite.errors import JobError, RegistryError
 from scrapy_spider_suite.runtime.event_loop import TimeSlices
+from scrapy_spider_suite.runtime.tasks import cancel_tasks
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.scrapy_redis import PushedSeedsKey, redis_server
@@ -37,15 +36,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LONGEST: Final = 1 << 20
-"""Bytes of a message; longer ones are cut to one byte more."""
+LONGEST: Final = 1 << 20  # bytes of a message; longer ones are cut to one byte more
 _ENOUGH: Final = 4 << 20  # bytes of messages in a batch
-_TAKE, _STORED, _COUNT = load_script("take"), load_script("stored"), load_script("count")
+_NEXT_BATCH, _STORED, _COUNT = map(load_script, ("next_batch", "stored", "count"))
 
 
 class SeedBatch(NamedTuple):
-    """Messages that are the taker's, until it removes them."""
-
     mark: bytes
     messages: list[bytes]
 
@@ -53,25 +49,23 @@ class SeedBatch(NamedTuple):
 class PushedList:
     """The seeds at *key*: a ``list`` (left end first), ``set`` or ``zset`` (highest first).
 
-    *taker*: a name of this job alone. Methods raise `RegistryError`.
+    *job*: a name of this job alone. Methods raise `RegistryError`.
     """
 
-    def __init__(self, server: RedisServer, key: str, kind: str, taker: str) -> None:
-        self._server = server
-        self._kind = kind
-        self.key = key
-        self.taken_key = f"{key}:taken:{taker}"
+    def __init__(self, server: RedisServer, key: str, kind: str, job: str) -> None:
+        self._server, self._key, self._kind = server, key, kind
+        self._taken = f"{key}:taken:{job}"
 
-    async def take(self, count: int) -> SeedBatch | None:
-        """Take up to *count* messages, or None. Unremoved messages come again."""
+    async def next_batch(self, count: int) -> SeedBatch | None:
+        """Return up to *count* messages, or None; the same ones until `remove`."""
         found = await self._server.run(
-            _TAKE, [self.key, self.taken_key], self._kind, str(count), str(_ENOUGH), str(LONGEST),
-            uuid.uuid4().hex,
+            _NEXT_BATCH, [self._key, self._taken], self._kind, str(count), str(_ENOUGH),
+            str(LONGEST), uuid.uuid4().hex,
         )  # fmt: skip
         return SeedBatch(found[0], found[1:]) if found else None
 
     async def remove(self, mark: bytes) -> None:
-        await self._server.run(_STORED, [self.taken_key], mark)
+        await self._server.run(_STORED, [self._taken], mark)
 
     async def count(self, key: str) -> int:
         """Return the length of the list or sorted set *key*; 0 for other types."""
@@ -85,7 +79,10 @@ _WEB = ("http://", "https://")
 
 
 def read_request(text: str) -> Request | None:
-    """Return the request of the JSON object *text*, or None. Raises `ValueError`."""
+    """Return the request of a JSON object: ``url``, ``method``, ``meta`` and form fields.
+
+    None if *text* is no object. Raises `ValueError`.
+    """
     if not text.lstrip().startswith("{"):
         return None
     try:
@@ -98,12 +95,11 @@ def read_request(text: str) -> Request | None:
         raise ValueError("expected texts as url and method, and an object as meta")
     if not said:
         return Request(url, method=method.upper(), meta=meta)
-    form = {name: _field(value) for name, value in said.items()}
+    form = {
+        name: [str(each) for each in value] if isinstance(value, list) else str(value)
+        for name, value in said.items()
+    }
     return FormRequest(url, method=method.upper(), meta=meta, formdata=form)
-
-
-def _field(value: Any) -> str | list[str]:
-    return [str(each) for each in value] if isinstance(value, list) else str(value)
 
 
 def checked_requests(made: object) -> list[Request]:
@@ -129,7 +125,7 @@ _AWAY = 5.0  # most seconds between two looks while Redis cannot be used
 _ANSWER = 10.0  # seconds that Redis has to answer
 _IN_MEMORY = 10_000  # pending requests beyond which a crawl without a store takes no more
 _SHOWN = 300  # characters of a bad message that are kept
-_TOLD = 5  # bad messages of a run that are logged
+_LOGGED = 5  # bad messages of a run that are logged
 
 
 def pushed_seeds(crawl: Crawl, plant: ScheduleSeeds) -> PushedSeeds | None:
@@ -150,11 +146,11 @@ class PushedSeeds:
     """
 
     def __init__(self, crawl: Crawl, key: PushedSeedsKey, plant: ScheduleSeeds) -> None:
-        # Without a job nobody comes back for what this process has taken.
-        taker = uuid.uuid4().hex if crawl.job is None else crawl.job.file.id
+        # Without a job nobody comes back for the messages of this process.
+        job = uuid.uuid4().hex if crawl.job is None else crawl.job.file.id
         self._crawl, self._key, self._plant = crawl, key, plant
         url = crawl.settings.redis_url or redis_server(crawl.crawler.settings)
-        self._pushed = PushedList(RedisServer(url.url, _ANSWER), key.key, key.kind, taker)
+        self._pushed = PushedList(RedisServer(url.url, _ANSWER), key.key, key.kind, job)
         self._lines = SeedLines(key.key, normal=crawl.normalizer)
         self._row, self._notes = key.key.encode(), crawl.store.kv("pushed_seeds")
         self._bad = bad_seed_table(crawl.store)
@@ -163,8 +159,8 @@ class PushedSeeds:
             self._mark, self._done, sown = msgpack.unpackb(note)
             self._sown = SeedCounts(**sown)
         self._turns = TimeSlices()
-        self._told = 0
-        self._lost = ""  # what is wrong with Redis
+        self._logged = 0
+        self._trouble = ""  # what is wrong with Redis
         self._first = True
         self._active = crawl.now()
         self._task: asyncio.Task[None] | None = None
@@ -174,7 +170,7 @@ class PushedSeeds:
         crawler = self._crawl.crawler
         self._crawl.seeds.awaited = True
         self._read = _take_over(crawler)
-        crawler.signals.connect(self._ended, signals.spider_closed)
+        crawler.signals.connect(self._spider_closed, signals.spider_closed)
         self._task = asyncio.ensure_future(self._run())
 
     def stop(self) -> None:
@@ -182,11 +178,8 @@ class PushedSeeds:
         if self._task is not None:
             self._task.cancel()
 
-    async def _ended(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+    async def _spider_closed(self) -> None:
+        await cancel_tasks(self._task)
 
     async def _run(self) -> None:
         pause = _LOOK
@@ -195,16 +188,16 @@ class PushedSeeds:
                 more = False
                 try:
                     if self._has_room:
-                        more = await self._take()
-                        self._is_there()
-                        pause = _LOOK
-                except RegistryError as error:
-                    self._is_lost(error)
-                    pause = min(2 * pause, _AWAY)
+                        more = await self._read_batch()
+                        if self._trouble:
+                            key = self._key.key
+                            logger.info("Redis is back: seeds of %s are taken again", key)
+                        self._trouble, pause = "", _LOOK
                 except Exception as error:  # or nobody would take seeds, nor end the crawl
-                    self._failed(error)
-                    pause = _AWAY
-                self._mind_idleness()
+                    self._note_trouble(error)
+                    away = isinstance(error, RegistryError)
+                    pause = min(2 * pause, _AWAY) if away else _AWAY
+                self._check_idleness()
                 if not more:
                     await asyncio.sleep(pause)
         finally:
@@ -217,56 +210,52 @@ class PushedSeeds:
         if engine is None or engine.paused:
             return False
         if crawl.agent is not None and not crawl.agent.owns:
-            return False  # it leaves, and would have to wait until others have taken them
+            return False  # it leaves, and would have to wait until others have stored them
         if not crawl.store.durable and pending > _IN_MEMORY:
             return False
         wait = crawl.frontier.leases.wait(crawl.now())
         return pending < crawl.settings.project.most_requests or wait is None or wait > 0
 
-    async def _take(self) -> bool:
+    async def _read_batch(self) -> bool:
         if self._first:
-            await self._tell_of_requests()
+            if number := await self._pushed.count(self._key.requests):
+                logger.warning(
+                    "%s holds %s of scrapy-redis's scheduler, pickled, which the suite does not "
+                    "read: let that scheduler fetch what is there, or push the URLs to %s",
+                    self._key.requests, counted(number, "request"), self._key.key,
+                )  # fmt: skip
             self._first = False
-        taken = await self._pushed.take(self._key.batch)
-        if taken is None:
+        batch = await self._pushed.next_batch(self._key.batch)
+        if batch is None:
             return False
         self.busy, stored = True, False
-        self._active = self._crawl.now()  # also for what is another agent's, or no seed
+        self._active = self._crawl.now()  # also for seeds of another agent, and bad ones
         try:
             with condemn_on_damage(self._crawl.store):
-                stored = await self._store(taken)
+                stored = await self._store(batch)
         finally:
             self.busy = False
         if stored:
-            await self._pushed.remove(taken.mark)
+            await self._pushed.remove(batch.mark)
         return stored
 
-    async def _tell_of_requests(self) -> None:
-        number = await self._pushed.count(self._key.requests)
-        if number:
-            logger.warning(
-                "%s holds %s of scrapy-redis's scheduler, pickled, which the suite does not read: "
-                "let that scheduler fetch what is there, or push the URLs to %s",
-                self._key.requests, counted(number, "request"), self._key.key,
-            )  # fmt: skip
-
-    async def _store(self, taken: SeedBatch) -> bool:
+    async def _store(self, batch: SeedBatch) -> bool:
         crawl = self._crawl
-        if taken.mark != self._mark:
-            self._mark, self._done = taken.mark, 0
-        while self._done < len(taken.messages) and not crawl.stopping:
-            self._take_in(taken.messages[self._done])
+        if batch.mark != self._mark:
+            self._mark, self._done = batch.mark, 0
+        while self._done < len(batch.messages) and not crawl.stopping:
+            self._handle(batch.messages[self._done])
             self._done += 1
-            if self._turns.is_over or self._done == len(taken.messages):
+            if self._turns.is_over or self._done == len(batch.messages):
                 note = [self._mark, self._done, asdict(self._sown)]
                 self._notes.put(self._row, msgpack.packb(note))
                 await make_durable(crawl)
                 await self._turns.yield_turn()
-        return self._done == len(taken.messages) and not crawl.store.dirty
+        return self._done == len(batch.messages) and not crawl.store.dirty
 
     # One message
 
-    def _take_in(self, message: bytes) -> None:
+    def _handle(self, message: bytes) -> None:
         crawl, stats = self._crawl, self._crawl.crawler.stats
         self._sown.lines += 1
         stats.inc_value("suite/redis/taken")
@@ -275,7 +264,13 @@ class PushedSeeds:
         try:
             if len(message) > LONGEST:
                 raise ValueError(f"longer than {LONGEST} bytes")
-            self._make_pending(self._read_message(message))
+            found = self._read_message(message)
+            engine = self._crawl.crawler.engine
+            if isinstance(found, Seed):
+                self._sown.new += self._plant([found])
+            elif engine is not None:  # as it is while seeds are read
+                for request in found:
+                    engine.crawl(request)
         except JobError:
             raise
         except Exception as error:  # whatever a message has the project's code do, or its meta ours
@@ -298,15 +293,6 @@ class PushedSeeds:
             return read
         raise ValueError("no seed" if read is None else read.why)
 
-    def _make_pending(self, found: Seed | Sequence[Request]) -> None:
-        if isinstance(found, Seed):
-            self._sown.new += self._plant([found])
-            return
-        engine = self._crawl.crawler.engine
-        for request in found:
-            if engine is not None:  # as it is while seeds are taken
-                engine.crawl(request)
-
     def _note_bad(self, message: bytes, why: str) -> None:
         text = message[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN]
         # An error may quote half a character, which no store takes.
@@ -314,32 +300,26 @@ class PushedSeeds:
         bad = BadLine(self._key.key, self._sown.lines, text, why)
         note_bad_seed(self._bad, self._row, self._sown, bad)
         self._crawl.crawler.stats.inc_value("suite/redis/bad")
-        self._told += 1
-        if self._told <= _TOLD:
-            last = "; others are in `scrapy frontier report bad-seeds`" * (self._told == _TOLD)
+        self._logged += 1
+        if self._logged <= _LOGGED:
+            last = "; others are in `scrapy frontier report bad-seeds`" * (self._logged == _LOGGED)
             logger.warning("no seed, and left out: %s%s", bad, last)
 
     # Redis, and the end
 
-    def _is_lost(self, error: RegistryError) -> None:
+    def _note_trouble(self, error: Exception) -> None:
         self._active = self._crawl.now()  # nobody can know whether there is nothing to do
-        if self._lost != error.kind:
+        trouble = error.kind if isinstance(error, RegistryError) else repr(error)
+        if trouble == self._trouble:
+            return
+        self._trouble = trouble
+        if isinstance(error, RegistryError):
             self._crawl.crawler.stats.inc_value("suite/redis/away")
             logger.warning("%s (%s); the crawl goes on with what it has", error, self._key.key)
-        self._lost = error.kind
-
-    def _failed(self, error: Exception) -> None:
-        self._active = self._crawl.now()
-        if self._lost != repr(error):
+        else:
             logger.exception("seeds of %s cannot be taken; it is tried again", self._key.key)
-        self._lost = repr(error)
 
-    def _is_there(self) -> None:
-        if self._lost:
-            logger.info("Redis is back: seeds of %s are taken again", self._key.key)
-        self._lost = ""
-
-    def _mind_idleness(self) -> None:
+    def _check_idleness(self) -> None:
         crawl, limit = self._crawl, self._key.max_idle
         if crawl.frontier.pending:
             self._active = crawl.now()

@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Awaitable, Sequence
 from importlib.resources import files
+from os.path import commonprefix
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -30,13 +31,13 @@ def _read(name: str) -> str:
     return (files(__package__) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
 
 
-WORLD: Final = _read("world")
-"""Where scripts get the time from; text, so that no caller can set it."""
+WORLD: Final = _read("world")  # where scripts get the time from; text, so that no caller can set it
 
 
 class Script(NamedTuple):
     text: str
     sha: str
+
 
 def load_script(*names: str) -> Script:
     """Return one script of the files *names*: shared code first."""
@@ -111,14 +112,9 @@ def end_if_cancelled() -> None:
 
 
 class RedisServer:
-    """Runs scripts in one Redis.
+    """Runs scripts in the Redis at *url*: ``redis://``, ``rediss://`` or ``unix://``.
 
-    Args:
-        url: ``redis://``, ``rediss://`` or ``unix://``.
-        timeout: seconds of a call, connecting included.
-
-    Raises:
-        ValueError: invalid URL.
+    *timeout*: seconds of a call, connecting included. Raises `ValueError`: invalid URL.
     """
 
     def __init__(self, url: str, timeout: float) -> None:
@@ -128,8 +124,8 @@ class RedisServer:
 
     async def run(self, script: Script, keys: Sequence[str], *arguments: str | bytes) -> list[Any]:
         """Run *script*. Raises `RegistryError`; it may have run all the same."""
-        key = keys[0] if len(keys) == 1 else ""
-        return await self._asked(self._run(script, keys, *arguments), key)
+        shared = commonprefix(keys)  # noqa: RUF071 - of characters
+        return await self._asked(self._run(script, keys, *arguments), shared)
 
     async def evicting(self) -> str:
         """Return a complaint if a full server evicts keys, or "". Raises `RegistryError`."""
@@ -139,10 +135,6 @@ class RedisServer:
             return ""
         return (f"Redis at {self.where} throws keys away when it is full: its maxmemory-policy is "
                 f"{policy}, expected noeviction")  # fmt: skip
-
-    async def types(self, keys: Sequence[str]) -> list[str]:
-        """Return the types of *keys*. Raises `RegistryError`."""
-        return [(await self._asked(self._client.type(key))).decode() for key in keys]
 
     async def names(self, pattern: str) -> list[str]:
         """Return the keys that match the glob *pattern*. Raises `RegistryError`."""
@@ -169,11 +161,11 @@ class RedisServer:
             pass
 
     async def _run(self, script: Script, keys: Sequence[str], *arguments: str | bytes) -> list[Any]:
+        answer: list[Any]
         try:
-            found = await self._client.evalsha(script.sha, len(keys), *keys, *arguments)
+            answer = await self._client.evalsha(script.sha, len(keys), *keys, *arguments)
         except exceptions.NoScriptError:
-            found = await self._client.eval(script.text, len(keys), *keys, *arguments)
-        answer: list[Any] = found
+            answer = await self._client.eval(script.text, len(keys), *keys, *arguments)
         return answer
 
     async def _asked(self, answer: Awaitable[T], key: str = "") -> T:

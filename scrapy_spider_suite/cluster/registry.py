@@ -12,8 +12,9 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 import numpy as np
@@ -46,27 +47,20 @@ from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.runtime.clock import boottime
 from scrapy_spider_suite.runtime.text import counted
 
-TIMEOUT: Final = 5.0
-"""Seconds of a call."""
-
-_TYPES: Final = {
-    "crawl": "string", "members": "hash", "facts": "hash", "holders": "string",
-    "addresses": "hash", "address-eras": "hash",
-}  # fmt: skip
+TIMEOUT: Final = 5.0  # seconds of a call
 
 
 class RegistryClient:
     """Calls the registry's scripts for one crawl. Raises `ValueError`: invalid URL or name."""
 
-    def __init__(self, url: str, crawl: str, *, timeout: float = TIMEOUT) -> None:
+    def __init__(self, url: str, crawl: str) -> None:
         keys = RedisKeys(crawl)
-        self._server = RedisServer(url, timeout)
+        self._server = RedisServer(url, TIMEOUT)
         self._scripts = {
             name: load_script("world", "rows", "common", name)
-            for name in ("join", "renew", "leave", "move", "look", "order", "meet")
+            for name in ("join", "renew", "leave", "move", "overview", "order", "meet")
         }
         self._keys = [keys.crawl, keys.members, keys.facts, keys.holders]
-        self._types = {f"{keys.prefix}{name}": type_ for name, type_ in _TYPES.items()}
         self._secret = keys.secret
 
     async def close(self) -> None:
@@ -78,12 +72,7 @@ class RegistryClient:
     ) -> tuple[RegistryAnswer, bytes]:
         given["silence"] = round(SILENCE * 1000)
         text = msgspec.json.encode(given)
-        try:
-            found = await self._server.run(self._scripts[script], self._keys, text, more)
-        except RegistryError as error:
-            if error.kind == "type":
-                await self._name_key(error)
-            raise
+        found = await self._server.run(self._scripts[script], self._keys, text, more)
         try:
             return decode_answer(found[0]), found[1]
         except (ValueError, TypeError, IndexError) as error:
@@ -92,14 +81,6 @@ class RegistryClient:
     def _damaged(self, why: object) -> RegistryError:
         text = f"Redis at {self._server.where} answers what the suite did not write: {why}"
         return RegistryError(text, "damaged")
-
-    async def _name_key(self, error: RegistryError) -> None:
-        """Raise *error* with the key that has another type."""
-        found = await self._server.types([*self._types])
-        for (key, expected), type_ in zip(self._types.items(), found, strict=True):
-            if type_ not in (expected, "none"):
-                text = f"Redis at {self._server.where} holds a {type_} under {key}, which is ours"
-                raise RegistryError(text, "type") from error
 
     def _holders(self, answer: RegistryAnswer, data: bytes) -> Holders:
         if len(data) != 2 * UNITS:
@@ -117,14 +98,15 @@ class ClusterOverview(NamedTuple):
     id: str
     now: float
     view: Membership
-    facts: dict[str, dict[str, Any]]
+    facts: dict[str, _Facts]
     holders: Holders
     ended: bool
     fixed: dict[str, str]
 
-async def list_crawls(url: str, *, timeout: float = TIMEOUT) -> list[str]:
+
+async def list_crawls(url: str) -> list[str]:
     """Return the names of the crawls at *url*, sorted. Raises `RegistryError`, `ValueError`."""
-    server = RedisServer(url, timeout)
+    server = RedisServer(url, TIMEOUT)
     try:
         found = await server.names(RedisKeys.FIRST)
     finally:
@@ -137,26 +119,26 @@ class ClusterAdmin(RegistryClient):
 
     async def overview(self) -> ClusterOverview | None:
         """Return the crawl, or None."""
-        answer, data = await self._ask("look", {"facts": True})
-        view = answer.view()
+        answer, data = await self._ask("overview", {"facts": True})
         if answer.code != "ok":
             return None
-        return ClusterOverview(
-            answer.id, answer.now / 1000, Membership(answer.epoch, ()) if view is None else view,
-            dict(_facts(answer)), self._holders(answer, data), answer.ended, self._fixed(answer),
-        )  # fmt: skip
-
-    def _fixed(self, answer: RegistryAnswer) -> dict[str, str]:
+        flat = answer.facts if isinstance(answer.facts, list) else []
+        facts = {}
+        for name, text in zip(flat[::2], flat[1::2], strict=False):
+            with suppress(ValueError):
+                facts[name] = msgspec.json.decode(text[:FACTS_MAX], type=_Facts)
         try:
-            return msgspec.json.decode(answer.fixed, type=dict[str, str])
+            fixed = msgspec.json.decode(answer.fixed, type=dict[str, str])
         except ValueError as error:
             raise self._damaged(error) from error
+        view, holders = answer.view() or Membership(answer.epoch, ()), self._holders(answer, data)
+        return ClusterOverview(
+            answer.id, answer.now / 1000, view, facts, holders, answer.ended, fixed
+        )
 
     async def remove(self, name: str, *, dead: bool = False) -> None:
-        """Give the units of agent *name* to other owners when its lease is over.
-
-        At once if *dead*: its process is gone. Raises `ClusterError`: no such agent, or an endless
-        lease.
+        """Give the units of agent *name* to other owners when its lease is over, or at once if
+        *dead*. Raises `ClusterError`: no such agent, or an endless lease.
         """
         code = await self._order("remove", target=name, dead=dead)
         if code == "unknown":
@@ -183,18 +165,7 @@ class ClusterAdmin(RegistryClient):
         return answer.code
 
 
-def _facts(answer: RegistryAnswer) -> Iterator[tuple[str, dict[str, Any]]]:
-    flat = answer.facts if isinstance(answer.facts, list) else []
-    for name, text in zip(flat[::2], flat[1::2], strict=False):
-        try:
-            known = msgspec.json.decode(text[:FACTS_MAX], type=_Facts)
-        except ValueError:
-            continue
-        yield name, known
-
-
-CHUNK: Final = 4_096
-"""Units of one call: some milliseconds of Redis's time."""
+CHUNK: Final = 4_096  # units of one call: some milliseconds of Redis's time
 
 
 class Joined(NamedTuple):
@@ -212,25 +183,15 @@ class AgentRegistry(RegistryClient):
     """One process of an agent in the registry. Calls wait for each other.
 
     Methods raise `RegistryError`: the call may have run. Those of a member raise `FencedError` when
-    another process is the member.
-
-    Args:
-        lease: told of each renewal.
-        incarnation: 64 random bits.
-        clock, wall: seconds of `boottime`, and since 1970.
-
-    Attributes:
-        view: the members as of the last answer.
-        skew: between this clock and Redis's.
-        lapses: leases granted after one had ended.
+    another process is the member. *view*: the members as of the last answer. *lapses*: leases
+    granted after one had ended.
     """
 
     def __init__(
         self, url: str, crawl: str, lease: AgentLease, *, incarnation: int | None = None,
-        timeout: float = TIMEOUT, clock: Callable[[], float] = boottime,
-        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = boottime, wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        super().__init__(url, crawl, timeout=timeout)
+        super().__init__(url, crawl)
         self.lease = lease
         self.view = Membership(0, ())
         self.answer = RegistryAnswer(code="", now=0)
@@ -255,12 +216,9 @@ class AgentRegistry(RegistryClient):
         if evicting := await self._server.evicting():
             raise JoinRefusedError(f"SUITE_REDIS_URL: {evicting}", "eviction")
         grace = 0 if candidate.grace is None else round(candidate.grace * 1000)
-        given = {
-            "name": candidate.name, "number": candidate.number, "job": candidate.job,
-            "folder": candidate.folder, "weight": candidate.weight, "address": candidate.address,
-            "id": candidate.id, "fresh": secrets.token_hex(8), "protocol": PROTOCOL,
-            "fixed": candidate.terms(), "skew": round(candidate.skew * 1000),
-            "idle": candidate.idle, "most": candidate.most,
+        given = msgspec.structs.asdict(candidate) | {
+            "fresh": secrets.token_hex(8), "protocol": PROTOCOL, "fixed": candidate.terms(),
+            "skew": round(candidate.skew * 1000),
         }  # fmt: skip
         async with self._one:
             self._grace, self._who = grace, {}
@@ -273,20 +231,19 @@ class AgentRegistry(RegistryClient):
                     "away",
                 )  # fmt: skip
             if answer.code != "ok":
-                raise JoinRefusedError(self._why(answer, candidate, wall), answer.code)
+                try:
+                    why = join_refusal(answer, candidate, wall)
+                except ValueError as error:
+                    raise self._damaged(error) from error
+                raise JoinRefusedError(why, answer.code)
             self._who = {"name": candidate.name, "number": answer.number}
         return Joined(answer.number, answer.id, answer.kept)
 
     async def renew(self, post: Callable[[], Heartbeat]) -> RegistryAnswer:
         """Renew the lease with the report of *post*; updates `view` in a new epoch."""
         async with self._one:
-            said = post()
-            given = {
-                "idle": said.idle, "sent": said.sent, "received": said.received,
-                "activity": said.activity, "epoch": said.epoch, "round": self.answer.round,
-                "left": said.left,
-            }  # fmt: skip
-            facts = msgspec.json.encode(said.facts)
+            given = post()._asdict() | {"round": self.answer.round}
+            facts = msgspec.json.encode(given.pop("facts"))
             return (await self._own("renew", given, facts if len(facts) <= FACTS_MAX else b"{}"))[0]
 
     async def leave(self) -> bool:
@@ -314,7 +271,7 @@ class AgentRegistry(RegistryClient):
 
     async def holders(self) -> Holders:
         async with self._one:
-            answer, data = await self._call("look", {})
+            answer, data = await self._call("overview", {})
             if answer.code != "ok":
                 self._raise_gone(answer)
             return self._holders(answer, data)
@@ -350,8 +307,7 @@ class AgentRegistry(RegistryClient):
     async def claim(self, units: Units, at: float) -> MovedUnits:
         """Hold *units* again, held *at* that time in another era.
 
-        Without a lapse of the lease it gets unclaimed units; otherwise none before
-        `Holders.claims`.
+        After a lapse of the lease it gets none before `Holders.claims`.
         """
         return await self._move(units, {"how": "claim", "at": round(at * 1000)}, at)
 
@@ -406,14 +362,8 @@ class AgentRegistry(RegistryClient):
             self.lease.renewed(sent, wall, granted)
         return answer, data
 
-    def _raise_gone(self, answer: RegistryAnswer) -> None:
+    def _raise_gone(self, answer: RegistryAnswer) -> NoReturn:
         why, again = GONE.get(answer.code, (answer.code, False))
         if not again:
             self.lease.dropped()
         raise FencedError(f"{why}, says Redis at {self._server.where}", again=again)
-
-    def _why(self, answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
-        try:
-            return join_refusal(answer, candidate, wall)
-        except ValueError as error:
-            raise self._damaged(error) from error

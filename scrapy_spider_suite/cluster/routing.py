@@ -23,8 +23,7 @@ from scrapy_spider_suite.store.url_states import is_seed_note
 from scrapy_spider_suite.urls.normalize import host_of
 
 _NUMBER: Final = struct.Struct(">Q")
-FIRST_ROW_NUMBER: Final = 1 << 32
-"""The lowest number of a row; lower ones are notices."""
+FIRST_ROW_NUMBER: Final = 1 << 32  # the lowest number of a row; lower ones are notices
 _BITS: Final = 62
 _AHEAD: Final = 1_000  # numbers reserved at a time; a killed run leaves some unused
 _GAP_BITS: Final = 40
@@ -34,8 +33,7 @@ _ROW, _NEXT = b"r", b"n"
 class Outbox:
     """The rows in *kv* by receiver. Raises `JobDamagedError`.
 
-    Attributes:
-        put_in: rows put in, or there at the start.
+    *put_in*: rows put in, or there at the start.
     """
 
     def __init__(self, kv: KV) -> None:
@@ -146,17 +144,14 @@ _LINKS, _ENTRY = range(2)
 _START, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
 _WEB: Final = ("http://", "https://")
 
-OwnerOf = Callable[[str, str], str]
-"""Returns the owner of a URL: host, URL."""
+OwnerOf = Callable[[str, str], str]  # returns the owner of a URL: host, URL
 
 
 class OwnerRouter:
-    """Keeps URLs of the agent *own*; puts all others into *outbox*.
+    """Puts URLs of all agents but *own* into *outbox*.
 
-    Args:
-        owner: with *by_host* it depends on the host alone.
-        cache: bytes of recently sent URLs, which are not sent again.
-        shared_seeds: each agent gets all seeds; seeds of others are dropped.
+    *by_host*: *owner* depends on the host alone. *cache*: bytes of recently sent URLs, which are
+    not sent again. *shared_seeds*: each agent gets all seeds, and drops seeds of others.
 
     Attributes:
         spared: URLs not sent again.

@@ -47,8 +47,8 @@ class _Agent:
 
     Attributes:
         status: the newest status of the job, of any process.
-        own: the last status that this process wrote.
-        over: whether its end was printed.
+        own_status: the last status that this process wrote.
+        end_printed: whether its end was printed.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class _Agent:
     ) -> None:
         self.process = process
         self.status = before
-        self.own: dict[str, Any] = {}
-        self.over = False
+        self.own_status: dict[str, Any] = {}
+        self.end_printed = False
         self._folder = folder
         self._before = _writer(before)
 
@@ -68,18 +68,19 @@ class _Agent:
         # started the agent anew.
         writer = _writer(found)
         if writer[0] == self.process.pid and writer != self._before:
-            self.own = found
+            self.own_status = found
 
     @property
     def settled(self) -> bool:
         """Whether it has ended, and its rows are counted exactly once."""
-        return self.over and self.own.get("finish_reason") in _SETTLED
+        return self.end_printed and self.own_status.get("finish_reason") in _SETTLED
 
     @property
     def cut_short(self) -> bool:
         """Whether it ended without a last status, which is written once a second."""
         killed = (self.process.returncode or 0) < 0
-        return self.over and not self.own.get("ended") and (killed or bool(self.own))
+        known = self.own_status
+        return self.end_printed and not known.get("ended") and (killed or bool(known))
 
     def reason(self) -> str:
         if self.process.returncode < 0:
@@ -88,9 +89,9 @@ class _Agent:
                 return f"killed by {signal.Signals(number).name}"
             except ValueError:  # real-time signals have no names
                 return f"killed by signal {number}"
-        if not self.own:
+        if not self.own_status:
             return "it did not begin"
-        return str(self.own.get("finish_reason") or "no reason given")
+        return str(self.own_status.get("finish_reason") or "no reason given")
 
 
 class Fleet:
@@ -131,7 +132,7 @@ class Fleet:
     @property
     def running(self) -> int:
         """The number of agents that run."""
-        return sum(not agent.over for agent in self._agents.values())
+        return sum(not agent.end_printed for agent in self._agents.values())
 
     def stop(self) -> None:
         """Stop all: in good order; in a hurry when called again."""
@@ -142,9 +143,9 @@ class Fleet:
     def ended(self) -> Iterator[dict[str, Any]]:
         """Facts of the agents that ended since the last call."""
         for name, agent in self._agents.items():
-            if agent.over or (code := agent.process.poll()) is None:
+            if agent.end_printed or (code := agent.process.poll()) is None:
                 continue
-            agent.over = True
+            agent.end_printed = True
             agent.read_status()
             code = int(ExitCode.INTERRUPTED) if code < 0 else code
             self.code = max(self.code, code)
@@ -163,7 +164,7 @@ class Fleet:
         agents = self._agents.values()
         for agent in agents:
             agent.read_status()
-        fetched = sum(_number(agent.own.get("fetched")) for agent in agents)
+        fetched = sum(_number(agent.own_status.get("fetched")) for agent in agents)
         (then, before), now = self._last, time.monotonic()
         self._last = (now, fetched)
         return {

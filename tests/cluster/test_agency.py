@@ -16,10 +16,13 @@ from scrapy_spider_suite.cluster import agent as agency
 from scrapy_spider_suite.cluster import redis_server
 from scrapy_spider_suite.cluster.agent import Agent
 from scrapy_spider_suite.cluster.lan import check_agent_names
-from scrapy_spider_suite.cluster.ledger import ledger_client
-from scrapy_spider_suite.cluster.ledger.ledger_client import SharedLimits
-from scrapy_spider_suite.cluster.ledger.ledger_stores import RedisLedger
-from scrapy_spider_suite.cluster.ledger.shared_addresses import AddressSharing, SharedAddresses
+from scrapy_spider_suite.cluster.ledger import shared_limits
+from scrapy_spider_suite.cluster.ledger.rate_ledger import RedisLedger
+from scrapy_spider_suite.cluster.ledger.shared_limits import (
+    AddressSharing,
+    SharedAddresses,
+    SharedLimits,
+)
 from scrapy_spider_suite.cluster.membership import AddressQuestion
 from scrapy_spider_suite.crawl.requests import Translator
 from scrapy_spider_suite.errors import SettingsError
@@ -141,7 +144,7 @@ def test_the_setting_is_named_that_needs_a_client(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(redis_server, "HAS_REDIS", False)
     for setting in ("SUITE_RATE_LEDGER", "SUITE_REDIS_URL"):
         with pytest.raises(SettingsError, match=f"^{setting} needs a client for Redis: pip inst"):
-            ledger_client._ledger(RedisUrl("redis://10.0.0.1/0"), "web", setting)
+            shared_limits._ledger(RedisUrl("redis://10.0.0.1/0"), "web", setting)
 
 
 @pytest.mark.parametrize("setting", ["SUITE_RATE_LEDGER", "SUITE_REDIS_URL"])
@@ -156,7 +159,7 @@ def test_the_setting_is_named_of_a_ledger_that_is_not_there(
     async def test(ledger: RedisLedger) -> None:
         leases = SimpleNamespace(permits=SimpleNamespace())
         here: Any = SimpleNamespace(
-            _ledger=ledger, _process="0" * 15 + "1", _client=SimpleNamespace(run=quiet),
+            _ledger=ledger, _process="0" * 15 + "1", run=quiet,
             gate=object(), _crawl=SimpleNamespace(frontier=SimpleNamespace(leases=leases)),
             addresses=None if setting == "SUITE_RATE_LEDGER" else object(),
         )  # fmt: skip

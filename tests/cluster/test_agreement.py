@@ -14,7 +14,7 @@ from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.crawl.crawl_policy import policy_fields
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.overrides import Overrides
-from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.policy import Phases, Policy
 from scrapy_spider_suite.settings.suite import SuiteSettings
 
 GIVEN = {
@@ -63,3 +63,34 @@ def test_what_would_not_be_polite_is_refused() -> None:
     with pytest.raises(SettingsError, match="SUITE_PHASE_GUARD = 30: expected"):
         phasing._check_settings(settings, settings.with_value("host_delay", 90.0))
     phasing._check_settings(settings, settings.with_value("requests_per_visit", 2))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"SUITE_RATE_LEDGER": None}, "SUITE_RATE_LEDGER is not set: with SUITE_ASSIGNMENT = 'ur"),
+        ({"SUITE_PHASES": 2}, "SUITE_PHASES = 2: expected 3 or more with SUITE_ASSIGNMENT = 'url"),
+        ({"SUITE_PHASE_GUARD": 23.9}, "SUITE_PHASE_GUARD = 23.9: expected 24 or more with SUITE"),
+        ({"SUITE_HOST_DELAY": 11.0}, r"DOWNLOAD_TIMEOUT \(20\), the longest delay \(11\), and"),
+    ],
+)
+def test_a_refusal_names_the_settings(wrong: dict[str, Any], words: str) -> None:
+    """In one line, with three agents."""
+    phasing, *_ = _agent()
+    phasing.check("ab")
+    assert phasing.skew == 3.0  # one is early by that, and one late
+    with pytest.raises(SettingsError, match=words) as refusal:
+        _agent(**wrong)[0].check("ab")
+    assert "\n" not in str(refusal.value)
+
+
+def test_at_each_time_each_agent_has_another_phase() -> None:
+    """In as many turns as there are phases each has all (K6)."""
+    policies = [Policy(phases=Phases(4, 10.0)) for _ in range(3)]
+    for node, policy in enumerate(policies):
+        policy.update(node=node)
+        policy.update(phases=Phases(4, 10.0))  # another setting changes nothing of it
+    seen = [[policy.phases.active(10.0 * turn) for policy in policies] for turn in range(4)]
+    assert all(len(set(row)) == 3 for row in seen)
+    assert all(sorted(column) == [0, 1, 2, 3] for column in zip(*seen, strict=True))
+    assert seen[0] == [0, 1, 2]

@@ -120,7 +120,7 @@ def test_the_verdict_tells_several_crawls_from_one(tmp_path: Path) -> None:
     [
         ({"maxmemory": "50mb", "maxmemory-policy": "allkeys-lru"}, None, "allkeys-lru"),
         ({"maxmemory": "1"}, None, "out of memory"),
-        ({}, "what is this", "members, which is ours"),
+        ({}, "what is this", "another type under our name (suite:{"),
     ],
     ids=["evicts", "full", "wrong type"],
 )

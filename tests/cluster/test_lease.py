@@ -92,7 +92,6 @@ def test_no_fetch_outlives_what_redis_knows(
 
 
 def test_skew_is_known_to_half_of_what_the_question_took() -> None:
-    """And can be read."""
+    """It may have been read at the beginning or at the end."""
     skew = ClockSkew.measured(100.0, 0.5, 103.0)
     assert (skew.offset, skew.bound) == (2.75, 0.25)
-    assert str(skew) == "+2.750 s ± 0.250 s"

@@ -65,19 +65,6 @@ def test_anything_is_refused_as_a_value_error(data: bytes) -> None:
         decode_answer(data)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"name": ""}, {"name": "x" * 65}, {"name": "a\n"}, {"weight": 0.0}, {"weight": 11.0},
-        {"number": -1}, {"number": 65_536}, {"grace": 15.0},
-    ],
-)  # fmt: skip
-def test_a_candidate_that_cannot_be_is_an_error(wrong: dict[str, Any]) -> None:
-    """Before anything is sent."""
-    with pytest.raises(ValueError, match=r"expected|name for an agent"):
-        Candidate(**(KNOWN | wrong))
-
-
 def test_terms_have_one_form() -> None:
     """Whatever the order in which settings are given."""
     one, other = ({"A": "1", "B": "2"}, {"B": "2", "A": "1"})

@@ -20,12 +20,12 @@ IDLE = 60
 
 
 class Source:
-    """Messages of which no request is made, one at a time; with the shape of `Pushed`."""
+    """Messages of which no request is made, one at a time; with the shape of `PushedList`."""
 
     def __init__(self) -> None:
         self.messages: Iterator[bytes] = iter(())
 
-    async def take(self, count: int) -> SeedBatch | None:
+    async def next_batch(self, count: int) -> SeedBatch | None:
         """The next one, if there is one."""
         message = next(self.messages, None)
         return None if message is None else SeedBatch(message, [message])
@@ -66,8 +66,8 @@ def test_messages_are_work(monkeypatch: pytest.MonkeyPatch) -> None:
     async def look(now: float, *messages: bytes) -> None:
         clock.append(now)
         source.messages = iter(messages)
-        await seeds._take()
-        seeds._mind_idleness()
+        await seeds._read_batch()
+        seeds._check_idleness()
         awaits.append(crawl.seeds.awaited)
 
     async def test() -> None:

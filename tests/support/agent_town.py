@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scrapy_spider_suite.cluster import redis_server
+from scrapy_spider_suite.cluster import redis_server, registry
 from scrapy_spider_suite.cluster.assignment import Units
 from scrapy_spider_suite.cluster.membership import AgentLease, Candidate, Heartbeat, RegistryAnswer
 from scrapy_spider_suite.cluster.registry import AgentRegistry, ClusterAdmin, Joined
@@ -68,7 +68,7 @@ class Town:
     def registry(self) -> AgentRegistry:
         """One of a process that has not joined."""
         here = AgentRegistry(
-            self.server.url, "web", AgentLease(FETCH), timeout=60.0, clock=lambda: self.now,
+            self.server.url, "web", AgentLease(FETCH), clock=lambda: self.now,
             wall=lambda: self.now,
         )  # fmt: skip
         self._open.append(here)
@@ -76,7 +76,7 @@ class Town:
 
     def office(self) -> ClusterAdmin:
         """Of an operator."""
-        office = ClusterAdmin(self.server.url, "web", timeout=60.0)
+        office = ClusterAdmin(self.server.url, "web")
         self._open.append(office)
         return office
 
@@ -132,6 +132,7 @@ InTown = Callable[[Callable[[Town], Awaitable[None]]], None]
 def towns(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[InTown]:
     """What runs a test in an empty town, again and again."""
     monkeypatch.setattr(redis_server, "WORLD", WORLD)
+    monkeypatch.setattr(registry, "TIMEOUT", 60.0)
 
     async def in_town(test: Callable[[Town], Awaitable[None]], client: Any) -> None:
         client.flushall()

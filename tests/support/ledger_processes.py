@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scrapy_spider_suite.cluster.ledger.grants import Grants, Need
-from scrapy_spider_suite.cluster.ledger.ledger_client import LedgerClient
-from scrapy_spider_suite.cluster.ledger.ledger_stores import FileLedger, RedisLedger
-from scrapy_spider_suite.cluster.ledger.rate_ledger import RateLedger
+from scrapy_spider_suite.cluster.ledger.rate_ledger import FileLedger, RateLedger, RedisLedger
+from scrapy_spider_suite.cluster.ledger.shared_limits import LedgerClient
 from scrapy_spider_suite.runtime.clock import boottime
 
 

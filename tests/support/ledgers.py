@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from scrapy_spider_suite.cluster.ledger import rate_ledger
-from scrapy_spider_suite.cluster.ledger.ledger_stores import FileLedger, RedisLedger
 from scrapy_spider_suite.cluster.ledger.rate_ledger import (
     Account,
     FetchEnd,
+    FileLedger,
     LedgerAnswer,
     LedgerBatch,
     LedgerLine,
     LedgerMarker,
     LedgerReply,
     RateLedger,
+    RedisLedger,
 )
 
 NOON = 1_800_000_000_000

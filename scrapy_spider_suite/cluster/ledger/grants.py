@@ -68,9 +68,9 @@ class GrantRequest:
     maybe: bool = False  # the ledger may have granted them; its answer was lost
 
 
+# Of each kind, while the ledger is away. A lost end delays others until the grant expires; a lost
+# wish is not heard.
 OUTBOX_MAX: Final = 100_000
-"""Most entries of each kind while the ledger is away. A lost end delays others until the grant
-expires; a lost wish is not heard."""
 
 
 class EndedGrant(NamedTuple):
@@ -88,12 +88,11 @@ class OutboxPortion(NamedTuple):
 
 
 class LedgerOutbox:
-    """Ended grants and wishes unknown to the ledger; *dropped* counts entries over the bound."""
+    """Ended grants and wishes unknown to the ledger; the oldest go beyond `OUTBOX_MAX`."""
 
     def __init__(self) -> None:
         self._ended: deque[EndedGrant] = deque()
         self._wishes: dict[str, float] = {}
-        self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._ended) + len(self._wishes)
@@ -120,10 +119,8 @@ class LedgerOutbox:
     def _bound(self) -> None:
         while len(self._ended) > OUTBOX_MAX:
             self._ended.popleft()
-            self.dropped += 1
         while len(self._wishes) > OUTBOX_MAX:
             del self._wishes[next(iter(self._wishes))]
-            self.dropped += 1
 
 
 def whole_millis(seconds: float) -> int:
@@ -132,11 +129,8 @@ def whole_millis(seconds: float) -> int:
     return min(max(0, whole + (whole < seconds * 1000)), WISH_MAX)
 
 
-PATIENCE: Final = 1.0
-"""Seconds until an unanswered question is asked again."""
-
-SLACK: Final = 1.0
-"""Seconds between `start` and the first byte on the wire."""
+PATIENCE: Final = 1.0  # seconds until an unanswered question is asked again
+SLACK: Final = 1.0  # seconds between `start` and the first byte on the wire
 
 
 class SentBatch(NamedTuple):
@@ -146,13 +140,10 @@ class SentBatch(NamedTuple):
 
 
 class Grants:
-    """The grants of one process; times in seconds.
+    """The grants of *process*, 16 random hexadecimal digits; times in seconds.
 
-    Args:
-        process: 16 random hexadecimal digits.
-        timeout: the longest fetch.
-        window: for which a grant waits for its fetch.
-        ahead: how early a grant is given.
+    *timeout*: the longest fetch. A grant waits *window* for its fetch, and is given up to *ahead*
+    early.
     """
 
     def __init__(

@@ -11,46 +11,42 @@ answer of a call: ages in a batch, offsets in a reply. 0 means never.
 
 from __future__ import annotations
 
+import asyncio
 import math
+import os
+import sqlite3
 import struct
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import chain
-from typing import Any, Final, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct
 from xxhash import xxh3_128_hexdigest
 
+from scrapy_spider_suite.cluster.redis_server import RedisServer, check_crawl_name, load_script
+from scrapy_spider_suite.errors import LedgerError, RegistryError
 from scrapy_spider_suite.frontier.politeness import LONGEST_WISH
+from scrapy_spider_suite.runtime.clock import boot_id, boottime
+from scrapy_spider_suite.runtime.files import lock_file
 
-KEY_MAX: Final = 300
-"""Characters of a key."""
-
-BATCH: Final = 500
-"""Lines of one call; some milliseconds of Redis's time."""
-
-WISH_MAX: Final = round(LONGEST_WISH * 1000)
-"""Milliseconds of a delay or a wish, at most."""
-
-HOLD_MAX: Final = 86_400_000
-"""Milliseconds of a fetch, at most."""
+KEY_MAX: Final = 300  # characters of a key
+BATCH: Final = 500  # lines of one call; some milliseconds of Redis's time
+WISH_MAX: Final = round(LONGEST_WISH * 1000)  # milliseconds of a delay or a wish, at most
+HOLD_MAX: Final = 86_400_000  # milliseconds of a fetch, at most
 
 _FUTURE: Final = 2 * (WISH_MAX + HOLD_MAX)
 
 NOBODY: Final = "0" * 16
 
 
-def host_grant_key(host: str) -> str:
-    """Return the key of a host by its pacing name."""
-    return _bounded(f"host {host}")
-
-
-def address_grant_key(address: str) -> str:
-    """Return the key of an address in its usual spelling."""
-    return _bounded(f"address {address}")
-
-
-def _bounded(key: str) -> str:
+def grant_key(kind: Literal["host", "address"], name: str) -> str:
+    """Return the key of a host by its pacing name, or of an address in its usual spelling."""
+    key = f"{kind} {name}"
     if len(key) <= KEY_MAX:
         return key
     return f"{key[:100]} {xxh3_128_hexdigest(key.encode(errors='surrogatepass'))}"
@@ -105,11 +101,6 @@ class LedgerBatch(NamedTuple):
     wishes: tuple[DelayWish, ...] = ()
     asks: tuple[tuple[LedgerLine, ...], ...] = ()  # each is granted for all its keys or none
 
-    def all_keys(self) -> list[str]:
-        asked = (line for ask in self.asks for line in ask)
-        lines: Iterable[Any] = chain(self.ends, self.returns, self.wishes, asked)
-        return list(dict.fromkeys(line.key for line in lines))
-
 
 class LedgerAnswer(NamedTuple):
     """A grant from *opens* to *closes* after now; with *closes* 0: ask again in *wait*."""
@@ -128,9 +119,6 @@ class LedgerReply(NamedTuple):
     damaged: tuple[str, ...] = ()
 
 
-_RedisReply = tuple[int, int, list[LedgerAnswer], list[int]]
-
-
 class RateLedger(Protocol):
     where: str  # for log lines, without a password
 
@@ -144,46 +132,13 @@ class RateLedger(Protocol):
         """Close; never raises."""
 
 
-def pack_batch(batch: LedgerBatch, indexes: dict[str, int]) -> bytes:
-    """Return *batch* for Lua, with numbers for keys."""
-
-    def numbered(lines: Any) -> list[list[Any]]:
-        return [[indexes[line.key], *line[1:]] for line in lines]
-
-    given = [
-        *batch[:6], numbered(batch.ends), numbered(batch.returns), numbered(batch.wishes),
-        [numbered(ask) for ask in batch.asks],
-    ]  # fmt: skip
-    return msgspec.msgpack.encode(given)
-
-
-def unpack_reply(data: bytes, batch: LedgerBatch, keys: list[str]) -> LedgerReply:
-    """Return Lua's answer to *batch*. Raises `ValueError` for an invalid one."""
-    era, longest, answers, damaged = msgspec.msgpack.decode(data, type=_RedisReply)
-    if len(answers) != len(batch.asks) or not all(
-        0 <= span <= _FUTURE for answer in answers for span in answer
-    ):
-        raise ValueError("answers that fit no question")
-    if not all(0 <= index < len(keys) for index in damaged) or era <= 0:
-        raise ValueError("keys or an era that cannot be")
-    if not 0 <= longest <= WISH_MAX:
-        raise ValueError("a delay that cannot be")
-    return LedgerReply(era, longest, tuple(answers), tuple(keys[index] for index in damaged))
-
-
 MAGIC: Final = b"L1"
 KEEP_MAX: Final = 3_600_000
-"""An end is remembered for the longest delay asked for, at most an hour for others than the
-fetcher."""
+"""Milliseconds for which an end counts for another process, however long its delay is."""
 
-CLAIM_SLACK: Final = 250
-"""How late the next process may return before another one gets the key."""
-
-DAMAGED_WAIT: Final = 60_000
-"""When to ask again for a damaged key."""
-
-SOONEST, LATEST = 50, 2_000
-"""Bounds of when to ask again for a held key: half a delay."""
+CLAIM_SLACK: Final = 250  # how late the next process may return before another one gets the key
+DAMAGED_WAIT: Final = 60_000  # when to ask again for a damaged key
+SOONEST, LATEST = 50, 2_000  # bounds of when to ask again for a held key: half a delay
 
 _RECORD: Final = struct.Struct(">2s8d16s16s")
 _MARKER: Final = struct.Struct(">2s4d40s")
@@ -208,10 +163,8 @@ class Account(Struct):
     claimant: str = NOBODY
 
     def pack(self) -> bytes:
-        return _RECORD.pack(
-            MAGIC, self.ended, self.due, self.opens, self.closes, self.until, self.delay,
-            self.serial, self.claimed, self.holder.encode(), self.claimant.encode(),
-        )  # fmt: skip
+        *numbers, holder, claimant = msgspec.structs.astuple(self)
+        return _RECORD.pack(MAGIC, *numbers, holder.encode(), claimant.encode())
 
     @classmethod
     def unpack(cls, data: object, now: int) -> Account:
@@ -265,8 +218,8 @@ class LedgerMarker(Struct):
         return min(self.longest, KEEP_MAX)
 
     def pack(self) -> bytes:
-        run = self.run.encode().ljust(40)
-        return _MARKER.pack(MAGIC, self.era, self.quiet, self.floor, self.longest, run)
+        *numbers, run = msgspec.structs.astuple(self)
+        return _MARKER.pack(MAGIC, *numbers, run.encode().ljust(40))
 
     @classmethod
     def unpack(cls, data: object) -> LedgerMarker:
@@ -387,3 +340,242 @@ def _claim(accounts: Sequence[Account], process: str, until: float, claimed: boo
             account.claimant, account.claimed = process, until + CLAIM_SLACK
         elif account.claimant == process:
             account.claimed, account.claimant = 0, NOBODY
+
+
+# In an SQLite file, for the processes of a machine
+
+_SPARE: Final = 16  # expired accounts removed with a call, beside as many as its keys
+
+_LOCK: Final = ".lock"  # suffix of the file that is locked while the database is opened
+_POLL: Final = 0.05  # seconds between two tries to lock it
+
+_OURS: Final = 0x53554C31
+_TABLES: Final = f"""
+PRAGMA journal_mode = wal;
+PRAGMA application_id = {_OURS};
+CREATE TABLE IF NOT EXISTS marker (one INTEGER PRIMARY KEY, row BLOB);
+CREATE TABLE IF NOT EXISTS accounts (key TEXT PRIMARY KEY, over REAL, row BLOB) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS overs ON accounts (over);
+"""
+_PURGE: Final = """
+DELETE FROM accounts WHERE key IN (SELECT key FROM accounts WHERE over <= ? ORDER BY over LIMIT ?)
+"""
+
+
+class FileLedger:
+    """`RateLedger` in the file *path*, whose folder exists; not for network file systems.
+
+    *timeout*: seconds to wait for other processes. *clock*: milliseconds of ``CLOCK_BOOTTIME``,
+    which restarts with the machine, and so does the ledger. *run*: see `boot_id`.
+    """
+
+    def __init__(
+        self, path: Path, timeout: float = 5.0, *,
+        clock: Callable[[], int] = lambda: int(boottime() * 1000), run: str | None = None,
+    ) -> None:  # fmt: skip
+        self._path = path
+        self._timeout = timeout
+        self._clock = clock
+        self._run = boot_id() if run is None else run
+        self._thread = ThreadPoolExecutor(1, "ledger")
+        self._file: sqlite3.Connection | None = None
+        self._inode = 0
+        self.where = f"the ledger {path}"
+
+    async def settle(self, batch: LedgerBatch) -> LedgerReply:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._settle, batch)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._thread.shutdown()
+
+    def _settle(self, batch: LedgerBatch) -> LedgerReply:
+        with self._transaction() as file:
+            now = self._clock()  # the others have finished
+            marker = self._attended(file, batch, now)
+            book = _Accounts(file, now)
+            answers = apply_batch(book.account, batch, marker, now)
+            book.write(marker.keep)
+            file.execute(_PURGE, (now, len(book.accounts) + _SPARE))
+        damaged = tuple(key for key, account in book.accounts.items() if account is None)
+        return LedgerReply(int(marker.era), int(marker.longest), answers, damaged)
+
+    def _attended(self, file: sqlite3.Connection, batch: LedgerBatch, now: int) -> LedgerMarker:
+        row = file.execute("SELECT row FROM marker").fetchone()
+        try:
+            old = None if row is None else LedgerMarker.unpack(row[0])
+        except ValueError as error:
+            text = f"{self.where} holds what the suite did not write"
+            raise LedgerError(text, "damaged") from error
+        if old is not None and old.run != self._run:
+            file.execute("DELETE FROM accounts")  # times of another clock
+        marker = updated_marker(old, batch, now, self._run, now)
+        if (packed := marker.pack()) != (row and row[0]):
+            file.execute("REPLACE INTO marker VALUES (1, ?)", (packed,))
+        return marker
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            file = self._opened()
+            file.execute("BEGIN IMMEDIATE")
+            try:
+                yield file
+            except BaseException:
+                file.execute("ROLLBACK")
+                raise
+            file.execute("COMMIT")
+        except (sqlite3.Error, OSError) as error:
+            self._close()
+            raise self._said(error) from error
+
+    def _opened(self) -> sqlite3.Connection:
+        """Return the database at the path; reopen a replaced file."""
+        if self._file is not None and self._seen() != self._inode:
+            self._close()
+        if self._file is None:
+            self._file = sqlite3.connect(
+                self._path, self._timeout, isolation_level=None, check_same_thread=False
+            )
+            with self._alone():
+                self._prepare(self._file)
+            self._inode = self._seen()
+        return self._file
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        # SQLite does not wait for others while it changes the journal of a new file. The lock is a
+        # file of its own: anybody may hold the folder's, and for as long as a crawl takes.
+        lock = os.open(f"{self._path}{_LOCK}", os.O_RDONLY | os.O_CREAT, 0o666)
+        until = time.monotonic() + self._timeout
+        try:
+            while not lock_file(lock):
+                if time.monotonic() > until:
+                    raise TimeoutError(f"another process has locked {self._path}{_LOCK}")
+                time.sleep(_POLL)
+            yield
+        finally:
+            os.close(lock)
+
+    def _prepare(self, file: sqlite3.Connection) -> None:
+        (whose,) = file.execute("PRAGMA application_id").fetchone()
+        if whose != _OURS:
+            if file.execute("SELECT 1 FROM sqlite_master").fetchone() or whose:
+                raise LedgerError(f"{self.where} is a database of somebody else", "damaged")
+            file.executescript(_TABLES)
+        file.execute("PRAGMA synchronous = normal")
+
+    def _seen(self) -> int:
+        try:
+            return os.stat(self._path).st_ino
+        except FileNotFoundError:
+            return 0
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _said(self, error: Exception) -> LedgerError:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
+            text = f"{self.where} holds what the suite did not write: {error}"
+            return LedgerError(text, "damaged")
+        if code == sqlite3.SQLITE_FULL:
+            return LedgerError(f"{self.where} cannot grow: {error}", "memory")
+        return LedgerError(f"{self.where} cannot be used: {error}", "away")
+
+
+class _Accounts:
+    """The accounts of one call, read when needed; None: damaged."""
+
+    def __init__(self, file: sqlite3.Connection, now: int) -> None:
+        self._file = file
+        self._now = now
+        self.accounts: dict[str, Account | None] = {}
+
+    def account(self, key: str) -> Account | None:
+        if key not in self.accounts:
+            row = self._file.execute("SELECT row FROM accounts WHERE key = ?", (key,)).fetchone()
+            try:
+                known = Account() if row is None else Account.unpack(row[0], self._now)
+            except ValueError:
+                known = None
+            self.accounts[key] = known
+        return self.accounts[key]
+
+    def write(self, keep: float) -> None:
+        known = [(key, each) for key, each in self.accounts.items() if each is not None]
+        rows = [(key, each.expires(keep), each.pack()) for key, each in known]
+        over = [(key,) for key, expires, _ in rows if expires <= self._now]
+        self._file.executemany(
+            "REPLACE INTO accounts VALUES (?, ?, ?)", [row for row in rows if row[1] > self._now]
+        )
+        self._file.executemany("DELETE FROM accounts WHERE key = ?", over)
+
+
+# In Redis
+
+_RedisReply = tuple[int, int, list[LedgerAnswer], list[int]]
+
+
+class RedisLedger:
+    """`RateLedger` under ``suite:ledger:{NAME}``, which crawls of one *name* share.
+
+    250 bytes a host. Raises `ValueError`: invalid URL or name.
+    """
+
+    def __init__(self, url: str, name: str, timeout: float = 5.0) -> None:
+        check_crawl_name(name)
+        self._server = RedisServer(url, timeout)
+        self._script = load_script("world", "ledger")
+        self._marker = f"suite:ledger:{{{name}}}"
+        self._looked = False
+        self.where = f"Redis at {self._server.where}"
+
+    async def settle(self, batch: LedgerBatch) -> LedgerReply:
+        lines: Iterable[Any] = chain(batch.ends, batch.returns, batch.wishes, *batch.asks)
+        keys = list(dict.fromkeys(line.key for line in lines))
+        names = [self._marker, *(f"{self._marker}:{key}" for key in keys)]
+        try:
+            if not self._looked and (evicting := await self._server.evicting()):
+                raise LedgerError(evicting, "eviction")
+            self._looked = True
+            found = await self._server.run(self._script, names, _pack_batch(batch, keys))
+        except RegistryError as error:
+            self._looked = False  # the next one that answers may be another server
+            raise LedgerError(str(error), error.kind) from error
+        try:
+            return _unpack_reply(found[0], batch, keys)
+        except (ValueError, TypeError, IndexError) as error:
+            text = f"{self.where} answers what the suite did not write: {error}"
+            raise LedgerError(text, "damaged") from error
+
+    async def close(self) -> None:
+        await self._server.close()
+
+
+def _pack_batch(batch: LedgerBatch, keys: Sequence[str]) -> bytes:
+    indexes = {key: index for index, key in enumerate(keys)}
+
+    def numbered(lines: Any) -> list[list[Any]]:
+        return [[indexes[line.key], *line[1:]] for line in lines]
+
+    given = [
+        *batch[:6], numbered(batch.ends), numbered(batch.returns), numbered(batch.wishes),
+        [numbered(ask) for ask in batch.asks],
+    ]  # fmt: skip
+    return msgspec.msgpack.encode(given)
+
+
+def _unpack_reply(data: bytes, batch: LedgerBatch, keys: Sequence[str]) -> LedgerReply:
+    era, longest, answers, damaged = msgspec.msgpack.decode(data, type=_RedisReply)
+    if len(answers) != len(batch.asks) or not all(
+        0 <= span <= _FUTURE for answer in answers for span in answer
+    ):
+        raise ValueError("answers that fit no question")
+    if not all(0 <= index < len(keys) for index in damaged) or era <= 0:
+        raise ValueError("keys or an era that cannot be")
+    if not 0 <= longest <= WISH_MAX:
+        raise ValueError("a delay that cannot be")
+    return LedgerReply(era, longest, tuple(answers), tuple(keys[index] for index in damaged))

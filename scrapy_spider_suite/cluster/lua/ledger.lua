@@ -1,5 +1,5 @@
 -- Applies one batch at one instant. KEYS: the marker, then each key of the batch. ARGV: the batch
--- (`pack_batch`). The rules are those of `rate_ledger.py`; times are milliseconds.
+-- (`_pack_batch`). The rules are those of `rate_ledger.py`; times are milliseconds.
 local MARKER, RECORD = '>c2ddddc40', '>c2ddddddddc16c16'
 local NOBODY, KEEP_MAX, SLACK = string.rep('0', 16), 3600000, 250
 local SOONEST, LATEST, FUTURE = 50, 2000, 2 * (1209600000 + 86400000)

@@ -23,8 +23,7 @@ from scrapy_spider_suite.cluster.ledger.rate_ledger import (
     LedgerLine,
     LedgerMarker,
     ReturnedGrant,
-    address_grant_key,
-    host_grant_key,
+    grant_key,
 )
 from scrapy_spider_suite.errors import LedgerError
 
@@ -269,6 +268,6 @@ async def test_a_marker_that_no_ledger_wrote_is_refused(place: Place, a: User, b
 
 def test_keys_have_a_bound() -> None:
     """A host may have any length, where a spider chose its slot; two are still two."""
-    long = [host_grant_key("h" * 5_000 + end) for end in "ab"]
+    long = [grant_key("host", "h" * 5_000 + end) for end in "ab"]
     assert max(map(len, long)) <= KEY_MAX
-    assert len({*long, host_grant_key("a"), address_grant_key("a")}) == 4
+    assert len({*long, grant_key("host", "a"), grant_key("address", "a")}) == 4

@@ -19,14 +19,15 @@ from support.ledgers import AHEAD, HOLD, WINDOW, A, B, C, InRedis, K, L, User
 from support.redis_servers import RedisServer
 
 from scrapy_spider_suite.cluster import redis_server as scripts
-from scrapy_spider_suite.cluster.ledger.ledger_stores import FileLedger, RedisLedger
 from scrapy_spider_suite.cluster.ledger.rate_ledger import (
     Account,
     DelayWish,
     FetchEnd,
+    FileLedger,
     LedgerBatch,
     LedgerLine,
     LedgerMarker,
+    RedisLedger,
     ReturnedGrant,
 )
 from scrapy_spider_suite.errors import LedgerError

@@ -15,8 +15,9 @@ from support.ledger_processes import fetches_in, gaps
 from support.redis_servers import RedisServer
 
 from scrapy_spider_suite.cluster.ledger.grants import SLACK, Grants, Need
-from scrapy_spider_suite.cluster.ledger.ledger_client import LedgerClient
-from scrapy_spider_suite.cluster.ledger.ledger_stores import RedisLedger
+from scrapy_spider_suite.cluster.ledger.rate_ledger import RedisLedger
+from scrapy_spider_suite.cluster.ledger.shared_limits import LedgerClient
+from scrapy_spider_suite.runtime.clock import boottime
 
 ROOT = Path(__file__).parents[3]
 DELAY, TIMEOUT = 0.03, 0.2
@@ -56,28 +57,28 @@ def test_a_redis_that_is_killed_stops_what_is_shared_and_nothing_else(
 
     async def test(server: RedisServer) -> None:
         grants = Grants("a" * 16, timeout=180.0)
-        lending = LedgerClient(RedisLedger(server.url, "town", 5.0), grants)
-        running = asyncio.create_task(lending.run())
-        grants.ready([Need("host a", 1.0)], lending._clock())
-        lending.poke()
+        client = LedgerClient(RedisLedger(server.url, "town", 5.0), grants)
+        running = asyncio.create_task(client.run())
+        grants.ready([Need("host a", 1.0)], boottime())
+        client.poke()
         while not grants.counters.refused:  # it has just begun, and may have lost something too
             await asyncio.sleep(0.01)
         server.kill()
-        now = lending._clock()
+        now = boottime()
         assert grants.ready([Need("host b", 1.0)], now) > now
-        lending.poke()
+        client.poke()
         while grants.counters.failures < 2:
             await asyncio.sleep(0.01)
         server.start()
-        while lending.away:
+        while client.trouble:
             await asyncio.sleep(0.01)
         assert grants.ready([Need("host b", 1.0)], now) > now + 100
-        await lending.close()
+        await client.close()
         await running
 
     with RedisServer(tmp_path / "redis") as server:
         asyncio.run(test(server))
-    said = [each.getMessage() for each in caplog.records if each.name.endswith("ledger_client")]
+    said = [each.getMessage() for each in caplog.records if each.name.endswith("shared_limits")]
     assert len(said) == 2
     assert "is away" in said[0]
     assert "is back" in said[1]
