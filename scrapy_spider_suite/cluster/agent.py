@@ -21,9 +21,8 @@ from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.lan import make_lan_mode
 from scrapy_spider_suite.cluster.ledger.shared_limits import SharedLimits
 from scrapy_spider_suite.cluster.mailbox import Mailbox
-from scrapy_spider_suite.cluster.membership import Heartbeat, refuse_short_lease
+from scrapy_spider_suite.cluster.membership import Heartbeat, Ownership, refuse_short_lease
 from scrapy_spider_suite.cluster.mode import ClusterMode, ServiceFactory
-from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.cluster.redis_server import require_redis
 from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.crawl.context import make_durable, stays_open
@@ -98,8 +97,6 @@ class Agent:
         self._fetched: list[tuple[float, int]] = []  # of the last seconds: time, pages until then
         self._readmitting: asyncio.TimerHandle | None = None
 
-    # Life
-
     async def open(self, scheduler: Engine) -> None:
         """Join the crawl. Raises `ClusterError`, `SettingsError`, `OSError`."""
         self._scheduler = scheduler
@@ -146,8 +143,6 @@ class Agent:
         if self._mode is not None:
             await self._mode.close(over=reason in _DONE)
 
-    # What changes
-
     def changed(self) -> None:
         """Ownership or holders changed: re-address the outbox, hold hosts back or admit them."""
         elsewhere, by_host = self.ownership.is_held_elsewhere, self.ownership.assignment.by_host
@@ -178,8 +173,6 @@ class Agent:
     def set_receiving(self, on: bool) -> None:
         if self._mailbox is not None:
             self._mailbox.set_receiving(on)
-
-    # What is asked
 
     @property
     def ended(self) -> bool:

@@ -24,7 +24,7 @@ from scrapy_spider_suite.settings.values import RedisUrl
 from scrapy_spider_suite.signals import settings_changing
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.cluster.ownership import Ownership
+    from scrapy_spider_suite.cluster.membership import Ownership
     from scrapy_spider_suite.crawl.context import Crawl
 
 logger = logging.getLogger(__name__)

@@ -147,19 +147,17 @@ class Handshake:
         differ = why = settings_difference(self._terms, there)
         if not differ:
             said = dict(self._asked.get(sender, ()))
-            took = boottime() - said[asked] if asked in said else None
-            skew = min(skew, self._skew)
-            off = None if took is None else self._off(wall, took, kind, skew)
-            if off is None and took is not None:
+            if asked not in said:  # no answer to a question of this process
+                if kind == MEET or sender not in self.met:
+                    self.greet(sender, MEET, wall)
+                return
+            took, why = boottime() - said[asked], _CLOCK
+            differ = self._clock_difference(sender, wall, took, kind, min(skew, self._skew))
+            if not differ:
                 self._meet(sender, job)
                 if kind == MEET:
                     self.greet(sender, AGREE, wall)
                 return
-            if off is None:
-                if kind == MEET or sender not in self.met:
-                    self.greet(sender, MEET, wall)
-                return
-            differ, why = self._clocks(sender, off, skew), _CLOCK
         self.met.discard(sender)
         own = self._standing
         if own < standing or (own == standing and self._name > sender):
@@ -188,18 +186,21 @@ class Handshake:
             self._refusals[by] = _LIST
             logger.warning("%s: this one runs already, and goes on; stop one of the two", why)
 
-    def _off(self, wall: float, took: float, kind: int, skew: float) -> float | None:
-        """Return the least seconds by which the sender's clock is ahead, or None within *skew*.
+    def _clock_difference(
+        self, sender: str, wall: float, took: float, kind: int, skew: float
+    ) -> str:
+        """Return one line on clocks that differ by more than *skew*; otherwise "".
 
-        *wall* came in an answer that *took* so long. With REFUSE the other agent found too many.
+        *wall* came in an answer that *took* so long. With REFUSE the other agent found it so.
         """
         now = self._wall()
-        ahead, behind = wall - now, now - took - wall
+        ahead, behind = wall - now, now - took - wall  # by so much at least
         if max(ahead, behind) > skew:
-            return ahead if ahead > behind else -behind
-        return (ahead - behind) / 2 if kind == REFUSE else None
-
-    def _clocks(self, sender: str, off: float, skew: float) -> str:
+            off = ahead if ahead > behind else -behind
+        elif kind == REFUSE:
+            off = (ahead - behind) / 2
+        else:
+            return ""
         setting = "SUITE_PHASE_GUARD" if skew < SKEW_MAX else "SUITE_CLUSTER"
         return (
             f"the clock of agent {sender} is {abs(off):,.1f} s "

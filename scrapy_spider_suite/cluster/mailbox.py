@@ -148,8 +148,6 @@ class Mailbox:
         self._agent.routing.reroute(self._ownership.owner)
         self._due.set()
 
-    # In
-
     def _arrive(self, message: Message) -> None:
         self._messages.append(message)
         self._arrived.set()
@@ -223,8 +221,6 @@ class Mailbox:
             self.transport.acknowledge(receipt)
         self._stored.clear()
         self._agent.crawl.wake()
-
-    # Out
 
     def _acknowledged(self, to: str, first: int, last: int) -> None:
         self._outbox.drop(to, first, last)

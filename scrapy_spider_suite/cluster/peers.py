@@ -93,8 +93,6 @@ class MemberHeartbeat(ClusterMode):
         """Return the seconds until all fetches and delays are over, after no fetch may start."""
         return 0.0
 
-    # Life
-
     async def open(self) -> None:
         """Join, and learn the holders.
 
@@ -224,8 +222,6 @@ class MemberHeartbeat(ClusterMode):
                 (answer.claims - answer.now) / 1000,
             )  # fmt: skip
 
-    # What changes
-
     async def _update_view(self, *, anew: bool = False) -> None:
         registry, ownership, known = self.registry, self._ownership, self._known
         other = ownership.epoch != registry.view.epoch
@@ -275,8 +271,6 @@ class MemberHeartbeat(ClusterMode):
         self.taken += int((self._held & ~before).sum())
         self.units_changed()
 
-    # Going
-
     async def _drain(self) -> None:
         row = self.registry.row
         self.agent.set_receiving(True)  # it is a member still, as the heartbeat said
@@ -292,8 +286,6 @@ class MemberHeartbeat(ClusterMode):
     def _drained(self) -> None:
         logger.info("this agent has handed over everything, and ends")
         self.agent.over("drained")
-
-    # Redis
 
     def _failed(self, error: RegistryError) -> None:
         if not self.away:
@@ -337,8 +329,6 @@ class PeersMode(MemberHeartbeat):
         if self._file_transport is not None:
             self._file_transport.rate = new.handover_rate
 
-    # Life
-
     def start(self) -> None:
         super().start()
         self._tasks = [
@@ -371,8 +361,6 @@ class PeersMode(MemberHeartbeat):
                     await asyncio.sleep(_AGAIN)  # the next heartbeat says what comes of it
                     continue
             return
-
-    # Joining
 
     async def candidate(self) -> Candidate:
         transport = self._file_transport or await self._start_handovers()

@@ -253,8 +253,6 @@ class PushedSeeds:
                 await self._turns.yield_turn()
         return self._done == len(batch.messages) and not crawl.store.dirty
 
-    # One message
-
     def _handle(self, message: bytes) -> None:
         crawl, stats = self._crawl, self._crawl.crawler.stats
         self._sown.lines += 1
@@ -304,8 +302,6 @@ class PushedSeeds:
         if self._logged <= _LOGGED:
             last = "; others are in `scrapy frontier report bad-seeds`" * (self._logged == _LOGGED)
             logger.warning("no seed, and left out: %s%s", bad, last)
-
-    # Redis, and the end
 
     def _note_trouble(self, error: Exception) -> None:
         self._active = self._crawl.now()  # nobody can know whether there is nothing to do

@@ -31,8 +31,7 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     FileTransport,
     HandoverLabel,
 )
-from scrapy_spider_suite.cluster.membership import MemberRecord, Membership, MemberState
-from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.membership import MemberRecord, Membership, MemberState, Ownership
 from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import ClusterError, TransportError

@@ -63,14 +63,14 @@ def test_others_wait_for_all_that_has_begun_without_the_ledger() -> None:
     address: Any = SimpleNamespace(key="10.0.0.1", wire=2, next_fetch=0.0, delay=3.0)
     crawl = made({address.key: address}, floor=None)
     company = SharedAddresses(crawl, lambda addresses: None)
-    company._book.answered(
+    company.answered(
         AddressQuestion([], [], [], [], complete=True, known=1), [], [address.key]
     )
     heard = []
     for address.wire in (2, 1, 0):
         company.begun(address)
         address.wire += 1
-        heard.append(company._book.question(1).heard)
+        heard.append(company.question(1).heard)
     assert heard == [[], [], [address.key]]
 
 
@@ -91,10 +91,10 @@ def test_others_wait_for_the_delay_of_an_earlier_process() -> None:
     heard, quiet = [], []
     for floor in (100.0, 98.0):
         company = SharedAddresses(made({}, floor), lambda addresses: None)
-        company._book.answered(
+        company.answered(
             AddressQuestion([], [], [], [], complete=True, known=1), [], ["10.0.0.1"]
         )
-        heard.append(company._book.question(1).heard)
+        heard.append(company.question(1).heard)
         quiet.append(company.quiet_in())
     assert heard == [[], ["10.0.0.1"]]
     assert quiet == [2.0, 0.0]
@@ -116,14 +116,14 @@ def test_after_redis_has_lost_all_an_agent_goes_on_where_it_was_alone() -> None:
 
     async def test() -> None:
         registry: Any = SimpleNamespace(answer=SimpleNamespace(era=1), ask_addresses=meet)
-        company.standing(address)
-        await company._ask(registry)
+        company.standing(address.key)
+        await company._exchange(registry)
         registry.answer.era = 2
         for _ in range(2):
-            await company._ask(registry)
-        assert company.standing(address) is AddressSharing.ALONE
+            await company._exchange(registry)
+        assert company.standing(address.key) is AddressSharing.ALONE
         company.forget()
-        assert company.standing(address) is AddressSharing.NEW
+        assert company.standing(address.key) is AddressSharing.NEW
 
     asyncio.run(test())
     assert [each.known for each in asked] == [1, 1, 2]

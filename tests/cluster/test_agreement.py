@@ -10,7 +10,7 @@ from scrapy.settings import Settings
 
 from scrapy_spider_suite.cluster.agreement import AgentPhase
 from scrapy_spider_suite.cluster.assignment import Member, load_assignment
-from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.membership import Ownership
 from scrapy_spider_suite.crawl.crawl_policy import policy_fields
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.overrides import Overrides

@@ -14,7 +14,7 @@ from support.stub_agents import stub_agent
 from scrapy_spider_suite.cluster import lan
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.lan import AGREE, REFUSE, Handshake
-from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.membership import Ownership
 from scrapy_spider_suite.errors import JoinRefusedError
 from scrapy_spider_suite.store.interface import MemoryKV
 

@@ -16,9 +16,8 @@ from scrapy_spider_suite.cluster import lan as greeting
 from scrapy_spider_suite.cluster import lan as late
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.lan import ENDED, LanMode
-from scrapy_spider_suite.cluster.membership import Heartbeat
+from scrapy_spider_suite.cluster.membership import Heartbeat, Ownership
 from scrapy_spider_suite.cluster.messages import Message
-from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.cluster.transports.udp import BOUNDS
 from scrapy_spider_suite.errors import JoinRefusedError
 from scrapy_spider_suite.store.interface import MemoryKV

@@ -15,6 +15,7 @@ from support.virtual_crawl import POLICY, WALL, entry
 
 from scrapy_spider_suite.cluster.assignment import Member, load_assignment
 from scrapy_spider_suite.cluster.mailbox import Mailbox, ReceivedRows
+from scrapy_spider_suite.cluster.membership import Ownership
 from scrapy_spider_suite.cluster.messages import (
     Acknowledgement,
     Message,
@@ -26,7 +27,6 @@ from scrapy_spider_suite.cluster.messages import (
     unpack_message,
 )
 from scrapy_spider_suite.cluster.mode import ClusterMode
-from scrapy_spider_suite.cluster.ownership import Ownership
 from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.entries import Flag

@@ -14,8 +14,7 @@ from support.stub_agents import stub_agent
 
 from scrapy_spider_suite.cluster import peers as module
 from scrapy_spider_suite.cluster.assignment import Member, Owners, load_assignment
-from scrapy_spider_suite.cluster.membership import Candidate, Heartbeat
-from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.membership import Candidate, Heartbeat, Ownership
 from scrapy_spider_suite.cluster.peers import MemberHeartbeat
 from scrapy_spider_suite.cluster.registry import AgentRegistry, Joined
 from scrapy_spider_suite.errors import FencedError, RegistryError

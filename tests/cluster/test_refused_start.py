@@ -16,8 +16,7 @@ from support.stub_agents import stub_agent
 
 from scrapy_spider_suite.cluster import peers
 from scrapy_spider_suite.cluster.assignment import load_assignment
-from scrapy_spider_suite.cluster.membership import AgentLease, Candidate
-from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.membership import AgentLease, Candidate, Ownership
 from scrapy_spider_suite.cluster.redis_server import server_place
 from scrapy_spider_suite.cluster.registry import AgentRegistry
 from scrapy_spider_suite.errors import JobError, RegistryError

@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from scrapy_spider_suite.cluster.assignment import Member, Units, load_assignment
-from scrapy_spider_suite.cluster.membership import Holders, MemberRecord, Membership, MemberState
-from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.membership import (
+    Holders,
+    MemberRecord,
+    Membership,
+    MemberState,
+    Ownership,
+)
 from scrapy_spider_suite.frontier.entries import UNITS
 
 

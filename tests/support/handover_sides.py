@@ -14,7 +14,7 @@ from scrapy_spider_suite.cluster.handover.dump import HostDump
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
 from scrapy_spider_suite.cluster.handover.handover_file import HandoverLabel, UnitSet, pack_units
 from scrapy_spider_suite.cluster.handover.load import HostLoad
-from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.membership import Ownership
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
 from scrapy_spider_suite.frontier.entries import UNITS, Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from scrapy_spider_suite.cluster.membership import Heartbeat
-from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.membership import Heartbeat, Ownership
 from scrapy_spider_suite.store.interface import KV, MemoryKV
 
 

@@ -13,8 +13,13 @@ from scrapy_spider_suite.cluster.assignment import Assignment, Units
 from scrapy_spider_suite.cluster.handover.handover import Handover
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
 from scrapy_spider_suite.cluster.handover.handover_file import FileTransport
-from scrapy_spider_suite.cluster.membership import Holders, MemberRecord, Membership, MemberState
-from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.membership import (
+    Holders,
+    MemberRecord,
+    Membership,
+    MemberState,
+    Ownership,
+)
 from scrapy_spider_suite.cluster.registry import MovedUnits
 from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport

@@ -22,8 +22,7 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     ItemKind,
     pack_units,
 )
-from scrapy_spider_suite.cluster.membership import Membership, MemberState
-from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.membership import Membership, MemberState, Ownership
 from scrapy_spider_suite.cluster.registry import MovedUnits
 from scrapy_spider_suite.cluster.routing import Outbox, unpack_rows
 from scrapy_spider_suite.crawl.queue.frontier import Frontier

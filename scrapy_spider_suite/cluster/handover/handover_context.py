@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from scrapy_spider_suite.cluster.handover.handover_file import Mask, UnitSet
-from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.membership import Ownership
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, UrlEdits
 from scrapy_spider_suite.errors import JobError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag

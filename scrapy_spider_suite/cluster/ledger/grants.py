@@ -282,8 +282,6 @@ class Grants:
                 request.in_flight, request.maybe, request.queued = False, True, True
                 self._queue.append(keys)
 
-    # Within
-
     def _ask(self, needs: tuple[Need, ...], now: float) -> float:
         keys = tuple(need.key for need in needs)
         request = self._requests.get(keys)
@@ -310,7 +308,7 @@ class Grants:
             ReturnedGrant(each.key, each.serial) for each in portion.ended if each.ended is None
         )
         wishes = tuple(DelayWish(key, whole_millis(until - now)) for key, until in portion.wishes)
-        lines = tuple(self._lines(self._requests[keys]) for keys in asks)
+        lines = tuple(map(self._lines, asks))
         delays = [line.delay for each in lines for line in each] + [end.delay for end in ends]
         self._longest = max(self._longest, *delays, 0)
         return LedgerBatch(
@@ -318,14 +316,13 @@ class Grants:
             whole_millis(self._hold), whole_millis(self._ahead), ends, returns, wishes, lines,
         )  # fmt: skip
 
-    def _lines(self, request: GrantRequest) -> tuple[LedgerLine, ...]:
-        lines = []
-        for need in request.needs:
-            grant = self._grants.get(need.key)
-            serial = request.serial if grant is None else grant.serial
-            lines.append(LedgerLine(need.key, serial, whole_millis(need.delay)))
-        self.counters.asked += len(lines)
-        return tuple(lines)
+    def _lines(self, keys: tuple[str, ...]) -> tuple[LedgerLine, ...]:
+        request = self._requests[keys]
+        self.counters.asked += len(keys)
+        return tuple(
+            LedgerLine(key, self._grants.get(key, request).serial, whole_millis(delay))
+            for key, delay in request.needs
+        )
 
     def _granted(
         self, keys: tuple[str, ...], lines: Iterable[LedgerLine], opens: float, closes: float

@@ -74,7 +74,7 @@ class AddressBook:
         self._open: dict[str, None] = {}  # to be asked about, in this order
         self._never: set[str] = set()  # of these, those that nothing is known of
         self._gone: set[str] = set()
-        self._told: set[str] = set()
+        self._told: set[str] = set()  # where others wait until this agent uses the ledger
         self._mine: dict[str, None] = {}  # where it goes on, and the server is to hear of it
         self._complete = False
 
@@ -90,10 +90,6 @@ class AddressBook:
             self._ask(address)
             return AddressSharing.NEW
         return found
-
-    def is_told(self, address: str) -> bool:
-        """Whether others wait until this agent uses the ledger at *address*."""
-        return address in self._told
 
     def _ask(self, address: str) -> None:
         self._known[address] = AddressSharing.NEW
@@ -176,29 +172,29 @@ _KEEP: Final = 30.0  # seconds between two checks of which addresses are left
 _TROUBLE: Final = "trouble"
 
 
-class SharedAddresses:
+class SharedAddresses(AddressBook):
     """The addresses of the agent of *crawl*; *changed* gets those whose sharing changed."""
 
     def __init__(self, crawl: Crawl, changed: Callable[[set[str]], None]) -> None:
+        super().__init__(self._is_quiet)
         self._away = False
         self._once = WarnOnce(logger, "addresses that agents share")
         self._crawl = crawl
         self._changed = changed
-        self._book = AddressBook(self._quiet)
         self._by_ledger: set[str] = set()
         self._asked = asyncio.Event()
         self._era = 0
         self._kept = 0.0
 
-    def standing(self, address: AddressState) -> AddressSharing:
-        found = self._book.standing(address.key)
+    def standing(self, address: str) -> AddressSharing:
+        found = super().standing(address)
         if found is AddressSharing.NEW:
             self._asked.set()
         return found
 
-    def will_say(self, address: AddressState) -> bool:
+    def awaits(self, address: str) -> bool:
         """Whether an answer about *address* comes in a moment."""
-        return not self._away and self._book.standing(address.key) is AddressSharing.NEW
+        return not self._away and super().standing(address) is AddressSharing.NEW
 
     def quiet_in(self) -> float:
         """Return the seconds until all fetches and all delays of addresses are over."""
@@ -209,18 +205,15 @@ class SharedAddresses:
         return max(crawl.frontier.residents.clocks.all_free_at() - crawl.now(), *wires, 0.0)
 
     def forget(self) -> None:
-        self._book.forget()
+        super().forget()
         self._asked.set()
-
-    def counts(self) -> dict[str, int]:
-        return self._book.counts()
 
     def begun(self, address: AddressState) -> None:
         """A fetch by the ledger begins at *address*; none without it is left there."""
-        if not address.wire and self._book.is_told(address.key):
+        if not address.wire and address.key in self._told:
             self._by_ledger.add(address.key)
 
-    def _quiet(self, key: str) -> bool:
+    def _is_quiet(self, key: str) -> bool:
         frontier = self._crawl.frontier
         address = frontier.workbench.addresses.get(key)
         if key in self._by_ledger:
@@ -233,7 +226,7 @@ class SharedAddresses:
     async def run(self, registry: AgentRegistry) -> None:
         while True:
             try:
-                await self._ask(registry)
+                await self._exchange(registry)
                 self._away = False
                 self._once.over(_TROUBLE)
             except RegistryError as error:
@@ -248,18 +241,18 @@ class SharedAddresses:
                     await asyncio.sleep(_GATHER)
             self._asked.clear()
 
-    async def _ask(self, registry: AgentRegistry) -> None:
+    async def _exchange(self, registry: AgentRegistry) -> None:
         crawl = self._crawl
         if crawl.now() - self._kept > _KEEP:
             self._kept = crawl.now()
-            self._book.keep(crawl.frontier.workbench.addresses)
-        asked = self._book.question(self._era or registry.answer.era)
+            self.keep(crawl.frontier.workbench.addresses)
+        asked = self.question(self._era or registry.answer.era)
         states, news = await registry.ask_addresses(asked)
         if asked.known != registry.answer.era:
-            self._book.again()
+            self.again()
         self._era = registry.answer.era
         self._by_ledger.difference_update(asked.heard, asked.gone)
-        self._changed(self._book.answered(asked, states, news))
+        self._changed(self.answered(asked, states, news))
 
 
 SOONEST, LATEST = 0.25, 10.0  # seconds until a failed ledger is asked again: at first, and at most
@@ -457,7 +450,7 @@ class SharedLimits(LedgerClient):
 
     def awaits(self, host: HostState, address: AddressState) -> bool:
         if self.addresses is not None and self._is_unknown(address):
-            return self.addresses.will_say(address)
+            return self.addresses.awaits(address.key)
         needs = self._needs(host, address)
         return not self._passes_by(needs) and self.grants.awaits(needs, self._asked)
 
@@ -507,8 +500,6 @@ class SharedLimits(LedgerClient):
             self.grants.postpone(grant_key("host", host.key), boottime() + wait)
             self.poke()
 
-    # News
-
     def ready_changed(self, keys: set[str]) -> None:
         found: dict[str, set[str]] = {"host": set(), "address": set()}
         for key in keys:
@@ -528,13 +519,11 @@ class SharedLimits(LedgerClient):
             gate.wake(*hosts, *addresses)
         crawl.wake()
 
-    # What is shared
-
     def _is_unknown(self, address: AddressState) -> bool:
         return (
             self.addresses is not None
             and _is_paced(address)
-            and self.addresses.standing(address) in (AddressSharing.NEW, AddressSharing.ASK)
+            and self.addresses.standing(address.key) in (AddressSharing.NEW, AddressSharing.ASK)
         )
 
     def _passes_by(self, needs: tuple[Need, ...]) -> bool:
@@ -545,7 +534,7 @@ class SharedLimits(LedgerClient):
         if self.addresses is None:
             needs.append(Need(grant_key("host", host.key), host.gap()))
         elif _is_paced(address):
-            shared = self.addresses.standing(address) is AddressSharing.SHARED
+            shared = self.addresses.standing(address.key) is AddressSharing.SHARED
         if shared and _is_paced(address):
             needs.append(Need(grant_key("address", address.key), address.delay))
         return tuple(needs)

@@ -18,8 +18,13 @@ from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.cluster.assignment import OwnerTable
 from scrapy_spider_suite.cluster.handover.handover_file import FileTransport, HandoverLabel
-from scrapy_spider_suite.cluster.membership import AgentLease, MemberRecord, Membership, MemberState
-from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.membership import (
+    AgentLease,
+    MemberRecord,
+    Membership,
+    MemberState,
+    Ownership,
+)
 from scrapy_spider_suite.cluster.registry import AgentRegistry, ClusterOverview
 from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
 from scrapy_spider_suite.cluster.transports.tcp import TcpTransport

@@ -14,7 +14,7 @@ from scrapy_spider_suite.cluster.handover.dump import HostDump
 from scrapy_spider_suite.cluster.handover.handover import Handover
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
 from scrapy_spider_suite.cluster.handover.load import Conflicts, HostLoad
-from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.membership import Ownership
 from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
 
 HOSTS = [f"h{n}.t" for n in range(3)]

@@ -16,7 +16,7 @@ from scrapy_spider_suite.cluster.handover.handover import MAX_POSTPONED, MAX_TRI
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
 from scrapy_spider_suite.cluster.handover.handover_file import HandoverLabel
 from scrapy_spider_suite.cluster.handover.load import HostLoad
-from scrapy_spider_suite.cluster.ownership import Ownership
+from scrapy_spider_suite.cluster.membership import Ownership
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError, TransportError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.store.rocks_store import RocksStore
