@@ -64,23 +64,16 @@ def make_agent(crawl: Crawl) -> Agent | None:
 
 
 class Agent:
-    """One agent, which all its parts see; made before the frontier, which asks its `routing`.
-
-    Attributes:
-        incarnation: 64 random bits of this process.
-        kv: the agent's mapping in the store.
-        phasing: the phases, if each agent has a part of every host.
-        only_waiting: all hosts left wait for longer than SUITE_MAX_WAIT.
-    """
+    """One agent, which all its parts see; made before the frontier, which asks its `routing`."""
 
     def __init__(self, crawl: Crawl, job: Job) -> None:
         settings, spider = crawl.settings, crawl.crawler.spider
         self.crawl, self.job = crawl, job
         self.name = settings.agent_name or socket.gethostname()
         self.crawl_name = settings.crawl_name or ("" if spider is None else spider.name)
-        self.incarnation = secrets.randbits(64)
+        self.incarnation = secrets.randbits(64)  # of this process
         self.kv = crawl.store.kv("agent")
-        self.only_waiting = False
+        self.only_waiting = False  # all hosts left wait for longer than SUITE_MAX_WAIT
         self.services: list[ServiceFactory] = []
         assignment = load_assignment(settings.assignment)
         self.ownership = Ownership(assignment, self.name)
@@ -89,6 +82,7 @@ class Agent:
             by_host=assignment.by_host, cache=settings.seen_cache // _CACHE,
             shared_seeds=settings.shared_seeds,
         )  # fmt: skip
+        # With a part of every host, agents take turns.
         self.phasing = None if assignment.by_host else AgentPhase(crawl, self.ownership)
         self.limits: SharedLimits | None = None
         self._mode: ClusterMode | None = None

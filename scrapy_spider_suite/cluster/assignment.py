@@ -38,13 +38,9 @@ class Member(NamedTuple):
 
 
 class Assignment(Protocol):
-    """Maps URLs to units, and units to owners, by its arguments alone.
+    """Maps URLs to units, and units to owners, by its arguments alone."""
 
-    Attributes:
-        by_host: all URLs of a host lie in one unit.
-    """
-
-    by_host: bool
+    by_host: bool  # all URLs of a host lie in one unit
 
     def unit(self, host: str, url: str) -> int:
         """Return the unit, 0 to 65,535, of *url* of *host*."""

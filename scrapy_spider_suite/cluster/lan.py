@@ -72,18 +72,14 @@ class Seniority(IntEnum):
 class Handshake:
     """The handshakes of *agent* with the *others* of its list, about its *terms*.
 
-    *skew*: seconds by which clocks may differ.
-
-    Attributes:
-        met: agents that agree.
-        digest: 64 bits, equal for agents that agree.
+    *skew*: seconds by which clocks may differ. *digest*: 64 bits, equal for agents that agree.
     """
 
     def __init__(
         self, agent: Agent, others: Sequence[str], terms: Mapping[str, str], *,
         skew: float = SKEW_MAX, wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        self.met: set[str] = set()
+        self.met: set[str] = set()  # agents that agree
         self._agent, self._others = agent, others
         self._name, self._job, self._kv = agent.name, agent.job.file.id, agent.kv
         self._skew, self._wall = skew, wall

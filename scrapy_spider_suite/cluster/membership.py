@@ -62,10 +62,7 @@ class AgentLease:
         self._length = 0.0  # of the longest that was granted
 
     def renewed(self, sent: float, wall: float, granted: float | None) -> None:
-        """Note a grant of *granted* seconds (None: for ever) to a call at *sent* and *wall*.
-
-        Never shortens the lease.
-        """
+        """Extend by *granted* seconds (None: for ever) from a call at *sent* and *wall*."""
         seconds = math.inf if granted is None else granted
         self._margin = 0.0 if granted is None else SLACK + 2 * DRIFT * seconds
         self._length = max(self._length, seconds)
@@ -368,19 +365,15 @@ class Ownership:
 
     The owner follows from the members of an epoch; the holder, which may fetch, stands in Redis.
     Where they differ a hand-over is due.
-
-    Attributes:
-        table: the owners; None without members.
-        in_transfer: units in hand-over, which nobody fetches.
-        number: of this agent among the holders; 0: none.
     """
 
     def __init__(self, assignment: Assignment, name: str) -> None:
         self.assignment = assignment
         self.name = name
         self.epoch = 0
-        self.number = _NOBODY
-        self.table: OwnerTable | None = None
+        self.number = _NOBODY  # of this agent among the holders
+        self.table: OwnerTable | None = None  # the owners; None without members
+        # Units in hand-over, which nobody fetches.
         self.in_transfer: npt.NDArray[np.bool_] = np.zeros(UNITS, np.bool_)
         self._rows: dict[int, MemberRecord] = {}
         self._holders: Units = np.zeros(UNITS, np.uint16)

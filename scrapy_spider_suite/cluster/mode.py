@@ -18,14 +18,11 @@ HAS_ENDED: Final = (
 
 
 class Service(Protocol):
-    """Work for others that an agent does while it is a member of the crawl.
-
-    *stats*: by their names without ``suite/``.
-    """
+    """Work for others that an agent does while it is a member of the crawl."""
 
     @property
     def stats(self) -> dict[str, int]:
-        ...
+        """By their names without ``suite/``."""
 
     async def run(self) -> None:
         """Serve until cancelled."""

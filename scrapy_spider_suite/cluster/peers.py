@@ -94,10 +94,7 @@ class MemberHeartbeat(ClusterMode):
         return 0.0
 
     async def open(self) -> None:
-        """Join, and learn the holders.
-
-        Raises `JoinRefusedError`, `RegistryError`: not within `PATIENCE` seconds.
-        """
+        """Join. Raises `JoinRefusedError`, `RegistryError`: not within `PATIENCE` seconds."""
         until, wait, told = time.monotonic() + PATIENCE, _FIRST, False
         while True:
             try:

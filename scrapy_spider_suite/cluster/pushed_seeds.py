@@ -139,11 +139,7 @@ def pushed_seeds(crawl: Crawl, plant: ScheduleSeeds) -> PushedSeeds | None:
 
 
 class PushedSeeds:
-    """Stats: ``suite/redis/taken``, ``suite/redis/bad``, ``suite/redis/away``.
-
-    Attributes:
-        busy: messages are to become requests.
-    """
+    """Stats: ``suite/redis/taken``, ``suite/redis/bad``, ``suite/redis/away``."""
 
     def __init__(self, crawl: Crawl, key: PushedSeedsKey, plant: ScheduleSeeds) -> None:
         # Without a job nobody comes back for the messages of this process.
@@ -164,7 +160,7 @@ class PushedSeeds:
         self._first = True
         self._active = crawl.now()
         self._task: asyncio.Task[None] | None = None
-        self.busy = False
+        self.busy = False  # messages are to become requests
 
     def begin(self) -> None:
         crawler = self._crawl.crawler

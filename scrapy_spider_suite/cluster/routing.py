@@ -152,10 +152,6 @@ class OwnerRouter:
 
     *by_host*: *owner* depends on the host alone. *cache*: bytes of recently sent URLs, which are
     not sent again. *shared_seeds*: each agent gets all seeds, and drops seeds of others.
-
-    Attributes:
-        spared: URLs not sent again.
-        foreign_seeds: dropped seeds.
     """
 
     def __init__(
@@ -164,8 +160,8 @@ class OwnerRouter:
     ) -> None:  # fmt: skip
         self.outbox = outbox
         self.own = own
-        self.spared = 0
-        self.foreign_seeds = 0
+        self.spared = 0  # URLs not sent again
+        self.foreign_seeds = 0  # dropped
         self._owner = owner
         self._by_host = by_host
         self._shared_seeds = shared_seeds
