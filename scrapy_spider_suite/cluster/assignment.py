@@ -224,7 +224,14 @@ class ProjectAssignment:
         if not isinstance(getattr(self._own, "by_host", None), bool):
             self._refuse("a class with by_host, which is True or False")
         self.by_host: bool = self._own.by_host
-        self._try_sample()
+        units, tables = _units(self), [self.table(members) for members in _MEMBERSHIPS]
+        self._own = self._make()
+        again = [self.table(members) for members in _MEMBERSHIPS]
+        if units != _units(self) or not all(map(np.array_equal, tables, again)):
+            self._refuse("a function that says the same of the same, whenever it is asked")
+        groups = (units[start : start + len(_PATHS)] for start in range(0, len(units), len(_PATHS)))
+        if self.by_host and any(len(set(group)) > 1 for group in groups):
+            self._refuse("by_host = False for URLs of a host that lie in different units")
 
     def unit(self, host: str, url: str) -> int:
         try:
@@ -262,16 +269,6 @@ class ProjectAssignment:
             return found()
         except Exception as error:  # a project's code may raise anything
             self._fail(f"{found.__name__}()", error)
-
-    def _try_sample(self) -> None:
-        units, tables = _units(self), [self.table(members) for members in _MEMBERSHIPS]
-        self._own = self._make()
-        again = [self.table(members) for members in _MEMBERSHIPS]
-        if units != _units(self) or not all(map(np.array_equal, tables, again)):
-            self._refuse("a function that says the same of the same, whenever it is asked")
-        groups = (units[start : start + len(_PATHS)] for start in range(0, len(units), len(_PATHS)))
-        if self.by_host and any(len(set(group)) > 1 for group in groups):
-            self._refuse("by_host = False for URLs of a host that lie in different units")
 
     def _fail(self, what: str, error: Exception) -> NoReturn:
         raise SettingsError(f"{SETTING} = {self._path!r}: {what} failed: {error!r}") from error

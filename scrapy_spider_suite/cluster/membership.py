@@ -46,11 +46,6 @@ class ClockSkew(NamedTuple):
     offset: float
     bound: float
 
-    @classmethod
-    def measured(cls, wall: float, took: float, server: float) -> ClockSkew:
-        """Return the skew by a call at *wall* that *took* seconds; *server*: its answer."""
-        return cls(server - wall - took / 2, took / 2)
-
 
 class AgentLease:
     """The lease of a process; *timeout* is the longest fetch in seconds."""

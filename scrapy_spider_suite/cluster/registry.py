@@ -1,9 +1,8 @@
 """The registry of a crawl in Redis, for agents and operators.
 
-Each unit has one *holder*, which alone fetches there; the *owner* should hold it. Holders change
-only in scripts that check epoch and holder. Calls carry number, incarnation and a serial, so a
-stale process writes nothing. After a restart or loss of Redis a new *era* begins: agents claim
-their units.
+Holders change only in scripts that check epoch and holder. Calls carry number, incarnation and a
+serial, so a stale process writes nothing. After a restart or loss of Redis a new *era* begins:
+agents claim their units.
 """
 
 from __future__ import annotations
@@ -64,7 +63,6 @@ class RegistryClient:
         self._secret = keys.secret
 
     async def close(self) -> None:
-        """Close the connections; never raises."""
         await self._server.close()
 
     async def _ask(
@@ -262,9 +260,9 @@ class AgentRegistry(RegistryClient):
         return True
 
     async def announce_stop(self, quiet: Callable[[], float] = lambda: 0.0) -> None:
-        """Announce that this process stops, and the agent will be back.
+        """Announce that this process stops, and the agent will be back; no fetch may start.
 
-        No fetch may start any more; *quiet*: seconds until all fetches and delays are over.
+        *quiet*: seconds until all fetches and delays are over.
         """
         self.lease.dropped()
         await self._go("resting", quiet=round(max(0.0, quiet()) * 1000))
@@ -350,7 +348,8 @@ class AgentRegistry(RegistryClient):
         }  # fmt: skip
         sent, wall = self._clock(), self._wall()
         answer, data = await self._ask(script, given, more)
-        self.skew = ClockSkew.measured(wall, self._clock() - sent, answer.now / 1000)
+        half = (self._clock() - sent) / 2  # Redis answered at some time of the call
+        self.skew = ClockSkew(answer.now / 1000 - wall - half, half)
         self.answer = answer
         if (view := answer.view()) is not None:
             self.view, self._version = view, (answer.era, answer.version)

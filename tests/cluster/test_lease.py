@@ -7,7 +7,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.cluster.membership import DRIFT, SLACK, AgentLease, ClockSkew
+from scrapy_spider_suite.cluster.membership import DRIFT, SLACK, AgentLease
 
 FETCH = 180.0
 
@@ -89,9 +89,3 @@ def test_no_fetch_outlives_what_redis_knows(
     true = part * granted
     if new.may_fetch(true * (1 + ours), true * (1 + ours)):
         assert (true + FETCH - on_its_way) * (1 + theirs) < granted
-
-
-def test_skew_is_known_to_half_of_what_the_question_took() -> None:
-    """It may have been read at the beginning or at the end."""
-    skew = ClockSkew.measured(100.0, 0.5, 103.0)
-    assert (skew.offset, skew.bound) == (2.75, 0.25)

@@ -2,8 +2,7 @@
 
 A *key* is a host or an address. A *grant* allows one fetch to start within a window. No other grant
 is given for the key until its holder reports the end, from which a delay runs (promise 1), or until
-the grant expires, the window and the longest fetch later. A wish (Retry-After, back-off) holds for
-all.
+the grant expires. A wish (Retry-After, back-off) holds for all.
 
 The rules here and in ``lua/ledger.lua`` are the same. Times are whole milliseconds, relative to the
 answer of a call: ages in a batch, offsets in a reply. 0 means never.
@@ -238,8 +237,7 @@ def updated_marker(
 ) -> LedgerMarker:
     """Return the marker for a call at *now*, *uptime* after the *run* began.
 
-    A new era begins in another run, or without a marker: unknown fetches may be out until a grant
-    and a delay have passed.
+    Another run, or no marker, begins an era: for a grant and a delay unknown fetches may be out.
     """
     span = batch.window + batch.hold + batch.longest
     if marker is None or marker.run != run:
@@ -332,8 +330,7 @@ def _free(account: Account, delay: int, marker: LedgerMarker) -> float:
 def _claim(accounts: Sequence[Account], process: str, until: float, claimed: bool) -> None:
     """Make *process* the next at these keys, unless another process claims one of them.
 
-    Two that wait for each other would wait for ever. Keys free long before the others are not
-    claimed.
+    Two processes that wait for each other would wait for ever.
     """
     for account in accounts:
         if not claimed:

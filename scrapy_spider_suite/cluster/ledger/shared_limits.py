@@ -1,10 +1,9 @@
 """The limits that processes share: which addresses are shared, and grants of a ledger.
 
-Agents go by the ledger at shared addresses only, at a call for each fetch. An agent asks about an
-address before its first fetch; an agent alone there is told, and the new one waits until it uses
-the ledger. A cut-off agent stays alone until its lease ends. After a loss of Redis no agent becomes
-alone before all units are claimed, or a lease has passed, and all agents have named their
-addresses.
+Agents go by the ledger at shared addresses only. An agent asks about an address before its first
+fetch; an agent alone there is told, and the new one waits until it uses the ledger. After a loss of
+Redis no agent becomes alone before all units are claimed, or a lease has passed, and all agents
+have named their addresses.
 """
 
 from __future__ import annotations
