@@ -41,7 +41,7 @@ class ReceivedRows:
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
-        self._of: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
+        self._intervals: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
 
     def has(self, sender: str, first: int, last: int) -> bool:
         return any(each[0] <= first and last <= each[1] for each in self._known(sender))
@@ -67,14 +67,14 @@ class ReceivedRows:
         self._kv.put(sender.encode(), b"".join(_INTERVAL.pack(*each) for each in known))
 
     def _known(self, sender: str) -> list[tuple[int, int]]:
-        known = self._of.get(sender)
+        known = self._intervals.get(sender)
         if known is None:
             data = self._kv.get(sender.encode()) or b""
             whole = len(data) - len(data) % _INTERVAL.size
-            known = self._of[sender] = list(_INTERVAL.iter_unpack(data[:whole]))
-            if len(self._of) > _SENDERS:
-                self._of.popitem(last=False)
-        self._of.move_to_end(sender)
+            known = self._intervals[sender] = list(_INTERVAL.iter_unpack(data[:whole]))
+            if len(self._intervals) > _SENDERS:
+                self._intervals.popitem(last=False)
+        self._intervals.move_to_end(sender)
         return known
 
 

@@ -39,5 +39,5 @@ def test_names_that_somebody_made_up_fill_no_memory(monkeypatch: pytest.MonkeyPa
     for number in range(50):
         known.add(Message(f"forged {number}", 1, 1, 7, 7, (b"",)))
         assert not known.has(f"other {number}", 7, 7)
-    assert len(known._of) == 3
+    assert len(known._intervals) == 3
     assert known.has("a", 1, 4)

@@ -105,7 +105,7 @@ class LedgerOutbox:
         self._wishes[key] = max(until, self._wishes.get(key, until))
         self._bound()
 
-    def take(self, room: int) -> OutboxPortion:
+    def pop_portion(self, room: int) -> OutboxPortion:
         ended = [self._ended.popleft() for _ in range(min(room, len(self._ended)))]
         keys = list(self._wishes)[: room - len(ended)]
         return OutboxPortion(ended, [(key, self._wishes.pop(key)) for key in keys])
@@ -239,7 +239,7 @@ class Grants:
     def outgoing(self, now: float) -> SentBatch | None:
         """Return the next batch, if there is one; one at a time."""
         self._tidy(now)
-        portion = self.outbox.take(BATCH)
+        portion = self.outbox.pop_portion(BATCH)
         room, asks = BATCH - len(portion.ended) - len(portion.wishes), []
         while self._queue and room > 0:
             keys = self._queue.popleft()

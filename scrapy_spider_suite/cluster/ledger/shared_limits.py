@@ -95,8 +95,8 @@ class AddressBook:
         self._open[address] = None
         self._never.add(address)
 
-    def keep(self, addresses: Collection[str]) -> None:
-        """Drop all quiet addresses besides *addresses*."""
+    def drop_quiet(self, addresses: Collection[str]) -> None:
+        """Drop quiet addresses that are not among *addresses*."""
         for address in [each for each in self._known if each not in addresses]:
             if self._quiet(address):
                 del self._known[address]
@@ -113,7 +113,7 @@ class AddressBook:
         for address in self._known:
             self._ask(address)
 
-    def again(self) -> None:
+    def report_again(self) -> None:
         """The server lost its state: report known addresses, ask about the others."""
         self._complete = False
         self._told.clear()  # whoever waits is heard of again
@@ -244,11 +244,11 @@ class SharedAddresses(AddressBook):
         crawl = self._crawl
         if crawl.now() - self._kept > _KEEP:
             self._kept = crawl.now()
-            self.keep(crawl.frontier.workbench.addresses)
+            self.drop_quiet(crawl.frontier.workbench.addresses)
         asked = self.question(self._era or registry.answer.era)
         states, news = await registry.ask_addresses(asked)
         if asked.known != registry.answer.era:
-            self.again()
+            self.report_again()
         self._era = registry.answer.era
         self._by_ledger.difference_update(asked.heard, asked.gone)
         self._changed(self.answered(asked, states, news))

@@ -36,7 +36,7 @@ class Process:
         asked = self.book.question(self.era)
         states, news = await self.registry.ask_addresses(asked)
         if self.era != self.registry.answer.era:
-            self.book.again()
+            self.book.report_again()
         self.era = self.registry.answer.era
         self.book.answered(asked, states, news)
         return [self.book.standing(address) for address in addresses]
@@ -92,12 +92,12 @@ def test_who_has_gone_shares_nothing(in_town: InTown) -> None:
         a, b = await process(town, "a"), await process(town, "b")
         await a.ask(HERE, THERE)
         a.busy.add(HERE)
-        a.book.keep([])
+        a.book.drop_quiet([])
         assert a.book.counts()["addresses"] == 1
         await a.ask()
         assert await b.ask(HERE, THERE) == [AddressSharing.ASK, AddressSharing.ALONE]
         a.busy.clear()
-        a.book.keep([])
+        a.book.drop_quiet([])
         await a.ask()
         assert await b.ask(HERE) == [AddressSharing.ALONE]
         await b.ask()
@@ -284,7 +284,7 @@ def test_no_two_are_alone_whatever_they_do(in_town: InTown) -> None:
             match random.randrange(5):
                 case 0:
                     each.busy.discard(address)
-                    each.book.keep([a for a in addresses if a != address])
+                    each.book.drop_quiet([a for a in addresses if a != address])
                 case 1:  # nobody hears the answer
                     await each.registry.ask_addresses(each.book.question(each.era))
                 case 2 if each.book.standing(address) is AddressSharing.ALONE:

@@ -221,6 +221,6 @@ def test_debts_are_bounded() -> None:
     outbox = LedgerOutbox()
     for number in range(OUTBOX_MAX + 3):
         outbox.add(EndedGrant(f"host {number}", number, 0.0, 1.0))
-    outbox.put_back(outbox.take(500))
+    outbox.put_back(outbox.pop_portion(500))
     assert len(outbox) == OUTBOX_MAX
-    assert outbox.take(1).ended[0].key == "host 3"
+    assert outbox.pop_portion(1).ended[0].key == "host 3"
