@@ -36,7 +36,8 @@ from scrapy_spider_suite.store.request_codec import RequestCodec
 def agent(**store: Any) -> Any:
     """An agent whose crawl is being stopped, as far as is needed here."""
     crawl = SimpleNamespace(
-        store=SimpleNamespace(**store), stopping=True, write=lambda: None, wake=lambda: None
+        store=SimpleNamespace(**store), stopping=True, engine=SimpleNamespace(flush=lambda: None),
+        wake=lambda: None,
     )
     return SimpleNamespace(crawl=crawl)
 

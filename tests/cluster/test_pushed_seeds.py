@@ -46,8 +46,8 @@ def crawl_without_requests(clock: list[float]) -> Any:
         now=lambda: clock[-1], pushed=False, settings=SimpleNamespace(redis_url=RedisUrl(
             "redis://a.example"
         )),
-        stopping=False, seeds=SimpleNamespace(awaited=True), wake=lambda: None,
-        write=lambda: None,
+        stopping=False, engine=SimpleNamespace(flush=lambda: None),
+        seeds=SimpleNamespace(awaited=True), wake=lambda: None,
         store=SimpleNamespace(kv=lambda name: kvs.setdefault(name, MemoryKV()), dirty=False),
     )  # fmt: skip
 
