@@ -96,12 +96,12 @@ def trie(urls: list[str], folder: Path, ids: bool) -> Row:
         if ids:
             row["url(id)"] = microseconds(store.url, [store.id(url) for url in some])
             row["of pages"] = microseconds(store.url, [store.id(url) for url in links])
-        row["steady bytes"] = round(store.stats().bytes_a_url, 1)
+        row["steady bytes"] = round(store.stats().size / len(store), 1)
         before = children()
         store.compact()
         row["build"] = round((children() - before) / len(urls) * 1e6, 2)
         stats = store.stats()
-        row |= {"bytes": round(stats.bytes_a_url, 1), "ratio": round(stats.size / text, 3)}
+        row |= {"bytes": round(stats.size / len(store), 1), "ratio": round(stats.size / text, 3)}
     return row
 
 

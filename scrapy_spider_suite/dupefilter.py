@@ -24,7 +24,7 @@ from scrapy_spider_suite.errors import JobError, SettingsError, StoreWriteError
 from scrapy_spider_suite.runtime.files import TemporaryFolder
 from scrapy_spider_suite.runtime.refusal import refuse
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.seen.sieve_set import Checkpoint, SieveSet
+from scrapy_spider_suite.seen.sieve import Checkpoint, SieveSet
 from scrapy_spider_suite.seen.trie_store import TrieStore
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 

@@ -106,7 +106,7 @@ class SieveFlusher:
             self._hand_out()
             return
         busy = self._said or self._crawl.frontier.pending or self._crawl.outside.count
-        on_time = now >= self._not_before and (starving or sifter.full)
+        on_time = now >= self._not_before and (starving or sifter.sieve.full)
         if on_time or (starving and not busy):
             self._begin(now)
 
@@ -507,7 +507,7 @@ class Maintenance:
             "when": time.time(), "closing": self._engine.closing,
             "paused": self._engine.paused, "done": counters.done, "failed": counters.failed,
             "seconds": round(counters.seconds, 1),
-            "cache_hit_rate": round(crawl.frontier.states.cache.statistics.hit_rate, 3),
+            "cache_hit_rate": round(crawl.frontier.states.cache.hit_rate, 3),
             **{name: getattr(statistics, name) for name in statistics.__slots__},
             "waits": [asdict(count) for count in crawl.frontier.waits.counts],
             "silent_name_servers": crawl.resolver.silent_servers,

@@ -118,16 +118,23 @@ def lock_file(file: int | IO[Any], *, wait: bool = False, shared: bool = False) 
     return True
 
 
+@contextmanager
+def store_errors(path: Path) -> Iterator[None]:
+    """Turn an `OSError` into a `StoreWriteError` that names the file, or else *path*."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreWriteError(f"{error.filename or path}: {error.strerror}") from error
+
+
 def lock_folder(folder: Path) -> int:
     """Lock the store in *folder* for this process, until the returned descriptor is closed.
 
     Raises `JobInUseError`, `StoreWriteError`.
     """
-    try:
+    with store_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         fd = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise StoreWriteError(f"{folder}: {error.strerror}") from error
     with suppress(OSError):
         if lock_file(fd):
             return fd

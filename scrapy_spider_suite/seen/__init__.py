@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.seen.fingerprint_cache import FingerprintCache
-    from scrapy_spider_suite.seen.sieve import Sieve
-    from scrapy_spider_suite.seen.sieve_set import SieveSet
+    from scrapy_spider_suite.seen.sieve import Sieve, SieveSet
     from scrapy_spider_suite.seen.trie_store import TrieStore
 
 __all__ = ["FingerprintCache", "Sieve", "SieveSet", "TrieStore"]
@@ -16,7 +15,7 @@ __all__ = ["FingerprintCache", "Sieve", "SieveSet", "TrieStore"]
 _MODULES = {
     "FingerprintCache": "fingerprint_cache",
     "Sieve": "sieve",
-    "SieveSet": "sieve_set",
+    "SieveSet": "sieve",
     "TrieStore": "trie_store",
 }
 

@@ -7,9 +7,7 @@ looks at the speed of C. A known key was seen for certain, up to a collision of 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-import numpy as np
 import xxhash
 
 WAYS = 8
@@ -21,19 +19,6 @@ _EMPTY = bytes(_WIDTH)
 _digest = xxhash.xxh3_128_digest
 
 
-@dataclass(frozen=True, slots=True)
-class CacheStatistics:
-    hits: int
-    misses: int
-    capacity: int
-    bytes: int
-
-    @property
-    def hit_rate(self) -> float:
-        """From 0 to 1."""
-        return self.hits / max(1, self.hits + self.misses)
-
-
 class FingerprintCache:
     """Remembers keys used lately, in a table of *size* bytes, rounded down to a power of two.
 
@@ -41,10 +26,9 @@ class FingerprintCache:
     """
 
     def __init__(self, size: int) -> None:
-        sets = _sets(size)
+        sets = 1 << max(0, (size // _SET).bit_length() - 1) if size > 0 else 0
         self._table = bytearray(sets * _SET)
         self._mask = sets - 1
-        self._alike = sets - 1  # of two sets whose numbers agree in this, one may have copies
         self.hits = 0
         self.misses = 0
 
@@ -63,10 +47,13 @@ class FingerprintCache:
         return True
 
     def new(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Add *keys*, and return those that were not remembered."""
         table, mask, digest = self._table, self._mask, _digest
-        if not table:
-            return self._all(keys)
         find, new, known = table.find, [], 0
+        if not table:
+            new = list(keys)
+            self.misses += len(new)
+            return new
         for key in keys:  # `_place`, for each link of a page: a call would cost as much again
             print_ = digest(key)
             start = (hash(print_) & mask) * _SET
@@ -86,75 +73,34 @@ class FingerprintCache:
         self.misses += len(new)
         return new
 
-    def _all(self, keys: Iterable[bytes]) -> list[bytes]:
-        new = list(keys)
-        self.misses += len(new)
-        return new
-
     def __contains__(self, key: bytes) -> bool:
         """Whether *key* is remembered; no use of it."""
         return self._place(_digest(key)) >= 0
 
     def forget(self, key: bytes) -> None:
         """Forget *key*: it was not stored after all, or is wanted again."""
-        if not self._table:
-            return
-        print_ = _digest(key)
-        for one in range(hash(print_) & self._alike, self._mask + 1, self._alike + 1):
-            while (at := self._within(print_, one)) >= 0:
-                end = at - at % _SET + _SET
-                self._table[at:end] = self._table[at + _WIDTH : end] + _EMPTY
+        if (at := self._place(_digest(key))) >= 0:
+            end = at - at % _SET + _SET
+            self._table[at:end] = self._table[at + _WIDTH : end] + _EMPTY
 
     def _place(self, print_: bytes) -> int:
-        return self._within(print_, hash(print_) & self._mask)
-
-    def _within(self, print_: bytes, number: int) -> int:
-        start = number * _SET
+        start = (hash(print_) & self._mask) * _SET
         at = self._table.find(print_, start, start + _SET)
         while at >= 0 and at % _WIDTH:  # the end of one and the start of another
             at = self._table.find(print_, at + 1, start + _SET)
         return at
 
-    def resize(self, size: int) -> None:
-        """Change *size*, and keep the fingerprints used last, as far as they fit.
-
-        A smaller table has the younger halves of merged sets, a larger one each set several times.
-        """
-        sets, now = _sets(size), self._mask + 1
-        if sets == now:
-            return
-        if not (sets and now):
-            self._table, self._alike = bytearray(sets * _SET), sets - 1
-        elif now > sets:
-            self._table = _folded(self._table, sets)
-        else:
-            self._table = self._table * (sets // now)
-        self._alike = min(self._alike, sets - 1)
-        self._mask = sets - 1
-
     def clear(self) -> None:
         self._table[:] = bytes(len(self._table))
-        self._alike = self._mask
 
     def close(self) -> None:
         """Free the memory, and remember nothing from now on; the counts stay."""
-        self._table, self._mask, self._alike = bytearray(), -1, -1
+        self._table, self._mask = bytearray(), -1
 
     @property
-    def statistics(self) -> CacheStatistics:
-        size = len(self._table)
-        return CacheStatistics(self.hits, self.misses, size // _WIDTH, size)
+    def hit_rate(self) -> float:
+        """From 0 to 1."""
+        return self.hits / max(1, self.hits + self.misses)
 
     def __repr__(self) -> str:
-        rate = self.statistics.hit_rate
-        return f"<FingerprintCache: {len(self._table):,} bytes, {rate:.0%} hits>"
-
-
-def _sets(size: int) -> int:
-    return 1 << max(0, (size // _SET).bit_length() - 1) if size > 0 else 0
-
-
-def _folded(table: bytearray, sets: int) -> bytearray:
-    """*table* with only so many *sets*; sets that become one alternate in it."""
-    old = np.frombuffer(table, f"V{_WIDTH}").reshape(-1, sets, WAYS)
-    return bytearray(old.transpose(1, 2, 0).reshape(sets, -1)[:, :WAYS].tobytes())
+        return f"<FingerprintCache: {len(self._table):,} bytes, {self.hit_rate:.0%} hits>"

@@ -82,10 +82,6 @@ def rank_of(rows: Rows, word: int) -> int:
     return len(rows) if word >= TOP else int(np.searchsorted(rows[:, 0], np.uint64(word)))
 
 
-def rows_between(rows: Rows, low: int, high: int) -> Rows:
-    return rows[rank_of(rows, low) : rank_of(rows, high)]
-
-
 def mask_of(slots: Iterable[int]) -> Mask:
     mask = np.zeros(1 << 16, np.bool_)
     mask[list(slots)] = True
@@ -258,7 +254,8 @@ class SortedFile:
             while block < len(self._firsts) and self._firsts[block] < high:
                 rows = self._read(file.fileno(), block)
                 block += CHUNK // BLOCK
-                rows = np.concatenate((rest, rows_between(rows, low, high)))
+                rows = rows[rank_of(rows, low) : rank_of(rows, high)]
+                rows = np.concatenate((rest, rows))
                 if block < len(self._firsts) and len(rows):
                     cut = int(np.searchsorted(rows[:, 0], rows[-1, 0], "left"))
                     rows, rest = rows[:cut], rows[cut:]
@@ -291,7 +288,7 @@ class SortedFile:
 
 
 class SortedWriter:
-    """Raises `OSError`."""
+    """Writes a new sorted file. Raises `OSError`."""
 
     def __init__(self, path: Path, words: int) -> None:
         self.path = path

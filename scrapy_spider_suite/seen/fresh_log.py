@@ -17,12 +17,11 @@ import numpy as np
 import xxhash
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
-from scrapy_spider_suite.runtime.files import write_all
+from scrapy_spider_suite.runtime.files import store_errors, write_all
 from scrapy_spider_suite.seen.url_keys import Handles, Ids
 
 FreshRows = Sequence[tuple[int, bytes]]
 """Ids and URLs."""
-
 
 LENGTH_BITS: Final = 16
 """The lowest bits of a handle: the length of the row."""
@@ -58,7 +57,8 @@ class FreshLog:
         self._fds: list[int] = []
         self._live: list[int] = []
         self._frames: list[tuple[Ids, Handles]] = []
-        found = sorted(int(path.name.removeprefix(_PREFIX), 16) for path in self._paths())
+        names = [path.name.removeprefix(_PREFIX) for path in folder.glob(f"{_PREFIX}*")]
+        found = sorted(int(name, 16) for name in names)
         try:
             for start in found:
                 self._read_file(start, last=start == found[-1])
@@ -67,9 +67,6 @@ class FreshLog:
             raise
         if not readonly and (not found or self._end < floor >> LENGTH_BITS):
             self._begin(max(self._end, floor + _LENGTH >> LENGTH_BITS))
-
-    def _paths(self) -> Iterator[Path]:
-        return self._folder.glob(f"{_PREFIX}*")
 
     def _path(self, start: int) -> Path:
         return self._folder / f"{_PREFIX}{start:016x}"
@@ -95,7 +92,13 @@ class FreshLog:
         body = head + b"".join([key for _, key in rows])
         size = len(body)
         digest = xxhash.xxh3_64_intdigest(body, count << 32 | size)
-        self._write(_HEAD.pack(_MAGIC, count, size, digest) + body)
+        fd = self._fds[-1]
+        try:
+            write_all(fd, _HEAD.pack(_MAGIC, count, size, digest) + body)
+        except OSError as error:
+            # The rest would be taken for a torn end, but not once others follow.
+            os.ftruncate(fd, self._end - self._starts[-1])
+            raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
         at = self._end + _HEAD.size + len(head)
         handles = []
         for length in lengths:
@@ -105,24 +108,15 @@ class FreshLog:
         self._live[-1] += count
         return handles
 
-    def _write(self, frame: bytes) -> None:
-        fd = self._fds[-1]
-        try:
-            write_all(fd, frame)
-        except OSError as error:
-            # What is left of it would be taken for a torn end, but not once others follow.
-            os.ftruncate(fd, self._end - self._starts[-1])
-            raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
-
     def read(self, handle: int) -> bytes:
         at = handle >> LENGTH_BITS
         number = bisect_right(self._starts, at) - 1
         return os.pread(self._fds[number], handle & _LENGTH, at - self._starts[number])
 
-    def rows(self) -> Iterator[tuple[Ids, Handles]]:
+    def pop_frames(self) -> list[tuple[Ids, Handles]]:
         """The ids and handles that were found when the log was opened; works once."""
         frames, self._frames = self._frames, []
-        yield from frames
+        return frames
 
     def forget(self, handles: Handles) -> None:
         """Note that segments have the rows; delete the files that have no others."""
@@ -150,11 +144,9 @@ class FreshLog:
 
     def sync(self) -> None:
         """Raises `StoreWriteError`."""
-        try:
+        with store_errors(self._folder):
             for fd in self._fds:
                 os.fsync(fd)
-        except OSError as error:
-            raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
 
     def close(self) -> None:
         for fd in self._fds:
@@ -163,10 +155,8 @@ class FreshLog:
 
     def _begin(self, start: int) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        try:
+        with store_errors(self._folder):
             fd = os.open(self._path(start), flags, 0o644)
-        except OSError as error:
-            raise StoreWriteError(f"{self._folder}: {error.strerror}") from error
         self._end = start
         self._starts.append(start)
         self._fds.append(fd)

@@ -9,24 +9,24 @@ twice.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from struct import Struct
-from threading import Lock
+from threading import Lock, Thread
 
 import numpy as np
 import xxhash
 
-from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime.files import lock_folder, write_all
+from scrapy_spider_suite.runtime.files import LOCK_NAME, lock_folder, store_errors, write_all
+from scrapy_spider_suite.seen.fingerprint_cache import FingerprintCache
 from scrapy_spider_suite.seen.fingerprints import (
     WIDTHS,
     Mask,
-    Rows,
     false_positive_bound,
     fingerprint,
     fingerprints,
@@ -45,7 +45,7 @@ Item = str | bytes
 class WaitingLog:
     """The log of waiting items in *folder*; *decided* is the number after the last decided item.
 
-    A file has the items between two flushes, and the number of its first item as its name. *first*
+    A file has the items between two flushes, and is named by the number of its first item. *first*
     is the number of the oldest item, *next* that of the next one.
     """
 
@@ -59,9 +59,12 @@ class WaitingLog:
         for start in starts:
             if start >= decided:
                 # Of files before the last, a power failure may have cut off the end.
-                self._path(start).rename(self._path(self.next))
+                self._path(start).rename(path := self._path(self.next))
                 self._start = self.next
-                self.next += self._count_and_cut(self._path(self.next))
+                sizes = [_HEAD.size + len(data) for data, _ in _records(path)]
+                if path.stat().st_size > sum(sizes):
+                    os.truncate(path, sum(sizes))
+                self.next += len(sizes)
         if self.next == decided:
             self._start = decided
 
@@ -70,13 +73,6 @@ class WaitingLog:
 
     def _starts(self) -> list[int]:
         return sorted(int(path.stem[8:]) for path in self._folder.glob("waiting-*.log"))
-
-    @staticmethod
-    def _count_and_cut(path: Path) -> int:
-        sizes = [_HEAD.size + len(data) for data, _ in _records(path)]
-        if path.stat().st_size > sum(sizes):
-            os.truncate(path, sum(sizes))
-        return len(sizes)
 
     def append(self, items: Sequence[Item]) -> None:
         """Append *items*, all or none. Raises `StoreWriteError`."""
@@ -87,19 +83,16 @@ class WaitingLog:
             records += _HEAD.pack(size, xxhash.xxh32_intdigest(data))
             records += data
         try:
-            write_all(self._opened(), records)
+            if self._file is None:
+                self._file = _open(self._path(self._start))
+                self._size = os.fstat(self._file).st_size
+            write_all(self._file, records)
         except OSError as error:
             if self._file is not None:
                 os.truncate(self._file, self._size)
             raise StoreWriteError(f"{self._path(self._start)}: {error.strerror}") from error
         self._size += len(records)
         self.next += len(items)
-
-    def _opened(self) -> int:
-        if self._file is None:
-            self._file = _open(self._path(self._start))
-            self._size = os.fstat(self._file).st_size
-        return self._file
 
     def rotate(self) -> None:
         self.close()
@@ -171,16 +164,12 @@ class Flush:
         self.first = verdict.first
         self.end = verdict.end
         self.prints = prints or b""
-        self.decided = prints is None
-        """Whether it is known which items are new."""
+        self.decided = prints is None  # whether it is known which items are new
         self._sieve, self._parts, self._log = sieve, sieve.parts, sieve.log
         self._verdict = verdict
         self._fresh = fresh
         self._merge: SetMerge | None = None
         self._one = Lock()
-
-    def __len__(self) -> int:
-        return self.end - self.first
 
     def step(self) -> bool:
         """Do some milliseconds of the work; return whether there is more.
@@ -194,7 +183,7 @@ class Flush:
             try:
                 if self._merge is None:
                     rows = rows_of(self.prints, self._parts.words * 8)
-                    self._merge = self._parts.merge(rows, self._fresh)
+                    self._merge = SetMerge(self._parts, rows, fresh=self._fresh)
                 elif not self._merge.step():
                     self._decide(self._merge)
                     return False
@@ -246,16 +235,6 @@ class Flush:
         if self._merge is not None:
             self._merge.abandon()
             self._merge = None
-
-
-@contextmanager
-def store_errors(path: Path) -> Iterator[None]:
-    """Turn an `OSError` into a `StoreWriteError` that names the file."""
-    try:
-        yield
-    except OSError as error:
-        where = error.filename or path
-        raise StoreWriteError(f"{where}: {error.strerror}") from error
 
 
 CAPACITY = 1 << 20
@@ -324,10 +303,6 @@ class Sieve:
             self._bucket += fingerprints((item for _, item in waiting), self._width)
 
     @property
-    def words(self) -> int:
-        return self._width // 8
-
-    @property
     def next(self) -> int:
         return self._begun + self.waiting
 
@@ -355,9 +330,9 @@ class Sieve:
         return FlushVerdict(**self.parts.manifest.notes).end
 
     def begin(self, fresh: bool = False) -> Flush:
-        """Begin to flush all waiting items; or return the flush that is not accepted yet.
+        """Begin to flush all waiting items, or return the flush that is not accepted yet.
 
-        *fresh*: the caller knows that all of them are new, which is faster.
+        *fresh*: all of them are new, which is faster.
         """
         if self.under_way is None:
             end = self.next
@@ -384,45 +359,32 @@ class Sieve:
         return found
 
     def add(self, items: Iterable[Item]) -> list[Item]:
+        """`offer`, then `flush`."""
         self.offer(items)
         return self.flush()
 
     @property
-    def prints(self) -> list[bytes]:
+    def waiting_prints(self) -> list[bytes]:
         data, width = bytes(self._bucket), self._width
         return [data[at : at + width] for at in range(0, len(data), width)]
-
-    def has(self, print_: bytes) -> bool:
-        return self.parts.has(print_)
 
     def __contains__(self, item: Item) -> bool:
         """Whether *item* was offered before; linear in the number of waiting items."""
         wanted = fingerprint(item_key(item), self._width)
         frozen = b"" if self.under_way is None else self.under_way.prints
         return self.parts.has(wanted) or any(
-            _holds(prints, wanted) for prints in (frozen, self._bucket)
+            _has_print(prints, wanted) for prints in (frozen, self._bucket)
         )
 
     def __len__(self) -> int:
         return len(self.parts)
-
-    def spans(self, slots: Mask, most: int) -> list[tuple[int, int]]:
-        """Ranges with all fingerprints of *slots*, some *most* in each."""
-        return list(self.parts.spans(slots, most))
-
-    def rows(self, slots: Mask, low: int, high: int) -> Iterator[Rows]:
-        """The fingerprints of *slots* from *low* to before *high* (see `spans`), in pieces.
-
-        No flush may run meanwhile. Raises `OSError`.
-        """
-        return self.parts.rows(slots, low, high)
 
     def removing(self, slots: Mask) -> Generator[None, None, None]:
         """Remove the fingerprints of *slots* in steps of some milliseconds, in any thread.
 
         No flush may run meanwhile; a verdict that is not accepted stays. Raises `StoreWriteError`.
         """
-        self._decided()
+        self._require_verdict()
         with store_errors(self.path):
             yield from self.parts.remove(slots)
 
@@ -435,16 +397,12 @@ class Sieve:
 
         A verdict that is not accepted stays.
         """
-        self._decided()
+        self._require_verdict()
         with store_errors(self.path):
             self.parts.repair()
 
-    def _decided(self) -> None:
-        if self.under_way is None or not self.under_way.decided:
-            self._idle()
-
-    def _idle(self) -> None:
-        if self.under_way is not None:
+    def _require_verdict(self) -> None:
+        if self.under_way is not None and not self.under_way.decided:
             raise ValueError("a flush is under way: accept it first")
 
     def stats(self) -> SieveStatistics:
@@ -453,7 +411,7 @@ class Sieve:
             known=len(self.parts),
             waiting=self.next - self.decided,
             bits=bits,
-            false_positive_bound=false_positive_bound(self.parts.largest_slot, bits),
+            false_positive_bound=false_positive_bound(int(self.parts.manifest.counts.max()), bits),
             parts=len(self.parts.parts),
             disk=sum(file.size for file in self.parts.files),
             flushes=FlushVerdict(**self.parts.manifest.notes).flushes,
@@ -475,8 +433,182 @@ class Sieve:
             self._lock = None
 
 
-def _holds(prints: bytes | bytearray, wanted: bytes) -> bool:
+def _has_print(prints: bytes | bytearray, wanted: bytes) -> bool:
     at = prints.find(wanted)
     while at % len(wanted) and at >= 0:
         at = prints.find(wanted, at + 1)
     return at >= 0
+
+
+SET_CAPACITY = 1 << 17
+"""Items in memory before they are merged: some 15 MB."""
+SET_CACHE = 1 << 24
+"""Bytes of the cache: a million fingerprints."""
+
+
+class SieveSet:
+    """The set in the folder *path*; items, *bits* and errors are as with `Sieve`.
+
+    *cache* is the memory of the cache in bytes; with *capacity* items in memory `poll` merges them.
+    *trouble* is why the last merge failed, until one succeeds.
+    """
+
+    def __init__(
+        self, path: Path | str, *, bits: int = 128, capacity: int = SET_CAPACITY,
+        cache: int = SET_CACHE,
+    ) -> None:  # fmt: skip
+        self.cache = FingerprintCache(cache)
+        self._width = WIDTHS[bits]
+        self._sieve = Sieve(path, bits=bits, capacity=capacity)
+        self._capacity = self._patience = capacity
+        self._thread: Thread | None = None
+        self._closing = False
+        self.trouble = ""
+        self._flush = self._sieve.under_way
+        self._merging: set[bytes] = set()
+        self.conclude()
+        self._recent = set(self._sieve.waiting_prints)
+
+    def add(self, items: Iterable[Item]) -> list[Item]:
+        """Add *items*; return the new ones, in their order. Raises `StoreWriteError`."""
+        return [item for item in items if self.add_one(item)]
+
+    def add_one(self, item: Item) -> bool:
+        """Add *item*, and return whether it is new, or raise `StoreWriteError`."""
+        key = item_key(item)
+        if not self.cache.add(key):
+            return False
+        print_ = fingerprint(key, self._width)
+        if self._has(print_):
+            return False
+        try:
+            self._sieve.offer_prints((item,), print_)
+        except BaseException:
+            self.cache.forget(key)
+            raise
+        self._recent.add(print_)
+        return True
+
+    def _has(self, print_: bytes) -> bool:
+        return print_ in self._recent or print_ in self._merging or self._sieve.parts.has(print_)
+
+    def __contains__(self, item: Item) -> bool:
+        return self._has(fingerprint(item_key(item), self._width))
+
+    def __len__(self) -> int:
+        decided = self._flush is None or self._flush.decided
+        return len(self._sieve) + len(self._recent) + (0 if decided else len(self._merging))
+
+    def begin(self) -> Flush:
+        """Begin to merge the items in memory; run the flush in any thread, then `conclude`."""
+        if self._flush is None:
+            self._flush = self._sieve.begin(fresh=True)
+            self._merging, self._recent = self._recent, set()
+        return self._flush
+
+    def conclude(self) -> bool:
+        """Conclude the merge if its steps are done; return whether they were."""
+        if self._flush is None or not self._flush.decided:
+            return False
+        self._flush.accept()
+        self._flush = None
+        self._merging = set()
+        return True
+
+    def flush(self) -> None:
+        """Merge the items in memory, and wait. Raises `StoreWriteError`; nothing is lost."""
+        self.wait()
+        for _ in range(2 if self._flush else 1):
+            self.begin().run()
+            self.conclude()
+
+    def poll(self) -> None:
+        """Merge in a thread if it is time to; to be called often. Never raises: errors are in
+        *trouble*.
+
+        It waits for the thread when four times *capacity* are in memory.
+        """
+        late = len(self._recent) >= 4 * self._capacity
+        if self._thread is not None and (late or not self._thread.is_alive()):
+            self.wait()
+        if self._thread is None and len(self._recent) >= self._patience:
+            self._thread = Thread(target=self._merge, args=(self.begin(),), daemon=True)
+            self._thread.start()
+
+    def _merge(self, flush: Flush) -> None:
+        try:
+            while not self._closing and flush.step():
+                pass
+        except (StoreWriteError, JobDamagedError) as error:
+            self.trouble = str(error)
+
+    def wait(self) -> None:
+        if self._thread is None:
+            return
+        self._thread.join()
+        self._thread = None
+        if self.conclude():
+            self.trouble, self._patience = "", self._capacity
+        else:
+            self._patience = len(self._recent) + self._capacity // 4
+
+    def stats(self) -> SieveStatistics:
+        return self._sieve.stats()
+
+    def close(self) -> None:
+        self._closing = True
+        if self._thread is not None:
+            self._thread.join()
+        self._sieve.close()
+
+
+class Checkpoint:
+    """The files of the store in *folder* before a run, beside it; and the lock of both.
+
+    Made before the store is opened: if the last run did not drop its checkpoint, the store gets the
+    files back, and *restored* is true. A file that never changes is linked, others are copied.
+    Raises `JobInUseError`, `StoreWriteError`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder.with_name(f"{folder.name}.checkpoint")
+        self._files, self._unfinished = self._path / "files", self._path / "unfinished"
+        self._lock = lock_folder(self._path)
+        shutil.rmtree(self._unfinished, ignore_errors=True)
+        self.restored = self._files.exists()
+        if self.restored:
+            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                with store_errors(self._path):
+                    self._files.replace(folder)
+            except BaseException:
+                self.close()
+                raise
+
+    def save(self) -> None:
+        """Save the files, before anything is added. Raises `StoreWriteError`."""
+        with store_errors(self._path):
+            self._unfinished.mkdir()
+            for path in self._folder.iterdir():
+                if path.is_file() and path.name != LOCK_NAME:
+                    _link_or_copy(path, self._unfinished / path.name)
+            self._unfinished.replace(self._files)
+
+    def drop(self) -> None:
+        if self._files.exists():
+            self._files.replace(self._unfinished)  # at once, whenever the process is killed
+            shutil.rmtree(self._unfinished, ignore_errors=True)
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+
+def _link_or_copy(path: Path, to: Path) -> None:
+    if path.suffix == ".rows" or path.name.startswith("segment-"):  # never written to again
+        try:
+            to.hardlink_to(path)
+            return
+        except OSError:
+            pass  # a file system without links
+    shutil.copyfile(path, to)

@@ -47,10 +47,6 @@ _FORMAT = 1
 _SUM = 8
 
 
-def _no_counts() -> NDArray[np.int64]:
-    return np.zeros(SLOTS, np.int64)
-
-
 @dataclass
 class SetManifest:
     """The files of a sieve.
@@ -63,7 +59,9 @@ class SetManifest:
     words: int  # words of 64 bits in a fingerprint
     generation: int = 0  # how often it was replaced
     parts: list[tuple[int, str, str]] = field(default_factory=lambda: [(0, "", "")])
-    counts: NDArray[np.int64] = field(default_factory=_no_counts)  # fingerprints of each slot
+    counts: NDArray[np.int64] = field(  # fingerprints of each slot
+        default_factory=lambda: np.zeros(SLOTS, np.int64)
+    )
     notes: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -95,15 +93,13 @@ class SetManifest:
         new = folder / f"{MANIFEST_NAME}.new"
         files.write_synced(new, body + xxhash.xxh3_64_digest(body))
         os.replace(new, folder / MANIFEST_NAME)
-        # It is in its place now; a disk that cannot say so will say it of the next thing written.
-        with suppress(OSError):
+        with suppress(OSError):  # the next write to the disk will fail, too
             files.sync_path(folder)
 
 
 MAX_PARTS = 32
 """Parts have at most this share of all fingerprints, or what a part may always have."""
-_RECENT = 4
-"""A recent file has at most one row for so many of its base."""
+_RECENT = 4  # a recent file has at most one row for so many of its base
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +201,7 @@ class SetMerge:
             if stop > begin or anew:
                 known[begin:stop] = yield from self._merge_part(part, unique[begin:stop], anew)
             else:
-                self._keep(part.low, part.base, part.recent)
+                self._note_files(part.low, part.base, part.recent)
             begin = stop
         self.new[first[~known]] = True
         slots = slots_of(unique[~known])
@@ -238,16 +234,20 @@ class SetMerge:
             yield
         rest = merge_rows(recent[old:], batch[begin:][~known[begin:]])
         if not anew and known.all():
-            self._keep(part.low, part.base, part.recent)
+            self._note_files(part.low, part.base, part.recent)
             return known
         for piece in slice_rows(rest, most):
             self._write(piece, written, share)
             yield
         self._end_file()
-        if anew:
-            self._name_bases(part.low, written)
-        else:
-            self._keep(part.low, part.base, None, written[0][1])
+        if not anew:
+            self._note_files(part.low, part.base, None, written[0][1])
+            return known
+        if written:
+            written[0] = (part.low, written[0][1])
+        elif not part.low:
+            written = [(0, "")]
+        self._manifest.parts += [(start, name, "") for start, name in written]
         return known
 
     def _read(self, file: SortedFile | None) -> Generator[Rows]:
@@ -256,7 +256,7 @@ class SetMerge:
                 left = rows if self._drop is None else rows[~self._drop[slots_of(rows)]]
                 if len(left):
                     yield left
-        except FileNotFoundError as error:  # that does not end, as a full disk does
+        except FileNotFoundError as error:  # unlike a full disk, this does not pass
             raise JobDamagedError(f"{error.filename} is missing") from None
 
     def _write(self, rows: Rows, written: list[tuple[int, str]], share: float) -> None:
@@ -274,24 +274,16 @@ class SetMerge:
             self._writer.close()
             self._writer = None
 
-    def _keep(
+    def _note_files(
         self, low: int, base: SortedFile | None, recent: SortedFile | None, name: str = ""
     ) -> None:
         names = [file.path.name if file else "" for file in (base, recent)]
         self._manifest.parts.append((low, names[0], names[1] or name))
 
-    def _name_bases(self, low: int, written: list[tuple[int, str]]) -> None:
-        if written:
-            written[0] = (low, written[0][1])
-        elif not low:
-            written = [(0, "")]
-        self._manifest.parts += [(start, name, "") for start, name in written]
-
 
 PART_ROWS = 1 << 20
 """Fingerprints that a part may have, however few there are in all."""
-_ATTEMPTS = 20
-"""Times that a reader begins anew because files were replaced meanwhile."""
+_ATTEMPTS = 20  # times that a reader begins anew because files were replaced meanwhile
 
 
 class _Snapshot:
@@ -307,9 +299,9 @@ class _Snapshot:
 class SortedSet:
     """The set in *folder*, which is made if need be, of fingerprints of *words* words.
 
-    *part* rows a part may always have. Damaged files are in *damaged*, their rows are new again. A
-    *readonly* set belongs to another process. Raises `JobDamagedError` if the manifest is damaged,
-    `JobSettingsError` if the fingerprints have another width.
+    A part may always have *part* rows. *damaged* has the damaged files; their rows are new again.
+    A *readonly* set belongs to another process. Raises `JobDamagedError` if the manifest is
+    damaged, `JobSettingsError` if the fingerprints have another width.
     """
 
     def __init__(
@@ -356,12 +348,12 @@ class SortedSet:
 
     def _open(self, name: str) -> SortedFile | None:
         try:
-            return SortedFile(self.folder / name, self._note)
+            return SortedFile(self.folder / name, self._note_damage)
         except JobDamagedError as error:
             self.damaged[name] = str(error)
             return None
 
-    def _note(self, path: Path, block: int) -> None:
+    def _note_damage(self, path: Path, block: int) -> None:
         self.damaged[path.name] = f"{path} is damaged: block {block} cannot be read"
 
     @property
@@ -378,11 +370,6 @@ class SortedSet:
 
     def __len__(self) -> int:
         return self._serving.rows
-
-    @property
-    def largest_slot(self) -> int:
-        """An upper bound of the number of fingerprints in a slot."""
-        return int(self.manifest.counts.max())
 
     def has(self, print_: bytes) -> bool:
         """Whether a fingerprint is in the set. Raises `JobDamagedError` if a file is gone."""
@@ -414,7 +401,7 @@ class SortedSet:
                         yield rows[slots[slots_of(rows)]]
 
     def spans(self, slots: Mask, most: int) -> Iterator[tuple[int, int]]:
-        """See `Sieve.spans`."""
+        """Ranges of first words with all fingerprints of *slots*, some *most* in each."""
         begin = end = count = 0
         for slot in np.flatnonzero(slots & (self.manifest.counts > 0)).tolist():
             number = int(self.manifest.counts[slot])
@@ -430,9 +417,6 @@ class SortedSet:
                 count, end = count + number, slot + 1
         if count:
             yield begin << 48, end << 48
-
-    def merge(self, batch: Rows, fresh: bool = False) -> SetMerge:
-        return SetMerge(self, batch, fresh=fresh)
 
     def remove(self, slots: Mask) -> Iterator[None]:
         """Remove the fingerprints of *slots*, in steps. Raises `OSError`."""

@@ -12,27 +12,22 @@ from typing import Final
 
 import numpy as np
 
-from scrapy_spider_suite.errors import (
-    JobDamagedError,
-    JobError,
-    JobInUseError,
-    StoreWriteError,
-    UnknownUrlError,
-)
-from scrapy_spider_suite.runtime.files import lock_folder, sync_path
+from scrapy_spider_suite.errors import JobDamagedError, JobError, JobInUseError, UnknownUrlError
+from scrapy_spider_suite.runtime.files import lock_folder, store_errors, sync_path
 from scrapy_spider_suite.seen.fresh_log import FreshLog
-from scrapy_spider_suite.seen.ranges import Range, Ranges
-from scrapy_spider_suite.seen.segment_builder import MADE, SPLIT
 from scrapy_spider_suite.seen.segments import (
     ABSENT,
     MAYBE,
     PRESENT,
     Catalogue,
+    Ranges,
     install_catalogue,
     read_catalogue,
     write_catalogue,
 )
 from scrapy_spider_suite.seen.trie_upkeep import (
+    MADE,
+    SPLIT,
     StoreState,
     TrieDamage,
     TrieUpkeep,
@@ -55,8 +50,7 @@ from scrapy_spider_suite.seen.url_keys import (
 )
 
 DEFAULT_MEMORY: Final = 64 << 20
-_ATTEMPTS: Final = 50
-"""Times that a reader begins anew."""
+_ATTEMPTS: Final = 50  # times that a reader begins anew
 
 
 def open_store(folder: Path, ids: bool, readonly: bool, verify: bool | None) -> StoreState:
@@ -81,7 +75,10 @@ def _open_once(folder: Path, with_ids: bool, readonly: bool, verify: bool | None
     catalogue, damaged = _read_or_create(folder, with_ids, readonly)
     ids = catalogue.url_ids()
     if not readonly:
-        _sweep(folder, catalogue)
+        shutil.rmtree(folder / MADE, ignore_errors=True)
+        for path in folder.glob("segment-*"):
+            if path.name not in catalogue.files:
+                path.unlink()
     ranges = Ranges(folder, ids)
     ranges.adopt(catalogue, verify=verify)
     log = FreshLog(folder, catalogue.mark, readonly=readonly)
@@ -101,25 +98,16 @@ def _read_or_create(
         raise JobError(f"{folder} holds no store of URLs")
     made = folder / MADE
     new = Catalogue(1, secrets.randbits(63), ids)
-    try:
+    with store_errors(folder):
         made.mkdir(exist_ok=True)
         write_catalogue(made, new)
-    except OSError as error:
-        raise StoreWriteError(f"{folder}: {error.strerror}") from error
     install_catalogue(made, folder)
     return new, {}
 
 
-def _sweep(folder: Path, catalogue: Catalogue) -> None:
-    shutil.rmtree(folder / MADE, ignore_errors=True)
-    for path in folder.glob("segment-*"):
-        if path.name not in catalogue.files:
-            path.unlink()
-
-
 def _replay(state: StoreState, readonly: bool) -> int:
     log, ranges = state.log, state.ranges
-    frames = list(log.rows())
+    frames = log.pop_frames()
     if not frames:
         return 0
     ids = np.concatenate([ids for ids, _ in frames])
@@ -152,16 +140,9 @@ class TrieStatistics:
     removed: int  # URLs in segments that count no more
     ranges: int  # of ids
     segments: int
-    tries: int
-    filters: int
-    ids: int  # of the tables from ids to URLs
-    log: int
-    memory: int  # of the index of fresh URLs
-    size: int  # on disk
-
-    @property
-    def bytes_a_url(self) -> float:
-        return self.size / max(1, self.urls)
+    ids: int  # bytes of the tables from ids to URLs
+    log: int  # bytes of the log of fresh URLs
+    size: int  # bytes on disk
 
 
 class TrieStore:
@@ -210,7 +191,7 @@ class TrieStore:
         ranges = self._ranges
         part = ranges.only or ranges.by_host.get(key[: key.find(b"/", 8) + 1])
         if part is None:
-            ranges.remember(key, ident := self._ident(key))
+            ranges.remember_range(key, ident := self._ident(key))
             return self._lookup(key, ident) == PRESENT
         hash_ = digest(key, self._seed)
         # What is there is most likely in the base.
@@ -227,9 +208,7 @@ class TrieStore:
         return self._state.fresh + held
 
     def id(self, url: str) -> int:
-        """The id of *url*, from 1 to 2**64 - 1, for the life of the store. Raises
-        `UnknownUrlError`.
-        """
+        """The id of *url* for the life of the store, from 1 on. Raises `UnknownUrlError`."""
         key = encode(url)
         ident = self._ident(key)
         if self._lookup(key, ident) != PRESENT:
@@ -237,22 +216,17 @@ class TrieStore:
         return ident
 
     def url(self, ident: int) -> str:
-        """The URL whose id is *ident*. Raises `UnknownUrlError`, `JobError` in a store without ids.
-        """
-        part = self._ranges.only or self._ranges.at(ident)
-        key = None if part.base is None else part.base.key_of(ident)
-        if key is None:
-            if not self._state.catalogue.ids:
-                raise JobError(f"{self.path} was made without ids")
-            if (key := self._key_beside(part, ident)) is None:
-                raise UnknownUrlError(f"{self.path} has no URL with the id {ident}")
-        return key.decode("utf-8", "surrogatepass")
+        """The URL with the id *ident*. Raises `UnknownUrlError`, `JobError` without ids."""
+        if not self._state.catalogue.ids:
+            raise JobError(f"{self.path} was made without ids")
+        if (key := self._key_of(ident)) is None:
+            raise UnknownUrlError(f"{self.path} has no URL with the id {ident}")
+        return decode(key)
 
     def iter(self, prefix: str = "") -> Iterator[str]:
         """The URLs that begin with *prefix*, in no order; quick with a whole host in it.
 
-        A URL that is added or removed meanwhile may be yielded or not, every other one exactly
-        once.
+        A URL that is added or removed meanwhile may be missing; every other one comes once.
         """
         start = encode(prefix)
         low, high = UrlIds.span(start)
@@ -278,12 +252,9 @@ class TrieStore:
 
     def _key_of(self, ident: int) -> bytes | None:
         part = self._ranges.at(ident)
-        key = None if part.base is None else part.base.key_of(ident)
-        return self._key_beside(part, ident) if key is None else key
-
-    def _key_beside(self, part: Range, ident: int) -> bytes | None:
-        if part.recent is not None and (key := part.recent.key_of(ident)) is not None:
-            return key
+        for segment in (part.base, part.recent):
+            if segment is not None and (key := segment.key_of(ident)) is not None:
+                return key
         handle = part.find(ident)
         return None if handle < 0 else self._log.read(handle)
 
@@ -331,7 +302,7 @@ class TrieStore:
         self._upkeep.write(replace(catalogue, twins=catalogue.twins | {key.hex(): free}))
         self._url_ids.twins[key] = free
         self._ident = self._url_ids.id_of
-        self._ranges.place()
+        self._ranges.clear_shortcuts()
         return free
 
     def _check_writable(self) -> None:
@@ -352,7 +323,7 @@ class TrieStore:
     def poll(self) -> bool:
         """Do a step of upkeep, if one is due; return whether a build runs. Never raises.
 
-        `add` calls it. A failed build is in `trouble`, and retried when a tenth more is fresh.
+        A failed build is in `trouble`, and retried when a tenth more is fresh.
         """
         return not self._readonly and self._upkeep.poll()
 
@@ -384,11 +355,10 @@ class TrieStore:
         self._upkeep.rebuild(lows, lambda part: True)
 
     def remove(self, prefix: str) -> int:
-        """Remove all URLs that begin with *prefix*; return their number, in time in proportion
-        to it.
+        """Remove all URLs that begin with *prefix*; return their number.
 
-        Raises `StoreWriteError`, `JobDamagedError` if a range must be repaired first; nothing is
-        removed.
+        Takes time in proportion to them. Removes nothing if it raises `StoreWriteError`, or
+        `JobDamagedError` because a range must be repaired first.
         """
         self._check_writable()
         self._upkeep.settle()
@@ -403,15 +373,12 @@ class TrieStore:
     def stats(self) -> TrieStatistics:
         fresh, log = self._state.fresh, self._log.size
         rows = [segment.row for part in self._ranges for segment in part.segments]
-        ids = sum(row.id_table for row in rows)
-        tries = sum(row.trie for row in rows)
-        size = sum(row.size for row in rows)
         other = sum(file.stat().st_size for file in self.path.glob("catalogue-?"))
         return TrieStatistics(
             urls=fresh + sum(row.keys - row.gone for row in rows),
             fresh=fresh, removed=sum(row.gone for row in rows),
-            ranges=len(self._ranges), segments=len(rows), tries=tries, filters=size - tries - ids,
-            ids=ids, log=log, memory=fresh * BYTES_A_ROW, size=size + log + other,
+            ranges=len(self._ranges), segments=len(rows), ids=sum(row.id_table for row in rows),
+            log=log, size=sum(row.size for row in rows) + log + other,
         )  # fmt: skip
 
     def check(self, repair: bool = False) -> list[TrieDamage]:

@@ -1,11 +1,22 @@
-"""Upkeep of a trie store: when segments are built, how URLs are removed, check and repair."""
+"""Upkeep of a trie store: builds of segments, removal of URLs, check and repair.
+
+Segments are built in a process of their own: a trie holds the interpreter's lock for long. The plan
+is a JSON file; the results lie beside it, and belong to no store until `SegmentBuild.install`.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import secrets
 import shutil
+import subprocess
+import sys
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from math import sqrt
 from pathlib import Path
 from typing import Final
@@ -13,20 +24,232 @@ from typing import Final
 import numpy as np
 import xxhash
 
-from scrapy_spider_suite.errors import StoreWriteError
-from scrapy_spider_suite.runtime.files import sync_path
-from scrapy_spider_suite.seen.fresh_log import FreshLog, FreshRows
-from scrapy_spider_suite.seen.ranges import Range, Ranges
-from scrapy_spider_suite.seen.segment_builder import MADE, SegmentBuild
+from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError, SuiteError
+from scrapy_spider_suite.runtime.files import store_errors, sync_path
+from scrapy_spider_suite.runtime.helper_processes import last_error_line, start_helper
+from scrapy_spider_suite.seen.fresh_log import FreshLog, FreshRows, row_reader
 from scrapy_spider_suite.seen.segments import (
     Catalogue,
+    Range,
     RangeRow,
+    Ranges,
     Segment,
     SegmentRow,
     install_catalogue,
+    read_catalogue,
+    read_trie,
     write_catalogue,
+    write_segment,
 )
-from scrapy_spider_suite.seen.url_keys import Handles, UrlIds
+from scrapy_spider_suite.seen.url_keys import END, SLOT_SHIFT, TWIN_BITS, Handles, Ids, UrlIds
+
+SPLIT: Final = 1 << 20
+"""URLs of a range; one with more is split."""
+
+NICENESS: Final = 5
+PLAN: Final = "plan.json"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildTask:
+    """One range to be built."""
+
+    low: int  # its first id
+    mark: int  # the new segments have all rows with handles below it
+    base: bool  # merge everything into the base, not only into the recent segment
+    handles: str  # name of a numpy file with the handles of the fresh rows
+    files: list[tuple[int, str]]  # the files of the log, each with its start
+
+
+class SegmentBuilder:
+    """Carries out the plan in the file *path*. Raises `JobDamagedError`, OSError."""
+
+    def __init__(self, path: Path) -> None:
+        plan = json.loads(path.read_text())
+        self._made, self._folder, self._split = path.parent, Path(plan["folder"]), plan["split"]
+        self._tasks = [BuildTask(**task) for task in plan["tasks"]]
+        catalogue, _ = read_catalogue(self._folder)
+        if catalogue is None:
+            raise JobDamagedError(f"{self._folder} holds no store of URLs")
+        self._catalogue, self._ids = catalogue, catalogue.url_ids()
+        self._count = 0
+
+    def run(self) -> None:
+        """Build, and write the new catalogue. Raises OSError, `JobDamagedError`."""
+        # What the catalogue before this one replaced may be deleted once its name is durable.
+        sync_path(self._folder)
+        tasks = {task.low: task for task in self._tasks}
+        rows = self._catalogue.ranges
+        highs = [row.low for row in rows[1:]] + [END]
+        ranges: list[RangeRow] = []
+        for row, high in zip(rows, highs, strict=True):
+            task = tasks.get(row.low)
+            ranges += [row] if task is None else self._build(task, row, high)
+        after = replace(
+            self._catalogue, serial=self._catalogue.serial + 1, ranges=tuple(ranges)
+        )
+        write_catalogue(self._made, after)
+
+    def _build(self, task: BuildTask, row: RangeRow, high: int) -> list[RangeRow]:
+        merged = [row.base, row.recent] if task.base else [row.recent]
+        handles = np.sort(np.load(self._made / task.handles))
+        files = [(start, Path(path)) for start, path in task.files]
+
+        def keys() -> Iterator[bytes]:
+            tries = (read_trie(self._folder, part) for part in merged if part is not None)
+            return chain(chain.from_iterable(tries), row_reader(files, handles))
+
+        if not task.base:
+            return [replace(row, mark=task.mark, recent=self._write(keys(), recent=True))]
+        count = sum(part.keys - part.gone for part in merged if part is not None) + len(handles)
+        id_of = self._ids.id_of
+        if count <= self._split:
+            return [RangeRow(row.low, task.mark, self._write(keys()))]
+        ids = np.frombuffer(array("Q", map(id_of, keys())), np.uint64)
+        parts = -(-count * 3 // (self._split * 2))
+        lows = [row.low, *range_cuts(np.sort(ids), parts, row.low)]
+        ranges = []
+        for low, end in zip(lows, [*lows[1:], high], strict=True):
+            segment = self._write(key for key in keys() if low <= id_of(key) < end)
+            ranges.append(RangeRow(low, task.mark, segment))
+        return ranges
+
+    def _write(self, keys: Iterable[bytes], *, recent: bool = False) -> SegmentRow | None:
+        self._count += 1
+        name = f"segment-{self._catalogue.serial + 1:08x}-{self._made.name}-{self._count}"
+        return write_segment(
+            self._made / name, keys, self._ids, id_table=self._catalogue.ids, recent=recent
+        )
+
+
+def range_cuts(ids: Ids, parts: int, low: int) -> list[int]:
+    """The ids at which sorted *ids*, all at least *low*, are cut into some *parts* equal ranges.
+
+    Cuts are between slots, or if that is off by more than a quarter of a part, inside a large
+    host's.
+    """
+    found: list[int] = []
+    for number in range(1, parts):
+        wanted = len(ids) * number // parts
+        ident = int(ids[wanted])
+        slot = ident >> SLOT_SHIFT << SLOT_SHIFT
+        ends = [end for end in (slot, slot + (1 << SLOT_SHIFT)) if end < END]
+        off = {end: abs(int(np.searchsorted(ids, np.uint64(end))) - wanted) for end in ends}
+        best = min(ends, key=off.__getitem__)
+        if off[best] > len(ids) // parts // 4:
+            best = ident >> TWIN_BITS << TWIN_BITS
+        if best > (found[-1] if found else low):
+            found.append(best)
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Carry out a plan; return 0, or 1 after a line on stderr."""
+    os.nice(NICENESS)
+    try:
+        SegmentBuilder(Path(arguments[0])).run()
+    except (OSError, SuiteError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+MADE: Final = "made"
+"""The folder of what is being made; whatever a killed process left there goes at the next start."""
+
+
+class SegmentBuild:
+    """One build of some ranges, whose fresh rows it freezes; nothing changes until `install`.
+
+    *ranges*: each with whether its base is built anew. *built* has, by the first id of each range,
+    the number of its tables that are written; *handles*, those of the rows.
+    """
+
+    def __init__(
+        self, folder: Path, ranges: Sequence[tuple[Range, bool]], log: FreshLog, split: int
+    ) -> None:
+        self._folder = folder
+        self._made = folder / MADE / secrets.token_hex(4)
+        self._process: subprocess.Popen[str] | None = None
+        self._error = ""
+        self._log = log
+        mark = log.end
+        self.built = {part.row.low: len(part.freeze()) for part, _ in ranges}
+        self.handles: list[Handles] = []
+        self._steps = self._start(ranges, mark, split)
+
+    def _start(
+        self, ranges: Sequence[tuple[Range, bool]], mark: int, split: int
+    ) -> Iterator[None]:
+        self._made.mkdir(parents=True)
+        tasks = []
+        files = [(start, str(path)) for start, path in self._log.files()]
+        for number, (part, base) in enumerate(ranges):
+            pieces = []
+            for table in part.frozen_tables[: self.built[part.row.low]]:
+                for _, own in part.pieces(table):
+                    pieces.append(own)
+                    yield
+            handles = np.concatenate([np.zeros(0, np.int64), *pieces])
+            self.handles.append(handles)
+            yield
+            name = f"handles-{number}.npy"
+            np.save(self._made / name, handles)
+            tasks.append(BuildTask(part.row.low, mark, base, name, files))
+            yield
+        plan = {"folder": str(self._folder), "tasks": list(map(asdict, tasks)), "split": split}
+        (self._made / PLAN).write_text(json.dumps(plan))
+        self._process = start_helper(__name__, str(self._made / PLAN))
+
+    def poll(self) -> bool:
+        """Do one step that is due; return whether the build has ended, well or not."""
+        if self._error:
+            return True
+        if self._process is not None:
+            return self._process.poll() is not None
+        try:
+            next(self._steps, None)
+        except (OSError, SuiteError) as error:
+            self._error = str(error)
+        return bool(self._error)
+
+    def wait(self) -> None:
+        while not self.poll():
+            if self._process is not None:
+                self._process.wait()
+
+    def install(self) -> Catalogue:
+        """Make the result part of the store. Raises `StoreWriteError`; nothing is lost."""
+        if self._process is not None and self._process.returncode and not self._error:
+            # Through a pipe, for the disk may be full.
+            self._error = f"the builder of segments: {last_error_line(self._process)}"
+        if self._error:
+            self._discard()
+            raise StoreWriteError(f"{self._folder}: {self._error}")
+        try:
+            made, _ = read_catalogue(self._made)
+            if made is None:
+                raise StoreWriteError(f"{self._folder}: the builder wrote no catalogue")
+            for path in self._made.glob("segment-*"):
+                path.rename(self._folder / path.name)
+            install_catalogue(self._made, self._folder)
+        except (OSError, JobDamagedError) as error:
+            raise StoreWriteError(f"{self._folder}: {error}") from error
+        finally:
+            self._discard()
+        return made
+
+    def cancel(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._discard()
+
+    def _discard(self) -> None:
+        if self._process is not None and self._process.stderr is not None:
+            self._process.stderr.close()
+        shutil.rmtree(self._made, ignore_errors=True)
+
 
 RANGES_A_BUILD: Final = 16
 """Ranges of one build for which a caller waits."""
@@ -134,10 +357,8 @@ class TrieUpkeep:
                 if (error := self.settle()) is not None:
                     raise error
         state.log.sync()
-        try:
+        with store_errors(state.folder):
             sync_path(state.folder)
-        except OSError as error:
-            raise StoreWriteError(f"{state.folder}: {error.strerror}") from error
         self._delete(self._rubbish + self._spent)
         self._rubbish, self._spent = [], []
         if not state.fresh and state.catalogue.removed:
@@ -170,12 +391,11 @@ class TrieUpkeep:
         after = replace(catalogue, serial=self.state.catalogue.serial + 1)
         made = folder / MADE / "catalogue"
         try:
-            made.mkdir(parents=True, exist_ok=True)
-            write_catalogue(made, after)
-            install_catalogue(made, folder)
-            sync_path(folder)
-        except OSError as error:
-            raise StoreWriteError(f"{folder}: {error.strerror}") from error
+            with store_errors(folder):
+                made.mkdir(parents=True, exist_ok=True)
+                write_catalogue(made, after)
+                install_catalogue(made, folder)
+                sync_path(folder)
         finally:
             shutil.rmtree(made, ignore_errors=True)
         self.state.catalogue = after
@@ -260,8 +480,6 @@ def wants_base(part: Range) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TrieDamage:
-    """A damaged file."""
-
     file: str  # its name
     what: str  # the damage
     urls: int  # URLs that count as not seen because of it
@@ -281,11 +499,9 @@ def check_store(upkeep: TrieUpkeep, repair: bool) -> list[TrieDamage]:
         if segment is not None and (finding := _judge(state.folder, segment)) is not None
     ]
     names = {finding.file for finding in found}
-    others = {name: why for name, why in state.damaged.items() if name not in names}
-    found += [
-        TrieDamage(name, why, 0, 0, "what can be read is written anew")
-        for name, why in others.items()
-    ]
+    for name, why in state.damaged.items():
+        if name not in names:
+            found.append(TrieDamage(name, why, 0, 0, "what can be read is written anew"))
     if not repair or not found:
         return found
     _repair(upkeep, found)
@@ -315,10 +531,8 @@ def _repair(upkeep: TrieUpkeep, found: list[TrieDamage]) -> None:
     bad = {finding.file for finding in found}
     upkeep.write(_without_segments(upkeep.state.catalogue, lost))
     for name in lost & {path.name for path in folder.iterdir()}:
-        try:
+        with store_errors(folder / name):
             (folder / name).rename(folder / f"{DAMAGED_PREFIX}{name}")
-        except OSError as error:
-            raise StoreWriteError(f"{folder / name}: {error.strerror}") from error
     ranges.damage.clear()
     ranges.damage.update(dict.fromkeys(bad - lost, "to be built anew"))
     ranges.adopt(upkeep.state.catalogue)
@@ -351,10 +565,10 @@ def remove_urls(upkeep: TrieUpkeep, start: bytes, parts: Sequence[Range]) -> int
     rows = {part.row.low: part.row for part in state.ranges}
     count = 0
     for part in parts:
-        base, fewer = _without(part.row.base, part.base, start)
-        recent, least = _without(part.row.recent, part.recent, start)
+        base, in_base = _without(part.row.base, part.base, start)
+        recent, in_recent = _without(part.row.recent, part.recent, start)
         rows[part.row.low] = RangeRow(part.row.low, part.row.mark, base, recent)
-        count += fewer + least
+        count += in_base + in_recent
     fresh = [
         (part, np.array([handle for _, handle in fresh_keys(part, start, state.log)], np.int64))
         for part in parts

@@ -25,8 +25,7 @@ TWIN_BITS: Final = 16
 MAX_KEY: Final = 65_535
 """Bytes of a URL that can be stored; more than 30 times what a crawl follows."""
 
-_REMEMBERED: Final = 20_000
-"""Hosts of which something is remembered; some 3 MB."""
+_REMEMBERED: Final = 20_000  # hosts with a remembered slot or range; some 3 MB
 
 T = TypeVar("T")
 
@@ -54,19 +53,14 @@ def host_bytes(key: bytes) -> bytes:
     return authority
 
 
-def _ends_host(prefix: bytes) -> bool:
-    authority = prefix.partition(b"://")[2]
-    return authority.endswith(b":") and (b"[" not in authority or b"]" in authority)
-
-
 class UrlIds:
     """The ids of a store's URLs, for its life. *seed* is its own; *mask* has the used bits of 48.
 
     *twins* are the URLs with ids of their own. *hash_id* gives the id of a key that is no twin,
-    never 0; *has* tells whether it is the key's: faster where the host is met seldom.
+    never 0.
     """
 
-    __slots__ = ("has", "hash_id", "mask", "seed", "twins")
+    __slots__ = ("hash_id", "mask", "seed", "twins")
 
     def __init__(
         self, seed: int, mask: int = LOW, twins: Mapping[str, int] | None = None
@@ -74,8 +68,7 @@ class UrlIds:
         self.seed = seed
         self.mask = mask
         self.twins = {bytes.fromhex(key): ident for key, ident in (twins or {}).items()}
-        self.hash_id = _make_of(seed, mask)
-        self.has = _make_has(seed, self.hash_id)
+        self.hash_id = _make_hash_id(seed, mask)
 
     def id_of(self, key: bytes) -> int:
         return self.twins.get(key) or self.hash_id(key)
@@ -84,16 +77,17 @@ class UrlIds:
     def span(prefix: bytes) -> tuple[int, int]:
         """The lowest id, and the id after the highest, of URLs with *prefix*.
 
-        With a whole host in it, up to the slash or colon behind, the slot of the host; else all
-        ids.
+        These are the ids of one slot if *prefix* ends its host with a slash or colon; else all ids.
         """
-        if prefix.count(b"/") < 3 and not _ends_host(prefix):
+        authority = prefix.partition(b"://")[2]
+        in_brackets = b"[" in authority and b"]" not in authority
+        if prefix.count(b"/") < 3 and (in_brackets or not authority.endswith(b":")):
             return 0, END
         low = digest(host_bytes(prefix)) >> 48 << 48
         return low, low + (1 << SLOT_SHIFT)
 
 
-def _make_of(seed: int, mask: int) -> Callable[[bytes], int]:
+def _make_hash_id(seed: int, mask: int) -> Callable[[bytes], int]:
     slots: dict[bytes, int] = {}
     known, hash_of = slots.get, digest
 
@@ -101,40 +95,22 @@ def _make_of(seed: int, mask: int) -> Callable[[bytes], int]:
         # As far as the first slash after "http:/", "https:/": the host, with its slash.
         slot = known(key[: key.find(b"/", 8) + 1])
         if slot is None:
-            slot = _slot(key, slots)
+            slot = hash_of(host_bytes(key)) >> SLOT_SHIFT << SLOT_SHIFT
+            remember_host(slots, key, slot)
         return slot | hash_of(key, seed) & mask or 1
 
     return hash_id
 
 
-def _make_has(seed: int, hash_id: Callable[[bytes], int]) -> Callable[[bytes, int], bool]:
-    hash_of, low, shift = digest, LOW, SLOT_SHIFT
-
-    def has(key: bytes, ident: int) -> bool:
-        if not (hash_of(key, seed) ^ ident) & low and ident:
-            parts = key.split(b"/", 3)
-            if len(parts) > 2 and b":" not in (host := parts[2]):
-                return not (hash_of(host) ^ ident) >> shift
-        return hash_id(key) == ident
-
-    return has
-
-
-def _slot(key: bytes, slots: dict[bytes, int]) -> int:
-    slot = digest(host_bytes(key)) >> SLOT_SHIFT << SLOT_SHIFT
-    remember_host(slots, key, slot)
-    return slot
-
-
-def remember_host(what: dict[bytes, T], key: bytes, value: T) -> None:
-    """Note *value* under the beginning of *key* up to the slash after its host.
+def remember_host(values: dict[bytes, T], key: bytes, value: T) -> None:
+    """Store *value* under the beginning of *key* up to the slash after its host.
 
     Only for http and https URLs: of others the beginning does not tell the host.
     """
     if key.startswith((b"http://", b"https://")) and (end := key.find(b"/", 8) + 1):
-        if len(what) >= _REMEMBERED:
-            what.clear()
-        what[key[:end]] = value
+        if len(values) >= _REMEMBERED:
+            values.clear()
+        values[key[:end]] = value
 
 
 Ids = NDArray[np.uint64]
@@ -162,8 +138,7 @@ class FreshTable:
         self._parts = [_filled(*nothing) for _ in range(PARTS)]
         self._counts = [0] * PARTS
         self.count = 0
-        self.oldest = -1
-        """The lowest handle; -1 if there is none."""
+        self.oldest = -1  # the lowest handle; -1 if there is none
 
     @classmethod
     def from_rows(cls, ids: Ids, handles: Handles) -> FreshTable:
@@ -216,24 +191,14 @@ class FreshTable:
         if self._counts[number] * 3 > mask * 2:
             self._parts[number] = _filled(*_rows(self._parts[number]), size=(mask + 1) * 2)
 
-    def rows(self) -> tuple[Ids, Handles]:
-        parts = list(self.pieces())
-        ids = np.concatenate([ids for ids, _ in parts])
-        return ids, np.concatenate([handles for _, handles in parts])
-
     def pieces(self) -> Iterator[tuple[Ids, Handles]]:
-        """`rows` in sixteen pieces; nothing may be put in between."""
+        """All ids and their handles in sixteen pieces; nothing may be put in between."""
         return map(_rows, self._parts)
 
     def ids(self) -> Ids:
         held = [np.frombuffer(part[0], np.uint64) for part in self._parts]
         return np.concatenate([ids[ids != 0] for ids in held])
 
-    def __len__(self) -> int:
-        return self.count
-
-    def __repr__(self) -> str:
-        return f"<Table: {self.count} ids>"
 
 
 def _rows(part: _Part) -> tuple[Ids, Handles]:

@@ -23,22 +23,17 @@ _COUNTERS = b"counters"
 
 @dataclass(slots=True)
 class Counters:
-    """All are numbers of URLs unless they say otherwise."""
+    """Totals of a job; numbers of URLs unless stated otherwise."""
 
-    sequence: int = 0
-    """The last sequence number given to an entry."""
+    sequence: int = 0  # the last sequence number given to an entry
     pending: int = 0
     done: int = 0
     failed: int = 0
-    filtered: int = 0
-    """Times that a URL was offered again."""
+    filtered: int = 0  # times that a URL was offered again
     retried: int = 0
-    dead_hosts: int = 0
-    """Hosts given up."""
-    seconds: float = 0.0
-    """Seconds of crawling, over all runs."""
-    events: dict[Event, int] = field(default_factory=dict)
-    """Concluded URLs by what concluded them."""
+    dead_hosts: int = 0  # hosts given up
+    seconds: float = 0.0  # seconds of crawling, over all runs
+    events: dict[Event, int] = field(default_factory=dict)  # concluded URLs by what concluded them
     bytes: int = 0
     """Bytes received, as far as the download handler tells them; else those of bodies."""
     traps: Counter[Trap] = field(default_factory=Counter)
@@ -73,34 +68,30 @@ class Counters:
             raise JobDamagedError(f"the job's counters cannot be read ({error})") from error
 
 
-_CACHE = 20_000
-"""Rows in memory; when there are more, all are dropped."""
+_CACHE = 20_000  # rows in memory; when there are more, all are dropped
 _FAMILY = "domains"
 _ROW = struct.Struct(">QQ")
 
 
 class Domain(NamedTuple):
-    hosts: int = 0
-    """Hosts of which a URL was ever queued."""
-    pages: int = 0
-    """URLs done."""
+    hosts: int = 0  # hosts of which a URL was ever queued
+    pages: int = 0  # URLs done
 
 
 class DomainCounts:
-    """Counts by registered domain; hosts are given, and stand for theirs."""
+    """Counts by registered domain. Methods get a host, and mean its domain."""
 
     def __init__(self, store: Store) -> None:
         load_suffixes()
-        self._store = store
         self._kv = store.kv(_FAMILY)
         self._known: dict[str, Domain] = {}
         self._leased: dict[str, int] = {}
 
     def get(self, host: str) -> Domain:
-        """What the job has had of the domain of *host*. Raises `JobDamagedError`."""
-        return self._of(registered_domain(host))
+        """The counts of the domain of *host*. Raises `JobDamagedError`."""
+        return self._for_domain(registered_domain(host))
 
-    def _of(self, domain: str) -> Domain:
+    def _for_domain(self, domain: str) -> Domain:
         found = self._known.get(domain)
         if found is None:
             if len(self._known) >= _CACHE:
@@ -110,7 +101,7 @@ class DomainCounts:
 
     def count(self, host: str, *, hosts: int = 0, pages: int = 0) -> None:
         domain = registered_domain(host)
-        old = self._of(domain)
+        old = self._for_domain(domain)
         new = self._known[domain] = Domain(max(0, old.hosts + hosts), max(0, old.pages + pages))
         if any(new):
             self._kv.put(domain.encode(), _ROW.pack(*new))
@@ -139,7 +130,7 @@ def domain_row(store: Store, host: str) -> tuple[str, Domain]:
 
 
 def wrong_rows(store: Store) -> Iterator[str]:
-    """Say which rows do not agree with the hosts of *store*, a line each."""
+    """The rows that do not agree with the hosts of *store*, a line each."""
     totals: dict[str, Domain] = {}
     for host, record in store.records():
         if record.counted:
@@ -168,9 +159,9 @@ def _read(domain: str, row: bytes | None) -> Domain:
 
 OTHER = "(other)"
 KEYS_MAX = 1_000
-"""Most rows of one table; what comes after that is counted under `OTHER`."""
+"""Most rows of one table; further keys are counted under `OTHER`."""
 UNUSUAL_MAX = 200
-"""Most media types outside the known list: a server may make them up."""
+"""Most media types outside the known list: a server may invent them."""
 USUAL = frozenset(
     name for table in mimetypes.MimeTypes().types_map for name in table.values()
 ) | {"-", OTHER, "application/rss+xml", "application/atom+xml", "application/xhtml+xml"}
@@ -183,7 +174,7 @@ Table = dict[str, list[int]]
 
 @dataclass(slots=True)
 class FetchTotals:
-    """Three tables of the same fetches. *changed*: since they were last saved or loaded."""
+    """Three tables of the same fetches. *changed*: since the last save or load."""
 
     statuses: Table = field(default_factory=dict)
     """By HTTP status; fetches without an answer by their event."""

@@ -35,38 +35,38 @@ LATEST = 30 * 86400.0
 GRAIN = 1e-6
 """Seconds added where wall time becomes monotonic time, more than a double loses."""
 NEVER = 4e12
-"""The end (wall) of a exclusion that has none."""
+"""The end (wall) of an exclusion without an end."""
 _CLOCK = struct.Struct(">d")
 
 
 class AddressClocks:
+    """When addresses may be visited, in memory or stored; *floor* as in `Residents`."""
+
     def __init__(
         self, workbench: Workbench, store: Store, policy: Policy, floor: float | None
     ) -> None:
         self._addresses = workbench.addresses
-        self._store = store
+        self._kv = store.kv("addresses")
         self._policy = policy
         self._floor = floor
         self._stored: dict[str, float] = {}
 
     def load(self, now: float, wall: float) -> None:
         """Take over the clocks of an earlier run. Raises `JobDamagedError`."""
-        clocks = self._store.kv("addresses")
-        for name, value in list(clocks.items()):
+        for name, value in list(self._kv.items()):
             try:
                 until = _CLOCK.unpack(value)[0] - wall + GRAIN
                 if 0 < until < LATEST:
                     self._stored[name.decode()] = now + until
             except (struct.error, UnicodeDecodeError) as error:
                 raise JobDamagedError(f"an address's clock cannot be read ({error})") from error
-            clocks.delete(name)
+            self._kv.delete(name)
 
     def save(self, wall_offset: float) -> None:
-        clocks = self._store.kv("addresses")
-        # Those of an earlier run that this one never came to, too: it may have been a short one.
+        # Also the clocks of an earlier run that this run, perhaps a short one, did not need.
         known = self._stored | {key: state.next_fetch for key, state in self._addresses.items()}
         for key, next_fetch in known.items():
-            clocks.put(key.encode(), _CLOCK.pack(next_fetch + wall_offset))
+            self._kv.put(key.encode(), _CLOCK.pack(next_fetch + wall_offset))
 
     def not_before(self, pacing_key: str, next_fetch: float) -> None:
         """The address paced under *pacing_key* is not visited before *next_fetch*."""
@@ -114,7 +114,7 @@ def seconds_until_due(record: HostRecord, gap: float, wall: float) -> float:
     """Seconds until the host with *record* may be visited again; *gap* is its delay."""
     wait = record.next_fetch - wall + GRAIN
     if wait >= LATEST or waits_for_rule(record.why):
-        wait = min(wait, gap)  # a exclusion is looked at anew
+        wait = min(wait, gap)  # an exclusion is examined anew
     return wait
 
 
@@ -131,16 +131,14 @@ def load_clock(host: HostState, now: float, wall: float, floor: float | None) ->
 
 
 def note_clock(host: HostState, wall_offset: float) -> None:
-    """Write into its record when a host may be visited, and why: the later of clock and exclusion.
-    """
+    """Write into its record when a host may be visited: the later of clock and exclusion."""
     record: HostRecord = host.record
     record.next_fetch, record.why = host.next_fetch + wall_offset, reason_of_clock(host)
     if host.exclusion is not None and host.exclusion.until > record.next_fetch:
         record.next_fetch, record.why = min(host.exclusion.until, NEVER), str(host.exclusion)
 
 
-_FRONT = 8
-"""Entries of one host in memory; a front is cut at twice as many."""
+_FRONT = 8  # entries of one host in memory; a front is cut at twice as many
 _NONE: Set[bytes] = frozenset()
 
 
@@ -220,9 +218,7 @@ class QueueFronts:
     # Emptying a queue
 
     def drain(self, host: HostState, limit: int) -> list[Entry]:
-        """Remove some *limit* pending entries of a resident host; [] when none are left but leased
-        ones.
-        """
+        """Remove some *limit* pending entries of a resident host; [] if all others are leased."""
         if host.front:
             return [heappop(host.front)[1] for _ in range(min(limit, len(host.front)))]
         if not host.more:
@@ -247,8 +243,7 @@ def before(key: bytes) -> bytes:
     return (int.from_bytes(key, "big") - 1).to_bytes(len(key), "big")
 
 
-_CACHE = 20_000
-"""Records of hosts that are not resident."""
+_CACHE = 20_000  # records of hosts that are not resident
 
 
 class HostRecords:
@@ -272,14 +267,12 @@ class HostRecords:
 
     def get(self, key: str) -> HostRecord:
         host = self._hosts.get(key)
-        record: HostRecord = self._known(key) if host is None else host.record
-        return record
-
-    def _known(self, key: str) -> HostRecord:
-        # Touched ones first: the cache may have been emptied since.
-        return self._touched.get(key) or self._cache.get(key) or self._load(key)
-
-    def _load(self, key: str) -> HostRecord:
+        # Touched records first: the cache may have been emptied since.
+        record: HostRecord | None = (
+            host.record if host is not None else self._touched.get(key) or self._cache.get(key)
+        )
+        if record is not None:
+            return record
         if len(self._cache) >= _CACHE and self._store.durable:
             self._cache.clear()
         record = self._store.record(key) or HostRecord()
@@ -315,23 +308,18 @@ class HostRecords:
 
 _PREFIX = b"waits/"
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
-_PORTION = 2_000
-"""Hosts in memory that are looked at at a time, some 0.4 µs each."""
-_EVERY = 1.0
-"""Seconds between the beginnings of two counts, at least."""
+_PORTION = 2_000  # hosts in memory that are counted at a time, some 0.4 µs each
+_EVERY = 1.0  # seconds between the beginnings of two counts, at least
 
-_Kind = tuple[WaitReason, int]
-"""A reason, and the seconds of the spans by which it is counted."""
-_PAST: _Kind = (WaitReason.MEMORY, 0)
-"""Of the hosts whose time has come."""
+_Kind = tuple[WaitReason, int]  # a reason, and the seconds of the spans by which it is counted
+_PAST: _Kind = (WaitReason.MEMORY, 0)  # of the hosts whose time has come
 
 
 class DiskWaits:
     """Hosts on disk, counted by reason and by the minute they are due in.
 
     Hosts that are due in more than a day are counted by the hour, past ones together. Each count is
-    a row, stored with what is counted. Within an hour that is counted both ways, hosts may be mixed
-    up; the sum of a reason is exact.
+    a row. In an hour that is counted both ways hosts may be mixed up; the sum of a reason is exact.
     """
 
     def __init__(self, store: Store, rows: Iterable[tuple[float, HostRecord]]) -> None:
@@ -339,8 +327,7 @@ class DiskWaits:
         self._kv = store.kv("counters")
         self._counts: dict[_Kind, dict[int, int]] = {_PAST: {0: 0}}
         self._changed: set[tuple[_Kind, int]] = set()
-        self._wall: float | None = None
-        """As of the last fold; None: there was none."""
+        self._wall: float | None = None  # as of the last fold; None: there was none
         stored = dict(self._kv.items(_PREFIX))
         if _key(_PAST, 0) not in stored:
             for when, record in rows:
@@ -362,7 +349,7 @@ class DiskWaits:
             kind = by_minute if self._wall is None else self._kind(by_minute, when, self._wall)
             self._add(kind, _number(kind, when), hosts)
             return
-        # From the finest on: so what is left is never counted finer than it came.
+        # From the finest on: so the rest is never counted finer than it came.
         for kind in (by_minute, by_hour, _PAST):
             number = _number(kind, when)
             if self._counts.get(kind, {}).get(number):
@@ -372,7 +359,7 @@ class DiskWaits:
     def save(self) -> None:
         if not self._changed:
             return
-        for kind, number in self._changed | {(_PAST, 0)}:  # which says that there are counts
+        for kind, number in self._changed | {(_PAST, 0)}:  # this row says that there are counts
             hosts = self._counts.get(kind, {}).get(number)
             if hosts is None:
                 self._kv.delete(_key(kind, number))
@@ -450,17 +437,18 @@ class WaitCounts:
             if now - self._began < _EVERY:
                 return
             self._begin(now)
-        self._go_on(_PORTION, now, wall)
+        self._count_portion(_PORTION, now, wall)
 
     def count(self, now: float, wall: float) -> None:
+        """Count all hosts at once."""
         self._begin(now)
-        self._go_on(len(self._left), now, wall)
+        self._count_portion(len(self._left), now, wall)
 
     def _begin(self, now: float) -> None:
         self._began, self._found = now, {}
         self._left = list(self._workbench.hosts.values())
 
-    def _go_on(self, most: int, now: float, wall: float) -> None:
+    def _count_portion(self, most: int, now: float, wall: float) -> None:
         found = self._found
         for host in self._left[-most:]:
             wait = None if host.record.dead else wait_of(host, now)
@@ -483,10 +471,8 @@ EXCLUDED_BAND = 1e12
 """What is added to the times of hosts that wait for a rule."""
 FAR_AHEAD = 30.0
 """Seconds; a host that must wait longer makes room, and is not brought into memory yet."""
-_STEP, _STEPS = 1e-3, 1_000
-"""Seconds for which a host goes ahead in its next phase for each phase that it missed; steps at
-most.
-"""
+_STEP, _AHEAD_MAX = 1e-3, 1.0
+"""Seconds by which a host precedes others in its next phase: for each missed phase; at most."""
 
 
 class WaitingList:
@@ -495,8 +481,7 @@ class WaitingList:
     def __init__(self, store: Store, policy: Policy) -> None:
         self._store = store
         self._policy = policy
-        self.earliest = math.inf
-        """No host on disk is due before this (wall seconds)."""
+        self.earliest = math.inf  # no host on disk is due before this (wall seconds)
         self.counts = DiskWaits(store, self._counted())
 
     def _counted(self) -> Iterator[tuple[float, HostRecord]]:
@@ -513,8 +498,7 @@ class WaitingList:
     ) -> None:  # fmt: skip
         """Let a host wait until the time or rule that its record names.
 
-        Hosts whose time has come wait in order of coming, or *since*; *ahead* seconds before
-        others.
+        Hosts that are due wait in order of coming, or *since*; *ahead* seconds before others.
         """
         barred = self._apply_rule(key, record, wall) or self._out_of_phase(key, record, wall)
         when = max(wall if since is None else since, record.next_fetch) - ahead
@@ -537,11 +521,11 @@ class WaitingList:
         phases, due = self._policy.phases, record.due
         if phases is None or due is None:
             return False
-        if phases.opens(key, wall) - wall < FAR_AHEAD + _STEP * _STEPS:
+        if phases.opens(key, wall) - wall < FAR_AHEAD + _AHEAD_MAX:
             return False
         before = record.next_fetch - due + (EXCLUDED_BAND if due >= EXCLUDED_BAND else 0.0)
         self.leave(key, record)
-        self.add(key, record, wall, ahead=min(max(before, 0.0) + _STEP, _STEP * _STEPS))
+        self.add(key, record, wall, ahead=min(max(before, 0.0) + _STEP, _AHEAD_MAX))
         return True
 
     def is_far(self, key: str, wall: float) -> bool:
@@ -555,11 +539,6 @@ class WaitingList:
             if record.due < RESIDENT:
                 self.counts.change(due_time(record.due), record, -1)
             record.due = None
-
-    def mark_resident(self, key: str, record: HostRecord) -> None:
-        self.leave(key, record)
-        record.due = RESIDENT
-        self._store.put_due(RESIDENT, key)
 
     def next_in(self, wall: float) -> float | None:
         """Seconds until a host on disk may be visited (negative: overdue); None if none waits."""
@@ -600,7 +579,7 @@ class WaitingList:
         due = record.due
         if due is None or due >= RESIDENT:
             return False
-        if due_time(due) - max(wall, record.next_fetch) < _STEP * _STEPS:
+        if due_time(due) - max(wall, record.next_fetch) < _AHEAD_MAX:
             return False
         self.leave(key, record)
         self.add(key, record, wall)
@@ -624,9 +603,7 @@ class WaitingList:
         return True
 
     def expedite(self, key: str, record: HostRecord, wall: float) -> None:
-        """A waiting host has something new, which URL rules may not concern: its delay runs from
-        now.
-        """
+        """A waiting host got a URL that no URL rule may concern: its delay runs from now."""
         subject = excluded_pattern(record.why) if record.why else None
         if subject is not None and subject.kind is PatternKind.PREFIX:
             self.leave(key, record)
@@ -634,7 +611,7 @@ class WaitingList:
             self.add(key, record, wall)
 
     def _apply_rule(self, key: str, record: HostRecord, wall: float) -> bool:
-        """Whether a host has to wait for a rule; its record says for which, and until when.
+        """Whether a host has to wait for a rule, which its record then names.
 
         Its address is not known here: a rule of the address counts as long as it exists.
         """
@@ -645,7 +622,7 @@ class WaitingList:
         if exclusion is None and subject is not None:
             exclusion = self._policy.exclusion_of_rule(subject, wall)
         if exclusion is None:
-            # Nobody knows any more when it was visited: its delay runs from now.
+            # The time of its last visit is lost: its delay runs from now.
             delay = max(self._policy.for_host(key).delay, record.crawl_delay)
             record.next_fetch, record.why = wall + delay, ""
         else:

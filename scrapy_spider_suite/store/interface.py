@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.store.rows import HostRecord
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 class KV(Protocol):
     """An ordered map from bytes to bytes. Keys are not empty; values are data, never code."""
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value stored under *key*, or None if there is none."""
-        ...
+        """The value under *key*, or None."""
 
     def put(self, key: bytes, value: bytes) -> None:
         ...
@@ -25,25 +22,20 @@ class KV(Protocol):
         ...
 
     def items(self, prefix: bytes = b"", since: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield the pairs whose key begins with *prefix*, whose rest is at least *since*, in byte
-        order.
+        """The pairs whose keys begin with *prefix* and go on with at least *since*, in byte order.
 
         They are the pairs of the moment of the call: the caller may put and delete meanwhile.
         """
-        ...
 
 
 class MemoryKV:
-    """A `KV` in a dict, without a bound; it ends with the process."""
+    """A `KV` in a dict, without a bound, for the life of the process."""
 
     def __init__(self) -> None:
         self._rows: dict[bytes, bytes] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    def __repr__(self) -> str:
-        return f"<MemoryKV: {len(self._rows)} keys>"
 
     def get(self, key: bytes) -> bytes | None:
         return self._rows.get(key)
@@ -60,56 +52,22 @@ class MemoryKV:
         return iter([(key, self._rows[key]) for key in found])
 
 
-class PrefixedKV:
-    """The keys of a larger map that begin with *prefix*, without it.
-
-    *get*, *change* (to None: delete) and *scan*, from a key on, are the map's.
-    """
-
-    def __init__(
-        self, prefix: bytes, get: Callable[[bytes], bytes | None],
-        change: Callable[[bytes, bytes | None], None],
-        scan: Callable[[bytes], Iterator[tuple[bytes, bytes]]],
-    ) -> None:  # fmt: skip
-        self._prefix = prefix
-        self._get = get
-        self._change = change
-        self._scan = scan
-
-    def get(self, key: bytes) -> bytes | None:
-        return self._get(self._prefix + key)
-
-    def put(self, key: bytes, value: bytes) -> None:
-        self._change(self._prefix + key, value)
-
-    def delete(self, key: bytes) -> None:
-        self._change(self._prefix + key, None)
-
-    def items(self, prefix: bytes = b"", since: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        begin = self._prefix + prefix
-        n = len(self._prefix)
-        for key, value in self._scan(begin + since):
-            if not key.startswith(begin):
-                return
-            yield key[n:], value
-
-
 class Store(Protocol):
     """Rows of queues, states of URLs, records of hosts, and the hosts that are due."""
 
     durable: bool
-    """Whether rows can be read back: False means that fronts must hold everything."""
+    """Whether rows can be read back; else fronts hold everything."""
 
     @property
     def dirty(self) -> bool:
-        ...
+        """Whether changes wait for `flush`."""
 
     @property
     def backlog(self) -> int:
-        """How many operations wait for `flush`; one of some KiB counts as several."""
+        """How many changes wait for `flush`; a value of some KiB counts as several."""
 
     def state(self, key: bytes) -> bytes | None:
-        """The packed `UrlState` under a state key, or None: never heard of."""
+        """The packed `UrlState` under a state key, or None: an unknown URL."""
 
     def put_state(self, key: bytes, value: bytes) -> None:
         ...
@@ -136,8 +94,7 @@ class Store(Protocol):
         """All hosts and their records, beyond *after* if given."""
 
     def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
-        """Up to *limit* waiting hosts and times (wall) from *since* on, earliest first, then by
-        name.
+        """Up to *limit* waiting hosts and times (wall) from *since* on, by time, then by name.
 
         Of time *since*, only hosts after *after*.
         """
@@ -152,17 +109,17 @@ class Store(Protocol):
         ...
 
     def flush(self) -> None:
-        """Make all writes durable together. Raises `StoreWriteError`; nothing is lost then."""
+        """Write all changes in one batch. Raises `StoreWriteError`; the changes wait on."""
 
     def recover(self) -> None:
-        """After a failed write: get ready to try again. Raises `StoreWriteError`."""
+        """Prepare for another attempt after a failed write. Raises `StoreWriteError`."""
 
     def close(self) -> None:
         ...
 
 
 class MemoryStore:
-    """A store that lasts as long as the process: no rows, since fronts hold the entries."""
+    """A store for the life of the process, without rows: fronts hold the entries."""
 
     durable = False
     dirty = False

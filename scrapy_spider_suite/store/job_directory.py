@@ -13,7 +13,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -46,7 +46,7 @@ HISTORY_FILE: Final = "chronicle.jsonl"
 
 
 def digest_of(settings: Mapping[str, object]) -> str:
-    """Return which settings these are: equal ones have equal digests."""
+    """The digest of *settings*, as ``sha256:`` and hexadecimal digits."""
     text = json.dumps(settings, sort_keys=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
@@ -90,7 +90,7 @@ def forget_files(store: Path) -> None:
 
 
 def find_damage(store: Path) -> str | None:
-    """What is wrong with the files of *store*; None if nothing is seen, or after an unclean end."""
+    """The damage of the files of *store*; None without any, or after an unclean end."""
     if not (store / "CURRENT").is_file():
         return "CURRENT is missing" if holds_data(store) else None
     try:
@@ -124,8 +124,7 @@ class JobFile:
     spider: str
     created: float
     settings: dict[str, Any]
-    origin: str = ""
-    """The id of the job of which this is a copy."""
+    origin: str = ""  # the id of the job of which this is a copy
 
     @classmethod
     def read(cls, folder: Path) -> JobFile | None:
@@ -170,14 +169,15 @@ class Job:
             self._lock = self._lock_folder()
         except OSError as error:
             raise JobError(f"JOBDIR = {str(path)!r} cannot be used: {error.strerror}") from error
+        path = self.folder / STORE_FOLDER
         try:
             self.file, old = self._resume_or_begin(settings, spider)
-            self._refuse_damage(begun=old is not None)
-            self.store = RocksStore(
-                self.folder / "store",
-                memory=max(16 << 20, settings.memory),
-                power_safe=settings.commit_survives == "power",
-            )
+            if old is None and holds_data(path):
+                raise JobDamagedError(f"{self.folder / 'job.json'} is missing{_WAY_OUT}")
+            if old is not None and (damage := find_damage(path)):
+                raise JobDamagedError(f"the store in {path} is damaged: {damage}{_WAY_OUT}")
+            memory, power_safe = max(16 << 20, settings.memory), settings.commit_survives == "power"
+            self.store = RocksStore(path, memory=memory, power_safe=power_safe)
             self.resumed = self.store.meta.get(b"id") is not None
             try:
                 if self.resumed and old is None:
@@ -189,8 +189,8 @@ class Job:
         except BaseException:
             self._lock.close()
             raise
-        forget_files(self.folder / "store")
-        # Only now: whoever was killed before left nothing that looks like a job.
+        forget_files(path)
+        # Only now: a start that was killed before left nothing that looks like a job.
         self.file.write(self.folder)
         self.unclean = self.resumed and self.store.meta.get(_CLEAN) is None
         self.store.meta.put(b"id", self.file.id.encode())
@@ -231,15 +231,8 @@ class Job:
         _compare(old, settings, self.folder)
         return JobFile(FORMAT, old.id, spider, old.created, stored, old.origin), old
 
-    def _refuse_damage(self, *, begun: bool) -> None:
-        store = self.folder / "store"
-        if not begun and holds_data(store):
-            raise JobDamagedError(f"{self.folder / 'job.json'} is missing{_WAY_OUT}")
-        if begun and (damage := find_damage(store)):
-            raise JobDamagedError(f"the store in {store} is damaged: {damage}{_WAY_OUT}")
-
     def open_seen(self, settings: SuiteSettings) -> None:
-        """Open archive and sieve: those that exist, and the one that SUITE_SEEN_STORE asks for.
+        """Open archive and sieve: existing ones, and the one that SUITE_SEEN_STORE names.
 
         Logs unreadable parts; the rest serves. Raises `JobError`s.
         """
@@ -260,7 +253,7 @@ class Job:
             damaged += store.archive.urls.damaged.values()
         if store.sieve is not None and known[1] is None:
             meta.put(_SIEVED, b"1")
-            damaged += store.sieve.statistics().damaged
+            damaged += store.sieve.sieve.stats().damaged
         for damage in damaged:
             logger.error(
                 "%s: the URLs in it count as new until `scrapy frontier check --repair -j %s` has "
@@ -309,21 +302,16 @@ _jobs: WeakKeyDictionary[Crawler, Job] = WeakKeyDictionary()
 
 
 def job_of(crawler: Crawler) -> Job | None:
-    """The job of *crawler*, opened when first asked for; None without JOBDIR, and for commands that
-    only look at a page. Raises the `JobError`s.
-    """
-    if crawler in _jobs:
-        return _jobs[crawler]
-    if not uses_job(crawler):
-        return None
-    settings = suite_settings(crawler)
-    job = Job(Path(str(settings.project.jobdir)), settings, crawler.spidercls.name)
-    _jobs[crawler] = job
-    return job
+    """The job of *crawler*, opened at the first call; None without one. Raises `JobError`s."""
+    if crawler not in _jobs and uses_job(crawler):
+        settings = suite_settings(crawler)
+        path = Path(str(settings.project.jobdir))
+        _jobs[crawler] = Job(path, settings, crawler.spidercls.name)
+    return _jobs.get(crawler)
 
 
 def job_begun(crawler: Crawler) -> bool:
-    """Whether *crawler* is to resume a job, which need not be open yet."""
+    """Whether *crawler* resumes a job; opens nothing."""
     return uses_job(crawler) and (Path(crawler.settings["JOBDIR"]) / FOLDER / "job.json").exists()
 
 
@@ -344,7 +332,7 @@ _NOT_COPIED = (
     STORE_FOLDER, ARCHIVE_FOLDER, SIEVE_FOLDER, "actions", LOCK_FILE, "job.json", "job.json.new",
     "files.json", "files.json.new", "status.json", "status.json.new", "stacks.txt",
 )  # fmt: skip
-"""What is made anew in a copy, or belongs to a process."""
+"""Files that are made anew in a copy, or belong to a process."""
 _ATTEMPTS = 5
 
 
@@ -359,31 +347,23 @@ def check_target(jobdir: Path, target: Path) -> None:
 
 
 def copy_job(jobdir: Path, target: Path, store: Callable[[], Path]) -> JobFile:
-    """Copy *jobdir* to *target*, whole or not at all; *store* copies the store and returns its
-    place.
+    """Copy *jobdir* to *target*, whole or not at all; *store* copies the store, returns its path.
 
     Returns the description of the copy, which has another id. Raises `JobError`.
     """
     check_target(jobdir, target)
-    try:
-        with _partial(target) as new:
-            return _fill(jobdir, new, store)
-    except OSError as error:
-        raise JobError(f"{target} cannot be written: {error.strerror or error}") from error
-
-
-@contextmanager
-def _partial(target: Path) -> Iterator[Path]:
     new = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
-    new.mkdir()
     try:
-        yield new
-        # What has come there meanwhile is not replaced: a directory with something in it, a file.
+        new.mkdir()
+        copied = _fill(jobdir, new, store)
+        # A file or a full directory that has come there meanwhile is not replaced.
         os.rename(new, target)
         files.sync_path(target.absolute().parent)
-    except BaseException:
+    except OSError as error:
+        raise JobError(f"{target} cannot be written: {error.strerror or error}") from error
+    finally:
         shutil.rmtree(new, ignore_errors=True)
-        raise
+    return copied
 
 
 def _fill(jobdir: Path, new: Path, store: Callable[[], Path]) -> JobFile:
@@ -430,21 +410,20 @@ def _move(store: Path, to: Path) -> None:
 
 
 def _copy_at_rest(path: Path, to: Path) -> None:
+    def names() -> set[str]:
+        return {*os.listdir(path)} if path.is_dir() else set()
+
     for _ in range(_ATTEMPTS):
-        names = _names(path)
+        before = names()
         _copy(path, to)
-        if _names(path) == names:
+        if names() == before:
             return
         shutil.rmtree(to, ignore_errors=True)
     _copy(path, to)
 
 
-def _names(path: Path) -> list[str]:
-    return sorted(os.listdir(path)) if path.is_dir() else []
-
-
 def _copy(path: Path, to: Path) -> None:
-    with suppress(FileNotFoundError):  # it went meanwhile
+    with suppress(FileNotFoundError):  # deleted meanwhile
         if path.is_symlink():
             to.symlink_to(os.readlink(path))
         elif path.is_dir():

@@ -26,8 +26,7 @@ from scrapy_spider_suite.store.url_states import seed_tag
 
 _BATCH = 1_000
 _DONE = UrlState.from_bytes(DONE_200)
-_FINGERPRINT = b"\xff"
-"""Begins, after its host's key, an identity that does not say the URL."""
+_FINGERPRINT = b"\xff"  # begins, after its host's key, an identity that does not say the URL
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class StoreReader:
         return Counters.load(self.store)
 
     def status(self) -> dict[str, Any] | None:
-        """What a running crawl said a second ago, or one that ended last; None if there is none."""
+        """The last status of the crawl; None without one."""
         return read_status(self.folder)
 
     def crawl_state(self, wall: float) -> CrawlState:
@@ -218,7 +217,7 @@ def is_fresh_store(store: RocksStore) -> bool:
         return False
     if store.archive is not None and len(store.archive.urls):
         return False
-    if store.sieve is not None and store.sieve.statistics().known:
+    if store.sieve is not None and store.sieve.sieve.stats().known:
         return False
     rows = store.every_row()
     return all(family == "meta" or (family, key) in _OF_A_START for family, key, _ in rows)

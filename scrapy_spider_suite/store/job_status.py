@@ -11,14 +11,13 @@ from typing import Any
 from scrapy_spider_suite.runtime.files import lock_file
 
 STATUS_FILE = "status.json"
-_SILENT = 10.0
-"""Seconds without a word after which the event loop of a crawl stands still."""
+_SILENT = 10.0  # seconds without a new status after which the event loop of a crawl stands still
 
 
 class CrawlState(StrEnum):
     RUNNING = "running"
     SILENT = "silent"
-    """Its process is there, and has said nothing for some seconds."""
+    """Its process is there, but the status was not written for some seconds."""
     ENDED = "ended"
     KILLED = "killed"
 
@@ -28,25 +27,25 @@ class CrawlState(StrEnum):
 
 
 class StatusFile:
-    """The file in *folder*; what it says, *facts* first, is written whole with each `update`."""
+    """``status.json`` in *folder*: how a crawl is doing, or how it ended. *facts* come first."""
 
     def __init__(self, folder: Path, **facts: Any) -> None:
         self._path = folder / STATUS_FILE
         self._facts = facts
 
     def update(self, **facts: Any) -> None:
-        """Say this, too. A disk that is full keeps what was said before."""
+        """Add *facts*, and write all of them. While the disk is full the old file stays."""
         self._facts.update(facts)
         new = self._path.with_suffix(".new")
         try:
             new.write_text(json.dumps(self._facts) + "\n")
             os.replace(new, self._path)
         except OSError:
-            return  # the store says so, and that once is enough
+            return  # the store logs it
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:
-    """What the file in *folder* says; None if there is none, or it is no status."""
+    """The status in *folder*; None without a readable one."""
     try:
         status = json.loads((folder / STATUS_FILE).read_text())
     except (OSError, ValueError):
@@ -58,17 +57,13 @@ def state_of(folder: Path, status: dict[str, Any], wall: float) -> CrawlState:
     if not status or status.get("ended"):
         return CrawlState.ENDED
     silent = wall - status.get("when", status.get("started", 0.0)) > _SILENT
-    uses = _uses(folder, status.get("process"))
-    if not uses and (silent or uses is not None):
-        return CrawlState.KILLED
-    return CrawlState.SILENT if silent else CrawlState.RUNNING
-
-
-def _uses(folder: Path, process: object) -> bool | None:
+    in_use: bool | None = False
     try:
         with (folder / "lock").open() as lock:
             if not lock_file(lock, shared=True):
-                return lock.read().strip() == f"process {process}"
+                in_use = lock.read().strip() == f"process {status.get('process')}"
     except OSError:
-        return None
-    return False
+        in_use = None
+    if not in_use and (silent or in_use is not None):
+        return CrawlState.KILLED
+    return CrawlState.SILENT if silent else CrawlState.RUNNING

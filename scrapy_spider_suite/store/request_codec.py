@@ -51,7 +51,7 @@ class SpiderMethods:
             raise CodecError(f"{callback!r} is not a method of the spider")
         name = self._names.get(callback.__func__)
         if name is None:
-            name = self._names[callback.__func__] = self._search(callback)
+            name = self._names[callback.__func__] = self._name_of_method(callback)
         return name
 
     def find(self, name: str | bool) -> Any:
@@ -69,7 +69,7 @@ class SpiderMethods:
             raise CodecError(f"the spider has no method {name!r}")
         return found
 
-    def _search(self, callback: MethodType) -> str:
+    def _name_of_method(self, callback: MethodType) -> str:
         for name in (callback.__name__, *dir(self._spider)):
             try:
                 if self.find(name) == callback:
@@ -122,14 +122,9 @@ VERSION = 1
 """First byte of every stored request."""
 
 _ALIASES: Mapping[str, type] = {
-    "R": Request,
-    "F": FormRequest,
-    "J": JsonRequest,
-    "X": XmlRpcRequest,
-    "H": Headers,
-    "S": HTTPStatus,
-    "M": HTTPMethod,
-}
+    "R": Request, "F": FormRequest, "J": JsonRequest, "X": XmlRpcRequest, "H": Headers,
+    "S": HTTPStatus, "M": HTTPMethod,
+}  # fmt: skip
 # Requests only; some releases keep a deprecated twin of FormRequest beside the class of that name.
 _SCRAPYS = "scrapy.http.request"
 _NOT_A_PROJECT = sys.stdlib_module_names | {"scrapy", "scrapy_spider_suite"}
@@ -174,10 +169,9 @@ def register(
         register(Money, "money", lambda money: [money.amount, money.currency],
                  lambda state: Money(*state))
 
-    *encode* returns a value of the types in this module's table; *decode* makes an equal instance
-    from it and has to take what it is given for data from the disk. *name* is written in place of
-    the class, so the class may move; keep the name. Subclasses are not included. Call it where the
-    class is defined, before the crawl begins.
+    *encode* returns a value of the types in this module's docstring; *decode* makes an equal
+    instance from it, and must not trust it. *name* is written in place of the class: the class may
+    move, the name must stay. Subclasses are not included. Call it where the class is defined.
 
     Raises:
         ValueError: *cls* is stored as it is, or *name* is not 1 to 64 letters, digits, ``_ . : -``.
@@ -200,18 +194,12 @@ class RequestCodec:
     """
 
     def __init__(
-        self,
-        spider: Spider,
-        allowed: Iterable[str] = (),
-        registry: ClassRegistry | None = None,
-        max_bytes: int = MAX_BYTES,
-    ) -> None:
-        self.values = ValueCodec(
-            ClassList((_SCRAPYS, *allowed), _ALIASES),
-            registry or _registry,
-            (*DEFAULT_KINDS, ItemKind(), HeadersKind(), RequestKind(self)),
-            max_bytes,
-        )
+        self, spider: Spider, allowed: Iterable[str] = (),
+        registry: ClassRegistry | None = None, max_bytes: int = MAX_BYTES,
+    ) -> None:  # fmt: skip
+        kinds = (*DEFAULT_KINDS, ItemKind(), HeadersKind(), RequestKind(self))
+        classes = ClassList((_SCRAPYS, *allowed), _ALIASES)
+        self.values = ValueCodec(classes, registry or _registry, kinds, max_bytes)
         self._callbacks = SpiderMethods(spider)
         self._proven: set[type] = {Request, FormRequest, JsonRequest, XmlRpcRequest}
 
@@ -237,8 +225,7 @@ class RequestCodec:
         return b"%c%b" % (VERSION, data)
 
     def decode(self, data: bytes) -> Request:
-        """The request that *data* stands for; raises CodecError. Calls only allowed classes and
-        decoders.
+        """Build the request from *data*, by allowed classes and decoders only; raises CodecError.
         """
         if data[:1] != bytes([VERSION]):
             raise CodecError("a stored request is damaged or was written by another release")
@@ -249,7 +236,10 @@ class RequestCodec:
         record: dict[int, Any] = {_URL: request.url}
         for number, method in ((_CALLBACK, request.callback), (_ERRBACK, request.errback)):
             if method is not None:
-                record[number] = self._method_name(method, number)
+                try:
+                    record[number] = self._callbacks.name_of(method)
+                except CodecError as error:
+                    raise UnstorableError(_FIELDS[number][0], error) from error
         for number, name, default in _SIMPLE:
             value = getattr(request, name)
             if value != default or type(value) is not type(default):
@@ -259,8 +249,11 @@ class RequestCodec:
             if type(headers) is not Headers:
                 raise UnstorableError("headers", f"{type(headers).__qualname__} is not Headers")
             record[_HEADERS] = header_state(headers)
-        if not record[_URL].isprintable() or " " in record[_URL]:
-            _refuse_unstable_url(request)
+        if not request.url.isprintable() or " " in request.url:
+            again = Request(request.url, encoding=request.encoding, meta=request.meta)
+            if again.url != request.url:
+                said = f"{request.url!r} is not the same when it is read back"
+                raise UnstorableError("url", said)
         if type(request) is not Request:
             self._add_class(record, request)
         return record
@@ -280,12 +273,6 @@ class RequestCodec:
             return _build_subclass(cls, arguments)
         except Exception as error:  # the constructor of the user's class may raise anything
             raise CodecError(f"a stored request cannot be built: {error!r}") from error
-
-    def _method_name(self, method: object, number: int) -> str | bool:
-        try:
-            return self._callbacks.name_of(method)
-        except CodecError as error:
-            raise UnstorableError(_FIELDS[number][0], error) from error
 
     def _add_class(self, record: dict[int, Any], request: Request) -> None:
         cls = type(request)
@@ -341,12 +328,6 @@ class RequestKind:
         return self._codec.from_record(state, cls)
 
 
-def _refuse_unstable_url(request: Request) -> None:
-    again = Request(request.url, encoding=request.encoding, meta=request.meta)
-    if again.url != request.url:
-        raise UnstorableError("url", f"{request.url!r} is not the same when it is read back")
-
-
 def _parts(record: dict[int, Any]) -> Iterator[tuple[str, Any]]:
     for number, value in record.items():
         name = _FIELDS[number][0]
@@ -377,9 +358,8 @@ def _build_subclass(cls: type[Request], arguments: dict[str, Any]) -> Request:
     for name in extra:
         if name not in cls.attributes:
             raise CodecError(f"{cls.__qualname__} has no attribute {name!r}")
-    defaults = {
-        name: copy.copy(default) for name, _, default in _FIELDS if name in Request.attributes
-    }
+    fields = ((name, default) for name, _, default in _FIELDS if name in Request.attributes)
+    defaults = {name: copy.copy(default) for name, default in fields}
     request = cls(**{**defaults, **arguments, **extra})
     request.headers = Headers(arguments.get("headers"), request.encoding)
     return request
@@ -387,16 +367,11 @@ def _build_subclass(cls: type[Request], arguments: dict[str, Any]) -> Request:
 
 _values = ValueCodec()
 _FLAGS = (
-    "secure",
-    "discard",
-    "domain_specified",
-    "domain_initial_dot",
-    "path_specified",
-    "port_specified",
-    "rfc2109",
-)
-# What hardly any cookie has: left out together when all of it is as here.
-_RARE: list[Any] = [0, None, None, None, {}]
+    "secure", "discard", "domain_specified", "domain_initial_dot", "path_specified",
+    "port_specified", "rfc2109",
+)  # fmt: skip
+# The usual version, port, comment, comment URL and other attributes: left out together.
+_USUAL: list[Any] = [0, None, None, None, {}]
 
 
 def pack_cookies(cookies: Iterable[Cookie]) -> bytes:
@@ -420,42 +395,26 @@ def without_host(cookies: Iterable[Cookie], host: str) -> list[Cookie]:
 
 
 def cookie_state(cookie: Cookie) -> list[Any]:
-    """Return what makes up *cookie*: name, value, domain, path, expiry, flags, and the rest."""
+    """Name, value, domain, path, expiry and flags of *cookie*, and its unusual attributes."""
     flags = sum(1 << bit for bit, name in enumerate(_FLAGS) if getattr(cookie, name))
     state = [cookie.name, cookie.value, cookie.domain, cookie.path, cookie.expires, flags]
     # The jar has no public name for the attributes it does not know, such as SameSite.
     others = vars(cookie)["_rest"]
     rare = [cookie.version, cookie.port, cookie.comment, cookie.comment_url, others]
-    return state if rare == _RARE else [*state, *rare]
+    return state if rare == _USUAL else [*state, *rare]
 
 
 def _cookie(
-    name: str,
-    value: str | None,
-    domain: str,
-    path: str,
-    expires: int | None,
-    flags: int,
-    version: int = 0,
-    port: str | None = None,
-    comment: str | None = None,
-    comment_url: str | None = None,
-    others: dict[str, str] | None = None,
-) -> Cookie:
+    name: str, value: str | None, domain: str, path: str, expires: int | None, flags: int,
+    version: int = 0, port: str | None = None, comment: str | None = None,
+    comment_url: str | None = None, others: dict[str, str] | None = None,
+) -> Cookie:  # fmt: skip
     texts = (name, domain, path)
     if not all(isinstance(text, str) for text in texts) or not isinstance(value, str | None):
         raise TypeError(f"{texts} are not all text")
     switches: dict[str, Any] = {name: bool(flags >> bit & 1) for bit, name in enumerate(_FLAGS)}
     return Cookie(
-        version=version,
-        name=name,
-        value=value,
-        port=port,
-        domain=domain,
-        path=path,
-        expires=expires,
-        comment=comment,
-        comment_url=comment_url,
-        rest=dict(others or {}),
+        version=version, name=name, value=value, port=port, domain=domain, path=path,
+        expires=expires, comment=comment, comment_url=comment_url, rest=dict(others or {}),
         **switches,
-    )
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which hosts are in memory, and how much of their queues (workbench virtualisation, U13).
+"""Which hosts are in memory, and how much of their queues; which leave and which come (U13).
 
 A host is *resident* (on the workbench, with a short front of its queue), or it waits on disk in
 the ``due`` family under the time at which it may be visited, or it has nothing pending. Resident
@@ -13,11 +13,18 @@ from collections.abc import Callable
 from scrapy_spider_suite.frontier.entries import LAST, Entry
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import judge_host
-from scrapy_spider_suite.frontier.windows import HostWindow
-from scrapy_spider_suite.frontier.workbench import HostState, UnresolvedHosts, Workbench
+from scrapy_spider_suite.frontier.politeness import Pace, judge_host
+from scrapy_spider_suite.frontier.windows import HostWindow, has_nothing_left
+from scrapy_spider_suite.frontier.workbench import (
+    AddressState,
+    HostState,
+    UnresolvedHosts,
+    Visit,
+    Workbench,
+)
 from scrapy_spider_suite.store.host_queues import (
     EXCLUDED_BAND,
+    FAR_AHEAD,
     RESIDENT,
     AddressClocks,
     HostRecords,
@@ -35,15 +42,15 @@ HELD = 300.0
 """Seconds until it is examined again whether a host on disk is still held back."""
 
 IsForeign = Callable[[str, str], bool]
-"""Whether a URL may not be fetched here: by host and URL ("" if hosts decide)."""
+"""Whether another agent fetches a URL: by host and URL ("" if hosts decide)."""
 
 
 def crawl_delay(policy: Policy, host: HostState) -> float:
     """The Crawl-delay of *host* in seconds; 0.0 where a rule says to ignore robots.txt."""
-    asked = float(host.record.crawl_delay)
-    if asked and policy.obeys_robots(host.key, host.connect_to) is False:
+    delay = float(host.record.crawl_delay)
+    if delay and policy.obeys_robots(host.key, host.connect_to) is False:
         return 0.0
-    return asked
+    return delay
 
 
 class Residents:
@@ -92,6 +99,9 @@ class Residents:
             rows = self.store.due(1_000, RESIDENT)
         self.waiting.earliest = 0.0
         self.clocks.load(now, wall)
+
+    def wall(self, now: float) -> float:
+        return now + self.records.wall_offset
 
     @property
     def room(self) -> int:
@@ -145,26 +155,26 @@ class Residents:
         return self._is_foreign is not None and self._is_foreign(key, "")
 
     def _is_parked(self, key: str, record: HostRecord, *, new: int = 0) -> bool:
-        """Whether a host that is not in memory has rows on disk, besides *new* ones, and waits for
-        no time: it is being handed over."""
+        """Whether a host is being handed over: rows on disk, besides *new* ones, and not due."""
         return record.due is None and record.pending > new and self.held_back(key)
 
     def bring_in(
         self, key: str, record: HostRecord, now: float, *, more: bool, expected: bool = False
     ) -> HostState:
         """Make a host resident; with *more*, it has rows on disk; *expected*: an entry follows."""
-        wall = now + self.records.wall_offset
         pace = self.policy.for_host(key)
         delay = max(pace.delay, self.policy.start_delay)
         host = HostState(key, delay, pace.concurrency, pace.burst)
         host.record = record
         self._apply_crawl_delay(host)
         host.revision = self.policy.revision
-        load_clock(host, now, wall, self._floor)
+        load_clock(host, now, now + self.records.wall_offset, self._floor)
         self.records.host_entered(key)
         self.workbench.hosts[key] = host
         if self.store.durable:
-            self.waiting.mark_resident(key, record)
+            self.waiting.leave(key, record)
+            record.due = RESIDENT
+            self.store.put_due(RESIDENT, key)
             self.records.changed(key, record)
         if more:
             host.cursor, host.more = record.head, True
@@ -197,7 +207,7 @@ class Residents:
             self.window.host_left(host.key)
 
     def visitor(self, key: str, now: float) -> HostState:
-        """The host of traffic that has no visit: its clock counts, resident or not."""
+        """The host of traffic that has no visit, brought in if need be."""
         host = self.workbench.hosts.get(key)
         if host is None:
             record = self.records.touch(key)
@@ -207,7 +217,7 @@ class Residents:
         return host
 
     def set_crawl_delay(self, host: HostState, seconds: float) -> None:
-        """The robots.txt of *host* asks for *seconds* between fetches (0.0: for no delay)."""
+        """The robots.txt of *host* wants *seconds* between fetches (0.0: no delay)."""
         host.record.crawl_delay = seconds
         self._apply_crawl_delay(host)
         self.workbench.offer(host)
@@ -217,14 +227,12 @@ class Residents:
         host.concurrency = 1 if host.crawl_delay else self.policy.for_host(host.key).concurrency
 
     def retire(self, key: str) -> None:
-        """A host has nothing pending: it leaves the waiting list, if it is not in memory."""
+        """Take a host without pending URLs off the waiting list, if it is not in memory."""
         if self.workbench.hosts.get(key) is None:
             self.waiting.leave(key, self.records.touch(key))
 
     def forget(self, key: str) -> None:
-        """Remove an idle host without URLs from memory and waiting list; the caller deletes its
-        record.
-        """
+        """Remove an idle host without URLs from memory and waiting list, but not its record."""
         host = self.workbench.hosts.get(key)
         self.waiting.leave(key, self.records.touch(key))
         if host is not None:
@@ -239,15 +247,13 @@ class Residents:
         self.clocks.save(wall_offset)
 
 
-_PORTION = 200
-"""Hosts that are examined at a time."""
+_PORTION = 200  # hosts that are examined at a time
 
 
 class ReleasedHosts:
-    """Has hosts on disk that are held back no longer wait for their own times.
+    """Lets hosts on disk that are held back no longer wait for their own times.
 
-    They are found among the hosts that are due within `HELD`: also hosts that an earlier process
-    has held back.
+    They are among the hosts that are due within `HELD`, those of an earlier process too.
 
     Attributes:
         revision: goes up when other hosts are held back than before.
@@ -256,8 +262,6 @@ class ReleasedHosts:
     def __init__(self, residents: Residents) -> None:
         self.revision = 0
         self._residents = residents
-        self._waiting = residents.waiting
-        self._records = residents.records
         self._examined = 0  # the revision of the pass under way
         self._left: list[tuple[float, float, str]] = []  # since, until, after which host
 
@@ -266,41 +270,35 @@ class ReleasedHosts:
         return bool(self._left) or self._examined != self.revision
 
     def step(self, wall: float) -> bool:
-        """Examine a portion; whether there is more. A change in between starts another pass
-        afterwards.
-        """
+        """Examine a portion; whether there is more. A change starts another pass afterwards."""
+        residents = self._residents
+        records, waiting = residents.records, residents.waiting
         if not self._left and self.busy:
             self._examined = self.revision
             self._left = [(band + wall, band + wall + HELD, "") for band in (EXCLUDED_BAND, 0.0)]
         if self._left:
             since, until, after = self._left.pop()
-            rows = self._waiting.rows(since, after, _PORTION)
+            rows = waiting.rows(since, after, _PORTION)
             for due, key in rows:
-                if due <= until:
-                    self._release(key, wall)
-            self._records.save()
+                if due <= until and not residents.held_back(key):
+                    record = records.get(key)
+                    if waiting.bring_forward(key, record, wall):
+                        records.changed(key, record)
+            records.save()
             if len(rows) == _PORTION and rows[-1][0] <= until:
                 self._left.append((rows[-1][0], until, rows[-1][1]))
         return self.busy
 
-    def _release(self, key: str, wall: float) -> None:
-        if self._residents.held_back(key):
-            return
-        record = self._records.get(key)
-        if self._waiting.bring_forward(key, record, wall):
-            self._records.changed(key, record)
 
-
-_AT_ONCE = 2_000
-"""URLs that are failed before anyone else has a turn again."""
+_FAILED_AT_ONCE = 2_000  # URLs that fail in one step
 _NO_ANSWER = frozenset({Event.REFUSED, Event.TIMEOUT, Event.CONNECTION_LOST})
 
 
 class HostHealth:
-    """Lets hosts wait for their answers, or gives them up (`politeness.judge_host`).
+    """Postpones hosts by their answers, or gives them up (`politeness.judge_host`).
 
-    All pending URLs of such a host fail, a part at a time; *release_holder* is called with each.
-    After a restart the first visit of a dead host gives it up again.
+    All pending URLs of a host that was given up fail, a part at a time; *release_holder* is called
+    with each. After a restart the first visit of a dead host gives it up again.
     """
 
     def __init__(
@@ -312,7 +310,8 @@ class HostHealth:
         self._records = residents.records
         self._states = states
         self._release_holder = release_holder
-        self._given_up: dict[str, Event] = {}
+        self.given_up: dict[str, Event] = {}
+        """Hosts that were given up and still have pending URLs, and why."""
 
     def judge(
         self, host: HostState, event: Event, now: float, retry_after: float | None = None
@@ -349,24 +348,17 @@ class HostHealth:
 
     # Giving up
 
-    @property
-    def giving_up(self) -> int:
-        return len(self._given_up)
-
-    def given_up(self, key: str) -> Event | None:
-        return self._given_up.get(key)
-
     def give_up(self, key: str, event: Event, now: float) -> None:
-        self._given_up[key] = event
+        self.given_up[key] = event
         host = self._workbench.hosts.get(key)
         if host is not None:
             self._workbench.displace(host)
             self._residents.unresolved.drop(key)
-        self._fail_pending(key, _AT_ONCE, now)
+        self._fail_pending(key, _FAILED_AT_ONCE, now)
         self._records.save()
 
     def cancel_giving_up(self, key: str) -> None:
-        self._given_up.pop(key, None)
+        self.given_up.pop(key, None)
         host = self._workbench.hosts.get(key)
         if host is not None and host.address is None:
             self._residents.unresolved.add(host)
@@ -379,15 +371,15 @@ class HostHealth:
         return bool(dead)
 
     def step(self, now: float) -> None:
-        left = _AT_ONCE
-        for key in list(self._given_up):
+        left = _FAILED_AT_ONCE
+        for key in list(self.given_up):
             left -= max(1, self._fail_pending(key, left, now))
             if left <= 0:
                 break
         self._records.save()
 
     def _fail_pending(self, key: str, limit: int, now: float) -> int:
-        event = self._given_up[key]
+        event = self.given_up[key]
         fronts, failed = self._residents.fronts, 0
         while failed < limit:
             portion, host = min(limit - failed, 500), self._workbench.hosts.get(key)
@@ -397,7 +389,7 @@ class HostHealth:
                 entries = fronts.drain(host, portion)
             if not entries:
                 if not fronts.leased(key):
-                    del self._given_up[key]
+                    del self.given_up[key]
                     self._residents.retire(key)
                 break
             failed += len(entries)
@@ -410,3 +402,263 @@ class HostHealth:
         self._states.remove(entry, record)
         self._states.refuse(entry, record, event, now + self._records.wall_offset)
         self._release_holder(entry, now)
+
+
+_UPDATED = 1_000  # hosts and addresses in memory that are updated at a time
+_EXAMINED_ON_DISK = 200  # hosts on disk that are examined at a time
+
+
+class PolicyUpdate:
+    """Brings hosts and addresses up to date with the policy.
+
+    A host is updated before its visit, all others in portions (`step`): a shorter delay or a lifted
+    block reaches them, too.
+    """
+
+    def __init__(self, residents: Residents) -> None:
+        self._residents = residents
+        self._policy = residents.policy
+        self._workbench = residents.workbench
+        self._revision = self._policy.revision
+        self._hosts: list[HostState] = []
+        self._addresses: list[AddressState] = []
+        # Where to continue on disk; an earlier run may have had other rules.
+        self._on_disk: tuple[float, str] | None = (EXCLUDED_BAND, "")
+
+    @property
+    def busy(self) -> bool:
+        behind = self._revision != self._policy.revision
+        return behind or bool(self._hosts or self._addresses) or self._on_disk is not None
+
+    def step(self, now: float) -> None:
+        if self._revision != self._policy.revision:
+            self._revision = self._policy.revision
+            self._hosts = list(self._workbench.hosts.values())
+            self._addresses = list(self._workbench.addresses.values())
+            self._on_disk = (EXCLUDED_BAND, "")
+        left = _UPDATED
+        while self._addresses and left:
+            left -= 1
+            self._update_address(self._addresses.pop(), now)
+        while self._hosts and left:
+            left -= 1
+            host = self._hosts.pop()
+            if self._workbench.hosts.get(host.key) is host:
+                self._update_host(host, now)
+                self.is_excluded(host, now)
+        self._residents.records.save()
+        if self._on_disk is not None and left:
+            self._on_disk = self.examine_excluded(*self._on_disk, _EXAMINED_ON_DISK, now)
+
+    def examine_excluded(
+        self, since: float, after: str, limit: int, now: float
+    ) -> tuple[float, str] | None:
+        """Examine *limit* hosts that wait on disk for a rule; return where to continue."""
+        residents = self._residents
+        rows = residents.waiting.excluded(since, after, limit)
+        for _, key in rows:
+            record = residents.records.get(key)
+            if residents.waiting.update_rule(key, record, residents.wall(now)):
+                residents.records.changed(key, record)
+        residents.records.save()
+        return rows[-1] if len(rows) == limit else None
+
+    def check(self, visit: Visit, now: float) -> bool:
+        """Cancel a visit whose host is excluded or has an old pace; False then."""
+        host, address = visit.host, visit.address
+        revision = self._policy.revision
+        behind = host.revision != revision or address.revision != revision
+        if not behind and not self.is_excluded(host, now):
+            return True
+        self._workbench.cancel(visit)
+        if behind:  # the next visit begins at once if the new pace allows it
+            self._update_host(host, now)
+            self._update_address(address, now)
+        return False
+
+    def _update_host(self, host: HostState, now: float) -> None:
+        if host.revision == self._policy.revision:
+            return
+        host.revision = self._policy.revision
+        pace = self._policy.for_host(host.key)
+        if self._policy.start_delay:  # something measures its delay, never below the policy's
+            pace = Pace(max(pace.delay, host.delay), pace.concurrency, pace.burst)
+        host.crawl_delay = crawl_delay(self._policy, host)
+        concurrency = 1 if host.crawl_delay else pace.concurrency
+        before = host.next_fetch
+        self._workbench.set_pace(host, Pace(pace.delay, concurrency, pace.burst), now)
+        if host.next_fetch != before:
+            self._residents.records.touch(host.key)
+
+    def _update_address(self, address: AddressState, now: float) -> None:
+        if address.revision != self._policy.revision:
+            address.revision = self._policy.revision
+            if address.numeric:
+                pace = self._policy.for_address(address.numeric)
+                self._workbench.set_address_pace(address, pace, now)
+
+    def is_excluded(self, host: HostState, now: float) -> bool:
+        """Whether a rule or a phase excludes *host* now; notes it at the host."""
+        wall = now + self._residents.records.wall_offset
+        exclusion = self._policy.exclusion_of_visit(host.key, host.connect_to, wall)
+        if exclusion != host.exclusion:
+            until = -math.inf if exclusion is None else now + (exclusion.until - wall)
+            self._workbench.set_exclusion(host, exclusion, until)
+            self._residents.records.touch(host.key)
+            self._residents.records.save()
+        return exclusion is not None
+
+
+_TURN = 16  # visits after which a host makes room for hosts on disk that are due
+_GOING = 50  # hosts that make room at a time
+_EXAMINED = 1_000  # hosts in memory that are examined for that at a time
+_LEAVING = 200  # hosts that leave at a time when a window moves
+_COMING = 25  # hosts that come at a time
+
+
+class Rotation:
+    """Moves *residents* out of memory and others in.
+
+    Without a window, a host that has had some visits, or must wait, makes room for hosts that are
+    due. With one, hosts leave together when the window moves. No step takes long.
+    """
+
+    def __init__(self, residents: Residents, policy_update: PolicyUpdate) -> None:
+        self._residents = residents
+        self._records = residents.records
+        self._waiting = residents.waiting
+        self._workbench = residents.workbench
+        self._window = residents.window
+        self._policy_update = policy_update
+        self._candidates: list[HostState] = []  # that may have to make room
+        self._leaving: list[HostState] | None = None  # the hosts that make room for a window
+
+    def after_visit(self, host: HostState, now: float, *, visited: bool = True) -> None:
+        """Refill the front, or make room for hosts on disk. Not *visited*: robots.txt is next."""
+        host.turns += 1
+        if self._window is not None:
+            if host.more and not host.front:
+                self._residents.fronts.refill(host)
+            self._window.visit_over(host, visited=visited)
+            self._advance(self._window, now)
+            return
+        # Also a host that seems to be empty: the page that is out may bring its next URL, forever.
+        goes = host.turns >= _TURN
+        if host.front or host.more:
+            goes = goes or not host.front or host.ready_at() - now >= FAR_AHEAD
+        if goes and self._crowded(now) and self._may_leave(host):
+            self._residents.leave(host, now)
+            self._records.save()
+            self.admit(now)
+        elif host.more and not host.front:
+            self._residents.fronts.refill(host)
+            self._workbench.offer(host)
+
+    def _advance(self, window: HostWindow, now: float) -> None:
+        if self._leaving is None:
+            if not window.row_over():
+                return
+            crowded = self._waiting.earliest <= self._residents.wall(now) + FAR_AHEAD
+            self._leaving = window.hosts()[::-1] if crowded else []
+        for _ in range(min(_LEAVING, len(self._leaving))):
+            host = self._leaving.pop()
+            here = self._workbench.hosts.get(host.key) is host
+            if here and not has_nothing_left(host) and self._may_leave(host):
+                self._residents.leave(host, now)
+        self._records.save()
+        if not self._leaving:
+            self._leaving = None
+            window.moved()
+            self.admit(now)
+
+    def _crowded(self, now: float) -> bool:
+        room_wanted = self._waiting.earliest <= now + self._records.wall_offset
+        return room_wanted and self._residents.room <= 0
+
+    @staticmethod
+    def _may_leave(host: HostState) -> bool:
+        return host.idle() and not any(entry.volatile for _, entry in host.front)
+
+    # Housekeeping
+
+    def tick(self, now: float) -> None:
+        self._residents.unresolved.tick()
+        if not self._candidates:
+            self._candidates = list(self._workbench.hosts.values())[::-1]
+        for _ in self._workbench.forget_addresses(now):
+            pass
+        if self._window is not None:
+            self._window.pass_over(now)
+            self._advance(self._window, now)
+        self.step(now)
+        self._records.save()
+
+    def step(self, now: float) -> bool:
+        more = self._make_room(now)
+        return self.admit(now) or more
+
+    def admit(self, now: float) -> bool:
+        """Bring in some hosts from disk; whether there may be more, and room."""
+        residents, window = self._residents, self._window
+        wall = now + self._records.wall_offset
+        if self._leaving is not None and window is not None:
+            self._advance(window, now)
+            return True
+        more = window is not None and window.step()
+        more = residents.released.step(wall) or more
+        due, late = self._waiting.due(min(_COMING, residents.room), wall), False
+        for key in due:
+            record = self._records.touch(key)
+            if self._waiting.put_off(key, record, wall):
+                late = True
+            elif residents.held_back(key):
+                late = True
+                self._waiting.leave(key, record)
+                residents.wait_on_disk(key, record, wall)
+            else:
+                residents.bring_in(key, record, now, more=True)
+        self._records.save()
+        return more or late or len(due) == _COMING
+
+    def _make_room(self, now: float) -> bool:
+        """Examine a portion of the hosts in memory; whether there are more of them.
+
+        Hosts leave that have nothing left, or must wait while others are due on disk.
+        """
+        crowded, most, left = self._crowded(now), _GOING, self._candidates
+        for _ in range(min(_EXAMINED, len(left))):
+            host = left.pop()
+            if self._workbench.hosts.get(host.key) is not host:
+                continue
+            if host.front or host.more:
+                goes = self._has_to_wait(host, now, crowded=crowded) and self._may_leave(host)
+            else:
+                goes = (crowded or host.next_fetch <= now) and host.idle()
+                goes = goes and not self._residents.fronts.leased(host.key)
+            if goes:
+                self._residents.leave(host, now)
+                most -= 1
+                if not most:
+                    break
+        return bool(left)
+
+    def _has_to_wait(self, host: HostState, now: float, *, crowded: bool) -> bool:
+        if crowded and self._residents.held_back(host.key):
+            return True
+        # A host whose phase is over leaves though there is room (K8).
+        over = self._residents.store.durable and (
+            self._waiting.is_far(host.key, self._residents.wall(now))
+            and self._policy_update.is_excluded(host, now)
+        )
+        return (over or crowded) and host.ready_at() - now >= FAR_AHEAD
+
+    def next_due_in(self, now: float) -> float | None:
+        """Seconds until a host outside the workbench may be visited; None if none waits."""
+        residents = self._residents
+        waits = [residents.unresolved.next_in(now), self._waiting.next_in(residents.wall(now))]
+        if self._window is not None:
+            waits.append(self._window.next_in(now))
+        if residents.released.busy:
+            waits.append(0.0)
+        known = [wait for wait in waits if wait is not None]
+        return max(0.0, min(known)) if known else None

@@ -1,7 +1,7 @@
-"""Rows: which page is visited again, and when (T12).
+"""Plans of revisits: which page is visited again, and when (T12).
 
-A plan that waits stands in an index by time. It leaves the index in the batch that makes its page
-pending, so that a kill finds the page in one of the two.
+A waiting plan stands in an index by time. It leaves the index in the batch that makes its page
+pending.
 """
 
 from __future__ import annotations
@@ -95,9 +95,7 @@ class RevisitPlan:
             raise JobDamagedError(f"a row of the revisits is damaged ({error!r})") from error
 
     def without(self, gone: Callable[[str], bool]) -> RevisitPlan:
-        """The plan without referrer and packed body whose URLs are *gone*. Raises
-        `JobDamagedError`.
-        """
+        """The plan without referrer and packed body whose URLs are *gone*."""
         packed, row = self.packed, self.row
         if packed is not None and gone(packed.url):
             packed = None
@@ -113,10 +111,6 @@ class RevisitPlan:
         entry.attempts = 0
         entry.flags &= _KEPT
         return entry
-
-
-def row_of(entry: Entry) -> bytes:
-    return pack_row(entry)
 
 
 ROWS: Final = "revisits"
@@ -176,7 +170,7 @@ class RevisitPlans:
         """Plan the next visit of a page that was visited; None if there is to be none.
 
         *unchanged*: the server said so (304). *packed*: where its body is now; None: unchanged.
-        *host* and *row* (`row_of`) are those of its first visit.
+        *host* and *row* (`pack_row`) are those of its first visit.
         """
         before = self.get(identity)
         if before is None:
@@ -192,29 +186,24 @@ class RevisitPlans:
                 digest, validators = before.digest, before.validators.renewed(validators)
                 packed = packed or before.packed
             host, row = before.host, before.row
-            self._count(host, before, changed=not unchanged, said=said)
+            self.found["changed" if not unchanged else "unchanged" if said else "same"] += 1
+            if before.claimed:
+                claims = self.claims(host).checked(changed=not unchanged)
+                self._rows.put(_CLAIMS + host.encode(), msgpack.packb((claims.made, claims.true)))
             self._leave(identity, before)
-        rate = history.rate(self.settings.prior)
-        self._demand.changed(None, rate)
-        self._number += 1
-        due = now + self._interval(history)
+        rate, due = history.rate(self.settings.prior), now + self._interval(history)
         plan = RevisitPlan(
             due, history, rate, validators, digest, packed=packed, host=host, row=row
         )
-        self._put(identity, plan)
+        self._add(identity, plan)
         return plan
 
     def import_plan(self, identity: bytes, plan: RevisitPlan, *, waits: bool) -> None:
-        """Keep another agent's *plan* of a page, unless there is one; not *waits*: it is pending
-        already.
-        """
-        if self.get(identity) is not None:
-            return
-        self._demand.changed(None, plan.rate)
-        self._number += 1
-        self._put(identity, plan)
-        if not waits:
-            self._unindex(identity, plan)
+        """Add another agent's *plan*, unless there is one; not *waits*: the page is pending."""
+        if self.get(identity) is None:
+            self._add(identity, plan)
+            if not waits:
+                self._unindex(identity, plan)
 
     def missed(self, identity: bytes, now: float) -> RevisitPlan | None:
         """A visit has found no page: plan another, unless it was the last one."""
@@ -232,16 +221,10 @@ class RevisitPlans:
         self._put(identity, plan)
         return plan
 
-    def _count(self, host: str, before: RevisitPlan, *, changed: bool, said: bool) -> None:
-        self.found["changed" if changed else "unchanged" if said else "same"] += 1
-        if before.claimed:
-            claims = self.claims(host).checked(changed=changed)
-            self._rows.put(_CLAIMS + host.encode(), msgpack.packb((claims.made, claims.true)))
-
     # What sitemaps say
 
     def claims(self, host: str) -> LastmodTrust:
-        """How far the sitemaps are to be believed that name pages of *host*."""
+        """The trust in sitemaps that name pages of *host*."""
         data = self._rows.get(_CLAIMS + host.encode())
         try:
             counts = () if data is None else map(float, msgpack.unpackb(data))
@@ -270,7 +253,7 @@ class RevisitPlans:
     # Due
 
     def waits(self, identity: bytes, plan: RevisitPlan) -> bool:
-        """Whether a page with this *plan* waits to be due; else it was taken."""
+        """Whether a page with this *plan* stands in the index; else it was popped."""
         return self._rows.get(_index(plan.due, identity)) is not None
 
     def pop_due(self, now: float, limit: int) -> list[tuple[bytes, RevisitPlan]]:
@@ -342,7 +325,7 @@ class RevisitPlans:
         self._rows.delete(_CLAIMS + host.encode())
 
     def forget_referrers(self, gone: Callable[[str], bool]) -> Iterator[None]:
-        """Let no plan name URLs that are *gone*, one with each step: see `Plan.without`."""
+        """`RevisitPlan.without` for all plans, one with each step."""
         for identity, plan in self.planned():
             changed = plan.without(gone)
             if changed is not plan:
@@ -352,15 +335,12 @@ class RevisitPlans:
     def planned(
         self, prefix: bytes = b"", since: bytes = b""
     ) -> Iterator[tuple[bytes, RevisitPlan]]:
-        """All plans whose state keys begin with *prefix* and go on with *since* or more, in order.
-
-        Raises `JobDamagedError`.
-        """
+        """The plans whose state keys begin with *prefix* and go on with at least *since*."""
         for key, data in self._rows.items(_PLAN + prefix, since):
             yield key[len(_PLAN) :], RevisitPlan.from_bytes(data)
 
     def indexed(self) -> Iterator[tuple[float, bytes]]:
-        """Every page that waits, with its time, the first that is due first."""
+        """The times and state keys of waiting pages, in order of time."""
         for key, _ in self._rows.items(_DUE):
             yield _time(key), _named(key)
 
@@ -379,6 +359,11 @@ class RevisitPlans:
     def _interval(self, history: History) -> float:
         wanted = self.settings.interval(history, self.price) if self.price else None
         return wanted or self.settings.seconds
+
+    def _add(self, identity: bytes, plan: RevisitPlan) -> None:
+        self._demand.changed(None, plan.rate)
+        self._number += 1
+        self._put(identity, plan)
 
     def _leave(self, identity: bytes, plan: RevisitPlan) -> None:
         self._demand.changed(plan.rate, None)
@@ -425,7 +410,7 @@ def _bucket(key: bytes) -> int:
 
 
 def wrong_plans(store: Store) -> Iterator[str]:
-    """What does not agree in the plans of *store*, a line each."""
+    """The disagreements of the plans of *store*, a line each."""
     revisits = RevisitPlans(store.kv(ROWS), RevisitPolicy())
     number = 0
     for identity, plan in revisits.planned():

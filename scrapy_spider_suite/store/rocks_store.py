@@ -7,9 +7,8 @@ Every family is opened in raw mode: the library's default unpickles what it read
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 from heapq import merge
 from itertools import islice
 from pathlib import Path
@@ -36,7 +35,8 @@ from rocksdict import (
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.seen.sieve import CAPACITY
-from scrapy_spider_suite.store.interface import KV, PrefixedKV, Store
+from scrapy_spider_suite.seen.sorted_set import MANIFEST_NAME
+from scrapy_spider_suite.store.interface import KV, Store
 from scrapy_spider_suite.store.rows import HostRecord, end_of_prefix, pack_row, unpack_row
 from scrapy_spider_suite.store.seen_index import (
     ARCHIVE_FOLDER,
@@ -45,6 +45,7 @@ from scrapy_spider_suite.store.seen_index import (
     SIEVE_FOLDER,
     Archive,
     SieveIndex,
+    copy_files,
 )
 
 Range = tuple[str, bytes, bytes]
@@ -55,7 +56,7 @@ _ERRORS = "rocksdb.background-errors"
 class TableRewrite:
     """Rewrites the tables of *families* that hold keys of *ranges*, in a thread. Takes seconds.
 
-    *failure* says at the end what is left; "": nothing.
+    *failure* is set at the end: "" after a complete rewrite.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class TableRewrite:
         self._thread.join(timeout)
 
     def cut_short(self, db: Rdict) -> None:
-        """Have *db*, which is to be closed, end it, and wait for that."""
+        """End the rewrite, and wait for that, before *db* is closed."""
         if self.is_alive():
             self._cut = True
             db.cancel_all_background(False)
@@ -97,15 +98,11 @@ class TableRewrite:
         except Exception as error:  # the library raises nothing narrower
             self.failure = f"the store's tables could not be rewritten ({error})"
         finally:
-            # The database keeps its lock as long as anything refers to it.
+            # The database keeps its lock while it is referred to.
             del self._db, self._families
 
     def _errors(self) -> int:
         return self._db.property_int_value(_ERRORS) or 0
-
-
-_MEMORY_MIN = 16 << 20
-"""Bytes of memory below which the database does not work well."""
 
 
 class RocksOptions:
@@ -115,14 +112,6 @@ class RocksOptions:
         self.memory = memory
         self._cache = Cache(memory * 2 // 5)
         self._buffers = WriteBufferManager(memory * 3 // 5, False)
-
-    def resize(self, memory: int) -> None:
-        """Let them have *memory* bytes (what a full table needs stays as it is)."""
-        memory = max(_MEMORY_MIN, memory)
-        if memory != self.memory:
-            self.memory = memory
-            self._cache.set_capacity(memory * 2 // 5)
-            self._buffers.set_buffer_size(memory * 3 // 5)
 
     def options(self, *, root: bool = False) -> Options:
         options = Options(raw_mode=True)
@@ -238,12 +227,13 @@ class Database:
         secondary: Path | None = None,
     ) -> None:  # fmt: skip
         self.damage = ""
+        self.power_safe = power_safe
         self._path = path
         self._secondary = secondary
         self._tuning = RocksOptions(memory)
         self._write_options = WriteOptions()
         self._write_options.sync = power_safe
-        self._pending = PendingWrites()
+        self.pending_writes = PendingWrites()
         self._rewrites: list[TableRewrite] = []
         try:
             self._open()
@@ -274,9 +264,9 @@ class Database:
         try:
             self._open()
         except Exception as error:  # the library raises nothing narrower
-            # Whoever still looks something up must find it, although nothing can be written.
+            # Look-ups go on, although nothing can be written.
             self._release()
-            with suppress(Exception):  # not even that: the next attempt may be luckier
+            with suppress(Exception):  # the next attempt may succeed
                 self._open(AccessType.read_only())
             raise StoreWriteError(f"the store in {self._path} cannot be opened: {error}") from error
 
@@ -286,40 +276,29 @@ class Database:
         self._rewrites.clear()
         self._families.clear()
         self._handles.clear()
-        with suppress(Exception):  # it says again what failed, and closes all the same
+        with suppress(Exception):  # it repeats the failure, and closes all the same
             self._db.close()
-
-    def resize(self, memory: int) -> None:
-        self._tuning.resize(memory)
-
-    def sync(self, *, power_safe: bool) -> None:
-        """Sync every batch to the medium, or only hand it to the system."""
-        self._write_options.sync = power_safe
-
-    @property
-    def power_safe(self) -> bool:
-        return bool(self._write_options.sync)
 
     # Writing: collected, then written as one batch
 
     @property
     def dirty(self) -> bool:
-        return bool(self._pending)
+        return bool(self.pending_writes)
 
     @property
     def backlog(self) -> int:
-        return len(self._pending)
+        return len(self.pending_writes)
 
     def flush(self) -> None:
-        """See `Store`. What could not be written waits for the next flush."""
-        if not self._pending:
+        """See `Store`. After a failure the changes wait for the next flush."""
+        if not self.pending_writes:
             return
         if self.damage:
             raise StoreWriteError(f"{self.damage}: nothing more is written")
         # Built anew each time: a failed write spends a batch.
         batch = WriteBatch(raw_mode=True)
         handles = self._handles
-        for family, key, value in self._pending:
+        for family, key, value in self.pending_writes:
             if value is None:
                 batch.delete(key, handles[family])
             else:
@@ -328,17 +307,17 @@ class Database:
             self._db.write(batch, self._write_options)
         except Exception as error:  # the library raises nothing narrower
             raise StoreWriteError(f"the store in {self._path} cannot write: {error}") from error
-        self._pending.clear()
+        self.pending_writes.clear()
 
     def sync_log(self) -> None:
-        """Have what was flushed on the medium, in any thread. Raises `StoreWriteError`."""
+        """Sync flushed changes to the medium, in any thread. Raises `StoreWriteError`."""
         try:
             self._db.flush_wal(sync=True)
         except Exception as error:  # the library raises nothing narrower
             raise StoreWriteError(f"the store in {self._path} cannot write: {error}") from error
 
     def size(self) -> int:
-        """Bytes on disk, those aside that are not merged into tables yet."""
+        """Bytes of the tables on disk."""
         name = "rocksdb.total-sst-files-size"
         return sum(each.property_int_value(name) or 0 for each in self._families.values())
 
@@ -347,50 +326,15 @@ class Database:
             self.flush()
         finally:
             self._release()
-            self._close_beside()
-
-    def _close_beside(self) -> None:
-        ...
-
-    def _copy_beside(self, path: Path) -> None:
-        ...
-
-    def erase_keys(self, ranges: Sequence[Range]) -> TableRewrite:
-        """Begin to rewrite the files in which deleted keys of *ranges* may lie; `close` cuts it
-        short.
-        """
-        self._rewrites = [each for each in self._rewrites if each.is_alive()]
-        rewrite = TableRewrite(self._db, self._families, ranges)
-        self._rewrites.append(rewrite)
-        return rewrite
-
-    def checkpoint(self, path: Path) -> None:
-        """Copy all that was flushed to the new folder *path*, beside running writes; for a thread.
-
-        Tables are linked if possible. Archive and sieve, which must be locked, are copied. Raises
-        `StoreWriteError`; nothing is left of the copy then.
-        """
-        try:
-            # The checkpoint does it, too, but with Python's lock held: a crawl would stand still.
-            for family in list(self._families.values()):
-                family.flush()
-            Checkpoint(self._db).create_checkpoint(str(path))
-            # After the store: what moves there meanwhile is in both, and not in neither.
-            self._copy_beside(path)
-        except Exception as error:  # the library raises nothing narrower
-            rmtree(path, ignore_errors=True)
-            rmtree(f"{path}.tmp", ignore_errors=True)
-            raise StoreWriteError(f"the store cannot be copied to {path}: {error}") from error
 
     # Reading: what is on disk, under what waits to be written
 
-    def _get(self, family: str, key: bytes) -> bytes | None:
-        waits, value = self._pending.find(family, key)
+    def get(self, family: str, key: bytes) -> bytes | None:
+        waits, value = self.pending_writes.find(family, key)
         if waits:
             return value
-        rows = self._families[family]
         try:
-            found: bytes | None = rows.get(key)
+            found: bytes | None = self._families[family].get(key)
         except Exception as error:  # the library raises nothing narrower
             raise self._damaged(error) from error
         return found
@@ -399,11 +343,12 @@ class Database:
         self.damage = f"the store in {self._path} cannot be read: {error}"
         return JobDamagedError(self.damage)
 
-    def _scan(
+    def scan(
         self, family: str, start: bytes, end: bytes | None = None, group: bytes = b""
     ) -> Iterator[Row]:
+        """The rows from key *start* to before *end*; *group*: see `PendingWrites`."""
         disk = self._on_disk(family, start, end)
-        return self._pending.overlay(disk, family, start, group)
+        return self.pending_writes.overlay(disk, family, start, group)
 
     def _on_disk(
         self, family: str, start: bytes = b"", end: bytes | None = None
@@ -417,7 +362,7 @@ class Database:
             yield rows.key(), rows.value()
             rows.next()
         try:
-            rows.status()  # it ends at what it cannot read, too
+            rows.status()  # it also ends at an unreadable row
         except Exception as error:  # the library raises nothing narrower
             raise self._damaged(error) from error
 
@@ -427,11 +372,35 @@ class Database:
                 yield family, key, value
 
 
+class FamilyKV:
+    """The keys of one *family* of *database* that begin with *prefix*, without it."""
+
+    def __init__(self, database: Database, family: str, prefix: bytes = b"") -> None:
+        self._database = database
+        self._family = family
+        self._prefix = prefix
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._database.get(self._family, self._prefix + key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._database.pending_writes.set(self._family, self._prefix + key, value)
+
+    def delete(self, key: bytes) -> None:
+        self._database.pending_writes.set(self._family, self._prefix + key, None)
+
+    def items(self, prefix: bytes = b"", since: bytes = b"") -> Iterator[Row]:
+        begin = self._prefix + prefix
+        for key, value in self._database.scan(self._family, begin + since):
+            if not key.startswith(begin):
+                return
+            yield key[len(self._prefix) :], value
+
+
 _DUE = struct.Struct(">Q")
 _BY_URL = (b"seeds\0", b"lastmod\0", b"sitemaps\0", b"revisits\0p")
 """How keys in ``kv`` begin that a state key follows."""
-_BY_TIME = (b"revisits\0d",)
-"""How those begin that a time follows, and then a state key."""
+_BY_TIME = (b"revisits\0d",)  # how keys begin that a time and a state key follow
 
 
 def _microseconds(when: float) -> bytes:
@@ -458,29 +427,52 @@ class RocksStore(Database):
         super().__init__(path, memory=memory, power_safe=power_safe, secondary=secondary)
         self.archive: Archive | None = None
         self.sieve: SieveIndex | None = None
-        # Rows before it were taken: a scan from the start would walk over their remains.
+        # Rows before it were deleted: a scan from the start would walk over their remains.
         self._due_head = b""
 
-    def _close_beside(self) -> None:
-        for beside in (self.archive, self.sieve):
-            if beside is not None:
-                beside.close()
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            if self.archive is not None:
+                self.archive.urls.close()
+            if self.sieve is not None:
+                self.sieve.sieve.close()
 
-    def _copy_beside(self, path: Path) -> None:
-        if self.archive is not None:
-            self.archive.copy(path / ARCHIVE_FOLDER)
-        if self.sieve is not None:
-            self.sieve.copy(path / SIEVE_FOLDER)
+    def checkpoint(self, path: Path) -> None:
+        """Copy all that was flushed to the new folder *path*, beside running writes; for a thread.
+
+        Tables are linked if possible. Archive and sieve, which must be locked, are copied. Raises
+        `StoreWriteError`; the incomplete copy is deleted then.
+        """
+        try:
+            # The checkpoint does it, too, but with Python's lock held: a crawl would stand still.
+            for family in list(self._families.values()):
+                family.flush()
+            Checkpoint(self._db).create_checkpoint(str(path))
+            # After the store: a URL that moves there meanwhile is in both copies.
+            if self.archive is not None:
+                copy_files(self.archive.urls.path, path / ARCHIVE_FOLDER)
+            if self.sieve is not None:
+                copy_files(self.sieve.sieve.path, path / SIEVE_FOLDER)
+        except Exception as error:  # the library raises nothing narrower
+            rmtree(path, ignore_errors=True)
+            rmtree(f"{path}.tmp", ignore_errors=True)
+            raise StoreWriteError(f"the store cannot be copied to {path}: {error}") from error
 
     def erase(self, host: str) -> TableRewrite:
-        """Begin to rewrite the files in which deleted rows of *host* may lie; `close` cuts it
-        short.
-        """
+        """`erase_keys` for the rows of *host*."""
         begin = host_key(host)
         ranges = [(name, begin, end_of_prefix(begin)) for name in ("queue", "states", "hosts")]
         ranges += [("kv", each + begin, each + end_of_prefix(begin)) for each in _BY_URL]
         ranges += [("kv", each, each + b"\xff") for each in _BY_TIME]
         return self.erase_keys(ranges)
+
+    def erase_keys(self, ranges: Collection[Range]) -> TableRewrite:
+        """Begin to rewrite the files with deleted keys of *ranges*; `close` ends it early."""
+        self._rewrites = [each for each in self._rewrites if each.is_alive()]
+        self._rewrites.append(TableRewrite(self._db, self._families, ranges))
+        return self._rewrites[-1]
 
     # URLs
 
@@ -491,32 +483,30 @@ class RocksStore(Database):
             return state
         try:
             return DONE_200 if self.sieve.has(key) else None
-        except JobDamagedError as error:  # whoever asks, the crawl is to end
+        except JobDamagedError as error:  # the crawl must end
             self.damage = self.damage or str(error)
             raise
 
     def row(self, key: bytes) -> bytes | None:
         """The packed state in a row or in the archive, whatever the sieve says."""
-        state = self._get("states", key)
+        state = self.get("states", key)
         return state if state is not None or self.archive is None else self.archive.get(key)
 
     def has_row(self, key: bytes) -> bool:
         """Whether the URL has a row, and is not only in the archive."""
-        return self._get("states", key) is not None
+        return self.get("states", key) is not None
 
     def put_state(self, key: bytes, value: bytes) -> None:
-        self._pending.set("states", key, value)
+        self.pending_writes.set("states", key, value)
 
     def delete_state(self, key: bytes) -> None:
-        self._pending.set("states", key, None)
+        self.pending_writes.set("states", key, None)
 
     def states(self, prefix: bytes, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """The rest of each state key that begins with *prefix*, beyond *after*, and the packed
-        state.
-        """
+        """The rest of each state key with *prefix*, beyond *after*, and the packed state."""
         n = len(prefix)
         start = prefix + after + b"\0" if after else prefix
-        for key, value in self._scan("states", start, end_of_prefix(prefix) if prefix else None):
+        for key, value in self.scan("states", start, end_of_prefix(prefix) if prefix else None):
             if not key.startswith(prefix):
                 return
             yield key[n:], value
@@ -524,45 +514,45 @@ class RocksStore(Database):
     # Queues
 
     def rows(self, host: str, after: bytes, limit: int) -> list[Entry]:
-        """See `Store`. Seeks behind *after*, so that deleted rows before it cost nothing."""
+        """See `Store`. Seeks behind *after*: deleted rows before it cost nothing."""
         prefix = host_key(host)
         n = len(prefix)
         start = prefix + after + b"\0" if after else prefix
-        rows = self._scan("queue", start, end_of_prefix(prefix), prefix)
+        rows = self.scan("queue", start, end_of_prefix(prefix), prefix)
         return [unpack_row(host, key[n:], value) for key, value in islice(rows, limit)]
 
     def put_row(self, entry: Entry) -> None:
         prefix = host_key(entry.host)
-        self._pending.set("queue", prefix + entry.key, pack_row(entry), prefix)
+        self.pending_writes.set("queue", prefix + entry.key, pack_row(entry), prefix)
 
     def delete_row(self, host: str, key: bytes) -> None:
         prefix = host_key(host)
-        self._pending.set("queue", prefix + key, None, prefix)
+        self.pending_writes.set("queue", prefix + key, None, prefix)
 
     def all_rows(self) -> Iterator[Entry]:
-        for key, value in self._pending.everywhere(self._on_disk("queue"), "queue"):
+        for key, value in self.pending_writes.everywhere(self._on_disk("queue"), "queue"):
             end = key.index(b"\0", 2)  # of the host; the slot before it may hold a NUL
             yield unpack_row(key[2:end].decode(), key[end + 1 :], value)
 
     # Hosts
 
     def record(self, host: str) -> HostRecord | None:
-        data = self._get("hosts", host_key(host))
+        data = self.get("hosts", host_key(host))
         return None if data is None else HostRecord.from_bytes(data)
 
     def put_record(self, host: str, record: HostRecord) -> None:
-        self._pending.set("hosts", host_key(host), record.to_bytes())
+        self.pending_writes.set("hosts", host_key(host), record.to_bytes())
 
     def delete_record(self, host: str) -> None:
-        self._pending.set("hosts", host_key(host), None)
+        self.pending_writes.set("hosts", host_key(host), None)
 
     def records(self, after: str = "") -> Iterator[tuple[str, HostRecord]]:
         start = host_key(after) + b"\0" if after else b""
-        for key, value in self._scan("hosts", start):
+        for key, value in self.scan("hosts", start):
             yield key[2:-1].decode(), HostRecord.from_bytes(value)
 
     def hosts_between(self, begin: bytes, end: bytes) -> Iterator[str]:
-        for key, _ in self._scan("hosts", begin, end):
+        for key, _ in self.scan("hosts", begin, end):
             if key >= end:
                 return
             yield key[2:-1].decode()
@@ -570,35 +560,29 @@ class RocksStore(Database):
     def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
         first = f"{after}\0" if after else ""
         start = max(self._due_head, _microseconds(since) + first.encode())
-        rows = [_due_row(key) for key, _ in islice(self._scan("due", start), limit)]
+        rows = [_due_row(key) for key, _ in islice(self.scan("due", start), limit)]
         if rows and not (since or after):
             self._due_head = _microseconds(rows[0][0])
         return rows
 
     def all_due(self) -> Iterator[tuple[float, str]]:
-        for key, _ in self._scan("due", b""):
+        for key, _ in self.scan("due", b""):
             yield _due_row(key)
 
     def put_due(self, when: float, host: str) -> None:
         key = _microseconds(when)
         self._due_head = min(self._due_head, key)
-        self._pending.set("due", key + host.encode(), b"")
+        self.pending_writes.set("due", key + host.encode(), b"")
 
     def delete_due(self, when: float, host: str) -> None:
-        self._pending.set("due", _microseconds(when) + host.encode(), None)
-
-    # What components keep
+        self.pending_writes.set("due", _microseconds(when) + host.encode(), None)
 
     def kv(self, name: str) -> KV:
-        return self._rows_of("kv", name.encode() + b"\0")
+        return FamilyKV(self, "kv", name.encode() + b"\0")
 
     @property
     def meta(self) -> KV:
-        return self._rows_of("meta", b"")
-
-    def _rows_of(self, family: str, prefix: bytes) -> KV:
-        change = partial(self._pending.set, family)
-        return PrefixedKV(prefix, partial(self._get, family), change, partial(self._scan, family))
+        return FamilyKV(self, "meta")
 
 
 def _due_row(key: bytes) -> tuple[float, str]:
@@ -615,7 +599,7 @@ def open_store(
     path = folder / STORE_FOLDER
     store = RocksStore(path, memory=memory, power_safe=power_safe, secondary=secondary)
     try:
-        # After the store: what moves there meanwhile is in both, and not in neither.
+        # After the store: a URL that moves there meanwhile is in both.
         open_seen(store, folder, readonly=secondary is not None)
     except BaseException:
         store.close()
@@ -629,8 +613,7 @@ def open_seen(
 ) -> None:  # fmt: skip
     """Open archive and sieve of *store* in *folder*, as far as they exist and are not open.
 
-    The *wanted* one (``trie`` or ``sieve``) is made if need be. Raises `JobDamagedError`,
-    `StoreWriteError`.
+    Makes the *wanted* one (``trie`` or ``sieve``). Raises `JobDamagedError`, `StoreWriteError`.
     """
     path = folder / ARCHIVE_FOLDER
     if store.archive is None:
@@ -639,7 +622,7 @@ def open_seen(
             store.archive = Archive(path)
     if store.sieve is None:
         path, dropped = folder / SIEVE_FOLDER, store.kv(DROPPED)
-        if wanted == "sieve" or (bits and SieveIndex.exists(path)):
+        if wanted == "sieve" or (bits and (path / MANIFEST_NAME).exists()):
             store.sieve = SieveIndex(path, dropped, bits=bits or 128, capacity=capacity)
         else:
             store.sieve = SieveIndex.if_any(path, dropped, readonly=readonly)
@@ -647,7 +630,7 @@ def open_seen(
 
 @contextmanager
 def condemn_on_damage(store: Store) -> Iterator[None]:
-    """A damaged row of *store* ends the block and condemns the store: nothing more is written."""
+    """A damaged row of *store* ends the block; after it nothing more is written."""
     try:
         yield
     except JobDamagedError as error:

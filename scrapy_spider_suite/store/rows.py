@@ -100,14 +100,10 @@ class UrlState:
     event: Event | None = None
     attempts: int = 0
     status: int = 0
-    when: int = 0
-    """Seconds since the epoch."""
-    url: str = ""
-    """Only for identities from which the URL cannot be read."""
-    via: str = ""
-    """The page that it came from; only of URLs that failed without an answer."""
-    depth: int = 0
-    """Links from a seed, 63 at most; of new URLs 0."""
+    when: int = 0  # seconds since the epoch
+    url: str = ""  # only for identities from which the URL cannot be read
+    via: str = ""  # the page that it came from; only of URLs that failed without an answer
+    depth: int = 0  # links from a seed, 63 at most; of new URLs 0
 
     def to_bytes(self) -> bytes:
         """Pack the state (9 bytes and the URLs)."""

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.seen import TrieStore
 from scrapy_spider_suite.seen.fingerprints import fingerprint, fingerprints
-from scrapy_spider_suite.seen.sieve import CAPACITY, Sieve, SieveStatistics
-from scrapy_spider_suite.seen.sorted_set import MANIFEST_NAME, SetManifest
+from scrapy_spider_suite.seen.sieve import CAPACITY, Sieve
+from scrapy_spider_suite.seen.sorted_set import SetManifest
 from scrapy_spider_suite.seen.url_keys import MAX_KEY, encode, host_bytes
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.rows import UrlState
@@ -29,20 +28,17 @@ ARCHIVE_FOLDER: Final = "seen"
 DONE_200: Final = UrlState(State.DONE, Event.SUCCESS, 1, 200).to_bytes()
 """The state of every URL in the archive."""
 _MEMORY: Final = 16 << 20
-_COPIED: Final = "fresh-*"
-"""Files that grow; all others never change, and may be linked."""
-_LEFT_OUT: Final = {"lock", "made"}
+_GROWING: Final = "fresh-*"  # files that are copied; all others never change, and may be linked
 
 
 class Archive:
     """The archive in *folder*, made if need be; *readonly*: as it is now. Keys are state keys.
 
-    Raises what `TrieStore` does.
+    Raises the errors of `TrieStore`.
     """
 
     def __init__(self, folder: Path, *, readonly: bool = False) -> None:
-        # Who only looks does not read all of it first, but what he looks into: the others do.
-        verify = None if readonly else True
+        verify = None if readonly else True  # a reader verifies a segment at its first use
         self.urls = TrieStore(folder, ids=False, memory=_MEMORY, readonly=readonly, verify=verify)
         self._locked = False
 
@@ -60,7 +56,7 @@ class Archive:
         return len(key) <= MAX_KEY and needs_no_row(key, state)
 
     def add(self, keys: Iterable[bytes]) -> None:
-        """Take in the URLs of *keys*. Raises `StoreWriteError`; none is here, then."""
+        """Add the URLs of *keys*, all or none. Raises `StoreWriteError`."""
         self.urls.add(url for url in map(_url_of, keys) if url is not None)
 
     def for_host(self, host: str) -> Iterator[bytes]:
@@ -71,9 +67,6 @@ class Archive:
         """Forget the URLs of *host*; return how many. Raises `StoreWriteError`."""
         return sum(self.urls.remove(prefix) for prefix in _prefixes(host))
 
-    def sync(self) -> None:
-        self.urls.sync()
-
     def poll(self) -> bool:
         """Do a step of upkeep, if one is due; whether more is under way."""
         return not self._locked and self.urls.poll()
@@ -83,33 +76,12 @@ class Archive:
         return self._locked or self.urls.behind
 
     def lock(self) -> bool:
-        """Take in nothing, and let files be as they are, until `unlock`; False: somebody does.
-        """
-        held, self._locked = self._locked, True
-        return not held
+        """Leave the files unchanged until `unlock`; False: they are locked already."""
+        was_locked, self._locked = self._locked, True
+        return not was_locked
 
     def unlock(self) -> None:
         self._locked = False
-
-    def copy(self, target: Path) -> None:
-        """Copy all files to the new folder *target*; for a thread, while locked. Raises
-        `StoreWriteError`.
-        """
-        try:
-            target.mkdir(parents=True)
-            for path in self.urls.path.iterdir():
-                if path.is_file() and path.name not in _LEFT_OUT:
-                    if path.match(_COPIED):
-                        shutil.copyfile(path, target / path.name)
-                        files.sync_path(target / path.name)
-                    else:
-                        link(path, target / path.name)
-            files.sync_path(target)
-        except OSError as error:
-            raise StoreWriteError(f"{target}: {error.strerror}") from error
-
-    def close(self) -> None:
-        self.urls.close()
 
 
 def needs_no_row(key: bytes, state: bytes) -> bool:
@@ -123,7 +95,7 @@ def needs_no_row(key: bytes, state: bytes) -> bool:
 
 
 def _url_of(key: bytes) -> str | None:
-    """The URL of a state key; None if that does not say it, or paces it as another host's."""
+    """The URL of a state key; None if the key has a fingerprint, or names another pacing host."""
     end = key.index(b"\0", 2)  # the slot may hold a NUL
     name = key[end + 1 :]
     # A fingerprint, which begins with 0xFF, has no host, as data: URLs of a spider have none.
@@ -138,12 +110,25 @@ def _prefixes(host: str) -> Iterator[str]:
             yield f"{scheme}://{host}{end}"
 
 
-def link(path: Path, target: Path) -> None:
-    """Link *path*, which never changes, to *target*, or copy it. Raises `OSError`."""
-    try:
-        os.link(path, target)
-    except OSError:
-        shutil.copyfile(path, target)
+def copy_files(folder: Path, target: Path) -> None:
+    """Copy the files of a locked archive or sieve to the new folder *target*; for a thread.
+
+    Raises `StoreWriteError`.
+    """
+    with files.store_errors(target):
+        target.mkdir(parents=True)
+        for path in folder.iterdir():
+            if not path.is_file() or path.name == files.LOCK_NAME or path.suffix == ".new":
+                continue
+            copy = target / path.name
+            try:
+                if not path.match(_GROWING):
+                    os.link(path, copy)
+                    continue
+            except OSError:
+                pass  # a file system without links
+            shutil.copyfile(path, copy)
+            files.sync_path(copy)
         files.sync_path(target)
 
 
@@ -157,8 +142,8 @@ class SieveIndex:
     """The fingerprints in *folder*, made if need be; *readonly*: as they are now. Keys are state
     keys.
 
-    *dropped* keeps how often hosts were dropped. Waiting links lie with the caller (`SieveQueue`).
-    Raises what `Sieve` does.
+    *dropped* has how often hosts were dropped. `SieveQueue` stores the waiting links. Raises the
+    errors of `Sieve`.
     """
 
     def __init__(
@@ -170,14 +155,10 @@ class SieveIndex:
         self.sieve = Sieve(
             folder, bits=bits, capacity=capacity, own_log=False, readonly=readonly
         )
-        self._width = bits // 8
+        self.width = bits // 8  # bytes of a fingerprint
+        self.locked = False
         self._dropped = dropped
         self._times = dict(dropped.items())
-        self._locked = False
-
-    @staticmethod
-    def exists(folder: Path) -> bool:
-        return (folder / MANIFEST_NAME).exists()
 
     @classmethod
     def if_any(cls, folder: Path, dropped: KV, *, readonly: bool = False) -> SieveIndex | None:
@@ -188,32 +169,25 @@ class SieveIndex:
 
     def has(self, key: bytes) -> bool:
         """Whether a flush has met the URL with this state key; reads the disk."""
-        return self.sieve.has(fingerprint(self._key(key), self._width))
-
-    def keep(self, keys: Iterable[bytes]) -> None:
-        """Offer the URLs with these state keys; their rows come with the next batch."""
-        self.sieve.offer_prints((), self.prints(keys))
+        return self.sieve.parts.has(fingerprint(self._key(key), self.width))
 
     def prints(self, keys: Iterable[bytes]) -> bytes:
+        """The fingerprints of state keys, concatenated."""
         if self._times:
             keys = map(self._key, keys)
-        return fingerprints(keys, self._width)
-
-    @property
-    def width(self) -> int:
-        return self._width
+        return fingerprints(keys, self.width)
 
     def forget_host(self, host: str) -> None:
-        self.was_dropped(host, int.from_bytes(self._times.get(host_key(host), b""), "big") + 1)
+        self.note_drops(host, int.from_bytes(self._times.get(host_key(host), b""), "big") + 1)
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How often hosts were dropped, those that were."""
+        """How often each dropped host was dropped."""
         times = self._times.items()
         return {name[2:-1].decode(): int.from_bytes(often, "big") for name, often in times}
 
-    def was_dropped(self, host: str, times: int) -> None:
-        """*host* was dropped so often, or oftener, here or by an agent that had it."""
+    def note_drops(self, host: str, times: int) -> None:
+        """Note that *host* was dropped at least *times* times, here or by an earlier owner."""
         name, often = host_key(host), times.to_bytes(4, "big")
         if often > self._times.get(name, b""):
             self._times[name] = often
@@ -224,47 +198,22 @@ class SieveIndex:
         return key if times is None else b"%b\0%b" % (key, times)
 
     def lock(self) -> bool:
-        """Decide nothing until `unlock`; False: somebody else wants it so, or a flush runs."""
+        """Decide nothing until `unlock`; False: it is locked already, or a flush runs."""
         flush = self.sieve.under_way
-        if self._locked or (flush is not None and not flush.decided):
+        if self.locked or (flush is not None and not flush.decided):
             return False
-        self._locked = True
+        self.locked = True
         return True
 
     def unlock(self) -> None:
-        self._locked = False
-
-    @property
-    def locked(self) -> bool:
-        return self._locked
-
-    def copy(self, target: Path) -> None:
-        """Copy all files to the new folder *target*; for a thread, while locked. Raises
-        `StoreWriteError`.
-        """
-        try:
-            target.mkdir(parents=True)
-            for path in self.sieve.path.iterdir():
-                if path.name == MANIFEST_NAME or path.suffix == ".rows":
-                    link(path, target / path.name)
-            files.sync_path(target)
-        except OSError as error:
-            raise StoreWriteError(f"{target}: {error.strerror}") from error
-
-    def statistics(self) -> SieveStatistics:
-        return self.sieve.stats()
-
-    def close(self) -> None:
-        self.sieve.close()
+        self.locked = False
 
 
 def _make(folder: Path, words: int) -> None:
-    """Have a manifest in *folder*; of one by which nothing was ever met the width may change."""
+    """Have a manifest in *folder*; that of a sieve without a flush may get another width."""
     found = SetManifest.read(folder)
     if found is not None and (found.generation or found.words == words):
         return
-    try:
+    with files.store_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         SetManifest(words).write(folder)
-    except OSError as error:
-        raise StoreWriteError(f"{folder}: {error.strerror}") from error

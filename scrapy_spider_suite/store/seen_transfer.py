@@ -12,7 +12,7 @@ import logging
 import struct
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -22,28 +22,23 @@ from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.store.seen_index import DONE_200, Archive, needs_no_row
+from scrapy_spider_suite.store.seen_index import DONE_200, Archive, SieveIndex, needs_no_row
 from scrapy_spider_suite.urls.normalize import host_of
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.seen import FingerprintCache
-    from scrapy_spider_suite.store.seen_index import SieveIndex
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_LEAST: Final = 4_096
-"""Pages that are done before a first pass."""
-_PORTION: Final = 1_000
-"""Rows that are looked at before anyone else has a turn again: some ten milliseconds."""
-_SAID: Final = 20
-"""Different troubles that are told."""
+_LEAST: Final = 4_096  # pages that are done before a first pass
+_PORTION: Final = 1_000  # rows of a step: some ten milliseconds
+_SAID: Final = 20  # different errors that are logged
 
 
 class Archiver:
-    """Moves rows that `Archive.takes` to *archive*, in passes; *flush* comes before each portion.
-    """
+    """Moves rows that `Archive.takes` to *archive*, in passes; calls *flush* before a portion."""
 
     def __init__(
         self, store: RocksStore, archive: Archive, counters: Counters, flush: Callable[[], None]
@@ -80,7 +75,7 @@ class Archiver:
         return True
 
     def finish(self) -> None:
-        """Write everything fresh to segments, unless somebody holds the archive; for a thread."""
+        """Write fresh URLs to segments, unless the archive is locked; for a thread."""
         if not self._archive.lock():
             return
         try:
@@ -106,7 +101,7 @@ class Archiver:
         if moving:
             archive.add(moving)
             if store.power_safe:
-                archive.sync()
+                archive.urls.sync()
             for key in moving:
                 store.delete_state(key)
         self._kept += len(rows) - len(moving)
@@ -139,7 +134,7 @@ def archived(store: RocksStore, host: str) -> Iterator[bytes]:
 def bring_back(store: RocksStore, host: str) -> Generator[bool, None, None]:
     """Give the archived URLs of *host* rows again, a portion with every step; True: it waits.
 
-    The archive must be locked, and the caller flushes after each step. Raises `StoreWriteError`.
+    The archive must be locked; the caller flushes after each step. Raises `StoreWriteError`.
     """
     if store.archive is None:
         return
@@ -154,30 +149,21 @@ def bring_back(store: RocksStore, host: str) -> Generator[bool, None, None]:
     store.archive.remove(host)
 
 
-class Lockable(Protocol):
-    """Files beside the database that can be locked."""
-
-    def lock(self) -> bool:
-        """Change nothing until `unlock`; False: it cannot be held now."""
-
-    def unlock(self) -> None:
-        ...
-
-
-def while_locked(what: Lockable | None, work: Generator[Any, None, T]) -> Generator[Any, None, T]:
-    """Do *work* while *what*, if given, is locked; True: it waits."""
-    if what is None:
+def while_locked(
+    beside: Archive | SieveIndex | None, work: Generator[Any, None, T]
+) -> Generator[Any, None, T]:
+    """Do *work* while *beside*, if given, is locked; True: it waits."""
+    if beside is None:
         return (yield from work)
-    while not what.lock():
+    while not beside.lock():
         yield True
     try:
         return (yield from work)
     finally:
-        what.unlock()
+        beside.unlock()
 
 
-_A_ROW: Final = 200
-"""Links of a row."""
+_A_ROW: Final = 200  # links of a row
 
 
 class LinkOrigin(NamedTuple):
@@ -211,39 +197,36 @@ class SieveRows:
 
 
 class SieveQueue:
-    """Offers links to the sieve of *store*, and hands out what it finds new.
+    """Offers links to the sieve of *store*, and hands out the new ones.
 
     Not *active*: it only ends what was begun. *counters* count known links. Raises
     `JobDamagedError` if rows are missing.
     """
 
     def __init__(
-        self, store: RocksStore, sieved: SieveIndex, cache: FingerprintCache, counters: Counters,
+        self, store: RocksStore, index: SieveIndex, cache: FingerprintCache, counters: Counters,
         *, active: bool,
     ) -> None:  # fmt: skip
         self.active = active
+        self.index = index
+        self.sieve = sieve = index.sieve
         self._store = store
         self._rows = SieveRows(store)
-        self._sieved = sieved
-        self._sieve = sieved.sieve
         self._cache = cache
         self._counters = counters
-        self._at = self._read_back()
-        """The number of the first link that still waits."""
-
-    def _read_back(self) -> int:
-        sieve, flush, first = self._sieve, self._sieve.under_way, None
+        flush, first = sieve.under_way, None
         for number, row in self._rows.items(sieve.next if flush is None else flush.first):
             first = number if first is None else first
             keys = unpack(number, row)[1]
             if number >= sieve.decided:
                 if number != sieve.next:
                     raise JobDamagedError(f"links that wait for the sieve are missing at {number}")
-                sieve.offer_prints((), _prints(row) or self._sieved.prints(keys))
-        first = sieve.next if first is None else first
-        if flush is not None and first >= flush.end:
+                prints = msgpack.unpackb(row)[0]
+                sieve.offer_prints((), prints if isinstance(prints, bytes) else index.prints(keys))
+        self.first_number = sieve.next if first is None else first
+        """The number of the first link that still waits."""
+        if flush is not None and self.first_number >= flush.end:
             flush.accept()  # all of it was handed out
-        return first
 
     # Offering
 
@@ -254,62 +237,41 @@ class SieveQueue:
             new = list(dict.fromkeys(keys))
         self._counters.filtered += len(keys) - len(new)
         for start in range(0, len(new), _A_ROW):
-            self._keep(new[start : start + _A_ROW], *way)
+            self._write_row(new[start : start + _A_ROW], *way)
 
     def concluded(self, key: bytes, state: bytes) -> bool:
         """Whether a URL with this last *state* needs no row."""
         if not self.active or not needs_no_row(key, state):
             return False
         # Before a verdict is handed out the URL may be new in it: then its row must be there.
-        if self._sieve.under_way is None and self._sieved.has(key):
+        if self.sieve.under_way is None and self.index.has(key):
             return True
-        self._keep([key])
+        self._write_row([key])
         return False
 
-    def _keep(self, keys: list[bytes], *way: Any) -> None:
-        self._rows.put(self._sieve.next, msgpack.packb([keys, *way]))
-        self._sieved.keep(keys)
+    def _write_row(self, keys: list[bytes], *way: Any) -> None:
+        self._rows.put(self.sieve.next, msgpack.packb([keys, *way]))
+        self.sieve.offer_prints((), self.index.prints(keys))
 
-    def keep_prints(self, prints: bytes) -> None:
+    def offer_prints(self, prints: bytes) -> None:
         """Offer the fingerprints of another agent: they are known after the next flush."""
-        self._rows.put(self._sieve.next, msgpack.packb([prints, self._sieved.width]))
-        self._sieve.offer_prints((), prints)
-
-    def knows(self, key: bytes) -> bool:
-        """Whether a flush has met the URL with this state key."""
-        return self._sieved.has(key)
+        self._rows.put(self.sieve.next, msgpack.packb([prints, self.index.width]))
+        self.sieve.offer_prints((), prints)
 
     # Flushing
 
     @property
     def waiting(self) -> int:
-        return self._sieve.next - self._at
-
-    @property
-    def first(self) -> int:
-        return self._at
-
-    @property
-    def end(self) -> int:
-        return self._sieve.next
-
-    @property
-    def full(self) -> bool:
-        return self._sieve.full
-
-    @property
-    def under_way(self) -> Flush | None:
-        return self._sieve.under_way
+        return self.sieve.next - self.first_number
 
     @property
     def decided(self) -> bool:
-        flush = self._sieve.under_way
+        flush = self.sieve.under_way
         return flush is not None and flush.decided
 
     @property
     def statistics(self) -> dict[str, int | float]:
-        """How much waits and is known, and how sure that is."""
-        sieve = self._sieved.statistics()
+        sieve = self.sieve.stats()
         return {
             "waiting": self.waiting, "known": sieve.known, "flushes": sieve.flushes,
             "size": sieve.disk, "damaged": len(sieve.damaged),
@@ -321,44 +283,41 @@ class SieveQueue:
 
         None: nothing waits, or the sieve is locked.
         """
-        if self.decided or not self.waiting or self._sieved.locked:
+        if self.decided or not self.waiting or self.index.locked:
             return None
-        return self._sieve.begin()
+        return self.sieve.begin()
 
     def hand_out(self, take: Callable[[Entry, bool], None]) -> Iterator[None]:
         """Call *take* with each decided link and whether it is new, a row each step.
 
         A row goes with the batch in which *take* writes. Do not keep this over a batch that fails.
         """
-        flush = self._sieve.under_way
+        flush = self.sieve.under_way
         if flush is None or not flush.decided:
             return
-        for number, row in self._rows.items(self._at):
+        for number, row in self._rows.items(self.first_number):
             if number >= flush.end:
                 break
             way, keys = unpack(number, row)
             for at, key in enumerate(keys, number):
                 if key and way is not None:
                     take(entry_of(key, way), flush.is_new(at))
-                elif key:
-                    self._marked(key)
+                elif key:  # a mark
+                    state = self._store.row(key)
+                    if state is not None and needs_no_row(key, state):
+                        self._store.delete_state(key)
             self._rows.delete(number)
-            self._at = number + len(keys)
+            self.first_number = number + len(keys)
             yield
         flush.accept()
-        self._at = flush.end
-
-    def _marked(self, key: bytes) -> None:
-        state = self._store.row(key)
-        if state is not None and needs_no_row(key, state):
-            self._store.delete_state(key)
+        self.first_number = flush.end
 
     # Dropping
 
     def forget(self, host: str, belongs: Callable[[str], bool], limit: int) -> Iterator[int]:
         """Drop links to URLs of *host* that *belong*; how many, of *limit* rows each step."""
         prefix, at = host_key(host), 0
-        while rows := list(islice(self._rows.items(max(at, self._at)), limit)):
+        while rows := list(islice(self._rows.items(max(at, self.first_number)), limit)):
             gone = 0
             for number, row in rows:
                 way, keys = unpack(number, row)
@@ -369,14 +328,6 @@ class SieveQueue:
                     self._rows.put(number, msgpack.packb([left, *(way or ())]))
                     gone += sum(drop)
             yield gone
-
-
-def make_sieve_queue(
-    store: Store, cache: FingerprintCache, counters: Counters, *, active: bool
-) -> SieveQueue | None:
-    if not isinstance(store, RocksStore) or store.sieve is None:
-        return None
-    return SieveQueue(store, store.sieve, cache, counters, active=active)
 
 
 def keys_of(urls: Iterable[str]) -> list[bytes]:
@@ -397,7 +348,7 @@ def host_of_state_key(key: bytes) -> str:
 
 
 def rows_in(store: RocksStore) -> Iterator[tuple[int, LinkOrigin | None, list[bytes]]]:
-    """What waits for the sieve of *store*, by its rows, from outside the crawl, too."""
+    """The rows of links that wait for the sieve of *store*: number, origin, state keys."""
     verdict = None if store.sieve is None else store.sieve.sieve.under_way
     for number, row in SieveRows(store).items(0 if verdict is None else verdict.first):
         yield number, *unpack(number, row)
@@ -424,6 +375,3 @@ def unpack(number: int, row: bytes) -> tuple[LinkOrigin | None, list[bytes]]:
         raise JobDamagedError(f"links that wait for the sieve cannot be read ({error})") from error
 
 
-def _prints(row: bytes) -> bytes:
-    prints: object = msgpack.unpackb(row)[0]
-    return prints if isinstance(prints, bytes) else b""

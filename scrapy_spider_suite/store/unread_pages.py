@@ -1,15 +1,15 @@
-"""Rows: stored pages whose links are unread (E4), and which of them are read next (E7).
+"""Stored pages whose links are unread (E4), and which of them are read next (E7).
 
-A row comes with the commit of its page, and goes with the batch that makes its links pending.
-Pages of hosts with nearly empty queues come first. Where too few hosts are left, the oldest pages
-are read, a few at a time, and ever more rarely while they bring no host to life.
+A row is written with the commit of its page, and deleted with the batch that makes its links
+pending. Pages of hosts with nearly empty queues come first. Where too few hosts are left, the
+oldest pages are read, ever more rarely while they bring no URLs to hosts without any.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -29,14 +29,10 @@ LOW: Final = 4
 """A host of which fewer URLs are left to be asked for is in demand."""
 AT_ONCE: Final = 16
 """Pages that are chosen at a time, of hosts that are in demand."""
-_FEW: Final = 4
-"""For the sake of the whole crawl."""
-_EACH: Final = 1
-"""Pages of one host that are read at a time."""
-_LOOKED_AT: Final = 200
-"""Hosts that are examined at a time."""
-_PATIENCE: Final = (16, 256)
-"""Fetches between two turns for the whole crawl: least, most."""
+_FEW: Final = 4  # for the sake of the whole crawl
+_EACH: Final = 1  # pages of one host that are read at a time
+_EXAMINED: Final = 200  # hosts that are examined at a time
+_PATIENCE: Final = (16, 256)  # fetches between two turns for the whole crawl: least, most
 
 
 class PageDemand:
@@ -48,11 +44,11 @@ class PageDemand:
     def __init__(self, waiting: UnreadPages, left: Callable[[str], int]) -> None:
         self._waiting = waiting
         self._left = left
-        self._low: OrderedDict[str, None] = OrderedDict()  # in demand, first come first served
-        self._earlier: bytes | None = b"" if len(waiting) else None  # how far `_fill` has come
-        self._out: dict[int, str] = {}  # pages that were chosen, and their hosts
-        self._for_host: set[int] = set()  # those of them that their host is in demand for
-        self._of_turn: set[int] = set()  # those that are read for the whole crawl
+        self._low: OrderedDict[str, None] = OrderedDict()  # hosts in demand, the first comes first
+        self._earlier: bytes | None = b"" if len(waiting) else None  # where to look for more
+        self._out: dict[int, str] = {}  # chosen pages, and their hosts
+        self._for_host: set[int] = set()  # chosen pages of hosts in demand
+        self._of_turn: set[int] = set()  # chosen pages for the whole crawl
         self._served: set[str] = set()  # hosts whose links wait for the sieve
         self._in_sieve = 0
         self._patience = 0
@@ -77,10 +73,9 @@ class PageDemand:
     def choose(
         self, *, starving: bool, fetches: int, nothing_else: Callable[[], bool]
     ) -> list[UnreadPage]:
-        """The pages that are wanted now.
+        """The pages to read now; *fetches* is the number of the crawl's fetches so far.
 
         *starving*: there is room, and nothing may be fetched now; *nothing_else*: that will last.
-        *fetches*: of the crawl so far.
         """
         pages = self._of_hosts(AT_ONCE)
         if pages or not starving:
@@ -92,8 +87,11 @@ class PageDemand:
     def _of_hosts(self, limit: int) -> list[UnreadPage]:
         found: list[UnreadPage] = []
         busy = set(self._out.values())
-        self._fill()
-        for _ in range(min(_LOOKED_AT, len(self._low))):
+        if self._earlier is not None and not self._low:
+            hosts, self._earlier = self._waiting.hosts(self._earlier, _EXAMINED)
+            for host in hosts:
+                self.host_shrank(host)
+        for _ in range(min(_EXAMINED, len(self._low))):
             if len(found) >= limit:
                 break
             host = self._low.popitem(last=False)[0]
@@ -103,17 +101,10 @@ class PageDemand:
             if self._in_sieve:
                 self._served.add(host)
         self._for_host.update(page.number for page in found)
-        return self._take(found)
-
-    def _fill(self) -> None:
-        if self._earlier is None or self._low:
-            return
-        hosts, self._earlier = self._waiting.hosts(self._earlier, _LOOKED_AT)
-        for host in hosts:
-            self.host_shrank(host)
+        return self._note_chosen(found)
 
     def of_all(self, limit: int) -> list[UnreadPage]:
-        return self._take(self._waiting.oldest(limit, self._out))
+        return self._note_chosen(self._waiting.oldest(limit, self._out))
 
     def _turn(self, fetches: int, limit: int) -> list[UnreadPage]:
         if self._out or fetches < self._next_turn:
@@ -125,14 +116,12 @@ class PageDemand:
         self._of_turn = {page.number for page in pages}
         return pages
 
-    def _take(self, pages: list[UnreadPage]) -> list[UnreadPage]:
+    def _note_chosen(self, pages: list[UnreadPage]) -> list[UnreadPage]:
         self._out |= {page.number: page.entry.host for page in pages}
         return pages
 
-    # What a page brings
-
     def wants(self, page: UnreadPage) -> bool:
-        """Whether *page*, which was chosen, is still to be read: others may have brought enough."""
+        """Whether a chosen *page* is still to be read: others may have brought enough URLs."""
         return page.number not in self._for_host or self._left(page.entry.host) < LOW
 
     def reading(self, page: UnreadPage, hosts: Iterable[str]) -> None:
@@ -141,9 +130,9 @@ class PageDemand:
             self._idle = {host for host in {*hosts} if not self._left(host)}
 
     def finish(self, page: UnreadPage) -> None:
-        """What *page* brought is pending, or it was given up, or is not wanted now."""
+        """The links of *page* are pending, or it was given up, or is not wanted now."""
         self._out.pop(page.number, None)
-        if any(map(self._left, self._idle)):  # a host has come to life
+        if any(map(self._left, self._idle)):  # a host without URLs got some
             self._patience = self._next_turn = 0
         self._for_host.discard(page.number)
         self._of_turn.discard(page.number)
@@ -154,8 +143,7 @@ class PageDemand:
 NAME: Final = "unextracted"
 _OF_HOST, _BY_AGE, _COUNT, _FOLDER = b"h", b"n", b"c", b"f"
 _NUMBER = struct.Struct(">Q")
-_HEADS: Final = 20_000
-"""Hosts whose first row is remembered: before it lie deleted rows."""
+_HEADS: Final = 20_000  # hosts whose first row is remembered: before it lie deleted rows
 
 
 class UnreadPage(NamedTuple):
@@ -176,7 +164,7 @@ class UnreadPages:
         self._folder = ""
         count = self._kv.get(_COUNT)
         self._count = 0 if count is None else _number(count)
-        # Nothing of the remains before the first row is walked over again.
+        # Scans skip the deleted rows before the first one.
         self._first = 0
         if self._count:
             self._first = next((_number(key[1:]) for key, _ in self._kv.items(_BY_AGE)), 0)
@@ -189,13 +177,14 @@ class UnreadPages:
         number = self._counters.sequence
         if not self._count:
             self._first = number
-        self._put(number, entry, place)
+        self._put(UnreadPage(number, entry, place))
         self._kv.put(_BY_AGE + _NUMBER.pack(number), _digest(entry.host))
-        self._counted(1)
+        self._count_pages(1)
 
-    def _put(self, number: int, entry: Entry, place: bytes) -> None:
-        row = msgpack.packb((entry.host, pack_row(entry), place))
-        self._kv.put(_OF_HOST + _digest(entry.host) + _NUMBER.pack(number), row)
+    def _put(self, page: UnreadPage) -> None:
+        host = page.entry.host
+        row = msgpack.packb((host, pack_row(page.entry), page.place))
+        self._kv.put(_OF_HOST + _digest(host) + _NUMBER.pack(page.number), row)
 
     def remove(self, page: UnreadPage) -> bool:
         """The links of *page* are known, or given up; False if it is gone."""
@@ -204,7 +193,7 @@ class UnreadPages:
             return False
         self._kv.delete(_OF_HOST + host + number)
         self._kv.delete(_BY_AGE + number)
-        self._counted(-1)
+        self._count_pages(-1)
         if page.number == self._first:
             self._first += 1
         head = self._heads.get(host)
@@ -215,25 +204,20 @@ class UnreadPages:
     def __contains__(self, page: UnreadPage) -> bool:
         return self._kv.get(_BY_AGE + _NUMBER.pack(page.number)) is not None
 
-    def _counted(self, change: int) -> None:
+    def _count_pages(self, change: int) -> None:
         self._count = max(0, self._count + change)
         self._kv.put(_COUNT, _NUMBER.pack(self._count))
 
-    # Looking
-
-    def oldest(self, limit: int, without: Iterable[int] = ()) -> list[UnreadPage]:
-        """Up to *limit* of the oldest pages, not those numbered *without*. Raises
-        `JobDamagedError`.
-        """
+    def oldest(self, limit: int, without: Collection[int] = ()) -> list[UnreadPage]:
+        """Up to *limit* of the oldest pages except *without*. Raises `JobDamagedError`."""
         found: list[UnreadPage] = []
-        out = {*without}
         if not self._count:
             return found
         for key, host in self._kv.items(_BY_AGE, _NUMBER.pack(self._first)):
             number = _number(key[1:])
-            if not found and not out:
+            if not found and not without:
                 self._first = number
-            if number in out:
+            if number in without:
                 continue
             row = self._kv.get(_OF_HOST + host + key[1:])
             if row is None:
@@ -243,20 +227,16 @@ class UnreadPages:
                 break
         return found
 
-    def for_host(self, host: str, limit: int, without: Iterable[int] = ()) -> list[UnreadPage]:
-        found: list[UnreadPage] = []
-        out, digest = {*without}, _digest(host)
+    def for_host(self, host: str, limit: int) -> list[UnreadPage]:
+        """Up to *limit* of the oldest pages of *host*."""
+        digest = _digest(host)
         if not self._count:
             return []
-        for page in self._rows(host, self._heads.get(digest, 0)):
-            if not found and not out:
-                if len(self._heads) >= _HEADS:
-                    self._heads.clear()
-                self._heads[digest] = page.number
-            if page.number not in out:
-                found.append(page)
-                if len(found) == limit:
-                    break
+        found = list(islice(self._rows(host, self._heads.get(digest, 0)), limit))
+        if found:
+            if len(self._heads) >= _HEADS:
+                self._heads.clear()
+            self._heads[digest] = found[0].number
         return found
 
     def hosts(self, since: bytes, limit: int) -> tuple[list[str], bytes | None]:
@@ -293,7 +273,7 @@ class UnreadPages:
         return sum(1 for _ in self._rows(host))
 
     def wrong(self) -> Iterator[str]:
-        """What of the rows does not agree, a line each."""
+        """The disagreements of the rows, a line each."""
         numbers = {_number(key[1:]): host for key, host in self._kv.items(_BY_AGE)}
         rows = 0
         for page in self.everything():
@@ -306,21 +286,19 @@ class UnreadPages:
             pages = counted(self._count, "page")
             yield f"the job counts {pages} whose links are to be read, and has {rows:,}"
 
-    # Dropping
-
     def forget(self, host: str, belongs: Callable[[str], bool], limit: int) -> Iterator[int]:
-        """Drop those pages of *host* whose URLs *belong*; how many, of *limit* rows each step."""
+        """Drop pages of *host* whose URLs *belong*; yields their number after *limit* rows."""
         at = 0
         while rows := list(islice(self._rows(host, at), limit)):
             at = rows[-1].number + 1
             yield sum(self.remove(page) for page in rows if belongs(page.entry.url))
 
     def forget_referrers(self, gone: Callable[[str], bool]) -> Iterator[None]:
-        """Forget where pages were found whose referrers are *gone*, one with each step."""
+        """Clear the referrers that are *gone*, one with each step."""
         for page in self.everything():
             if gone(page.entry.referrer):
                 page.entry.referrer = ""
-                self._put(page.number, page.entry, page.place)
+                self._put(page)
                 yield
 
     @staticmethod
@@ -328,8 +306,6 @@ class UnreadPages:
         """Between which keys of the family ``kv`` all rows of *host* lie."""
         begin = NAME.encode() + b"\0" + _OF_HOST + _digest(host)
         return begin, begin + b"\xff" * (_NUMBER.size + 1)
-
-    # Where pages are stored
 
     def folders(self) -> list[str]:
         return [key[len(_FOLDER) :].decode() for key, _ in self._kv.items(_FOLDER)]

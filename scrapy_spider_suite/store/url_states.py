@@ -11,8 +11,9 @@ from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.seen import FingerprintCache
 from scrapy_spider_suite.store.counters import Counters, DomainCounts
 from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import PENDING, HostRecord, UrlState
-from scrapy_spider_suite.store.seen_transfer import SieveQueue, make_sieve_queue
+from scrapy_spider_suite.store.seen_transfer import SieveQueue
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 _FAMILY = "seeds"
@@ -51,18 +52,8 @@ def write_seed_note(store: Store, entry: Entry) -> None:
     kv.put(entry.identity, _row(entry.url, mark))
 
 
-def clear_guess(store: Store, identity: bytes) -> None:
-    kv = store.kv(_FAMILY)
-    url, tag, _ = _read(kv.get(identity) or b"")
-    kv.put(identity, _row(url, make_seed_note(tag, guessed=False)))
-
-
-def is_guessed(store: Store, identity: bytes) -> bool:
-    return _read(store.kv(_FAMILY).get(identity) or b"")[2]
-
-
 def seed_tag(store: Store, identity: bytes) -> str | None:
-    """The tag of a seed, "" for one without; None for what is no seed."""
+    """The tag of a seed, "" without one; None for a URL that is no seed."""
     value = store.kv(_FAMILY).get(identity)
     return None if value is None else _read(value)[1]
 
@@ -91,33 +82,33 @@ def _parts(mark: str) -> tuple[str, bool]:
 _NO_ANSWER = frozenset({Event.REFUSED, Event.TIMEOUT, Event.CONNECTION_LOST})
 
 
-def _link(url: str) -> Entry:
-    return Entry(host_of(url), url, flags=int(Flag.START))
-
-
 class SchemeGuesses:
-    """Finds seeds whose scheme was guessed wrong. *entry_of* makes the entry of a seed."""
+    """Finds seeds whose scheme was guessed wrong. `entry_of` makes the entry of a seed."""
 
-    def __init__(self, store: Store, entry_of: Callable[[str], Entry] = _link) -> None:
-        self.entry_of = entry_of
+    def __init__(self, store: Store) -> None:
+        self.entry_of: Callable[[str], Entry] = lambda url: Entry(
+            host_of(url), url, flags=int(Flag.START)
+        )
         self._store = store
 
     def is_wrong(self, entry: Entry, event: Event) -> bool:
         """Whether *event* shows that https was the wrong guess for *entry*."""
         if event not in _NO_ANSWER or not entry.url.startswith("https:"):
             return False
-        return is_guessed(self._store, entry.identity)
+        return _read(self._store.kv(_FAMILY).get(entry.identity) or b"")[2]
 
     def other_scheme(self, entry: Entry) -> Entry:
         """The same page by http, with the tag of *entry*."""
         url = f"http:{entry.url.removeprefix('https:')}"
-        other = self.entry_of(normalize(url) or url)  # port 80 is no more to be named
+        other = self.entry_of(normalize(url) or url)  # without its port, if that is 80
         other.seed_note = make_seed_note(seed_tag(self._store, entry.identity) or "", guessed=False)
         return other
 
     def settle(self, entry: Entry) -> None:
-        """The other one was scheduled: nothing of *entry* is guessed now."""
-        clear_guess(self._store, entry.identity)
+        """The other scheme was scheduled: nothing of *entry* is guessed now."""
+        kv = self._store.kv(_FAMILY)
+        url, tag, _ = _read(kv.get(entry.identity) or b"")
+        kv.put(entry.identity, _row(url, make_seed_note(tag, guessed=False)))
 
 
 # A plain integer: operators of flags are Python code.
@@ -127,8 +118,8 @@ _START = int(Flag.START)
 class UrlStates:
     """Writes rows and states of entries into the store's next batch, and counts them.
 
-    States of volatile entries are written with the page that led there: a row that says *done*
-    before would hide, after a kill, the way to their children. Times are wall times.
+    States of volatile entries are written with the page that led there. An earlier *done* would
+    hide their children after a kill. Times are wall times.
     """
 
     def __init__(
@@ -137,10 +128,8 @@ class UrlStates:
         self.counters = counters
         self.cache = FingerprintCache(cache)
         self.domains = DomainCounts(store)
-        self.volatile = 0
-        """Volatile entries that are pending."""
-        self.fetched = 0
-        """Pages that this process has done; what others are given stays counted."""
+        self.volatile = 0  # volatile entries that are pending
+        self.fetched = 0  # pages that this process has done, also those that were handed over since
         self.sieve_queue: SieveQueue | None = None
         self.on_refused: Callable[[bytes, float], None] | None = None
         self._store = store
@@ -150,9 +139,11 @@ class UrlStates:
     def use_sieve(self, *, active: bool) -> None:
         """Send links through the store's sieve, if it has one, or no longer."""
         if self.sieve_queue is None:
-            self.sieve_queue = make_sieve_queue(
-                self._store, self.cache, self.counters, active=active
-            )
+            store = self._store
+            if isinstance(store, RocksStore) and store.sieve is not None:
+                self.sieve_queue = SieveQueue(
+                    store, store.sieve, self.cache, self.counters, active=active
+                )
         else:
             self.sieve_queue.active = active
 
@@ -188,16 +179,15 @@ class UrlStates:
         self._give_key(entry, record.head)
 
     def requeue(self, entry: Entry, event: Event, status: int, wall: float) -> None:
-        """Write that *entry*, tried once more in vain, comes after its host's other URLs."""
+        """Queue *entry*, tried once more in vain, behind its host's other URLs."""
         if not entry.volatile:
             self._store.delete_row(entry.host, entry.key)
-            state = _state_of(entry, State.PENDING, event, status, wall)
-            self._store.put_state(entry.identity, state)
+        self.note_pending(entry, event, status, wall)
         self.counters.retried += 1
         self._give_key(entry, b"", tried=True)
 
     def note_pending(self, entry: Entry, event: Event, status: int, wall: float) -> None:
-        """Write why *entry* is still pending, which nobody counts as a try."""
+        """Write why *entry* is still pending."""
         if not entry.volatile:
             state = _state_of(entry, State.PENDING, event, status, wall)
             self._store.put_state(entry.identity, state)
@@ -220,7 +210,7 @@ class UrlStates:
             self._store.put_state(key, state)
 
     def count_done(self, host: str, record: HostRecord, number: int) -> None:
-        """So many more pages of *host*, with *record*, are done, and have no rows."""
+        """Count *number* more done pages of *host*, without rows."""
         record.done += number
         self.counters.done += number
         self.domains.count(host, pages=number)
@@ -236,9 +226,9 @@ class UrlStates:
         name = state.state.value
         if state.state is State.PENDING or state.event is None:
             return
-        # Never below 0, whatever a kill has left: a record that says so cannot be written.
-        setattr(record, name, max(0, getattr(record, name) - 1))
-        setattr(self.counters, name, max(0, getattr(self.counters, name) - 1))
+        # A kill may leave too low a count; a negative one cannot be written.
+        for counts in (record, self.counters):
+            setattr(counts, name, max(0, getattr(counts, name) - 1))
         if state.state is State.DONE:
             self.domains.count(host, pages=-1)
         events = self.counters.events
@@ -281,7 +271,7 @@ class UrlStates:
         self._give_key(entry, record.head)
 
     def write_states(self, states: list[tuple[bytes, bytes]]) -> None:
-        """Write what became of the volatile entries of a page that is done."""
+        """Write the last states of the volatile entries of a page that is done."""
         for identity, state in states:
             self._store.put_state(identity, state)
             self._volatile_known.discard(identity)
@@ -318,7 +308,7 @@ class UrlStates:
 
 def _state_of(entry: Entry, state: State, event: Event, status: int, wall: float) -> bytes:
     url = entry.url if entry.payload is not None else ""
-    # Of what was asked for and answered, the fetch log knows where it came from.
+    # The fetch log knows the referrer of an answered URL.
     via = entry.referrer if state is State.FAILED and not status else ""
     return UrlState(
         state, event, entry.attempts, status, int(wall), url, via, entry.depth
@@ -326,18 +316,17 @@ def _state_of(entry: Entry, state: State, event: Event, status: int, wall: float
 
 
 _LASTMOD, _SITEMAPS, _COUNTS = "lastmod", "sitemaps", "sitemap_counts"
-_ROW = struct.Struct(">I")
+_NUMBER = struct.Struct(">I")
 
 
 def note_lastmod(store: Store, identity: bytes, when: int) -> None:
     """Note in the next batch that a page changed at *when* (wall seconds, 1970 to 2105)."""
-    store.kv(_LASTMOD).put(identity, _ROW.pack(when))
+    store.kv(_LASTMOD).put(identity, _NUMBER.pack(when))
 
 
 def lastmod(store: Store, identity: bytes) -> int | None:
     """When a page changed, by the last sitemap that said so; None if none did."""
-    row = store.kv(_LASTMOD).get(identity)
-    return None if row is None or len(row) != _ROW.size else int(_ROW.unpack(row)[0])
+    return _read_number(store.kv(_LASTMOD).get(identity))
 
 
 def note_sitemap(store: Store, identity: bytes, voucher: str) -> None:
@@ -350,12 +339,15 @@ def voucher_of_sitemap(store: Store, identity: bytes) -> str | None:
 
 
 def voucher_count(store: Store, host: str) -> int:
-    row = store.kv(_COUNTS).get(host.encode())
-    return 0 if row is None or len(row) != _ROW.size else int(_ROW.unpack(row)[0])
+    return _read_number(store.kv(_COUNTS).get(host.encode())) or 0
 
 
 def write_voucher_count(store: Store, host: str, number: int) -> None:
-    store.kv(_COUNTS).put(host.encode(), _ROW.pack(number))
+    store.kv(_COUNTS).put(host.encode(), _NUMBER.pack(number))
+
+
+def _read_number(row: bytes | None) -> int | None:
+    return None if row is None or len(row) != _NUMBER.size else int(_NUMBER.unpack(row)[0])
 
 
 def forget_url(store: Store, identity: bytes) -> None:

@@ -15,7 +15,7 @@ import enum
 import ipaddress
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from functools import cache, cached_property, lru_cache, reduce
@@ -112,11 +112,6 @@ class Scalar(NamedTuple):
     decode: Callable[[bytes], Any]
 
 
-def big_int_bytes(value: int) -> bytes:
-    """Return the bytes of an int of any size."""
-    return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
-
-
 def _as_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
@@ -168,26 +163,17 @@ def _read_time(data: bytes, cls: type[datetime] | type[time]) -> datetime | time
     return value.replace(fold=fold, tzinfo=_zone(zone) if aware else None)
 
 
-def _write_span(value: timedelta) -> bytes:
-    return f"{value.days},{value.seconds},{value.microseconds}".encode()
-
-
-def _read_span(data: bytes) -> timedelta:
-    days, seconds, microseconds = data.split(b",")
-    return timedelta(int(days), int(seconds), int(microseconds))
-
-
 SCALARS: dict[type, tuple[int, Scalar]] = {
     bytearray: (0x11, Scalar(bytes, bytearray)),
     datetime: (0x12, Scalar(_write_time, lambda data: _read_time(data, datetime))),
-    date: (
-        0x13,
-        Scalar(
-            lambda day: day.isoformat().encode(), lambda data: date.fromisoformat(data.decode())
-        ),
-    ),
+    date: (0x13, Scalar(
+        lambda day: day.isoformat().encode(), lambda data: date.fromisoformat(data.decode())
+    )),
     time: (0x14, Scalar(_write_time, lambda data: _read_time(data, time))),
-    timedelta: (0x15, Scalar(_write_span, _read_span)),
+    timedelta: (0x15, Scalar(
+        lambda span: f"{span.days},{span.seconds},{span.microseconds}".encode(),
+        lambda data: timedelta(*map(int, data.split(b","))),
+    )),
     Decimal: (0x16, _by_text(Decimal)),
     UUID: (0x17, Scalar(lambda value: value.bytes, lambda data: UUID(bytes=data))),
     PurePosixPath: (0x18, _by_text(PurePosixPath)),
@@ -199,7 +185,7 @@ SCALARS: dict[type, tuple[int, Scalar]] = {
     ipaddress.IPv6Network: (0x1E, _by_text(ipaddress.IPv6Network)),
     ipaddress.IPv4Interface: (0x1F, _by_text(ipaddress.IPv4Interface)),
     ipaddress.IPv6Interface: (0x20, _by_text(ipaddress.IPv6Interface)),
-}
+}  # fmt: skip
 """Class -> its extension code, fixed for ever, and its form."""
 
 DECODERS: dict[int, Callable[[bytes], Any]] = {
@@ -213,6 +199,8 @@ _NO_DEFAULT = object()
 
 
 class ObjectKind(Protocol):
+    """How instances of some classes are taken apart and built again."""
+
     def accepts(self, cls: type) -> bool:
         ...
 
@@ -221,9 +209,7 @@ class ObjectKind(Protocol):
         ...
 
     def build(self, cls: type, state: Any) -> Any:
-        """Return an instance of *cls* equal to the one that *state* was taken from.
-
-        Any exception means that *state* does not fit *cls*.
+        """Return the instance of *cls* with this *state*; raise any exception if it does not fit.
         """
         ...
 
@@ -292,20 +278,12 @@ DEFAULT_KINDS: tuple[ObjectKind, ...] = (EnumKind(), FieldsKind())
 def refuse_extras(value: object, known: Collection[str], base: type = object) -> None:
     """Raise CodecError if *value* has an attribute that is neither *known* nor declared by *base*.
     """
-    for name in _attributes(value, base):
-        is_known = name in known or name.lstrip("_") in known
-        if not is_known and not isinstance(getattr(type(value), name, None), cached_property):
-            raise CodecError(
-                f"{type(value).__qualname__} has an attribute {name!r} beside its fields"
-            )
-
-
-def _attributes(value: object, base: type) -> Iterator[str]:
-    yield from getattr(value, "__dict__", ())
     cls: Any = type(value)
-    for name in _slots(cls, base):
-        if hasattr(value, name):
-            yield name
+    set_slots = (name for name in _slots(cls, base) if hasattr(value, name))
+    for name in (*getattr(value, "__dict__", ()), *set_slots):
+        is_known = name in known or name.lstrip("_") in known
+        if not is_known and not isinstance(getattr(cls, name, None), cached_property):
+            raise CodecError(f"{cls.__qualname__} has an attribute {name!r} beside its fields")
 
 
 @lru_cache(maxsize=1024)
@@ -321,28 +299,24 @@ def _slots(cls: type, base: Any) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def _defaults(cls: type) -> dict[str, Callable[[], Any]]:
-    if dataclasses.is_dataclass(cls):
-        return {field.name: _dataclass_default(cls, field) for field in dataclasses.fields(cls)}
-    return {attribute.name: _attrs_default(cls, attribute) for attribute in attrs.fields(cls)}
+    """By field, what makes its default."""
+    is_dataclass = dataclasses.is_dataclass(cls)
+    fields: Iterable[Any] = dataclasses.fields(cls) if is_dataclass else attrs.fields(cls)
+    return {field.name: _default(cls, field) for field in fields}
 
 
-def _dataclass_default(cls: type, field: dataclasses.Field[Any]) -> Callable[[], Any]:
-    if field.default is not dataclasses.MISSING:
-        return lambda: field.default
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory
-    return _missing(cls, field.name, field.init)
-
-
-def _attrs_default(cls: type, attribute: attrs.Attribute[Any]) -> Callable[[], Any]:
-    default = attribute.default
+def _default(cls: type, field: Any) -> Callable[[], Any]:
+    factory = getattr(field, "default_factory", dataclasses.MISSING)
+    default = field.default
     if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
-        factory: Any = default
-        if not factory.takes_self:
-            return factory.factory  # type: ignore[no-any-return]
-    elif default is not attrs.NOTHING:
+        default, factory = attrs.NOTHING, dataclasses.MISSING
+        if not field.default.takes_self:
+            factory = field.default.factory
+    if factory is not dataclasses.MISSING:
+        return factory  # type: ignore[no-any-return]
+    if default is not dataclasses.MISSING and default is not attrs.NOTHING:
         return lambda: default
-    return _missing(cls, attribute.name, attribute.init)
+    return _missing(cls, field.name, field.init)
 
 
 def _missing(cls: type, name: str, needed: bool) -> Callable[[], Any]:
@@ -368,7 +342,8 @@ def check_shape(data: bytes, max_depth: int) -> None:
     """Raise CodecError if *data* nests deeper than *max_depth* or announces more than it holds."""
     if len(data) - len(data.translate(None, _CONTAINERS)) <= max_depth:
         return
-    wanted: list[int] = []  # for each open container, outermost first, the values still to come
+    # For each open container, outermost first, the values still to come; first, the value itself.
+    wanted = [1]
     at, end = 0, len(data)
     while at < end:
         first = data[at]
@@ -378,21 +353,16 @@ def check_shape(data: bytes, max_depth: int) -> None:
             length = length * 2 if is_map else length
             if length > end - after:
                 raise CodecError("a stored container announces more than was stored")
+            wanted[-1] -= 1
             wanted.append(length)
-            if len(wanted) > max_depth:
+            if len(wanted) > max_depth + 1:
                 raise CodecError(f"stored bytes nest deeper than {counted(max_depth, 'level')}")
             at = after
         else:
             at = after + length
-            _count_down(wanted)
-        while wanted and wanted[-1] == 0:
+            wanted[-1] -= 1
+        while len(wanted) > 1 and wanted[-1] <= 0:
             wanted.pop()
-            _count_down(wanted)
-
-
-def _count_down(wanted: list[int]) -> None:
-    if wanted:
-        wanted[-1] -= 1
 
 
 def _step(data: bytes, at: int) -> tuple[int, int]:
@@ -421,6 +391,9 @@ _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 _PACKER_KEEPS = 1 << 20  # bytes of buffer; a packer never gives memory back by itself
 _TUPLE, _SET, _FROZENSET, _PAIRS, _RANGE, _OBJECT, _REGISTERED = range(7)
 _MARKS = [msgpack.ExtType(number, b"") for number in range(7)]
+_CONTAINER_TYPES: Mapping[type, int] = {
+    list: -1, dict: -1, tuple: _TUPLE, set: _SET, frozenset: _FROZENSET,
+}  # fmt: skip
 _REGISTERED_NAME = re.compile(r"[\w.:-]{1,64}")
 
 
@@ -448,12 +421,12 @@ class ClassRegistry:
     def register(
         self, cls: type[T], name: str, encode: Callable[[T], Any], decode: Callable[[Any], T]
     ) -> None:
-        """Store instances of exactly *cls* as what *encode* makes of them; *decode* reverses it.
+        """Store instances of exactly *cls* in the form that *encode* gives; *decode* reverses it.
 
-        *name* stands in the stored bytes: keep it. Raises `ValueError`: a built-in type, or a bad
-        name.
+        Keep *name*, which stands in the stored bytes. Raises `ValueError` for a built-in type or a
+        bad name.
         """
-        if cls in _PLAIN or cls in _LOWER or cls in SCALARS:
+        if cls in _PLAIN or cls in _CONTAINER_TYPES or cls in SCALARS:
             raise ValueError(f"{cls.__name__} is stored as it is")
         if not _REGISTERED_NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name for a stored class")
@@ -534,7 +507,8 @@ def _new_packer(unicode_errors: str | None = None) -> msgpack.Packer:
 
 
 def _big_int(value: int) -> msgpack.ExtType:
-    return msgpack.ExtType(BIG_INT, big_int_bytes(value))
+    data = value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
+    return msgpack.ExtType(BIG_INT, data)
 
 
 class _Writer:
@@ -553,15 +527,17 @@ class _Writer:
             return msgpack.ExtType(leaf[0], leaf[1].encode(value))
         if depth > MAX_DEPTH:
             raise CodecError(f"it contains itself or nests deeper than {MAX_DEPTH} levels")
-        lower = _LOWER.get(cls)
-        if lower is not None:
-            self.left -= len(value)
-            if self.left < 0:
-                raise CodecError(f"it has more than {MAX_ITEMS:,} elements")
-            return lower(self, value, depth + 1)
-        return self._lower_object(value, cls, depth + 1)
+        if cls not in _CONTAINER_TYPES:
+            return self._lower_object(value, cls, depth + 1)
+        self.left -= len(value)
+        if self.left < 0:
+            raise CodecError(f"it has more than {MAX_ITEMS:,} elements")
+        if cls is dict:
+            return self._lower_dict(value, depth + 1)
+        items = self._lower_list(value, depth + 1)
+        return items if cls is list else [_MARKS[_CONTAINER_TYPES[cls]], *items]
 
-    def _lower_list(self, value: list[Any], depth: int) -> list[Any]:
+    def _lower_list(self, value: Iterable[Any], depth: int) -> list[Any]:
         return [item if type(item) in _PLAIN else self.lower(item, depth) for item in value]
 
     def _lower_dict(self, value: dict[Any, Any], depth: int) -> Any:
@@ -573,15 +549,6 @@ class _Writer:
             lowered[key] = item if type(item) in _PLAIN else self.lower(item, depth)
         return lowered
 
-    def _lower_tuple(self, value: tuple[Any, ...], depth: int) -> list[Any]:
-        return [_MARKS[_TUPLE], *self._lower_list(list(value), depth)]
-
-    def _lower_set(self, value: set[Any], depth: int) -> list[Any]:
-        return [_MARKS[_SET], *self._lower_list(list(value), depth)]
-
-    def _lower_frozenset(self, value: frozenset[Any], depth: int) -> list[Any]:
-        return [_MARKS[_FROZENSET], *self._lower_list(list(value), depth)]
-
     def _lower_object(self, value: Any, cls: type, depth: int) -> list[Any]:
         if cls is range:
             return [_MARKS[_RANGE], value.start, value.stop, value.step]
@@ -592,15 +559,6 @@ class _Writer:
         kind = self.codec.kind_of(cls)
         name = self.codec.classes.name_of(cls)
         return [_MARKS[_OBJECT], name, self.lower(_guard(kind.state, value), depth)]
-
-
-_LOWER: Mapping[type, Callable[[_Writer, Any, int], Any]] = {
-    list: _Writer._lower_list,
-    dict: _Writer._lower_dict,
-    tuple: _Writer._lower_tuple,
-    set: _Writer._lower_set,
-    frozenset: _Writer._lower_frozenset,
-}
 
 
 class _Reader:
@@ -621,17 +579,12 @@ class _Reader:
             return items
         self.open_marks -= 1
         mark = items.pop(0).number
+        if mark in _BUILD:
+            return _BUILD[mark](items)
+        name, state = items
         if mark == _OBJECT:
-            return self._object(*items)
-        if mark == _REGISTERED:
-            return self._registered(*items)
-        return _RAISE[mark](items)
-
-    def _object(self, name: Any, state: Any) -> Any:
-        cls = self.codec.classes.find(name)
-        return _guard(self.codec.kind_of(cls).build, cls, state)
-
-    def _registered(self, name: Any, state: Any) -> Any:
+            cls = self.codec.classes.find(name)
+            return _guard(self.codec.kind_of(cls).build, cls, state)
         registered = self.codec.registry.by_name.get(name)
         if registered is None:
             raise CodecError(f"no class is registered as {name!r}")
@@ -648,14 +601,10 @@ def _guard(function: Callable[..., Any], *values: Any) -> Any:
         raise CodecError(f"the stored form of {cls.__qualname__} failed: {error!r}") from error
 
 
-def _from_pairs(items: list[Any]) -> dict[Any, Any]:
-    return dict(zip(items[::2], items[1::2], strict=True))
-
-
-_RAISE: Mapping[int, Callable[[list[Any]], Any]] = {
+_BUILD: Mapping[int, Callable[[list[Any]], Any]] = {
     _TUPLE: tuple,
     _SET: set,
     _FROZENSET: frozenset,
-    _PAIRS: _from_pairs,
+    _PAIRS: lambda items: dict(zip(items[::2], items[1::2], strict=True)),
     _RANGE: lambda items: range(*items),
 }

@@ -22,7 +22,7 @@ from scrapy_spider_suite.errors import HandoverFileError
 from scrapy_spider_suite.frontier.entries import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
-from scrapy_spider_suite.store.revisit_plans import PackedBody, RevisitPlan, row_of
+from scrapy_spider_suite.store.revisit_plans import PackedBody, RevisitPlan
 from scrapy_spider_suite.store.rows import COUNT_MAX, HostRecord, UrlState, pack_row
 
 HOST, ROW, STATE = ItemKind.HOST, ItemKind.ROW, ItemKind.STATE
@@ -59,7 +59,7 @@ def test_no_damaged_file_is_taken(tmp_path: Path) -> None:
 
 def plan(**changed: object) -> bytes:
     """A plan of the first page of the host."""
-    row = row_of(entry("http://h0.t/1"))
+    row = pack_row(entry("http://h0.t/1"))
     good = RevisitPlan(2e9, History(1e9), 1e-4, Validators(), b"d", host="h0.t", row=row)
     return replace(good, **changed).to_bytes()  # type: ignore[arg-type]
 
@@ -97,7 +97,7 @@ HOSTILE = [
         ("history", History(math.nan)), ("history", History(1.0, changed=(0.0,))), ("misses", -1),
         ("misses", math.inf), ("digest", 1 << 40), ("row", 1 << 40), ("host", "h1.t"),
         ("validators", Validators('"\u20ac"')), ("validators", Validators("", "now\r")),
-        ("row", row_of(entry("http://h0.t/2"))), ("packed", PackedBody("u", math.nan, "d")),
+        ("row", pack_row(entry("http://h0.t/2"))), ("packed", PackedBody("u", math.nan, "d")),
         ("packed", PackedBody("u", 1.0, b"d")),  # type: ignore[arg-type]
     )),
     [KEPT, "h0.t", "cookies", b"host\0no", b"no"], [KEPT, "h0.t", "robots", b"?http://h0.t", b"no"],

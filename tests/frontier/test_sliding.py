@@ -226,12 +226,12 @@ def test_a_window_moves_in_portions(
     crawl: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """However many hosts are in it, a step takes no more than a few; each is visited as ever."""
-    monkeypatch.setattr("scrapy_spider_suite.store.rotation._LEAVING", 3)
+    monkeypatch.setattr("scrapy_spider_suite.store.residency._LEAVING", 3)
     monkeypatch.setattr("scrapy_spider_suite.frontier.windows._PORTION", 2)
     web = trees(40, 6, 40)
     running = crawl(web, Window.of(kind, 12), capacity=12, order=BottomUp(alternating=True))
     frontier, portions, moving = running.frontier, list[int](), list[bool]()
-    move, leave = frontier.rotation._move, frontier.residents.leave
+    move, leave = frontier.rotation._advance, frontier.residents.leave
 
     def moves(*args: Any) -> None:
         portions.append(0)
@@ -244,7 +244,7 @@ def test_a_window_moves_in_portions(
             portions[-1] += 1
         leave(*args)
 
-    monkeypatch.setattr(frontier.rotation, "_move", moves)
+    monkeypatch.setattr(frontier.rotation, "_advance", moves)
     monkeypatch.setattr(frontier.residents, "leave", leaves)
     running.seed(*(f"http://{host}/0" for host in web.addresses))
     running.run()

@@ -20,8 +20,8 @@ from scrapy_spider_suite.operate.actions import Action
 from scrapy_spider_suite.operate.job_target import JobTarget
 from scrapy_spider_suite.operate.verbs import actions
 from scrapy_spider_suite.operate.verbs.drop import HostDrop
-from scrapy_spider_suite.store.revisit_plans import row_of
 from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import pack_row
 from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 
 HOST = "a.test"
@@ -75,7 +75,7 @@ def test_plans_of_what_lies_below_a_url(site: JobTarget) -> None:
     for number in range(200):
         url = f"http://{HOST}/{'ab'[number % 2]}/{number}"
         name = url.encode() if number < 20 else b"\xff%04d" % number
-        row = row_of(Entry(HOST, url))
+        row = pack_row(Entry(HOST, url))
         revisits.visited(host_key(HOST) + name, 0.0, b"", Validators(), host=HOST, row=row)
     rows = revisits._rows = Counted(revisits._rows)
     reads = [0]

@@ -14,8 +14,9 @@ from scrapy_spider_suite.operate.executors.one_job import ask_job
 from scrapy_spider_suite.operate.job_redaction import redact_job
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.store.revisit_plans import ROWS, PackedBody, RevisitPlans, plan_of, row_of
+from scrapy_spider_suite.store.revisit_plans import ROWS, PackedBody, RevisitPlans, plan_of
 from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import pack_row
 
 
 def test_rows_of_others_are_changed_a_batch_at_a_time(
@@ -56,7 +57,7 @@ def test_plans_of_others(tmp_path: Path) -> None:
     for entry, packed in zip(entries, ("http://a.test/0", VIA, "http://b.test/"), strict=True):
         revisits.visited(
             entry.url.encode(), made.wall, b"digest", Validators(), host=entry.host,
-            packed=PackedBody(packed, made.wall, "sha1:X"), row=row_of(entry),
+            packed=PackedBody(packed, made.wall, "sha1:X"), row=pack_row(entry),
         )  # fmt: skip
     revisits.save()
     made.close()

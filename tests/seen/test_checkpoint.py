@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scrapy_spider_suite.errors import JobInUseError
-from scrapy_spider_suite.seen.sieve_set import Checkpoint, SieveSet
+from scrapy_spider_suite.seen.sieve import Checkpoint, SieveSet
 from scrapy_spider_suite.seen.trie_store import TrieStore
 
 OLD, FRESH, NEW = (

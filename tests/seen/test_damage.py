@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.trie_stores import build_at_once, small
 
 from scrapy_spider_suite.errors import JobDamagedError, JobFormatError, StoreWriteError
-from scrapy_spider_suite.seen import fresh_log, segment_builder, segments
+from scrapy_spider_suite.seen import fresh_log, segments, trie_upkeep
 from scrapy_spider_suite.seen.segments import Catalogue
 from scrapy_spider_suite.seen.trie_store import TrieStore
 
@@ -201,7 +201,7 @@ def test_killed_at_any_step_of_an_installation(
     with small(copy) as seen:
         assert sorted(seen) == known
         assert not seen.check()
-        assert not (copy / segment_builder.MADE).exists()
+        assert not (copy / trie_upkeep.MADE).exists()
         seen.compact()
         assert sorted(seen) == known
 

@@ -206,7 +206,7 @@ def test_what_the_caller_keeps(path: Path) -> None:
     assert (sieve.decided, sieve.next) == (100, 100)
     again = sieve.under_way
     assert again is not None
-    assert len(again) == 100
+    assert again.end - again.first == 100
     assert [number for number in rows if again.is_new(number)] == list(range(0, 100, 2))
     with pytest.raises(ValueError, match="item 100 is not decided about"):
         again.is_new(100)
@@ -296,8 +296,8 @@ def test_hosts_can_be_handed_over(tmp_path: Path, bits: int) -> None:
     moved = {number for number in range(10) if slots[number] in going}
     assert len(moved) == 4
     mask = mask_of(going)
-    for low, high in giver.spans(mask, 200):
-        for rows in giver.rows(mask, low, high):
+    for low, high in giver.parts.spans(mask, 200):
+        for rows in giver.parts.rows(mask, low, high):
             taker.offer_prints((), bytes_of(rows))
     taker.begin().run()
     for _ in giver.removing(mask):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.seen_contract import Seen, SeenContract
 
 from scrapy_spider_suite.errors import JobInUseError, StoreWriteError
-from scrapy_spider_suite.seen.sieve_set import SieveSet
+from scrapy_spider_suite.seen.sieve import SieveSet
 
 
 class TestSieveSet(SeenContract):

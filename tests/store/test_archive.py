@@ -54,7 +54,7 @@ def move(store: RocksStore, *, power_safe: bool = False) -> None:
     assert store.archive is not None
     counters = Counters()
     counters.done = 1 << 20
-    store.sync(power_safe=power_safe)
+    store.power_safe = power_safe
     archiver = Archiver(store, store.archive, counters, store.flush)
     while archiver.step():
         pass

@@ -81,19 +81,6 @@ def test_the_log_is_synced_with_each_batch_or_never(
     store.close()
 
 
-def test_a_running_crawl_can_change_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It holds from the next batch on, both ways."""
-    store, tuning = counting(monkeypatch, tmp_path / "store")
-    write(store)
-    store.sync(power_safe=True)
-    write(store, 3)
-    assert tuning.synced == 3
-    store.sync(power_safe=False)
-    write(store)
-    assert tuning.synced == 3
-    store.close()
-
-
 def synced_files(trace: Path) -> list[str]:
     """The files that a traced process had synced while it wrote its batches."""
     lines = trace.read_text(errors="replace").split('"begin"', 1)[1].split('"end"', 1)[0]

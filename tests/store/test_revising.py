@@ -18,7 +18,7 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.overrides import Overrides, Rule
 from scrapy_spider_suite.frontier.policy import Block, Exclusion, Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.store import rotation
+from scrapy_spider_suite.store import residency
 from scrapy_spider_suite.store.host_queues import EXCLUDED_BAND, WaitingList
 from scrapy_spider_suite.store.interface import MemoryStore, Store
 from scrapy_spider_suite.store.job_reader import wait_reason
@@ -262,7 +262,7 @@ def test_a_host_that_was_blocked_while_it_had_nothing(tmp_path: Path) -> None:
 )
 def test_no_change_walks_many_hosts_at_once(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An address of thousands of hosts: each call looks at a bounded number of them."""
-    monkeypatch.setattr(rotation, "_PORTION", 300)
+    monkeypatch.setattr(residency, "_UPDATED", 300)
     policy = Counting(host=Pace(4.0), address=Pace(0.0, 0))
     frontier = Frontier(MemoryStore(), policy, now=0.0, wall=WALL, capacity=10_000)
     frontier.admission.schedule((entry(f"http://h{n}.t/0") for n in range(3_000)), 0.0)

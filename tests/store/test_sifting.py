@@ -427,7 +427,7 @@ def test_sixty_four_bits(tmp_path: Path) -> None:
     store = RocksStore(tmp_path / "store", memory=4 << 20)
     store.sieve = SieveIndex.if_any(tmp_path / SIEVE_FOLDER, store.kv(DROPPED))
     assert store.sieve is not None
-    assert store.sieve.statistics().bits == 64
+    assert store.sieve.sieve.stats().bits == 64
     assert store.state(entry(numbers(1)[0]).identity) is not None
     assert Counters.load(store).done == 1
     store.close()

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from scrapy_spider_suite.errors import SuiteError
-from scrapy_spider_suite.seen import segment_builder, segments
-from scrapy_spider_suite.seen import segment_builder as building
+from scrapy_spider_suite.seen import segments, trie_upkeep
 from scrapy_spider_suite.seen.segments import Catalogue
 from scrapy_spider_suite.seen.trie_store import TrieStore
 
@@ -39,9 +38,9 @@ class Ended:
 
 
 def _at_once(module: str, plan: str) -> Ended:
-    assert module == segment_builder.__name__
+    assert module == trie_upkeep.__name__
     try:
-        segment_builder.run_plan(Path(plan))
+        trie_upkeep.SegmentBuilder(Path(plan)).run()
     except (OSError, SuiteError) as error:
         return Ended(f"{error}\n")
     return Ended()
@@ -49,7 +48,7 @@ def _at_once(module: str, plan: str) -> Ended:
 
 def build_at_once(patch: pytest.MonkeyPatch) -> None:
     """Have segments built in this process, which takes milliseconds, not half a second."""
-    patch.setattr(building, "start_helper", _at_once)
+    patch.setattr(trie_upkeep, "start_helper", _at_once)
 
 
 def small(path: Path, *, mask: int | None = None, ids: bool = True, **options: Any) -> TrieStore:

@@ -176,7 +176,7 @@ class HostDump:
         context, (now, wall) = self._context, self._context.clock()
         context.trap_stats.save()
         resident = context.workbench.hosts.get(host)
-        if context.health.given_up(host) or context.residents.fronts.leased(host):
+        if host in context.health.given_up or context.residents.fronts.leased(host):
             return False
         record = self._records.touch(host)
         if resident is not None:
@@ -274,7 +274,7 @@ class HostDump:
     def _fingerprints(self, sieved: SieveIndex) -> Iterator[Item | bool]:
         """Yield fingerprints without a row, once all hosts of the units stand still."""
         slots, sieve = fingerprints.mask_of(self._units.numbers), sieved.sieve
-        for low, high in sieve.spans(slots, PIECE):
+        for low, high in list(sieve.parts.spans(slots, PIECE)):
             read = list[Rows]()
             yield from self._context.with_sieve_locked(
                 sieved, partial(_read, sieve, slots, low, high, read)
@@ -409,10 +409,11 @@ def _read(
     sieve: Sieve, slots: Mask, low: int, high: int, into: list[Rows]
 ) -> Generator[None, None, None]:
     pieces = list[Rows]()
-    for rows in sieve.rows(slots, low, high):
+    for rows in sieve.parts.rows(slots, low, high):
         pieces.append(rows)
         yield
-    into.append(fingerprints.merge_rows(*pieces) if pieces else fingerprints.no_rows(sieve.words))
+    nothing = fingerprints.no_rows(sieve.parts.words)
+    into.append(fingerprints.merge_rows(*pieces) if pieces else nothing)
 
 
 def unfinished_dumps(context: HandoverContext) -> dict[str, Mask]:

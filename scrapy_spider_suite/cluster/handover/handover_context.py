@@ -166,10 +166,10 @@ class HandoverContext:
         sifter = self.states.sieve_queue
         if sifter is None:
             return
-        end = sifter.end
+        end = sifter.sieve.next
         if slots is not None and not (yield from _has_links(self.store, sifter, slots)):
             return
-        while sifter.first < end:
+        while sifter.first_number < end:
             self.flush()
             if sifter.begin() is None and not sifter.decided:
                 yield True  # another caller holds it
@@ -178,14 +178,14 @@ class HandoverContext:
     def finish_flush(self) -> Steps:
         """Finish a flush under way: until the next step a known URL without a row is done."""
         sifter = self.states.sieve_queue
-        while sifter is not None and (flush := sifter.under_way) is not None:
+        while sifter is not None and (flush := sifter.sieve.under_way) is not None:
             if flush.decided:
                 next(self.sift(self.clock()[0]), None)
             else:
                 # Stepped here: a flush that failed would wait for its next time.
                 self.flush()
                 yield from _run_in_thread(_step_flush(self.store, flush))
-            if sifter.under_way is flush:
+            if sifter.sieve.under_way is flush:
                 yield False
 
     def with_sieve_locked(
@@ -240,7 +240,7 @@ def _has_links(
     store: RocksStore, sifter: SieveQueue, slots: Container[int]
 ) -> Generator[bool, None, bool]:
     after = 0
-    while rows := list(islice(SieveRows(store).items(max(after, sifter.first)), _ROWS)):
+    while rows := list(islice(SieveRows(store).items(max(after, sifter.first_number)), _ROWS)):
         for number, row in rows:
             _, keys = unpack(number, row)
             if any(key and int.from_bytes(key[:2], "big") in slots for key in keys):

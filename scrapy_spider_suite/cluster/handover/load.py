@@ -346,7 +346,7 @@ class HostLoad:
         while items:
             # A known URL without a row is done, until the next step.
             sifter = self._context.states.sieve_queue
-            if sifter is not None and sifter.full:
+            if sifter is not None and sifter.sieve.full:
                 yield from self._context.drain_sieve()
             yield from self._context.finish_flush()
             portion = items[place.items : place.items + ROWS]
@@ -383,9 +383,9 @@ class HostLoad:
         elif kind == ItemKind.SIEVE and sieved is None and context.open_sieve is not None:
             context.open_sieve()
         elif kind == ItemKind.DROPPED and sieved is not None:
-            sieved.was_dropped(host, rest[0])
+            sieved.note_drops(host, rest[0])
         elif kind == ItemKind.PRINTS and context.states.sieve_queue is not None:
-            context.states.sieve_queue.keep_prints(rest[0])
+            context.states.sieve_queue.offer_prints(rest[0])
 
     def _merge_host(self, host: str, theirs: HostRecord) -> None:
         record, context = self._records.touch(host), self._context

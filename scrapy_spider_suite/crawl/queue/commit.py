@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
-from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlan, RevisitPlans, row_of
-from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlan, RevisitPlans
+from scrapy_spider_suite.store.rows import UrlState, pack_row
 from scrapy_spider_suite.store.seen_transfer import host_of_state_key
 from scrapy_spider_suite.store.url_states import SchemeGuesses
 
@@ -70,7 +70,7 @@ class RevisitPlanner:
             return
         self.revisits.visited(
             entry.identity, found.when, found.digest, found.validators,
-            unchanged=found.unchanged, packed=lease.packed, host=entry.host, row=row_of(entry),
+            unchanged=found.unchanged, packed=lease.packed, host=entry.host, row=pack_row(entry),
         )  # fmt: skip
 
     def missed(self, identity: bytes, wall: float) -> None:
@@ -193,7 +193,7 @@ class Commit:
         frontier, entry = self._frontier, lease.entry
         states, records, wall = frontier.states, frontier.residents.records, frontier.wall(now)
         state, event, tried = lease.fate(frontier.policy.retry_times)
-        given_up = frontier.health.given_up(entry.host)
+        given_up = frontier.health.given_up.get(entry.host)
         if state is State.PENDING and given_up is not None:
             state, event = State.FAILED, given_up
         wrong = self.guesses.is_wrong(entry, event)

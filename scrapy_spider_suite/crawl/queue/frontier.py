@@ -30,8 +30,7 @@ from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.host_queues import WaitCounts
 from scrapy_spider_suite.store.interface import Store
-from scrapy_spider_suite.store.residency import HostHealth, Residents
-from scrapy_spider_suite.store.rotation import PolicyUpdate, Rotation
+from scrapy_spider_suite.store.residency import HostHealth, PolicyUpdate, Residents, Rotation
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
 from scrapy_spider_suite.store.url_states import UrlStates
 
@@ -164,7 +163,7 @@ class Frontier:
 
     def tick(self, now: float) -> None:
         """Once a second or so: admit, evict, drop, and make everything durable."""
-        if self.health.giving_up:
+        if self.health.given_up:
             self.health.step(now)
         self.rotation.tick(now)
         self.traps.stats.save()
@@ -184,7 +183,7 @@ class Frontier:
         return FrontierStatistics(
             pending=self.pending, leased=self.leases.out, in_sieve=self.states.in_sieve,
             hosts=len(self.workbench.hosts), addresses=len(self.workbench.addresses),
-            unresolved=len(self.residents.unresolved), abandoning=self.health.giving_up,
+            unresolved=len(self.residents.unresolved), abandoning=len(self.health.given_up),
             unextracted=len(self.stored_links.waiting), fetched=self.states.fetched,
         )  # fmt: skip
 

@@ -388,7 +388,7 @@ class TrapCheck:
     def _event(self, entry: Entry) -> Event | None:
         if self._frontier.traps.miner.gave_up(entry):
             queue = self._frontier.states.sieve_queue
-            if queue is None or not queue.knows(entry.identity):
+            if queue is None or not queue.index.has(entry.identity):
                 return Event.NOT_THERE
         return Event.TRAP if self._frontier.traps.contains(entry) else None
 
@@ -450,7 +450,7 @@ class Leases:
                 continue  # it has been dealt with
             self._budget.shorten(visit, self.out)
             leases = [self._lease(entry, visit) for entry in visit.entries]
-            self._frontier.rotation.begin_visit(visit.host)
+            visit.host.held = self._frontier.residents.window is not None
             if visit.host.free():
                 self._refill(visit.host)
             self._frontier.stored_links.demand.host_shrank(visit.host.key)

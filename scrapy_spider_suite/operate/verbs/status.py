@@ -177,7 +177,7 @@ def _status_row(
     if reader.store.archive is not None:
         row["in_trie"] = len(reader.store.archive.urls)
     if reader.store.sieve is not None:
-        sieve = reader.store.sieve.statistics()
+        sieve = reader.store.sieve.sieve.stats()
         row |= {
             "in_sieve": reader.in_sieve(), "sieve_known": sieve.known,
             "sieve_flushes": sieve.flushes,

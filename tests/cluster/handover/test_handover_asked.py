@@ -13,7 +13,8 @@ from scrapy_spider_suite.frontier.entries import Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.store.revisit_plans import RevisitPlan, row_of
+from scrapy_spider_suite.store.revisit_plans import RevisitPlan
+from scrapy_spider_suite.store.rows import pack_row
 
 URL = "http://h0.t/1"
 AGAIN = int(Flag.DONT_FILTER)
@@ -152,7 +153,7 @@ def test_a_page_that_was_due_here_and_is_done_is_due_again(tmp_path: Path, sieve
     revisits, key = b.frontier.commit.planner.revisits, state_key("h0.t", URL)
     plan = RevisitPlan(
         WALL - 60.0, History(WALL - 90.0), 1e-4, Validators(), b"d", host="h0.t",
-        row=row_of(entry(URL)),
+        row=pack_row(entry(URL)),
     )  # fmt: skip
     revisits.import_plan(key, plan, waits=False)
     hand_over(a, b, tmp_path)

@@ -31,7 +31,8 @@ from scrapy_spider_suite.frontier.entries import slot_of, state_key
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.request_codec import pack_cookies
-from scrapy_spider_suite.store.revisit_plans import PackedBody, RevisitPlan, row_of
+from scrapy_spider_suite.store.revisit_plans import PackedBody, RevisitPlan
+from scrapy_spider_suite.store.rows import pack_row
 from scrapy_spider_suite.store.value_codec import ValueCodec
 
 HOST = "h0.t"
@@ -67,7 +68,7 @@ def honest(folder: Path, *, sieve: bool) -> list[Item]:
         a.store.kv(name).put(at, value)
     plan = RevisitPlan(
         WALL + 60.0, History(WALL, 9.0, 1.0, (5.0,)), 1e-4, Validators('"tag"'), b"d", 1, host=HOST,
-        packed=PackedBody("http://h0.t/1", WALL, "sha1:x"), row=row_of(entry("http://h0.t/1")),
+        packed=PackedBody("http://h0.t/1", WALL, "sha1:x"), row=pack_row(entry("http://h0.t/1")),
     )  # fmt: skip
     hands = a.context()
     hands.plans.import_plan(key, plan, waits=True)

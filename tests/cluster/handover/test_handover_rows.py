@@ -37,8 +37,9 @@ from scrapy_spider_suite.frontier.revisit_rules import History, Validators
 from scrapy_spider_suite.frontier.workbench import FOREVER
 from scrapy_spider_suite.store.host_queues import NEVER
 from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies
-from scrapy_spider_suite.store.revisit_plans import RevisitPlan, row_of
+from scrapy_spider_suite.store.revisit_plans import RevisitPlan
 from scrapy_spider_suite.store.rocks_store import FAMILIES
+from scrapy_spider_suite.store.rows import pack_row
 from scrapy_spider_suite.store.value_codec import ValueCodec
 
 RANK = {"": -1, "pending": 0, "failed": 1, "done": 2}
@@ -291,7 +292,7 @@ def test_more_than_urls_goes(tmp_path: Path) -> None:
         a.store.kv(name).put(at, value)
     plan = RevisitPlan(
         a.clock()[1] + 60.0, History(WALL), 1e-4, Validators(), b"d", host=host,
-        row=row_of(entry(url)),
+        row=pack_row(entry(url)),
     )  # fmt: skip
     hands.plans.import_plan(key, plan, waits=True)
     b.store.kv("lastmod").put(key, b"\0\0\0\x09")

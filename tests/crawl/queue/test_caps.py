@@ -16,7 +16,7 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.store import counters, host_queues, rotation
+from scrapy_spider_suite.store import counters, host_queues, residency
 from scrapy_spider_suite.store import host_queues as hostrecords
 from scrapy_spider_suite.store.counters import Domain, domain_row
 from scrapy_spider_suite.store.interface import MemoryStore, Store
@@ -44,8 +44,8 @@ def store(
 def make_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every bound be so low that all of them matter."""
     for module, name, value in (
-        (host_queues, "_FRONT", 2), (hostrecords, "_CACHE", 1), (rotation, "_TURN", 2),
-        (rotation, "_GOING", 2), (rotation, "_COMING", 2),
+        (host_queues, "_FRONT", 2), (hostrecords, "_CACHE", 1), (residency, "_TURN", 2),
+        (residency, "_GOING", 2), (residency, "_COMING", 2),
         (admission, "_BACKLOG", 5), (counters, "_CACHE", 1),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)

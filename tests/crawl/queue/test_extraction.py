@@ -297,7 +297,7 @@ def test_hosts_of_an_earlier_run_are_in_demand(tmp_path: Path) -> None:
         return 0
 
     found: list[str] = []
-    with mock.patch.object(demands, "_LOOKED_AT", 7):
+    with mock.patch.object(demands, "_EXAMINED", 7):
         demand = PageDemand(crawl.frontier.stored_links.waiting, left)
         while pages := chosen(demand):
             assert len(pages) <= 7

@@ -22,7 +22,7 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.seen.sieve import Flush
-from scrapy_spider_suite.store import host_queues, rotation, seen_transfer
+from scrapy_spider_suite.store import host_queues, residency, seen_transfer
 from scrapy_spider_suite.store import host_queues as hostrecords
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.host_queues import RESIDENT, DiskWaits, due_time
@@ -40,8 +40,8 @@ POLICY = Policy(
     back_off=BackOff(base=1.0, longest=60.0, dead_after=3),
 )  # fmt: skip
 TINY = (
-    (host_queues, "_FRONT", 2), (hostrecords, "_CACHE", 2), (rotation, "_TURN", 2),
-    (rotation, "_GOING", 3), (rotation, "_COMING", 3),
+    (host_queues, "_FRONT", 2), (hostrecords, "_CACHE", 2), (residency, "_TURN", 2),
+    (residency, "_GOING", 3), (residency, "_COMING", 3),
     (admission, "_BACKLOG", 9), (admission, "_SPILL", 2),
     (seen_transfer, "_LEAST", 2), (seen_transfer, "_PORTION", 3),
 )  # fmt: skip
