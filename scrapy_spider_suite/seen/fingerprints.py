@@ -49,10 +49,7 @@ def fingerprints(items: Iterable[str | bytes], width: int) -> bytes:
 
 
 def false_positive_bound(largest: int, bits: int) -> float:
-    """The greatest probability with which a new key is taken for a known one.
-
-    *largest* is the number of keys in the fullest slot.
-    """
+    """The greatest probability that a new key counts as known; *largest*: keys in a slot."""
     return min(1.0, float(largest) / 2.0 ** (bits - 16))
 
 
@@ -93,9 +90,7 @@ def slots_of(rows: Rows) -> Places:
 
 
 def sorted_and_unique(batch: Rows, length: int) -> Iterator[tuple[Rows, Places]]:
-    """The different rows of *batch*, sorted, and the index of each one's first occurrence.
-
-    They come in consecutive pieces of some *length* rows.
+    """The different rows of *batch*, sorted, and their first indexes; in pieces of some *length*.
     """
     firsts = np.ascontiguousarray(batch[:, 0])
     sample = np.sort(firsts[:: max(1, length // 64)])
@@ -179,9 +174,8 @@ class SortedFile:
 
         rows | for each block of 256 rows: its first word, and xxh3 of the block | footer
 
-    Words are little-endian. The index of an open file is in memory; a block is read, and compared
-    with its checksum, when it is needed. Blocks are not mapped: Scrapy's memory guard takes mapped
-    pages for a leak.
+    Words are little-endian. The index of an open file is in memory; blocks are read when needed.
+    They are not mapped: Scrapy's memory guard takes mapped pages for a leak.
     """
 
     def __init__(self, path: Path, damage: Damage) -> None:
@@ -244,10 +238,7 @@ class SortedFile:
         return b""
 
     def chunks(self, low: int = 0, high: int = TOP) -> Iterator[Rows]:
-        """The sorted rows from first word *low* to before *high*, in pieces.
-
-        Rows of one first word are in one piece.
-        """
+        """The sorted rows with first words from *low* to before *high*, in pieces by first word."""
         block = max(0, bisect_left(self._firsts, low) - 1)
         rest = no_rows(self.words)
         with self.path.open("rb") as file:

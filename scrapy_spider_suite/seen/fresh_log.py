@@ -40,13 +40,10 @@ _HEAD: Final = struct.Struct("<4sIIQ")  # magic, rows, bytes of the body, hash o
 class FreshLog:
     """The log in *folder*; positions begin at *floor* at least.
 
-    With *readonly* nothing is changed, and later rows of another process are not seen; a file that
-    is deleted meanwhile raises `FileNotFoundError`.
+    *readonly*: as it is now; a file that is deleted meanwhile raises `FileNotFoundError`. *damage*
+    has the unreadable files; a torn end, which was not acknowledged, is no damage.
 
     Invariant: a row has a higher handle than every row before it, after a restart too.
-
-    Attributes:
-        damage: what cannot be read, by file name. A torn end is no damage: it was not acknowledged.
     """
 
     def __init__(self, folder: Path, floor: int = 0, *, readonly: bool = False) -> None:
@@ -214,10 +211,7 @@ def _frame(data: bytes, at: int, start: int) -> tuple[Ids, Handles, int] | None:
 
 
 def row_reader(files: Sequence[tuple[int, Path]], handles: Handles) -> Iterator[bytes]:
-    """The URLs of *handles*, which ascend, out of *files*.
-
-    Raises `JobDamagedError` if one is missing.
-    """
+    """The URLs of *handles*, which ascend. Raises `JobDamagedError` if one is not in *files*."""
     starts = [start for start, _ in files]
     number, data = -1, b""
     for handle in handles.tolist():

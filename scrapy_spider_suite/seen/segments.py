@@ -82,33 +82,21 @@ class SegmentRow:
 
 @dataclass(frozen=True, slots=True)
 class RangeRow:
-    """One range of ids, from *low* to the next range's: its segments, the older one first.
-
-    They have the fresh rows with handles below *mark*.
-    """
-
-    low: int
-    mark: int = 0
+    low: int  # first id
+    mark: int = 0  # the segments have the fresh rows with handles below it
     base: SegmentRow | None = None
     recent: SegmentRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The contents of a store.
-
-    Attributes:
-        removed: prefixes, and the handle below which fresh rows with them are removed.
-        twins: keys of twins in hexadecimal digits, and their ids.
-    """
-
     serial: int  # counts the catalogues of a store
     seed: int  # of its `UrlIds`; *mask* likewise
     ids: bool  # whether the store has id tables
     mask: int = LOW
     ranges: tuple[RangeRow, ...] = (RangeRow(0),)  # in ascending order, the first from 0
-    removed: tuple[tuple[str, int], ...] = ()
-    twins: dict[str, int] = field(default_factory=dict)
+    removed: tuple[tuple[str, int], ...] = ()  # prefixes; fresh rows below the handle are removed
+    twins: dict[str, int] = field(default_factory=dict)  # hexadecimal keys of twins, and their ids
 
     @property
     def files(self) -> set[str]:
@@ -127,9 +115,8 @@ class Catalogue:
     def decode(cls, data: bytes) -> Catalogue | None:
         """The catalogue in *data*; None if it is damaged. Raises `JobFormatError`."""
         digest, _, text = data.partition(b"\n")
-        if not text.endswith(b"\n") or digest.decode("latin-1") != xxhash.xxh3_128_hexdigest(
-            text[:-1]
-        ):
+        sum_ = xxhash.xxh3_128_hexdigest(text[:-1])
+        if not text.endswith(b"\n") or digest.decode("latin-1") != sum_:
             return None
         row: dict[str, Any] = json.loads(text)
         if (found := row.pop("format")) != FORMAT:
@@ -158,20 +145,14 @@ def read_catalogue(folder: Path) -> tuple[Catalogue | None, list[str]]:
 
     Raises `JobDamagedError` if no copy can be read, `JobFormatError`.
     """
-    found: list[Catalogue] = []
-    damaged = []
+    copies: dict[str, Catalogue | None] = {}
     for name in COPIES:
-        try:
-            data = (folder / name).read_bytes()
-        except FileNotFoundError:
-            continue
-        copy = Catalogue.decode(data)
-        if copy is None:
-            damaged.append(name)
-        else:
-            found.append(copy)
-    if damaged and not found:
+        with suppress(FileNotFoundError):
+            copies[name] = Catalogue.decode((folder / name).read_bytes())
+    found = [copy for copy in copies.values() if copy is not None]
+    if copies and not found:
         raise JobDamagedError(f"{folder}: no copy of the catalogue of seen URLs can be read")
+    damaged = [name for name, copy in copies.items() if copy is None]
     return max(found, key=lambda copy: copy.serial, default=None), damaged
 
 
@@ -194,11 +175,10 @@ def install_catalogue(made: Path, folder: Path) -> None:
 
 _MAP: dict[str, Any] = {} if sys.version_info < (3, 13) else {"trackfd": False}
 
-_OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Why a file cannot be opened that says nothing of the file."""
+_OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # no fault of the file
 
 ABSENT, PRESENT, MAYBE = range(3)
-"""Results of a look-up: absent; present; absent, but a URL of the same id may be present."""
+"""Results of a look-up; MAYBE: the URL is absent, but another one may have its id."""
 
 BASE_TRIES: Final = 2
 RECENT_TRIES: Final = 1
@@ -217,8 +197,8 @@ class Segment:
     ) -> None:
         """*verify*: read and check the whole file; None: at its first use; False: never.
 
-        Raises `JobDamagedError` if the file is not what *row* says, `StoreWriteError` if it cannot
-        be opened for want of files or memory.
+        Raises `JobDamagedError` if the file does not match *row*, `StoreWriteError` for want of
+        open files or memory.
         """
         path = self._path = folder / row.name
         try:
@@ -436,8 +416,8 @@ class Range:
 class Ranges:
     """All ranges of a store, by id; *lows* are their first ids, *damage* the unusable segments.
 
-    *only* is the single range, if the hash of a URL is enough for a look-up in it; else *by_host*
-    has ranges of hosts for which it is (see `remember_host`).
+    *only* is the single range, if a URL's hash is enough for a look-up; else *by_host* has the
+    ranges of such hosts (see `remember_host`).
     """
 
     def __init__(self, folder: Path, ids: UrlIds) -> None:

@@ -1,9 +1,7 @@
 """Mercator's sieve: which of many URLs are new, for more URLs than memory holds (BUbiNG §4).
 
-Items wait in a log; a flush compares their fingerprints with the set on disk, and tells the new
-ones in the order of the offers. It is decided in one moment, and its verdict is kept until it is
-accepted: a kill loses nothing, and a caller that stores new items with their numbers gets nothing
-twice.
+Items wait in a log; a flush compares their fingerprints with the set on disk, and returns the new
+ones in the order of the offers. Its verdict is stored in one moment, and until it is accepted.
 """
 
 from __future__ import annotations
@@ -154,8 +152,7 @@ class FlushVerdict:
 class Flush:
     """One flush of *sieve*; made by `Sieve.begin`. `step` and `run` may be called in any thread.
 
-    With *prints*, the fingerprints of the items of *verdict*, it is undecided. *fresh*: all are
-    new.
+    Undecided with *prints*, the fingerprints of the items of *verdict*. *fresh*: all are new.
     """
 
     def __init__(
@@ -174,8 +171,8 @@ class Flush:
     def step(self) -> bool:
         """Do some milliseconds of the work; return whether there is more.
 
-        Raises `StoreWriteError`: nothing is lost, and the next step begins the work anew. Raises
-        `JobDamagedError` if a file of the sieve is gone.
+        After a `StoreWriteError` the next step begins anew. Raises `JobDamagedError` if a file of
+        the sieve is gone.
         """
         with self._one, store_errors(self._parts.folder):
             if self.decided:
@@ -194,7 +191,7 @@ class Flush:
 
     def _decide(self, merge: SetMerge) -> None:
         if self._log is not None:
-            self._log.sync(self.end)  # what is known must not be lost
+            self._log.sync(self.end)  # known items must not be lost
         flushes = self._parts.manifest.notes.get("flushes", 0) + 1
         bits = np.packbits(merge.new).tobytes()
         verdict = FlushVerdict(self.first, self.end, bits, flushes)
@@ -257,32 +254,25 @@ class Sieve:
     """The sieve in the folder *path*, which is made if need be.
 
     Items are URLs in normal form, or keys: bytes that begin with a slot. *bits* (64 or 128) is
-    fixed; with *capacity* waiting items the sieve is `full`. Without *own_log* the caller keeps the
-    items, numbered from `next`: it offers those from `decided` on again after opening, and hands
-    out those of `under_way`, the last flush, that it still has. A *readonly* sieve belongs to
-    another process, and has no log.
+    fixed; with *capacity* waiting items the sieve is `full`. Without *own_log* the caller stores
+    the items, numbered from `next`. After opening it offers those from `decided` on again, and
+    hands out the rest of `under_way`. A *readonly* sieve belongs to another process.
 
     Raises `JobInUseError`, `JobDamagedError` if the manifest is damaged, `JobSettingsError` if
     *bits* differs, `StoreWriteError`. Other damage is in `stats`; its items are new again.
     """
 
     def __init__(
-        self,
-        path: Path | str,
-        *,
-        bits: int = 128,
-        capacity: int = CAPACITY,
-        own_log: bool = True,
-        part: int = PART_ROWS,
-        readonly: bool = False,
-    ) -> None:
+        self, path: Path | str, *, bits: int = 128, capacity: int = CAPACITY,
+        own_log: bool = True, part: int = PART_ROWS, readonly: bool = False,
+    ) -> None:  # fmt: skip
         self.path = Path(path)
         self.capacity = capacity
         self._width = WIDTHS[bits]
         self._lock: int | None = None if readonly else lock_folder(self.path)
         self._bucket = bytearray()
         self.under_way: Flush | None = None
-        """The flush that was begun and not accepted, perhaps before the process ended."""
+        """The flush that was begun and not accepted, also by an earlier process."""
         try:
             with store_errors(self.path):
                 self.parts = SortedSet(self.path, self._width // 8, part, readonly=readonly)
@@ -292,7 +282,7 @@ class Sieve:
             raise
 
     def _open(self, own_log: bool) -> None:
-        verdict = FlushVerdict(**self.parts.manifest.notes)
+        verdict = self._verdict
         self._begun = verdict.end
         self.log = WaitingLog(self.path, verdict.end) if own_log else None
         first = verdict.first if self.log is None else self.log.first
@@ -326,8 +316,13 @@ class Sieve:
         self._bucket += prints
 
     @property
+    def _verdict(self) -> FlushVerdict:
+        return FlushVerdict(**self.parts.manifest.notes)
+
+    @property
     def decided(self) -> int:
-        return FlushVerdict(**self.parts.manifest.notes).end
+        """The number after the last decided item."""
+        return self._verdict.end
 
     def begin(self, fresh: bool = False) -> Flush:
         """Begin to flush all waiting items, or return the flush that is not accepted yet.
@@ -414,7 +409,7 @@ class Sieve:
             false_positive_bound=false_positive_bound(int(self.parts.manifest.counts.max()), bits),
             parts=len(self.parts.parts),
             disk=sum(file.size for file in self.parts.files),
-            flushes=FlushVerdict(**self.parts.manifest.notes).flushes,
+            flushes=self._verdict.flushes,
             damaged=tuple(self.parts.damaged.values()),
         )
 
@@ -523,10 +518,9 @@ class SieveSet:
             self.conclude()
 
     def poll(self) -> None:
-        """Merge in a thread if it is time to; to be called often. Never raises: errors are in
-        *trouble*.
+        """Merge in a thread if one is due; call it often. Never raises: errors are in *trouble*.
 
-        It waits for the thread when four times *capacity* are in memory.
+        Waits for the thread when four times *capacity* are in memory.
         """
         late = len(self._recent) >= 4 * self._capacity
         if self._thread is not None and (late or not self._thread.is_alive()):
@@ -565,9 +559,8 @@ class SieveSet:
 class Checkpoint:
     """The files of the store in *folder* before a run, beside it; and the lock of both.
 
-    Made before the store is opened: if the last run did not drop its checkpoint, the store gets the
-    files back, and *restored* is true. A file that never changes is linked, others are copied.
-    Raises `JobInUseError`, `StoreWriteError`.
+    Made before the store is opened. If the last run did not drop its checkpoint, the store gets the
+    files back, and *restored* is true. Raises `JobInUseError`, `StoreWriteError`.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 A part has a *base* and a *recent* file of at most a quarter of it. A merge reads both, and rewrites
 recent, or else the base. Files never change: a new manifest makes new ones the set in one moment.
-numpy and the disk release the interpreter's lock, so steps can run in a thread.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
 import numpy as np
@@ -49,20 +48,14 @@ _SUM = 8
 
 @dataclass
 class SetManifest:
-    """The files of a sieve.
-
-    Attributes:
-        parts: for each part its least first word, its base and its recent file (empty: none).
-        notes: facts of the owner, true from the same moment on.
-    """
-
     words: int  # words of 64 bits in a fingerprint
     generation: int = 0  # how often it was replaced
+    # For each part its least first word, its base and its recent file ("": none).
     parts: list[tuple[int, str, str]] = field(default_factory=lambda: [(0, "", "")])
     counts: NDArray[np.int64] = field(  # fingerprints of each slot
         default_factory=lambda: np.zeros(SLOTS, np.int64)
     )
-    notes: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)  # the owner's, from the same moment
 
     @classmethod
     def read(cls, folder: Path) -> SetManifest | None:
@@ -104,10 +97,7 @@ _RECENT = 4  # a recent file has at most one row for so many of its base
 
 @dataclass(frozen=True, slots=True)
 class SetPart:
-    """The fingerprints from the first word *low* on, up to the next part's.
-
-    Invariant: each of them is in one of the two files only.
-    """
+    """The fingerprints from the first word *low* on. Invariant: each is in one file only."""
 
     low: int
     base: SortedFile | None = None
@@ -130,13 +120,9 @@ class SetMerge:
     """
 
     def __init__(
-        self,
-        parts: SortedSet,
-        batch: Rows,
-        drop: Mask | None = None,
-        fresh: bool = False,
+        self, parts: SortedSet, batch: Rows, drop: Mask | None = None, fresh: bool = False,
         anew: Callable[[SetPart, int], bool] = lambda part, end: False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.new: Mask = np.zeros(len(batch), np.bool_)
         self._parts = parts
         self._batch = batch
@@ -205,7 +191,7 @@ class SetMerge:
             begin = stop
         self.new[first[~known]] = True
         slots = slots_of(unique[~known])
-        # Of what was damaged too much is counted: to the bound that this is for it is no harm.
+        # Rows of damaged files are counted twice, which the bound allows.
         self._manifest.counts += np.bincount(slots, minlength=SLOTS)
         if self._drop is not None:
             self._manifest.counts[self._drop] = 0
@@ -286,14 +272,12 @@ PART_ROWS = 1 << 20
 _ATTEMPTS = 20  # times that a reader begins anew because files were replaced meanwhile
 
 
-class _Snapshot:
+class _Snapshot(NamedTuple):
     """The state that look-ups use, replaced as a whole."""
 
-    def __init__(self, manifest: SetManifest, parts: list[SetPart]) -> None:
-        self.manifest = manifest
-        self.parts = parts
-        self.lows = [part.low for part in parts]
-        self.rows = sum(map(len, parts))
+    manifest: SetManifest
+    parts: list[SetPart]
+    lows: list[int]  # first words of the parts
 
 
 class SortedSet:
@@ -315,7 +299,7 @@ class SortedSet:
         self.part = part
         self._unpack = Struct(f">{words}Q").unpack
         self.damaged: dict[str, str] = {}
-        self._serving = _Snapshot(SetManifest(words), [])
+        self._serving = _Snapshot(SetManifest(words), [], [])
         self._read()
 
     def _read(self) -> None:
@@ -341,7 +325,7 @@ class SortedSet:
         named = {name for part in manifest.parts for name in part[1:] if name}
         opened = {name: files.get(name) or self._open(name) for name in named}
         parts = [SetPart(low, opened.get(a), opened.get(b)) for low, a, b in manifest.parts]
-        self._serving = _Snapshot(manifest, parts)
+        self._serving = _Snapshot(manifest, parts, [part.low for part in parts])
         for path in () if self._readonly else self.folder.glob("*.rows"):
             if path.name not in named:
                 path.unlink(missing_ok=True)
@@ -369,7 +353,7 @@ class SortedSet:
         return [file for part in self.parts for file in part.files]
 
     def __len__(self) -> int:
-        return self._serving.rows
+        return sum(map(len, self.parts))
 
     def has(self, print_: bytes) -> bool:
         """Whether a fingerprint is in the set. Raises `JobDamagedError` if a file is gone."""

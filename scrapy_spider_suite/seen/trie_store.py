@@ -56,8 +56,8 @@ _ATTEMPTS: Final = 50  # times that a reader begins anew
 def open_store(folder: Path, ids: bool, readonly: bool, verify: bool | None) -> StoreState:
     """Open the store in *folder*; see `TrieStore`.
 
-    A reader begins anew until all that it has read is of one moment. Raises `JobInUseError` if that
-    never comes, `JobError`, `StoreWriteError`.
+    A reader begins anew until nothing has changed meanwhile. Raises `JobInUseError` if that never
+    happens, `JobError`, `StoreWriteError`.
     """
     for _ in range(_ATTEMPTS if readonly else 1):
         try:
@@ -148,8 +148,8 @@ class TrieStatistics:
 class TrieStore:
     """A set of URLs in the folder *path*, which is made if need be; one process may have it open.
 
-    A URL is any str of at most 65,535 bytes in UTF-8. `add`, `poll`, ``in``, `id` and `url` take
-    some milliseconds at most; `flush`, `compact`, `remove`, `check` and opening may take long.
+    A URL is any str of at most 65,535 bytes in UTF-8. `flush`, `compact`, `remove`, `check` and
+    opening may take long, all else some milliseconds at most.
 
     Args:
         ids: for the life of the store, whether `url` works: some 5 bytes a URL.
@@ -178,7 +178,7 @@ class TrieStore:
             raise
         self.damaged, self._ranges, self._log = state.damaged, state.ranges, state.log
         self._url_ids, self._seed = state.ids, state.ids.seed
-        # Where there are no twins, which is nearly everywhere, nothing is asked about them.
+        # Most stores have no twins: nothing is asked about them.
         self._ident = state.ids.id_of if state.ids.twins else state.ids.hash_id
         self._upkeep = TrieUpkeep(state, limit=max(1, memory // BYTES_A_ROW), split=split)
 
@@ -263,9 +263,8 @@ class TrieStore:
     def add(self, urls: Iterable[str]) -> list[str]:
         """Add *urls*, all or none; return the new ones, in order, each once.
 
-        A kill loses none of them; a power failure may lose the last seconds before `flush` or
-        `sync`. Raises ValueError for more than 65,535 bytes, `StoreWriteError`, `JobError` if the
-        store is read only.
+        A power failure may lose them before `flush` or `sync`. Raises ValueError for more than
+        65,535 bytes, `StoreWriteError`, `JobError` if the store is read only.
         """
         self._check_writable()
         new: dict[int, tuple[bytes, str]] = {}
@@ -313,7 +312,7 @@ class TrieStore:
 
     @property
     def behind(self) -> bool:
-        """Whether fresh URLs exceed *memory*. Who adds should then wait, and call `poll`."""
+        """Whether fresh URLs exceed *memory*: call `wait` before the next `add`."""
         return self._upkeep.behind
 
     @property
@@ -336,10 +335,9 @@ class TrieStore:
         self._log.sync()
 
     def flush(self) -> None:
-        """Write all fresh URLs to segments, durably, and wait.
+        """Write all fresh URLs to segments, durably, except those of ranges with damage.
 
-        Fresh URLs of a range with damage stay in the log. Raises `StoreWriteError`; nothing is
-        lost.
+        Raises `StoreWriteError`; nothing is lost.
         """
         self._check_writable()
         self._upkeep.settle()
@@ -357,8 +355,7 @@ class TrieStore:
     def remove(self, prefix: str) -> int:
         """Remove all URLs that begin with *prefix*; return their number.
 
-        Takes time in proportion to them. Removes nothing if it raises `StoreWriteError`, or
-        `JobDamagedError` because a range must be repaired first.
+        Removes nothing if it raises `StoreWriteError`, or `JobDamagedError`: repair first.
         """
         self._check_writable()
         self._upkeep.settle()
@@ -382,9 +379,7 @@ class TrieStore:
         )  # fmt: skip
 
     def check(self, repair: bool = False) -> list[TrieDamage]:
-        """Read everything and return the damage; with *repair*, after the repair.
-
-        Raises `StoreWriteError`.
+        """Read everything and return the damage, repaired with *repair*. Raises `StoreWriteError`.
         """
         if repair:
             self._check_writable()

@@ -125,8 +125,7 @@ class SegmentBuilder:
 def range_cuts(ids: Ids, parts: int, low: int) -> list[int]:
     """The ids at which sorted *ids*, all at least *low*, are cut into some *parts* equal ranges.
 
-    Cuts are between slots, or if that is off by more than a quarter of a part, inside a large
-    host's.
+    Cuts are between slots, or inside one if that is off by more than a quarter of a part.
     """
     found: list[int] = []
     for number in range(1, parts):
@@ -155,7 +154,7 @@ def main(arguments: list[str]) -> int:
 
 
 MADE: Final = "made"
-"""The folder of what is being made; whatever a killed process left there goes at the next start."""
+"""The folder of unfinished files; deleted at the next start."""
 
 
 class SegmentBuild:
@@ -286,9 +285,8 @@ class StoreState:
 class TrieUpkeep:
     """Adds rows to the log and the ranges of a store, and has segments built.
 
-    *limit*: fresh rows that memory may hold. *split*: URLs of a range. Invariants: one build at a
-    time; a replaced file is deleted only after the folder was synced. *trouble* is why the last
-    build failed.
+    *limit*: fresh rows that memory may hold. *split*: URLs of a range. *trouble* is why the last
+    build failed. Invariants: one build at a time; replaced files are deleted after a sync.
     """
 
     def __init__(self, state: StoreState, *, limit: int, split: int) -> None:
@@ -322,7 +320,7 @@ class TrieUpkeep:
     def poll(self) -> bool:
         """Do one step that is due; return whether a build runs. Errors are in *trouble*."""
         fresh = self.state.fresh
-        self._poll_at = fresh  # soon: there may be more to do
+        self._poll_at = fresh  # there may be more to do soon
         if self._rubbish:
             self._delete([self._rubbish.pop()])
             return True
@@ -351,8 +349,7 @@ class TrieUpkeep:
         wanted = list(lows)
         for start in range(0, len(wanted), RANGES_A_BUILD):
             parts = [state.ranges.at(low) for low in wanted[start : start + RANGES_A_BUILD]]
-            sound = [part for part in parts if not part.damaged]
-            if sound:
+            if sound := [part for part in parts if not part.damaged]:
                 self._begin(sound, base)
                 if (error := self.settle()) is not None:
                     raise error
@@ -416,7 +413,7 @@ class TrieUpkeep:
         return max(sound, key=lambda part: part.count) if state.fresh >= enough else None
 
     def _begin(self, parts: Sequence[Range], base: Callable[[Range], bool]) -> None:
-        with suppress(StoreWriteError):  # the build will meet the same fault, and deal with it
+        with suppress(StoreWriteError):  # the build will meet the same fault
             self.state.log.rotate()
         ranges = [(part, base(part)) for part in parts]
         self._build = SegmentBuild(self.state.folder, ranges, self.state.log, self._split)
@@ -424,10 +421,7 @@ class TrieUpkeep:
         self._spent_before, self._spent = self._spent, []
 
     def _try_install(self) -> StoreWriteError | None:
-        """Install the result of the build, which has ended.
-
-        If the new files cannot be opened now, the old ones serve until the next attempt.
-        """
+        """Install the result of the build that ended; on an error the old files serve on."""
         assert self._build is not None
         build, state = self._build, self.state
         try:
@@ -466,7 +460,7 @@ def has_removed(part: Range) -> bool:
 
 
 def wants_base(part: Range) -> bool:
-    """Whether everything of a range is to be merged into its base.
+    """Whether all of a range is merged into its base.
 
     With *f* rows a time, a base of *b* and recent segments of up to *r*, a row is written
     r / 2f + b / r + 1 times, which is least for r = sqrt(2fb).
@@ -492,12 +486,9 @@ def check_store(upkeep: TrieUpkeep, repair: bool) -> list[TrieDamage]:
     """Read all segments anew; see `TrieStore.check`."""
     upkeep.settle()
     state = upkeep.state
-    found = [
-        finding
-        for row in state.catalogue.ranges
-        for segment in (row.base, row.recent)
-        if segment is not None and (finding := _judge(state.folder, segment)) is not None
-    ]
+    segments = [each for row in state.catalogue.ranges for each in (row.base, row.recent) if each]
+    findings = (_check_segment(state.folder, segment) for segment in segments)
+    found = [finding for finding in findings if finding is not None]
     names = {finding.file for finding in found}
     for name, why in state.damaged.items():
         if name not in names:
@@ -509,14 +500,13 @@ def check_store(upkeep: TrieUpkeep, repair: bool) -> list[TrieDamage]:
     return [replace(finding, repaired=True) for finding in found]
 
 
-def _judge(folder: Path, row: SegmentRow) -> TrieDamage | None:
+def _check_segment(folder: Path, row: SegmentRow) -> TrieDamage | None:
+    what = "it is not as it was written"
     try:
         data = (folder / row.name).read_bytes()
     except OSError as error:
         data = b""
         what = error.strerror or "it cannot be read"
-    else:
-        what = "it is not as it was written"
     urls = row.keys - row.gone
     if xxhash.xxh3_128_hexdigest(data[: row.trie]) != row.sums[0]:
         return TrieDamage(row.name, what, urls, urls, "it is put aside, and its URLs are forgotten")
@@ -529,37 +519,33 @@ def _repair(upkeep: TrieUpkeep, found: list[TrieDamage]) -> None:
     folder, ranges = upkeep.state.folder, upkeep.state.ranges
     lost = {finding.file for finding in found if finding.lost}
     bad = {finding.file for finding in found}
-    upkeep.write(_without_segments(upkeep.state.catalogue, lost))
+
+    def kept(row: SegmentRow | None) -> SegmentRow | None:
+        return None if row is None or row.name in lost else row
+
+    rows = tuple(
+        RangeRow(row.low, row.mark, kept(row.base), kept(row.recent))
+        for row in upkeep.state.catalogue.ranges
+    )
+    upkeep.write(replace(upkeep.state.catalogue, ranges=rows))
     for name in lost & {path.name for path in folder.iterdir()}:
         with store_errors(folder / name):
             (folder / name).rename(folder / f"{DAMAGED_PREFIX}{name}")
     ranges.damage.clear()
     ranges.damage.update(dict.fromkeys(bad - lost, "to be built anew"))
     ranges.adopt(upkeep.state.catalogue)
-    # What is missing is missing in memory only: a builder needs no more than the tries.
-    again = [part for part in ranges if part.damaged]
-    for part in again:
+    # The builder needs the tries only, which are whole.
+    lows = [part.row.low for part in ranges if part.damaged or part.count]
+    for part in ranges:
         part.damaged = False
-    fresh = [part for part in ranges if part.count]
-    upkeep.rebuild([part.row.low for part in {*again, *fresh}], lambda part: True)
+    upkeep.rebuild(lows, lambda part: True)
     ranges.damage.clear()
-
-
-def _without_segments(catalogue: Catalogue, names: set[str]) -> Catalogue:
-    def kept(row: SegmentRow | None) -> SegmentRow | None:
-        return None if row is None or row.name in names else row
-
-    ranges = tuple(
-        RangeRow(row.low, row.mark, kept(row.base), kept(row.recent)) for row in catalogue.ranges
-    )
-    return replace(catalogue, ranges=ranges)
 
 
 def remove_urls(upkeep: TrieUpkeep, start: bytes, parts: Sequence[Range]) -> int:
     """Remove URLs that begin with *start*, all of them in *parts*; return their number.
 
-    The URLs are gone for every look-up at once, from the files when a range is built anew.
-    Raises `StoreWriteError`.
+    Look-ups miss them at once; files have them until their range is built anew.
     """
     state = upkeep.state
     rows = {part.row.low: part.row for part in state.ranges}

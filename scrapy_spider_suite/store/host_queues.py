@@ -149,7 +149,7 @@ class QueueFronts:
         self._store = store
         self._leased: dict[str, set[bytes]] = {}
 
-    # Leases: their rows stay in the store, and a refill must not bring them again
+    # The rows of leased entries stay in the store; a refill must not bring them again.
 
     def lease(self, entry: Entry) -> None:
         self._leased.setdefault(entry.host, set()).add(entry.key)
@@ -169,8 +169,6 @@ class QueueFronts:
 
     def is_leased(self, entry: Entry) -> bool:
         return entry.key in self._leased.get(entry.host, _NONE)
-
-    # Fronts
 
     def push(self, host: HostState, entry: Entry) -> bool:
         """Put a pending *entry* into the front if it belongs there; False: it waits on disk."""
@@ -215,8 +213,6 @@ class QueueFronts:
             least = host.front[0][0]
         host.record.head = host.cursor if least is None else before(least)
 
-    # Emptying a queue
-
     def drain(self, host: HostState, limit: int) -> list[Entry]:
         """Remove some *limit* pending entries of a resident host; [] if all others are leased."""
         if host.front:
@@ -247,14 +243,10 @@ _CACHE = 20_000  # records of hosts that are not resident
 
 
 class HostRecords:
-    """Reads and stores records; *fronts* know where the queue of a resident host begins.
-
-    Attributes:
-        wall_offset: wall time minus ``now``, by which clocks of resident hosts are stored.
-    """
+    """Reads and stores records; *fronts* know where the queue of a resident host begins."""
 
     def __init__(self, store: Store, workbench: Workbench, fronts: QueueFronts) -> None:
-        self.wall_offset = 0.0
+        self.wall_offset = 0.0  # wall time minus ``now``
         self._store = store
         self._hosts = workbench.hosts
         self._fronts = fronts
@@ -414,10 +406,9 @@ def _key(kind: _Kind, number: int) -> bytes:
 
 
 class WaitCounts:
-    """Counts the waiting hosts of one frontier, in portions. *elsewhere*: held by another agent.
+    """Counts the waiting hosts in portions. *elsewhere*: whether another agent has a host.
 
-    Attributes:
-        counts: the hosts by reason, the most frequent first, as of the last count.
+    *counts* are the hosts by reason, the most frequent first, as of the last count.
     """
 
     def __init__(
@@ -584,8 +575,6 @@ class WaitingList:
         self.leave(key, record)
         self.add(key, record, wall)
         return True
-
-    # Rules
 
     def excluded(self, since: float, after: str, limit: int) -> list[tuple[float, str]]:
         """`rows` of hosts that wait for a rule."""

@@ -56,14 +56,9 @@ def crawl_delay(policy: Policy, host: HostState) -> float:
 class Residents:
     """Moves hosts and their fronts between the workbench and the store.
 
-    *floor*, after an unclean end, is the moment at which every host and address counts as
-    fetched (None otherwise). Times ``now`` are monotonic.
-
-    Attributes:
-        capacity: how many hosts may be resident; those that exceed it leave when they can.
-        released: hosts on disk that are held back no longer.
-        waiting: the hosts that wait on disk.
-        window: the sliding window over the hosts, if there is one.
+    *capacity*: how many hosts may be resident; others leave when they can. *floor*: after an
+    unclean end, the moment at which every host and address counts as fetched. Times ``now`` are
+    monotonic.
     """
 
     def __init__(
@@ -108,8 +103,6 @@ class Residents:
         room = self.capacity - len(self.workbench.hosts)
         return room if self.window is None else int(min(room, self.window.room))
 
-    # Coming and going
-
     def push(self, entry: Entry, record: HostRecord, now: float) -> None:
         host, wall = self.workbench.hosts.get(entry.host), now + self.records.wall_offset
         if host is None:
@@ -141,7 +134,7 @@ class Residents:
                 self.unresolved.expedite(host.key)
             exclusion = host.exclusion
             if exclusion is not None and exclusion.of_urls and not entry.key.startswith(LAST):
-                # This URL may not be excluded.
+                # The rule may not concern this URL.
                 self.workbench.set_exclusion(host, None, -math.inf)
             self.workbench.offer(host)
 
@@ -254,9 +247,7 @@ class ReleasedHosts:
     """Lets hosts on disk that are held back no longer wait for their own times.
 
     They are among the hosts that are due within `HELD`, those of an earlier process too.
-
-    Attributes:
-        revision: goes up when other hosts are held back than before.
+    *revision* goes up when other hosts are held back than before.
     """
 
     def __init__(self, residents: Residents) -> None:
@@ -297,8 +288,8 @@ _NO_ANSWER = frozenset({Event.REFUSED, Event.TIMEOUT, Event.CONNECTION_LOST})
 class HostHealth:
     """Postpones hosts by their answers, or gives them up (`politeness.judge_host`).
 
-    All pending URLs of a host that was given up fail, a part at a time; *release_holder* is called
-    with each. After a restart the first visit of a dead host gives it up again.
+    All pending URLs of a host that was given up fail, a part at a time; each goes to
+    *release_holder*. After a restart the first visit of a dead host gives it up again.
     """
 
     def __init__(
@@ -345,8 +336,6 @@ class HostHealth:
         self._workbench.postpone(host, until, why)
         self._records.touch(host.key)
         self._records.save()
-
-    # Giving up
 
     def give_up(self, key: str, event: Event, now: float) -> None:
         self.given_up[key] = event
@@ -409,11 +398,7 @@ _EXAMINED_ON_DISK = 200  # hosts on disk that are examined at a time
 
 
 class PolicyUpdate:
-    """Brings hosts and addresses up to date with the policy.
-
-    A host is updated before its visit, all others in portions (`step`): a shorter delay or a lifted
-    block reaches them, too.
-    """
+    """Brings hosts and addresses up to date with the policy: before a visit, or in portions."""
 
     def __init__(self, residents: Residents) -> None:
         self._residents = residents
@@ -578,8 +563,6 @@ class Rotation:
     @staticmethod
     def _may_leave(host: HostState) -> bool:
         return host.idle() and not any(entry.volatile for _, entry in host.front)
-
-    # Housekeeping
 
     def tick(self, now: float) -> None:
         self._residents.unresolved.tick()

@@ -48,29 +48,18 @@ UNPACKED: Final = PackedBody("", 0.0, "")
 
 @dataclass(frozen=True, slots=True)
 class RevisitPlan:
-    """When a page is visited again, and what its visits found. Times are wall times.
+    """When a page is visited again, and the results of its visits. Times are wall times."""
 
-    Attributes:
-        due: when its next visit is due, or was when it was popped.
-        rate: changes a second, as the page is counted.
-        digest: of the body of the last visit.
-        misses: visits in a row that found no page.
-        claimed: a sitemap says that it has changed since.
-        packed: the record with its body; `UNPACKED`, or None.
-        host: its pacing key.
-        row: its queue row.
-    """
-
-    due: float
+    due: float  # of the next visit, or of the one that was popped
     history: History
-    rate: float
+    rate: float  # changes a second, as the page is counted
     validators: Validators
-    digest: bytes
-    misses: int = 0
-    claimed: bool = False
-    packed: PackedBody | None = None
-    host: str = ""
-    row: bytes = b""
+    digest: bytes  # of the body of the last visit
+    misses: int = 0  # visits in a row that found no page
+    claimed: bool = False  # a sitemap says that the page has changed since
+    packed: PackedBody | None = None  # the record with its body; `UNPACKED`, or None
+    host: str = ""  # its pacing key
+    row: bytes = b""  # its queue row
 
     def to_bytes(self) -> bytes:
         data: bytes = msgpack.packb((
@@ -132,16 +121,13 @@ def plan_of(rows: KV, identity: bytes) -> RevisitPlan | None:
 class RevisitPlans:
     """Plans in *rows*, a mapping of their own. Times are wall times.
 
-    Changes go with the store's next batch; `save` comes before it.
-
-    Attributes:
-        price: seconds of freshness that a visit has to bring; 0 until `tick`.
-        found: visits of this run by result: changed, same, unchanged (304), missed, gone.
+    Changes go with the store's next batch; `save` comes before it. *found* counts the visits of
+    this run by result: changed, same, unchanged (304), missed, gone.
     """
 
     def __init__(self, rows: KV, settings: RevisitPolicy) -> None:
         self.settings = settings
-        self.price = 0.0
+        self.price = 0.0  # seconds of freshness that a visit has to bring; 0 until `tick`
         self.found = dict.fromkeys(("changed", "same", "unchanged", "missed", "gone"), 0)
         self._rows = rows
         self._demand = self._load()

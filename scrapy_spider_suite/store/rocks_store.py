@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from heapq import merge
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from shutil import rmtree
 from threading import Thread
@@ -178,10 +179,10 @@ class PendingWrites:
         changes = self._families.get(family, {}).get(group)
         if not changes:
             return disk
-        mine = sorted(item for item in changes.items() if item[0] >= start)
-        return _newest(mine, disk)
+        return _newest(sorted(item for item in changes.items() if item[0] >= start), disk)
 
-    def everywhere(self, disk: Iterator[Row], family: str) -> Iterator[Row]:
+    def overlay_all(self, disk: Iterator[Row], family: str) -> Iterator[Row]:
+        """`overlay` for all groups of *family*."""
         groups = self._families.get(family, {}).values()
         return _newest(sorted(item for changes in groups for item in changes.items()), disk)
 
@@ -199,15 +200,11 @@ class PendingWrites:
 def _newest(mine: list[tuple[bytes, bytes | None]], disk: Iterator[Row]) -> Iterator[Row]:
     last = None
     # Of equal keys the merge yields that of its first argument first.
-    for key, value in merge(mine, disk, key=_key):
+    for key, value in merge(mine, disk, key=itemgetter(0)):
         if key != last:
             last = key
             if value is not None:
                 yield key, value
-
-
-def _key(row: tuple[bytes, bytes | None]) -> bytes:
-    return row[0]
 
 
 STORE_FOLDER = "store"
@@ -216,11 +213,7 @@ FAMILIES = ("hosts", "due", "queue", "states", "kv", "meta")
 
 
 class Database:
-    """The lower half of `RocksStore`: families, batch, reads.
-
-    Attributes:
-        damage: what could not be read, or "". After damage nothing is written.
-    """
+    """The lower half of `RocksStore`: families, batch, reads. After *damage* nothing is written."""
 
     def __init__(
         self, path: Path, *, memory: int = 80 << 20, power_safe: bool = False,
@@ -411,11 +404,8 @@ class RocksStore(Database):
     """See `Store`. *memory* (bytes) bounds write buffers and block cache together.
 
     With *secondary*, a folder of its own, it reads a database that another process writes.
-    *power_safe* syncs every batch. Raises `JobDamagedError`.
-
-    Attributes:
-        archive: URLs that need no row, if there is an archive; closed with the store.
-        sieve: fingerprints, if there is a sieve; closed with the store.
+    *power_safe* syncs every batch. *archive* and *sieve* are closed with the store. Raises
+    `JobDamagedError`.
     """
 
     durable = True
@@ -530,7 +520,7 @@ class RocksStore(Database):
         self.pending_writes.set("queue", prefix + key, None, prefix)
 
     def all_rows(self) -> Iterator[Entry]:
-        for key, value in self.pending_writes.everywhere(self._on_disk("queue"), "queue"):
+        for key, value in self.pending_writes.overlay_all(self._on_disk("queue"), "queue"):
             end = key.index(b"\0", 2)  # of the host; the slot before it may hold a NUL
             yield unpack_row(key[2:end].decode(), key[end + 1 :], value)
 

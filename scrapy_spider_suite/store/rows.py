@@ -31,44 +31,31 @@ _FATES = {"", *(event.value for event in Event)}
 
 
 class HostRecord(Struct, eq=False, gc=False):
-    """One host, for the life of the job.
+    """One host, for the life of the job."""
 
-    *next_fetch* is wall time, *crawl_delay* seconds, *head* a lower bound of its first order key,
-    *due* its time in the ``due`` family (None: nothing pending), *dead* the event for which it was
-    given up, *why* the reason for *next_fetch* if not the delay, *counted* whether its domain
-    counts it, *entered* the depth of its first URL.
-    """
-
-    next_fetch: float = 0.0
-    due: float | None = None
-    crawl_delay: float = 0.0
+    next_fetch: float = 0.0  # wall time
+    due: float | None = None  # its time in the ``due`` family; None: nothing is pending
+    crawl_delay: float = 0.0  # seconds
     failures: int = 0
-    dead: str = ""
-    why: str = ""
+    dead: str = ""  # the event for which it was given up
+    why: str = ""  # the reason for *next_fetch*, if not the delay
     pending: int = 0
     done: int = 0
     failed: int = 0
     attempts: int = 0
-    counted: bool = False
-    entered: int | None = None
-    head: bytes = b""
+    counted: bool = False  # whether its domain counts it
+    entered: int | None = None  # depth of its first URL
+    head: bytes = b""  # a lower bound of its first order key
 
     def to_bytes(self) -> bytes:
         numbers = (self.pending, self.done, self.failed, self.attempts)
         entered = 0 if self.entered is None else min(self.entered + 1, _ENTERED_MAX)
-        return (
-            _HOST.pack(
-                len(self.head),
-                self.next_fetch,
-                -1.0 if self.due is None else self.due,
-                self.crawl_delay,
-                min(self.failures, 0xFFFF),
-                self.counted | entered << 1,
-                *(min(number, COUNT_MAX) for number in numbers),
-            )
-            + self.head
-            + f"{self.dead}\n{self.why}".encode()
-        )
+        packed = _HOST.pack(
+            len(self.head), self.next_fetch, -1.0 if self.due is None else self.due,
+            self.crawl_delay, min(self.failures, 0xFFFF), self.counted | entered << 1,
+            *(min(number, COUNT_MAX) for number in numbers),
+        )  # fmt: skip
+        return packed + self.head + f"{self.dead}\n{self.why}".encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> HostRecord:
