@@ -90,8 +90,7 @@ def slots_of(rows: Rows) -> Places:
 
 
 def sorted_and_unique(batch: Rows, length: int) -> Iterator[tuple[Rows, Places]]:
-    """The different rows of *batch*, sorted, and their first indexes; in pieces of some *length*.
-    """
+    """The different rows of *batch*, sorted, and their first indexes; some *length* at a time."""
     firsts = np.ascontiguousarray(batch[:, 0])
     sample = np.sort(firsts[:: max(1, length // 64)])
     bounds = [0, *map(int, np.unique(sample[64::64])), TOP]

@@ -379,8 +379,7 @@ class TrieStore:
         )  # fmt: skip
 
     def check(self, repair: bool = False) -> list[TrieDamage]:
-        """Read everything and return the damage, repaired with *repair*. Raises `StoreWriteError`.
-        """
+        """Read everything; return the damage, repaired with *repair*. Raises `StoreWriteError`."""
         if repair:
             self._check_writable()
         return check_store(self._upkeep, repair)

@@ -210,9 +210,7 @@ def is_fresh(folder: Path) -> bool:
 
 
 def is_fresh_store(store: RocksStore) -> bool:
-    """Whether the job of *store* met no URL, host or agent, by what was flushed. Raises
-    `JobDamagedError`.
-    """
+    """Whether the job of *store* met no URL, host or agent. Raises `JobDamagedError`."""
     if Counters.load(store) != Counters():
         return False
     if store.archive is not None and len(store.archive.urls):

@@ -30,6 +30,7 @@ from scrapy_spider_suite.store.value_codec import (
     MAX_BYTES,
     ClassList,
     ClassRegistry,
+    ObjectKind,
     ValueCodec,
     refuse_extras,
 )
@@ -79,33 +80,16 @@ class SpiderMethods:
         raise CodecError(f"{callback!r} has no name in the spider")
 
 
-class ItemKind:
-    """``scrapy.Item`` subclasses, by the fields that are set. Their ``__init__`` does not run."""
-
-    def accepts(self, cls: type) -> bool:
-        return issubclass(cls, Item)
-
-    def state(self, value: Item) -> dict[str, Any]:
-        refuse_extras(value, ("_values",), Item)
-        return dict(value)
-
-    def build(self, cls: type[Item], state: dict[str, Any]) -> Item:
-        """Return an item with these fields; a field that the class does not declare is an error."""
-        item = cls.__new__(cls)
-        Item.__init__(item, state)
-        return item
+def _item_state(value: Item) -> dict[str, Any]:
+    refuse_extras(value, ("_values",), Item)
+    return dict(value)
 
 
-class HeadersKind:
-    def accepts(self, cls: type) -> bool:
-        return cls is Headers
-
-    def state(self, value: Headers) -> list[Any]:
-        return [value.encoding, header_state(value)]
-
-    def build(self, cls: type, state: list[Any]) -> Headers:
-        encoding, headers = state
-        return Headers(headers, encoding)
+def _build_item(cls: type[Item], state: dict[str, Any]) -> Item:
+    """An item with the fields that are set; ``__init__`` does not run."""
+    item = cls.__new__(cls)
+    Item.__init__(item, state)
+    return item
 
 
 def header_state(headers: Headers) -> dict[bytes, Any]:
@@ -115,6 +99,13 @@ def header_state(headers: Headers) -> dict[bytes, Any]:
         for name, values in headers.items()
     }
 
+
+_ITEM_KIND = ObjectKind(lambda cls: issubclass(cls, Item), _item_state, _build_item)
+_HEADERS_KIND = ObjectKind(
+    lambda cls: cls is Headers,
+    lambda headers: [headers.encoding, header_state(headers)],
+    lambda cls, state: Headers(*state[::-1]),
+)
 
 T = TypeVar("T")
 
@@ -197,7 +188,10 @@ class RequestCodec:
         self, spider: Spider, allowed: Iterable[str] = (),
         registry: ClassRegistry | None = None, max_bytes: int = MAX_BYTES,
     ) -> None:  # fmt: skip
-        kinds = (*DEFAULT_KINDS, ItemKind(), HeadersKind(), RequestKind(self))
+        kinds = (*DEFAULT_KINDS, _ITEM_KIND, _HEADERS_KIND, ObjectKind(
+            lambda cls: issubclass(cls, Request), self._nested_state,
+            lambda cls, state: self.from_record(state, cls),
+        ))  # fmt: skip
         classes = ClassList((_SCRAPYS, *allowed), _ALIASES)
         self.values = ValueCodec(classes, registry or _registry, kinds, max_bytes)
         self._callbacks = SpiderMethods(spider)
@@ -225,8 +219,7 @@ class RequestCodec:
         return b"%c%b" % (VERSION, data)
 
     def decode(self, data: bytes) -> Request:
-        """Build the request from *data*, by allowed classes and decoders only; raises CodecError.
-        """
+        """Build a request, by allowed classes and decoders only; raises CodecError."""
         if data[:1] != bytes([VERSION]):
             raise CodecError("a stored request is damaged or was written by another release")
         return self.from_record(self.values.loads(data[1:]))
@@ -274,6 +267,11 @@ class RequestCodec:
         except Exception as error:  # the constructor of the user's class may raise anything
             raise CodecError(f"a stored request cannot be built: {error!r}") from error
 
+    def _nested_state(self, request: Request) -> dict[int, Any]:
+        record = self.record(request)
+        record.pop(_CLASS, None)
+        return record
+
     def _add_class(self, record: dict[int, Any], request: Request) -> None:
         cls = type(request)
         try:
@@ -310,22 +308,6 @@ class RequestCodec:
         for number in (_META, _CB_KWARGS):
             record[number] = set(record.get(number, ()))
         return record
-
-
-class RequestKind:
-    def __init__(self, codec: RequestCodec) -> None:
-        self._codec = codec
-
-    def accepts(self, cls: type) -> bool:
-        return issubclass(cls, Request)
-
-    def state(self, value: Request) -> dict[int, Any]:
-        record = self._codec.record(value)
-        record.pop(_CLASS, None)
-        return record
-
-    def build(self, cls: type, state: object) -> Request:
-        return self._codec.from_record(state, cls)
 
 
 def _parts(record: dict[int, Any]) -> Iterator[tuple[str, Any]]:

@@ -23,7 +23,7 @@ from importlib import import_module
 from operator import or_
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -198,86 +198,75 @@ DECODERS: dict[int, Callable[[bytes], Any]] = {
 _NO_DEFAULT = object()
 
 
-class ObjectKind(Protocol):
-    """How instances of some classes are taken apart and built again."""
+class ObjectKind(NamedTuple):
+    """How instances of the classes that it *accepts* are taken apart and built again.
 
-    def accepts(self, cls: type) -> bool:
-        ...
-
-    def state(self, value: Any) -> Any:
-        """Return the storable values that *value* consists of; raise CodecError if it cannot."""
-        ...
-
-    def build(self, cls: type, state: Any) -> Any:
-        """Return the instance of *cls* with this *state*; raise any exception if it does not fit.
-        """
-        ...
-
-
-class EnumKind:
-    """Members of enums by their names; a combination of flags by the names of its flags."""
-
-    def accepts(self, cls: type) -> bool:
-        return issubclass(cls, enum.Enum)
-
-    def state(self, value: enum.Enum) -> list[str]:
-        cls = type(value)
-        for name, member in cls.__members__.items():
-            if member is value:
-                return [name]
-        if not isinstance(value, enum.Flag):
-            raise CodecError(f"{value!r} is no member of its enum")
-        names = [name for name, flag in type(value).__members__.items() if flag in value]
-        if self.build(cls, names) != value:
-            raise CodecError(f"{value!r} is not made of named flags")
-        return names
-
-    def build(self, cls: type[enum.Enum], state: list[str]) -> Any:
-        members = [cls.__members__[name] for name in state]
-        if len(members) == 1:
-            return members[0]
-        if not issubclass(cls, enum.Flag):
-            raise CodecError(f"{cls.__qualname__} has no combined members")
-        return reduce(or_, members, cls(0))
-
-
-class FieldsKind:
-    """Dataclasses and attrs classes, by their fields; no code of the class runs.
-
-    A new field gets its default; a lost field is an error. Other attributes are refused, except
-    cached properties.
+    *state* returns storable values, or raises CodecError; *build* may raise any exception.
     """
 
-    def accepts(self, cls: type) -> bool:
-        has_fields = dataclasses.is_dataclass(cls) or "__attrs_attrs__" in vars(cls)
-        # A base in C (dict, Exception) has parts that are no fields, and a __new__ of its own.
-        return has_fields and getattr(cls, "__new__", None) is object.__new__
-
-    def state(self, value: Any) -> dict[str, Any]:
-        cls: Any = type(value)
-        names = _defaults(cls)
-        refuse_extras(value, names)
-        return {name: getattr(value, name) for name in names if hasattr(value, name)}
-
-    def build(self, cls: type, state: dict[str, Any]) -> Any:
-        defaults = _defaults(cls)
-        for name in state:
-            if name not in defaults:
-                raise CodecError(f"{cls.__qualname__} has no field {name!r}")
-        value: object = object.__new__(cls)
-        for name, default in defaults.items():
-            found = state[name] if name in state else default()
-            if found is not _NO_DEFAULT:
-                object.__setattr__(value, name, found)
-        return value
+    accepts: Callable[[type], bool]
+    state: Callable[[Any], Any]
+    build: Callable[[Any, Any], Any]
 
 
-DEFAULT_KINDS: tuple[ObjectKind, ...] = (EnumKind(), FieldsKind())
+def _enum_state(value: enum.Enum) -> list[str]:
+    cls = type(value)
+    for name, member in cls.__members__.items():
+        if member is value:
+            return [name]
+    if not isinstance(value, enum.Flag):
+        raise CodecError(f"{value!r} is no member of its enum")
+    names = [name for name, flag in type(value).__members__.items() if flag in value]
+    if _build_enum(cls, names) != value:
+        raise CodecError(f"{value!r} is not made of named flags")
+    return names
+
+
+def _build_enum(cls: type[enum.Enum], state: list[str]) -> Any:
+    members = [cls.__members__[name] for name in state]
+    if len(members) == 1:
+        return members[0]
+    if not issubclass(cls, enum.Flag):
+        raise CodecError(f"{cls.__qualname__} has no combined members")
+    return reduce(or_, members, cls(0))
+
+
+def _has_fields(cls: type) -> bool:
+    has_fields = dataclasses.is_dataclass(cls) or "__attrs_attrs__" in vars(cls)
+    # A base in C (dict, Exception) has parts that are no fields, and a __new__ of its own.
+    return has_fields and getattr(cls, "__new__", None) is object.__new__
+
+
+def _fields_state(value: Any) -> dict[str, Any]:
+    cls: Any = type(value)
+    names = _defaults(cls)
+    refuse_extras(value, names)
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+
+def _build_fields(cls: type, state: dict[str, Any]) -> Any:
+    """An instance with these fields; no code of the class runs. A new field gets its default."""
+    defaults = _defaults(cls)
+    for name in state:
+        if name not in defaults:
+            raise CodecError(f"{cls.__qualname__} has no field {name!r}")
+    value: object = object.__new__(cls)
+    for name, default in defaults.items():
+        found = state[name] if name in state else default()
+        if found is not _NO_DEFAULT:
+            object.__setattr__(value, name, found)
+    return value
+
+
+DEFAULT_KINDS: tuple[ObjectKind, ...] = (
+    ObjectKind(lambda cls: issubclass(cls, enum.Enum), _enum_state, _build_enum),
+    ObjectKind(_has_fields, _fields_state, _build_fields),
+)
+"""Enums by the names of members or flags; dataclasses and attrs classes by their fields."""
 
 
 def refuse_extras(value: object, known: Collection[str], base: type = object) -> None:
-    """Raise CodecError if *value* has an attribute that is neither *known* nor declared by *base*.
-    """
+    """Raise CodecError if *value* has an attribute neither *known* nor declared by *base*."""
     cls: Any = type(value)
     set_slots = (name for name in _slots(cls, base) if hasattr(value, name))
     for name in (*getattr(value, "__dict__", ()), *set_slots):
@@ -316,14 +305,11 @@ def _default(cls: type, field: Any) -> Callable[[], Any]:
         return factory  # type: ignore[no-any-return]
     if default is not dataclasses.MISSING and default is not attrs.NOTHING:
         return lambda: default
-    return _missing(cls, field.name, field.init)
 
-
-def _missing(cls: type, name: str, needed: bool) -> Callable[[], Any]:
     def absent() -> Any:
-        if needed:
+        if field.init:
             raise CodecError(
-                f"field {name!r} of {cls.__qualname__} was not stored, it has no default"
+                f"field {field.name!r} of {cls.__qualname__} was not stored, it has no default"
             )
         return _NO_DEFAULT
 
