@@ -412,7 +412,6 @@ class Range:
         return [segment for segment in (self.recent, self.base) if segment is not None]
 
 
-
 class Ranges:
     """All ranges of a store, by id; *lows* are their first ids, *damage* the unusable segments.
 

@@ -200,7 +200,6 @@ class FreshTable:
         return np.concatenate([ids[ids != 0] for ids in held])
 
 
-
 def _rows(part: _Part) -> tuple[Ids, Handles]:
     keys = np.frombuffer(part[0], np.uint64)
     there = keys != 0
