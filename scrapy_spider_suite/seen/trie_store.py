@@ -182,8 +182,6 @@ class TrieStore:
         self._ident = state.ids.id_of if state.ids.twins else state.ids.hash_id
         self._upkeep = TrieUpkeep(state, limit=max(1, memory // BYTES_A_ROW), split=split)
 
-    # Looking up
-
     def __contains__(self, url: object) -> bool:
         if not isinstance(url, str):
             return False
@@ -258,8 +256,6 @@ class TrieStore:
         handle = part.find(ident)
         return None if handle < 0 else self._log.read(handle)
 
-    # Adding
-
     def add(self, urls: Iterable[str]) -> list[str]:
         """Add *urls*, all or none; return the new ones, in order, each once.
 
@@ -307,8 +303,6 @@ class TrieStore:
     def _check_writable(self) -> None:
         if self._readonly:
             raise JobError(f"{self.path} is open for reading only")
-
-    # Upkeep
 
     @property
     def behind(self) -> bool:
@@ -364,8 +358,6 @@ class TrieStore:
         if any(part.damaged for part in parts):
             raise JobDamagedError(f"{self.path} is damaged where {prefix!r} would be; repair it")
         return remove_urls(self._upkeep, start, parts)
-
-    # The whole
 
     def stats(self) -> TrieStatistics:
         fresh, log = self._state.fresh, self._log.size

@@ -119,8 +119,6 @@ class StoreReader:
                     return entry_of(identity, way)
         return None
 
-    # Checking
-
     def check(self) -> Iterator[str]:
         """Yield what is wrong with the store, a line each; nothing if all of it agrees."""
         counters = self.counters()

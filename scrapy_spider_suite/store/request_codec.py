@@ -100,7 +100,7 @@ def header_state(headers: Headers) -> dict[bytes, Any]:
     }
 
 
-_ITEM_KIND = ObjectKind(lambda cls: issubclass(cls, Item), _item_state, _build_item)
+ITEM_KIND = ObjectKind(lambda cls: issubclass(cls, Item), _item_state, _build_item)
 _HEADERS_KIND = ObjectKind(
     lambda cls: cls is Headers,
     lambda headers: [headers.encoding, header_state(headers)],
@@ -188,7 +188,7 @@ class RequestCodec:
         self, spider: Spider, allowed: Iterable[str] = (),
         registry: ClassRegistry | None = None, max_bytes: int = MAX_BYTES,
     ) -> None:  # fmt: skip
-        kinds = (*DEFAULT_KINDS, _ITEM_KIND, _HEADERS_KIND, ObjectKind(
+        kinds = (*DEFAULT_KINDS, ITEM_KIND, _HEADERS_KIND, ObjectKind(
             lambda cls: issubclass(cls, Request), self._nested_state,
             lambda cls, state: self.from_record(state, cls),
         ))  # fmt: skip

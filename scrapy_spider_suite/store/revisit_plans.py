@@ -147,8 +147,6 @@ class RevisitPlans:
     def get(self, identity: bytes) -> RevisitPlan | None:
         return plan_of(self._rows, identity)
 
-    # Visits
-
     def visited(
         self, identity: bytes, now: float, digest: bytes, validators: Validators, *,
         unchanged: bool = False, packed: PackedBody | None = None, host: str = "", row: bytes = b"",
@@ -207,8 +205,6 @@ class RevisitPlans:
         self._put(identity, plan)
         return plan
 
-    # What sitemaps say
-
     def claims(self, host: str) -> LastmodTrust:
         """The trust in sitemaps that name pages of *host*."""
         data = self._rows.get(_CLAIMS + host.encode())
@@ -235,8 +231,6 @@ class RevisitPlans:
             self._unindex(identity, plan)
             self._put(identity, replace(plan, due=due, claimed=True))
         return True
-
-    # Due
 
     def waits(self, identity: bytes, plan: RevisitPlan) -> bool:
         """Whether a page with this *plan* stands in the index; else it was popped."""
@@ -329,8 +323,6 @@ class RevisitPlans:
         """The times and state keys of waiting pages, in order of time."""
         for key, _ in self._rows.items(_DUE):
             yield _time(key), _named(key)
-
-    # Keeping house
 
     def tick(self, visits: float) -> None:
         """Find the price for *visits* revisits a second; takes a millisecond."""

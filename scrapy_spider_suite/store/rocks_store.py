@@ -464,8 +464,6 @@ class RocksStore(Database):
         self._rewrites.append(TableRewrite(self._db, self._families, ranges))
         return self._rewrites[-1]
 
-    # URLs
-
     def state(self, key: bytes) -> bytes | None:
         """See `Store`. A URL in the sieve without a row is done."""
         state = self.row(key)
@@ -501,8 +499,6 @@ class RocksStore(Database):
                 return
             yield key[n:], value
 
-    # Queues
-
     def rows(self, host: str, after: bytes, limit: int) -> list[Entry]:
         """See `Store`. Seeks behind *after*: deleted rows before it cost nothing."""
         prefix = host_key(host)
@@ -523,8 +519,6 @@ class RocksStore(Database):
         for key, value in self.pending_writes.overlay_all(self._on_disk("queue"), "queue"):
             end = key.index(b"\0", 2)  # of the host; the slot before it may hold a NUL
             yield unpack_row(key[2:end].decode(), key[end + 1 :], value)
-
-    # Hosts
 
     def record(self, host: str) -> HostRecord | None:
         data = self.get("hosts", host_key(host))

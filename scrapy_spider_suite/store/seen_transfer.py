@@ -12,21 +12,19 @@ import logging
 import struct
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError, SuiteError
 from scrapy_spider_suite.frontier.entries import Entry, host_key
+from scrapy_spider_suite.seen.fingerprint_cache import FingerprintCache
 from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.seen_index import DONE_200, Archive, SieveIndex, needs_no_row
 from scrapy_spider_suite.urls.normalize import host_of
-
-if TYPE_CHECKING:
-    from scrapy_spider_suite.seen import FingerprintCache
 
 logger = logging.getLogger(__name__)
 
@@ -228,8 +226,6 @@ class SieveQueue:
         if flush is not None and self.first_number >= flush.end:
             flush.accept()  # all of it was handed out
 
-    # Offering
-
     def offer(self, way: LinkOrigin, keys: list[bytes], *, anyway: bool = False) -> None:
         """Let the links with these state keys wait; *anyway*, also what the cache knows."""
         new = self._cache.new(keys)
@@ -257,8 +253,6 @@ class SieveQueue:
         """Offer the fingerprints of another agent: they are known after the next flush."""
         self._rows.put(self.sieve.next, msgpack.packb([prints, self.index.width]))
         self.sieve.offer_prints((), prints)
-
-    # Flushing
 
     @property
     def waiting(self) -> int:
@@ -311,8 +305,6 @@ class SieveQueue:
             yield
         flush.accept()
         self.first_number = flush.end
-
-    # Dropping
 
     def forget(self, host: str, belongs: Callable[[str], bool], limit: int) -> Iterator[int]:
         """Drop links to URLs of *host* that *belong*; how many, of *limit* rows each step."""

@@ -11,7 +11,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
 import xxhash
@@ -19,11 +19,9 @@ import xxhash
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.runtime.text import counted
+from scrapy_spider_suite.store.counters import Counters
+from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.store.rows import pack_row, unpack_row
-
-if TYPE_CHECKING:
-    from scrapy_spider_suite.store.counters import Counters
-    from scrapy_spider_suite.store.interface import Store
 
 LOW: Final = 4
 """A host of which fewer URLs are left to be asked for is in demand."""

@@ -34,7 +34,7 @@ from support.codec_values import (
 
 from scrapy_spider_suite.errors import CodecError
 from scrapy_spider_suite.store import value_codec as module
-from scrapy_spider_suite.store.request_codec import ItemKind
+from scrapy_spider_suite.store.request_codec import ITEM_KIND
 from scrapy_spider_suite.store.value_codec import (
     DEFAULT_KINDS,
     MAX_DEPTH,
@@ -44,7 +44,7 @@ from scrapy_spider_suite.store.value_codec import (
     check_shape,
 )
 
-KINDS = (*DEFAULT_KINDS, ItemKind())
+KINDS = (*DEFAULT_KINDS, ITEM_KIND)
 
 
 def codec(*allowed: str, **options: Any) -> ValueCodec:
