@@ -10,8 +10,7 @@ from collections.abc import Iterable
 
 import xxhash
 
-WAYS = 8
-"""Fingerprints of a set."""
+WAYS = 8  # fingerprints of a set
 _WIDTH = 16
 _SET = WAYS * _WIDTH
 _EMPTY = bytes(_WIDTH)

@@ -25,8 +25,7 @@ from scrapy_spider_suite.runtime.files import write_all
 from scrapy_spider_suite.seen.url_keys import encode, host_bytes
 
 SLOTS = 1 << 16
-WIDTHS = {64: 8, 128: 16}
-"""Bytes of a fingerprint, by its bits."""
+WIDTHS = {64: 8, 128: 16}  # bytes of a fingerprint, by its bits
 
 _digest = xxhash.xxh3_128_digest
 
@@ -57,8 +56,7 @@ Rows = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 Places = NDArray[np.intp]
 
-TOP = 1 << 64
-"""Greater than every word."""
+TOP = 1 << 64  # greater than every word
 
 
 def rows_of(prints: bytes | bytearray, width: int) -> Rows:
@@ -150,10 +148,8 @@ def slice_rows(rows: Rows, length: int) -> Iterator[Rows]:
         yield rows
 
 
-BLOCK = 256
-"""Rows of a block: 2 or 4 KiB."""
-CHUNK = 128 * BLOCK
-"""Rows that are read or written at a time: some milliseconds of work."""
+BLOCK = 256  # rows of a block: 2 or 4 KiB
+CHUNK = 128 * BLOCK  # rows that are read or written at a time: some milliseconds of work
 
 _FOOTER = Struct("<8sIIQQ")  # magic, words, rows of a block, rows, xxh3 of the index
 _SUM = Struct("<Q")

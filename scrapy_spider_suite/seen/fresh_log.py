@@ -23,14 +23,12 @@ from scrapy_spider_suite.seen.url_keys import Handles, Ids
 FreshRows = Sequence[tuple[int, bytes]]
 """Ids and URLs."""
 
-LENGTH_BITS: Final = 16
-"""The lowest bits of a handle: the length of the row."""
+LENGTH_BITS: Final = 16  # the lowest bits of a handle: the length of the row
 _LENGTH: Final = (1 << LENGTH_BITS) - 1
 
 FILE_BYTES: Final = 64 << 20
 """A file this long is followed by another, so that room is given back in pieces."""
-KEPT_FILES: Final = 8
-"""The rows of older files are overdue."""
+KEPT_FILES: Final = 8  # the rows of older files are overdue
 
 _PREFIX: Final = "fresh-"
 _MAGIC: Final = b"\xf5row"

@@ -40,8 +40,7 @@ from scrapy_spider_suite.seen.url_keys import (
     remember_host,
 )
 
-WORD: Final = 2
-"""Bytes of a word."""
+WORD: Final = 2  # bytes of a word
 USED: Final = (1 << 30) - 1
 """The bits of an id that are used; their remainder by the number of words is the word's number."""
 PATTERNS: Final = [1 << (n & 15) | 1 << ((n & 15) + 1 + (n >> 4) % 15 & 15) for n in range(256)]

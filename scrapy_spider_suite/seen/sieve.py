@@ -325,10 +325,7 @@ class Sieve:
         return self._verdict.end
 
     def begin(self, fresh: bool = False) -> Flush:
-        """Begin to flush all waiting items, or return the flush that is not accepted yet.
-
-        *fresh*: all of them are new, which is faster.
-        """
+        """Begin to flush all items, or return the flush not accepted yet. *fresh*: all are new."""
         if self.under_way is None:
             end = self.next
             if self.log is not None:
@@ -388,10 +385,7 @@ class Sieve:
         return self.parts.check()
 
     def repair(self) -> None:
-        """Write damaged files anew with their readable rows. Raises `StoreWriteError`.
-
-        A verdict that is not accepted stays.
-        """
+        """Write damaged files anew with their readable rows. Raises `StoreWriteError`."""
         self._require_verdict()
         with store_errors(self.path):
             self.parts.repair()
@@ -435,10 +429,8 @@ def _has_print(prints: bytes | bytearray, wanted: bytes) -> bool:
     return at >= 0
 
 
-SET_CAPACITY = 1 << 17
-"""Items in memory before they are merged: some 15 MB."""
-SET_CACHE = 1 << 24
-"""Bytes of the cache: a million fingerprints."""
+SET_CAPACITY = 1 << 17  # items in memory before they are merged: some 15 MB
+SET_CACHE = 1 << 24  # bytes of the cache: a million fingerprints
 
 
 class SieveSet:

@@ -90,8 +90,7 @@ class SetManifest:
             files.sync_path(folder)
 
 
-MAX_PARTS = 32
-"""Parts have at most this share of all fingerprints, or what a part may always have."""
+MAX_PARTS = 32  # parts have at most this share of all fingerprints, or what a part may always have
 _RECENT = 4  # a recent file has at most one row for so many of its base
 
 
@@ -153,10 +152,7 @@ class SetMerge:
         return True
 
     def conclude(self, notes: dict[str, Any]) -> None:
-        """Make the new files the set, on disk, with *notes*; after all steps.
-
-        Raises `OSError`; the set is as it was then.
-        """
+        """Make the new files the set, with *notes*. Raises `OSError`; nothing has changed then."""
         self._manifest.notes = notes
         try:
             self._manifest.write(self._parts.folder)
@@ -267,8 +263,7 @@ class SetMerge:
         self._manifest.parts.append((low, names[0], names[1] or name))
 
 
-PART_ROWS = 1 << 20
-"""Fingerprints that a part may have, however few there are in all."""
+PART_ROWS = 1 << 20  # fingerprints that a part may have, however few there are in all
 _ATTEMPTS = 20  # times that a reader begins anew because files were replaced meanwhile
 
 

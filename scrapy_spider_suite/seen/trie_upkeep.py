@@ -43,8 +43,7 @@ from scrapy_spider_suite.seen.segments import (
 )
 from scrapy_spider_suite.seen.url_keys import END, SLOT_SHIFT, TWIN_BITS, Handles, Ids, UrlIds
 
-SPLIT: Final = 1 << 20
-"""URLs of a range; one with more is split."""
+SPLIT: Final = 1 << 20  # URLs of a range; one with more is split
 
 NICENESS: Final = 5
 PLAN: Final = "plan.json"
@@ -153,8 +152,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-MADE: Final = "made"
-"""The folder of unfinished files; deleted at the next start."""
+MADE: Final = "made"  # the folder of unfinished files; deleted at the next start
 
 
 class SegmentBuild:
@@ -250,18 +248,15 @@ class SegmentBuild:
         shutil.rmtree(self._made, ignore_errors=True)
 
 
-RANGES_A_BUILD: Final = 16
-"""Ranges of one build for which a caller waits."""
-ROWS_A_POLL: Final = 4_096
-"""Added rows after which `poll` is called."""
+RANGES_A_BUILD: Final = 16  # ranges of one build for which a caller waits
+ROWS_A_POLL: Final = 4_096  # added rows after which `poll` is called
 FIRST_ROWS: Final = 4_096
 """Fresh rows of which a first segment is made, and further ones while there are few."""
 GROWTH: Final = 4
 """A build is due once so many times as many rows are fresh as segments hold, or memory says so."""
 POLLS_TO_RETRY: Final = 60
 """Polls after which a failed build is tried again, however little was added."""
-ROWS_A_STEP: Final = 200_000
-"""Rows that are forgotten at a time."""
+ROWS_A_STEP: Final = 200_000  # rows that are forgotten at a time
 DAMAGED_PREFIX: Final = "damaged-"
 """Prefix of the names of damaged files that are kept for inspection."""
 

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from scrapy_spider_suite.seen.url_keys import Ids, UrlIds
 
-CHECKS: Final = 251
-"""A prime below 255, which is the check of a place that is free."""
+CHECKS: Final = 251  # a prime below 255, which is the check of a place that is free
 _FREE: Final = 255
 _FULL: Final = 7 / 8
 _BYTES: Final = [bytes([number]) for number in range(CHECKS)]

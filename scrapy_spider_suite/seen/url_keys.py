@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 
 SLOT_SHIFT: Final = 48
 LOW: Final = (1 << SLOT_SHIFT) - 1
-END: Final = 1 << 64
-"""Above every id."""
+END: Final = 1 << 64  # above every id
 
-TWIN_BITS: Final = 16
-"""Twins differ in these lowest bits, within which no range of ids is cut."""
+TWIN_BITS: Final = 16  # twins differ in these lowest bits, within which no range of ids is cut
 
 MAX_KEY: Final = 65_535
 """Bytes of a URL that can be stored; more than 30 times what a crawl follows."""
@@ -121,8 +119,7 @@ PARTS: Final = 16
 _PART_SHIFT: Final = 24
 _SMALLEST: Final = 8
 
-BYTES_A_ROW: Final = 32
-"""Memory of an id and its handle, on average over the growth of a table."""
+BYTES_A_ROW: Final = 32  # memory of an id and its handle, on average over the growth of a table
 
 
 class FreshTable:
@@ -196,8 +193,7 @@ class FreshTable:
         return map(_rows, self._parts)
 
     def ids(self) -> Ids:
-        held = [np.frombuffer(part[0], np.uint64) for part in self._parts]
-        return np.concatenate([ids[ids != 0] for ids in held])
+        return np.concatenate([ids for ids, _ in self.pieces()])
 
 
 def _rows(part: _Part) -> tuple[Ids, Handles]:

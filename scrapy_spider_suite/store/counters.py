@@ -85,7 +85,7 @@ class DomainCounts:
         load_suffixes()
         self._kv = store.kv(_FAMILY)
         self._known: dict[str, Domain] = {}
-        self._leased: dict[str, int] = {}
+        self._leased = Counter[str]()  # in memory only
 
     def get(self, host: str) -> Domain:
         """The counts of the domain of *host*. Raises `JobDamagedError`."""
@@ -108,11 +108,8 @@ class DomainCounts:
         else:
             self._kv.delete(domain.encode())
 
-    # Leases: in memory only
-
     def lease(self, host: str) -> None:
-        domain = registered_domain(host)
-        self._leased[domain] = self._leased.get(domain, 0) + 1
+        self._leased[registered_domain(host)] += 1
 
     def unlease(self, host: str) -> None:
         domain = registered_domain(host)
@@ -121,7 +118,7 @@ class DomainCounts:
             del self._leased[domain]
 
     def leased(self, host: str) -> int:
-        return self._leased.get(registered_domain(host), 0)
+        return self._leased[registered_domain(host)]
 
 
 def domain_row(store: Store, host: str) -> tuple[str, Domain]:
@@ -158,10 +155,8 @@ def _read(domain: str, row: bytes | None) -> Domain:
 
 
 OTHER = "(other)"
-KEYS_MAX = 1_000
-"""Most rows of one table; further keys are counted under `OTHER`."""
-UNUSUAL_MAX = 200
-"""Most media types outside the known list: a server may invent them."""
+KEYS_MAX = 1_000  # most rows of one table; further keys are counted under `OTHER`
+UNUSUAL_MAX = 200  # most media types outside the known list: a server may invent them
 USUAL = frozenset(
     name for table in mimetypes.MimeTypes().types_map for name in table.values()
 ) | {"-", OTHER, "application/rss+xml", "application/atom+xml", "application/xhtml+xml"}

@@ -30,12 +30,9 @@ from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.host_patterns import PatternKind
 
-LATEST = 30 * 86400.0
-"""No stored time is believed to be further ahead (a clock that was set back)."""
-GRAIN = 1e-6
-"""Seconds added where wall time becomes monotonic time, more than a double loses."""
-NEVER = 4e12
-"""The end (wall) of an exclusion without an end."""
+LATEST = 30 * 86400.0  # no stored time is believed to be further ahead (a clock that was set back)
+GRAIN = 1e-6  # seconds added where wall time becomes monotonic time, more than a double loses
+NEVER = 4e12  # the end (wall) of an exclusion without an end
 _CLOCK = struct.Struct(">d")
 
 
@@ -456,10 +453,8 @@ class WaitCounts:
             self.counts = add_up([*in_memory, *self._on_disk.counts(wall)])
 
 
-RESIDENT = 1e13
-"""The ``due`` time of hosts in memory (wall seconds; some 300,000 years away)."""
-EXCLUDED_BAND = 1e12
-"""What is added to the times of hosts that wait for a rule."""
+RESIDENT = 1e13  # the ``due`` time of hosts in memory (wall seconds; some 300,000 years away)
+EXCLUDED_BAND = 1e12  # what is added to the times of hosts that wait for a rule
 FAR_AHEAD = 30.0
 """Seconds; a host that must wait longer makes room, and is not brought into memory yet."""
 _STEP, _AHEAD_MAX = 1e-3, 1.0
@@ -487,10 +482,7 @@ class WaitingList:
         self, key: str, record: HostRecord, wall: float, since: float | None = None,
         ahead: float = 0.0,
     ) -> None:  # fmt: skip
-        """Let a host wait until the time or rule that its record names.
-
-        Hosts that are due wait in order of coming, or *since*; *ahead* seconds before others.
-        """
+        """Let a host wait by its record; if due, in order of coming, *since*, or *ahead* of it."""
         barred = self._apply_rule(key, record, wall) or self._out_of_phase(key, record, wall)
         when = max(wall if since is None else since, record.next_fetch) - ahead
         record.due = when + EXCLUDED_BAND if barred else when
@@ -600,10 +592,7 @@ class WaitingList:
             self.add(key, record, wall)
 
     def _apply_rule(self, key: str, record: HostRecord, wall: float) -> bool:
-        """Whether a host has to wait for a rule, which its record then names.
-
-        Its address is not known here: a rule of the address counts as long as it exists.
-        """
+        """Whether a host has to wait for a rule; rules of its address count while they exist."""
         if not waits_for_rule(record.why):
             return False
         exclusion = self._policy.exclusion_of_visit(key, "", wall)

@@ -109,8 +109,7 @@ _HEADERS_KIND = ObjectKind(
 
 T = TypeVar("T")
 
-VERSION = 1
-"""First byte of every stored request."""
+VERSION = 1  # first byte of every stored request
 
 _ALIASES: Mapping[str, type] = {
     "R": Request, "F": FormRequest, "J": JsonRequest, "X": XmlRpcRequest, "H": Headers,
@@ -164,8 +163,7 @@ def register(
     instance from it, and must not trust it. *name* is written in place of the class: the class may
     move, the name must stay. Subclasses are not included. Call it where the class is defined.
 
-    Raises:
-        ValueError: *cls* is stored as it is, or *name* is not 1 to 64 letters, digits, ``_ . : -``.
+    Raises `ValueError` for a built-in type, or a *name* not of 1 to 64 letters, digits, ``_.:-``.
     """
     _registry.register(cls, name, encode, decode)
 
@@ -180,8 +178,7 @@ def project_packages(spidercls: type[Spider], spider_modules: Iterable[str]) -> 
 class RequestCodec:
     """Writes the requests of one spider as bytes and reads them back. For one thread.
 
-    *allowed* are dotted prefixes of classes that may be named; *values* is the codec of what is
-    inside.
+    *allowed* are dotted prefixes of classes that may be named; *values* encodes the fields.
     """
 
     def __init__(
@@ -201,10 +198,7 @@ class RequestCodec:
     def from_spider(
         cls, spider: Spider, modules: Iterable[str], storable: Iterable[str] = ()
     ) -> RequestCodec:
-        """The codec of a crawl: it allows *storable* and the project's own classes.
-
-        *modules* are SPIDER_MODULES.
-        """
+        """The codec of a crawl; allows *storable* and the classes of SPIDER_MODULES (*modules*)."""
         return cls(spider, (*project_packages(type(spider), modules), *storable))
 
     def encode(self, request: Request) -> bytes:
@@ -292,7 +286,7 @@ class RequestCodec:
         return UnstorableError("request", error)
 
     def _prove(self, request: Request, data: bytes) -> None:
-        """Once for each of the user's classes: check that its ``__init__`` gives the same back."""
+        """Once for each class of the user: check that its ``__init__`` builds an equal request."""
         try:
             again = self.from_record(self.values.loads(data))
             before, after = self._outline(request), self._outline(again)

@@ -38,8 +38,7 @@ from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.store.url_states import UrlStates
 
-HELD = 300.0
-"""Seconds until it is examined again whether a host on disk is still held back."""
+HELD = 300.0  # seconds until it is examined again whether a host on disk is still held back
 
 IsForeign = Callable[[str, str], bool]
 """Whether another agent fetches a URL: by host and URL ("" if hosts decide)."""

@@ -32,14 +32,11 @@ _KEPT = int(Flag.USER | Flag.PROXIED | Flag.NO_ROBOTS)
 
 
 class PackedBody(NamedTuple):
-    """The record that holds a page's body, for revisit records (WARC 1.1 §6.7).
-
-    *when*: its ``WARC-Date`` in wall seconds; *digest*: its ``WARC-Payload-Digest``.
-    """
+    """The record that has a page's body, for revisit records (WARC 1.1 §6.7)."""
 
     url: str
-    when: float
-    digest: str
+    when: float  # its ``WARC-Date`` in wall seconds
+    digest: str  # its ``WARC-Payload-Digest``
 
 
 UNPACKED: Final = PackedBody("", 0.0, "")
@@ -102,10 +99,8 @@ class RevisitPlan:
         return entry
 
 
-ROWS: Final = "revisits"
-"""The mapping of a job's store that holds all of this."""
-MISSES_MAX: Final = 3
-"""Visits in a row that find no page, after which it is visited no more."""
+ROWS: Final = "revisits"  # the mapping of a job's store that holds all of this
+MISSES_MAX: Final = 3  # visits in a row that find no page, after which it is visited no more
 
 _PLAN, _DUE, _DEMAND, _CLAIMS = b"p", b"d", b"m", b"c"
 _TIME = struct.Struct(">Q")
@@ -257,10 +252,7 @@ class RevisitPlans:
     def pop_due_of(
         self, now: float, wanted: Callable[[bytes], bool], limit: int, looked: int
     ) -> list[tuple[bytes, RevisitPlan]]:
-        """As `pop_due`, only *wanted* identities among the next *looked* pages.
-
-        If there are too few, the next call continues behind them, else at the first that is due.
-        """
+        """`pop_due` of *wanted* pages among the next *looked*; too few: later calls go on there."""
         found: list[tuple[bytes, RevisitPlan]] = []
         passed, self._passed = self._passed, b""
         for number, key in enumerate(self._keys(passed)):

@@ -207,8 +207,7 @@ def _newest(mine: list[tuple[bytes, bytes | None]], disk: Iterator[Row]) -> Iter
                 yield key, value
 
 
-STORE_FOLDER = "store"
-"""Of the database, in the job's ``suite`` folder."""
+STORE_FOLDER = "store"  # of the database, in the job's ``suite`` folder
 FAMILIES = ("hosts", "due", "queue", "states", "kv", "meta")
 
 

@@ -14,10 +14,8 @@ from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 
 FORMAT = 1
-COUNT_MAX = 1 << 31
-"""The greatest count of a host."""
-POLICY_MAX = 15
-"""The greatest number of a referrer policy for which a row has room."""
+COUNT_MAX = 1 << 31  # the greatest count of a host
+POLICY_MAX = 15  # the greatest number of a referrer policy for which a row has room
 
 _HOST = struct.Struct(">BdddHHIIII")
 _ROW = struct.Struct(">BBHBiIII")
@@ -114,8 +112,7 @@ class UrlState:
             raise JobDamagedError(f"a URL's row cannot be read ({error})") from error
 
 
-PENDING = UrlState(State.PENDING).to_bytes()
-"""The state of a URL that was never tried."""
+PENDING = UrlState(State.PENDING).to_bytes()  # the state of a URL that was never tried
 
 
 @lru_cache(16_384)  # every link asks, and most links lead to few hosts

@@ -23,8 +23,7 @@ from scrapy_spider_suite.seen.url_keys import MAX_KEY, encode, host_bytes
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.rows import UrlState
 
-ARCHIVE_FOLDER: Final = "seen"
-"""Beside the database, in the job's ``suite`` folder."""
+ARCHIVE_FOLDER: Final = "seen"  # beside the database, in the job's ``suite`` folder
 DONE_200: Final = UrlState(State.DONE, Event.SUCCESS, 1, 200).to_bytes()
 """The state of every URL in the archive."""
 _MEMORY: Final = 16 << 20
@@ -132,10 +131,8 @@ def copy_files(folder: Path, target: Path) -> None:
         files.sync_path(target)
 
 
-SIEVE_FOLDER: Final = "sieve"
-"""Beside the database, in the job's ``suite`` folder."""
-DROPPED: Final = "sieve"
-"""Where the store keeps how often hosts were dropped."""
+SIEVE_FOLDER: Final = "sieve"  # beside the database, in the job's ``suite`` folder
+DROPPED: Final = "sieve"  # where the store keeps how often hosts were dropped
 
 
 class SieveIndex:

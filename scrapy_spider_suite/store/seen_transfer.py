@@ -1,9 +1,8 @@
 """Links on their way through the sieve, and done rows on their way into the archive.
 
-The links of a page wait in rows of its commit, numbered as the sieve counts them. A flush decides
-for each number whether the link is new; new links become pending in the batch that deletes the
-row. The rows are on the medium before a flush decides. URLs that were looked up one by one are
-offered as marks when they end 200. A URL is in the archive before its row goes.
+The links of a page wait in rows of its commit, numbered as the sieve counts them. The rows are on
+the medium before a flush decides which links are new. New links become pending in the batch that
+deletes the row. URLs that were looked up one by one are offered as marks when they end 200.
 """
 
 from __future__ import annotations
@@ -273,9 +272,9 @@ class SieveQueue:
         }
 
     def begin(self) -> Flush | None:
-        """The flush of all waiting links, to be run in any thread, after `RocksStore.sync_log`.
+        """The flush of all waiting links, or None: nothing waits, or the sieve is locked.
 
-        None: nothing waits, or the sieve is locked.
+        Run it in any thread, after `RocksStore.sync_log`.
         """
         if self.decided or not self.waiting or self.index.locked:
             return None
@@ -354,10 +353,7 @@ def entry_of(key: bytes, way: LinkOrigin) -> Entry:
 
 
 def unpack(number: int, row: bytes) -> tuple[LinkOrigin | None, list[bytes]]:
-    """The origin of a row's links (None for marks), and their state keys. Raises `JobDamagedError`.
-
-    An empty key stands for a dropped link or a fingerprint.
-    """
+    """The origin of a row's links (None for marks), and their state keys (empty: dropped)."""
     try:
         keys, *way = msgpack.unpackb(row)
         if isinstance(keys, bytes):

@@ -23,10 +23,8 @@ from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.store.rows import pack_row, unpack_row
 
-LOW: Final = 4
-"""A host of which fewer URLs are left to be asked for is in demand."""
-AT_ONCE: Final = 16
-"""Pages that are chosen at a time, of hosts that are in demand."""
+LOW: Final = 4  # a host of which fewer URLs are left to be asked for is in demand
+AT_ONCE: Final = 16  # pages that are chosen at a time, of hosts that are in demand
 _FEW: Final = 4  # for the sake of the whole crawl
 _EACH: Final = 1  # pages of one host that are read at a time
 _EXAMINED: Final = 200  # hosts that are examined at a time

@@ -98,8 +98,7 @@ def _import(module: str) -> ModuleType:
         raise CodecError(f"module {module} cannot be imported: {error!r}") from error
 
 
-BIG_INT = 0x10
-"""Extension code of integers beyond 64 bits: two's complement, big-endian."""
+BIG_INT = 0x10  # extension code of integers beyond 64 bits: two's complement, big-endian
 
 _MICROSECOND = timedelta(microseconds=1)
 _OFFSET = re.compile(r"([+-]\d{1,12})(?:=(.*))?", re.DOTALL)
@@ -368,10 +367,8 @@ T = TypeVar("T")
 
 MAX_DEPTH = 64
 """Deepest nesting of containers; a marked array and the state of an object are a level each."""
-MAX_ITEMS = 1_000_000
-"""Most elements, over all containers, of one value."""
-MAX_BYTES = 16 << 20
-"""Longest stored form, in bytes."""
+MAX_ITEMS = 1_000_000  # most elements, over all containers, of one value
+MAX_BYTES = 16 << 20  # longest stored form, in bytes
 
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 _PACKER_KEEPS = 1 << 20  # bytes of buffer; a packer never gives memory back by itself
