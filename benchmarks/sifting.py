@@ -184,7 +184,7 @@ class Measured:
                         self._frontier.flush()
                         break
                 self.longest["sift"] = max(self.longest["sift"], time.thread_time() - began)
-        elif sifter.full or (sifter.waiting and not self._frontier.pending):
+        elif sifter.sieve.full or (sifter.waiting and not self._frontier.pending):
             self._frontier.flush()
             flush = sifter.begin()
             if flush is not None:
