@@ -42,8 +42,9 @@ from scrapy_spider_suite.frontier.revisit_rules import (
     Validators,
     interval_for,
 )
-from scrapy_spider_suite.store.revisit_plans import RevisitPlans, row_of
+from scrapy_spider_suite.store.revisit_plans import RevisitPlans
 from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rows import pack_row
 from scrapy_spider_suite.urls.page_digests import sha1_of
 
 CLASSES = ((0.23, 0.2, 1), (0.15, 1, 7), (0.16, 7, 30), (0.16, 30, 120), (0.30, 120, 1000))
@@ -226,7 +227,7 @@ def rows(number: int, rounds: int) -> None:
                 digest, now = b"%020d" % (0 if n % 3 else visit), visit * 7 * DAY + n
                 plans.get(entry.identity)
                 plans.visited(
-                    entry.identity, now, digest, tags, host=entry.host, row=row_of(entry)
+                    entry.identity, now, digest, tags, host=entry.host, row=pack_row(entry)
                 )
                 if n % 20 == 0:
                     plans.save()
