@@ -18,7 +18,7 @@ from scrapy_spider_suite.cluster.handover.handover import Receiver
 from scrapy_spider_suite.cluster.handover.handover_file import HandoverLabel, Mask
 from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
 from scrapy_spider_suite.errors import RegistryError, StoreWriteError
-from scrapy_spider_suite.store import rotation
+from scrapy_spider_suite.store import residency
 from scrapy_spider_suite.store.counters import wrong_rows
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
@@ -105,7 +105,7 @@ def test_an_agent_is_back_after_its_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it has on disk goes on with what it is given back, of hosts that others never met."""
-    monkeypatch.setattr(rotation, "_COMING", 2)
+    monkeypatch.setattr(residency, "_COMING", 2)
     web = Web(trees(20, 13, 20).addresses)
 
     async def test() -> None:
@@ -127,7 +127,7 @@ def test_what_nobody_could_take_goes_on_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A directory is begun under another name, while the agent that it was of cannot be reached."""
-    monkeypatch.setattr(rotation, "_COMING", 2)
+    monkeypatch.setattr(residency, "_COMING", 2)
     monkeypatch.setattr(handover, "SILENCE", -1.0)
     web = trees(20, 25, 20)
 
@@ -171,7 +171,7 @@ def test_an_agent_whose_disk_is_full_keeps_nothing_from_being_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_transport: str
 ) -> None:
     """It joins, and cannot take what it owns: that goes on where it is. It takes it later."""
-    monkeypatch.setattr(rotation, "_COMING", 2)
+    monkeypatch.setattr(residency, "_COMING", 2)
     monkeypatch.setattr(handover, "SILENCE", 0.3)
     monkeypatch.setattr(handover, "_CHECK", 0.02)
     monkeypatch.setattr(handover_context, "RETRY", 0.01)

@@ -9,7 +9,7 @@ from support.durable_frontier_contract import DurableFrontierContract
 from support.frontier_contract import FrontierContract
 
 from scrapy_spider_suite.crawl.queue import admission
-from scrapy_spider_suite.store import host_queues, rotation
+from scrapy_spider_suite.store import host_queues, residency
 from scrapy_spider_suite.store import host_queues as hostrecords
 from scrapy_spider_suite.store.interface import MemoryStore, Store
 from scrapy_spider_suite.store.rocks_store import RocksStore
@@ -42,7 +42,7 @@ class TestOnDiskWithLittleMemory(TestOnDisk):
     @pytest.fixture(autouse=True)
     def _tiny(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for module, name, value in (
-            (host_queues, "_FRONT", 2), (hostrecords, "_CACHE", 1), (rotation, "_TURN", 2),
-            (rotation, "_GOING", 2), (rotation, "_COMING", 2), (admission, "_BACKLOG", 5),
+            (host_queues, "_FRONT", 2), (hostrecords, "_CACHE", 1), (residency, "_TURN", 2),
+            (residency, "_GOING", 2), (residency, "_COMING", 2), (admission, "_BACKLOG", 5),
         ):  # fmt: skip
             monkeypatch.setattr(module, name, value)

@@ -27,7 +27,7 @@ from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.frontier.waits import WaitCount
-from scrapy_spider_suite.store import host_queues, rotation
+from scrapy_spider_suite.store import host_queues, residency
 from scrapy_spider_suite.store import host_queues as hostrecords
 from scrapy_spider_suite.store.host_queues import RESIDENT, DiskWaits, due_time
 from scrapy_spider_suite.store.interface import MemoryStore
@@ -42,8 +42,8 @@ MEMORY = 4 << 20
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every bound so low that everything happens in a crawl of a few pages."""
     for module, name, value in (
-        (host_queues, "_FRONT", 2), (hostrecords, "_CACHE", 1), (rotation, "_TURN", 2),
-        (rotation, "_GOING", 2), (rotation, "_COMING", 2),
+        (host_queues, "_FRONT", 2), (hostrecords, "_CACHE", 1), (residency, "_TURN", 2),
+        (residency, "_GOING", 2), (residency, "_COMING", 2),
         (admission, "_BACKLOG", 5), (admission, "_SPILL", 3),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
