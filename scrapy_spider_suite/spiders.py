@@ -81,7 +81,7 @@ class BroadSpider(Spider):
             check_sources(self._sources())
         except SettingsError as error:
             refuse(error)
-        wrong = await SeedIntake(get_crawl(self.crawler)).take(self._sources())
+        wrong = await SeedIntake(get_crawl(self.crawler)).schedule_all(self._sources())
         if wrong:
             raise SettingsError("; ".join(wrong))
         nothing: tuple[Any, ...] = ()

@@ -163,9 +163,7 @@ def make_order(settings: SuiteSettings, stats: StatsCollector) -> Order:
     if settings.order == "bottom-up":
         return BottomUp(alternating=settings.window == "leaf")
     if settings.order == "best-first":
-        score = settings.score
-        given = _function(score) if isinstance(score, str) else _read(score)
-        return BestFirst(UserScore(given, stats))
+        return BestFirst(UserScore(_load_score(settings.score), stats))
     return BREADTH_FIRST
 
 
@@ -200,22 +198,20 @@ class UserScore:
             return 0.0
 
 
-def _read(path: Path) -> ScoreOfUrl:
+def _load_score(score: str | Path) -> ScoreOfUrl:
+    if isinstance(score, Path):
+        try:
+            return ScoreTable.read(score).of_link
+        except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+            why = f"SUITE_SCORE = {str(score)!r} cannot be read: {error}"
+            raise SettingsError(why) from None
     try:
-        return ScoreTable.read(path).of_link
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise SettingsError(f"SUITE_SCORE = {str(path)!r} cannot be read: {error}") from None
-
-
-def _function(path: str) -> ScoreOfUrl:
-    try:
-        found = load_object(path)
+        found: ScoreOfUrl = load_object(score)
     except (ImportError, NameError) as error:
-        raise SettingsError(f"SUITE_SCORE = {path!r} cannot be imported: {error}") from None
+        raise SettingsError(f"SUITE_SCORE = {score!r} cannot be imported: {error}") from None
     if not callable(found):
-        raise SettingsError.of("SUITE_SCORE", path, "the import path of a function")
-    function: ScoreOfUrl = found
-    return function
+        raise SettingsError.of("SUITE_SCORE", score, "the import path of a function")
+    return found
 
 
 FileStamp = tuple[int, int, int]

@@ -271,7 +271,7 @@ async def observed(
 
 
 class AddressComparison:
-    """Compares the addresses of answers with the booked ones.
+    """Compares the addresses of answers with those that were looked up.
 
     Download handlers other than the suite's may look a name up again, and find another address (DNS
     rebinding).
@@ -281,13 +281,13 @@ class AddressComparison:
         self._crawler = crawler
         self._said = False
 
-    def check(self, request: Request, booked: str | None, response: Response) -> None:
-        """Count *response* if it came from another address than *booked*.
+    def check(self, request: Request, wanted: str | None, response: Response) -> None:
+        """Count *response* if it came from another address than *wanted*.
 
         Raises `PrivateAddressRefused` if its host may not be there.
         """
         actual = response.ip_address
-        if not booked or actual is None or ipaddress.ip_address(booked) == actual:
+        if not wanted or actual is None or ipaddress.ip_address(wanted) == actual:
             return
         if request.meta.get("proxy"):  # the address is the proxy's; an attempt before had none
             return
@@ -297,7 +297,7 @@ class AddressComparison:
             logger.warning(
                 "%s was to be fetched from %s and came from %s: the download handler does not "
                 "connect where it is told to, so the delays of addresses may not hold (further "
-                "ones are only counted: suite/address/mismatch)", request, booked, actual,
+                "ones are only counted: suite/address/mismatch)", request, wanted, actual,
             )  # fmt: skip
         host = hostname(request)
         why = suite_resolver(self._crawler).policy.why_refused(str(actual), host)

@@ -249,9 +249,9 @@ class Maintenance:
         if self._crawl.settings.broad:
             self._collector.start()
         self._supervision.start()
-        self._timer = self._loop.call_later(_LOOK, self._look)
+        self._timer = self._loop.call_later(_LOOK, self._poll)
         # Before the first fetch, once the feeds are open.
-        self._crawl.crawler.signals.connect(self._look_at_disks, signals.spider_opened)
+        self._crawl.crawler.signals.connect(self._poll_disks, signals.spider_opened)
         with condemn_on_damage(self._crawl.store):
             self._operate()  # what was asked before it began holds from the start
 
@@ -269,16 +269,16 @@ class Maintenance:
         self._publish(say=True)
         self._supervision.stop()
 
-    def _look_at_disks(self) -> None:
+    def _poll_disks(self) -> None:
         self._disk.pulse(self._crawl.now())
 
-    def _look(self) -> None:
-        self._timer = self._loop.call_later(_LOOK, self._look)
+    def _poll(self) -> None:
+        self._timer = self._loop.call_later(_LOOK, self._poll)
         self._supervision.beat()
         with condemn_on_damage(self._crawl.store):
-            self._look_after()
+            self._poll_parts()
 
-    def _look_after(self) -> None:
+    def _poll_parts(self) -> None:
         if not self._operating:
             self._operate()
         self._crawl.policy_file.poll()

@@ -142,17 +142,14 @@ class HostPreparation:
         try:
             found = await crawl.resolver.resolve(host.key)
         except (ResolveError, PrivateAddressError) as error:
-            if self._still_there(host):
+            if crawl.frontier.workbench.hosts.get(host.key) is host:
                 self._refused(host, error)
         else:
-            if self._still_there(host):
+            if crawl.frontier.workbench.hosts.get(host.key) is host:
                 self._place(host, found.addresses, found.expires_in)
         finally:
             self._lookups -= 1
             self._wake()
-
-    def _still_there(self, host: HostState) -> bool:
-        return self._crawl.frontier.workbench.hosts.get(host.key) is host
 
     def _place(self, host: HostState, addresses: tuple[str, ...], expires_in: float) -> None:
         crawl = self._crawl
@@ -161,9 +158,7 @@ class HostPreparation:
         if self._introduction is not None:
             self._introduction.check_address(address)
         now = crawl.now()
-        crawl.frontier.set_address(
-            host, address, address_key(address), now + expires_in, now
-        )
+        crawl.frontier.set_address(host, address, address_key(address), now + expires_in, now)
 
     def _refused(self, host: HostState, error: Exception) -> None:
         crawl, now = self._crawl, self._crawl.now()

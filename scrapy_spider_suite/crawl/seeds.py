@@ -142,7 +142,8 @@ class SeedList:
     def more(self) -> bool:
         return self._next < len(self._waiting)
 
-    def take(self) -> None:
+    def schedule_lines(self) -> None:
+        """Schedule the seeds of the next few lines."""
         seeds = []
         piece = self._waiting[self._next : self._next + _PIECE]
         self._next += len(piece)
@@ -222,8 +223,8 @@ class SeedIntake:
         self._tell_at = 0.0
         self._before = (0.0, 0)
 
-    async def take(self, texts: Iterable[str]) -> list[str]:
-        """Take the seeds that *texts* name (see `Source.parse`); return the errors of their lists.
+    async def schedule_all(self, texts: Iterable[str]) -> list[str]:
+        """Schedule the seeds that *texts* name (see `Source.parse`); return the errors of their lists.
 
         Ends early when the crawl does. Raises `SettingsError` for a file that is not there.
         """
@@ -231,12 +232,12 @@ class SeedIntake:
         wrong, crawl = [], self._crawl
         given = [source for _, source in sources if source.kind is SourceKind.SEED]
         if given:
-            await self._take_given(given)
+            await self._schedule_given(given)
         for text, source in sources:
             if source.kind is not SourceKind.SEED and not crawl.stopping:
                 crawl.seeds.unread.discard(text)
                 try:
-                    await self._take_list(source)
+                    await self._read_list(source)
                 except READ_ERRORS as error:
                     why = describe_read_error(error)
                     wrong.append(f"seeds: {source.name} cannot be read: {why}")
@@ -244,7 +245,7 @@ class SeedIntake:
                     crawl.crawler.stats.inc_value("suite/seeds/unreadable")
         return wrong
 
-    async def _take_given(self, sources: Sequence[Source]) -> None:
+    async def _schedule_given(self, sources: Sequence[Source]) -> None:
         lines = (f"{s.name} #tag={s.tag}" if s.tag else s.name for s in sources)
         seed_list = self._seed_list(_GIVEN, "")
         self._begin(seed_list)
@@ -255,7 +256,7 @@ class SeedIntake:
         if not self._crawl.stopping:
             self._say_end(seed_list)
 
-    async def _take_list(self, source: Source) -> None:
+    async def _read_list(self, source: Source) -> None:
         seed_list = self._seed_list(source.name, source.tag)
         if source.kind is SourceKind.REMOTE:
             # Kept until it was read to its end; not downloaded again after that.
@@ -318,7 +319,7 @@ class SeedIntake:
     async def _work(self, seed_list: SeedList, share: float | None) -> None:
         crawl, turns = self._crawl, self._turns
         while seed_list.more and not crawl.stopping:
-            seed_list.take()
+            seed_list.schedule_lines()
             if turns.is_over or not seed_list.more:
                 seed_list.save()
                 await make_durable(crawl)
@@ -439,7 +440,7 @@ class CrawlSeeds:
         while self._todo and not crawl.stopping:
             text = self._todo.pop(0)
             try:
-                wrong = await intake.take([text])
+                wrong = await intake.schedule_all([text])
             except (SettingsError, StoreWriteError) as error:
                 wrong = [str(error)]
                 crawl.seeds.unread.add(text)

@@ -61,7 +61,7 @@ def sow(field: Field, draw: random.Random, dies: float) -> SeedList:
             at += len(block)
             sower.feed(block)
             while sower.more and not done:
-                sower.take()
+                sower.schedule_lines()
                 if draw.random() < 0.7:
                     sower.save()
                     before = len(field.planted)
@@ -72,7 +72,7 @@ def sow(field: Field, draw: random.Random, dies: float) -> SeedList:
             continue
         sower.end_of_text()
         while sower.more:
-            sower.take()
+            sower.schedule_lines()
         sower.save()
         return sower
 
@@ -84,7 +84,7 @@ def test_the_text_ends_before_all_of_it_was_taken() -> None:
     sower.feed(b"http://a.test/\nhttp://b.test/\nhttp://c.test/")
     sower.end_of_text()
     while sower.more:
-        sower.take()
+        sower.schedule_lines()
     assert [seed.url[7] for seed in field.planted] == ["a", "b", "c"]
 
 

@@ -305,7 +305,7 @@ class Admission:
             return
         row, wall = self._store.row, self._frontier.wall(now)
 
-        def take(entry: Entry, new: bool) -> None:
+        def admit(entry: Entry, new: bool) -> None:
             known = not new or row(entry.identity) is not None
             if known and not self.retry_failed.retry(entry, wall):
                 self._states.counters.filtered += 1
@@ -313,7 +313,7 @@ class Admission:
             else:
                 self._admit(entry, now, wall)
 
-        for _ in queue.hand_out(take):
+        for _ in queue.hand_out(admit):
             self._records.save()
             self.relieve()
             yield

@@ -172,9 +172,9 @@ def _read_list(site: JobTarget, action: Action, listed: SeedList) -> Iterator[No
 def _read_lines(site: JobTarget, listed: SeedList) -> Iterator[None]:
     while listed.more:
         until = site.now() + _SCHEDULING
-        listed.take()
+        listed.schedule_lines()
         while listed.more and site.now() < until:
-            listed.take()
+            listed.schedule_lines()
         yield
 
 
