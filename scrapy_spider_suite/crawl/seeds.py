@@ -224,7 +224,7 @@ class SeedIntake:
         self._before = (0.0, 0)
 
     async def schedule_all(self, texts: Iterable[str]) -> list[str]:
-        """Schedule the seeds that *texts* name (see `Source.parse`); return the errors of their lists.
+        """Schedule the seeds that *texts* name (`Source.parse`); return the errors of their lists.
 
         Ends early when the crawl does. Raises `SettingsError` for a file that is not there.
         """
