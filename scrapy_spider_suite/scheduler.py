@@ -194,7 +194,6 @@ class FrontierScheduler(BaseScheduler):
             self._agent = crawl.agent = make_agent(crawl)
             self._limits = crawl.rates = make_shared_limits(crawl, crawl.settings)
         if self._agent is not None:
-            self._agent.limits = self._limits
             crawl.frontier.admission.router = self._agent.routing
             crawl.translator.owner_elsewhere = self._agent.routing.other
         middleware = crawl.crawler.get_downloader_middleware(RobotsMiddleware)

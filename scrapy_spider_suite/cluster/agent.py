@@ -32,7 +32,6 @@ from scrapy_spider_suite.exceptions import HostExcluded
 from scrapy_spider_suite.runtime.refusal import refuse, running_command
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
-from scrapy_spider_suite.urls.normalize import host_of
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.context import Crawl, Engine
@@ -84,7 +83,6 @@ class Agent:
         )  # fmt: skip
         # With a part of every host, agents take turns.
         self.phasing = None if assignment.by_host else AgentPhase(crawl, self.ownership)
-        self.limits: SharedLimits | None = None
         self._mode: ClusterMode | None = None
         self._mailbox: Mailbox | None = None
         self._scheduler: Engine | None = None
@@ -225,18 +223,6 @@ class Agent:
     def drain(self) -> None:
         if self._mode is not None:
             self._mode.drain()
-
-    @property
-    def owns_hosts(self) -> bool:
-        return self.ownership.assignment.by_host
-
-    def is_foreign(self, url: str) -> bool:
-        return self.ownership.owner(host_of(url), url) != self.name
-
-    @property
-    def owns(self) -> bool:
-        """Whether this agent owns any unit; an agent that leaves owns none."""
-        return bool(self.ownership.own.any())
 
     @property
     def finished(self) -> bool:

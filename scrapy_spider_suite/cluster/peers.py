@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
 from scrapy_spider_suite.cluster.agreement import shared_settings
@@ -48,7 +48,7 @@ from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.agent import Agent
-    from scrapy_spider_suite.cluster.ledger.shared_limits import SharedAddresses
+    from scrapy_spider_suite.cluster.ledger.shared_limits import SharedAddresses, SharedLimits
 
 logger = logging.getLogger(__name__)
 
@@ -337,7 +337,7 @@ class PeersMode(MemberHeartbeat):
 
     @property
     def _addresses(self) -> SharedAddresses | None:
-        limits = self.agent.limits
+        limits = cast("SharedLimits | None", self.agent.crawl.rates)
         return None if limits is None else limits.addresses
 
     def quiet_in(self) -> float:

@@ -252,7 +252,7 @@ def _redact_store(target: JobTarget, names: HostNames, receipt: JobReceipt) -> N
     target.commit()
     if store.archive is not None:
         store.archive.urls.flush()  # the log of what came last, which rows were removed from
-    eraser = store.erase_keys([(family, b"", b"\xff" * 64) for family in FAMILIES])
+    eraser = store.erase([(family, b"", b"\xff" * 64) for family in FAMILIES])
     eraser.join()
     receipt.left += [eraser.failure] if eraser.failure else []
     for family, key, value in store.every_row():

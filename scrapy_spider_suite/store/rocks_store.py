@@ -395,6 +395,14 @@ _BY_URL = (b"seeds\0", b"lastmod\0", b"sitemaps\0", b"revisits\0p")
 _BY_TIME = (b"revisits\0d",)  # how keys begin that a time and a state key follow
 
 
+def ranges_of_host(host: str) -> list[Range]:
+    """The keys of all rows of *host*."""
+    begin = host_key(host)
+    ranges = [(name, begin, end_of_prefix(begin)) for name in ("queue", "states", "hosts")]
+    ranges += [("kv", each + begin, each + end_of_prefix(begin)) for each in _BY_URL]
+    return ranges + [("kv", each, each + b"\xff") for each in _BY_TIME]
+
+
 def _microseconds(when: float) -> bytes:
     return _DUE.pack(max(0, int(when * 1e6)))
 
@@ -449,15 +457,7 @@ class RocksStore(Database):
             rmtree(f"{path}.tmp", ignore_errors=True)
             raise StoreWriteError(f"the store cannot be copied to {path}: {error}") from error
 
-    def erase(self, host: str) -> TableRewrite:
-        """`erase_keys` for the rows of *host*."""
-        begin = host_key(host)
-        ranges = [(name, begin, end_of_prefix(begin)) for name in ("queue", "states", "hosts")]
-        ranges += [("kv", each + begin, each + end_of_prefix(begin)) for each in _BY_URL]
-        ranges += [("kv", each, each + b"\xff") for each in _BY_TIME]
-        return self.erase_keys(ranges)
-
-    def erase_keys(self, ranges: Collection[Range]) -> TableRewrite:
+    def erase(self, ranges: Collection[Range]) -> TableRewrite:
         """Begin to rewrite the files with deleted keys of *ranges*; `close` ends it early."""
         self._rewrites = [each for each in self._rewrites if each.is_alive()]
         self._rewrites.append(TableRewrite(self._db, self._families, ranges))
@@ -478,10 +478,6 @@ class RocksStore(Database):
         """The packed state in a row or in the archive, whatever the sieve says."""
         state = self.get("states", key)
         return state if state is not None or self.archive is None else self.archive.get(key)
-
-    def has_row(self, key: bytes) -> bool:
-        """Whether the URL has a row, and is not only in the archive."""
-        return self.get("states", key) is not None
 
     def put_state(self, key: bytes, value: bytes) -> None:
         self.pending_writes.set("states", key, value)

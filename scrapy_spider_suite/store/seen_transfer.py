@@ -124,7 +124,7 @@ def archived(store: RocksStore, host: str) -> Iterator[bytes]:
     if store.archive is not None:
         prefix = host_key(host)
         for name in store.archive.for_host(host):
-            if not store.has_row(prefix + name):
+            if store.get("states", prefix + name) is None:
                 yield name
 
 

@@ -97,7 +97,7 @@ def test_refetch_by_list_reaches_everything(site: JobTarget, tmp_path: Path) -> 
     _, facts = carry_out(site, "refetch")
     assert (facts["urls"], facts["unknown"]) == (1, 1)
     assert fetch(site) == ["http://a.t/1"]
-    assert not site.store.has_row(entry("http://a.t/1").identity)
+    assert not site.store.get("states", entry("http://a.t/1").identity)
     assert site.frontier.counters.done == 2
 
 

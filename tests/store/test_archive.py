@@ -66,7 +66,7 @@ def test_what_is_done_moves(store: RocksStore, power_safe: bool) -> None:
     """Its row is gone, and it is known as before; on any port."""
     keys = fill(store, DONE, *PORTS, *(f"http://a.t/{n}" for n in range(100)))
     move(store, power_safe=power_safe)
-    assert not any(store.has_row(key) for key in keys)
+    assert not any(store.get("states", key) for key in keys)
     assert {store.state(key) for key in keys} == {DONE_200}
     assert sorted(host_key("a.t") + name for name in archived(store, "a.t")) == sorted(keys)
     assert store.state(state_key("a.t", "http://a.t/100")) is None
@@ -91,7 +91,7 @@ def test_what_says_more_stays(store: RocksStore, state: UrlState, host: str) -> 
     keys += [host_key(host) + b"\xff0123456789abcdef"]
     store.put_state(keys[-1], UrlState(State.DONE, Event.SUCCESS, 1, 200).to_bytes())
     move(store)
-    assert all(store.has_row(key) for key in keys)
+    assert all(store.get("states", key) for key in keys)
 
 
 def test_killed_between_the_archive_and_the_batch(store: RocksStore, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_killed_between_the_archive_and_the_batch(store: RocksStore, tmp_path: P
     assert UrlState.from_bytes(store.state(keys[0]) or b"") == again
     assert list(archived(store, "a.t")) == []
     move(store)
-    assert [store.has_row(key) for key in keys] == [True, False, False, False]
+    assert [store.get("states", key) is not None for key in keys] == [True, False, False, False]
     with StoreReader(tmp_path) as reader:
         assert sorted(row.url for row in reader.urls("a.t")) == sorted(PORTS)
         assert {row.state.state for row in reader.urls("a.t")} == {State.DONE, State.FAILED}
@@ -118,8 +118,8 @@ def test_bring_back(store: RocksStore) -> None:
     move(store)
     for _ in bring_back(store, "a.t"):
         store.flush()
-    assert all(store.has_row(key) for key in keys)
-    assert not store.has_row(other[0])
+    assert all(store.get("states", key) for key in keys)
+    assert not store.get("states", other[0])
     assert store.archive is not None
     assert len(store.archive.urls) == 1
 
@@ -152,14 +152,14 @@ def test_one_at_a_time_holds_it(store: RocksStore) -> None:
     assert next(second) is True
     fill(store, DONE, *PORTS)
     move(store)
-    assert store.has_row(state_key("a.t", PORTS[0]))
+    assert store.get("states", state_key("a.t", PORTS[0]))
     with pytest.raises(StopIteration) as ended:
         next(first)
     assert ended.value.value == 7
     assert next(second) == "at work"
     second.close()  # an action that is taken back
     move(store)
-    assert not store.has_row(state_key("a.t", PORTS[0]))
+    assert not store.get("states", state_key("a.t", PORTS[0]))
 
 
 def test_a_page_that_is_fetched_again_goes_back(store: RocksStore) -> None:
@@ -203,7 +203,7 @@ def test_a_full_disk(
         counters.done += 10
     monkeypatch.setattr(os, "write", write)
     assert len([each for each in caplog.messages if "No space left" in each]) == 1
-    assert all(store.has_row(key) for key in keys)
+    assert all(store.get("states", key) for key in keys)
     while archiver.step():
         pass
     assert {store.state(key) for key in keys} == {DONE_200}
@@ -215,20 +215,20 @@ def test_nothing_moves_while_it_is_at_rest(store: RocksStore, tmp_path: Path) ->
     assert store.archive is not None
     assert store.archive.lock()
     move(store)
-    assert all(store.has_row(key) for key in keys)
+    assert all(store.get("states", key) for key in keys)
     store.checkpoint(tmp_path / "copy")
     store.archive.unlock()
     move(store)
     late = fill(store, DONE, "http://a.t/late")
     copy = RocksStore(tmp_path / "copy", memory=16 << 20)
     copy.archive = Archive(tmp_path / "copy" / ARCHIVE_FOLDER)
-    assert all(copy.has_row(key) for key in keys)
+    assert all(copy.get("states", key) for key in keys)
     copy.close()
     store.checkpoint(tmp_path / "second")
     copy = RocksStore(tmp_path / "second", memory=16 << 20)
     copy.archive = Archive(tmp_path / "second" / ARCHIVE_FOLDER)
     assert {copy.state(key) for key in keys} == {DONE_200}
-    assert copy.has_row(late[0])
+    assert copy.get("states", late[0])
     copy.close()
 
 

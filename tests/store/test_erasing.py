@@ -10,7 +10,7 @@ from support.small_disks import tmpfs
 from support.virtual_crawl import entry
 
 from scrapy_spider_suite.frontier.entries import state_key
-from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore, ranges_of_host
 from scrapy_spider_suite.store.rows import PENDING
 
 HOST = "private-host-of-somebody.test"
@@ -44,7 +44,7 @@ def test_nothing_remains_in_the_files(tmp_path: Path) -> None:
         store.delete_row(HOST, key)
         store.delete_state(state_key(HOST, f"http://{HOST}/{n}"))
     store.flush()
-    eraser = store.erase(HOST)
+    eraser = store.erase(ranges_of_host(HOST))
     eraser.join()
     assert eraser.failure == ""
     assert store.rows(HOST, b"", 10) == []
@@ -57,7 +57,7 @@ def test_closing_cuts_it_short(tmp_path: Path) -> None:
     """And the store can be opened again at once, with all that was written."""
     store = RocksStore(tmp_path / "store")
     rows(store, "other.test", 20_000)
-    eraser = store.erase("other.test")
+    eraser = store.erase(ranges_of_host("other.test"))
     store.close()
     assert not eraser.is_alive()
     assert "tables could not" in eraser.failure
@@ -82,12 +82,12 @@ def test_a_full_disk_is_told(tmp_path: Path, in_tables: bool) -> None:
         with (disk / "filler").open("wb", buffering=0) as file, suppress(OSError):
             while file.write(bytes(4_096)):
                 pass
-        eraser = store.erase(HOST)
+        eraser = store.erase(ranges_of_host(HOST))
         eraser.join()
         assert "tables could not" in eraser.failure
         (disk / "filler").unlink()
         store.recover()
-        again = store.erase(HOST)
+        again = store.erase(ranges_of_host(HOST))
         again.join()
         assert again.failure == ""
         store.close()

@@ -102,7 +102,7 @@ def test_new_links_wait_and_come_in_the_order_in_which_they_were_found(crawl: Cr
     bring(crawl, *numbers(3, 1, 2))
     bring(crawl, *numbers(1, 4), priority=1)
     assert (crawl.frontier.pending, crawl.frontier.states.in_sieve) == (0, 5)
-    assert not any(rocks(crawl).has_row(entry(url).identity) for url in numbers(1, 2, 3, 4))
+    assert not any(rocks(crawl).get("states", entry(url).identity) for url in numbers(1, 2, 3, 4))
     crawl.flush_sieve()
     assert (crawl.frontier.pending, crawl.frontier.states.in_sieve) == (4, 0)
     rows = rocks(crawl).rows("a.t", b"", 10)
@@ -137,7 +137,7 @@ def test_what_ended_200_needs_no_row(crawl: Crawl) -> None:
     """It is done, and known as before: to links, and to whoever asks for its state."""
     bring(crawl, *numbers(1, 2))
     assert sorted(fetched(crawl)) == numbers(1, 2)
-    assert not any(rocks(crawl).has_row(entry(url).identity) for url in numbers(1, 2))
+    assert not any(rocks(crawl).get("states", entry(url).identity) for url in numbers(1, 2))
     state = state_of(crawl, numbers(1)[0])
     assert state is not None
     assert (state.state, state.event, state.status) == (State.DONE, Event.SUCCESS, 200)
@@ -153,7 +153,7 @@ def test_what_has_something_to_say_keeps_its_row(crawl: Crawl) -> None:
     crawl.web.event = lambda url, attempt: Event.CLIENT_ERROR
     bring(crawl, *numbers(1))
     crawl.run()
-    assert rocks(crawl).has_row(entry(numbers(1)[0]).identity)
+    assert rocks(crawl).get("states", entry(numbers(1)[0]).identity)
     bring(crawl, *numbers(1))
     crawl.run()
     assert len(crawl.urls) == crawl.frontier.counters.failed == 1
@@ -192,7 +192,7 @@ def test_a_seed_and_a_link_to_it(crawl: Crawl, link_first: bool) -> None:
     bring(crawl, *numbers(1))
     assert fetched(crawl) == []
     assert crawl.frontier.states.in_sieve == 0
-    assert not rocks(crawl).has_row(seed.identity)
+    assert not rocks(crawl).get("states", seed.identity)
     assert state_of(crawl, seed.url) is not None
 
 
@@ -221,7 +221,7 @@ def test_fetched_between_the_verdict_and_its_turn(crawl: Crawl) -> None:
     assert (crawl.frontier.pending, crawl.frontier.states.in_sieve) == (1, 1)
     assert fetched(crawl) == numbers(1)
     assert crawl.frontier.states.in_sieve == 0
-    assert not rocks(crawl).has_row(entry(numbers(1)[0]).identity)
+    assert not rocks(crawl).get("states", entry(numbers(1)[0]).identity)
 
 
 def test_a_long_page_comes_in_portions(crawl: Crawl) -> None:
@@ -343,7 +343,7 @@ def test_another_setting_in_the_next_run(crawl: Crawl, tmp_path: Path) -> None:
     assert after.frontier.pending == 2
     assert sorted(fetched(after)) == numbers(2, 3)
     assert after.frontier.states.in_sieve == 0
-    assert store.has_row(entry(numbers(3)[0]).identity)
+    assert store.get("states", entry(numbers(3)[0]).identity)
     store.close()
 
 

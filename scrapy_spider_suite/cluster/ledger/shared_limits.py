@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from enum import IntEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from scrapy.exceptions import DownloadTimeoutError
 from scrapy.signals import spider_closed
@@ -42,6 +42,7 @@ from scrapy_spider_suite.settings.values import RedisUrl
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from scrapy_spider_suite.cluster.agent import Agent
     from scrapy_spider_suite.cluster.registry import AgentRegistry
     from scrapy_spider_suite.crawl.context import Crawl, Engine
     from scrapy_spider_suite.frontier.workbench import HostState
@@ -490,8 +491,8 @@ class SharedLimits(LedgerClient):
         """
         if self.addresses is not None:
             return  # nobody else has the host
-        agent = self._crawl.agent
-        whole = agent is None or agent.owns_hosts
+        agent = cast("Agent | None", self._crawl.agent)
+        whole = agent is None or agent.ownership.assignment.by_host
         if health is not Health.OVERLOADED and (whole or health is not Health.UNREACHABLE):
             return
         wait = host.next_fetch - self._crawl.now()

@@ -17,6 +17,7 @@ from scrapy_spider_suite.crawl.context import follows_links
 from scrapy_spider_suite.crawl.crawl_policy import policy_fields
 from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS
 from scrapy_spider_suite.errors import ActionError, SettingsError
+from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.operate import restrictions, terms
 from scrapy_spider_suite.operate.actions import Action, ActionFolder, new_id, whoami
@@ -36,6 +37,7 @@ from scrapy_spider_suite.settings.suite import (
 )
 from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.normalizer import Normal
 from scrapy_spider_suite.urls.twins import site_of
 
@@ -221,8 +223,8 @@ class RunningJob(JobTarget):
         return shown_value(old), shown_value(new)
 
     def is_foreign(self, url: str) -> bool:
-        agent = self._crawl.agent
-        return agent is not None and agent.is_foreign(url)
+        router = self._crawl.frontier.admission.router
+        return router is not None and not router.owns(Entry(host_of(url), url))
 
     def drain(self) -> None:
         if self._crawl.agent is None or self._crawl.settings.cluster != "peers":

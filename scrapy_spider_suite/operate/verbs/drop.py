@@ -47,7 +47,7 @@ from scrapy_spider_suite.operate.verb import (
 )
 from scrapy_spider_suite.store import url_states
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore, ranges_of_host
 from scrapy_spider_suite.store.seen_transfer import bring_back, while_locked
 from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 from scrapy_spider_suite.urls.hosts import registered_domain
@@ -150,19 +150,17 @@ class HostDrop:
             store.kv(restrictions.BLOCKS).delete(str(self._subject).encode())
             self._site.blocks_changed()
         yield
-        erasers = [store.erase(self._host)]
+        ranges = ranges_of_host(self._host)
         if progress.counts.get("unread"):
-            keys = self._site.frontier.stored_links.waiting.keys_of(self._host)
-            erasers.append(store.erase_keys([("kv", *keys)]))
-        for eraser in erasers:
-            while eraser.is_alive():
-                eraser.join(0.0 if self._site.running else 1.0)
-                yield WAITING
+            ranges.append(("kv", *self._site.frontier.stored_links.waiting.keys_of(self._host)))
+        eraser = store.erase(ranges)
+        while eraser.is_alive():
+            eraser.join(0.0 if self._site.running else 1.0)
+            yield WAITING
         while store.archive is not None and store.archive.poll():
             yield WAITING  # the tries without what was removed
         progress.forget()
-        failures = dict.fromkeys(each.failure for each in erasers if each.failure)
-        return self._receipt("; ".join(failures))
+        return self._receipt(eraser.failure)
 
     def _receipt(self, failure: str) -> Result:
         found, subject = self._progress.counts, self._subject

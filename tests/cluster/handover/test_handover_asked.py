@@ -172,7 +172,7 @@ def test_a_fingerprint_leaves_what_was_asked_for(tmp_path: Path) -> None:
         a.frontier.admission.schedule([entry(url, referrer="http://x.t/")], a.now)
         a.frontier.flush()
     drain(a.context().drain_sieve())
-    assert not a.store.has_row(state_key("h0.t", URL))
+    assert not a.store.get("states", state_key("h0.t", URL))
     ask(b)
     b.put("h0.t", 2, "pending")
     hand_over(a, b, tmp_path)

@@ -288,7 +288,7 @@ def done(side: Side, *urls: str) -> None:
     for url in urls:
         end(side, url, done=True)
     settle(side)
-    assert not any(side.store.has_row(entry(url).identity) for url in urls)
+    assert not any(side.store.get("states", entry(url).identity) for url in urls)
 
 
 @pytest.mark.parametrize("kind", ["host-parity", "url-sum"])
@@ -318,7 +318,7 @@ def test_between_a_sieve_and_none(tmp_path: Path) -> None:
     hands = b.context(open_sieve)
     drain(HostLoad(hands, units, path, label()).merge())
     assert [state_of(b, url) for url in urls] == ["done"] * 3 + ["pending"]
-    assert (b.frontier.counters.done, b.store.has_row(entry(urls[0]).identity)) == (3, False)
+    assert (b.frontier.counters.done, b.store.get("states", entry(urls[0]).identity)) == (3, None)
     b.put("h1.t", 1, "done")
     b.put("h1.t", 2, "archived")
     c = Side(tmp_path / "c", sieve=True)
