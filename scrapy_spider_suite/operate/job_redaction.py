@@ -226,8 +226,7 @@ def redact_job(
 
 @contextmanager
 def _job_at_rest(folder: Path) -> Iterator[JobTarget]:
-    if JobFile.read(folder) is None:
-        raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
+    JobFile.require(folder)
     with job_at_rest(folder) as target:
         if target is None:
             raise _in_use(folder)

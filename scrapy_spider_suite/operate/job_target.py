@@ -149,9 +149,7 @@ def job_at_rest(folder: Path) -> Iterator[JobTarget | None]:
         if not take_job_lock(lock):
             yield None
             return
-        job = JobFile.read(folder)
-        if job is None:
-            raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
+        JobFile.require(folder)
         if damage := job_directory.find_damage(folder / "store"):
             raise JobDamagedError(f"the store in {folder / 'store'} is damaged: {damage}")
         # Memory enough, and nobody resident: what is changed is changed on disk.

@@ -114,11 +114,11 @@ OPERATOR = "the operator"
 _PAUSED = b"paused"
 
 
-def keep_pause(kv: KV, action: Action) -> None:
+def store_pause(kv: KV, action: Action) -> None:
     kv.put(_PAUSED, msgpack.packb([action.who, action.when, action.why]))
 
 
-def lift_pause(kv: KV) -> None:
+def delete_pause(kv: KV) -> None:
     kv.delete(_PAUSED)
 
 

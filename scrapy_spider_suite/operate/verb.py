@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import msgpack  # type: ignore[import-untyped]
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.errors import ActionError, JobError
+from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.operate.actions import Action, Answer
 from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.urls.normalize import host_of, normalize
@@ -99,8 +99,7 @@ class Invocation:
         from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 
         folder = Path(str(self.jobdir)) / FOLDER
-        if JobFile.read(folder) is None:
-            raise JobError(f"{self.jobdir} holds no job of scrapy-spider-suite")
+        JobFile.require(folder)
         return folder
 
     def table(self, rows: Iterable[Row], columns: tuple[str, ...]) -> None:
@@ -156,9 +155,12 @@ class Verb:
         summary = f"{self.summary[:1].upper()}{self.summary[1:]}."
         return f"{summary}\n\n{self.about}" if self.about else summary
 
+    def exit_meanings(self) -> Mapping[int, str]:
+        return self.exits
+
     def epilog(self, command: str, unusable: str) -> str:
         """The end of its help; *unusable* is the second meaning of exit code 2."""
-        exits = {0: "done", **self.exits, 2: f"wrong usage or {unusable}"}
+        exits = {0: "done", **self.exit_meanings(), 2: f"wrong usage or {unusable}"}
         codes = ", ".join(f"{code} {meaning}" for code, meaning in sorted(exits.items()))
         lines = [f"  scrapy {command} {example}" for example in self.examples]
         examples = "\n".join(["Examples:", *lines, "", ""]) if lines else ""
@@ -293,7 +295,7 @@ class JobVerb(Verb):
     plan: Callable[[Invocation], Question] = lambda call: Question()
     look: Callable[[Invocation, Question], Iterable[Any]] | None = None
     apply: Apply | None = None
-    show: Callable[[Invocation, Found], int] = lambda call, found: 0
+    show: Callable[[Invocation, Found], int] = show_counts
     say: Callable[[Invocation, Answer], int] = say_answer
     run_with: Callable[[Invocation, AskJob], int] | None = None
     """Runs in place of `plan` to `say`: needs the answer before its end."""
@@ -320,6 +322,10 @@ class JobVerb(Verb):
             add_caution(parser, asks=self.asks)
         if self.apply is not None:
             add_act_options(parser)
+
+    def exit_meanings(self) -> Mapping[int, str]:
+        answers = self.apply is not None and self.run_with is None
+        return {**ACT_EXITS, **self.exits} if answers else self.exits
 
     def looks(self, options: argparse.Namespace) -> bool:
         """Whether a call with *options* only reads."""

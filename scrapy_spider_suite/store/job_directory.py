@@ -127,6 +127,14 @@ class JobFile:
     origin: str = ""  # the id of the job of which this is a copy
 
     @classmethod
+    def require(cls, folder: Path) -> JobFile:
+        """Read ``job.json`` of *folder*. Raises `JobError`s, also if there is no job."""
+        job = cls.read(folder)
+        if job is None:
+            raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
+        return job
+
+    @classmethod
     def read(cls, folder: Path) -> JobFile | None:
         """Read ``job.json`` of *folder*, None if there is no job. Raises `JobError`s."""
         path = folder / "job.json"
@@ -382,9 +390,7 @@ def _fill(jobdir: Path, new: Path, store: Callable[[], Path]) -> JobFile:
         if name != FOLDER:
             _copy(jobdir / name, new / name)
     note_files(folder / "store")
-    described = JobFile.read(old)
-    if described is None:
-        raise JobError(f"{jobdir} holds no job of scrapy-spider-suite")
+    described = JobFile.require(old)
     described = replace(described, id=uuid.uuid4().hex, origin=described.id)
     described.write(folder)
     for path in (folder, new):

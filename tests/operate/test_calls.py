@@ -13,6 +13,7 @@ from support.calling_agents import KEYS, InScene, Scene, a_call
 from support.redis_servers import RedisServer
 
 from scrapy_spider_suite.errors import AgentCallError
+from scrapy_spider_suite.operate.actions import Action, Answer, AuditLog
 from scrapy_spider_suite.operate.executors.agent_calls import (
     ANSWER_MAX,
     CALL_MAX,
@@ -24,6 +25,7 @@ from scrapy_spider_suite.operate.executors.agent_calls import (
     ListPiece,
     new_call_id,
 )
+from scrapy_spider_suite.operate.executors.call_executor import CallExecutor
 
 
 def test_a_call_is_carried_out_and_answered(in_scene: InScene) -> None:
@@ -228,3 +230,13 @@ def test_redis_is_away_for_a_while(tmp_path: Path) -> None:
 
     with RedisServer(tmp_path / "redis", durable=True) as server:
         asyncio.run(test(server))
+
+
+def test_a_drop_of_an_unknown_host_has_one_answer_before_and_after_a_kill(tmp_path: Path) -> None:
+    """A process that was killed between the audit log and Redis leaves the answer to the next."""
+    call = a_call(verb="drop", arguments={"subject": "a.test"})
+    action = Action(f"{call.id}-call", "drop", call.arguments, "job", "me", 0.0)
+    given = Answer(action.id, True, "the job has never met the host 'a.test'", {"known": False})
+    AuditLog(tmp_path).append([(action, given)], time.time(), "process 1")
+    reply = asyncio.run(CallExecutor(tmp_path, "job", "a").carry_out(call))
+    assert (reply.code, reply.said, reply.facts) == (0, given.said, given.facts)

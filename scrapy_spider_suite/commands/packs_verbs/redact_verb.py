@@ -68,8 +68,8 @@ def _run(call: Invocation) -> int:
         raise UsageError("--job is for a host: `scrapy frontier drop` takes URLs", print_help=False)
     if options.items is not None and not options.items.is_dir():
         raise PackError(f"not a folder of item packs: {options.items}")
-    if options.job is not None and JobFile.read(options.job / JOB) is None:
-        raise PackError(f"{options.job} holds no job of scrapy-spider-suite")
+    if options.job is not None:
+        JobFile.require(options.job / JOB)
     if not options.dry_run:
         confirm(call, f"Take {options.host or options.url} out of these packs for good?")
     code = _job(call) if options.job is not None else 0

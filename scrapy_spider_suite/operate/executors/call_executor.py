@@ -249,7 +249,9 @@ class CallExecutor:
             id, done, facts = row.get("id"), row.get("done"), row.get("facts")
             if isinstance(id, str) and id.endswith(_SUFFIX) and isinstance(done, int | float):
                 said, known = str(row.get("said", "")), facts if isinstance(facts, dict) else {}
-                found[id] = (done, Answer(id, bool(row.get("ok")), said, known))
+                # The log alone says that the drop of an unknown host was not ok: see `append`.
+                ok = bool(row.get("ok")) or known.get("known") is False
+                found[id] = (done, Answer(id, ok, said, known))
         return found
 
     async def _look(self, call: AgentCall) -> AgentReply:

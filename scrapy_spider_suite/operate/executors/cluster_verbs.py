@@ -332,8 +332,7 @@ async def _adopt_job(call: Invocation) -> Row:
     from scrapy_spider_suite.operate.job_target import job_at_rest
 
     folder = call.options.job / FOLDER
-    if JobFile.read(folder) is None:
-        raise ClusterError(f"{call.options.job} holds no job of scrapy-spider-suite")
+    JobFile.require(folder)
     with ExitStack() as stack:
         site = stack.enter_context(job_at_rest(folder))
         if site is None:

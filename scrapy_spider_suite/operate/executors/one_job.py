@@ -380,9 +380,7 @@ def ask_job(
     Then the action *id* stays in the folder. Raises `ActionError`, `OSError` (the lock of a job at
     rest is not ours), and `JobError`s, also if nothing could be written for *wait* seconds.
     """
-    job = JobFile.read(folder)
-    if job is None:
-        raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
+    job = JobFile.require(folder)
     known = find_verb(verb)
     id = id or new_id(urgent=known is not None and known.urgent)
     action = Action(id, verb, dict(arguments), job.id, who, time.time(), why)

@@ -7,7 +7,7 @@ from importlib import import_module
 from scrapy_spider_suite.operate.verb import Apply, JobVerb
 
 MODULES = {
-    "blocks": "block",
+    "blocks": "control",
     "check": "check",
     "log": "log",
     "audit": "log",
@@ -19,19 +19,19 @@ MODULES = {
     "urls": "status",
     "why": "why",
     "test": "why",
-    "block": "block",
-    "unblock": "block",
+    "block": "control",
+    "unblock": "control",
     "drop": "drop",
     "add": "enqueue",
     "refetch": "enqueue",
     "retry": "enqueue",
-    "pause": "running",
-    "resume": "running",
-    "set": "running",
+    "pause": "control",
+    "resume": "control",
+    "set": "control",
     "snapshot": "snapshot",
 }
 """The module of each verb, in the order of the help: verbs that only read come first."""
-_UNLISTED = {"drain": "running"}  # for `scrapy cluster drain`
+_UNLISTED = {"drain": "control"}  # for `scrapy cluster drain`
 ABOUT = """\
 `scrapy frontier VERB --help` has the options of a verb, and examples.
 

@@ -28,7 +28,6 @@ from scrapy_spider_suite.operate.job_target import JobTarget
 from scrapy_spider_suite.operate.restrictions import StoredBlock
 from scrapy_spider_suite.operate.url_selection import parse_subject
 from scrapy_spider_suite.operate.verb import (
-    ACT_EXITS,
     WAITING,
     ActionProgress,
     Invocation,
@@ -42,7 +41,6 @@ from scrapy_spider_suite.operate.verb import (
     print_answer,
     print_silence,
     say_answer,
-    show_counts,
     without_port,
 )
 from scrapy_spider_suite.store import url_states
@@ -379,7 +377,7 @@ VERBS = (
     JobVerb(
         "drop", "forget a host, or what lies below a URL, with everything kept about it",
         add_options=_drop_options, arguments="HOST|PREFIX", plan=_plan, look=_count, apply=drop,
-        show=show_counts, say=_say, of_one_host=True, asks=True,
+        say=_say, of_one_host=True, asks=True,
         about=(
             "URLs pending, done and failed, robots.txt, cookies, clocks and counts go from the\n"
             "store and from its files; the receipt, which stays in the audit log, says how many.\n"
@@ -391,6 +389,6 @@ VERBS = (
             'drop example.com --yes --why "request of 3 May" -j crawls/news',
             "drop https://example.com/private/ --yes -j crawls/news",
         ),
-        exits={**ACT_EXITS, _IN_PART: "done but for what the receipt names as not removed"},
+        exits={_IN_PART: "done but for what the receipt names as not removed"},
     ),
 )  # fmt: skip

@@ -29,7 +29,6 @@ from scrapy_spider_suite.operate.url_selection import (
     parse_reason,
 )
 from scrapy_spider_suite.operate.verb import (
-    ACT_EXITS,
     ActionProgress,
     Invocation,
     JobVerb,
@@ -37,7 +36,6 @@ from scrapy_spider_suite.operate.verb import (
     Row,
     Work,
     argument_type,
-    show_counts,
     without_port,
 )
 from scrapy_spider_suite.runtime.text import counted
@@ -407,7 +405,7 @@ VERBS = (
         "add", "URLs, host names, or files of them, for the running or the next crawl",
         add_options=_add_options, arguments="URL|FILE...", plan=_plan_add,
         look=lambda call, question: [url_selection.count_seeds(call, question.lines or ())],
-        apply=add, show=show_counts,
+        apply=add,
         reads_only=lambda options, listed: options.sources == [listed],
         about=(
             "A file has a URL or a host name a line, plain or compressed (gz, xz, zst); @URL is a\n"
@@ -421,12 +419,11 @@ VERBS = (
             "add seeds.txt --dry-run -j crawls/news",
             "add hosts.txt.zst @https://example.org/more.txt.gz --tag spring -j crawls/news",
         ),
-        exits=ACT_EXITS,
     ),
     JobVerb(
         "refetch", "fetch URLs again that were fetched or failed", add_options=_refetch_options,
         arguments="FILE|PATTERN", plan=_plan_refetch, look=_count_refetch, apply=refetch,
-        show=show_counts, about=f"FILE has a URL a line.\n{_PATTERNS}",
+        about=f"FILE has a URL a line.\n{_PATTERNS}",
         reads_only=lambda options, listed: (
             options.source == listed or not os.path.exists(options.source)
         ),
@@ -435,18 +432,15 @@ VERBS = (
             "refetch 'https://example.com/news/*' --dry-run -j crawls/news",
             "refetch .example.com -j crawls/news",
         ),
-        exits=ACT_EXITS,
     ),
     JobVerb(
         "retry", "try URLs again that failed for one reason", add_options=_retry_options,
         arguments="--reason REASON", plan=_plan_retry, look=_count_retry, apply=retry,
-        show=show_counts,
         about=f"{_PATTERNS}\nWith the reason trap, what is closed on these hosts is open again.",
         examples=(
             "retry --reason timeout -j crawls/news",
             "retry example.com --reason robots --why 'they changed it' -j crawls/news",
             "retry shop.example --reason trap -j crawls/news",
         ),
-        exits=ACT_EXITS,
     ),
 )  # fmt: skip

@@ -44,9 +44,7 @@ _COUNTS: Final = ("done", "failed", "filtered", "bytes")
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest of the job in this ``suite`` folder. Raises `JobError`s."""
-    job = JobFile.read(folder)
-    if job is None:
-        raise JobError(f"{folder.parent} holds no job of scrapy-spider-suite")
+    job = JobFile.require(folder)
     with StoreReader(folder) as reader:
         counters = reader.counters()
     return manifest(folder, job, {name: int(getattr(counters, name)) for name in _COUNTS})

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
 from scrapy_spider_suite.analysis.link_stats import LinkStats, degree_counts
 from scrapy_spider_suite.crawl.seeds import bad_seed_lines
-from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.operate.verb import Found, Invocation, JobVerb, Question, Row, row_limit
 from scrapy_spider_suite.store.counters import FetchTotals, Table
 from scrapy_spider_suite.store.job_directory import JobFile
@@ -105,9 +104,7 @@ def _sizes(reader: StoreReader) -> Iterator[Row]:
 
 def _crawl(reader: StoreReader) -> Row:
     """The crawl in figures, over all of its runs."""
-    file = JobFile.read(reader.folder)
-    if file is None:
-        raise JobError(f"{reader.folder.parent} holds no job of scrapy-spider-suite")
+    file = JobFile.require(reader.folder)
     counters, totals = reader.counters(), FetchTotals.load(reader.store)
     fetches, size, ms = totals.total()
     seconds = max(1e-9, counters.seconds)

@@ -1,6 +1,7 @@
-"""``block``, ``unblock``, ``blocks``: no request goes to a host, domain, range or URL prefix.
+"""``block``, ``unblock``, ``blocks``, ``pause``, ``resume``, ``set``, ``drain``.
 
-Pending URLs wait, unless `block` drops them. Requests in progress run to their end.
+A block: no request goes to a host, domain, range or URL prefix. Pending URLs wait, unless `block`
+drops them. Requests in progress run to their end. The job keeps blocks and the pause, no setting.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.operate import restrictions, url_selection
 from scrapy_spider_suite.operate.actions import Action
 from scrapy_spider_suite.operate.job_target import JobTarget
-from scrapy_spider_suite.operate.restrictions import StoredBlock
+from scrapy_spider_suite.operate.restrictions import StoredBlock, paused_by
 from scrapy_spider_suite.operate.url_selection import hosts_matching, parse_subject
 from scrapy_spider_suite.operate.verb import (
-    ACT_EXITS,
     ActionProgress,
     Found,
     Invocation,
@@ -31,7 +31,6 @@ from scrapy_spider_suite.operate.verb import (
     argument_type,
     confirm,
     display_text,
-    show_counts,
     value_argument,
     without_port,
 )
@@ -172,6 +171,63 @@ def _show_blocks(call: Invocation, found: Found) -> int:
     return 0
 
 
+def pause(site: JobTarget, action: Action) -> Result:
+    """Send nothing more; what is under way is fetched to its end."""
+    action.expect()
+    before = paused_by(site.kv)
+    if before:
+        return f"it was paused already: {before}", {"paused": True, "changed": False}
+    restrictions.store_pause(site.kv, action)
+    site.pause(paused=True)
+    how = "what is under way is finished" if site.running else "a crawl that is started waits"
+    return f"paused; {how}", {"paused": True, "changed": True}
+
+
+def resume(site: JobTarget, action: Action) -> Result:
+    """Continue."""
+    action.expect()
+    if not paused_by(site.kv):
+        return "it was not paused", {"paused": False, "changed": False}
+    restrictions.delete_pause(site.kv)
+    site.pause(paused=False)
+    return "the crawl goes on", {"paused": False, "changed": True}
+
+
+def set_value(site: JobTarget, action: Action) -> Result:
+    """Change one setting; with *dry*, only say whether that could be."""
+    action.expect("name", "value", "dry")
+    name, value = action.get("name", str), action.get("value", str)
+    dry = action.get("dry", bool, default=False)
+    old, new = site.set(name, value, dry=dry)
+    facts = {"name": name, "old": old, "new": new}
+    if old == new:
+        return f"{name} is {new} already", facts
+    if dry:
+        return f"{name} is {old} and would be {new} until this crawl ends", facts
+    return f"{name} was {old} and is {new} until this crawl ends", facts
+
+
+def _set_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="such as SUITE_HOST_DELAY")
+    parser.add_argument("value", metavar="VALUE", help="as after `-s NAME=`")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="ask whether it could be, and change nothing"
+    )
+
+
+def _plan_set(call: Invocation) -> Question:
+    options = call.options
+    arguments = {"name": options.name, "value": options.value}
+    return Question(arguments | ({"dry": True} if options.dry_run else {}))
+
+
+def drain(site: JobTarget, action: Action) -> Result:
+    """Begin to hand over everything to the other agents."""
+    action.expect()
+    site.drain()
+    return "it hands over what it has, and ends then", {"draining": True}
+
+
 VERBS = (
     JobVerb(
         "block", "send nothing to a host, a domain, an address range, or below a URL",
@@ -179,7 +235,7 @@ VERBS = (
         look=lambda call, question: [
             url_selection.count_pending(call, HostPattern.parse(call.options.subject))
         ],
-        apply=block, show=show_counts, urgent=True, stands="block", asks=True,
+        apply=block, urgent=True, stands="block", asks=True,
         about=(
             "Holds within a second in a running crawl, for robots.txt, media and redirects too.\n"
             "Requests in progress run to their end; pending URLs wait. The job keeps the block.\n"
@@ -192,7 +248,6 @@ VERBS = (
             'block 192.0.2.0/24 --why "their firewall" -j crawls/news',
             'block https://example.com/calendar/ --why "endless" -j crawls/news',
         ),
-        exits=ACT_EXITS,
     ),
     JobVerb(
         "unblock", "remove a block", add_options=_add_subject,
@@ -203,13 +258,50 @@ VERBS = (
                 call, HostPattern.parse(call.options.subject), blocked=True
             )
         ],
-        apply=unblock, show=show_counts,
+        apply=unblock,
         urgent=True, stands="block", ends_standing=True,
-        examples=("unblock example.com -j crawls/news",), exits=ACT_EXITS,
+        examples=("unblock example.com -j crawls/news",),
     ),
     JobVerb(
         "blocks", "the blocks that hold: who set them, why, until when", look=_blocks,
         show=_show_blocks,
         examples=("blocks -j crawls/news --json",),
     ),
+    JobVerb(
+        "pause", "send nothing more until `resume`",
+        plan=lambda call: Question(future_job="the crawl that begins a job there waits"),
+        apply=pause, urgent=True, stands="pause",
+        about=(
+            "Requests in progress run to their end. A paused crawl neither ends nor times out.\n"
+            "The job keeps the pause: a crawl that is started again stays paused. Where DIR holds\n"
+            "no job yet, the crawl that begins one there waits at once."
+        ),
+        examples=('pause -j crawls/news --why "maintenance of the proxy"',),
+    ),
+    # It stands until the next pause: an agent that was removed, and comes back, has the pause in
+    # its job.
+    JobVerb(
+        "resume", "continue a paused crawl",
+        plan=lambda call: Question(future_job="the crawl that begins a job there goes on"),
+        apply=resume, urgent=True, stands="pause",
+        examples=("resume -j crawls/news",),
+    ),
+    JobVerb(
+        "set", "change a setting of a running crawl", add_options=_set_options,
+        arguments="NAME VALUE", plan=_plan_set, apply=set_value, urgent=True,
+        about=(
+            "VALUE is written as after `-s NAME=`; `default` is the default. It holds until the\n"
+            "crawl ends: to keep it, change it where the crawl is started from, too. `scrapy\n"
+            "frontier settings NAME` says whether a setting can be set. Of Scrapy's own settings\n"
+            "CONCURRENT_REQUESTS, DOWNLOAD_TIMEOUT and LOG_LEVEL can; SUITE_HOST_DELAY is what\n"
+            "DOWNLOAD_DELAY would be."
+        ),
+        examples=(
+            'set SUITE_HOST_DELAY 10 --why "they asked for it" -j crawls/news',
+            "set SUITE_MAX_PAGES 500000 -j crawls/news",
+            'set CONCURRENT_REQUESTS 50 --why "the line is full" -j crawls/news',
+        ),
+    ),
+    # `scrapy cluster drain` asks one agent, and waits until the agent has left.
+    JobVerb("drain", "have an agent hand over all it has, and end", apply=drain),
 )  # fmt: skip
